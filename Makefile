@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check test bench bench-peers peer clients crash failover sentinel simulate fuzz miri doc install uninstall
+.PHONY: build help run check test bench bench-peers peer peer-valkey clients crash crossings failover sentinel simulate fuzz miri doc install uninstall
 
 build: ## build the server, optimised
 	$(CARGO) build --release
@@ -42,6 +42,9 @@ bench-peers: build ## CPU per operation, latency and memory beside Redis and Val
 peer: ## transcripts, random commands, and Redis's own test suite, beside the real Redis; ARGS="unit/expire" runs files of the suite
 	tests/peer/run $(ARGS)
 
+peer-valkey: ## Valkey's own test suite with compatible-with valkey-9; ARGS="unit/expire" runs files of it, PEERS may name its server
+	PEERS="$(PEERS)" tests/peer/run --valkey $(ARGS)
+
 clients: ## real clients in their languages against this server; ARGS="redis-py jedis" names some
 	tests/clients/run $(ARGS)
 
@@ -55,8 +58,11 @@ sentinel: ## the sentinel tests of Redis's suite, real sentinels over this serve
 	$(CARGO) build
 	tests/peer/sentinel $(TARGET)/debug/latchkey $(ARGS)
 
-simulate: ## three servers under random misfortune, minutes of seeds; ARGS="--seed 7" repeats one, "--seeds 1000 --from 1" runs many
-	SIMULATE="$(ARGS)" $(CARGO) test --test it simulation::many_seeds -- --ignored --nocapture
+crossings: ## random requests from the whole grammar; all that keeps the data agrees; ARGS="--seed 7" repeats one, "--seeds 1000 --from 1" runs many
+	CROSSINGS="$(ARGS)" $(CARGO) test --test it crossings:: -- --ignored --nocapture
+
+simulate: ## servers under random misfortune, minutes of seeds; ARGS="--seed 7" repeats one, "--seeds 1000 --from 1" runs many, "--alone" one server
+	CARGO_PROFILE_DEV_OPT_LEVEL=1 SIMULATE="$(ARGS)" $(CARGO) test --test it simulation::many_seeds -- --ignored --nocapture
 
 # Luau's objects hold the compiler's constants under equal names, which AddressSanitizer would take for a fault.
 fuzz: ## each fuzz target for a minute (needs cargo-fuzz and a nightly toolchain)

@@ -8,7 +8,8 @@
 //! wall clock: a step of the wall clock neither frees a lock early nor keeps it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
 
 /// Milliseconds since 1970-01-01 00:00 UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -153,6 +154,8 @@ struct ManualTime {
     boot_us: AtomicI64,
     /// How far each reading moves the time.
     tick_us: AtomicI64,
+    /// See [`ManualClock::move_for_sleep`].
+    moves_for_sleep: AtomicBool,
 }
 
 impl Clock {
@@ -173,6 +176,16 @@ impl Clock {
             Clock::Manual(clock) => clock.look(),
         }
     }
+
+    /// Sleeps, or moves a manual clock that is to be moved instead.
+    pub fn sleep(&self, duration: Duration) {
+        match self {
+            Clock::Manual(clock) if clock.time.moves_for_sleep.load(Ordering::SeqCst) => {
+                clock.advance_us(duration.as_micros() as i64);
+            }
+            _ => std::thread::sleep(duration),
+        }
+    }
 }
 
 impl ManualClock {
@@ -182,12 +195,13 @@ impl ManualClock {
             wall_us: AtomicI64::new(start.0 * 1000),
             boot_us: AtomicI64::new(3_600_000_000),
             tick_us: AtomicI64::new(0),
+            moves_for_sleep: AtomicBool::new(false),
         };
         ManualClock { time: Arc::new(time) }
     }
 
     fn look(&self) -> Now {
-        let ManualTime { wall_us, boot_us, tick_us } = &*self.time;
+        let ManualTime { wall_us, boot_us, tick_us, .. } = &*self.time;
         let tick_us = tick_us.load(Ordering::SeqCst);
         Now {
             wall_us: wall_us.fetch_add(tick_us, Ordering::SeqCst),
@@ -199,6 +213,11 @@ impl ManualClock {
     /// Makes each reading move the time: for tests of time limits.
     pub fn set_tick_us(&self, us: i64) {
         self.time.tick_us.store(us, Ordering::SeqCst);
+    }
+
+    /// Who sleeps moves the time, and does not wait: for simulations.
+    pub fn move_for_sleep(&self) {
+        self.time.moves_for_sleep.store(true, Ordering::SeqCst);
     }
 
     /// The boot-time clock, without moving it. Unit: microseconds.

@@ -306,6 +306,8 @@ pub enum KeyRule {
     None,
     /// SORT: the key after the last STORE too.
     SortDestination,
+    /// XREAD, XREADGROUP: the first half of what follows STREAMS.
+    ReadStreams,
     /// BZPOPDUE: keys end before the timeout, which a unit may follow.
     BeforeTimeout,
     /// MIGRATE: the keys after KEYS, or the one before the options.

@@ -17,7 +17,7 @@ use latchkey::config::{Config, ConfigError, Settings, Startup, USAGE, system_tex
 use latchkey::persist::check::rdb::{CheckRdb, check_file, check_image};
 use latchkey::persist::check::{CheckAof, Environment};
 use latchkey::persist::rdb::VersionCheck;
-use latchkey::server::{Server, renamed_commands, user_lines};
+use latchkey::server::{Ending, Server, renamed_commands, user_lines};
 use latchkey::sys::disk::RealDisk;
 use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::process::{self, RESERVED_FILES, Supervisor};
@@ -164,13 +164,20 @@ fn version() -> String {
     )
 }
 
+/// Introduces a list of directives.
+const NO_EFFECT: &str = "Directives without effect in this server";
+
 /// Runs a server until it ends. Errors: in the configuration; other failures are logged.
 fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, ConfigError> {
-    let Settings { mut config, users, renamed_commands: renames, check_only } = settings;
+    let Settings { mut config, users, renamed_commands: renames, without_effect, check_only } =
+        settings;
     let renamed = renamed_commands(&renames)?;
     let users = user_lines(&users)?;
     if check_only {
         println!("The configuration is in order");
+        if !without_effect.is_empty() {
+            println!("{NO_EFFECT}: {}", without_effect.join(", "));
+        }
         return Ok(ExitCode::SUCCESS);
     }
     if let Err(error) = std::env::set_current_dir(&config.dir) {
@@ -191,6 +198,9 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
         return Ok(ExitCode::FAILURE);
     }
     log_start(name, is_bare, &log);
+    if !without_effect.is_empty() {
+        log.warn(format_args!("{NO_EFFECT}: {}", without_effect.join(", ")));
+    }
     if !allow_files(&mut config, &log) {
         return Ok(ExitCode::FAILURE);
     }
@@ -275,11 +285,14 @@ fn run(mut server: Server, supervisor: Supervisor, log: &Log) -> ExitCode {
         return ExitCode::FAILURE;
     }
     server.announce(supervisor);
-    if let Err(error) = server.run() {
-        log.warn(format_args!("Waiting for events failed: {error}"));
-        return ExitCode::FAILURE;
+    match server.run() {
+        Ok(Ending::InOrder) => ExitCode::SUCCESS,
+        Ok(Ending::WithoutChanges) => ExitCode::FAILURE,
+        Err(error) => {
+            log.warn(format_args!("Waiting for events failed: {error}"));
+            ExitCode::FAILURE
+        }
     }
-    ExitCode::SUCCESS
 }
 
 /// The first lines of the log.

@@ -24,8 +24,8 @@ use crate::gate::tracking;
 use crate::gate::{failover, replicas};
 use crate::keyspace::Keyspace;
 use crate::persist::aof::log::Fatal;
-use crate::sys::log::Level;
-use crate::sys::process::Supervisor;
+use crate::sys::log::warning;
+use crate::sys::process::{self, Supervisor};
 use crate::sys::random;
 use intake::Intake;
 
@@ -33,7 +33,7 @@ pub mod accept;
 mod batch;
 mod busy;
 pub mod cron;
-mod driven;
+pub mod driven;
 mod flush;
 mod handshake;
 mod intake;
@@ -70,6 +70,7 @@ pub struct Server {
     /// A signal came already: a further SIGINT ends the process at once.
     stop_requested: Arc<AtomicBool>,
     stopping: bool,
+    ending: Ending,
     supervisor: Supervisor,
     /// `pidfile` was written, and is removed at the end.
     owns_pidfile: bool,
@@ -85,6 +86,14 @@ struct Turn<'a> {
     intake: &'a mut Intake,
     /// An outer turn is not over: clients with requests in it ([`crate::client::ClientFlags::HELD`]) are skipped.
     is_nested: bool,
+}
+
+/// How a server has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    InOrder,
+    /// Changes could not be made durable. Their replies were not sent. The process's exit code must say so.
+    WithoutChanges,
 }
 
 /// Controls a server that runs in another thread.
@@ -120,7 +129,7 @@ impl Server {
     }
 
     /// Runs until SHUTDOWN or a signal.
-    pub fn run(&mut self) -> io::Result<()> {
+    pub fn run(&mut self) -> io::Result<Ending> {
         random::seed_statistics();
         let mut events = Events::with_capacity(1024);
         while !self.stopping {
@@ -128,7 +137,7 @@ impl Server {
             self.turn(&mut events, timeout)?;
         }
         self.finish();
-        Ok(())
+        Ok(self.ending)
     }
 
     /// One turn of the loop, which waits at most `timeout` for events.
@@ -161,6 +170,10 @@ impl Server {
         }
         self.invalidate();
         self.persist();
+        if self.ending != Ending::InOrder {
+            // No reply leaves.
+            return Ok(());
+        }
         replicas::turn(&mut self.keyspace, &mut self.state);
         self.clients().flush();
         persistence::walk(&mut self.keyspace, &mut self.state);
@@ -295,8 +308,10 @@ impl Server {
 
     /// Writes the turn's changes to the log, before replies that show them are sent, and ends a save.
     fn persist(&mut self) {
-        if let Err(fatal) = persistence::turn(&mut self.keyspace, &mut self.state) {
-            die(&self.state, &fatal);
+        if self.ending == Ending::InOrder
+            && let Err(fatal) = persistence::turn(&mut self.keyspace, &mut self.state)
+        {
+            self.fail(&fatal);
         }
     }
 
@@ -309,8 +324,8 @@ impl Server {
     }
 }
 
-/// Ends the process: changes cannot be made durable.
+/// Ends the process within a nested turn: changes cannot be made durable.
 fn die(state: &State, fatal: &Fatal) -> ! {
-    state.log(Level::Warning, format_args!("{fatal}"));
-    std::process::exit(1);
+    warning!(state, "{fatal}");
+    process::end(1);
 }

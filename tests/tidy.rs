@@ -199,6 +199,26 @@ fn no_file_grows_for_ever() {
     }
 }
 
+/// Limits that the configuration sets for clients. What comes from a file or from the primary must not meet them: these
+/// places know who asks.
+const CLIENT_LIMITS: &[&str] =
+    &["config.proto_max_bulk_len", "config.script_source_limit", "config.script_memory_limit"];
+const LIMIT_READERS: &[&str] = &["gate/context.rs", "server/intake.rs"];
+
+#[test]
+fn limits_of_clients_are_read_where_it_is_known_who_asks() {
+    let mut readers = std::collections::BTreeSet::new();
+    for (path, text) in source_files() {
+        let reads = |line: &String| CLIENT_LIMITS.iter().any(|limit| code_of(line).contains(limit));
+        if without_tests(&path, &text).iter().any(reads) {
+            let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src");
+            readers.insert(path.strip_prefix(root).expect("a file of the source").to_owned());
+        }
+    }
+    let known = LIMIT_READERS.iter().map(PathBuf::from).collect();
+    assert_eq!(readers, known, "others ask `Context::size_limits`");
+}
+
 /// Who draws numbers that can be guessed, how often they are named, and what for: statistics, no secret. Secrets come from
 /// `sys/random.rs`.
 const GUESSABLE: &[(&str, usize, &str)] = &[
@@ -310,4 +330,27 @@ fn documents_name_only_what_is_there() {
     }
     assert!(count > 40, "documents name paths");
     assert!(missing.is_empty(), "not there:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn crossings_name_only_tests_that_are_there() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let table = std::fs::read_to_string(root.join("docs/crossings.md")).expect("the table");
+    let is_source = |name: &&String| {
+        name.ends_with(".rs") && (name.starts_with("/src/") || name.starts_with("/tests/"))
+    };
+    let files = repository();
+    let texts = files.iter().filter(is_source).map(|name| {
+        std::fs::read_to_string(root.join(&name[1..])).expect("a source file can be read")
+    });
+    let sources: String = texts.collect();
+    let mut count = 0;
+    for row in table.lines().filter(|line| line.starts_with("| ")) {
+        let tests = row.split('|').nth(3).unwrap_or_default();
+        for name in tests.split('`').skip(1).step_by(2) {
+            count += 1;
+            assert!(sources.contains(&format!("fn {name}(")), "no test is called {name}");
+        }
+    }
+    assert!(count > 40, "the table names tests");
 }

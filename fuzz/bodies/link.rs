@@ -3,8 +3,7 @@
 
 use std::collections::VecDeque;
 
-use latchkey::replication::link::{Event, HandshakeOptions, Link};
-use latchkey::resp::request::Range;
+use latchkey::replication::link::{Event, HandshakeOptions, Link, Request};
 
 const HANDSHAKE: &[u8] = b"+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n";
 
@@ -25,26 +24,24 @@ fn feed(bytes: &[u8], piece: usize) -> Outcome {
                 event => events.push(event),
             }
         }
-        let words = |buffer: &[u8], ranges: &[Range]| -> Vec<Vec<u8>> {
-            ranges.iter().map(|range| range.of(buffer).to_vec()).collect()
+        let words = |request: &Request<'_>| -> Vec<Vec<u8>> {
+            request.ranges.iter().map(|range| range.of(request.buffer).to_vec()).collect()
         };
         // What was looked at ahead is found again where it was.
         let mut seen = VecDeque::new();
         while !is_broken {
             if seen.is_empty() {
-                link.look_ahead(3, |buffer, ranges| {
-                    seen.push_back((ranges[0].start, words(buffer, ranges)));
-                });
+                link.look_ahead(3, |request| seen.push_back((request.at, words(request))));
             }
             match link.next_unit() {
                 Ok(Some(unit)) => {
                     stream.extend_from_slice(unit.raw());
-                    for (buffer, ranges) in unit {
-                        let at = ranges[0].start;
+                    for request in unit {
+                        let at = request.at;
                         seen.retain(|(seen, _)| *seen >= at);
                         if seen.front().is_some_and(|front| front.0 == at) {
                             let front = seen.pop_front().map(|front| front.1);
-                            assert_eq!(front, Some(words(buffer, ranges)));
+                            assert_eq!(front, Some(words(&request)));
                         }
                     }
                     link.applied();

@@ -30,13 +30,13 @@ use latchkey::clock::{Clock, ManualClock, UnixMillis};
 use latchkey::config::Config;
 use latchkey::net::dialer::{Dialer, Route};
 use latchkey::net::stream::{Address, Stream};
-use latchkey::server::Server;
+use latchkey::server::driven::DrivenServer;
 use latchkey::sys::disk::model::ModelDisk;
 use latchkey::sys::log::Logger;
 
 /// A server that takes a turn when it is told to, with a clock and files of its own.
 struct Driven {
-    server: Server,
+    server: DrivenServer,
     clock: ManualClock,
     dialled: Dialled,
     is_running: bool,
@@ -70,10 +70,12 @@ impl Driven {
         let lines = [b"port 0\nbind 127.0.0.1\nsave \"\"\ndir /\n", lines].concat();
         let config = Config::from_text(&lines).expect("the configuration is good");
         let clock = ManualClock::new(UnixMillis(1_700_000_000_000));
-        let mut server = Server::start(config, Clock::Manual(clock.clone()), Logger::silent())
-            .expect("the server starts");
         let dialled = Dialled::default();
-        server.prepare_simulation(Box::new(dialled.clone()), Arc::new(ModelDisk::new(1)));
+        let (dialer, disk) = (Box::new(dialled.clone()), Arc::new(ModelDisk::new(1)));
+        let clock_of_server = Clock::Manual(clock.clone());
+        let mut server =
+            DrivenServer::start(config, clock_of_server, Logger::silent(), dialer, disk)
+                .expect("the server starts");
         server.load().expect("there is nothing to load");
         Driven { server, clock, dialled, is_running: true }
     }

@@ -30,10 +30,13 @@ pub enum Replicas {
     All,
 }
 
+/// The offset of what no replica will ever acknowledge.
+pub const LOST: u64 = u64::MAX;
+
 /// What WAIT and WAITAOF wait for: replicas that acknowledge an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcksAwaited {
-    /// The replication offset.
+    /// The replication offset; [`LOST`] if a full synchronisation has thrown away what was written.
     pub offset: u64,
     pub replicas: Replicas,
     /// WAITAOF: replicas must have it on disk.

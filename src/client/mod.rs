@@ -80,11 +80,15 @@ bitflags! {
         /// READONLY: a replica serves its reads, though it could be sent to the primary.
         const READS_HERE = 1 << 20;
 
+        /// A full synchronisation has thrown away what it had written, and it has changed nothing since: no replica ever
+        /// acknowledges that.
+        const LOST_WRITES = 1 << 21;
+
         /// The flags that end the gate's fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
             | Self::CACHING.bits() | Self::REPLICA.bits() | Self::RESTRICTED.bits()
-            | Self::CAN_REDIRECT.bits();
+            | Self::CAN_REDIRECT.bits() | Self::CLOSE_NOW.bits();
     }
 }
 
@@ -261,6 +265,11 @@ impl Client {
 
     pub fn is_closing(&self) -> bool {
         self.flags.intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_NOW)
+    }
+
+    /// Takes out what it is blocked for, to serve it. None: it is not blocked, or on its way out: nobody would get what it is served.
+    pub fn take_blocked_to_serve(&mut self) -> Option<Box<Blocked>> {
+        if self.is_closing() { None } else { self.blocked.take() }
     }
 
     /// Bytes of memory the client holds.

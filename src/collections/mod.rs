@@ -12,5 +12,7 @@ pub mod run;
 mod scan;
 pub mod score_tree;
 pub mod shared;
-pub mod sorted_chunks;
+pub mod shared_bytes;
+pub mod shared_map;
+pub mod shared_tree;
 pub mod table;

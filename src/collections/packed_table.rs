@@ -41,7 +41,7 @@ use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::prefetch::Ahead;
 use crate::collections::scan::cut;
-use crate::collections::shared::{Part, SharedSlab, SharedVec};
+use crate::collections::shared::{Part, SharedSlab, SharedVec, give_up};
 
 pub use build::Take;
 use deadlines::Deadlines;
@@ -149,6 +149,18 @@ impl Part for Large {
     /// Clones share the bytes.
     fn heap_bytes(&self) -> usize {
         0
+    }
+
+    fn freed_bytes(&self) -> usize {
+        if Arc::strong_count(&self.bytes) == 1 { self.bytes.len() } else { 0 }
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        if Arc::strong_count(&self.bytes) > 1 {
+            give_up(self.bytes.len());
+        }
     }
 }
 

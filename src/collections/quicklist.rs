@@ -1,23 +1,23 @@
-//! A long list: a double-ended queue of short runs of entries.
+//! A long list: a sequence of short runs of entries, in a tree that clones share.
 //!
 //! ```text
-//!   nodes: | -> run | -> run | ... | -> run |       16 bytes each, besides the run
+//!   nodes: | -> run | -> run | ... | -> run |       16 bytes each, besides the run (`shared_tree.rs`)
 //! ```
 //!
 //! An element is found by skipping whole runs, from the nearer end, and then searching one. Pushing and popping only
 //! touch the run at that end. A full run is split when an element is inserted into its middle; adjacent runs short
-//! enough to fit into one are joined. No run is empty.
+//! enough to fit into one are joined. No run is empty. An element longer than a full run has one of its own, which is
+//! replaced or dropped as a whole: a change of what clones share copies at most some runs of [`RUN_BYTES_MAX`].
 //!
 //! [`Limits`] defines a full run, counted as in Redis's quicklist: with the frame of a listpack.
 
-use std::collections::{VecDeque, vec_deque};
 use std::ops::Deref;
-use triomphe::Arc;
 
 use super::listpack::{self, FRAME_BYTES};
 use super::packed::Element;
 use super::run::{End, Run, RunView};
-use super::shared::{Part, own};
+use super::shared::{Arc, Part, own};
+use super::shared_tree::{Item, Iter, SharedTree};
 
 /// The limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Limits {
     count: Option<usize>,
 }
 
+/// The most bytes of a run with several elements, under all limits.
+const RUN_BYTES_MAX: usize = 64 * 1024;
 /// The byte limit of a run whose elements are limited.
 const COUNTED_BYTES_MAX: usize = 8192;
 /// Assumed overhead of an element in bytes.
@@ -80,7 +82,7 @@ impl Limits {
 /// A list of many runs. A clone shares them; a change copies a shared one first.
 #[derive(Clone, Debug, Default)]
 pub struct Quicklist {
-    nodes: VecDeque<Node>,
+    nodes: SharedTree<Node>,
     /// Elements in all runs.
     len: usize,
 }
@@ -97,6 +99,13 @@ impl Node {
         Node { count: run.count() as u32, run: Arc::new(run) }
     }
 
+    /// A run of one element.
+    fn single(element: Element<'_>) -> Node {
+        let mut run = Run::default();
+        run.push(End::Back, element, 0);
+        Node::new(run)
+    }
+
     #[inline]
     fn count(&self) -> usize {
         self.count as usize
@@ -105,6 +114,7 @@ impl Node {
     /// Changes the run, after copying it if it is shared.
     #[inline]
     fn change<R>(&mut self, change: impl FnOnce(&mut Run) -> R) -> R {
+        debug_assert!(self.run.len() <= RUN_BYTES_MAX || self.run.is_unique());
         let run = own(&mut self.run);
         let result = change(run);
         self.count = run.count() as u32;
@@ -118,6 +128,18 @@ impl Deref for Node {
     #[inline]
     fn deref(&self) -> &Run {
         &self.run
+    }
+}
+
+impl Item for Node {
+    type Key = ();
+
+    fn key(&self) -> &() {
+        &()
+    }
+
+    fn freed_bytes(&self) -> usize {
+        self.run.freed_bytes()
     }
 }
 
@@ -141,13 +163,21 @@ impl Quicklist {
     /// A list of one run, or none if that is empty.
     pub fn from_run(run: Run) -> Self {
         let len = run.count();
-        let nodes = if len > 0 { VecDeque::from([Node::new(run)]) } else { VecDeque::new() };
+        let mut nodes = SharedTree::default();
+        if len > 0 {
+            nodes.push_back(Node::new(run));
+        }
         Quicklist { nodes, len }
     }
 
-    /// Appends a run; skips an empty one.
+    /// Appends a run; skips an empty one, and divides one that is too long.
     pub fn push_run(&mut self, run: Run) {
-        if !run.is_empty() {
+        if run.count() > 1 && run.len() + FRAME_BYTES > RUN_BYTES_MAX {
+            let limits = Limits { bytes: RUN_BYTES_MAX, count: None };
+            for element in Forwards::of_run(run.view(), 0) {
+                self.push(End::Back, element.text().as_ref(), &limits);
+            }
+        } else if !run.is_empty() {
             self.len += run.count();
             self.nodes.push_back(Node::new(run));
         }
@@ -170,11 +200,12 @@ impl Quicklist {
     /// Bytes of heap memory; for a long list an estimate from some of its runs.
     pub fn heap_bytes(&self) -> usize {
         let step = self.nodes.len().div_ceil(SAMPLES).max(1);
-        let sampled = self.nodes.iter().step_by(step).map(|node| node.heap_bytes()).sum::<usize>();
-        let samples = self.nodes.len().div_ceil(step).max(1);
+        let sampled = (0..self.nodes.len()).step_by(step);
+        let samples = sampled.len().max(1);
+        let sampled = sampled.map(|node| self.nodes[node].heap_bytes()).sum::<usize>();
         // A run's counts are allocated with it.
         let heads = self.nodes.len() * (size_of::<Run>() + size_of::<usize>());
-        self.nodes.capacity() * size_of::<Node>() + heads + sampled * self.nodes.len() / samples
+        self.nodes.heap_bytes() + heads + sampled * self.nodes.len() / samples
     }
 
     pub fn runs(&self) -> impl ExactSizeIterator<Item = RunView<'_>> {
@@ -183,14 +214,15 @@ impl Quicklist {
 
     /// Takes the only run, if it is short enough for a list that shrank.
     pub fn take_short(&mut self, limits: &Limits) -> Option<Run> {
-        match self.nodes.make_contiguous() {
-            [node] if limits.are_half_used(node) => Some(node.change(|run| {
-                let mut run = std::mem::take(run);
-                run.shrink_to_fit();
-                run
-            })),
-            _ => None,
+        if self.nodes.len() != 1 {
+            return None;
         }
+        let node = self.nodes.front_mut().filter(|node| limits.are_half_used(node))?;
+        Some(node.change(|run| {
+            let mut run = std::mem::take(run);
+            run.shrink_to_fit();
+            run
+        }))
     }
 
     /// Adds an element at an end.
@@ -250,10 +282,6 @@ impl Quicklist {
             End::Front => self.nodes.pop_front(),
             End::Back => self.nodes.pop_back(),
         };
-        // The queue was much longer once.
-        if self.nodes.capacity() > 64 && self.nodes.len() < self.nodes.capacity() / 8 {
-            self.nodes.shrink_to(self.nodes.len() * 2);
-        }
     }
 
     /// Removes `count` elements at an end, or all if there are fewer.
@@ -315,8 +343,13 @@ impl Quicklist {
         if let Some((old, _)) = listpack::first(&run.entries()[at..]) {
             show(old);
         }
+        let element = Element::new(text);
+        if run.count() == 1 && (run.len() > limits.bytes || text.len() > limits.bytes) {
+            *run = Node::single(element);
+            return true;
+        }
         run.change(|run| {
-            run.replace(at, Element::new(text));
+            run.replace(at, element);
             run.shrink();
         });
         if run.count() > 1 && limits.are_exceeded(run.len(), 0) {
@@ -345,8 +378,8 @@ impl Quicklist {
         limits: &Limits,
     ) -> Option<usize> {
         let mut before = 0;
-        for node in 0..self.nodes.len() {
-            let entries = self.nodes[node].entries();
+        for (node, run) in self.nodes.iter().enumerate() {
+            let entries = run.entries();
             let (mut at, mut index) = (0, 0);
             while let Some((element, len)) = listpack::first(&entries[at..]) {
                 if element == pivot {
@@ -377,20 +410,21 @@ impl Quicklist {
     /// Removes element `index`, which must exist.
     pub fn remove_at(&mut self, index: usize, limits: &Limits) {
         let Position { node, at, .. } = self.position(index);
-        self.nodes[node].change(|run| run.remove_at(at));
         self.len -= 1;
-        if self.nodes[node].is_empty() {
+        if self.nodes[node].count() == 1 {
             self.nodes.remove(node);
         } else {
+            self.nodes[node].change(|run| run.remove_at(at));
             self.join_around(node, limits);
         }
     }
 
     /// All elements in one run.
     pub fn into_run(self) -> Run {
-        let mut nodes = self.nodes.into_iter();
-        let mut all = nodes.next().map(|node| Arc::unwrap_or_clone(node.run)).unwrap_or_default();
-        nodes.for_each(|node| all.append(&node));
+        let mut nodes = self.nodes;
+        let first = nodes.pop_front();
+        let mut all = first.map(|node| Arc::unwrap_or_clone(node.run)).unwrap_or_default();
+        nodes.iter().for_each(|node| all.append(node));
         all
     }
 
@@ -418,9 +452,7 @@ impl Quicklist {
             run.change(|run| run.push(end, element, limits.bytes));
             return;
         }
-        let mut single = Run::default();
-        single.push(End::Back, element, 0);
-        let single = Node::new(single);
+        let single = Node::single(element);
         if index == 0 {
             self.nodes.insert(node, single);
         } else if is_at_end {
@@ -442,22 +474,23 @@ impl Quicklist {
         limits: &Limits,
     ) -> usize {
         let (mut removed, mut touched, mut last) = (0, 0, 0);
-        for step in 0..self.nodes.len() {
+        let mut passed = 0;
+        while removed < most
+            && let Some((skipped, found)) = self.find_run(end, passed, element, most - removed)
+        {
             let node = match end {
-                End::Front => step,
-                End::Back => self.nodes.len() - 1 - step,
+                End::Front => passed + skipped,
+                End::Back => self.nodes.len() - 1 - passed - skipped,
             };
-            let found = self.nodes[node].find(end, element, most - removed);
-            let count = found.len();
-            if count > 0 {
-                self.nodes[node].change(|run| run.remove_found(end, found));
-                removed += count;
-                touched += 1;
-                last = node;
+            passed += skipped + 1;
+            removed += found.len();
+            match found.len() == self.nodes[node].count() {
+                // A shared run is not copied to be emptied.
+                true => self.nodes[node] = Node::new(Run::default()),
+                false => self.nodes[node].change(|run| run.remove_found(end, found)),
             }
-            if removed == most {
-                break;
-            }
+            touched += 1;
+            last = node;
         }
         self.len -= removed;
         match touched {
@@ -467,6 +500,27 @@ impl Quicklist {
             _ => self.join_all(limits),
         }
         removed
+    }
+
+    /// The first run with elements equal to `element`, from an end, after so many runs: how many more it skips, and where at
+    /// most `most` of the elements are.
+    fn find_run(
+        &self,
+        end: End,
+        passed: usize,
+        element: Element<'_>,
+        most: usize,
+    ) -> Option<(usize, Vec<(usize, usize)>)> {
+        let find = |(skipped, run): (usize, &Node)| {
+            let found = run.find(end, element, most);
+            (!found.is_empty()).then_some((skipped, found))
+        };
+        match end {
+            End::Front => self.nodes.range(passed, self.nodes.len()).enumerate().find_map(find),
+            End::Back => {
+                self.nodes.range(0, self.nodes.len() - passed).rev().enumerate().find_map(find)
+            }
+        }
     }
 
     /// Joins a run with its neighbours where two fit into one.
@@ -493,9 +547,10 @@ impl Quicklist {
 
     /// Removes empty runs and joins short ones, in the whole list.
     fn join_all(&mut self, limits: &Limits) {
-        let mut joined: VecDeque<Node> = VecDeque::new();
-        for run in self.nodes.drain(..).filter(|run| !run.is_empty()) {
+        let mut joined = SharedTree::<Node>::default();
+        while let Some(run) = self.nodes.pop_front() {
             match joined.back_mut() {
+                _ if run.is_empty() => {}
                 Some(last) if limits.allow_both(last, &run) => {
                     last.change(|last| last.append(&run))
                 }
@@ -512,7 +567,7 @@ impl Quicklist {
         }
         let Position { node, at, .. } = self.position(index);
         let current = &self.nodes[node].entries()[at..];
-        Forwards { current, rest: self.nodes.range(node + 1..) }
+        Forwards { current, rest: self.nodes.range(node + 1, self.nodes.len()) }
     }
 
     /// The elements before `index` and those before them, in that order.
@@ -523,7 +578,7 @@ impl Quicklist {
         let (node, index) = self.node_of(index.min(self.len) - 1);
         let end = self.nodes[node].seek(index + 1);
         let current = &self.nodes[node].entries()[..end];
-        Backwards { current, rest: self.nodes.range(..node) }
+        Backwards { current, rest: self.nodes.range(0, node) }
     }
 }
 
@@ -531,7 +586,7 @@ impl Quicklist {
 #[derive(Clone, Debug, Default)]
 pub struct Forwards<'a> {
     current: &'a [u8],
-    rest: vec_deque::Iter<'a, Node>,
+    rest: Iter<'a, Node>,
 }
 
 impl<'a> Forwards<'a> {
@@ -561,7 +616,7 @@ impl<'a> Iterator for Forwards<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Backwards<'a> {
     current: &'a [u8],
-    rest: vec_deque::Iter<'a, Node>,
+    rest: Iter<'a, Node>,
 }
 
 impl<'a> Backwards<'a> {
@@ -590,6 +645,7 @@ impl<'a> Iterator for Backwards<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collections::shared::copied_bytes;
 
     fn list(count: usize, limits: &Limits) -> Quicklist {
         let mut list = Quicklist::default();
@@ -647,6 +703,59 @@ mod tests {
         }
         assert!(list.runs().all(|run| run.entries.len() <= 4096));
         assert!(!list.set(100, b"z", &limits, |_| ()));
+    }
+
+    #[test]
+    fn a_change_beside_or_of_a_long_element_copies_no_long_element() {
+        let limits = Limits::from_setting(-2);
+        let long = |byte| vec![byte; 300_000];
+        let mut list = list(1000, &limits);
+        for (index, byte) in [(0, b'a'), (500, b'b'), (501, b'c'), (1003, b'd')] {
+            list.insert_before(index, &long(byte), &limits);
+        }
+        let before = texts(&list);
+        let changes: [fn(&mut Quicklist, &Limits); 9] = [
+            |list, limits| assert!(list.set(0, b"short", limits, |_| ())),
+            |list, limits| assert!(list.set(500, &[b'x'; 200_000], limits, |_| ())),
+            |list, limits| assert!(list.set(502, &[b'x'; 200_000], limits, |_| ())),
+            |list, limits| list.push(End::Front, b"short", limits),
+            |list, limits| list.push(End::Back, b"short", limits),
+            |list, limits| {
+                let pivot = [b'c'; 300_000];
+                let pivot = Element::new(&pivot);
+                assert!(list.insert(pivot, true, b"short", limits).is_some());
+            },
+            |list, _| list.drop_many(End::Back, 2),
+            |list, limits| {
+                let removed = list.remove(End::Front, Element::new(&[b'c'; 300_000]), 1, limits);
+                assert_eq!(removed, 1);
+            },
+            |list, limits| {
+                list.remove_at(500, limits);
+                list.pop(End::Front, |_| ());
+            },
+        ];
+        for change in changes {
+            let clone = list.clone();
+            let copied = copied_bytes();
+            change(&mut list, &limits);
+            assert!(copied_bytes() - copied < 20_000, "{}", copied_bytes() - copied);
+            drop(clone);
+        }
+        assert_ne!(texts(&list), before);
+    }
+
+    #[test]
+    fn a_run_that_is_longer_than_any_limit_allows_is_divided() {
+        let mut run = Run::default();
+        for number in 0..300 {
+            run.push(End::Back, Element::Bytes(&[number as u8 | 0x80; 1000]), usize::MAX);
+        }
+        let mut list = Quicklist::default();
+        list.push_run(run);
+        assert_eq!((list.len(), list.nodes()), (300, 5));
+        assert!(list.runs().all(|run| run.entries.len() <= RUN_BYTES_MAX));
+        assert_eq!(texts(&list)[299], [299usize as u8 | 0x80; 1000]);
     }
 
     #[test]

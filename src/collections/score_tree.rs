@@ -264,7 +264,7 @@ impl ScoreTree {
         self.find_tagged(tag_of(member), member)
     }
 
-    #[inline]
+    #[inline(always)]
     fn find_tagged(&self, tag: u32, member: &[u8]) -> Option<Position> {
         let in_leaf = |leaf| {
             let at = self.leaves.get(leaf).find(tag, member)?;
@@ -313,6 +313,7 @@ impl ScoreTree {
         }
     }
 
+    #[inline(always)]
     pub fn score_at(&self, position: Position) -> f64 {
         self.leaves.get(position.leaf).score(position.at)
     }

@@ -2,34 +2,132 @@
 //!
 //! ```text
 //!   first:  | 0 | 1 | ... | 15 |                 cloned with the vector: small ones pay nothing for the groups
-//!   groups: | -> | -> | ... | -> |               counted: 16 elements each
+//!   groups: | -> | -> | ... | -> |               counted: 16 elements each; up to 256 of them
+//!   banks:  | -> 256 groups | -> 256 groups | ...    counted too; instead of the groups, if there are more
 //! ```
 //!
-//! Cloning a large collection increments a reference count for every 16 parts, and each later change copies at most one group,
-//! once. So a snapshot clones a collection of any size at once, and another thread reads it while it changes.
+//! Cloning a large collection increments a reference count for every 4,096 parts, and each later change copies at most one bank
+//! and one group, once. So a snapshot clones a collection of any size at once, and another thread reads it while it changes.
+//!
+//! A part that the data no longer has, while a snapshot still has it, is counted ([`given_up_bytes`]): it is no data any more, and
+//! free when the snapshot is written.
 
-use std::ops::{Index, IndexMut};
+use std::cell::Cell;
+use std::ops::{Deref, Index, IndexMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use triomphe::Arc;
-
 use crate::collections::prefetch::prefetch;
+use crate::sys::alloc;
 
 /// Elements of a group, a power of two.
 const GROUP: usize = 16;
+/// Groups of a bank, a power of two.
+const BANK: usize = 256;
 
-/// Bytes copied since the start because clones shared them.
-static COPIED: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static COPIED: Cell<usize> = const { Cell::new(0) };
+}
 
-/// Bytes copied since the start because clones shared them.
+/// Bytes that this thread has copied because clones shared them.
 pub fn copied_bytes() -> usize {
-    COPIED.load(Ordering::Relaxed)
+    COPIED.get()
+}
+
+/// Bytes of parts that were dropped, or replaced by a copy, while a clone had them too.
+static GIVEN_UP: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of parts that were dropped since the start while something else had them too, but for those that
+/// [a snapshot](alloc::counted) dropped.
+pub fn given_up_bytes() -> usize {
+    GIVEN_UP.load(Ordering::Relaxed)
 }
 
 /// A part that is copied on a change while clones share it.
 pub trait Part: Clone + Default {
-    /// Bytes of heap memory owned.
+    /// Bytes of heap memory owned, which a copy has too.
     fn heap_bytes(&self) -> usize;
+
+    /// Bytes of heap memory that are freed with it.
+    fn freed_bytes(&self) -> usize {
+        self.heap_bytes()
+    }
+}
+
+/// A counted reference to a part.
+#[derive(Debug, Default)]
+pub struct Arc<T: Part> {
+    counted: triomphe::Arc<T>,
+}
+
+impl<T: Part> Arc<T> {
+    pub fn new(part: T) -> Self {
+        Arc { counted: triomphe::Arc::new(part) }
+    }
+
+    /// Whether nobody else has it.
+    #[inline]
+    pub fn is_unique(&self) -> bool {
+        self.counted.is_unique()
+    }
+
+    /// The part, unless somebody else has it.
+    #[inline]
+    pub fn get_mut(this: &mut Self) -> Option<&mut T> {
+        triomphe::Arc::get_mut(&mut this.counted)
+    }
+
+    /// The part; a copy if somebody else has it.
+    pub fn unwrap_or_clone(mut this: Self) -> T {
+        std::mem::take(own(&mut this))
+    }
+
+    /// Bytes that are freed with this reference: none if somebody else has the part.
+    pub fn freed_bytes(&self) -> usize {
+        if self.is_unique() { self.own_bytes() + self.counted.freed_bytes() } else { 0 }
+    }
+
+    /// Bytes of the part itself, with the reference count.
+    fn own_bytes(&self) -> usize {
+        size_of::<T>() + align_of::<T>().max(size_of::<usize>())
+    }
+
+    fn address(&self) -> usize {
+        self.counted.heap_ptr().addr()
+    }
+}
+
+/// Counts bytes of a part that is dropped while something else has it too. That may be dropped at the same moment: then they
+/// count until the snapshot ends.
+#[cold]
+pub fn give_up(bytes: usize) {
+    if !alloc::is_counted() {
+        GIVEN_UP.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl<T: Part> Clone for Arc<T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        Arc { counted: self.counted.clone() }
+    }
+}
+
+impl<T: Part> Deref for Arc<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.counted
+    }
+}
+
+impl<T: Part> Drop for Arc<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_unique() {
+            give_up(self.own_bytes() + self.counted.freed_bytes());
+        }
+    }
 }
 
 impl Part for Vec<u8> {
@@ -44,6 +142,12 @@ impl Part for Vec<u64> {
     }
 }
 
+impl Part for u32 {
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
 /// Mutable access to a shared part: copied first if it is shared.
 #[inline]
 pub fn own<T: Part>(shared: &mut Arc<T>) -> &mut T {
@@ -55,7 +159,7 @@ pub fn own<T: Part>(shared: &mut Arc<T>) -> &mut T {
 
 #[cold]
 fn copy<T: Part>(shared: &mut Arc<T>) {
-    COPIED.fetch_add(size_of::<T>() + shared.heap_bytes(), Ordering::Relaxed);
+    COPIED.set(COPIED.get() + size_of::<T>() + shared.heap_bytes());
     *shared = Arc::new(T::clone(shared));
 }
 
@@ -64,8 +168,122 @@ fn copy<T: Part>(shared: &mut Arc<T>) {
 pub struct SharedVec<T: Part> {
     /// The first elements, up to the size of a group.
     first: Vec<T>,
-    groups: Vec<Arc<Group<T>>>,
+    groups: Groups<T>,
     len: usize,
+}
+
+/// The groups of a vector. Only the last one may be incomplete, and none is empty.
+#[derive(Clone, Debug)]
+enum Groups<T: Part> {
+    /// At most [`BANK`].
+    Few(Vec<Arc<Group<T>>>),
+    /// Banks, of which only the last one may be incomplete, and none is empty.
+    Many(Vec<Arc<Bank<T>>>),
+}
+
+/// Groups of a long vector. The places behind the last one are none.
+#[derive(Debug)]
+struct Bank<T: Part>([Option<Arc<Group<T>>>; BANK]);
+
+impl<T: Part> Clone for Bank<T> {
+    fn clone(&self) -> Self {
+        Bank(self.0.clone())
+    }
+}
+
+impl<T: Part> Default for Bank<T> {
+    fn default() -> Self {
+        Bank([const { None }; BANK])
+    }
+}
+
+impl<T: Part> Part for Bank<T> {
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    fn freed_bytes(&self) -> usize {
+        self.0.iter().flatten().map(Arc::freed_bytes).sum()
+    }
+}
+
+const IN_BANK: &str = "a group within the vector's length";
+
+impl<T: Part> Groups<T> {
+    #[inline]
+    fn get(&self, number: usize) -> &Arc<Group<T>> {
+        match self {
+            Groups::Few(groups) => &groups[number],
+            Groups::Many(banks) => banks[number / BANK].0[number % BANK].as_ref().expect(IN_BANK),
+        }
+    }
+
+    #[inline(always)]
+    fn get_mut(&mut self, number: usize) -> &mut Arc<Group<T>> {
+        match self {
+            Groups::Few(groups) => &mut groups[number],
+            Groups::Many(banks) => {
+                own(&mut banks[number / BANK]).0[number % BANK].as_mut().expect(IN_BANK)
+            }
+        }
+    }
+
+    /// Appends a group, with `number` of them so far.
+    fn push(&mut self, number: usize, group: Arc<Group<T>>) {
+        match self {
+            Groups::Few(groups) if number == BANK => {
+                let mut bank = Bank::default();
+                bank.0
+                    .iter_mut()
+                    .zip(groups.drain(..))
+                    .for_each(|(place, group)| *place = Some(group));
+                let mut next = Bank::default();
+                next.0[0] = Some(group);
+                *self = Groups::Many(vec![Arc::new(bank), Arc::new(next)]);
+            }
+            Groups::Few(groups) => groups.push(group),
+            Groups::Many(banks) => {
+                if number.is_multiple_of(BANK) {
+                    banks.push(Arc::default());
+                }
+                own(&mut banks[number / BANK]).0[number % BANK] = Some(group);
+            }
+        }
+    }
+
+    /// Removes the last group, which has this number.
+    fn pop(&mut self, number: usize) {
+        match self {
+            Groups::Few(groups) => {
+                groups.pop();
+                if groups.len() * 2 < groups.capacity() {
+                    groups.shrink_to(groups.len() + groups.len() / 8);
+                }
+            }
+            // Half a bank remains: a length that goes up and down does not convert it each time.
+            Groups::Many(banks) if number == BANK / 2 => {
+                let bank = &mut own(&mut banks[0]).0[..number];
+                *self = Groups::Few(bank.iter_mut().filter_map(Option::take).collect());
+            }
+            Groups::Many(banks) => {
+                own(&mut banks[number / BANK]).0[number % BANK] = None;
+                if number.is_multiple_of(BANK) {
+                    banks.pop();
+                }
+            }
+        }
+    }
+
+    /// Bytes of the groups' places.
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Groups::Few(groups) => groups.capacity() * size_of::<usize>(),
+            Groups::Many(banks) => {
+                let bank = size_of::<usize>() + size_of::<Bank<T>>();
+                banks.capacity() * size_of::<usize>() + banks.len() * bank
+            }
+        }
+    }
 }
 
 /// The elements of a group. Every group but the last is full; its places behind the vector's end hold default values.
@@ -78,11 +296,15 @@ impl<T: Part> Part for Group<T> {
     fn heap_bytes(&self) -> usize {
         self.0.iter().map(T::heap_bytes).sum::<usize>()
     }
+
+    fn freed_bytes(&self) -> usize {
+        self.0.iter().map(T::freed_bytes).sum::<usize>()
+    }
 }
 
 impl<T: Part> Default for SharedVec<T> {
     fn default() -> Self {
-        SharedVec { first: Vec::new(), groups: Vec::new(), len: 0 }
+        SharedVec { first: Vec::new(), groups: Groups::Few(Vec::new()), len: 0 }
     }
 }
 
@@ -93,17 +315,17 @@ impl<T: Part> Index<usize> for SharedVec<T> {
     fn index(&self, index: usize) -> &T {
         match index.checked_sub(GROUP) {
             None => &self.first[index],
-            Some(behind) => &self.groups[behind / GROUP].0[behind % GROUP],
+            Some(behind) => &self.groups.get(behind / GROUP).0[behind % GROUP],
         }
     }
 }
 
 impl<T: Part> IndexMut<usize> for SharedVec<T> {
-    #[inline]
+    #[inline(always)]
     fn index_mut(&mut self, index: usize) -> &mut T {
         match index.checked_sub(GROUP) {
             None => &mut self.first[index],
-            Some(behind) => &mut own(&mut self.groups[behind / GROUP]).0[behind % GROUP],
+            Some(behind) => &mut own(self.groups.get_mut(behind / GROUP)).0[behind % GROUP],
         }
     }
 }
@@ -121,8 +343,11 @@ impl<T: Part> SharedVec<T> {
     /// The elements in their order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
         let full = (self.len / GROUP).saturating_sub(1);
-        let last = self.groups.get(full).map_or(&[][..], |last| &last.0[..self.len % GROUP]);
-        let full = self.groups[..full].iter().flat_map(|group| &group.0);
+        let last = match self.len % GROUP {
+            rest if rest > 0 && self.len > GROUP => &self.groups.get(full).0[..rest],
+            _ => &[],
+        };
+        let full = (0..full).flat_map(|number| &self.groups.get(number).0);
         self.first.iter().chain(full).chain(last)
     }
 
@@ -132,8 +357,8 @@ impl<T: Part> SharedVec<T> {
         let Some(behind) = index.checked_sub(GROUP) else {
             return prefetch(std::ptr::from_ref(&self.first[index]).addr());
         };
-        let group = &self.groups[behind / GROUP];
-        prefetch(group.heap_ptr().addr());
+        let group = self.groups.get(behind / GROUP);
+        prefetch(group.address());
         let element = std::ptr::from_ref(&group.0[behind % GROUP]).addr();
         prefetch(element);
         if size_of::<T>() > 16 {
@@ -151,34 +376,31 @@ impl<T: Part> SharedVec<T> {
             }
             return self.first.push(element);
         }
-        match self.groups.last_mut() {
-            Some(last) if place > 0 => own(last).0[place] = element,
-            _ => {
-                let mut group = Group::default();
-                group.0[0] = element;
-                self.groups.push(Arc::new(group));
-            }
+        let number = (self.len - 1) / GROUP - 1;
+        if place > 0 {
+            own(self.groups.get_mut(number)).0[place] = element;
+        } else {
+            let mut group = Group::default();
+            group.0[0] = element;
+            self.groups.push(number, Arc::new(group));
         }
     }
 
     /// Removes the last element.
     pub fn pop(&mut self) -> Option<T> {
-        let Some(last) = self.groups.last_mut() else {
+        if self.len <= GROUP {
             let last = self.first.pop()?;
             self.len -= 1;
             if self.first.len() * 2 < self.first.capacity() {
                 self.first.shrink_to(self.first.len() + self.first.len() / 8);
             }
             return Some(last);
-        };
+        }
         self.len -= 1;
-        let place = self.len % GROUP;
-        let element = std::mem::take(&mut own(last).0[place]);
+        let (number, place) = (self.len / GROUP - 1, self.len % GROUP);
+        let element = std::mem::take(&mut own(self.groups.get_mut(number)).0[place]);
         if place == 0 {
-            self.groups.pop();
-            if self.groups.len() * 2 < self.groups.capacity() {
-                self.groups.shrink_to(self.groups.len() + self.groups.len() / 8);
-            }
+            self.groups.pop(number);
         }
         Some(element)
     }
@@ -187,10 +409,8 @@ impl<T: Part> SharedVec<T> {
     pub fn heap_bytes(&self) -> usize {
         // With its reference count, padded to the alignment.
         let group = align_of::<Group<T>>() + size_of::<Group<T>>();
-        let groups = self.groups.len() * group;
-        self.first.capacity() * size_of::<T>()
-            + self.groups.capacity() * size_of::<usize>()
-            + groups
+        let groups = (self.len.saturating_sub(GROUP)).div_ceil(GROUP) * group;
+        self.first.capacity() * size_of::<T>() + self.groups.heap_bytes() + groups
     }
 }
 
@@ -198,12 +418,12 @@ impl<T: Part> SharedVec<T> {
 #[derive(Clone, Debug)]
 pub struct SharedSlab<T: Part> {
     slots: SharedVec<T>,
-    free: Vec<u32>,
+    free: SharedVec<u32>,
 }
 
 impl<T: Part> Default for SharedSlab<T> {
     fn default() -> Self {
-        SharedSlab { slots: SharedVec::default(), free: Vec::new() }
+        SharedSlab { slots: SharedVec::default(), free: SharedVec::default() }
     }
 }
 
@@ -218,7 +438,7 @@ impl<T: Part> SharedSlab<T> {
         self.slots.prefetch(number as usize);
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn get_mut(&mut self, number: u32) -> &mut T {
         &mut self.slots[number as usize]
     }
@@ -261,7 +481,7 @@ impl<T: Part> SharedSlab<T> {
 
     /// Bytes without memory owned by the elements.
     pub fn heap_bytes(&self) -> usize {
-        self.slots.heap_bytes() + self.free.capacity() * size_of::<u32>()
+        self.slots.heap_bytes() + self.free.heap_bytes()
     }
 }
 
@@ -273,19 +493,50 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Push(u8),
-        Pop(u8),
+        Push(u16),
+        Pop(u16),
         Set(usize, u8),
         Share,
     }
 
     fn step() -> impl Strategy<Value = Step> {
+        let count = || prop_oneof![6 => 0..256u16, 1 => 0..9000u16];
         prop_oneof![
-            3 => any::<u8>().prop_map(Step::Push),
-            2 => any::<u8>().prop_map(Step::Pop),
+            3 => count().prop_map(Step::Push),
+            2 => count().prop_map(Step::Pop),
             3 => (any::<usize>(), any::<u8>()).prop_map(|(at, byte)| Step::Set(at, byte)),
             1 => Just(Step::Share),
         ]
+    }
+
+    #[test]
+    fn a_long_vector_is_cloned_and_changed_in_parts() {
+        const LEN: u32 = 1 << 20;
+        let mut shared = SharedVec::<u32>::default();
+        let number = |index: u32| index.wrapping_mul(7);
+        for _ in 0..2 {
+            (0..LEN).for_each(|index| shared.push(number(index)));
+            assert_eq!(shared.len(), LEN as usize);
+            let clone = shared.clone();
+            let before = copied_bytes();
+            shared[LEN as usize / 2] = 1;
+            shared[LEN as usize / 2 + 1] = 1;
+            assert!(copied_bytes() - before < 4096, "{} bytes", copied_bytes() - before);
+            assert!(clone.heap_bytes() < LEN as usize * 6, "{} bytes", clone.heap_bytes());
+            assert!(clone.iter().copied().eq((0..LEN).map(number)));
+            shared[LEN as usize / 2] = number(LEN / 2);
+            shared[LEN as usize / 2 + 1] = number(LEN / 2 + 1);
+            for index in (0..LEN).rev() {
+                assert_eq!(shared.pop(), Some(number(index)));
+                if index.is_multiple_of(50_000) || index < 6000 && index.is_multiple_of(100) {
+                    let at = index as usize / 2;
+                    assert!(shared.is_empty() || shared[at] == number(index / 2));
+                    assert_eq!(shared.iter().count(), shared.len());
+                }
+            }
+            while shared.pop().is_some() {}
+            assert!(clone.iter().copied().eq((0..LEN).map(number)));
+        }
     }
 
     fn contents(shared: &SharedVec<Vec<u8>>) -> Vec<Vec<u8>> {
@@ -304,8 +555,8 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Push(count) => (0..count).for_each(|byte| {
-                        shared.push(vec![byte]);
-                        model.push(vec![byte]);
+                        shared.push(vec![byte as u8]);
+                        model.push(vec![byte as u8]);
                     }),
                     Step::Pop(count) => (0..count).for_each(|_| assert_eq!(shared.pop(), model.pop())),
                     Step::Set(at, byte) if !model.is_empty() => {

@@ -198,7 +198,7 @@ struct Annex {
     hints: Box<[u32]>,
     /// Blocks beyond the seventh: only for hashes that cannot be split.
     extra: Vec<Block>,
-    /// The buckets that the iteration has shown.
+    /// How much of it the iteration has shown.
     shown: Shown,
 }
 
@@ -564,7 +564,8 @@ impl<O> Table<O> {
     }
 
     fn insert_entry(&mut self, hash: u64, entry: RawEntry, deadline: Option<Deadline>) -> Slot {
-        let link = Link::new(entry, deadline.is_some());
+        // It is newer than the iteration.
+        let link = Link::new(entry, deadline.is_some()).marked(true);
         let id = self.make_room(hash);
         let (chunk, index) = self.chunk_mut(id);
         let segment = &mut chunk.segments[index];
@@ -639,7 +640,7 @@ impl<O> Table<O> {
     }
 
     fn relink(&mut self, slot: Slot, old: Link, entry: RawEntry, deadline: Option<Deadline>) {
-        let link = Link::new(entry, deadline.is_some());
+        let link = Link::new(entry, deadline.is_some()).marked(old.is_shown());
         if link != old {
             let (chunk, index) = self.chunk_mut(slot.segment());
             chunk.bucket_mut(index, slot.bucket()).set_link(slot.slot(), link);

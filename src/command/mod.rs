@@ -1,6 +1,7 @@
 //! The commands: a folder or file for each family, with each command's specification beside its handler.
 
 pub(crate) mod connection;
+pub(crate) mod deadline;
 pub(crate) mod hash;
 pub(crate) mod help;
 pub(crate) mod key;

@@ -38,7 +38,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.0.0")
         .docs(
             "pattern [pattern ...]",
-            "Listens to the channels whose names match patterns.",
+            "Subscribes to the channels whose names match patterns.",
             "O(N log P), N patterns given, P known",
         ),
     spec("PUBLISH", |ctx| publish(ctx, Kind::Channel))
@@ -49,12 +49,12 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.0.0")
         .docs(
             "channel message",
-            "Sends a message to who listens to a channel.",
+            "Sends a message to the subscribers of a channel.",
             "O(N+M), N listeners of the channel, M patterns",
         ),
     container("PUBSUB", SUBCOMMANDS).group(Group::PubSub).since("2.8.0").docs(
         "",
-        "Tells about channels and their listeners.",
+        "Describes channels and their subscribers.",
         "Depends on the subcommand",
     ),
     spec("PUNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Pattern))
@@ -65,7 +65,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.0.0")
         .docs(
             "[pattern [pattern ...]]",
-            "Ends listening by these patterns, or by all.",
+            "Unsubscribes from these patterns, or from all.",
             "O(N log P), N patterns given, P known",
         ),
     spec("SPUBLISH", |ctx| publish(ctx, Kind::Shard))
@@ -77,7 +77,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("7.0.0")
         .docs(
             "shardchannel message",
-            "Sends a message to who listens to a shard channel.",
+            "Sends a message to the subscribers of a shard channel.",
             "O(N), N listeners of the shard channel",
         ),
     spec("SSUBSCRIBE", |ctx| subscribe(ctx, Kind::Shard))
@@ -90,7 +90,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("7.0.0")
         .docs(
             "shardchannel [shardchannel ...]",
-            "Listens to shard channels.",
+            "Subscribes to shard channels.",
             "O(N), N shard channels given",
         ),
     spec("SUBSCRIBE", |ctx| subscribe(ctx, Kind::Channel))
@@ -100,7 +100,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
         .group(Group::PubSub)
         .since("2.0.0")
-        .docs("channel [channel ...]", "Listens to channels.", "O(N), N channels given"),
+        .docs("channel [channel ...]", "Subscribes to channels.", "O(N), N channels given"),
     spec("SUNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Shard))
         .at_least(1)
         .flags(SUBSCRIBING)
@@ -110,7 +110,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("7.0.0")
         .docs(
             "[shardchannel [shardchannel ...]]",
-            "Ends listening to these shard channels, or to all.",
+            "Unsubscribes from these shard channels, or from all.",
             "O(N), N shard channels given",
         ),
     spec("UNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Channel))
@@ -121,7 +121,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.0.0")
         .docs(
             "[channel [channel ...]]",
-            "Ends listening to these channels, or to all.",
+            "Unsubscribes from these channels, or from all.",
             "O(N), N channels given",
         ),
 ];
@@ -132,7 +132,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(ASKING)
         .group(Group::PubSub)
         .since("2.8.0")
-        .docs("[pattern]", "Lists the channels somebody listens to.", "O(N), N channels"),
+        .docs("[pattern]", "Lists the channels that have subscribers.", "O(N), N channels"),
     spec("HELP", help_from_specs)
         .exactly(2)
         .flags(Flags::LOADING_STALE)
@@ -144,7 +144,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(ASKING)
         .group(Group::PubSub)
         .since("2.8.0")
-        .docs("", "Counts the different patterns somebody listens by.", "O(1)"),
+        .docs("", "Counts the different patterns that have subscribers.", "O(1)"),
     spec("NUMSUB", |ctx| listener_counts(ctx, Kind::Channel))
         .at_least(2)
         .flags(ASKING)
@@ -152,7 +152,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .since("2.8.0")
         .docs(
             "[channel [channel ...]]",
-            "Counts the listeners of channels, those by pattern left out.",
+            "Counts the subscribers of channels, except those by pattern.",
             "O(N), N channels given",
         ),
     spec("SHARDCHANNELS", |ctx| channels(ctx, Kind::Shard))
@@ -162,7 +162,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .since("7.0.0")
         .docs(
             "[pattern]",
-            "Lists the shard channels somebody listens to.",
+            "Lists the shard channels that have subscribers.",
             "O(N), N shard channels",
         ),
     spec("SHARDNUMSUB", |ctx| listener_counts(ctx, Kind::Shard))
@@ -172,7 +172,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .since("7.0.0")
         .docs(
             "[shardchannel [shardchannel ...]]",
-            "Counts the listeners of shard channels.",
+            "Counts the subscribers of shard channels.",
             "O(N), N shard channels given",
         ),
 ];
@@ -241,7 +241,7 @@ fn confirm(
     change: impl FnOnce(&mut PubSub, &mut Client, &mut ReplyWriter<'_>),
 ) -> CommandResult {
     let id = ctx.client_id();
-    let State { pubsub, clients, config, .. } = &mut *ctx.server;
+    let State { pubsub, clients, config, .. } = &mut *ctx.state;
     let client = clients.get_mut(id).expect("a client outlives the command it runs");
     if client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP) {
         let mut output = std::mem::take(&mut client.output);
@@ -272,12 +272,12 @@ fn confirmation(reply: &mut ReplyWriter<'_>, word: &str, name: Option<&[u8]>, co
 
 /// `PUBLISH channel message`, `SPUBLISH shardchannel message`: the number of deliveries.
 fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
-    let receivers = deliver(ctx.server, kind, ctx.args.get(1), ctx.args.get(2));
+    let receivers = deliver(ctx.state, kind, ctx.args.get(1), ctx.args.get(2));
     ctx.repeat_message();
     ctx.reply.integer(receivers as i64);
     // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end.
     if !matches!(ctx.origin, Origin::Transaction | Origin::Script) {
-        take_pushed(ctx.server, ctx.caller, ctx.reply.output());
+        take_pushed(ctx.state, ctx.caller, ctx.reply.output());
     }
     Ok(Outcome::Replied)
 }
@@ -292,7 +292,7 @@ fn channels(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let pattern = (ctx.args.len() == 3).then(|| ctx.args.get(2));
     let reply = ctx.reply.defer_array();
     let mut count = 0;
-    for name in ctx.server.pubsub.names(kind) {
+    for name in ctx.state.pubsub.names(kind) {
         if pattern.is_none_or(|pattern| glob::matches(pattern, name, false)) {
             ctx.reply.bulk(name);
             count += 1;
@@ -308,13 +308,13 @@ fn listener_counts(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     ctx.reply.array(2 * names.len());
     for name in names {
         ctx.reply.bulk(name);
-        ctx.reply.integer(ctx.server.pubsub.listeners(kind, name).len() as i64);
+        ctx.reply.integer(ctx.state.pubsub.listeners(kind, name).len() as i64);
     }
     Ok(Outcome::Replied)
 }
 
 /// `PUBSUB NUMPAT`: a number.
 fn pattern_count(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.server.pubsub.count(Kind::Pattern) as i64);
+    ctx.reply.integer(ctx.state.pubsub.count(Kind::Pattern) as i64);
     Ok(Outcome::Replied)
 }

@@ -34,7 +34,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[key(1, KeyFlags::RW_INSERT)])
         .docs(
             "key member [member ...]",
-            "Adds members to a set, which is made if it is not there.",
+            "Adds members to a set, creating it if necessary.",
             "O(N) where N is the number of members given",
         ),
     set_spec("SCARD", scard, "1.0.0", Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO).docs(
@@ -87,7 +87,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     set_spec("SISMEMBER", sismember, "1.0.0", Flags::READONLY_FAST)
         .exactly(3)
         .keys(KeySpec::RO)
-        .docs("key member", "Tells whether a set has a member.", "O(1)"),
+        .docs("key member", "Determines whether a set has a member.", "O(1)"),
     set_spec("SMEMBERS", smembers, "1.0.0", Flags::READONLY)
         .exactly(2)
         .keys(KeySpec::RO_ACCESS)
@@ -98,7 +98,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(KeySpec::RO_ACCESS)
         .docs(
             "key member [member ...]",
-            "Tells for each of several members whether a set has it.",
+            "Determines for each of several members whether a set has it.",
             "O(N) where N is the number of members given",
         ),
     set_spec("SMOVE", smove, "1.0.0", Flags::WRITE_FAST)
@@ -110,7 +110,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
         .docs(
             "key [count]",
-            "Takes random members out of a set and returns them.",
+            "Removes and returns random members of a set.",
             "O(1) without a count, else O(N) where N is the count",
         )
         .tips(&["nondeterministic_output"]),
@@ -119,7 +119,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(KeySpec::RO_ACCESS)
         .docs(
             "key [count]",
-            "Returns random members of a set: different ones, or with a negative count any.",
+            "Returns random members of a set: different ones, or with repetition if the count is negative.",
             "O(1) without a count, else O(N) where N is the count",
         )
         .tips(&["nondeterministic_output"]),
@@ -128,7 +128,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[key(1, KeyFlags::RW_DELETE)])
         .docs(
             "key member [member ...]",
-            "Removes members from a set; the last one takes the key with it.",
+            "Removes members from a set, and the set with its last member.",
             "O(N) where N is the number of members given",
         ),
     set_spec("SSCAN", sscan, "2.8.0", Flags::READONLY)
@@ -136,7 +136,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(KeySpec::RO_ACCESS)
         .docs(
             "key cursor [MATCH pattern] [COUNT count]",
-            "Walks over the members of a set, some with each call.",
+            "Iterates over the members of a set, some in each call.",
             "O(COUNT) for each call, O(N) for the whole walk",
         )
         .tips(&["nondeterministic_output"]),
@@ -145,7 +145,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(ALL_READ)
         .docs(
             "key [key ...]",
-            "Returns the members that at least one of several sets has.",
+            "Returns the members of the union of several sets.",
             "O(N) where N is the number of members of all sets",
         )
         .tips(&["nondeterministic_output_order"]),
@@ -154,7 +154,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(FIRST_STORED)
         .docs(
             "destination key [key ...]",
-            "Stores the members that at least one of several sets has.",
+            "Stores the members of the union of several sets.",
             "O(N) where N is the number of members of all sets",
         ),
 ];
@@ -178,12 +178,12 @@ const DIRECT_UNION_MAX: usize = 4;
 
 /// The configured limits of a set's encodings.
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
-    let config = &ctx.server.config;
+    let config = &ctx.state.config;
     Limits {
         intset_entries: config.set_max_intset_entries,
         listpack_entries: config.set_max_listpack_entries,
         listpack_value: config.set_max_listpack_value,
-        hasher: ctx.db.hasher(),
+        hasher: ctx.keyspace.hasher(),
     }
 }
 
@@ -205,20 +205,20 @@ fn sadd(ctx: &mut Context<'_>) -> CommandResult {
     let add_all = |set: &mut Edit<'_, Set>| {
         members.map(|member| u64::from(set.add(member, &limits))).sum::<u64>()
     };
-    let added = match ctx.db.slot_of::<Set>(key)? {
-        Some(slot) => ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
+    let added = match ctx.keyspace.slot_of::<Set>(key)? {
+        Some(slot) => ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
             set.expect_more(count, &limits);
             add_all(set)
         }),
         None => {
             let mut set = Set::with_hint(ctx.args.get(2), count, &limits);
             let added = add_all(&mut Edit::unnoted(&mut set));
-            ctx.db.insert_collection(key, set);
+            ctx.keyspace.insert_collection(key, set);
             added
         }
     };
     if added > 0 {
-        ctx.db.changed_by(added, KeyspaceEvents::SET, "sadd", key.bytes);
+        ctx.keyspace.changed_by(added, KeyspaceEvents::SET, "sadd", key.bytes);
     }
     ctx.reply.integer(added as i64);
     Ok(Outcome::Replied)
@@ -227,17 +227,17 @@ fn sadd(ctx: &mut Context<'_>) -> CommandResult {
 /// `SREM key member [member ...]`: the number of removed members.
 fn srem(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let Some(slot) = ctx.db.slot_of::<Set>(key)? else {
+    let Some(slot) = ctx.keyspace.slot_of::<Set>(key)? else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
     let members = ctx.args.iter_from(2);
-    let removed = ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
+    let removed = ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
         members.map(|member| u64::from(set.remove(member))).sum::<u64>()
     });
     if removed > 0 {
-        ctx.db.changed_by(removed, KeyspaceEvents::SET, "srem", key.bytes);
-        ctx.db.delete_if_empty::<Set>(slot, key);
+        ctx.keyspace.changed_by(removed, KeyspaceEvents::SET, "srem", key.bytes);
+        ctx.keyspace.delete_if_empty::<Set>(slot, key);
     }
     ctx.reply.integer(removed as i64);
     Ok(Outcome::Replied)
@@ -245,7 +245,7 @@ fn srem(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SISMEMBER key member`: 1 or 0.
 fn sismember(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.db.read::<Set>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<Set>(ctx.key(1))?;
     let is_member = set.is_some_and(|set| set.contains(ctx.args.get(2)));
     ctx.reply.integer(is_member.into());
     Ok(Outcome::Replied)
@@ -253,7 +253,7 @@ fn sismember(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SMISMEMBER key member [member ...]`: an array of 1 or 0.
 fn smismember(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.db.read::<Set>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<Set>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);
     ctx.reply.array(members.len());
     for member in members {
@@ -264,14 +264,14 @@ fn smismember(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SCARD key`: the number of members.
 fn scard(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.db.read::<Set>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<Set>(ctx.key(1))?;
     ctx.reply.integer(set.map_or(0, |set| set.len()) as i64);
     Ok(Outcome::Replied)
 }
 
 /// `SMEMBERS key`: a set.
 fn smembers(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.db.read::<Set>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<Set>(ctx.key(1))?;
     reply_all(&mut ctx.reply, set);
     Ok(Outcome::Replied)
 }
@@ -286,39 +286,47 @@ fn reply_all(reply: &mut ReplyWriter<'_>, set: Option<SetView<'_>>) {
 /// `SMOVE source destination member`: 1, or 0 if the source has no such member.
 fn smove(ctx: &mut Context<'_>) -> CommandResult {
     let (source, destination, member) = (ctx.key(1), ctx.key(2), ctx.args.get(3));
-    let found = find_sets(ctx.db, &[source, destination], |db, key| db.find_for_write(key), true)?;
+    let found = find_sets(
+        ctx.keyspace,
+        &[source, destination],
+        |keyspace, key| keyspace.find_for_write(key),
+        true,
+    )?;
     let Some(slot) = found[0] else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
     if found[0] == found[1] {
-        let is_member = ctx.db.view::<Set>(slot)?.contains(member);
+        let is_member = ctx.keyspace.view::<Set>(slot)?.contains(member);
         ctx.reply.integer(is_member.into());
         return Ok(Outcome::Replied);
     }
-    if !ctx.db.edit(slot, |set: &mut Edit<'_, Set>| set.remove(member)) {
+    if !ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| set.remove(member)) {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     }
-    ctx.db.changed(KeyspaceEvents::SET, "srem", source.bytes);
-    ctx.db.delete_if_empty::<Set>(slot, source);
+    ctx.keyspace.changed(KeyspaceEvents::SET, "srem", source.bytes);
+    ctx.keyspace.delete_if_empty::<Set>(slot, source);
     let limits = limits(ctx);
     // If the source was deleted, the destination may have moved.
-    let added = match ctx.db.find(destination) {
-        Some(slot) => ctx.db.edit(slot, |set: &mut Edit<'_, Set>| set.add(member, &limits)),
+    let added = match ctx.keyspace.find(destination) {
+        Some(slot) => ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| set.add(member, &limits)),
         None => {
             let mut set = Set::with_hint(member, 1, &limits);
             Edit::unnoted(&mut set).add(member, &limits);
-            ctx.db.insert_collection(destination, set);
+            ctx.keyspace.insert_collection(destination, set);
             true
         }
     };
     if added {
-        ctx.db.changed(KeyspaceEvents::SET, "sadd", destination.bytes);
+        ctx.keyspace.changed(KeyspaceEvents::SET, "sadd", destination.bytes);
     }
     ctx.reply.integer(1);
     Ok(Outcome::Replied)
 }
+
+/// Members of a SREM that repeats SPOP, for Valkey.
+const SREM_MEMBERS: usize = 1024;
 
 /// `SPOP key [count]`: a bulk string or nil; with a count a set.
 fn spop(ctx: &mut Context<'_>) -> CommandResult {
@@ -331,7 +339,7 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
         }
         _ => return Err(CommandError::Syntax),
     };
-    let Some(slot) = ctx.db.slot_of::<Set>(key)? else {
+    let Some(slot) = ctx.keyspace.slot_of::<Set>(key)? else {
         match count {
             Some(_) => ctx.reply.set(0),
             None => ctx.reply.null(),
@@ -340,9 +348,9 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     };
     let reply = &mut ctx.reply;
     let Some(count) = count else {
-        let (is_heard, mut taken) = (ctx.server.effects.is_heard(), Vec::new());
-        let mut draws = std::mem::take(&mut ctx.db.draws);
-        ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
+        let (is_heard, mut taken) = (ctx.state.effects.is_heard(), Vec::new());
+        let mut draws = std::mem::take(&mut ctx.keyspace.draws);
+        ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
             set.pop(&mut draws, |member| {
                 if is_heard {
                     taken.extend_from_slice(member.text().as_ref());
@@ -350,13 +358,13 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
                 reply_member(reply, member);
             });
         });
-        ctx.db.draws = draws;
-        ctx.db.changed(KeyspaceEvents::SET, "spop", key.bytes);
+        ctx.keyspace.draws = draws;
+        ctx.keyspace.changed(KeyspaceEvents::SET, "spop", key.bytes);
         ctx.instead(&[b"SREM", key.bytes, &taken]);
-        ctx.db.delete_if_empty::<Set>(slot, key);
+        ctx.keyspace.delete_if_empty::<Set>(slot, key);
         return Ok(Outcome::Replied);
     };
-    let set = ctx.db.view::<Set>(slot)?;
+    let set = ctx.keyspace.view::<Set>(slot)?;
     let len = set.len();
     if count == 0 {
         reply.set(0);
@@ -365,16 +373,16 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     if count >= len {
         reply_all(reply, Some(set));
         // The deletion counts as one of the changes.
-        ctx.db.changed_by(len as u64 - 1, KeyspaceEvents::SET, "spop", key.bytes);
-        ctx.db.delete_at(slot, key, "del");
-        ctx.instead(&[b"DEL", key.bytes]);
+        ctx.keyspace.changed_by(len as u64 - 1, KeyspaceEvents::SET, "spop", key.bytes);
+        ctx.keyspace.delete_at(slot, key, "del");
+        ctx.instead_deleted(key.bytes);
         return Ok(Outcome::Replied);
     }
     let limits = limits(ctx);
     let (is_heard, mut taken) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     reply.set(count);
-    ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
+    ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
         set.pop_many(count, &limits, |member| {
             if is_heard {
                 taken.push(member.text().as_ref().to_vec());
@@ -382,9 +390,16 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
             reply_member(reply, member);
         });
     });
-    ctx.db.changed_by(count as u64, KeyspaceEvents::SET, "spop", key.bytes);
+    ctx.keyspace.changed_by(count as u64, KeyspaceEvents::SET, "spop", key.bytes);
     ctx.effect = Effect::Instead;
-    taken.iter().for_each(|member| ctx.instead(&[b"SREM", key.bytes, member]));
+    // Valkey's requests have many members each.
+    let members = if ctx.state.config.compatible_with.is_valkey() { SREM_MEMBERS } else { 1 };
+    for members in taken.chunks(members) {
+        ctx.instead_gathered(|_, request| {
+            request.extend([b"SREM".to_vec(), key.bytes.to_vec()]);
+            request.extend_from_slice(members);
+        });
+    }
     Ok(Outcome::Replied)
 }
 
@@ -401,7 +416,7 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(count @ ..0) = count {
         ctx.check_draws(count.unsigned_abs())?;
     }
-    let set = ctx.db.read::<Set>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<Set>(ctx.key(1))?;
     let reply = &mut ctx.reply;
     match (set, count) {
         (None, None) => reply.null(),
@@ -430,7 +445,7 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
 fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = scan_cursor(ctx, 2)?;
     let (protocol, limits) = (ctx.reply.protocol(), limits(ctx));
-    let Some(set) = ctx.db.read::<Set>(ctx.key(1))? else {
+    let Some(set) = ctx.keyspace.read::<Set>(ctx.key(1))? else {
         ctx.reply.array(2);
         ctx.reply.bulk(b"0");
         ctx.reply.array(0);
@@ -441,7 +456,7 @@ fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     // The cursor, first in the reply, is known last.
     let mut members = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut members, protocol);
-    let keeps_small_whole = ctx.server.config.reports_7_2();
+    let keeps_small_whole = ctx.state.config.reports_7_2();
     loop {
         let most = count_left(options.count, seen);
         let visit = |member: Element<'_>| {
@@ -474,7 +489,7 @@ type Views<'a> = SmallVec<[SetView<'a>; 8]>;
 /// The slots of several sets, each looked up by `find`; None for absent keys. The first WRONGTYPE ends the search;
 /// with `first_decides` the other keys may have any type if the first is absent.
 fn find_sets(
-    db: &mut Keyspace,
+    keyspace: &mut Keyspace,
     keys: &[Key<'_>],
     find: impl Fn(&mut Keyspace, Key<'_>) -> Option<Slot>,
     first_decides: bool,
@@ -482,9 +497,9 @@ fn find_sets(
     let mut slots = Slots::new();
     let mut fault = None;
     for &key in keys {
-        let slot = find(db, key);
+        let slot = find(keyspace, key);
         if let Some(slot) = slot
-            && let Err(error) = db.view::<Set>(slot)
+            && let Err(error) = keyspace.view::<Set>(slot)
         {
             if !first_decides {
                 return Err(error);
@@ -508,25 +523,25 @@ fn read_sets(
     arguments: std::ops::Range<usize>,
 ) -> Result<Slots, CommandError> {
     let keys: SmallVec<[Key<'_>; 8]> = arguments.map(|index| ctx.key(index)).collect();
-    find_sets(ctx.db, &keys, |db, key| db.find_for_read(key), false)
+    find_sets(ctx.keyspace, &keys, |keyspace, key| keyspace.find_for_read(key), false)
 }
 
 fn views<'a>(
-    db: &'a Keyspace,
+    keyspace: &'a Keyspace,
     slots: impl Iterator<Item = Slot>,
 ) -> Result<Views<'a>, CommandError> {
-    slots.map(|slot| db.view::<Set>(slot)).collect()
+    slots.map(|slot| keyspace.view::<Set>(slot)).collect()
 }
 
 /// Sets `key` to a computed set, or deletes it if the set is empty, and replies the number of members.
 fn store(ctx: &mut Context<'_>, key: Key<'_>, set: Set, event: &'static str) -> CommandResult {
     let len = set.as_view().len();
-    let found = ctx.db.find(key);
+    let found = ctx.keyspace.find(key);
     if len > 0 {
-        ctx.db.set_collection(found, key, set, Expiry::Clear);
-        ctx.db.changed(KeyspaceEvents::SET, event, key.bytes);
+        ctx.keyspace.set_collection(found, key, set, Expiry::Clear);
+        ctx.keyspace.changed(KeyspaceEvents::SET, event, key.bytes);
     } else if let Some(slot) = found {
-        ctx.db.delete_at(slot, key, "del");
+        ctx.keyspace.delete_at(slot, key, "del");
     }
     ctx.reply.integer(len as i64);
     Ok(Outcome::Replied)
@@ -535,7 +550,7 @@ fn store(ctx: &mut Context<'_>, key: Key<'_>, set: Set, event: &'static str) -> 
 /// `SINTER key [key ...]`: a set.
 fn sinter(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 1..ctx.args.len())?;
-    let sets = intersected(ctx.db, &slots)?;
+    let sets = intersected(ctx.keyspace, &slots)?;
     let reply = &mut ctx.reply;
     if let [set] = sets[..] {
         reply_all(reply, Some(set));
@@ -567,7 +582,7 @@ fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
         limit = value.ok_or(CommandError::NEGATIVE_LIMIT)?;
     }
     let slots = read_sets(ctx, keys)?;
-    let sets = intersected(ctx.db, &slots)?;
+    let sets = intersected(ctx.keyspace, &slots)?;
     let limit = if limit == 0 { usize::MAX } else { limit };
     let count = match sets[..] {
         [set] => set.len().min(limit),
@@ -587,12 +602,12 @@ fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
 /// `SINTERSTORE destination key [key ...]`: the number of members stored.
 fn sinterstore(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 2..ctx.args.len())?;
-    let result = intersection(ctx.db, &slots, &limits(ctx))?;
+    let result = intersection(ctx.keyspace, &slots, &limits(ctx))?;
     store(ctx, ctx.key(1), result, "sinterstore")
 }
 
-fn intersection(db: &Keyspace, slots: &Slots, limits: &Limits) -> Result<Set, CommandError> {
-    let sets = intersected(db, slots)?;
+fn intersection(keyspace: &Keyspace, slots: &Slots, limits: &Limits) -> Result<Set, CommandError> {
+    let sets = intersected(keyspace, slots)?;
     let mut result = match sets.first() {
         Some(SetView::Ints(_)) => Set::Ints(Vec::new()),
         _ => Set::Packed(Vec::new()),
@@ -606,7 +621,7 @@ fn intersection(db: &Keyspace, slots: &Slots, limits: &Limits) -> Result<Set, Co
 }
 
 /// The sets to intersect, the smallest first and without duplicates; empty if a key is absent.
-fn intersected<'a>(db: &'a Keyspace, slots: &Slots) -> Result<Views<'a>, CommandError> {
+fn intersected<'a>(keyspace: &'a Keyspace, slots: &Slots) -> Result<Views<'a>, CommandError> {
     let Some(mut different) = slots.iter().copied().collect::<Option<SmallVec<[Slot; 8]>>>() else {
         return Ok(Views::new());
     };
@@ -621,7 +636,7 @@ fn intersected<'a>(db: &'a Keyspace, slots: &Slots) -> Result<Views<'a>, Command
         let mut seen = HashSet::with_capacity(different.len());
         different.retain(|slot| seen.insert(*slot));
     }
-    let mut sets = views(db, different.into_iter())?;
+    let mut sets = views(keyspace, different.into_iter())?;
     if sets.len() > 1 {
         sets.sort_by_cached_key(|set| set.len());
     }
@@ -648,7 +663,7 @@ fn intersect<'a>(sets: &[SetView<'a>], mut visit: impl FnMut(Element<'a>) -> boo
 fn sunion(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 1..ctx.args.len())?;
     let limits = limits(ctx);
-    let sets = views(ctx.db, slots.iter().flatten().copied())?;
+    let sets = views(ctx.keyspace, slots.iter().flatten().copied())?;
     let reply = &mut ctx.reply;
     let are_integers = sets.iter().all(|set| matches!(set, SetView::Ints(_)));
     if sets.len() == 1 {
@@ -676,7 +691,7 @@ fn sunion(ctx: &mut Context<'_>) -> CommandResult {
 fn sunionstore(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 2..ctx.args.len())?;
     let limits = limits(ctx);
-    let union = unite(&views(ctx.db, slots.iter().flatten().copied())?, &limits);
+    let union = unite(&views(ctx.keyspace, slots.iter().flatten().copied())?, &limits);
     store(ctx, ctx.key(1), union, "sunionstore")
 }
 
@@ -694,7 +709,7 @@ fn unite(sets: &[SetView<'_>], limits: &Limits) -> Set {
 fn sdiff(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 1..ctx.args.len())?;
     let limits = limits(ctx);
-    let difference = Difference::of(ctx.db, &slots)?;
+    let difference = Difference::of(ctx.keyspace, &slots)?;
     let reply = &mut ctx.reply;
     if difference.removes_from_copy() {
         let result = difference.copy_and_remove(&limits);
@@ -713,7 +728,7 @@ fn sdiff(ctx: &mut Context<'_>) -> CommandResult {
 /// `SDIFFSTORE destination key [key ...]`: the number of members stored.
 fn sdiffstore(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 2..ctx.args.len())?;
-    let result = Difference::of(ctx.db, &slots)?.to_set(&limits(ctx));
+    let result = Difference::of(ctx.keyspace, &slots)?.to_set(&limits(ctx));
     store(ctx, ctx.key(1), result, "sdiffstore")
 }
 
@@ -725,16 +740,16 @@ struct Difference<'a> {
 }
 
 impl<'a> Difference<'a> {
-    fn of(db: &'a Keyspace, slots: &Slots) -> Result<Self, CommandError> {
+    fn of(keyspace: &'a Keyspace, slots: &Slots) -> Result<Self, CommandError> {
         let (first, others) = slots.split_first().expect("the arity asks for a key");
         let first = first.filter(|first| !others.contains(&Some(*first)));
         let Some(first) = first else {
             return Ok(Difference { first: None, subtracted: Views::new() });
         };
-        let mut subtracted = views(db, others.iter().flatten().copied())?;
+        let mut subtracted = views(keyspace, others.iter().flatten().copied())?;
         // A larger set is more likely to have a member.
         subtracted.sort_by_cached_key(|set| std::cmp::Reverse(set.len()));
-        Ok(Difference { first: Some(db.view::<Set>(first)?), subtracted })
+        Ok(Difference { first: Some(keyspace.view::<Set>(first)?), subtracted })
     }
 
     /// Whether removing the other sets' members from a copy of the first set is less work than looking up each of the

@@ -26,7 +26,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .with(Flags::NEVER_QUEUED.union(Flags::NEEDS_CLIENT))
         .group(Group::Transactions)
         .since("1.2.0")
-        .docs("", "Begins a transaction: the commands that follow are kept until EXEC.", "O(1)"),
+        .docs("", "Begins a transaction: the following commands are queued until EXEC.", "O(1)"),
     spec("EXEC", exec)
         .exactly(1)
         .flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::SKIP_SLOWLOG))
@@ -40,7 +40,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .with(Flags::NEVER_QUEUED.union(Flags::ENDS_TRANSACTION).union(Flags::NEEDS_CLIENT))
         .group(Group::Transactions)
         .since("2.0.0")
-        .docs("", "Ends the transaction without running it.", "O(N), N commands kept"),
+        .docs("", "Discards the transaction.", "O(N), N commands kept"),
     spec("WATCH", watch)
         .at_least(2)
         .keys(&[keys(1, -1, 1, KeyFlags::RO)])
@@ -50,7 +50,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.2.0")
         .docs(
             "key [key ...]",
-            "Has the next EXEC run only if these keys stay as they are.",
+            "Makes the next EXEC run only if these keys do not change.",
             "O(1) a key",
         ),
     spec("UNWATCH", unwatch)
@@ -59,7 +59,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .with(Flags::NEEDS_CLIENT)
         .group(Group::Transactions)
         .since("2.2.0")
-        .docs("", "Forgets all watched keys.", "O(1)"),
+        .docs("", "Unwatches all keys.", "O(1)"),
 ];
 
 const NESTED: CommandError = CommandError::Text("ERR MULTI calls can not be nested");
@@ -75,7 +75,7 @@ fn multi(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.client().transaction.is_some() {
         return Err(NESTED);
     }
-    let spare = ctx.server.clients.spare_transaction.take();
+    let spare = ctx.state.clients.spare_transaction.take();
     let client = ctx.client();
     client.transaction = Some(spare.unwrap_or_default());
     client.flags |= ClientFlags::IN_TRANSACTION;
@@ -89,9 +89,8 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         return Err(EXEC_WITHOUT_MULTI);
     };
     let changed = watched_have_changed(ctx);
-    let client =
-        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
-    abandon(ctx.db, client);
+    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    abandon(ctx.keyspace, client);
     if transaction.failed {
         return Err(ABORTED);
     }
@@ -100,19 +99,19 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     if transaction.has_any(Flags::LONG) {
-        persistence::spread_ended(ctx.server);
+        persistence::spread_effects(ctx.state);
     }
     ctx.reply.array(transaction.len());
     let mut last = Outcome::Replied;
     let protocol = ctx.reply.protocol();
     let mut gate = Gate {
-        db: ctx.db,
-        server: ctx.server,
+        keyspace: ctx.keyspace,
+        state: ctx.state,
         caller: ctx.caller,
         reply: ReplyWriter::new(ctx.reply.output(), protocol),
     };
     for (command, args, prehashed) in transaction.requests() {
-        let command = gate.server.commands.get(command);
+        let command = gate.state.commands.get(command);
         let request = Request { args, command: Some(command), prehashed };
         match gate.run_queued(command, &request) {
             Ran::Closes => last = Outcome::Close,
@@ -122,19 +121,19 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     }
     let protocol = gate.reply.protocol();
     ctx.reply.set_protocol(protocol);
-    ctx.server.clients.spare_transaction = transaction.emptied();
+    ctx.state.clients.spare_transaction = transaction.emptied();
     Ok(last)
 }
 
 /// Whether one of the client's watched keys has changed or expired.
 fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
     let watching = ctx.client().watching.take();
-    let db = &mut *ctx.db;
+    let keyspace = &mut *ctx.keyspace;
     let changed =
         watching.iter().flat_map(|watching| watching.keys()).any(|(index, key, changes)| {
             // The look-up deletes an expired key, which counts as a change.
-            db.in_database(index, |db| db.find(db.key(key)));
-            db.watch.has_changed(index, key, changes)
+            keyspace.in_database(index, |keyspace| keyspace.find(keyspace.key(key)));
+            keyspace.watch.has_changed(index, key, changes)
         });
     ctx.client().watching = watching;
     changed
@@ -142,12 +141,11 @@ fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
 
 /// `DISCARD`: OK.
 fn discard(ctx: &mut Context<'_>) -> CommandResult {
-    let client =
-        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     if client.transaction.is_none() {
         return Err(DISCARD_WITHOUT_MULTI);
     }
-    abandon(ctx.db, client);
+    abandon(ctx.keyspace, client);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -157,17 +155,17 @@ fn watch(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.client().transaction.is_some() {
         return Err(WATCH_INSIDE_MULTI);
     }
-    let db = ctx.db.selected();
+    let database = ctx.keyspace.selected();
     for index in 1..ctx.args.len() {
         let key = ctx.key(index);
         let watching = ctx.client().watching.as_deref();
-        if watching.is_some_and(|watching| watching.contains(db, key.bytes)) {
+        if watching.is_some_and(|watching| watching.contains(database, key.bytes)) {
             continue;
         }
         // An expired key is deleted first, so that this does not count as a change later.
-        ctx.db.find(key);
-        let changes = ctx.db.watch.add(db, key.bytes);
-        ctx.client().watching.get_or_insert_default().insert(db, key.bytes, changes);
+        ctx.keyspace.find(key);
+        let changes = ctx.keyspace.watch.add(database, key.bytes);
+        ctx.client().watching.get_or_insert_default().insert(database, key.bytes, changes);
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -175,9 +173,8 @@ fn watch(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `UNWATCH`: OK.
 fn unwatch(ctx: &mut Context<'_>) -> CommandResult {
-    let client =
-        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
-    forget_watched(ctx.db, client);
+    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    forget_watched(ctx.keyspace, client);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

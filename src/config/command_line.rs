@@ -30,6 +30,8 @@ pub struct Settings {
     pub users: Vec<Directive>,
     /// `rename-command` lines: the command's name and its new name, empty to remove the command.
     pub renamed_commands: Vec<Directive>,
+    /// Directives of the file or command line that are accepted and have no effect, each name once.
+    pub without_effect: Vec<&'static str>,
     /// `--check-config`: only report the first error, and serve nobody.
     pub check_only: bool,
 }
@@ -99,8 +101,9 @@ fn load(args: &[OsString], stdin: &mut dyn Read) -> Result<Startup, ConfigError>
         text.extend_from_slice(&lines);
         loader.load_text(&text, 0)?;
     }
-    let Loader { config, users, renamed_commands, .. } = loader;
-    Ok(Startup::Serve(Box::new(Settings { config, users, renamed_commands, check_only })))
+    let Loader { config, users, renamed_commands, without_effect, .. } = loader;
+    let settings = Settings { config, users, renamed_commands, without_effect, check_only };
+    Ok(Startup::Serve(Box::new(settings)))
 }
 
 /// Whether to read standard input (`-` is the first or last argument), and the options as lines.

@@ -6,7 +6,7 @@ use super::params::PARAMS;
 const HEADER: &str = "\
 # Configuration of Latchkey. Generated from the table of parameters, src/config/params.rs.
 #
-# Each directive is here with its default, commented out. The format is that of redis-server:
+# Each directive is listed with its default, commented out. The format is that of redis-server:
 #
 #   name value ...          one directive a line, names in any case
 #   # text                  a comment, on a line of its own
@@ -18,7 +18,7 @@ const HEADER: &str = "\
 #   1k is 1000 bytes, 1m is 1000000 bytes, 1g is 1000000000 bytes
 #   1kb is 1024 bytes, 1mb is 1048576 bytes, 1gb is 1073741824 bytes
 #
-# Four directives are not parameters:
+# These four directives are not parameters:
 #
 #   include FILE            reads another file, or all files that match a name with * ? [
 #   user NAME RULE ...      declares an ACL user

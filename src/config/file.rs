@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::kind::Origin;
-use super::param::Param;
+use super::param::{ON_FOR_VALKEY, Param};
 use super::params::Config;
 use super::reason::{Reason, system_text};
 use crate::collections::glob;
@@ -251,14 +251,14 @@ pub(super) struct Loader {
     pub config: Config,
     pub users: Vec<Directive>,
     pub renamed_commands: Vec<Directive>,
+    /// Directives that were loaded and have no effect, each name once.
+    pub without_effect: Vec<&'static str>,
     /// Whether files may be read.
     may_read_files: bool,
     /// A `save` line was loaded, and has replaced the default.
     save_seen: bool,
-    /// A `redis-version` line was loaded.
-    version_seen: bool,
-    /// A `hide-user-data-from-log` line was loaded.
-    hiding_seen: bool,
+    /// Parameters with a line of their own that `compatible-with` sets too.
+    said: Vec<&'static str>,
     includes: u32,
 }
 
@@ -301,9 +301,14 @@ impl Loader {
 
     /// Sets a parameter.
     fn set(&mut self, directive: &[u8], args: &[Vec<u8>]) -> Result<(), Reason> {
+        if let Some(ignored) = IGNORED.iter().find(|known| known.as_bytes() == directive)
+            && args.len() == 1
+        {
+            self.note_without_effect(ignored);
+            return Ok(());
+        }
         let Some(param) = Param::find(directive) else {
             return match (directive, args.len()) {
-                (_, 1) if IGNORED.iter().any(|known| known.as_bytes() == directive) => Ok(()),
                 (b"loadmodule", 1..) => Err(Reason::NoModules),
                 (b"sentinel", 0) => Err(Reason::NoSentinel),
                 (b"sentinel", _) => Err(Reason::SentinelDirective),
@@ -329,24 +334,34 @@ impl Loader {
             self.config.save.clear();
         }
         let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-        let (version, hides) =
-            (self.config.redis_version.clone(), self.config.hide_user_data_from_log);
-        self.config.update(param, &args, Origin::File)?;
-        // Lines of their own override what `compatible-with` says, in any order.
-        match param.name {
-            "redis-version" => self.version_seen = true,
-            "hide-user-data-from-log" => self.hiding_seen = true,
-            "compatible-with" => {
-                if self.version_seen {
-                    self.config.redis_version = version;
-                }
-                if self.hiding_seen {
-                    self.config.hide_user_data_from_log = hides;
-                }
+        if param.name == "compatible-with" {
+            let mut before = self.config.clone();
+            self.config.update(param, &args, Origin::File)?;
+            // Lines of their own override what it says, in any order.
+            if self.said.contains(&"redis-version") {
+                self.config.redis_version = before.redis_version.clone();
             }
-            _ => {}
+            for (_, field) in ON_FOR_VALKEY.iter().filter(|(name, _)| self.said.contains(name)) {
+                *field(&mut self.config) = *field(&mut before);
+            }
+            return Ok(());
+        }
+        if param.name == "redis-version"
+            || ON_FOR_VALKEY.iter().any(|(name, _)| *name == param.name)
+        {
+            self.said.push(param.name);
+        }
+        self.config.update(param, &args, Origin::File)?;
+        if param.traits.only_stored {
+            self.note_without_effect(param.name);
         }
         Ok(())
+    }
+
+    fn note_without_effect(&mut self, name: &'static str) {
+        if !self.without_effect.contains(&name) {
+            self.without_effect.push(name);
+        }
     }
 
     /// Checks the whole configuration at the end of each text.

@@ -134,6 +134,11 @@ impl Param {
             .find(|param| param.names().any(|known| name.eq_ignore_ascii_case(known.as_bytes())))
     }
 
+    /// Which values are allowed, as the example file tells it.
+    pub fn describe(&self) -> String {
+        self.field.describe()
+    }
+
     /// The name, then the aliases.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.name).chain(self.aliases.iter().copied())
@@ -193,6 +198,18 @@ impl<T: Clone + PartialEq, K: Kind<T>> AnyField for Field<T, K> {
     }
 }
 
+/// Parameters that are off by default, but on with `compatible-with valkey-9`.
+#[allow(clippy::type_complexity)]
+pub(super) const ON_FOR_VALKEY: [(&str, fn(&mut Config) -> &mut bool); 7] = [
+    ("hide-user-data-from-log", |config| &mut config.hide_user_data_from_log),
+    ("lazyfree-lazy-eviction", |config| &mut config.lazyfree_lazy_eviction),
+    ("lazyfree-lazy-expire", |config| &mut config.lazyfree_lazy_expire),
+    ("lazyfree-lazy-server-del", |config| &mut config.lazyfree_lazy_server_del),
+    ("lazyfree-lazy-user-del", |config| &mut config.lazyfree_lazy_user_del),
+    ("lazyfree-lazy-user-flush", |config| &mut config.lazyfree_lazy_user_flush),
+    ("replica-lazy-flush", |config| &mut config.replica_lazy_flush),
+];
+
 impl Config {
     /// Sets a parameter, and those that depend on it. True: its value changed.
     pub(super) fn update(
@@ -212,9 +229,12 @@ impl Config {
     /// Sets what depends on `compatible-with`, which was `before`.
     fn follow_compatibility(&mut self, before: Compatibility) {
         self.redis_version = self.compatible_with.redis_version().into();
-        // A value that was not the default was asked for.
-        if self.hide_user_data_from_log == before.hides_user_data() {
-            self.hide_user_data_from_log = self.compatible_with.hides_user_data();
+        let is_valkey = self.compatible_with.is_valkey();
+        for (_, field) in ON_FOR_VALKEY {
+            // A value that was not the default was asked for.
+            if *field(self) == before.is_valkey() {
+                *field(self) = is_valkey;
+            }
         }
     }
 

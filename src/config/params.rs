@@ -170,8 +170,8 @@ section "TLS" {
 }
 
 section "General" {
-    /// Server and version to behave like where servers contradict each other, and whose name and version are reported:
-    /// see docs/compatible-with.md. Sets redis-version and the default of hide-user-data-from-log too. This server only.
+    /// Server and version to follow where servers contradict each other; its name and version are reported too. See
+    /// docs/compatible-with.md. Sets redis-version and some defaults too. This server only.
     "compatible-with" => compatible_with: Compatibility = Compatibility::Redis72, OneOf, MODIFIABLE;
     /// Version that INFO, HELLO and LOLWUT report, for clients that check it before they use a feature. Overrides the
     /// one of compatible-with, in any order of lines. This server only.
@@ -311,8 +311,9 @@ section "Memory" {
     "lazyfree-lazy-eviction" => lazyfree_lazy_eviction: bool = false, YesNo, MODIFIABLE;
     /// The same for expired values.
     "lazyfree-lazy-expire" => lazyfree_lazy_expire: bool = false, YesNo, MODIFIABLE;
-    /// Frees values that commands replace in the background.
-    "lazyfree-lazy-server-del" => lazyfree_lazy_server_del: bool = false, YesNo, MODIFIABLE.only_stored();
+    /// Frees values that commands replace in the background, as it always does here. With compatible-with valkey-9, SPOP
+    /// and RESTORE that delete a key are replicated as UNLINK.
+    "lazyfree-lazy-server-del" => lazyfree_lazy_server_del: bool = false, YesNo, MODIFIABLE;
     /// Makes DEL work like UNLINK, as it always does here; GETDEL is replicated as UNLINK.
     "lazyfree-lazy-user-del" => lazyfree_lazy_user_del: bool = false, YesNo, MODIFIABLE;
     /// Makes FLUSHALL, FLUSHDB, SCRIPT FLUSH and FUNCTION FLUSH asynchronous unless SYNC is given.
@@ -416,8 +417,8 @@ section "Snapshots" {
     "dir" => dir: PathBuf = current_dir(), Directory, MODIFIABLE.protected().deny_loading().then(Action::Dir);
     /// File name of the snapshot.
     "dbfilename" => dbfilename: Vec<u8> = b"dump.rdb".to_vec(), DB_FILENAME, MODIFIABLE.protected();
-    /// Saves a snapshot after so many seconds if there were so many changes. The process is not forked: see
-    /// docs/durability.md.
+    /// Pairs of seconds and changes: a snapshot is saved when both have been reached since the last one. The process is
+    /// not forked: see docs/durability.md.
     "save" => save: Vec<SavePoint> = vec![
         SavePoint { seconds: 3600, changes: 1 },
         SavePoint { seconds: 300, changes: 100 },
@@ -509,11 +510,11 @@ section "Replication" {
     /// Maximum seconds of lag of a good replica.
     "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0, INT_MAX),
         MODIFIABLE.then(Action::GoodReplicas);
-    /// Number of replicas that could be promoted: WAIT ALL waits for at least so many, connected or not. 0 disables
+    /// Number of replicas that could be promoted: WAIT ALL waits for at least this number, connected or not. 0 disables
     /// WAIT ALL. This server only.
     "wait-all-replicas" => wait_all_replicas: u32 = 0, int(0, INT_MAX), MODIFIABLE;
     /// Seconds for which a server that starts as a primary must have replicas before it accepts writes. It should be
-    /// longer than a failover takes: if a replica is promoted meanwhile, those writes would be lost. REPLICAOF NO ONE
+    /// longer than a failover takes: if a replica has been promoted, those writes would be lost. REPLICAOF NO ONE
     /// ends the wait. 0 accepts writes at once. This server only.
     "primary-restart-read-only" => primary_restart_read_only: u32 = 0, int(0, INT_MAX),
         MODIFIABLE.then(Action::GoodReplicas);
@@ -557,8 +558,8 @@ section "Replication" {
 }
 
 section "Cluster" {
-    /// Runs as a node of a cluster.
-    "cluster-enabled" => cluster_enabled: bool = false, YesNo, IMMUTABLE.only_stored();
+    /// Runs as a node of a cluster. Not supported yet.
+    "cluster-enabled" => cluster_enabled: bool = false, Unsupported(YesNo, NO_CLUSTER), IMMUTABLE;
     /// File in which the node keeps the cluster's state.
     "cluster-config-file" => cluster_config_file: Vec<u8> = b"nodes.conf".to_vec(), TEXT, IMMUTABLE.only_stored();
     /// Milliseconds of silence after which a node is considered failed.
@@ -637,7 +638,7 @@ section "Cluster" {
     /// Bytes of the stream that may be missing when a slot gets a new owner. -1 is no limit. Known from Valkey 9.
     "slot-migration-max-failover-repl-bytes" => slot_migration_max_failover_repl_bytes: i64 = 0, memory(-1, LONG_MAX),
         MODIFIABLE.only_stored();
-    /// Percentage of commands that are checked for what a cluster would refuse. Known from Redis 8.
+    /// Percentage of commands that are checked for use that a cluster would refuse. Known from Redis 8.
     "cluster-compatibility-sample-ratio" => cluster_compatibility_sample_ratio: u32 = 0, int(0, 100),
         MODIFIABLE.only_stored();
     /// Milliseconds between pings, for tests.
@@ -649,9 +650,9 @@ section "Cluster" {
 
 section "Threads and processors" {
     /// Threads for input and output. Not needed here: one thread does everything.
-    "io-threads" => io_threads: u32 = 1, int(1, 128), IMMUTABLE.only_stored();
+    "io-threads" => io_threads: u32 = 1, int(1, 128), MODIFIABLE.only_stored();
     /// Lets these threads read and parse too.
-    "io-threads-do-reads" => io_threads_do_reads: bool = false, YesNo, IMMUTABLE.only_stored();
+    "io-threads-do-reads" => io_threads_do_reads: bool = false, YesNo, MODIFIABLE.only_stored();
     /// Keys prefetched together. Known from Valkey 8.
     "prefetch-batch-max-size" => prefetch_batch_max_size: u32 = 16, int(0, 128), MODIFIABLE.only_stored();
     /// Processors for the server's thread, such as 0-7:2.
@@ -682,8 +683,8 @@ section "Compatibility" {
     /// Suspends expiry and eviction while data is imported: expired keys are hidden but kept, and importing clients
     /// (CLIENT IMPORT-SOURCE) see them. Known from Valkey 8.1.
     "import-mode" => import_mode: bool = false, YesNo, MODIFIABLE;
-    /// Seed for hashing keys, instead of a random one: servers with the same seed can continue each other's scans. Who knows
-    /// it can choose keys that collide. Known from Valkey 9.
+    /// Seed for hashing keys, instead of a random one: servers with the same seed can continue each other's scans. Anyone
+    /// who knows it can choose keys that collide. Known from Valkey 9.
     "hash-seed" => hash_seed: Vec<u8> = Vec::new(), HASH_SEED, IMMUTABLE;
     /// Permits DEBUG ASSERT. Here it follows `enable-debug-command`.
     "enable-debug-assert" => enable_debug_assert: bool = false, YesNo, IMMUTABLE.hidden().only_stored();

@@ -236,11 +236,6 @@ impl Compatibility {
         }
     }
 
-    /// The default of `hide-user-data-from-log`.
-    pub fn hides_user_data(self) -> bool {
-        self.is_valkey()
-    }
-
     pub fn is_valkey(self) -> bool {
         self == Compatibility::Valkey9
     }

@@ -11,8 +11,8 @@ pub const WITHOUT_LOG: &str =
     "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
 /// Replicas that have acknowledged the awaited offset; for WAITAOF, that have it on disk.
-fn count(server: &State, awaited: &AcksAwaited) -> i64 {
-    let has = replicas::replicas(server).filter(|(_, replica)| {
+fn count(state: &State, awaited: &AcksAwaited) -> i64 {
+    let has = replicas::replicas(state).filter(|(_, replica)| {
         let reached = match awaited.on_disk {
             Some(_) => replica.synced,
             None => replica.acknowledged,
@@ -24,20 +24,20 @@ fn count(server: &State, awaited: &AcksAwaited) -> i64 {
 
 /// How many replicas must acknowledge. ALL means every replica that could be promoted: those connected, and at least
 /// the configured number, as some may be disconnected.
-fn wanted(server: &State, awaited: &AcksAwaited) -> i64 {
+fn wanted(state: &State, awaited: &AcksAwaited) -> i64 {
     match awaited.replicas {
         Replicas::Count(count) => count,
         Replicas::All => {
             let follows = |(_, replica): &(_, &Replica)| !replica.snapshot_only;
-            let here = replicas::replicas(server).filter(follows).count() as i64;
-            here.max(server.config.wait_all_replicas.into())
+            let here = replicas::replicas(state).filter(follows).count() as i64;
+            here.max(state.config.wait_all_replicas.into())
         }
     }
 }
 
 /// Whether the offset that WAITAOF waits for is on this server's disk.
-fn is_on_disk_here(server: &State, awaited: &AcksAwaited) -> bool {
-    let log = server.persistence.log();
+fn is_on_disk_here(state: &State, awaited: &AcksAwaited) -> bool {
+    let log = state.persistence.log();
     let (Some(on_disk), Some(log)) = (awaited.on_disk, log) else { return false };
     log.synced() >= on_disk.logged
 }
@@ -48,24 +48,24 @@ fn waits_here(awaited: &AcksAwaited) -> bool {
 }
 
 /// Whether WAITAOF waits for a log that is off.
-pub fn has_lost_log(server: &State, awaited: &AcksAwaited) -> bool {
-    waits_here(awaited) && !server.persistence.is_aof_on()
+pub fn has_lost_log(state: &State, awaited: &AcksAwaited) -> bool {
+    waits_here(awaited) && !state.persistence.is_aof_on()
 }
 
 /// Whether the wait is over.
-pub fn are_enough(server: &State, awaited: &AcksAwaited) -> bool {
-    count(server, awaited) >= wanted(server, awaited)
-        && (!waits_here(awaited) || is_on_disk_here(server, awaited))
+pub fn are_enough(state: &State, awaited: &AcksAwaited) -> bool {
+    count(state, awaited) >= wanted(state, awaited)
+        && (!waits_here(awaited) || is_on_disk_here(state, awaited))
 }
 
 /// Writes the reply. `WAIT`: the number of replicas; for ALL, an error if they are fewer. `WAITAOF`: an array of
 /// whether this server has it on disk, and the number of replicas.
-pub fn reply(server: &State, awaited: &AcksAwaited, reply: &mut ReplyWriter<'_>) {
+pub fn reply(state: &State, awaited: &AcksAwaited, reply: &mut ReplyWriter<'_>) {
     if awaited.on_disk.is_some() {
         reply.array(2);
-        reply.integer(is_on_disk_here(server, awaited).into());
+        reply.integer(is_on_disk_here(state, awaited).into());
     }
-    let (count, wanted) = (count(server, awaited), wanted(server, awaited));
+    let (count, wanted) = (count(state, awaited), wanted(state, awaited));
     if awaited.replicas == Replicas::All && count < wanted {
         // The error code must be none at which client libraries retry: a retry on another connection or server would
         // wait for another offset.

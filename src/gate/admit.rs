@@ -60,68 +60,79 @@ const NEEDS_CLIENT: CommandError =
 /// Whether [`admit`] would certainly say `Run`, for a client whose flags need no check. Each new rule of `admit` must
 /// be added here or to [`State::gate`]; a test compares the two.
 #[inline(always)]
-pub fn is_open(db: &Keyspace, server: &State, command: &Command, args: usize) -> bool {
-    command.passes.through(server.gate())
-        && !db.tracking.has_changes()
+pub fn is_open(keyspace: &Keyspace, state: &State, command: &Command, args: usize) -> bool {
+    command.passes.through(state.gate())
+        && !keyspace.tracking.has_changes()
         && command.spec.accepts(args)
 }
 
 /// Whether a command may run now.
 #[inline]
-pub fn admit(server: &State, asked: &Asked<'_>) -> Verdict {
+pub fn admit(state: &State, asked: &Asked<'_>) -> Verdict {
     let command = asked.command;
-    let client = asked.caller.client().and_then(|id| server.clients.get(id));
+    let client = asked.caller.client().and_then(|id| state.clients.get(id));
     let Some(client) = client else {
         // With full rights: what is in the file has run before.
-        return match command.is(Flags::NEEDS_CLIENT) {
-            true => Verdict::Refuse(NEEDS_CLIENT),
-            false => Verdict::Run,
-        };
+        if command.is(Flags::NEEDS_CLIENT) {
+            return Verdict::Refuse(NEEDS_CLIENT);
+        }
+        // As in Redis. No effect is a DEBUG.
+        if command.is(Flags::PROTECTED) && asked.caller == Caller::Primary {
+            let address = state.link_socket.as_deref().and_then(|socket| socket.address);
+            let is_local = address.is_some_and(|address| address.ip().to_canonical().is_loopback());
+            return check_debug(state, is_local).map_or_else(Verdict::Refuse, |()| Verdict::Run);
+        }
+        return Verdict::Run;
     };
     let transaction = client.transaction.as_deref();
-    let is_busy = server.scripts.is_busy();
-    if server.applies_maxmemory() && !is_busy && asked.room.is_none() {
+    let is_busy = state.scripts.is_busy();
+    if state.applies_maxmemory() && !is_busy && asked.room.is_none() {
         // Rights first: no key is evicted for a command that is refused anyway.
-        return match check_rights(server, client, asked) {
+        return match check_rights(state, client, asked) {
             Ok(()) => Verdict::MakeRoom,
             Err(verdict) => verdict,
         };
     }
-    match check(server, client, asked, is_busy) {
+    match check(state, client, asked, is_busy) {
         Err(verdict) => verdict,
-        Ok(()) if !is_busy && is_held_back(server, client, asked) => Verdict::Postpone,
+        Ok(()) if !is_busy && is_held_back(state, client, asked) => Verdict::Postpone,
         Ok(()) if transaction.is_some() && !command.is(Flags::NEVER_QUEUED) => Verdict::Queue,
         Ok(()) => Verdict::Run,
     }
 }
 
 /// The checks that come before keys are evicted for the command.
-fn check_rights(server: &State, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
+fn check_rights(state: &State, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
     let command = asked.command;
-    if command.is(Flags::PROTECTED) {
-        check_debug_allowed(server, client)?;
+    let lacks_password = !command.is(Flags::NO_AUTH) && needs_password(state, client.flags);
+    let is_told = !lacks_password || !state.config.compatible_with.is_valkey();
+    if command.is(Flags::PROTECTED) && is_told {
+        check_debug_allowed(state, client)?;
     }
-    if !command.is(Flags::NO_AUTH) && needs_password(server, client.flags) {
+    if lacks_password {
         return Err(CommandError::NoAuth.into());
     }
     if client.transaction.is_some() {
-        check_queueable(server, command)?;
+        check_queueable(state, command)?;
     }
-    users::check(server, client, command, asked.args).map_err(Verdict::Deny)?;
-    if server.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
+    users::check(state, client, command, asked.args).map_err(Verdict::Deny)?;
+    if state.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
         let queued = client.transaction.as_deref().filter(|_| command.is(Flags::RUNS_QUEUED));
         let queued = queued.map_or(Flags::empty(), Transaction::flags);
-        redirect::check(server, client, flags_of(server, command, asked.args).union(queued))?;
+        redirect::check(state, client, flags_of(state, command, asked.args).union(queued))?;
     }
     Ok(())
 }
 
 /// Whether a command may come between MULTI and EXEC. In Valkey a second MULTI and WATCH fail the transaction.
-fn check_queueable(server: &State, command: &Command) -> Result<(), CommandError> {
+fn check_queueable(state: &State, command: &Command) -> Result<(), CommandError> {
     let only_goes_before = command.is(Flags::NEVER_QUEUED)
         && !command.is(Flags::ENDS_TRANSACTION | Flags::RUNS_QUEUED);
-    match server.config.compatible_with.is_valkey() {
-        true if command.is(Flags::NO_MULTI) || only_goes_before => {
+    match state.config.compatible_with.is_valkey() {
+        true if command.is(Flags::NO_MULTI)
+            || only_goes_before
+            || &*command.full_name == "client|reply" =>
+        {
             let name = &command.full_name;
             let text = format!("ERR Command '{name}' not allowed inside a transaction");
             Err(CommandError::formatted(text))
@@ -132,39 +143,39 @@ fn check_queueable(server: &State, command: &Command) -> Result<(), CommandError
 }
 
 /// All checks that refuse a client's command.
-fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> Result<(), Verdict> {
+fn check(state: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> Result<(), Verdict> {
     let command = asked.command;
     let transaction = client.transaction.as_deref();
     // If keys were evicted for it, its rights were checked before.
     if asked.room.is_none() {
-        check_rights(server, client, asked)?;
+        check_rights(state, client, asked)?;
     }
     if asked.room == Some(Room::NoMore) && needs_room(transaction, command) {
         return Err(CommandError::OutOfMemory.into());
     }
     if runs_any(transaction, command, Flags::WRITE.union(Flags::TELLS_DISK))
-        && let Some(error) = server.disk_refusal()
+        && let Some(error) = state.disk_refusal()
     {
         return Err(error.into());
     }
-    if server.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
+    if state.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
         return Err(CommandError::NoReplicas.into());
     }
-    if let Some(error) = restart::refusal(server)
-        && writes(server, transaction, asked)
+    if let Some(error) = restart::refusal(state)
+        && writes(state, transaction, asked)
     {
         return Err(error.into());
     }
-    if server.is_read_only() && writes(server, transaction, asked) {
+    if state.is_read_only() && writes(state, transaction, asked) {
         return Err(CommandError::ReadOnlyReplica.into());
     }
     if client.flags.contains(ClientFlags::SUBSCRIBED) && asked.protocol == Protocol::Resp2 {
         check_subscribed(command)?;
     }
-    if server.is_stale() && !allows_stale_data(server, transaction, asked) {
+    if state.is_stale() && !allows_stale_data(state, transaction, asked) {
         return Err(CommandError::PrimaryDown.into());
     }
-    if let Some(loading) = server.persistence.loading {
+    if let Some(loading) = state.persistence.loading {
         let queued = transaction.filter(|_| command.is(Flags::RUNS_QUEUED));
         let is_refused = match loading.is_beside {
             true => runs_any(transaction, command, Flags::NO_ASYNC_LOADING),
@@ -177,7 +188,7 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
         }
     }
     if is_busy && !command.is(Flags::ALLOW_BUSY) {
-        return Err(busy(server).into());
+        return Err(busy(state).into());
     }
     if client.flags.intersects(ClientFlags::MONITOR | ClientFlags::REPLICA) {
         check_monitoring(command)?;
@@ -186,35 +197,35 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
 }
 
 /// Whether a command writes, by its flags, by what its script declares, or by the commands that EXEC runs.
-fn writes(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
+fn writes(state: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
     runs_any(transaction, asked.command, Flags::WRITE)
-        || flags_of(server, asked.command, asked.args).contains(Flags::WRITE)
+        || flags_of(state, asked.command, asked.args).contains(Flags::WRITE)
 }
 
 /// Whether a command may run on a replica with possibly stale data; for EXEC, whether all its commands may.
-fn allows_stale_data(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
+fn allows_stale_data(state: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
     match transaction {
         Some(transaction) if asked.command.is(Flags::RUNS_QUEUED) => {
             transaction.all_have(Flags::STALE)
         }
-        _ => flags_of(server, asked.command, asked.args).contains(Flags::STALE),
+        _ => flags_of(state, asked.command, asked.args).contains(Flags::STALE),
     }
 }
 
 /// Whether CLIENT PAUSE postpones a command.
-fn is_held_back(server: &State, client: &Client, asked: &Asked<'_>) -> bool {
-    let Some(pause) = server.pauses.strictest() else { return false };
+fn is_held_back(state: &State, client: &Client, asked: &Asked<'_>) -> bool {
+    let Some(pause) = state.pauses.strictest() else { return false };
     let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
     let writes = || {
         let queued = client.transaction.as_deref();
         let queued = queued.filter(|_| asked.command.is(Flags::RUNS_QUEUED));
-        flags_of(server, asked.command, asked.args).intersects(may_write)
+        flags_of(state, asked.command, asked.args).intersects(may_write)
             || queued.is_some_and(|transaction| transaction.has_any(may_write))
     };
-    pause.until_us > server.now.boot_us
+    pause.until_us > state.now.boot_us
         && (!pause.writes_only || writes())
-        // A monitoring client cannot access the keyspace.
-        && !client.flags.contains(ClientFlags::MONITOR)
+        // A monitoring client cannot access the keyspace. A replica's acknowledgements change nothing, and are waited for.
+        && !client.flags.intersects(ClientFlags::MONITOR | ClientFlags::REPLICA)
 }
 
 /// Whether a command is refused when memory is short. Queueing any command takes memory.
@@ -258,8 +269,8 @@ struct Worded {
 }
 
 impl Worded {
-    fn refusal(&self, server: &State) -> Refused {
-        let is_valkey = server.config.compatible_with.is_valkey();
+    fn refusal(&self, state: &State) -> Refused {
+        let is_valkey = state.config.compatible_with.is_valkey();
         Refused::Command(if is_valkey { self.valkey } else { self.redis }.into())
     }
 }
@@ -276,53 +287,51 @@ pub enum Refused {
 
 /// Whether a script may run a command now. [`admit`] checked its own rules when the script began.
 pub fn admit_scripted(
-    server: &State,
+    state: &State,
     command: Option<&'static Command>,
     args: Args<'_>,
 ) -> Result<&'static Command, Refused> {
     let refuse = |text: &[u8]| Err(Refused::Command(text.to_vec()));
-    let Some(command) = command else { return Err(UNKNOWN.refusal(server)) };
+    let Some(command) = command else { return Err(UNKNOWN.refusal(state)) };
     if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
-        return Err(ARITY.refusal(server));
+        return Err(ARITY.refusal(state));
     }
-    if command.is(Flags::NOSCRIPT) && is_denied_in_scripts(server, command) {
-        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
+    if command.is(Flags::NOSCRIPT) && is_denied_in_scripts(state, command) {
+        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(state));
     }
-    let Some(running) = &server.scripts.running else {
-        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
+    let Some(running) = &state.scripts.running else {
+        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(state));
     };
     if running.client.is_none() && command.is(Flags::NEEDS_CLIENT) {
-        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
+        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(state));
     }
     if let Some(error) = running.killed {
         return Err(Refused::Killed(error));
     }
-    if server.is_stale() && !command.is(Flags::STALE) {
+    let writes = command.is(Flags::WRITE);
+    if running.is_repeated() {
+        let may = !running.read_only || !writes && !command.is(Flags::MAY_REPLICATE);
+        return if may { Ok(command) } else { refuse(READ_ONLY) };
+    }
+    if state.is_stale() && !command.is(Flags::STALE) {
         return refuse(STALE_REPLICA);
     }
-    users::check_client(server, running.client, command, args)
+    users::check_client(state, running.client, command, args)
         .map_err(|denied| Refused::Denied(command, denied))?;
-    let writes = command.is(Flags::WRITE);
     if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
         return refuse(READ_ONLY);
     }
-    let has_client = running.client.is_some();
-    if writes && !running.wrote && has_client && server.is_read_only() {
+    let begins_to_write = writes && !running.wrote;
+    if begins_to_write && state.is_read_only() {
         return refuse(&CommandError::ReadOnlyReplica.wire());
     }
-    if writes
-        && !running.wrote
-        && let Some(error) = restart::refusal(server)
-    {
+    if begins_to_write && let Some(error) = restart::refusal(state) {
         return refuse(&error.wire());
     }
-    if writes && !running.wrote && server.lacks_replicas() {
+    if begins_to_write && state.lacks_replicas() {
         return refuse(&CommandError::NoReplicas.wire());
     }
-    if writes
-        && !running.wrote
-        && let Some(error) = server.disk_refusal()
-    {
+    if begins_to_write && let Some(error) = state.disk_refusal() {
         return refuse(&error.wire());
     }
     let lacks_memory = running.out_of_memory && !running.wrote && !running.allow_oom;
@@ -334,9 +343,9 @@ pub fn admit_scripted(
 
 /// Whether scripts may not call a command with `NOSCRIPT`.
 #[cold]
-fn is_denied_in_scripts(server: &State, command: &Command) -> bool {
-    let flags = command.spec.flags.reported(server.config.reports_7_2());
-    let is_allowed_by_debug = server.scripts.denies_nothing && is_harmless_in_script(command);
+fn is_denied_in_scripts(state: &State, command: &Command) -> bool {
+    let flags = command.spec.flags.reported(state.config.reports_7_2());
+    let is_allowed_by_debug = state.scripts.denies_nothing && is_harmless_in_script(command);
     flags.contains(Flags::NOSCRIPT) && !is_allowed_by_debug
 }
 
@@ -353,8 +362,8 @@ fn is_harmless_in_script(command: &Command) -> bool {
 // ---- single rules ----------------------------------------------------------------------------------------------------
 
 /// Whether a client has to authenticate before it may do anything else.
-pub fn needs_password(server: &State, flags: ClientFlags) -> bool {
-    !flags.contains(ClientFlags::AUTHENTICATED) && server.acl.requires_auth()
+pub fn needs_password(state: &State, flags: ClientFlags) -> bool {
+    !flags.contains(ClientFlags::AUTHENTICATED) && state.acl.requires_auth()
 }
 
 const NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is \
@@ -363,8 +372,12 @@ const NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-co
 
 /// Whether a client may use DEBUG. The gate asks, even while a transaction is queued.
 #[cold]
-pub(crate) fn check_debug_allowed(server: &State, client: &Client) -> Result<(), CommandError> {
-    if server.config.enable_debug_command.allows(client.peer.is_local()) {
+pub(crate) fn check_debug_allowed(state: &State, client: &Client) -> Result<(), CommandError> {
+    check_debug(state, client.peer.is_local())
+}
+
+fn check_debug(state: &State, is_local: bool) -> Result<(), CommandError> {
+    if state.config.enable_debug_command.allows(is_local) {
         return Ok(());
     }
     Err(CommandError::Text(NOT_ALLOWED))
@@ -400,7 +413,7 @@ const BUSY_FUNCTION: CommandError = CommandError::Text(
 );
 
 /// The flags that the checks use: for a command that runs a script or function, those which the script declares.
-pub(crate) fn flags_of(server: &State, command: &Command, args: Args<'_>) -> Flags {
+pub(crate) fn flags_of(state: &State, command: &Command, args: Args<'_>) -> Flags {
     let flags = command.spec.flags;
     if !command.is(Flags::RUNS_SCRIPT) {
         return flags;
@@ -409,9 +422,9 @@ pub(crate) fn flags_of(server: &State, command: &Command, args: Args<'_>) -> Fla
     let declared = if command.is(Flags::RUNS_BODY) {
         shebang::parse(named).ok().map(|(flags, _)| flags)
     } else if command.is(Flags::RUNS_SHA) {
-        server.scripts.flags_of_script(named)
+        state.scripts.flags_of_script(named)
     } else {
-        server.scripts.flags_of_function(named)
+        state.scripts.flags_of_function(named)
     };
     let Some(declared) = declared.filter(|flags| !flags.contains(ScriptFlags::UNDECLARED)) else {
         return flags;
@@ -425,8 +438,8 @@ pub(crate) fn flags_of(server: &State, command: &Command, args: Args<'_>) -> Fla
 }
 
 /// The error for other clients while a script or function keeps the server busy.
-pub(crate) fn busy(server: &State) -> CommandError {
-    let by_eval = server.scripts.running.as_ref().is_none_or(|running| running.by_eval);
+pub(crate) fn busy(state: &State) -> CommandError {
+    let by_eval = state.scripts.running.as_ref().is_none_or(|running| running.by_eval);
     if by_eval { BUSY_SCRIPT } else { BUSY_FUNCTION }
 }
 
@@ -458,6 +471,7 @@ mod tests {
     fn busy_script() -> Running {
         Running {
             client: None,
+            command: TABLE.find(b"eval").expect("a command").id,
             by_eval: true,
             read_only: false,
             allow_oom: false,
@@ -465,6 +479,7 @@ mod tests {
             wrote: false,
             killed: None,
             rolls_back: false,
+            is_dropped: false,
             is_busy: true,
             others_heard: false,
         }
@@ -506,7 +521,7 @@ mod tests {
     fn an_open_gate_says_what_admit_says() {
         let (mut opened, mut queued, mut opened_on_replicas) = (0, 0, 0);
         for mut state in causes() {
-            let db = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
+            let keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
             let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
             let id = state.clients.insert(|id| Client {
                 flags: ClientFlags::AUTHENTICATED,
@@ -516,7 +531,7 @@ mod tests {
                 for count in 1..6 {
                     let ranges = vec![Range { start: 0, len: 1 }; count];
                     let args = Args::new(b"x", &ranges);
-                    if !is_open(&db, &state, command, count) {
+                    if !is_open(&keyspace, &state, command, count) {
                         continue;
                     }
                     opened += 1;
@@ -568,7 +583,7 @@ mod tests {
     fn commands_run_without_a_client() {
         let left_out = ["debug", "save", "bgsave", "bgrewriteaof", "migrate", "config|rewrite"];
         let mut state = state("");
-        let mut db = Keyspace::new(16, KeyHasher::new([1, 2]), state.now);
+        let mut keyspace = Keyspace::new(16, KeyHasher::new([1, 2]), state.now);
         state.stats.timing.start();
         let words: [&[u8]; 7] = [b"1", b"key", b"0", b"1", b"2", b"1", b"1"];
         for command in &TABLE.commands {
@@ -591,8 +606,8 @@ mod tests {
                 let request = Request { args, command, prehashed: Default::default() };
                 let caller = Caller::Load;
                 // Whether it is refused, fails or runs is not the point.
-                let _ =
-                    Gate { db: &mut db, server: &mut state, caller, reply }.run_loaded(&request);
+                let _ = Gate { keyspace: &mut keyspace, state: &mut state, caller, reply }
+                    .run_loaded(&request);
             }
         }
     }

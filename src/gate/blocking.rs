@@ -6,7 +6,7 @@
 //! So clients are served in the order they came, and each element wakes one client.
 
 use crate::client::blocked::{AcksAwaited, Blocked, Cause};
-use crate::client::{ClientFlags, ClientId};
+use crate::client::{Client, ClientFlags, ClientId};
 use crate::clock::Now;
 use crate::error::CommandError;
 use crate::gate::acks;
@@ -79,14 +79,14 @@ fn parse_seconds(text: &[u8]) -> Option<f64> {
 
 /// Blocks the client whose command returned [`super::context::Outcome::Blocked`].
 pub(crate) fn begin(
-    db: &mut Keyspace,
-    server: &mut State,
+    keyspace: &mut Keyspace,
+    state: &mut State,
     id: ClientId,
     command: &'static Command,
     args: Args<'_>,
     mut wait: Wait,
 ) {
-    let Some(client) = server.clients.get_mut(id) else { return };
+    let Some(client) = state.clients.get_mut(id) else { return };
     let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
     let mut keep = |argument: &[u8]| {
         ranges.push(Range { start: buffer.len() as u32, len: argument.len() as u32 });
@@ -96,7 +96,7 @@ pub(crate) fn begin(
         Some(rewritten) => rewritten.iter().for_each(|argument| keep(argument)),
         None => args.iter_from(0).for_each(keep),
     }
-    let ticket = db.waiting.next_ticket();
+    let ticket = keyspace.waiting.next_ticket();
     let Wait { wanted, keys, deadline_us, .. } = wait;
     let blocked = Blocked {
         command: command.id,
@@ -105,23 +105,23 @@ pub(crate) fn begin(
         db: client.db,
         buffer,
         ranges,
-        since_us: server.now.boot_us,
+        since_us: state.now.boot_us,
     };
     for (_, key) in blocked.keys() {
-        db.waiting.add(client.db, key, wanted, ticket, id);
-        set_alarm(db, blocked.db, key, wanted);
+        keyspace.waiting.add(client.db, key, wanted, ticket, id);
+        set_alarm(keyspace, blocked.db, key, wanted);
     }
-    suspend(server, id, blocked);
+    suspend(state, id, blocked);
 }
 
 /// Blocks the client of WAIT or WAITAOF.
 pub(crate) fn await_acks(
-    server: &mut State,
+    state: &mut State,
     id: ClientId,
     command: &'static Command,
     acks: AcksAwaited,
 ) {
-    let Some(client) = server.clients.get(id) else { return };
+    let Some(client) = state.clients.get(id) else { return };
     let blocked = Blocked {
         command: command.id,
         cause: Cause::Acks(acks),
@@ -129,81 +129,86 @@ pub(crate) fn await_acks(
         db: client.db,
         buffer: Vec::new(),
         ranges: Vec::new(),
-        since_us: server.now.boot_us,
+        since_us: state.now.boot_us,
     };
-    server.blocking.for_acks.push(id);
-    suspend(server, id, blocked);
+    state.blocking.for_acks.push(id);
+    suspend(state, id, blocked);
 }
 
-fn suspend(server: &mut State, id: ClientId, blocked: Blocked) {
-    let Some(client) = server.clients.get_mut(id) else { return };
+fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
+    let Some(client) = state.clients.get_mut(id) else { return };
     if let Some(deadline) = blocked.deadline_us {
-        server.blocking.deadlines.insert((deadline, id));
+        state.blocking.deadlines.insert((deadline, id));
     }
-    server.blocking.count += 1;
+    state.blocking.count += 1;
     client.flags |= ClientFlags::SUSPENDED;
     client.last_command = Some(blocked.command);
     client.blocked = Some(Box::new(blocked));
 }
 
 /// For clients that wait until a member is due: sets the key's alarm to the first member's time.
-fn set_alarm(db: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
+fn set_alarm(keyspace: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
     if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds) {
-        let at_ms = db.next_due_ms(key, wanted);
-        db.waiting.set_alarm(database, key, wanted, at_ms);
+        let at_ms = keyspace.next_due_ms(key, wanted);
+        keyspace.waiting.set_alarm(database, key, wanted, at_ms);
     }
 }
 
 /// Takes a client out of all queues. None if it was not blocked.
-fn end(db: &mut Keyspace, server: &mut State, id: ClientId) -> Option<Box<Blocked>> {
-    let blocked = server.clients.get_mut(id)?.blocked.take()?;
+fn end(keyspace: &mut Keyspace, state: &mut State, id: ClientId) -> Option<Box<Blocked>> {
+    let blocked = state.clients.get_mut(id)?.blocked.take()?;
     match blocked.cause {
         Cause::Keys { wanted, ticket, .. } => {
             for (_, key) in blocked.keys() {
-                db.waiting.remove(blocked.db, key, wanted, ticket);
+                keyspace.waiting.remove(blocked.db, key, wanted, ticket);
             }
         }
-        Cause::Acks(_) => server.blocking.for_acks.retain(|&waiting| waiting != id),
+        Cause::Acks(_) => state.blocking.for_acks.retain(|&waiting| waiting != id),
     }
     if let Some(deadline) = blocked.deadline_us {
-        server.blocking.deadlines.remove(&(deadline, id));
+        state.blocking.deadlines.remove(&(deadline, id));
     }
-    server.blocking.count -= 1;
+    state.blocking.count -= 1;
     Some(blocked)
 }
 
 /// Takes a client that is about to be closed out of all queues.
-pub fn forget(db: &mut Keyspace, server: &mut State, id: ClientId) {
-    end(db, server, id);
+pub fn forget(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
+    end(keyspace, state, id);
 }
 
 /// Sends a client that is no longer blocked its reply, and resumes its further requests.
-fn answer(server: &mut State, id: ClientId, reply: &OutputBuffer) {
-    if let Some(client) = server.clients.get_to_push(id) {
+fn answer(state: &mut State, id: ClientId, reply: &OutputBuffer) {
+    if let Some(client) = state.clients.get_to_push(id) {
         if !client.flags.intersects(ClientFlags::REPLY_OFF) {
             client.output.append(reply);
         }
-        server.tasks.push(Task::Resume(id));
-        limits::check_output_limit(server, id);
+        state.tasks.push(Task::Resume(id));
+        limits::check_output_limit(state, id);
     }
 }
 
 /// Runs the commands that wait for changed keys, until no key is ready. May leave another database selected.
-pub fn serve(db: &mut Keyspace, server: &mut State) {
-    while db.waiting.has_ready() {
-        for (database, key) in db.waiting.take_ready() {
-            db.select(database);
-            serve_key(db, server, database, &key);
-            db.delete_found_expired();
+pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
+    while keyspace.waiting.has_ready() {
+        for (database, key) in keyspace.waiting.take_ready() {
+            keyspace.select(database);
+            serve_key(keyspace, state, database, &key);
+            keyspace.delete_found_expired();
         }
     }
 }
 
 /// The queues that a key's value can serve now.
-fn served_by(db: &mut Keyspace, key: &[u8]) -> &'static [Wanted] {
-    let key = db.key(key);
-    let Some(slot) = db.find(key) else { return &[Wanted::StreamGroup] };
-    match type_name(db.entry(slot).value()) {
+fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wanted] {
+    let key = keyspace.key(key);
+    let found = match state.config.compatible_with.is_valkey() {
+        true => keyspace.find_quietly(key),
+        // An expired key is deleted here.
+        false => keyspace.find(key),
+    };
+    let Some(slot) = found else { return &[Wanted::StreamGroup] };
+    match type_name(keyspace.entry(slot).value()) {
         "list" => &[Wanted::List, Wanted::StreamGroup],
         "zset" => {
             &[Wanted::SortedSet, Wanted::DueSeconds, Wanted::DueMilliseconds, Wanted::StreamGroup]
@@ -213,107 +218,118 @@ fn served_by(db: &mut Keyspace, key: &[u8]) -> &'static [Wanted] {
     }
 }
 
-fn serve_key(db: &mut Keyspace, server: &mut State, database: usize, key: &[u8]) {
-    for &wanted in served_by(db, key) {
+fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
+    for &wanted in served_by(keyspace, state, key) {
         let mut after = 0;
-        while let Some((ticket, id)) = db.waiting.next_after(database, key, wanted, after) {
+        while let Some((ticket, id)) = keyspace.waiting.next_after(database, key, wanted, after) {
             after = ticket;
-            let served = wake(db, server, id, key);
-            db.select(database);
+            let woken = wake(keyspace, state, id, key);
+            keyspace.select(database);
             // Later clients get nothing either, unless all get the same or each waits for something else.
-            if !served && !matches!(wanted, Wanted::Stream | Wanted::StreamGroup) {
+            if woken == Woken::InVain && !matches!(wanted, Wanted::Stream | Wanted::StreamGroup) {
                 break;
             }
         }
-        set_alarm(db, database, key, wanted);
+        set_alarm(keyspace, database, key, wanted);
     }
 }
 
-/// Runs a blocked client's command for a key. True: it has replied.
-fn wake(db: &mut Keyspace, server: &mut State, id: ClientId, key: &[u8]) -> bool {
-    let Some(client) = server.clients.get_mut(id) else { return false };
+/// The result of waking a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    Served,
+    /// It stays blocked: there is nothing for it.
+    InVain,
+    /// It is on its way out: the next one is served.
+    Gone,
+}
+
+/// Runs a blocked client's command for a key.
+fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) -> Woken {
+    let Some(client) = state.clients.get_mut(id) else { return Woken::Gone };
     let protocol = client.protocol;
-    let Some(blocked) = client.blocked.take() else { return false };
+    let Some(blocked) = client.take_blocked_to_serve() else { return Woken::Gone };
     let found = blocked.keys().find(|(_, name)| *name == key);
     let index = found.or_else(|| blocked.keys().next()).map_or(0, |(index, _)| index);
-    let command = server.commands.get(blocked.command);
+    let command = state.commands.get(blocked.command);
     let request =
         Request { args: blocked.args(), command: Some(command), prehashed: Default::default() };
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, protocol);
-    let mut gate = Gate { db, server, caller: Caller::Client(id), reply };
+    let mut gate = Gate { keyspace, state, caller: Caller::Client(id), reply };
     let ran = gate.run_woken(command, &request, index);
-    if let Some(client) = server.clients.get_mut(id) {
+    if let Some(client) = state.clients.get_mut(id) {
         client.blocked = Some(blocked);
     }
     if ran.is_none() {
-        return false;
+        return Woken::InVain;
     }
-    end(db, server, id);
-    answer(server, id, &output);
-    true
+    end(keyspace, state, id);
+    answer(state, id, &output);
+    Woken::Served
 }
 
 /// Times out clients whose deadline has passed, and wakes those whose key's alarm is due.
-pub fn on_time(db: &mut Keyspace, server: &mut State) {
-    db.waiting.ring(server.now.unix().0);
-    while let Some((deadline, id)) = server.blocking.deadlines.first().copied()
-        && deadline <= server.now.boot_us
+pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
+    keyspace.waiting.ring(state.now.unix().0);
+    while let Some((deadline, id)) = state.blocking.deadlines.first().copied()
+        && deadline <= state.now.boot_us
     {
-        time_out(db, server, id);
+        time_out(keyspace, state, id);
     }
 }
 
-fn time_out(db: &mut Keyspace, server: &mut State, id: ClientId) {
-    let Some(blocked) = end(db, server, id) else { return };
-    let Some(client) = server.clients.get_mut(id) else { return };
+fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
+    let Some(blocked) = end(keyspace, state, id) else { return };
+    let Some(client) = state.clients.get_mut(id) else { return };
     let protocol = client.protocol;
     let mut output = OutputBuffer::default();
     let mut reply = ReplyWriter::new(&mut output, protocol);
     match blocked.cause {
         Cause::Keys { .. } => reply.null_array(),
-        Cause::Acks(awaited) => acks::reply(server, &awaited, &mut reply),
+        Cause::Acks(awaited) => acks::reply(state, &awaited, &mut reply),
     }
-    let command = server.commands.get(blocked.command);
-    account_unserved(server, id, command, false);
-    answer(server, id, &output);
+    let command = state.commands.get(blocked.command);
+    account_unserved(state, id, command, false);
+    answer(state, id, &output);
 }
 
 /// Answers the clients of WAIT and WAITAOF for which enough replicas have acknowledged, or whose log was switched off.
-pub fn serve_acks(db: &mut Keyspace, server: &mut State) {
-    for id in server.blocking.for_acks.clone() {
-        let blocked = server.clients.get(id).and_then(|client| client.blocked.as_deref());
+pub fn serve_acks(keyspace: &mut Keyspace, state: &mut State) {
+    for id in state.blocking.for_acks.clone() {
+        let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
         let Some(Blocked { cause: Cause::Acks(awaited), .. }) = blocked else { continue };
-        if acks::has_lost_log(server, awaited) {
-            unblock_with(db, server, id, acks::WITHOUT_LOG.as_bytes());
-        } else if acks::are_enough(server, awaited) {
-            time_out(db, server, id);
+        if acks::has_lost_log(state, awaited) {
+            unblock_with(keyspace, state, id, acks::WITHOUT_LOG.as_bytes());
+        } else if acks::are_enough(state, awaited) {
+            time_out(keyspace, state, id);
         }
     }
 }
 
 /// CLIENT UNBLOCK: ends the wait with the reply of a timeout or with an error. False: the client was not blocked.
-pub fn unblock(db: &mut Keyspace, server: &mut State, id: ClientId, with_error: bool) -> bool {
-    if server.clients.get(id).is_none_or(|client| client.blocked.is_none()) {
+pub fn unblock(keyspace: &mut Keyspace, state: &mut State, id: ClientId, with_error: bool) -> bool {
+    let is_blocked = |client: &Client| client.blocked.is_some() && !client.is_closing();
+    if !state.clients.get(id).is_some_and(is_blocked) {
         return false;
     }
     if !with_error {
-        time_out(db, server, id);
+        time_out(keyspace, state, id);
         return true;
     }
-    unblock_with(db, server, id, b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
+    unblock_with(keyspace, state, id, b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
 }
 
 /// Ends the wait with an error. False: the client was not blocked.
-pub fn unblock_with(db: &mut Keyspace, server: &mut State, id: ClientId, text: &[u8]) -> bool {
-    let Some(blocked) = end(db, server, id) else { return false };
-    let protocol = server.clients.get(id).map_or_else(Default::default, |client| client.protocol);
+pub fn unblock_with(keyspace: &mut Keyspace, state: &mut State, id: ClientId, text: &[u8]) -> bool {
+    let Some(blocked) = end(keyspace, state, id) else { return false };
+    let protocol = state.clients.get(id).map_or_else(Default::default, |client| client.protocol);
     let mut output = OutputBuffer::default();
     ReplyWriter::new(&mut output, protocol).error(text);
-    server.stats.count_error(text);
-    let command = server.commands.get(blocked.command);
-    account_unserved(server, id, command, true);
-    answer(server, id, &output);
+    state.stats.count_error(text);
+    let command = state.commands.get(blocked.command);
+    account_unserved(state, id, command, true);
+    answer(state, id, &output);
     true
 }
 
@@ -323,6 +339,6 @@ impl Context<'_> {
         if matches!(self.origin, Origin::Woken(_)) {
             return Ok(None);
         }
-        parse_timeout(self.args.get(index), unit, self.server.now)
+        parse_timeout(self.args.get(index), unit, self.state.now)
     }
 }

@@ -54,6 +54,49 @@ impl Caller {
             Caller::Load | Caller::Primary => None,
         }
     }
+
+    /// Whether its requests are effects that have happened already, in an earlier process or at the primary. They are
+    /// exact, and trusted: no limit, permission or state of this server may refuse one, as the data would then differ.
+    #[inline]
+    pub fn is_repeating(self) -> bool {
+        matches!(self, Caller::Load | Caller::Primary)
+    }
+}
+
+/// How large a command's data may become, in bytes. The configured limits are for clients: what one was allowed is in the log and
+/// goes to replicas, and must have the same effect there whatever is configured then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeLimits {
+    /// A string. Source: `proto-max-bulk-len`.
+    pub string: u64,
+    /// The source of a script or library. Source: `script-source-limit`.
+    pub script_source: usize,
+    /// The memory of a script. Source: `script-memory-limit`.
+    pub script_memory: usize,
+}
+
+impl SizeLimits {
+    /// Of files and the primary: what no client can reach.
+    const TRUSTED: Self =
+        SizeLimits { string: 1 << 40, script_source: 1 << 40, script_memory: 1 << 40 };
+
+    /// Those of a caller.
+    pub fn of(state: &State, caller: Caller) -> Self {
+        let config = &state.config;
+        let configured = SizeLimits {
+            string: config.proto_max_bulk_len,
+            script_source: config.script_source_limit as usize,
+            script_memory: config.script_memory_limit as usize,
+        };
+        match caller {
+            Caller::Client(_) => configured,
+            Caller::Load | Caller::Primary => SizeLimits {
+                string: configured.string.max(Self::TRUSTED.string),
+                script_source: configured.script_source.max(Self::TRUSTED.script_source),
+                script_memory: configured.script_memory.max(Self::TRUSTED.script_memory),
+            },
+        }
+    }
 }
 
 /// How a command has come to the gate.
@@ -79,9 +122,9 @@ const TOO_MANY_DRAWS: CommandError =
 /// One command being run.
 pub struct Context<'a> {
     /// The keyspace, with the client's database selected.
-    pub db: &'a mut Keyspace,
+    pub keyspace: &'a mut Keyspace,
     /// Everything else the server owns.
-    pub server: &'a mut State,
+    pub state: &'a mut State,
     pub reply: ReplyWriter<'a>,
     pub args: Args<'a>,
     pub command: &'static Command,
@@ -97,8 +140,8 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn key(&self, index: usize) -> Key<'a> {
         let bytes = self.args.get(index);
-        let hash = self.prehashed.get(index).unwrap_or_else(|| self.db.hash(bytes));
-        debug_assert_eq!(hash, self.db.hash(bytes), "a hash made ahead is the argument's");
+        let hash = self.prehashed.get(index).unwrap_or_else(|| self.keyspace.hash(bytes));
+        debug_assert_eq!(hash, self.keyspace.hash(bytes), "a hash made ahead is the argument's");
         Key { bytes, hash }
     }
 
@@ -108,6 +151,11 @@ impl<'a> Context<'a> {
             Origin::Woken(key) => key..key + 1,
             Origin::Client | Origin::Transaction | Origin::Script => keys,
         }
+    }
+
+    /// How large the command's data may become.
+    pub fn size_limits(&self) -> SizeLimits {
+        SizeLimits::of(self.state, self.caller)
     }
 
     /// Whether the command may block: not in a transaction or script, nor without a client.
@@ -144,6 +192,12 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
+    /// Whether it has run before: see [`Caller::is_repeating`].
+    #[inline]
+    pub fn is_repeated(&self) -> bool {
+        self.caller.is_repeating()
+    }
+
     /// The caller's client ID. Only for commands with `Flags::NEEDS_CLIENT`.
     #[inline]
     pub fn client_id(&self) -> ClientId {
@@ -153,12 +207,12 @@ impl<'a> Context<'a> {
     /// The calling client. Only for commands with `Flags::NEEDS_CLIENT`.
     pub fn client(&mut self) -> &mut Client {
         let id = self.client_id();
-        self.server.clients.get_mut(id).expect("a client outlives the command it runs")
+        self.state.clients.get_mut(id).expect("a client outlives the command it runs")
     }
 
     /// The error for a subcommand with too few arguments that its arity lets through.
     pub fn wrong_subcommand(&self) -> CommandError {
-        let container = self.command.parent.map(|id| self.server.commands.get(id));
+        let container = self.command.parent.map(|id| self.state.commands.get(id));
         let container = container.map_or("", |container| container.spec.name);
         CommandError::wrong_subcommand(container, self.args.get(1))
     }

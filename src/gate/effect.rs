@@ -10,16 +10,21 @@
 //!         | ( SELECT db )? MULTI request ( ( SELECT db )? request )+ EXEC       of a unit with several
 //! ```
 //!
+//! A unit is never divided: what is taken ends with a unit, also if it is taken while another one goes on, and a reader that comes
+//! within a unit gets all of it, or all that was heard of it. So positions within a unit count from its first byte.
+//!
 //! Requests are encoded as arrays of bulk strings. Redis 7.0.15's stream is the model, byte for byte; commands it
 //! does not know are repeated as ones it knows. Nothing is encoded while neither log nor replicas need it.
 
 use std::ops::Range;
 
+use crate::collections::table::{Slot, ValueRef};
 use crate::gate::context::Context;
 use crate::gate::state::State;
 use crate::keyspace::deletions::{Deleted, Deletion};
-use crate::keyspace::{Expiry, Keyspace};
+use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::args::Args;
+use crate::types::Value;
 
 /// What is repeated of a command that has changed something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +42,8 @@ pub enum Effect {
     Nothing,
 }
 
+/// Elements of a stored value in one request.
+const ELEMENTS_REPEATED_MAX: usize = 1024;
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
@@ -71,16 +78,25 @@ pub struct Effects {
     ended: u64,
     /// Where the next requests are repeated.
     at: RepeatedAt,
+    /// Whether MULTI comes before the SELECT: `compatible-with valkey-9`.
+    pub multi_first: bool,
     /// Ranges of the stream that are not repeated everywhere, in order.
     withheld: Vec<(Range<usize>, RepeatedAt)>,
 }
 
-/// The unit that has not ended.
+/// The unit that has not ended. Positions are relative to its start.
 #[derive(Debug, Default)]
 struct Unit {
+    /// Where it begins in the stream; only while it has requests.
+    start: usize,
     requests: usize,
-    /// Where its first request begins, after the SELECT.
+    /// Where its MULTI goes: before its first request, after the SELECT, or for Valkey before that.
     first_at: usize,
+    /// The database of its first request, and the one selected before.
+    first_db: usize,
+    selected_before: Option<usize>,
+    /// A reader has come within it, and needs a SELECT before it.
+    selects_anew: bool,
     /// What a rollback keeps: keys that expired or were evicted meanwhile, and messages.
     kept: Vec<Kept>,
 }
@@ -88,12 +104,13 @@ struct Unit {
 /// A request that a rollback keeps.
 #[derive(Debug)]
 struct Kept {
-    db: usize,
+    database: usize,
+    /// In the unit.
     range: Range<usize>,
     at: RepeatedAt,
 }
 
-/// A position within a unit, for [`Effects::roll_back`].
+/// A position within the unit, for [`Effects::roll_back`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     len: usize,
@@ -120,9 +137,12 @@ impl Effects {
         }
     }
 
-    /// A new reader follows from here: the next request is preceded by SELECT.
+    /// A new reader follows from here: the next unit, or the one that has begun, is preceded by SELECT.
     pub fn select_anew(&mut self) {
-        self.selected = None;
+        match self.is_between_units() {
+            true => self.selected = None,
+            false => self.unit.selects_anew = true,
+        }
     }
 
     /// The database selected at the stream's end, if a SELECT was written.
@@ -131,13 +151,13 @@ impl Effects {
     }
 
     /// Adds a request to the unit.
-    pub fn push<'a>(&mut self, db: usize, request: impl ExactSizeIterator<Item = &'a [u8]>) {
-        self.add(db, |stream| encode(request, stream));
+    pub fn push<'a>(&mut self, database: usize, request: impl ExactSizeIterator<Item = &'a [u8]>) {
+        self.add(database, |stream| encode(request, stream));
     }
 
     /// Adds a request as a client has sent it.
-    pub fn push_as_sent(&mut self, db: usize, request: &Args<'_>) {
-        self.add(db, |stream| match request.sent_as_bulks() {
+    pub fn push_as_sent(&mut self, database: usize, request: &Args<'_>) {
+        self.add(database, |stream| match request.sent_as_bulks() {
             Some(sent) => {
                 write_header(b'*', request.len(), stream);
                 write_header(b'$', request.get(0).len(), stream);
@@ -148,11 +168,11 @@ impl Effects {
         });
     }
 
-    fn add(&mut self, db: usize, encode: impl FnOnce(&mut Vec<u8>)) {
+    fn add(&mut self, database: usize, encode: impl FnOnce(&mut Vec<u8>)) {
         if self.at == RepeatedAt::NOWHERE {
             return;
         }
-        self.select(db);
+        self.select(database);
         let start = self.stream.len();
         encode(&mut self.stream);
         if self.at != RepeatedAt::ALL {
@@ -166,17 +186,30 @@ impl Effects {
     }
 
     /// Writes a SELECT if the database differs from the selected one.
-    fn select(&mut self, db: usize) {
-        if self.selected != Some(db) {
-            self.selected = Some(db);
-            let mut digits = itoa::Buffer::new();
-            let db = digits.format(db).as_bytes();
-            encode([b"SELECT", db].into_iter(), &mut self.stream);
+    fn select(&mut self, database: usize) {
+        if self.unit.requests == 0 {
+            self.unit.start = self.stream.len();
+            (self.unit.first_db, self.unit.selected_before) = (database, self.selected);
+        }
+        if self.selected != Some(database) {
+            self.selected = Some(database);
+            encode_select(database, &mut self.stream);
         }
         if self.unit.requests == 0 {
-            self.unit.first_at = self.stream.len();
+            let after_select = self.stream.len() - self.unit.start;
+            self.unit.first_at = if self.multi_first { 0 } else { after_select };
         }
         self.unit.requests += 1;
+    }
+
+    /// Where the unit begins in the stream.
+    fn unit_start(&self) -> usize {
+        if self.is_between_units() { self.stream.len() } else { self.unit.start }
+    }
+
+    /// The unit's bytes from `start` in the stream to its end.
+    fn in_unit(&self, start: usize) -> Range<usize> {
+        start - self.unit.start..self.stream.len() - self.unit.start
     }
 
     fn push_deletion(&mut self, deletion: &Deletion, unlinks: Unlinks) {
@@ -197,41 +230,51 @@ impl Effects {
                 encode(request.into_iter(), &mut self.stream);
             }
         }
-        let range = start..self.stream.len();
-        self.unit.kept.push(Kept { db: *database, range, at: RepeatedAt::ALL });
+        let range = self.in_unit(start);
+        self.unit.kept.push(Kept { database: *database, range, at: RepeatedAt::ALL });
     }
 
     /// Adds a message, which replicas repeat but the log does not. A rollback keeps it: it was delivered.
     pub fn push_message<'a>(
         &mut self,
-        db: usize,
+        database: usize,
         request: impl ExactSizeIterator<Item = &'a [u8]>,
     ) {
         if !self.at.replicas {
             return;
         }
-        self.select(db);
+        self.select(database);
         let start = self.stream.len();
         encode(request, &mut self.stream);
-        let (range, at) = (start..self.stream.len(), RepeatedAt { log: false, replicas: true });
-        self.withheld.push((range.clone(), at));
-        self.unit.kept.push(Kept { db, range, at });
+        let at = RepeatedAt { log: false, replicas: true };
+        self.withheld.push((start..self.stream.len(), at));
+        let range = self.in_unit(start);
+        self.unit.kept.push(Kept { database, range, at });
     }
 
     /// The unit's current end.
     pub fn mark(&self) -> Mark {
-        Mark { len: self.stream.len(), requests: self.unit.requests, selected: self.selected }
+        let len = self.stream.len() - self.unit_start();
+        Mark { len, requests: self.unit.requests, selected: self.selected }
     }
 
     /// Drops the unit's requests since a mark, except messages and deletions by expiry and eviction, which are not undone either.
     pub fn roll_back(&mut self, mark: Mark) {
-        let tail = self.stream.split_off(mark.len);
-        self.withheld.retain(|(range, _)| range.end <= mark.len);
-        self.selected = mark.selected;
-        self.unit.requests = mark.requests;
-        for Kept { db, range, at } in std::mem::take(&mut self.unit.kept) {
+        if self.is_between_units() {
+            return;
+        }
+        // A mark of before the unit is its start. The stream may have been dropped meanwhile.
+        let from = (self.unit.start + mark.len).min(self.stream.len());
+        let tail = self.stream.split_off(from);
+        self.withheld.retain(|(range, _)| range.end <= from);
+        self.selected = if mark.len == 0 { self.unit.selected_before } else { mark.selected };
+        self.unit.requests = mark.requests.min(self.unit.requests);
+        if self.is_between_units() && std::mem::take(&mut self.unit.selects_anew) {
+            self.selected = None;
+        }
+        for Kept { database, range, at } in std::mem::take(&mut self.unit.kept) {
             if let Some(tail_start) = range.start.checked_sub(mark.len) {
-                self.select(db);
+                self.select(database);
                 let start = self.stream.len();
                 self.stream.extend_from_slice(&tail[tail_start..range.end - mark.len]);
                 if at != RepeatedAt::ALL {
@@ -252,16 +295,25 @@ impl Effects {
     #[cold]
     fn end_unit_with_requests(&mut self) {
         if self.unit.requests > 1 {
-            let at = self.unit.first_at;
-            self.stream.splice(at..at, MULTI.iter().copied());
-            for (range, _) in self.withheld.iter_mut().filter(|(range, _)| range.start >= at) {
-                *range = range.start + MULTI.len()..range.end + MULTI.len();
-            }
+            self.insert(self.unit.start + self.unit.first_at, MULTI);
             self.stream.extend_from_slice(EXEC);
+        }
+        if std::mem::take(&mut self.unit.selects_anew) && self.unit.first_at == 0 {
+            let mut select = Vec::new();
+            encode_select(self.unit.first_db, &mut select);
+            self.insert(self.unit.start, &select);
         }
         self.ended += 1;
         self.unit.requests = 0;
         self.unit.kept.clear();
+    }
+
+    /// Inserts bytes into the stream.
+    fn insert(&mut self, at: usize, bytes: &[u8]) {
+        self.stream.splice(at..at, bytes.iter().copied());
+        for (range, _) in self.withheld.iter_mut().filter(|(range, _)| range.start >= at) {
+            *range = range.start + bytes.len()..range.end + bytes.len();
+        }
     }
 
     /// Whether no request was added since the last unit ended.
@@ -272,10 +324,9 @@ impl Effects {
 
     /// Passes the ended units to `read`, in order, and drops them.
     pub fn take(&mut self, read: impl FnOnce(&[u8])) {
-        debug_assert!(self.is_between_units(), "a unit is not over");
-        read(&self.stream);
-        self.stream.clear();
-        self.withheld.clear();
+        let end = self.unit_start();
+        read(&self.stream[..end]);
+        self.drop_ended(end);
     }
 
     /// As [`Self::take`], with the streams for the log and for replicas apart.
@@ -283,9 +334,29 @@ impl Effects {
         if self.withheld.is_empty() {
             return self.take(|stream| read(stream, stream));
         }
-        let log = self.repeated(|at| at.log);
-        let replicas = self.repeated(|at| at.replicas);
-        self.take(|_| read(&log, &replicas));
+        let end = self.unit_start();
+        let (log, replicas) =
+            (self.repeated(end, |at| at.log), self.repeated(end, |at| at.replicas));
+        read(&log, &replicas);
+        self.drop_ended(end);
+    }
+
+    /// Drops the stream up to `end`, where the unit begins.
+    fn drop_ended(&mut self, end: usize) {
+        if self.is_between_units() {
+            self.stream.clear();
+            self.withheld.clear();
+            return;
+        }
+        self.stream.drain(..end);
+        self.unit.start = 0;
+        self.withheld.retain_mut(|(range, _)| {
+            let is_in_unit = range.start >= end;
+            if is_in_unit {
+                *range = range.start - end..range.end - end;
+            }
+            is_in_unit
+        });
     }
 
     /// How many units have ended since the last call.
@@ -293,21 +364,22 @@ impl Effects {
         std::mem::take(&mut self.ended)
     }
 
-    /// The stream without the ranges that are not repeated there.
-    fn repeated(&self, repeats: impl Fn(RepeatedAt) -> bool) -> Vec<u8> {
-        let (mut stream, mut from) = (Vec::with_capacity(self.stream.len()), 0);
-        for (range, _) in self.withheld.iter().filter(|(_, at)| !repeats(*at)) {
+    /// The stream up to `end` without the ranges that are not repeated there.
+    fn repeated(&self, end: usize, repeats: impl Fn(RepeatedAt) -> bool) -> Vec<u8> {
+        let (mut stream, mut from) = (Vec::with_capacity(end), 0);
+        let left_out = self.withheld.iter().filter(|(range, at)| range.end <= end && !repeats(*at));
+        for (range, _) in left_out {
             stream.extend_from_slice(&self.stream[from..range.start]);
             from = range.end;
         }
-        stream.extend_from_slice(&self.stream[from..]);
+        stream.extend_from_slice(&self.stream[from..end]);
         stream
     }
 
-    /// Whether there is nothing to take.
+    /// Whether no unit has ended that was not taken.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.stream.is_empty()
+        self.unit_start() == 0
     }
 
     /// Bytes not taken yet.
@@ -321,6 +393,12 @@ impl Effects {
         let withheld = self.withheld.iter().filter(|(_, at)| !at.replicas);
         self.stream.len() - withheld.map(|(range, _)| range.len()).sum::<usize>()
     }
+}
+
+fn encode_select(database: usize, stream: &mut Vec<u8>) {
+    let mut digits = itoa::Buffer::new();
+    let database = digits.format(database).as_bytes();
+    encode([b"SELECT", database].into_iter(), stream);
 }
 
 /// Appends an encoded request.
@@ -347,7 +425,7 @@ impl Context<'_> {
     /// Whether the stream is taken at all: if not, requests to be repeated need not be built.
     #[inline]
     pub fn is_heard(&self) -> bool {
-        self.server.effects.is_heard()
+        self.state.effects.is_heard()
     }
 
     /// Repeats this request instead of the command's own; several in the order of the calls.
@@ -355,16 +433,44 @@ impl Context<'_> {
     pub fn instead(&mut self, request: &[&[u8]]) {
         self.effect = Effect::Instead;
         if self.is_heard() {
-            self.instead_of(self.db.selected(), request.iter().copied());
+            self.instead_of(self.keyspace.selected(), request.iter().copied());
+        }
+    }
+
+    /// Repeats a key that was stored: DEL if there was one before, and what it has now as arguments of `verb`, some elements in
+    /// each request. `words`: the value's arguments, `words_each` for each element.
+    pub fn instead_stored(
+        &mut self,
+        key: Key<'_>,
+        was_there: bool,
+        verb: &[u8],
+        words_each: usize,
+        words: impl FnOnce(ValueRef<'_, Value>) -> Option<Vec<Vec<u8>>>,
+    ) {
+        if was_there {
+            self.instead(&[b"DEL", key.bytes]);
+        }
+        if !self.is_heard() {
+            return;
+        }
+        let Some(slot) = self.keyspace.find(key) else { return };
+        let Some(words) = words(self.keyspace.entry(slot).value()) else { return };
+        for some in words.chunks(ELEMENTS_REPEATED_MAX * words_each) {
+            let request = [verb, key.bytes].into_iter().chain(some.iter().map(Vec::as_slice));
+            self.instead(&request.collect::<Vec<_>>());
         }
     }
 
     /// As [`Self::instead`], in any database.
-    pub fn instead_of<'b>(&mut self, db: usize, request: impl ExactSizeIterator<Item = &'b [u8]>) {
+    pub fn instead_of<'b>(
+        &mut self,
+        database: usize,
+        request: impl ExactSizeIterator<Item = &'b [u8]>,
+    ) {
         self.effect = Effect::Instead;
         if self.is_heard() {
-            note_deletions(self.db, self.server);
-            self.server.effects.push(db, request);
+            note_deletions(self.keyspace, self.state);
+            self.state.effects.push(database, request);
         }
     }
 
@@ -374,8 +480,8 @@ impl Context<'_> {
         if self.is_heard() {
             let mut request = Vec::new();
             gather(self, &mut request);
-            let db = self.db.selected();
-            self.instead_of(db, request.iter().map(Vec::as_slice));
+            let database = self.keyspace.selected();
+            self.instead_of(database, request.iter().map(Vec::as_slice));
         }
     }
 
@@ -392,24 +498,35 @@ impl Context<'_> {
     fn instead_with_digits(&mut self, request: &[&[u8]], number: i64) {
         let mut digits = itoa::Buffer::new();
         let number = digits.format(number).as_bytes();
-        let db = self.db.selected();
+        let database = self.keyspace.selected();
         let all: smallvec::SmallVec<[&[u8]; 8]> = request.iter().copied().chain([number]).collect();
-        self.instead_of(db, all.into_iter());
+        self.instead_of(database, all.into_iter());
     }
 
     /// Has replicas repeat this request, a message.
     pub fn repeat_message(&mut self) {
-        let replication = &self.server.replication;
+        let replication = &self.state.replication;
         if replication.backlog.is_some() && !replication.is_replica() {
-            note_deletions(self.db, self.server);
-            let db = self.db.selected();
-            self.server.effects.push_message(db, self.args.iter_from(0));
+            note_deletions(self.keyspace, self.state);
+            let database = self.keyspace.selected();
+            self.state.effects.push_message(database, self.args.iter_from(0));
         }
     }
 
-    /// Repeats the deletion of a key whose new deadline lies in the past.
-    pub fn instead_expired(&mut self, key: &[u8]) {
-        let unlinks = self.server.config.lazyfree_lazy_expire;
+    /// Deletes a key whose new deadline lies in the past, and repeats that.
+    pub fn delete_overdue(&mut self, slot: Slot, key: Key<'_>) {
+        match self.state.config.compatible_with.is_valkey() {
+            true => self.keyspace.delete_as_expired(slot, key),
+            false => self.keyspace.delete_at(slot, key, "del"),
+        }
+        let unlinks = self.state.config.lazyfree_lazy_expire;
+        self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key.bytes]);
+    }
+
+    /// Repeats that a command which does something else has deleted a key. Redis 7.0 writes DEL, however it is freed.
+    pub fn instead_deleted(&mut self, key: &[u8]) {
+        let config = &self.state.config;
+        let unlinks = config.lazyfree_lazy_server_del && config.compatible_with.is_valkey();
         self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key]);
     }
 
@@ -419,7 +536,7 @@ impl Context<'_> {
             Expiry::Clear => self.instead(&[b"SET", key, value]),
             Expiry::Keep => self.instead(&[b"SET", key, value, b"KEEPTTL"]),
             Expiry::At(deadline) => {
-                let at = deadline.unix(self.db.wall_offset_ms()).0;
+                let at = deadline.unix(self.keyspace.wall_offset_ms()).0;
                 self.instead_with(&[b"SET", key, value, b"PXAT"], at);
             }
         }
@@ -434,37 +551,37 @@ struct Unlinks {
 }
 
 impl Unlinks {
-    fn of(server: &State) -> Self {
+    fn of(state: &State) -> Self {
         Unlinks {
-            expired: server.config.lazyfree_lazy_expire,
-            evicted: server.config.lazyfree_lazy_eviction,
+            expired: state.config.lazyfree_lazy_expire,
+            evicted: state.config.lazyfree_lazy_eviction,
         }
     }
 }
 
 /// Adds the keys that expired or were evicted since the last call.
 #[inline]
-pub fn note_deletions(db: &mut Keyspace, server: &mut State) {
-    if !db.deletions.is_empty() {
-        note_all_deletions(db, server);
+pub fn note_deletions(keyspace: &mut Keyspace, state: &mut State) {
+    if !keyspace.deletions.is_empty() {
+        note_all_deletions(keyspace, state);
     }
 }
 
 #[cold]
-fn note_all_deletions(db: &mut Keyspace, server: &mut State) {
-    let unlinks = Unlinks::of(server);
-    let effects = &mut server.effects;
-    db.deletions.take().iter().for_each(|deletion| effects.push_deletion(deletion, unlinks));
+fn note_all_deletions(keyspace: &mut Keyspace, state: &mut State) {
+    let unlinks = Unlinks::of(state);
+    let effects = &mut state.effects;
+    keyspace.deletions.take().iter().for_each(|deletion| effects.push_deletion(deletion, unlinks));
 }
 
 /// Adds keys that were deleted outside of commands, each as a unit of its own; inside a unit, to that unit.
-pub fn note_deletions_apart(db: &mut Keyspace, server: &mut State) {
-    let is_apart = server.effects.is_between_units();
-    let unlinks = Unlinks::of(server);
-    for deletion in db.deletions.take() {
-        server.effects.push_deletion(&deletion, unlinks);
+pub fn note_deletions_apart(keyspace: &mut Keyspace, state: &mut State) {
+    let is_apart = state.effects.is_between_units();
+    let unlinks = Unlinks::of(state);
+    for deletion in keyspace.deletions.take() {
+        state.effects.push_deletion(&deletion, unlinks);
         if is_apart {
-            server.effects.end_unit();
+            state.effects.end_unit();
         }
     }
 }
@@ -472,10 +589,11 @@ pub fn note_deletions_apart(db: &mut Keyspace, server: &mut State) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resp::request::{Limits, Parsed, Parser};
 
-    fn push(effects: &mut Effects, db: usize, request: &str) {
+    fn push(effects: &mut Effects, database: usize, request: &str) {
         let words: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
-        effects.push(db, words.into_iter());
+        effects.push(database, words.into_iter());
     }
 
     /// The stream's requests, each on a line.
@@ -589,5 +707,142 @@ mod tests {
         push(&mut effects, 1, "SET a 2");
         effects.end_unit();
         assert_eq!(lines(&mut effects), "SET a 2");
+    }
+
+    /// One that follows the stream from some moment on, and what it should get.
+    #[derive(Default)]
+    struct Reader {
+        stream: Vec<u8>,
+        expected: Vec<Vec<(usize, Vec<u8>)>>,
+    }
+
+    impl Reader {
+        /// The units that the stream has: database and words of each request.
+        fn units(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
+            let (mut parser, limits) = (Parser::default(), Limits::default());
+            let (mut stream, mut at, mut selected) = (self.stream.clone(), 0, None);
+            let (mut units, mut open) = (Vec::new(), None::<Vec<_>>);
+            while at < stream.len() {
+                let mut ranges = Vec::new();
+                let parsed = parser.next(&mut stream, &mut at, &mut ranges, &limits);
+                assert_eq!(parsed, Ok(Parsed::Request));
+                let words: Vec<&[u8]> = ranges.iter().map(|range| range.of(&stream)).collect();
+                match words[0] {
+                    b"SELECT" => selected = Some(words[1][0] as usize - b'0' as usize),
+                    b"MULTI" => assert!(open.replace(Vec::new()).is_none()),
+                    b"EXEC" => units.push(open.take().expect("a MULTI came before")),
+                    _ => {
+                        let request = (selected.expect("a SELECT came before"), words.join(&b' '));
+                        match &mut open {
+                            Some(unit) => unit.push(request),
+                            None => units.push(vec![request]),
+                        }
+                    }
+                }
+            }
+            assert!(open.is_none(), "a unit is cut");
+            units
+        }
+    }
+
+    /// A request of the model's unit.
+    #[derive(Clone)]
+    struct Expected {
+        request: (usize, Vec<u8>),
+        at: RepeatedAt,
+        is_kept: bool,
+    }
+
+    #[test]
+    fn a_unit_is_never_divided() {
+        for seed in 0..2000 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut effects = Effects::default();
+            effects.listen(true);
+            // A log and replicas, any of which may come within a unit.
+            let mut readers = [vec![Reader::default()], vec![Reader::default()]];
+            let (mut unit, mut mark) = (Vec::<Expected>::new(), None);
+            let mut number = 0;
+            let take = |effects: &mut Effects, readers: &mut [Vec<Reader>; 2]| {
+                effects.take_apart(|log, replicas| {
+                    readers[0].iter_mut().for_each(|reader| reader.stream.extend(log));
+                    readers[1].iter_mut().for_each(|reader| reader.stream.extend(replicas));
+                });
+            };
+            for _ in 0..60 {
+                let keyspace = random.usize(..3);
+                number += 1;
+                let word = format!("{number}");
+                match random.u32(..12) {
+                    0..4 => {
+                        push(&mut effects, keyspace, &format!("SET {word}"));
+                        let request = (keyspace, format!("SET {word}").into_bytes());
+                        if effects.at != RepeatedAt::NOWHERE {
+                            unit.push(Expected { request, at: effects.at, is_kept: false });
+                        }
+                    }
+                    4 => {
+                        let unlinks = Unlinks { expired: false, evicted: false };
+                        let key = word.as_bytes().into();
+                        let what = Deleted::Expired;
+                        effects.push_deletion(&Deletion { database: keyspace, key, what }, unlinks);
+                        let request = (keyspace, format!("DEL {word}").into_bytes());
+                        unit.push(Expected { request, at: RepeatedAt::ALL, is_kept: true });
+                    }
+                    5 if effects.at.replicas => {
+                        effects
+                            .push_message(keyspace, [&b"PUBLISH"[..], word.as_bytes()].into_iter());
+                        let request = (keyspace, format!("PUBLISH {word}").into_bytes());
+                        let at = RepeatedAt { log: false, replicas: true };
+                        unit.push(Expected { request, at, is_kept: true });
+                    }
+                    6 => {
+                        let (log, replicas) = (random.bool(), random.bool());
+                        effects.repeat_at(RepeatedAt { log, replicas });
+                    }
+                    7 => match mark.take() {
+                        None => mark = Some((effects.mark(), unit.len())),
+                        Some((mark, len)) => {
+                            effects.roll_back(mark);
+                            let kept = unit.split_off(len).into_iter().filter(|it| it.is_kept);
+                            unit.extend(kept.collect::<Vec<_>>());
+                        }
+                    },
+                    8 => take(&mut effects, &mut readers),
+                    9 => {
+                        take(&mut effects, &mut readers);
+                        effects.select_anew();
+                        readers[random.usize(..2)].push(Reader::default());
+                    }
+                    _ => {
+                        effects.end_unit();
+                        // One from before a unit is one from before the next.
+                        mark = mark.filter(|(_, len)| *len == 0);
+                        for (which, readers) in readers.iter_mut().enumerate() {
+                            let is_for = |it: &&Expected| [it.at.log, it.at.replicas][which];
+                            let repeated = unit.iter().filter(is_for);
+                            let repeated: Vec<_> = repeated.map(|it| it.request.clone()).collect();
+                            // Where nothing of it is repeated an empty transaction may stand.
+                            readers.iter_mut().for_each(|it| it.expected.push(repeated.clone()));
+                        }
+                        unit.clear();
+                    }
+                }
+            }
+            effects.end_unit();
+            let last: Vec<_> = unit.clone();
+            take(&mut effects, &mut readers);
+            for (which, readers) in readers.iter_mut().enumerate() {
+                for reader in readers {
+                    let is_for = |it: &&Expected| [it.at.log, it.at.replicas][which];
+                    let repeated = last.iter().filter(is_for);
+                    reader.expected.push(repeated.map(|it| it.request.clone()).collect());
+                    let mut units = reader.units();
+                    units.retain(|unit| !unit.is_empty());
+                    reader.expected.retain(|unit| !unit.is_empty());
+                    assert_eq!(units, reader.expected, "seed {seed}, reader {which}");
+                }
+            }
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! The memory limit: before a command runs, keys are evicted until memory is within `maxmemory`, or the command is refused.
 //!
 //! `keyspace/evict.rs` chooses the key; this file decides how many, and for how long: what
-//! `maxmemory-eviction-tenacity` does not allow now waits for the next command or turn. Memory that the background
-//! thread is about to free counts as free, so that a FLUSHALL or a large deleted value does not cost other keys. So
-//! do the names of evicted keys kept for client tracking: otherwise each eviction would cause further ones.
+//! `maxmemory-eviction-tenacity` does not allow now waits for the next command or turn. Memory that is not data does not
+//! count ([`not_counted`]): otherwise a large deleted value or a snapshot would cost other keys, and each eviction would cause
+//! further ones.
+//!
+//! An eviction that frees nothing ends, whatever the reason is, and is tried again later: it must not cost all keys.
 
 use crate::config::MaxmemoryPolicy;
 use crate::gate::effect::note_deletions_apart;
@@ -11,10 +13,19 @@ use crate::gate::publish::publish_events;
 use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
+use crate::keyspace::evict::InVain;
 use crate::sys::alloc;
 
 /// Keys evicted between two readings of the clock.
 const KEYS_PER_LOOK: usize = 16;
+
+/// So many bytes of keys are evicted before it is asked whether that has freed anything: other threads count what they
+/// allocate 64 KiB at a time.
+const VAIN_BYTES: usize = 512 << 10;
+
+/// The pause after an eviction in vain, at first, and at most. Unit: microseconds.
+const VAIN_PAUSE_US: i64 = 100_000;
+const VAIN_PAUSE_US_MAX: i64 = 60_000_000;
 
 /// Empty output buffers up to this size are kept even when memory is short: nearly all replies fit.
 const SPARE_BYTES_KEPT: usize = 1024;
@@ -26,67 +37,91 @@ pub enum Room {
     Enough,
     /// The time limit came first; the loop continues next turn.
     Unfinished,
-    /// No key is left that may be evicted.
+    /// No key is left that may be evicted, or evicting keys frees nothing.
     NoMore,
 }
 
 /// Evicts keys until memory is within its limit or `maxmemory-eviction-tenacity` ends it. Called by the gate, after
 /// CONFIG SET changed `maxmemory`, and in each turn while [`Keyspace::eviction`] is unfinished.
 #[inline]
-pub fn evict(db: &mut Keyspace, server: &mut State) -> Room {
-    if !is_over(db, server) && db.eviction.over_since_us.is_none() {
+pub fn evict(keyspace: &mut Keyspace, state: &mut State) -> Room {
+    if !is_over(keyspace, state) && keyspace.eviction.over_since_us.is_none() {
         return Room::Enough;
     }
-    evict_slice(db, server)
+    evict_slice(keyspace, state)
 }
 
 #[cold]
-fn evict_slice(db: &mut Keyspace, server: &mut State) -> Room {
-    let room = evict_for_a_while(db, server);
-    if !db.deletions.is_empty() {
-        note_deletions_apart(db, server);
+fn evict_slice(keyspace: &mut Keyspace, state: &mut State) -> Room {
+    let room = evict_for_a_while(keyspace, state);
+    if !keyspace.deletions.is_empty() {
+        note_deletions_apart(keyspace, state);
     }
-    db.eviction.unfinished = room == Room::Unfinished;
-    let now_us = server.now.boot_us;
+    keyspace.eviction.unfinished = room == Room::Unfinished;
+    let now_us = state.now.boot_us;
     if room != Room::Enough {
-        db.eviction.over_since_us.get_or_insert(now_us);
-    } else if let Some(since_us) = db.eviction.over_since_us.take() {
-        db.eviction.over_us += now_us.saturating_sub(since_us).max(0) as u64;
+        keyspace.eviction.over_since_us.get_or_insert(now_us);
+    } else if let Some(since_us) = keyspace.eviction.over_since_us.take() {
+        keyspace.eviction.over_us += now_us.saturating_sub(since_us).max(0) as u64;
     }
     room
 }
 
-fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
-    let policy = server.config.maxmemory_policy;
+fn evict_for_a_while(keyspace: &mut Keyspace, state: &mut State) -> Room {
+    let policy = state.config.maxmemory_policy;
     // Paused clients, and the rest of a file that is loaded, must find the data unchanged.
-    let stands_still = server.pauses.strictest().is_some() || server.persistence.loading.is_some();
-    if stands_still || !is_over(db, server) {
+    let stands_still = state.pauses.strictest().is_some() || state.persistence.loading.is_some();
+    if stands_still || !is_over(keyspace, state) {
         return Room::Enough;
     }
     // Empty buffers are freed before keys: those that sent messages about evicted keys would cost further keys.
-    server.clients.drop_spare_buffers(SPARE_BYTES_KEPT);
-    if !is_over(db, server) {
+    state.clients.drop_spare_buffers(SPARE_BYTES_KEPT);
+    if !is_over(keyspace, state) {
         return Room::Enough;
     }
-    if policy == MaxmemoryPolicy::NoEviction || db.import_mode {
+    if policy == MaxmemoryPolicy::NoEviction
+        || keyspace.import_mode
+        || keyspace.eviction.in_vain.is_some_and(|in_vain| state.now.boot_us < in_vain.until_us)
+    {
         return Room::NoMore;
     }
-    let samples = server.config.maxmemory_samples as usize;
-    let limit_us = time_limit_us(server.config.maxmemory_eviction_tenacity);
-    let start_us = server.clock.now().boot_us;
+    let samples = state.config.maxmemory_samples as usize;
+    let limit_us = time_limit_us(state.config.maxmemory_eviction_tenacity);
+    let start_us = state.clock.now().boot_us;
     let (room, elapsed_us) = loop {
-        let room = evict_some(db, server, policy, samples);
-        let elapsed_us = server.clock.now().boot_us.saturating_sub(start_us);
+        let used_before = used(keyspace, state) as i64;
+        let mut room = evict_some(keyspace, state, policy, samples);
+        keyspace.eviction.freed_bytes += used_before - used(keyspace, state) as i64;
+        if is_in_vain(keyspace, state.now.boot_us) && room == Room::Unfinished {
+            room = Room::NoMore;
+        }
+        let elapsed_us = state.clock.now().boot_us.saturating_sub(start_us);
         if room != Room::Unfinished || elapsed_us > limit_us {
             break (room, elapsed_us);
         }
     };
-    let threshold_ms = server.config.latency_monitor_threshold;
+    let threshold_ms = state.config.latency_monitor_threshold;
     if threshold_ms > 0 && elapsed_us / 1000 >= threshold_ms {
-        let time = server.now.unix_seconds();
-        server.stats.latency.add("eviction-cycle", time, (elapsed_us / 1000) as u64);
+        let time = state.now.unix_seconds();
+        state.stats.latency.add("eviction-cycle", time, (elapsed_us / 1000) as u64);
     }
     room
+}
+
+/// Whether the last keys, of [`VAIN_BYTES`], were evicted in vain. Then time passes before the next eviction, twice as much each
+/// time.
+fn is_in_vain(keyspace: &mut Keyspace, now_us: i64) -> bool {
+    let eviction = &mut keyspace.eviction;
+    if eviction.evicted_bytes < VAIN_BYTES as i64 {
+        return false;
+    }
+    let is_in_vain = eviction.freed_bytes < eviction.evicted_bytes / 4;
+    (eviction.evicted_bytes, eviction.freed_bytes) = (0, 0);
+    let last_us = eviction.in_vain.map_or(VAIN_PAUSE_US / 2, |in_vain| in_vain.pause_us);
+    let pause_us = (2 * last_us).min(VAIN_PAUSE_US_MAX);
+    let until_us = now_us.saturating_add(pause_us);
+    eviction.in_vain = is_in_vain.then_some(InVain { until_us, pause_us });
+    is_in_vain
 }
 
 /// Evicts as many keys as needed, up to a small number.
@@ -94,19 +129,20 @@ fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
 /// Each key's event is published at once: a small keyspace's queued events could hold more memory than its keys did,
 /// and the eviction would never end.
 fn evict_some(
-    db: &mut Keyspace,
-    server: &mut State,
+    keyspace: &mut Keyspace,
+    state: &mut State,
     policy: MaxmemoryPolicy,
     samples: usize,
 ) -> Room {
     for _ in 0..KEYS_PER_LOOK {
-        if !db.evict_one(policy, samples) {
-            return Room::NoMore;
+        match keyspace.evict_one(policy, samples) {
+            Some(bytes) => keyspace.eviction.evicted_bytes += bytes as i64,
+            None => return Room::NoMore,
         }
-        if !db.events.is_empty() {
-            publish_events(db, server);
+        if !keyspace.events.is_empty() {
+            publish_events(keyspace, state);
         }
-        if !is_over(db, server) {
+        if !is_over(keyspace, state) {
             return Room::Enough;
         }
     }
@@ -115,15 +151,25 @@ fn evict_some(
 
 /// Whether more memory is in use than allowed.
 #[inline]
-fn is_over(db: &Keyspace, server: &State) -> bool {
-    let limit = server.config.maxmemory;
-    let used = alloc::allocated() as u64;
-    let about_to_be_free = || {
-        db.lazyfree.pending_bytes() + db.tracking.changes_bytes() + replicas::bytes_behind(server)
-    };
-    server.applies_maxmemory()
-        && used > limit
-        && used.saturating_sub(about_to_be_free() as u64) > limit
+fn is_over(keyspace: &Keyspace, state: &State) -> bool {
+    let limit = state.config.maxmemory;
+    state.applies_maxmemory() && alloc::allocated() as u64 > limit && used(keyspace, state) > limit
+}
+
+/// Bytes of memory that count for the limit.
+fn used(keyspace: &Keyspace, state: &State) -> u64 {
+    alloc::allocated().saturating_sub(not_counted(keyspace, state)) as u64
+}
+
+/// Bytes of memory that evicting keys would not free, or even add to: the background thread is about to free them, or they
+/// are free when replicas, tracking clients or a file have what they lack. Source: `mem_not_counted_for_evict`.
+pub fn not_counted(keyspace: &Keyspace, state: &State) -> usize {
+    keyspace.lazyfree.pending_bytes()
+        + keyspace.tracking.changes_bytes()
+        + keyspace.held.bytes()
+        + replicas::bytes_behind(state)
+        + replicas::bytes_of_snapshots(state)
+        + state.persistence.log().map_or(0, |log| log.buffer_memory())
 }
 
 /// The time limit of one call in microseconds: up to 500 for a tenacity of 10, 15% more for each further step, no limit at 100.

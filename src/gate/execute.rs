@@ -7,7 +7,7 @@
 use crate::acl::log::LogContext;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::error::CommandError;
-use crate::gate::admit::{Asked, Verdict, admit};
+use crate::gate::admit::{Asked, Verdict, admit, needs_password};
 use crate::gate::context::{Caller, CommandResult, Context, Origin, Outcome};
 use crate::gate::effect::{self, Effect};
 use crate::gate::evict::evict;
@@ -21,7 +21,7 @@ use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::encoded_len;
 use crate::stats::command_log::LogKind;
 use crate::stats::commands::Histogram;
-use crate::sys::log::Level;
+use crate::sys::log::warning;
 
 /// A parsed request, its command looked up, its keys hashed while they were prefetched.
 #[derive(Clone, Copy)]
@@ -48,9 +48,9 @@ pub enum Ran {
 /// What running a command needs: borrowed for one or a few requests.
 pub struct Gate<'a> {
     /// The keyspace, with the caller's database selected.
-    pub db: &'a mut Keyspace,
+    pub keyspace: &'a mut Keyspace,
     /// Everything else the server owns.
-    pub server: &'a mut State,
+    pub state: &'a mut State,
     pub caller: Caller,
     pub reply: ReplyWriter<'a>,
 }
@@ -69,7 +69,7 @@ impl Gate<'_> {
         // For most requests this one condition replaces the checks of `run`.
         if is_quiet
             && let Some(command) = request.command
-            && admit::is_open(self.db, self.server, command, request.args.len())
+            && admit::is_open(self.keyspace, self.state, command, request.args.len())
         {
             if !flags.contains(ClientFlags::IN_TRANSACTION) {
                 return self.run_handler(command, request, Origin::Client);
@@ -79,14 +79,14 @@ impl Gate<'_> {
             }
         }
         if is_quiet
-            && !self.server.is_monitored()
-            && self.server.pauses.strictest().is_none()
-            && !self.db.leaves_expiry()
+            && !self.state.is_monitored()
+            && self.state.pauses.strictest().is_none()
+            && !self.keyspace.leaves_expiry()
         {
             let ran = self.run(request);
             // EXEC may have run CLIENT CACHING.
             if flags.contains(ClientFlags::IN_TRANSACTION) && ran != Ran::NotYet {
-                tracking::end_caching(self.server, self.caller, request);
+                tracking::end_caching(self.state, self.caller, request);
             }
             return ran;
         }
@@ -97,6 +97,10 @@ impl Gate<'_> {
     #[cold]
     fn execute_closely(&mut self, request: &Request<'_>) -> Ran {
         let Some(client) = self.client() else { return Ran::Closes };
+        // By an earlier one of its requests: nothing more is done for it.
+        if client.flags.contains(ClientFlags::CLOSE_NOW) {
+            return Ran::NotYet;
+        }
         if client.flags.contains(ClientFlags::REPLY_SKIP_NEXT) {
             client.flags.remove(ClientFlags::REPLY_SKIP_NEXT);
             client.flags |= ClientFlags::REPLY_SKIP;
@@ -105,18 +109,19 @@ impl Gate<'_> {
         let is_muted = client.flags.intersects(muted);
         let leaves_no_mark = client.flags.contains(ClientFlags::NO_TOUCH);
         let imports = client.flags.contains(ClientFlags::IMPORT_SOURCE);
-        self.db.no_touch = leaves_no_mark
+        self.keyspace.no_touch = leaves_no_mark
             && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
-        self.db.keeps_expired = self.keeps_expired(request.command);
-        let before = (imports && self.db.import_mode).then(|| self.db.ignore_deadlines(true));
+        self.keyspace.keeps_expired = self.keeps_expired(request.command);
+        let before =
+            (imports && self.keyspace.import_mode).then(|| self.keyspace.ignore_deadlines(true));
         let ran = if is_muted { self.run_muted(request, muted) } else { self.run(request) };
         if ran != Ran::NotYet {
-            tracking::end_caching(self.server, self.caller, request);
+            tracking::end_caching(self.state, self.caller, request);
         }
-        self.db.no_touch = false;
-        self.db.keeps_expired = self.db.follows;
+        self.keyspace.no_touch = false;
+        self.keyspace.keeps_expired = self.keyspace.follows;
         if let Some(before) = before {
-            self.db.ignore_deadlines(before);
+            self.keyspace.ignore_deadlines(before);
         }
         ran
     }
@@ -125,16 +130,16 @@ impl Gate<'_> {
     /// imported, and on a replica for all commands that do not write.
     fn keeps_expired(&self, command: Option<&Command>) -> bool {
         let is = |flags| command.is_none_or(|command| command.is(flags));
-        let stands_still = self.server.pauses.strictest().is_some() || self.db.import_mode;
-        stands_still && !is(MAY_WRITE) || self.db.follows && !is(Flags::WRITE)
+        let stands_still = self.state.pauses.strictest().is_some() || self.keyspace.import_mode;
+        stands_still && !is(MAY_WRITE) || self.keyspace.follows && !is(Flags::WRITE)
     }
 
     /// Runs a request whose reply is discarded.
     fn run_muted(&mut self, request: &Request<'_>, muted: ClientFlags) -> Ran {
         let mut unheard = OutputBuffer::with_limit_of(self.reply.output());
         let mut gate = Gate {
-            db: self.db,
-            server: self.server,
+            keyspace: self.keyspace,
+            state: self.state,
             caller: self.caller,
             reply: ReplyWriter::new(&mut unheard, self.reply.protocol()),
         };
@@ -142,7 +147,7 @@ impl Gate<'_> {
         let protocol = gate.reply.protocol();
         self.reply.set_protocol(protocol);
         if let Some(id) = self.caller.client()
-            && let Some(client) = self.server.clients.get_mut(id)
+            && let Some(client) = self.state.clients.get_mut(id)
         {
             let skipped = client.flags.contains(ClientFlags::REPLY_SKIP);
             if !client.flags.intersects(muted) {
@@ -156,22 +161,35 @@ impl Gate<'_> {
         ran
     }
 
+    /// Whether the client has to log in before it learns which commands there are, as in Valkey.
+    #[cold]
+    fn tells_strangers_nothing(&mut self) -> bool {
+        let Some(flags) = self.client().map(|client| client.flags) else { return false };
+        self.state.config.compatible_with.is_valkey() && needs_password(self.state, flags)
+    }
+
     /// Checks, runs and counts one request of a client.
     fn run(&mut self, request: &Request<'_>) -> Ran {
-        let command = match resolve(self.server, request) {
+        let command = match resolve(self.state, request) {
             Ok(command) => command,
             Err(_) if speaks_http(request) => {
                 if let Some(id) = self.caller.client() {
-                    log_other_protocol(self.server, id);
-                    self.server.clients.close(id);
+                    log_other_protocol(self.state, id);
+                    self.state.clients.close(id);
                 }
                 return Ran::Closes;
+            }
+            Err(_) if self.tells_strangers_nothing() => {
+                return self.reject(None, &CommandError::NoAuth);
             }
             Err(error) => return self.reject(None, &error),
         };
         if !command.spec.accepts(request.args.len()) {
             self.abandon_if_exec(command);
-            let error = CommandError::WrongArity(command.full_name.clone());
+            let error = match !command.is(Flags::NO_AUTH) && self.tells_strangers_nothing() {
+                true => CommandError::NoAuth,
+                false => CommandError::WrongArity(command.full_name.clone()),
+            };
             return self.reject(Some(command), &error);
         }
         let mut asked = Asked {
@@ -182,8 +200,8 @@ impl Gate<'_> {
             room: None,
         };
         let verdict = loop {
-            match admit(self.server, &asked) {
-                Verdict::MakeRoom => asked.room = Some(evict(self.db, self.server)),
+            match admit(self.state, &asked) {
+                Verdict::MakeRoom => asked.room = Some(evict(self.keyspace, self.state)),
                 verdict => break verdict,
             }
         };
@@ -199,22 +217,22 @@ impl Gate<'_> {
             }
             Verdict::Deny(denied) => {
                 let id = self.caller.client();
-                users::log_denied(self.server, id, None, denied, command, request.args);
+                users::log_denied(self.state, id, None, denied, command, request.args);
                 self.abandon_if_exec(command);
-                let error = users::denied_error(self.server, id, command, denied);
+                let error = users::denied_error(self.state, id, command, denied);
                 return self.reject(Some(command), &error);
             }
         }
-        if self.db.tracking.has_changes() {
+        if self.keyspace.tracking.has_changes() {
             tracking::before_command(self);
         }
         if matches!(verdict, Verdict::Queue) {
             return self.queue(command, request);
         }
         let ran = self.run_handler(command, request, Origin::Client);
-        if self.server.is_monitored() && ran != Ran::NotYet {
+        if self.state.is_monitored() && ran != Ran::NotYet {
             monitor::feed_monitors(
-                self.server,
+                self.state,
                 self.caller,
                 command,
                 request.args,
@@ -226,7 +244,7 @@ impl Gate<'_> {
 
     /// Queues a request until EXEC.
     fn queue(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
-        match transaction::queue(self.server, self.caller, command, request) {
+        match transaction::queue(self.state, self.caller, command, request) {
             Ok(()) => {
                 self.reply.queued();
                 Ran::Done
@@ -249,13 +267,13 @@ impl Gate<'_> {
         request: &Request<'_>,
         origin: Origin,
     ) -> Result<(), CommandError> {
-        let command = resolve(self.server, request)?;
+        let command = resolve(self.state, request)?;
         if !command.spec.accepts(request.args.len()) {
             return Err(CommandError::WrongArity(command.full_name.clone()));
         }
         let (caller, protocol) = (self.caller, self.reply.protocol());
         let asked = Asked { caller, command, args: request.args, protocol, room: None };
-        if let Verdict::Refuse(error) = admit(self.server, &asked) {
+        if let Verdict::Refuse(error) = admit(self.state, &asked) {
             return Err(error);
         }
         self.run_handler(command, request, origin);
@@ -271,9 +289,9 @@ impl Gate<'_> {
     ) -> Option<Ran> {
         let id = self.caller.client();
         // Its user may have lost the permission meanwhile.
-        if let Err(denied) = users::check_client(self.server, id, command, request.args) {
-            users::log_denied(self.server, id, None, denied, command, request.args);
-            let error = users::denied_error(self.server, id, command, denied);
+        if let Err(denied) = users::check_client(self.state, id, command, request.args) {
+            users::log_denied(self.state, id, None, denied, command, request.args);
+            let error = users::denied_error(self.state, id, command, denied);
             return Some(self.reject(Some(command), &error));
         }
         let before = self.reply.output().len();
@@ -283,7 +301,7 @@ impl Gate<'_> {
             .map_or_else(|ended| ended, |()| Ok(Outcome::Replied));
         if matches!(ended, Ok(Outcome::Blocked(_) | Outcome::WaitsOn)) {
             self.announce(command, request, origin);
-            self.server.effects.end_unit();
+            self.state.effects.end_unit();
             return None;
         }
         Some(self.conclude(command, request, origin, ended, before))
@@ -292,29 +310,29 @@ impl Gate<'_> {
     /// Runs a queued command of EXEC. Monitoring clients see it before the EXEC.
     pub fn run_queued(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
         let id = self.caller.client();
-        if let Err(denied) = users::check_client(self.server, id, command, request.args) {
+        if let Err(denied) = users::check_client(self.state, id, command, request.args) {
             let context = Some(LogContext::Transaction);
-            users::log_denied(self.server, id, context, denied, command, request.args);
+            users::log_denied(self.state, id, context, denied, command, request.args);
             self.write_error(&users::exec_denied_error(denied));
             return Ran::Done;
         }
-        self.db.keeps_expired = self.keeps_expired(Some(command));
+        self.keyspace.keeps_expired = self.keeps_expired(Some(command));
         let ran = self.run_handler(command, request, Origin::Transaction);
-        if self.server.is_monitored() {
+        if self.state.is_monitored() {
             let mut apart = OutputBuffer::default();
-            monitor::feed_monitors(self.server, self.caller, command, request.args, &mut apart);
+            monitor::feed_monitors(self.state, self.caller, command, request.args, &mut apart);
         }
         ran
     }
 
     /// Runs a command called by a script, after [`admit::admit_scripted`] has allowed it.
     pub fn run_scripted(&mut self, command: &'static Command, request: &Request<'_>) {
-        if self.db.leaves_expiry() {
-            self.db.keeps_expired = self.keeps_expired(Some(command));
+        if self.keyspace.leaves_expiry() {
+            self.keyspace.keeps_expired = self.keeps_expired(Some(command));
         }
         self.run_handler(command, request, Origin::Script);
-        if self.server.is_monitored() {
-            monitor::feed_scripted(self.server, self.caller, command, request.args);
+        if self.state.is_monitored() {
+            monitor::feed_scripted(self.state, self.caller, command, request.args);
         }
     }
 
@@ -350,8 +368,8 @@ impl Gate<'_> {
         let handler = command.spec.handler.expect("a command without subcommands has a handler");
         let protocol = self.reply.protocol();
         let mut context = Context {
-            db: self.db,
-            server: self.server,
+            keyspace: self.keyspace,
+            state: self.state,
             reply: ReplyWriter::new(self.reply.output(), protocol),
             args: request.args,
             command,
@@ -360,17 +378,23 @@ impl Gate<'_> {
             origin,
             effect: Effect::AsSent,
         };
-        let is_heard = context.server.effects.is_heard();
-        let changes = if is_heard { context.db.changes_by_commands() } else { 0 };
+        let is_heard = context.state.effects.is_heard();
+        let changes = if is_heard { context.keyspace.changes_by_commands() } else { 0 };
         let result: CommandResult = handler(&mut context);
-        let has_replied = matches!(result, Ok(Outcome::Replied));
         let (protocol, effect) = (context.reply.protocol(), context.effect);
         self.reply.set_protocol(protocol);
         // CONFIG SET may have changed it.
-        if is_heard && self.server.effects.is_heard() {
+        if is_heard && self.state.effects.is_heard() {
             self.note_effect(command, request, effect, changes);
         }
-        if has_replied { Ok(()) } else { Err(result) }
+        match result {
+            Ok(Outcome::Replied) => {
+                // It owns nothing, which the compiler does not see.
+                std::mem::forget(result);
+                Ok(())
+            }
+            ended => Err(ended),
+        }
     }
 
     /// Adds a command's effect to the stream. `changes`: their count before it ran.
@@ -382,8 +406,14 @@ impl Gate<'_> {
         effect: Effect,
         changes: u64,
     ) {
-        let has_changed = self.db.changes_by_commands() != changes;
-        effect::note_deletions(self.db, self.server);
+        let has_changed = self.keyspace.changes_by_commands() != changes;
+        if has_changed
+            && self.state.replication.has_lost_writes
+            && let Some(client) = self.client()
+        {
+            client.flags.remove(ClientFlags::LOST_WRITES);
+        }
+        effect::note_deletions(self.keyspace, self.state);
         let runs_others = command.is(Flags::RUNS_SCRIPT | Flags::RUNS_QUEUED);
         debug_assert!(
             match effect {
@@ -406,8 +436,8 @@ impl Gate<'_> {
             Effect::Instead | Effect::Hint | Effect::Nothing => false,
         };
         if repeats {
-            let db = self.db.selected();
-            self.server.effects.push_as_sent(db, &request.args);
+            let database = self.keyspace.selected();
+            self.state.effects.push_as_sent(database, &request.args);
         }
     }
 
@@ -439,12 +469,12 @@ impl Gate<'_> {
             Outcome::Postponed | Outcome::WaitsOn => {}
             Outcome::Blocked(wait) => {
                 if let Some(id) = self.caller.client() {
-                    blocking::begin(self.db, self.server, id, command, request.args, *wait);
+                    blocking::begin(self.keyspace, self.state, id, command, request.args, *wait);
                 }
             }
             Outcome::AwaitsAcks(acks) => {
                 if let Some(id) = self.caller.client() {
-                    blocking::await_acks(self.server, id, command, *acks);
+                    blocking::await_acks(self.state, id, command, *acks);
                 }
             }
             _ => self.account(command, request, failed, before),
@@ -458,44 +488,44 @@ impl Gate<'_> {
     #[inline(always)]
     fn end_unit(&mut self, origin: Origin) {
         // A command that runs while a script keeps the server busy does not end the script's unit.
-        if !self.server.effects.is_between_units()
+        if !self.state.effects.is_between_units()
             && matches!(origin, Origin::Client | Origin::Woken(_))
-            && self.server.scripts.running.is_none()
+            && self.state.scripts.running.is_none()
         {
-            self.server.effects.end_unit();
-            if self.server.effects.len() >= persistence::SPREAD_BYTES {
-                persistence::spread_early(self.server);
+            self.state.effects.end_unit();
+            if self.state.effects.len() >= persistence::SPREAD_BYTES {
+                persistence::spread_early(self.state);
             }
         }
     }
 
     /// Sends a command's changes to tracking clients and keyspace events to subscribers.
-    #[inline]
+    #[inline(always)]
     fn announce(&mut self, command: &'static Command, request: &Request<'_>, origin: Origin) {
-        if self.db.tracking.is_on() {
+        if self.keyspace.tracking.is_on() {
             tracking::after_command(self, command, request, origin);
         }
-        self.db.delete_found_expired();
-        if !self.db.events.is_empty() {
-            publish::publish_events(self.db, self.server);
+        self.keyspace.delete_found_expired();
+        if !self.keyspace.events.is_empty() {
+            publish::publish_events(self.keyspace, self.state);
             // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end.
             if !matches!(origin, Origin::Transaction | Origin::Script) {
-                publish::take_pushed(self.server, self.caller, self.reply.output());
+                publish::take_pushed(self.state, self.caller, self.reply.output());
             }
         }
     }
 
     fn client(&mut self) -> Option<&mut Client> {
-        self.server.clients.get_mut(self.caller.client()?)
+        self.state.clients.get_mut(self.caller.client()?)
     }
 
     /// Suspends a client until CLIENT PAUSE ends.
     fn hold_back(&mut self) {
         if let Some(id) = self.caller.client()
-            && let Some(client) = self.server.clients.get_mut(id)
+            && let Some(client) = self.state.clients.get_mut(id)
         {
             client.flags |= ClientFlags::PAUSED;
-            self.server.pauses.waiting.push(id);
+            self.state.pauses.waiting.push(id);
         }
     }
 
@@ -503,9 +533,9 @@ impl Gate<'_> {
     fn abandon_if_exec(&mut self, command: &Command) {
         if command.is(Flags::RUNS_QUEUED)
             && let Some(id) = self.caller.client()
-            && let Some(client) = self.server.clients.get_mut(id)
+            && let Some(client) = self.state.clients.get_mut(id)
         {
-            transaction::abandon(self.db, client);
+            transaction::abandon(self.keyspace, client);
         }
     }
 
@@ -513,13 +543,13 @@ impl Gate<'_> {
     #[cold]
     fn reject(&mut self, command: Option<&'static Command>, error: &CommandError) -> Ran {
         if let Some(command) = command {
-            self.server.stats.command_stats[command.id.index()].rejected += 1;
+            self.state.stats.command_stats[command.id.index()].rejected += 1;
             // A replica that gets an error is disconnected: the log names the command.
             if let Some(client) = self.client().filter(|client| client.replica.is_some()) {
                 client.last_command = Some(command.id);
             }
         }
-        transaction::fail(self.server, self.caller);
+        transaction::fail(self.state, self.caller);
         match command {
             Some(command) if command.is(Flags::RUNS_QUEUED) => {
                 self.write_error(&transaction::refused(error));
@@ -532,7 +562,7 @@ impl Gate<'_> {
     #[cold]
     fn write_error(&mut self, error: &CommandError) {
         let text = error.wire();
-        self.server.stats.count_error(&text);
+        self.state.stats.count_error(&text);
         self.reply.error(&text);
     }
 
@@ -548,22 +578,22 @@ impl Gate<'_> {
     ) {
         // An output beyond its limit is dropped; the difference wraps to a large number, and `note` looks closer.
         let replied = self.reply.output().len().wrapping_sub(before);
-        let server = &mut *self.server;
-        let nanoseconds = server.stats.timing.lap();
-        server.stats.counters.commands += 1;
-        let stats = &mut server.stats.command_stats[command.id.index()];
+        let state = &mut *self.state;
+        let nanoseconds = state.stats.timing.lap();
+        state.stats.counters.commands += 1;
+        let stats = &mut state.stats.command_stats[command.id.index()];
         stats.calls += 1;
         stats.nanoseconds += nanoseconds;
         stats.failed += failed as u64;
-        if server.config.latency_tracking {
+        if state.config.latency_tracking {
             stats.histogram.get_or_insert_with(Box::<Histogram>::default).record(nanoseconds);
         }
-        if server.stats.timing.is_notable(nanoseconds)
+        if state.stats.timing.is_notable(nanoseconds)
             // The bits together are less than twice the larger number, so one comparison is enough.
-            || server.stats.timing.is_large(replied | request.args.span())
+            || state.stats.timing.is_large(replied | request.args.span())
         {
             let replied = self.reply.output().len().saturating_sub(before);
-            note(server, self.caller, command, request, (nanoseconds, replied));
+            note(state, self.caller, command, request, (nanoseconds, replied));
         }
         if let Some(client) = self.client() {
             client.last_command = Some(command.id);
@@ -573,12 +603,16 @@ impl Gate<'_> {
 }
 
 /// Counts a blocked command that ended without running again.
-pub fn account_unserved(server: &mut State, id: ClientId, command: &'static Command, failed: bool) {
-    server.stats.counters.commands += 1;
-    let stats = &mut server.stats.command_stats[command.id.index()];
+pub fn account_unserved(state: &mut State, id: ClientId, command: &'static Command, failed: bool) {
+    state.stats.counters.commands += 1;
+    let stats = &mut state.stats.command_stats[command.id.index()];
     stats.calls += 1;
-    stats.failed += failed as u64;
-    if let Some(client) = server.clients.get_mut(id) {
+    // For Valkey it was refused from outside.
+    match state.config.compatible_with.is_valkey() {
+        true => stats.rejected += failed as u64,
+        false => stats.failed += failed as u64,
+    }
+    if let Some(client) = state.clients.get_mut(id) {
         client.last_command = Some(command.id);
         if client.reached.0 == client.commands {
             // It has changed nothing.
@@ -591,15 +625,15 @@ pub fn account_unserved(server: &mut State, id: ClientId, command: &'static Comm
 /// Adds a command to the logs it belongs in: `nanoseconds` it took, bytes it `replied`.
 #[cold]
 fn note(
-    server: &mut State,
+    state: &mut State,
     caller: Caller,
     command: &'static Command,
     request: &Request<'_>,
     (nanoseconds, replied): (u64, usize),
 ) {
     let us = nanoseconds / 1000;
-    let time = server.clock.now().unix_seconds();
-    let config = &server.config;
+    let time = state.clock.now().unix_seconds();
+    let config = &state.config;
     let sent = encoded_len(request.args.iter_from(0)) as u64;
     let logs = [
         (LogKind::Slow, us, config.slowlog_log_slower_than, config.slowlog_max_len),
@@ -619,24 +653,26 @@ fn note(
     for (kind, value, threshold, max_len) in logs {
         if u64::try_from(threshold).is_ok_and(|threshold| value >= threshold)
             && !command.is(Flags::SKIP_SLOWLOG)
-            && let Some(client) = caller.client().and_then(|id| server.clients.get(id))
+            // In Redis an entry that a log of length 0 drops at once has a number too.
+            && (max_len > 0 || !state.config.compatible_with.is_valkey())
+            && let Some(client) = caller.client().and_then(|id| state.clients.get(id))
         {
             let peer = client.peer.to_string();
             let name = client.name.clone();
             let args = monitor::shown_args(command, request.args).into_iter();
-            server.stats.command_logs[kind as usize].push(args, time, value, peer, &name, max_len);
+            state.stats.command_logs[kind as usize].push(args, time, value, peer, &name, max_len);
         }
     }
-    let threshold_ms = server.config.latency_monitor_threshold;
+    let threshold_ms = state.config.latency_monitor_threshold;
     if threshold_ms > 0 && us / 1000 >= threshold_ms as u64 {
         let event = if command.is(Flags::FAST) { "fast-command" } else { "command" };
-        server.stats.latency.add(event, time, us / 1000);
+        state.stats.latency.add(event, time, us / 1000);
     }
 }
 
 /// The command or subcommand that a request names.
 #[inline]
-fn resolve(server: &State, request: &Request<'_>) -> Result<&'static Command, CommandError> {
+fn resolve(state: &State, request: &Request<'_>) -> Result<&'static Command, CommandError> {
     let Some(command) = request.command else {
         return Err(unknown_command(request.args));
     };
@@ -647,7 +683,7 @@ fn resolve(server: &State, request: &Request<'_>) -> Result<&'static Command, Co
         return Ok(command);
     }
     let name = request.args.get(1);
-    server.commands.find_subcommand(command, name).ok_or_else(|| {
+    state.commands.find_subcommand(command, name).ok_or_else(|| {
         let shown = shown(name, 128);
         let mut text = b"ERR unknown subcommand '".to_vec();
         text.extend_from_slice(shown);
@@ -657,14 +693,12 @@ fn resolve(server: &State, request: &Request<'_>) -> Result<&'static Command, Co
 }
 
 /// Logs that a client spoke HTTP.
-pub fn log_other_protocol(server: &State, id: ClientId) {
-    let peer = server.clients.get(id).map(|client| client.peer.to_string()).unwrap_or_default();
-    server.log(
-        Level::Warning,
-        format_args!(
-            "Possible SECURITY ATTACK detected: {peer} sent POST or Host: commands, as cross-protocol scripting does. \
+pub fn log_other_protocol(state: &State, id: ClientId) {
+    let peer = state.clients.get(id).map(|client| client.peer.to_string()).unwrap_or_default();
+    warning!(
+        state,
+        "Possible SECURITY ATTACK detected: {peer} sent POST or Host: commands, as cross-protocol scripting does. \
              Connection aborted."
-        ),
     );
 }
 

@@ -11,32 +11,32 @@ use crate::gate::state::{Pause, PauseCause, State};
 use crate::gate::{following, persistence, replicas};
 use crate::keyspace::Keyspace;
 use crate::replication::Failover;
-use crate::sys::log::Level;
+use crate::sys::log::notice;
 
 /// Starts a failover to this replica, or to the first that has the whole stream. Pauses writes.
 pub fn begin(
-    server: &mut State,
+    state: &mut State,
     target: Option<(String, u16)>,
     timeout_ms: Option<i64>,
     forces: bool,
 ) {
     match &target {
         Some((host, port)) => {
-            server.log(Level::Notice, format_args!("FAILOVER requested to {host}:{port}."));
+            notice!(state, "FAILOVER requested to {host}:{port}.");
         }
-        None => server.log(Level::Notice, format_args!("FAILOVER requested to any replica.")),
+        None => notice!(state, "FAILOVER requested to any replica."),
     }
-    let now_us = server.now.boot_us;
+    let now_us = state.now.boot_us;
     let until_us = timeout_ms.map(|ms| now_us.saturating_add(ms.saturating_mul(1000)));
-    server.replication.failover =
+    state.replication.failover =
         Some(Box::new(Failover { target, until_us, forces, is_under_way: false }));
     let pause = Pause { until_us: i64::MAX, writes_only: true };
-    server.set_pause(PauseCause::Failover, Some(pause));
+    state.set_pause(PauseCause::Failover, Some(pause));
 }
 
 /// The state's name in INFO.
-pub fn state_name(server: &State) -> &'static str {
-    match server.replication.failover.as_deref() {
+pub fn state_name(state: &State) -> &'static str {
+    match state.replication.failover.as_deref() {
         None => "no-failover",
         Some(failover) if failover.is_under_way => "failover-in-progress",
         Some(_) => "waiting-for-sync",
@@ -44,14 +44,14 @@ pub fn state_name(server: &State) -> &'static str {
 }
 
 /// Returns to the state before the failover, unless a replica has become the primary already.
-pub fn abort(db: &mut Keyspace, server: &mut State, why: &str) {
-    let Some(failover) = server.replication.failover.take() else { return };
+pub fn abort(keyspace: &mut Keyspace, state: &mut State, why: &str) {
+    let Some(failover) = state.replication.failover.take() else { return };
     let target = name(&failover);
-    server.log(Level::Notice, format_args!("FAILOVER to {target} aborted: {why}"));
+    notice!(state, "FAILOVER to {target} aborted: {why}");
     if failover.is_under_way {
-        following::unfollow(db, server);
+        following::unfollow(keyspace, state);
     }
-    server.end_pause(PauseCause::Failover);
+    state.end_pause(PauseCause::Failover);
 }
 
 fn name(failover: &Failover) -> String {
@@ -62,36 +62,34 @@ fn name(failover: &Failover) -> String {
 }
 
 /// Takes the next step of a failover. To be called once a turn.
-pub fn turn(db: &mut Keyspace, server: &mut State) {
-    let Some(failover) = server.replication.failover.as_deref() else { return };
+pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
+    let Some(failover) = state.replication.failover.as_deref() else { return };
     if failover.is_under_way {
-        return look_at_target(db, server);
+        return look_at_target(keyspace, state);
     }
-    if failover.until_us.is_some_and(|until_us| until_us <= server.now.boot_us) {
+    if failover.until_us.is_some_and(|until_us| until_us <= state.now.boot_us) {
         if !failover.forces {
-            return abort(db, server, "Replica never caught up before timeout");
+            return abort(keyspace, state, "Replica never caught up before timeout");
         }
         let target = name(failover);
-        let text = "time out exceeded, failing over.";
-        server.log(Level::Notice, format_args!("FAILOVER to {target} {text}"));
-        return hand_over(db, server);
+        notice!(state, "FAILOVER to {target} time out exceeded, failing over.");
+        return hand_over(keyspace, state);
     }
-    persistence::spread_effects(server);
-    let Some(found) = replica_with_all(server) else { return };
-    if let Some(failover) = server.replication.failover.as_deref_mut() {
+    persistence::spread_effects(state);
+    let Some(found) = replica_with_all(state) else { return };
+    if let Some(failover) = state.replication.failover.as_deref_mut() {
         failover.target = Some(found);
         let target = name(failover);
-        server
-            .log(Level::Notice, format_args!("Failover target {target} is synced, failing over."));
+        notice!(state, "Failover target {target} is synced, failing over.");
     }
-    hand_over(db, server);
+    hand_over(keyspace, state);
 }
 
 /// Address and port of a replica with the whole stream: of the requested one, if one was requested.
-fn replica_with_all(server: &State) -> Option<(String, u16)> {
-    let failover = server.replication.failover.as_deref()?;
-    let offset = server.replication.offset;
-    let mut found = replicas::replicas(server).filter(|(client, replica)| {
+fn replica_with_all(state: &State) -> Option<(String, u16)> {
+    let failover = state.replication.failover.as_deref()?;
+    let offset = state.replication.offset;
+    let mut found = replicas::replicas(state).filter(|(client, replica)| {
         let is_asked_for = failover.target.as_ref().is_none_or(|(host, port)| {
             host.eq_ignore_ascii_case(&replicas::address(client)) && *port == replica.port
         });
@@ -100,27 +98,27 @@ fn replica_with_all(server: &State) -> Option<(String, u16)> {
     found.next().map(|(client, replica)| (replicas::address(client), replica.port))
 }
 
-fn hand_over(db: &mut Keyspace, server: &mut State) {
-    let Some(failover) = server.replication.failover.as_deref_mut() else { return };
+fn hand_over(keyspace: &mut Keyspace, state: &mut State) {
+    let Some(failover) = state.replication.failover.as_deref_mut() else { return };
     failover.is_under_way = true;
     let Some((host, port)) = failover.target.clone() else { return };
-    following::follow(db, server, host.as_bytes(), port, true);
+    following::follow(keyspace, state, host.as_bytes(), port, true);
 }
 
 /// Checks whether the target has become the primary or has refused.
-fn look_at_target(db: &mut Keyspace, server: &mut State) {
-    match server.replication.following.as_deref() {
+fn look_at_target(keyspace: &mut Keyspace, state: &mut State) {
+    match state.replication.following.as_deref() {
         Some(following) if following.failover_failed => {
-            abort(db, server, "Failover target rejected psync request");
+            abort(keyspace, state, "Failover target rejected psync request");
         }
         Some(following) if following.is_failover => {}
         following => {
             let primary = following.map(|following| (following.host.clone(), following.port));
-            server.replication.failover = None;
+            state.replication.failover = None;
             if let Some((host, port)) = primary {
-                following::end_blocking(db, server, &host, port);
+                following::end_blocking(keyspace, state, &host, port);
             }
-            server.end_pause(PauseCause::Failover);
+            state.end_pause(PauseCause::Failover);
         }
     }
 }

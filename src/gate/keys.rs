@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeyRule, KeySpec};
 use crate::keyspace::due::Unit;
-use crate::resp::args::Args;
+use crate::resp::args::{Args, Cursor};
 
 /// The keys of a request, in the order of the specifications. Empty if there are none or the arguments are invalid (a
 /// count larger than what follows it). `args`: the whole request, for a subcommand with its container.
@@ -21,6 +21,10 @@ pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
             continue;
         };
         let Some((first, last, step)) = range(keys, first, args) else {
+            if let Find::Range { .. } = keys.find {
+                // It has none, as PFMERGE without sources.
+                continue;
+            }
             return Vec::new();
         };
         let flags = actual_flags(spec, keys, args);
@@ -31,6 +35,12 @@ pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
     }
     match spec.key_rule {
         KeyRule::SortDestination => found.extend(sort_destination(args)),
+        KeyRule::ReadStreams => {
+            // A group, a consumer or a key may be the word STREAMS.
+            let flags = spec.keys[0].flags;
+            let keys = ReadOption::keys(args);
+            found = keys.map(|index| KeyPosition { index, flags }).collect();
+        }
         KeyRule::BeforeTimeout => found.retain(|key| key.index < timeout_of_bzpopdue(args)),
         KeyRule::Migrated => {
             // A password or a key may be the word KEYS, so the options are parsed from the front.
@@ -140,6 +150,59 @@ fn only_gets(args: Args<'_>) -> bool {
     true
 }
 
+/// An option of XREAD and XREADGROUP: the commands and the search for their keys take them in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadOption {
+    Block,
+    Count,
+    /// The keys follow, then as many IDs.
+    Streams,
+    Group,
+    NoAck,
+}
+
+impl ReadOption {
+    /// Takes the option's name. None: there is no such option, or too few arguments are left for it.
+    pub fn take(arguments: &mut Cursor<'_>) -> Option<ReadOption> {
+        let behind = arguments.remaining().saturating_sub(1);
+        if behind >= 1 && arguments.take_word("BLOCK") {
+            Some(ReadOption::Block)
+        } else if behind >= 1 && arguments.take_word("COUNT") {
+            Some(ReadOption::Count)
+        } else if behind >= 1 && arguments.take_word("STREAMS") {
+            Some(ReadOption::Streams)
+        } else if behind >= 2 && arguments.take_word("GROUP") {
+            Some(ReadOption::Group)
+        } else if arguments.take_word("NOACK") {
+            Some(ReadOption::NoAck)
+        } else {
+            None
+        }
+    }
+
+    /// How many arguments follow the name; for STREAMS all.
+    fn operands(self) -> usize {
+        match self {
+            ReadOption::Block | ReadOption::Count => 1,
+            ReadOption::Group => 2,
+            ReadOption::Streams | ReadOption::NoAck => 0,
+        }
+    }
+
+    /// The keys of a request; none if an option before them is unknown.
+    fn keys(args: Args<'_>) -> Range<usize> {
+        let mut arguments = args.cursor(1);
+        while let Some(option) = ReadOption::take(&mut arguments) {
+            if option == ReadOption::Streams {
+                let first = arguments.position();
+                return first..first + arguments.remaining() / 2;
+            }
+            (0..option.operands()).for_each(|_| drop(arguments.take()));
+        }
+        0..0
+    }
+}
+
 /// The arguments of MIGRATE that are keys: argument 3 or, if that is empty, those after the option KEYS.
 fn migrated_keys(args: Args<'_>) -> Range<usize> {
     let mut index = 6;
@@ -179,9 +242,244 @@ fn sort_destination(args: Args<'_>) -> Option<KeyPosition> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::clock::Clock;
+    use crate::collections::hash::KeyHasher;
+    use crate::command::TABLE;
+    use crate::config::Config;
+    use crate::gate::context::Caller;
+    use crate::gate::execute::{Gate, Request};
     use crate::gate::spec::{Flags, counted_keys, key, keys, spec};
+    use crate::gate::state::State;
+    use crate::gate::table::Command;
+    use crate::keyspace::Keyspace;
+    use crate::keyspace::tests::take_looked_up;
+    use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
     use crate::resp::request::Range;
+    use crate::sys::log::Logger;
+
+    /// Makes requests from the syntax of a command's documentation, with words as names that are words of options elsewhere.
+    struct Author {
+        random: fastrand::Rng,
+        /// The length of all lists in this request.
+        count: usize,
+    }
+
+    const NAMES: [&str; 16] = [
+        "streams",
+        "STREAMS",
+        "store",
+        "STOREDIST",
+        "keys",
+        "GET",
+        "BY",
+        "count",
+        "block",
+        "group",
+        "noack",
+        "LIMIT",
+        "unit",
+        "1",
+        "2",
+        "k",
+    ];
+    const NUMBERS: [&str; 20] = [
+        "count",
+        "seconds",
+        "milliseconds",
+        "timeout",
+        "offset",
+        "start",
+        "stop",
+        "end",
+        "index",
+        "min",
+        "max",
+        "longitude",
+        "latitude",
+        "radius",
+        "width",
+        "height",
+        "score",
+        "increment",
+        "decrement",
+        "bit",
+    ];
+
+    impl Author {
+        fn request(&mut self, command: &Command) -> Vec<String> {
+            self.count = self.random.usize(1..4);
+            let mut words: Vec<String> = command.full_name.split('|').map(str::to_owned).collect();
+            let mut syntax = command.spec.syntax.to_owned();
+            for mark in ["[", "]", "<", ">", "|"] {
+                syntax = syntax.replace(mark, &format!(" {mark} "));
+            }
+            let mut tokens: Vec<&str> = syntax.split_whitespace().collect();
+            if self.random.bool() {
+                self.put_an_option_first(&mut tokens);
+            }
+            self.expand(&tokens, &mut words);
+            words
+        }
+
+        /// Commands take options in other orders than the documentation has them.
+        fn put_an_option_first(&mut self, tokens: &mut [&str]) {
+            let is_option = |at: &usize| tokens[*at] == "[" && split_outside(tokens).len() == 1;
+            let starts: Vec<usize> = (0..tokens.len()).filter(is_option).collect();
+            let Some(&start) = self.random.choice(&starts) else { return };
+            let end = start + inside(&tokens[start + 1..]).len() + 2;
+            tokens[..end].rotate_left(start);
+        }
+
+        fn expand(&mut self, tokens: &[&str], words: &mut Vec<String>) {
+            let choices: Vec<&[&str]> = split_outside(tokens);
+            let tokens = choices[self.random.usize(..choices.len())];
+            let mut at = 0;
+            while at < tokens.len() {
+                let token = tokens[at];
+                if token == "[" || token == "<" {
+                    let inner = inside(&tokens[at + 1..]);
+                    match inner.split_last() {
+                        Some((&"...", repeated)) => {
+                            (1..self.count).for_each(|_| self.expand(repeated, words));
+                        }
+                        _ if token == "<" || self.random.bool() => self.expand(inner, words),
+                        _ => {}
+                    }
+                    at += inner.len() + 1;
+                } else if token != "..." {
+                    words.push(self.word(token));
+                }
+                at += 1;
+            }
+        }
+
+        fn word(&mut self, token: &str) -> String {
+            match token.trim_matches('"') {
+                token if token.chars().any(char::is_uppercase) => token.to_owned(),
+                token if token.starts_with("num") => self.count.to_string(),
+                "id" => self.random.choice(["0", "1-1", ">", "$"]).expect("some").to_owned(),
+                "pattern" => self.random.choice(["nosort", "#"]).expect("some").to_owned(),
+                token if NUMBERS.contains(&token) => self.random.u32(..3).to_string(),
+                _ => self.random.choice(NAMES).expect("some").to_owned(),
+            }
+        }
+    }
+
+    /// The tokens before the bracket that closes.
+    fn inside<'t, 's>(tokens: &'t [&'s str]) -> &'t [&'s str] {
+        let mut depth = 1;
+        let end = tokens.iter().position(|token| {
+            depth += match *token {
+                "[" | "<" => 1,
+                "]" | ">" => -1,
+                _ => 0,
+            };
+            depth == 0
+        });
+        &tokens[..end.expect("brackets are in pairs")]
+    }
+
+    /// The parts between bars outside of brackets.
+    fn split_outside<'t, 's>(tokens: &'t [&'s str]) -> Vec<&'t [&'s str]> {
+        let mut depth = 0;
+        tokens
+            .split(|token| {
+                depth += match *token {
+                    "[" | "<" => 1,
+                    "]" | ">" => -1,
+                    _ => 0,
+                };
+                *token == "|" && depth == 0
+            })
+            .collect()
+    }
+
+    /// What a user may touch is checked by the specifications: whatever a handler looks up must be a key by them too.
+    #[test]
+    fn only_keys_of_the_specifications_are_looked_up() {
+        // They wait for others, end the process, or choose keys themselves.
+        let left_out =
+            ["migrate", "debug", "save", "bgsave", "bgrewriteaof", "shutdown", "failover"];
+        let config = Config::from_text(b"").expect("an empty configuration is good");
+        let poll = mio::Poll::new().expect("a poll");
+        let mut state = State::new(&TABLE, config, Clock::System, Logger::silent(), poll);
+        state.stats.timing.start();
+        let mut keyspace = Keyspace::new(16, KeyHasher::new([1, 2]), state.now);
+        let mut author = Author { random: fastrand::Rng::with_seed(7), count: 1 };
+        let mut succeeded = BTreeSet::new();
+        for round in 0..60_000 {
+            let command = &TABLE.commands[round % TABLE.commands.len()];
+            let name = command.full_name.to_string();
+            let outer = name.split('|').next().unwrap_or_default();
+            if command.spec.keys.is_empty() || left_out.contains(&outer) {
+                continue;
+            }
+            let words = author.request(command);
+            let request = words.join(" ");
+            let ranges = Range::of_words(&request);
+            let args = Args::new(request.as_bytes(), &ranges);
+            let named: BTreeSet<Vec<u8>> = keys_of(command.spec, args)
+                .iter()
+                .map(|key| args.get(key.index).to_vec())
+                .collect();
+            if keyspace.table().len() > 50 {
+                keyspace.clear(0..16, true);
+            }
+            keyspace.select(0);
+            let mut output = OutputBuffer::default();
+            let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
+            take_looked_up();
+            let asked =
+                Request { args, command: TABLE.find(args.get(0)), prehashed: Default::default() };
+            let ran =
+                Gate { keyspace: &mut keyspace, state: &mut state, caller: Caller::Load, reply }
+                    .run_loaded(&asked);
+            let looked_up = take_looked_up();
+            keyspace.delete_found_expired();
+            let mut strangers =
+                looked_up.difference(&named).map(|key| key.escape_ascii().to_string());
+            let stranger = strangers.next();
+            assert_eq!(
+                stranger, None,
+                "{request} looks up a key that its specification does not name"
+            );
+            if ran.is_ok() && !output.to_vec().starts_with(b"-") {
+                succeeded.insert(name);
+            }
+        }
+        // A request that is always refused tests nothing.
+        for name in [
+            "xread",
+            "sort",
+            "georadius",
+            "geosearchstore",
+            "zunionstore",
+            "lmpop",
+            "zmpop",
+            "sintercard",
+            "set",
+            "bitfield",
+        ] {
+            assert!(succeeded.contains(name), "no {name} was made up that succeeds: {succeeded:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_may_be_called_streams() {
+        let xreadgroup = TABLE.find(b"XREADGROUP").expect("it is there").spec;
+        let keys = |request: &str| -> Vec<usize> {
+            let ranges = Range::of_words(request);
+            let args = Args::new(request.as_bytes(), &ranges);
+            keys_of(xreadgroup, args).iter().map(|key| key.index).collect()
+        };
+        assert_eq!(keys("xreadgroup noack group g streams streams secret >"), [6]);
+        assert_eq!(keys("xreadgroup group streams streams streams streams a > 0"), [5, 6]);
+        assert_eq!(keys("xreadgroup group g c count streams block 0 streams k 0"), [9]);
+        assert_eq!(keys("xreadgroup group g c other streams k 0"), [0; 0]);
+    }
 
     const ANY: KeyFlags = KeyFlags::RO;
 

@@ -18,7 +18,7 @@ use crate::pubsub::{Kind, Subscriptions};
 use crate::replication::backlog::Backlog;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::encoded_len;
-use crate::sys::log::Level;
+use crate::sys::log::{notice, warning};
 
 /// A running command and its client, whose `last_command` does not name it yet.
 pub struct Running {
@@ -41,19 +41,19 @@ impl Running {
 }
 
 /// A client's line of CLIENT LIST.
-pub fn describe_client(server: &State, id: ClientId) -> String {
-    described(server, id, false)
+pub fn describe_client(state: &State, id: ClientId) -> String {
+    described(state, id, false)
 }
 
 /// A client's line as it may be logged: without names if `hide-user-data-from-log` says so.
-pub fn describe_for_log(server: &State, id: ClientId) -> String {
-    described(server, id, server.config.hide_user_data_from_log)
+pub fn describe_for_log(state: &State, id: ClientId) -> String {
+    described(state, id, state.config.hide_user_data_from_log)
 }
 
-fn described(server: &State, id: ClientId, hides_names: bool) -> String {
+fn described(state: &State, id: ClientId, hides_names: bool) -> String {
     let mut line = String::new();
-    if let Some(client) = server.clients.get(id) {
-        describe(server, client, None, hides_names, &mut line);
+    if let Some(client) = state.clients.get(id) {
+        describe(state, client, None, hides_names, &mut line);
     }
     line
 }
@@ -68,7 +68,7 @@ const REDACTED: &[u8] = b"*redacted*";
 /// are the output buffer's size; up to 16 KiB of output are `obl`, more is `oll` pieces of together `omem`, as if a
 /// static buffer of that size came before a list. `hides_names`: of the client and its user.
 pub fn describe(
-    server: &State,
+    state: &State,
     client: &Client,
     running: Option<&Running>,
     hides_names: bool,
@@ -76,17 +76,17 @@ pub fn describe(
 ) {
     let [name, user] = match hides_names {
         true => [REDACTED, REDACTED],
-        false => [&client.name, server.acl.name(client.user)],
+        false => [&client.name, state.acl.name(client.user)],
     };
     let running = running.filter(|running| running.id == client.id);
-    let last_command = client.last_command.map(|id| server.commands.get(id));
+    let last_command = client.last_command.map(|id| state.commands.get(id));
     let command = running.map(|running| running.command).or(last_command);
     let argument_bytes = running.map_or(0, |running| running.argument_bytes);
     // Valkey has taken the running request out of the client's buffer.
-    let is_valkey = server.config.compatible_with.is_valkey();
+    let is_valkey = state.config.compatible_with.is_valkey();
     let running_in_buffer = running.filter(|_| !is_valkey);
     let request_bytes = running_in_buffer.map_or(0, |running| running.request_bytes);
-    let seconds_since = |us: i64| (server.now.boot_us - us).max(0) / 1_000_000;
+    let seconds_since = |us: i64| (state.now.boot_us - us).max(0) / 1_000_000;
     let count = |kind: Kind| {
         client.subscriptions.as_deref().map_or(0, |own: &Subscriptions| own.of(kind).len())
     };
@@ -149,7 +149,7 @@ fn valkey_fields(client: &Client) -> [String; 3] {
 
 /// The letters of the `flags` field.
 pub fn flag_letters(client: &Client) -> String {
-    let state = [
+    let letters = [
         (ClientFlags::REPLICA, 'S'),
         (ClientFlags::MONITOR, 'O'),
         (ClientFlags::SUBSCRIBED, 'P'),
@@ -166,7 +166,7 @@ pub fn flag_letters(client: &Client) -> String {
         (ClientFlags::IMPORT_SOURCE, 'I'),
     ];
     let is_set = |(flags, _): &&(ClientFlags, char)| client.flags.intersects(*flags);
-    let mut set: String = state.iter().filter(is_set).map(|(_, letter)| letter).collect();
+    let mut set: String = letters.iter().filter(is_set).map(|(_, letter)| letter).collect();
     set.extend(client.tracking.iter().flat_map(|tracking| tracking.letters()));
     set.extend(rest.iter().filter(is_set).map(|(_, letter)| letter));
     if set.is_empty() { "N".into() } else { set }
@@ -218,28 +218,28 @@ pub fn output_limit(config: &Config, flags: ClientFlags) -> usize {
 }
 
 /// Closes a client whose unsent output exceeds its class's limit, or was dropped at that limit.
-pub fn check_output_limit(server: &mut State, id: ClientId) {
-    let Some(client) = server.clients.get_mut(id) else {
+pub fn check_output_limit(state: &mut State, id: ClientId) {
+    let Some(client) = state.clients.get_mut(id) else {
         return;
     };
-    let used = unsent(client, server.replication.backlog.as_ref());
+    let used = unsent(client, state.replication.backlog.as_ref());
     if client.flags.contains(ClientFlags::CLOSE_NOW) {
         return;
     }
     let flags = client.flags;
-    let mut limit = server.config.client_output_buffer_limit[class_of(flags) as usize];
+    let mut limit = state.config.client_output_buffer_limit[class_of(flags) as usize];
     if flags.contains(ClientFlags::REPLICA) && limit.hard_bytes > 0 {
         // A replica that could continue from the backlog is not closed.
-        limit.hard_bytes = limit.hard_bytes.max(server.config.repl_backlog_size);
+        limit.hard_bytes = limit.hard_bytes.max(state.config.repl_backlog_size);
     }
     let over_hard = client.output.is_cut() || (limit.hard_bytes > 0 && used >= limit.hard_bytes);
     let mut over_soft = false;
     if limit.soft_bytes > 0 && used >= limit.soft_bytes {
-        let now_us = server.now.boot_us;
+        let now_us = state.now.boot_us;
         let since_us = client.over_soft_limit_since_us;
         client.over_soft_limit_since_us = since_us.or(Some(now_us));
         if since_us.is_none() {
-            server.clients.over_soft_limit.push(id);
+            state.clients.over_soft_limit.push(id);
         }
         let allowed_us =
             i64::try_from(limit.soft_seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
@@ -248,60 +248,60 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
         client.over_soft_limit_since_us = None;
     }
     let over_unauthenticated =
-        used > OUTPUT_UNAUTHENTICATED_MAX as u64 && admit::needs_password(server, flags);
+        used > OUTPUT_UNAUTHENTICATED_MAX as u64 && admit::needs_password(state, flags);
     if !over_hard && !over_soft && !over_unauthenticated {
         return;
     }
-    server.stats.counters.output_buffer_limit_disconnections += 1;
-    let line = describe_for_log(server, id);
+    state.stats.counters.output_buffer_limit_disconnections += 1;
+    let line = describe_for_log(state, id);
     let why = "scheduled to be closed ASAP for overcoming of output buffer limits.";
-    server.log(Level::Warning, format_args!("Client {line} {why}"));
-    server.clients.close(id);
+    warning!(state, "Client {line} {why}");
+    state.clients.close(id);
 }
 
 /// `maxmemory-clients`, the limit of all clients' memory. Unit: bytes; 0: no limit.
-pub fn clients_memory_max(server: &State) -> usize {
-    match server.config.maxmemory_clients {
+pub fn clients_memory_max(state: &State) -> usize {
+    match state.config.maxmemory_clients {
         MemoryLimit::Bytes(bytes) => bytes as usize,
         MemoryLimit::Percent(percent) => {
-            (server.config.maxmemory as u128 * u128::from(percent) / 100) as usize
+            (state.config.maxmemory as u128 * u128::from(percent) / 100) as usize
         }
     }
 }
 
 /// Recounts the memory of all clients, idle ones too, if `maxmemory-clients` is set.
-pub fn count_clients_memory(server: &mut State) {
-    if clients_memory_max(server) > 0 {
-        let ids: Vec<ClientId> = server.clients.iter().map(|client| client.id).collect();
-        ids.into_iter().for_each(|id| server.clients.count_memory(id));
+pub fn count_clients_memory(state: &mut State) {
+    if clients_memory_max(state) > 0 {
+        let ids: Vec<ClientId> = state.clients.iter().map(|client| client.id).collect();
+        ids.into_iter().for_each(|id| state.clients.count_memory(id));
     }
 }
 
 /// Closes the largest clients until all together are below `maxmemory-clients`.
-pub fn evict_clients(server: &mut State) {
-    let limit = clients_memory_max(server);
+pub fn evict_clients(state: &mut State) {
+    let limit = clients_memory_max(state);
     if limit == 0 {
         return;
     }
     // A client to be closed holds its memory until the end of the turn.
-    if server.clients.memory_that_stays() < limit {
-        server.clients.is_over_logged = false;
+    if state.clients.memory_that_stays() < limit {
+        state.clients.is_over_logged = false;
         return;
     }
     // Asked before each client's requests: must be fast when nothing can be evicted.
-    if server.clients.evictable_memory() > 0 {
-        evict_largest(server, limit);
+    if state.clients.evictable_memory() > 0 {
+        evict_largest(state, limit);
     }
-    if server.clients.memory_that_stays() >= limit && !server.clients.is_over_logged {
-        server.clients.is_over_logged = true;
+    if state.clients.memory_that_stays() >= limit && !state.clients.is_over_logged {
+        state.clients.is_over_logged = true;
         let why = "Over client maxmemory after evicting all evictable clients";
-        server.log(Level::Warning, format_args!("{why}"));
+        warning!(state, "{why}");
     }
 }
 
-fn evict_largest(server: &mut State, limit: usize) {
+fn evict_largest(state: &mut State, limit: usize) {
     let spared = ClientFlags::NO_EVICT | ClientFlags::REPLICA | ClientFlags::CLOSE_NOW;
-    let mut largest: Vec<(usize, ClientId)> = server
+    let mut largest: Vec<(usize, ClientId)> = state
         .clients
         .iter()
         .filter(|client| !client.flags.intersects(spared))
@@ -309,25 +309,25 @@ fn evict_largest(server: &mut State, limit: usize) {
         .collect();
     largest.sort_unstable_by_key(|&(memory, id)| (Reverse(memory), id.number));
     for (_, id) in largest {
-        if server.clients.memory_that_stays() < limit {
+        if state.clients.memory_that_stays() < limit {
             return;
         }
-        let line = describe_for_log(server, id);
-        server.log(Level::Notice, format_args!("Evicting client: {line}"));
-        server.stats.counters.evicted_clients += 1;
-        server.clients.close(id);
+        let line = describe_for_log(state, id);
+        notice!(state, "Evicting client: {line}");
+        state.stats.counters.evicted_clients += 1;
+        state.clients.close(id);
         // Its buffers are freed at once: at the end of the turn would be too late to save keys from eviction.
-        if let Some(client) = server.clients.get_mut(id) {
+        if let Some(client) = state.clients.get_mut(id) {
             client.input = Input::Empty;
             client.output = OutputBuffer::default();
         }
-        server.clients.count_memory(id);
+        state.clients.count_memory(id);
     }
 }
 
 /// Removes a client that is about to be closed from all lists that refer to it.
-pub fn forget_client(server: &mut State, id: ClientId) {
-    publish::unsubscribe_all(server, id);
-    server.remove_monitor(id);
-    replicas::remove(server, id);
+pub fn forget_client(state: &mut State, id: ClientId) {
+    publish::unsubscribe_all(state, id);
+    state.remove_monitor(id);
+    replicas::remove(state, id);
 }

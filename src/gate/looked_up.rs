@@ -16,15 +16,15 @@ pub struct LookedUp {
 }
 
 impl LookedUp {
-    pub fn of(db: &Keyspace, server: &State, args: Args<'_>) -> Self {
-        let found = Self::without_key(server, args);
+    pub fn of(keyspace: &Keyspace, state: &State, args: Args<'_>) -> Self {
+        let found = Self::without_key(state, args);
         let first = found.command.map_or(0, |command| usize::from(command.fixed_keys.first));
         let has_key = (1..args.len()).contains(&first);
-        LookedUp { key: has_key.then(|| (first, db.hash(args.get(first)))), ..found }
+        LookedUp { key: has_key.then(|| (first, keyspace.hash(args.get(first)))), ..found }
     }
 
-    pub fn without_key(server: &State, args: Args<'_>) -> Self {
-        LookedUp { command: server.commands.find(args.get(0)), key: None }
+    pub fn without_key(state: &State, args: Args<'_>) -> Self {
+        LookedUp { command: state.commands.find(args.get(0)), key: None }
     }
 
     /// The key's hash, to prefetch its entry.

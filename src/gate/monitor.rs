@@ -18,7 +18,7 @@ const REDACTED: &[u8] = b"(redacted)";
 /// Sends a command that ran to monitoring clients. `output`: of the executing client, which may be one of them.
 #[cold]
 pub fn feed_monitors(
-    server: &mut State,
+    state: &mut State,
     caller: Caller,
     command: &Command,
     args: Args<'_>,
@@ -27,73 +27,73 @@ pub fn feed_monitors(
     if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
         return;
     }
-    let Some(client) = caller.client().and_then(|id| server.clients.get(id)) else { return };
-    let (id, from, db) = (Some(client.id), address(server, client), client.db);
-    show(server, id, db, &from, command, args);
-    publish::take_pushed(server, caller, output);
+    let Some(client) = caller.client().and_then(|id| state.clients.get(id)) else { return };
+    let (id, from, keyspace) = (Some(client.id), address(state, client), client.db);
+    show(state, id, keyspace, &from, command, args);
+    publish::take_pushed(state, caller, output);
 }
 
 /// Sends a command of the primary, run in database `db`, to monitoring clients.
 #[cold]
-pub fn feed_followed(server: &mut State, db: usize, command: &Command, args: Args<'_>) {
-    let following = server.replication.following.as_deref();
+pub fn feed_followed(state: &mut State, database: usize, command: &Command, args: Args<'_>) {
+    let following = state.replication.following.as_deref();
     if let Some(following) = following
         && !command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN)
     {
         let from = following.name();
-        show(server, None, db, &from, command, args);
+        show(state, None, database, &from, command, args);
     }
 }
 
 /// Sends EVAL and its like to monitoring clients, before the commands that the script calls.
 #[cold]
 pub fn feed_script(ctx: &mut Context<'_>) {
-    let (command, args, db) = (ctx.command, ctx.args, ctx.db.selected());
-    let client = ctx.caller.client().and_then(|id| ctx.server.clients.get(id));
+    let (command, args, keyspace) = (ctx.command, ctx.args, ctx.keyspace.selected());
+    let client = ctx.caller.client().and_then(|id| ctx.state.clients.get(id));
     let Some(client) = client else { return };
-    let (id, from) = (Some(client.id), address(ctx.server, client));
-    show(ctx.server, id, db, &from, command, args);
-    publish::take_pushed(ctx.server, ctx.caller, ctx.reply.output());
+    let (id, from) = (Some(client.id), address(ctx.state, client));
+    show(ctx.state, id, keyspace, &from, command, args);
+    publish::take_pushed(ctx.state, ctx.caller, ctx.reply.output());
 }
 
 /// Sends a command called by a script to monitoring clients.
 #[cold]
-pub fn feed_scripted(server: &mut State, caller: Caller, command: &Command, args: Args<'_>) {
+pub fn feed_scripted(state: &mut State, caller: Caller, command: &Command, args: Args<'_>) {
     if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
         return;
     }
-    let Some(client) = caller.client().and_then(|id| server.clients.get(id)) else { return };
-    let (id, db) = (Some(client.id), client.db);
-    show(server, id, db, "lua", command, args);
+    let Some(client) = caller.client().and_then(|id| state.clients.get(id)) else { return };
+    let (id, keyspace) = (Some(client.id), client.db);
+    show(state, id, keyspace, "lua", command, args);
 }
 
 /// The address a client is connected from.
-fn address(server: &State, client: &Client) -> String {
+fn address(state: &State, client: &Client) -> String {
     match client.flags.contains(ClientFlags::UNIX_SOCKET) {
-        true => format!("unix:{}", String::from_utf8_lossy(&server.config.unixsocket)),
+        true => format!("unix:{}", String::from_utf8_lossy(&state.config.unixsocket)),
         false => client.peer.to_string(),
     }
 }
 
 /// Sends a command's line to all monitoring clients; the executing client `id` gets it in its own output.
 fn show(
-    server: &mut State,
+    state: &mut State,
     id: Option<ClientId>,
-    db: usize,
+    database: usize,
     from: &str,
     command: &Command,
     args: Args<'_>,
 ) {
-    let now = server.clock.now();
+    let now = state.clock.now();
     let (seconds, us) = (now.unix_seconds(), now.wall_us.rem_euclid(1_000_000));
-    let mut line = format!("+{seconds}.{us:06} [{db} {from}]");
+    let mut line = format!("+{seconds}.{us:06} [{database} {from}]");
     for argument in shown_args(command, args) {
         line.push(' ');
         quote(argument, &mut line);
     }
     line.push_str("\r\n");
-    for monitor in server.monitors().to_vec() {
-        let Some(client) = server.clients.get_mut(monitor) else {
+    for monitor in state.monitors().to_vec() {
+        let Some(client) = state.clients.get_mut(monitor) else {
             continue;
         };
         if client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
@@ -103,8 +103,8 @@ fn show(
         }
         client.output.push(line.as_bytes());
         if Some(monitor) != id {
-            server.clients.flush_later(monitor);
-            limits::check_output_limit(server, monitor);
+            state.clients.flush_later(monitor);
+            limits::check_output_limit(state, monitor);
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
+use crate::persist::leftovers;
 use crate::persist::rdb::Version;
 use crate::persist::saver::{Form, Job, Plan, SavedAccess, lock, put_in_place, save_now};
 use crate::replication::parse_offset;
@@ -33,15 +34,15 @@ use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
 use crate::sys::background::Background;
 use crate::sys::disk::{Disk, RealDisk};
-use crate::sys::log::Level;
+use crate::sys::log::{notice, warning};
 use crate::sys::process;
 
 mod ends;
 mod spread;
 mod switch;
 
-pub use ends::{begin_aof_at_start, folder_at_start, note_loaded, shut_down};
-pub use spread::{SPREAD_BYTES, note_listeners, spread_early, spread_effects, spread_ended};
+pub use ends::{Closing, begin_aof_at_start, folder_at_start, note_loaded, shut_down};
+pub use spread::{SPREAD_BYTES, note_listeners, spread_early, spread_effects};
 pub use switch::{apply_parameters, begin_aof, end_aof, set_flush_delay};
 use switch::{open_folder, switch_on};
 
@@ -70,6 +71,8 @@ pub enum Purpose {
 struct Running {
     purpose: Purpose,
     job: Job,
+    /// Where a save's file goes: as configured when it began.
+    target: PathBuf,
     /// The count of changes when it began.
     changes: u64,
     /// Set when the file is complete, while a thread renames it.
@@ -100,6 +103,8 @@ pub struct Persistence {
     aof: Option<Aof>,
     /// The end of the log that was switched off last.
     closed_log: LogOffset,
+    /// The log was switched off without all that was answered under `always`: the process must end.
+    fatal: Option<Fatal>,
     /// The folder of a rewrite that was started while the append-only file is off.
     folder_alone: Option<Arc<Mutex<AofFolder>>>,
     /// When a rewrite was requested (boot-time clock, microseconds) that waits for a sync of the log, after which a
@@ -186,6 +191,7 @@ impl Persistence {
             running: None,
             aof: None,
             closed_log: LogOffset::default(),
+            fatal: None,
             folder_alone: None,
             preparing: None,
             last_save_unix: started_unix,
@@ -316,8 +322,8 @@ impl Persistence {
 
 impl State {
     /// Changes since the last save, for INFO.
-    pub fn changes_since_save(&self, db: &Keyspace) -> u64 {
-        db.dirty().saturating_sub(self.persistence.saved_changes)
+    pub fn changes_since_save(&self, keyspace: &Keyspace) -> u64 {
+        keyspace.dirty().saturating_sub(self.persistence.saved_changes)
     }
 
     /// The error for write commands while the disk fails.
@@ -347,12 +353,12 @@ impl State {
 
 // ---- saving ----------------------------------------------------------------------------------------------------------
 
-fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
-    let database = if is_base { None } else { stream_database(server) };
-    let config = &server.config;
-    let mut plan = Plan::new(db, server.scripts.library_texts());
+fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
+    let database = if is_base { None } else { stream_database(state) };
+    let config = &state.config;
+    let mut plan = Plan::new(keyspace, state.scripts.library_texts());
     // Replicas get expired keys too: they are told of the deletion later.
-    plan.now.is_loading = server.replication.is_replica() || database.is_some();
+    plan.now.is_loading = state.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
     plan.starts_writeback = match is_base {
@@ -374,15 +380,15 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
     plan.aux = vec![
         ("redis-ver", config.redis_version.clone()),
         ("redis-bits", number(64)),
-        ("ctime", number(db.now().unix_seconds())),
+        ("ctime", number(keyspace.now().unix_seconds())),
         ("used-mem", number(crate::sys::alloc::allocated() as i64)),
     ];
     if let Some(database) = database {
         plan.keeps_expired = true;
         plan.aux.extend([
             ("repl-stream-db", number(database as i64)),
-            ("repl-id", server.replication.id.clone().into_bytes()),
-            ("repl-offset", number(server.replication.offset as i64)),
+            ("repl-id", state.replication.id.clone().into_bytes()),
+            ("repl-offset", number(state.replication.offset as i64)),
         ]);
     }
     plan.aux.push(("aof-base", number(is_base as i64)));
@@ -391,167 +397,166 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
 
 /// The database selected by the stream of changes, if a file saved now can hold its position in the stream: the
 /// fields `repl-stream-db`, `repl-id` and `repl-offset`, from which a restarted replica continues.
-fn stream_database(server: &mut State) -> Option<usize> {
-    let is_between = server.effects.is_between_units();
-    if let Some(following) = &server.replication.following {
+fn stream_database(state: &mut State) -> Option<usize> {
+    let is_between = state.effects.is_between_units();
+    if let Some(following) = &state.replication.following {
         return following.knows_history.then_some(following.selected);
     }
-    if server.replication.backlog.is_none() || !is_between {
+    if state.replication.backlog.is_none() || !is_between {
         return None;
     }
-    spread_effects(server);
-    Some(server.effects.selected().unwrap_or(0))
+    spread_effects(state);
+    Some(state.effects.selected().unwrap_or(0))
 }
 
-fn temporary_name() -> String {
-    format!("temp-{}.rdb", std::process::id())
+fn temporary_rdb(state: &State) -> PathBuf {
+    state.config.dir.join(format!("temp-{}.rdb", std::process::id()))
 }
 
 /// `SAVE`: writes the RDB file and waits for it. Errors: a text, already logged.
-pub fn save(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
-    let plan = plan(db, server, false);
-    let (changes, target) = (db.dirty(), server.rdb_path());
-    let temporary = server.config.dir.join(temporary_name());
-    let disk = server.persistence.disk.clone();
-    server.persistence.saves += 1;
+pub fn save(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> {
+    let plan = plan(keyspace, state, false);
+    let (changes, target) = (keyspace.dirty(), state.rdb_path());
+    let temporary = temporary_rdb(state);
+    let disk = state.persistence.disk.clone();
+    state.persistence.saves += 1;
     process::remove_when_interrupted(Some(&temporary));
-    let saved = save_now(db, &*disk, &temporary, &target, &plan);
+    let saved = save_now(keyspace, &*disk, &temporary, &target, &plan);
     process::remove_when_interrupted(None);
     match saved {
         Ok(_) => {
-            server.log(Level::Notice, format_args!("DB saved on disk"));
-            note_saved(server, changes);
+            notice!(state, "DB saved on disk");
+            note_saved(state, changes);
             Ok(())
         }
         Err(error) => {
             let why = system_text(&error);
             let at = target.display();
-            server.log(Level::Warning, format_args!("Failed saving the DB to {at}: {why}"));
+            warning!(state, "Failed saving the DB to {at}: {why}");
             Err(why)
         }
     }
 }
 
-fn note_saved(server: &mut State, changes: u64) {
-    let unix = server.clock.now().unix_seconds();
-    let persistence = &mut server.persistence;
+fn note_saved(state: &mut State, changes: u64) {
+    let unix = state.clock.now().unix_seconds();
+    let persistence = &mut state.persistence;
     persistence.saved_changes = changes;
     persistence.last_save_unix = unix;
     persistence.last_save_failed = false;
-    server.note_gate();
+    state.note_gate();
 }
 
-fn note_save_failed(server: &mut State) {
-    server.persistence.last_save_failed = true;
-    server.note_gate();
+fn note_save_failed(state: &mut State) {
+    state.persistence.last_save_failed = true;
+    state.note_gate();
 }
 
 /// Starts a background save. False: it failed, which is logged.
-pub fn begin_save(db: &mut Keyspace, server: &mut State) -> bool {
-    let plan = plan(db, server, false);
-    let temporary = server.config.dir.join(temporary_name());
-    server.persistence.saves += 1;
-    server.persistence.save_is_scheduled = false;
-    server.persistence.last_try_us = server.now.boot_us;
-    let begun = begin_job(db, server, Purpose::Save, temporary, plan);
+pub fn begin_save(keyspace: &mut Keyspace, state: &mut State) -> bool {
+    let plan = plan(keyspace, state, false);
+    let temporary = temporary_rdb(state);
+    state.persistence.saves += 1;
+    state.persistence.save_is_scheduled = false;
+    state.persistence.last_try_us = state.now.boot_us;
+    let begun = begin_job(keyspace, state, Purpose::Save, temporary, plan);
     match begun {
         Ok(()) => {
-            server.log(Level::Notice, format_args!("Background saving started"));
+            notice!(state, "Background saving started");
             true
         }
         Err(error) => {
             let why = system_text(&error);
-            server.log(Level::Warning, format_args!("Can't save in background: {why}"));
-            note_save_failed(server);
+            warning!(state, "Can't save in background: {why}");
+            note_save_failed(state);
             false
         }
     }
 }
 
 fn begin_job(
-    db: &mut Keyspace,
-    server: &mut State,
+    keyspace: &mut Keyspace,
+    state: &mut State,
     purpose: Purpose,
     temporary: PathBuf,
     plan: Plan,
 ) -> io::Result<()> {
-    let changes = db.dirty();
-    let persistence = &mut server.persistence;
+    let (changes, target) = (keyspace.dirty(), state.rdb_path());
+    let persistence = &mut state.persistence;
     let wake = persistence.wake.clone();
     let file = persistence.disk.create(&temporary)?;
-    let job = Job::begin(db, file, Some(temporary), plan, wake, &persistence.background)?;
-    persistence.running = Some(Running { purpose, job, changes, placing: None });
+    let job = Job::begin(keyspace, file, Some(temporary), plan, wake, &persistence.background)?;
+    persistence.running = Some(Running { purpose, job, target, changes, placing: None });
     persistence.jobs += 1;
-    pause_syncs(server);
+    pause_syncs(state);
     Ok(())
 }
 
 /// Starts a snapshot for replicas, written to a pipe, in this RDB version or a later one if the data needs that.
 /// Closing the pipe requires [`abort`].
 pub fn begin_sync(
-    db: &mut Keyspace,
-    server: &mut State,
+    keyspace: &mut Keyspace,
+    state: &mut State,
     pipe: Arc<Pipe>,
     filter: Filter,
     version: Version,
 ) -> io::Result<()> {
-    let mut plan = plan(db, server, false);
+    let mut plan = plan(keyspace, state, false);
     plan.version = plan.version.max(version);
     plan.starts_writeback = false;
     plan.omits_keys = filter.keys;
     if filter.functions {
         plan.functions.clear();
     }
-    let changes = db.dirty();
-    let wake = server.persistence.wake.clone();
-    let job = Job::begin(db, pipe, None, plan, wake, &server.persistence.background)?;
-    let running = Running { purpose: Purpose::Sync, job, changes, placing: None };
-    server.persistence.running = Some(running);
-    server.persistence.saves += 1;
-    pause_syncs(server);
+    let changes = keyspace.dirty();
+    let wake = state.persistence.wake.clone();
+    let job = Job::begin(keyspace, pipe, None, plan, wake, &state.persistence.background)?;
+    let (purpose, target) = (Purpose::Sync, PathBuf::new());
+    let running = Running { purpose, job, target, changes, placing: None };
+    state.persistence.running = Some(running);
+    state.persistence.saves += 1;
+    pause_syncs(state);
     Ok(())
 }
 
 /// `no-appendfsync-on-rewrite`: no syncs while another file is written.
-fn pause_syncs(server: &mut State) {
-    let paused = server.config.no_appendfsync_on_rewrite && server.persistence.running.is_some();
-    if let Some(aof) = &mut server.persistence.aof {
+fn pause_syncs(state: &mut State) {
+    let paused = state.config.no_appendfsync_on_rewrite && state.persistence.running.is_some();
+    if let Some(aof) = &mut state.persistence.aof {
         aof.log.pause_syncs(paused);
     }
 }
 
 /// Cancels the background job of this purpose. A file that is being renamed is finished: this waits for its thread,
 /// as two working in one folder would remove each other's files.
-pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
+pub fn abort(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) {
     if purpose == Purpose::Rewrite {
-        server.persistence.preparing = None;
-        server.persistence.forget_first_kept();
+        state.persistence.preparing = None;
+        state.persistence.forget_first_kept();
     }
-    let Persistence { running, background, .. } = &server.persistence;
+    let Persistence { running, background, .. } = &state.persistence;
     if let Some(Running { placing: Some(placing), .. }) =
         running.as_ref().filter(|running| running.purpose == purpose)
     {
         background.run();
         let placed = placing.recv().unwrap_or_else(|_| Err(PLACER_ENDED.into()));
-        return conclude_job(db, server, placed);
+        return conclude_job(keyspace, state, placed);
     }
-    if let Some(running) = server.persistence.running.take_if(|running| running.purpose == purpose)
-    {
+    if let Some(running) = state.persistence.running.take_if(|running| running.purpose == purpose) {
         if purpose == Purpose::Sync {
             // Its writer may be blocked on the pipe to replicas.
-            replicas::end_broadcast(server);
+            replicas::end_broadcast(state);
         }
-        let disk = server.persistence.disk.clone();
-        let seconds = (server.now.boot_us - running.job.started_us) / 1_000_000;
-        running.job.abort(db, &*disk);
-        pause_syncs(server);
+        let disk = state.persistence.disk.clone();
+        let seconds = (state.now.boot_us - running.job.started_us) / 1_000_000;
+        running.job.abort(keyspace, &*disk);
+        pause_syncs(state);
         if purpose == Purpose::Save {
-            server.persistence.last_save_seconds = seconds;
-            replicas::file_is_saved(server, false);
+            state.persistence.last_save_seconds = seconds;
+            replicas::file_is_saved(state, None);
         }
         if purpose == Purpose::Rewrite {
-            let text = "Killing running AOF rewrite child: a thread of this process";
-            server.log(Level::Notice, format_args!("{text}"));
+            notice!(state, "Killing running AOF rewrite child: a thread of this process");
         }
     }
 }
@@ -560,29 +565,32 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
 
 /// Writes the turn's changes to the log, and finishes a thread's work. To be called before replies are sent. Errors: the
 /// process must end, as changes cannot be made durable.
-pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
-    write_log(server)?;
-    if server.persistence.preparing.is_some() {
-        match continue_rewrite(db, server) {
+pub fn turn(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Fatal> {
+    write_log(state)?;
+    if state.persistence.preparing.is_some() {
+        match continue_rewrite(keyspace, state) {
             Ok(()) => {}
-            Err(RewriteError::Failed(why)) => note_rewrite_ended(server, Err(why)),
+            Err(RewriteError::Failed(why)) => note_rewrite_ended(state, Err(why)),
             Err(RewriteError::Fatal(fatal)) => return Err(fatal),
         }
     }
-    if server.persistence.running.is_some() {
-        finish_job(db, server);
+    if state.persistence.running.is_some() {
+        finish_job(keyspace, state);
     }
     Ok(())
 }
 
 /// Writes the effects of ended units to the log.
-pub fn write_log(server: &mut State) -> Result<(), Fatal> {
-    spread_ended(server);
-    let now = server.now;
-    let Persistence { aof, running, .. } = &mut server.persistence;
+pub fn write_log(state: &mut State) -> Result<(), Fatal> {
+    spread_effects(state);
+    let now = state.now;
+    let Persistence { aof, running, fatal, .. } = &mut state.persistence;
+    if let Some(fatal) = fatal.take() {
+        return Err(fatal);
+    }
     let Some(aof) = aof else { return Ok(()) };
     let had_error = aof.log.disk_error().is_some();
-    aof.log.write(now)?;
+    let written = aof.log.write(now);
     let has_error = aof.log.disk_error().is_some();
     if let Some(result) = aof.log.take_switch_result() {
         // The rewrite that the increment was made for may have been given up meanwhile.
@@ -590,35 +598,35 @@ pub fn write_log(server: &mut State) -> Result<(), Fatal> {
         aof.first_kept = result.ok().filter(|_| rewrites);
     }
     for (level, line) in aof.log.take_notices() {
-        server.log(level, format_args!("{line}"));
+        state.log(level, format_args!("{line}"));
     }
     if had_error != has_error {
-        server.note_gate();
+        state.note_gate();
     }
-    Ok(())
+    written
 }
 
 /// Continues the snapshot's iteration for one slice, unless the thread is behind. To be called after replies are sent, so
 /// that they wait for one slice at most.
-pub fn walk(db: &mut Keyspace, server: &mut State) {
-    if !db.has_snapshot() {
+pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
+    if !keyspace.has_snapshot() {
         return;
     }
-    let start_us = server.clock.now().boot_us;
-    while db.has_snapshot() {
-        let full = server.persistence.running.as_ref().is_none_or(|running| running.job.is_full());
-        if full || matches!(db.walk_snapshot(), Walked::Done) {
+    let start_us = state.clock.now().boot_us;
+    while keyspace.has_snapshot() {
+        let full = state.persistence.running.as_ref().is_none_or(|running| running.job.is_full());
+        if full || matches!(keyspace.walk_snapshot(), Walked::Done) {
             break;
         }
-        if server.clock.now().boot_us - start_us >= SLICE_US {
+        if state.clock.now().boot_us - start_us >= SLICE_US {
             break;
         }
     }
 }
 
 /// Finishes a job whose thread has written the file: starts the thread that renames it, and logs the result.
-fn finish_job(db: &mut Keyspace, server: &mut State) {
-    let State { persistence, .. } = server;
+fn finish_job(keyspace: &mut Keyspace, state: &mut State) {
+    let State { persistence, .. } = state;
     let Some(running) = &mut persistence.running else { return };
     let placed = match &running.placing {
         Some(placing) => match placing.try_recv() {
@@ -637,71 +645,71 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
                 None => return,
                 Some(Err(why)) => Err(why),
                 Some(Ok(bytes)) if running.purpose == Purpose::Sync => Ok(bytes),
-                Some(Ok(bytes)) => match place(server, bytes) {
+                Some(Ok(bytes)) => match place(state, bytes) {
                     Ok(()) => return,
                     Err(why) => Err(why),
                 },
             }
         }
     };
-    conclude_job(db, server, placed);
+    conclude_job(keyspace, state, placed);
 }
 
 /// Finishes a job with this result, and reports it.
-fn conclude_job(db: &mut Keyspace, server: &mut State, placed: Placed) {
-    let Some(running) = server.persistence.running.take() else { return };
-    let copied = db.snapshot_copied();
-    db.abort_snapshot();
-    pause_syncs(server);
+fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) {
+    let Some(running) = state.persistence.running.take() else { return };
+    let copied = keyspace.snapshot_copied();
+    keyspace.abort_snapshot();
+    pause_syncs(state);
     if placed.is_err()
         && let Some(temporary) = running.job.temporary()
     {
         // Fails harmlessly if it was renamed already.
-        let _ = server.persistence.disk.remove(temporary);
+        let _ = state.persistence.disk.remove(temporary);
     }
-    let seconds = (server.now.boot_us - running.job.started_us) / 1_000_000;
+    let seconds = (state.now.boot_us - running.job.started_us) / 1_000_000;
     match running.purpose {
         Purpose::Save => {
-            server.persistence.last_save_seconds = seconds;
-            server.persistence.last_save_copied = copied;
+            state.persistence.last_save_seconds = seconds;
+            state.persistence.last_save_copied = copied;
             match placed {
                 Ok(_) => {
-                    let text = "Background saving terminated with success";
-                    server.log(Level::Notice, format_args!("{text}"));
-                    note_saved(server, running.changes);
-                    replicas::file_is_saved(server, true);
+                    notice!(state, "Background saving terminated with success");
+                    note_saved(state, running.changes);
+                    replicas::file_is_saved(state, Some(&running.target));
                 }
                 Err(why) => {
-                    server.log(Level::Warning, format_args!("Background saving error: {why}"));
-                    note_save_failed(server);
-                    replicas::file_is_saved(server, false);
+                    warning!(state, "Background saving error: {why}");
+                    note_save_failed(state);
+                    replicas::file_is_saved(state, None);
                 }
             }
         }
         Purpose::Sync => {
-            server.persistence.last_save_copied = copied;
-            replicas::snapshot_is_written(server, placed.map(drop));
+            state.persistence.last_save_copied = copied;
+            replicas::snapshot_is_written(state, placed.map(drop));
         }
         Purpose::Rewrite => {
-            server.persistence.last_rewrite_seconds = seconds;
-            server.persistence.last_rewrite_copied = copied;
-            if let (Ok(bytes), Some(aof)) = (&placed, &mut server.persistence.aof) {
+            state.persistence.last_rewrite_seconds = seconds;
+            state.persistence.last_rewrite_copied = copied;
+            if let (Ok(bytes), Some(aof)) = (&placed, &mut state.persistence.aof) {
                 aof.is_aside = false;
                 aof.log.rewrite_finished(*bytes);
+                state.note_gate();
             }
-            server.persistence.forget_first_kept();
-            note_rewrite_ended(server, placed.map(drop));
+            state.persistence.forget_first_kept();
+            note_rewrite_ended(state, placed.map(drop));
         }
     }
 }
 
 /// Has a thread rename a complete file: that syncs folders, which takes long.
-fn place(server: &mut State, bytes: u64) -> Result<(), String> {
-    let (target, keeps_history) = (server.rdb_path(), server.config.aof_disable_auto_gc);
+fn place(state: &mut State, bytes: u64) -> Result<(), String> {
+    let keeps_history = state.config.aof_disable_auto_gc;
     let Persistence { disk, background, wake, running, aof, folder_alone, .. } =
-        &mut server.persistence;
+        &mut state.persistence;
     let Some(running) = running else { return Ok(()) };
-    let (disk, wake) = (disk.clone(), wake.clone());
+    let (disk, wake, target) = (disk.clone(), wake.clone(), running.target.clone());
     let temporary = running.job.temporary().map(Path::to_owned).unwrap_or_default();
     let work: Box<dyn FnOnce() -> Placed + Send> = match running.purpose {
         Purpose::Save => Box::new(move || {
@@ -755,48 +763,43 @@ pub enum RewriteError {
 
 /// Starts to rewrite the append-only file: a new increment, and a snapshot as the new base. With `appendonly no` the
 /// base is written too, as in Redis.
-pub fn begin_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
-    server.persistence.rewrite_is_scheduled = false;
-    if server.persistence.aof.is_none() {
-        return begin_rewrite_alone(db, server);
+pub fn begin_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
+    state.persistence.rewrite_is_scheduled = false;
+    if state.persistence.aof.is_none() {
+        return begin_rewrite_alone(keyspace, state);
     }
-    server.persistence.preparing = Some(server.now.boot_us);
-    let text = "Background append only file rewriting started";
-    server.log(Level::Notice, format_args!("{text}"));
-    continue_rewrite(db, server)
+    state.persistence.preparing = Some(state.now.boot_us);
+    notice!(state, "Background append only file rewriting started");
+    continue_rewrite(keyspace, state)
 }
 
 /// BGREWRITEAOF while the append-only file is off: writes a folder with the base alone, for a start with it on.
-fn begin_rewrite_alone(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
-    let folder = open_folder(server).map_err(RewriteError::Failed)?;
+fn begin_rewrite_alone(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
+    let folder = open_folder(state).map_err(RewriteError::Failed)?;
     folder.create().map_err(|error| RewriteError::Failed(error.to_string()))?;
-    let temporary = folder.path_of(temporary_base().as_bytes());
-    server.persistence.folder_alone = Some(Arc::new(Mutex::new(folder)));
-    let plan = plan(db, server, true);
-    let begun = begin_job(db, server, Purpose::Rewrite, temporary, plan);
+    let temporary = folder.path().join(leftovers::temporary_base(std::process::id()));
+    state.persistence.folder_alone = Some(Arc::new(Mutex::new(folder)));
+    let plan = plan(keyspace, state, true);
+    let begun = begin_job(keyspace, state, Purpose::Rewrite, temporary, plan);
     begun.map_err(|error| RewriteError::Failed(system_text(&error)))?;
-    let text = "Background append only file rewriting started";
-    server.log(Level::Notice, format_args!("{text}"));
+    notice!(state, "Background append only file rewriting started");
     Ok(())
 }
 
-fn temporary_base() -> String {
-    format!("temp-rewriteaof-bg-{}.aof", std::process::id())
-}
-
 /// Opens the next increment and starts the snapshot, once the log is synced so far that this is quick.
-fn continue_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
-    let now = server.now;
-    let Some(aof) = &mut server.persistence.aof else { return Ok(()) };
+fn continue_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
+    let now = state.now;
+    let Some(aof) = &mut state.persistence.aof else { return Ok(()) };
     if !aof.log.sync_ahead(now) {
         return Ok(());
     }
-    server.persistence.preparing = None;
+    state.persistence.preparing = None;
+    debug_assert!(state.effects.is_between_units(), "a unit is in one increment");
     // Earlier changes go to the old increment, later ones to the next.
-    write_log(server).map_err(RewriteError::Fatal)?;
-    let plan = plan(db, server, true);
-    let Some(aof) = &mut server.persistence.aof else { return Ok(()) };
-    let temporary = lock(&aof.folder).path_of(temporary_base().as_bytes());
+    write_log(state).map_err(RewriteError::Fatal)?;
+    let plan = plan(keyspace, state, true);
+    let Some(aof) = &mut state.persistence.aof else { return Ok(()) };
+    let temporary = lock(&aof.folder).path().join(leftovers::temporary_base(std::process::id()));
     // If the log was just switched on, it has an increment of its own already.
     if aof.first_kept.is_none() {
         match aof.log.begin_switch(now) {
@@ -805,17 +808,17 @@ fn continue_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), Rewrite
             Err(SwitchError::Fatal(fatal)) => return Err(RewriteError::Fatal(fatal)),
         }
     }
-    server.effects.select_anew();
-    let begun = begin_job(db, server, Purpose::Rewrite, temporary, plan);
+    state.effects.select_anew();
+    let begun = begin_job(keyspace, state, Purpose::Rewrite, temporary, plan);
     begun.map_err(|error| {
-        server.persistence.forget_first_kept();
+        state.persistence.forget_first_kept();
         RewriteError::Failed(system_text(&error))
     })
 }
 
-fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
-    let now_us = server.now.boot_us;
-    let persistence = &mut server.persistence;
+fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
+    let now_us = state.now.boot_us;
+    let persistence = &mut state.persistence;
     persistence.rewrites += 1;
     persistence.last_rewrite_failed = result.is_err();
     let mut wait_minutes = None;
@@ -823,9 +826,8 @@ fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
         Ok(()) => {
             persistence.rewrite_failures = 0;
             let text = "Background AOF rewrite terminated with success";
-            server.log(Level::Notice, format_args!("{text}"));
-            let text = "Background AOF rewrite finished successfully";
-            server.log(Level::Notice, format_args!("{text}"));
+            notice!(state, "{text}");
+            notice!(state, "Background AOF rewrite finished successfully");
         }
         Err(why) => {
             persistence.rewrite_failures += 1;
@@ -839,62 +841,60 @@ fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
             if persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
                 persistence.rewrite_is_scheduled = true;
             }
-            let text = "Background AOF rewrite terminated with error";
-            server.log(Level::Warning, format_args!("{text}: {why}"));
+            warning!(state, "Background AOF rewrite terminated with error: {why}");
         }
     }
     if let Some(minutes) = wait_minutes {
         let text =
             "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in";
-        server.log(Level::Warning, format_args!("{text} {minutes} minutes"));
+        warning!(state, "{text} {minutes} minutes");
     }
 }
 
 // ---- periodic work ---------------------------------------------------------------------------------------------------
 
 /// Starts what is due: scheduled saves and rewrites, save points, a rewrite of a grown file.
-pub fn periodic(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
+pub fn periodic(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Fatal> {
     // While loading the data is incomplete: nothing to save.
-    if server.persistence.under_way().is_some() || server.persistence.loading.is_some() {
+    if state.persistence.under_way().is_some() || state.persistence.loading.is_some() {
         return Ok(());
     }
-    let now_us = server.now.boot_us;
-    let may_retry = now_us >= server.persistence.next_rewrite_us;
-    if may_retry && (server.persistence.rewrite_is_scheduled || has_grown(server)) {
-        return match begin_rewrite(db, server) {
+    let now_us = state.now.boot_us;
+    let may_retry = now_us >= state.persistence.next_rewrite_us;
+    if may_retry && (state.persistence.rewrite_is_scheduled || has_grown(state)) {
+        return match begin_rewrite(keyspace, state) {
             Ok(()) => Ok(()),
             Err(RewriteError::Failed(why)) => {
-                note_rewrite_ended(server, Err(why));
+                note_rewrite_ended(state, Err(why));
                 Ok(())
             }
             Err(RewriteError::Fatal(fatal)) => Err(fatal),
         };
     }
-    if server.persistence.save_is_scheduled {
-        begin_save(db, server);
+    if state.persistence.save_is_scheduled {
+        begin_save(keyspace, state);
         return Ok(());
     }
-    let changes = server.changes_since_save(db);
-    let since = server.now.unix_seconds() - server.persistence.last_save_unix;
+    let changes = state.changes_since_save(keyspace);
+    let since = state.now.unix_seconds() - state.persistence.last_save_unix;
     let failed_lately =
-        server.persistence.last_save_failed && now_us - server.persistence.last_try_us <= RETRY_US;
-    let points = server.config.save.iter();
+        state.persistence.last_save_failed && now_us - state.persistence.last_try_us <= RETRY_US;
+    let points = state.config.save.iter();
     let due = points
         .clone()
         .find(|point| changes >= point.changes && since > point.seconds as i64 && !failed_lately);
     if let Some(point) = due {
         let (changes, seconds) = (point.changes, point.seconds);
-        server
-            .log(Level::Notice, format_args!("{changes} changes in {seconds} seconds. Saving..."));
-        begin_save(db, server);
+        notice!(state, "{changes} changes in {seconds} seconds. Saving...");
+        begin_save(keyspace, state);
     }
     Ok(())
 }
 
 /// Whether the append-only file has grown enough since the last rewrite for another one.
-fn has_grown(server: &State) -> bool {
-    let config = &server.config;
-    let Some(log) = server.persistence.log() else { return false };
+fn has_grown(state: &State) -> bool {
+    let config = &state.config;
+    let Some(log) = state.persistence.log() else { return false };
     if config.auto_aof_rewrite_percentage == 0
         || log.current_size() <= config.auto_aof_rewrite_min_size
     {
@@ -904,9 +904,8 @@ fn has_grown(server: &State) -> bool {
     let growth = log.current_size().saturating_mul(100) / base;
     let grown = growth.saturating_sub(100);
     let is_due = grown >= u64::from(config.auto_aof_rewrite_percentage);
-    if is_due && server.now.boot_us >= server.persistence.next_rewrite_us {
-        let text = "Starting automatic rewriting of AOF on";
-        server.log(Level::Notice, format_args!("{text} {grown}% growth"));
+    if is_due && state.now.boot_us >= state.persistence.next_rewrite_us {
+        notice!(state, "Starting automatic rewriting of AOF on {grown}% growth");
     }
     is_due
 }

@@ -16,8 +16,8 @@ use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 const SHARED_MIN: usize = 4 * 1024;
 
 /// Removes all subscriptions of a client, without telling it.
-pub fn unsubscribe_all(server: &mut State, id: ClientId) {
-    let State { pubsub, clients, .. } = server;
+pub fn unsubscribe_all(state: &mut State, id: ClientId) {
+    let State { pubsub, clients, .. } = state;
     let Some(client) = clients.get_mut(id) else {
         return;
     };
@@ -28,8 +28,8 @@ pub fn unsubscribe_all(server: &mut State, id: ClientId) {
 }
 
 /// Appends the executing client's push messages to its replies.
-pub fn take_pushed(server: &mut State, caller: Caller, output: &mut OutputBuffer) {
-    if let Some(client) = caller.client().and_then(|id| server.clients.get_mut(id))
+pub fn take_pushed(state: &mut State, caller: Caller, output: &mut OutputBuffer) {
+    if let Some(client) = caller.client().and_then(|id| state.clients.get_mut(id))
         && !client.output.is_empty()
         && !client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
     {
@@ -92,8 +92,8 @@ impl Message {
 }
 
 /// Sends a message to all subscribers. Returns the number of deliveries: one for each channel and pattern.
-pub fn deliver(server: &mut State, kind: Kind, channel: &[u8], payload: &[u8]) -> usize {
-    let State { pubsub, clients, .. } = &mut *server;
+pub fn deliver(state: &mut State, kind: Kind, channel: &[u8], payload: &[u8]) -> usize {
+    let State { pubsub, clients, .. } = &mut *state;
     let mut shared = None;
     let mut full = Vec::new();
     let listeners = pubsub.listeners(kind, channel);
@@ -109,28 +109,28 @@ pub fn deliver(server: &mut State, kind: Kind, channel: &[u8], payload: &[u8]) -
                 .send(clients, listeners, &mut full);
         }
     }
-    server.stats.counters.pubsub_messages += receivers as u64;
+    state.stats.counters.pubsub_messages += receivers as u64;
     for id in full {
-        limits::check_output_limit(server, id);
+        limits::check_output_limit(state, id);
     }
     receivers
 }
 
 /// Publishes collected keyspace events: the event's name to the key's channel, the key to the event's.
-pub fn publish_events(db: &mut Keyspace, server: &mut State) {
-    let classes = db.events.classes();
-    for event in db.events.take() {
-        if server.pubsub.is_silent() {
+pub fn publish_events(keyspace: &mut Keyspace, state: &mut State) {
+    let classes = keyspace.events.classes();
+    for event in keyspace.events.take() {
+        if state.pubsub.is_silent() {
             continue;
         }
         if classes.contains(KeyspaceEvents::KEYSPACE) {
             let mut channel = format!("__keyspace@{}__:", event.db).into_bytes();
             channel.extend_from_slice(&event.key);
-            deliver(server, Kind::Channel, &channel, event.name.as_bytes());
+            deliver(state, Kind::Channel, &channel, event.name.as_bytes());
         }
         if classes.contains(KeyspaceEvents::KEYEVENT) {
             let channel = format!("__keyevent@{}__:{}", event.db, event.name);
-            deliver(server, Kind::Channel, channel.as_bytes(), &event.key);
+            deliver(state, Kind::Channel, channel.as_bytes(), &event.key);
         }
     }
 }

@@ -10,15 +10,15 @@ use crate::gate::state::State;
 use crate::ids::ClientId;
 
 /// Checks whether a command, or EXEC of commands, with these flags runs here. Errors: the redirection.
-pub fn check(server: &State, client: &Client, flags: Flags) -> Result<(), Verdict> {
+pub fn check(state: &State, client: &Client, flags: Flags) -> Result<(), Verdict> {
     let reads_here = client.flags.contains(ClientFlags::READS_HERE);
     let redirected = if reads_here { Flags::WRITE } else { Flags::WRITE.union(Flags::READONLY) };
     if !client.flags.contains(ClientFlags::CAN_REDIRECT) || !flags.intersects(redirected) {
         return Ok(());
     }
-    let Some(following) = server.replication.following.as_deref() else { return Ok(()) };
+    let Some(following) = state.replication.following.as_deref() else { return Ok(()) };
     // During a failover the target, not yet a primary, would send the client back here.
-    if server.replication.failover.as_deref().is_some_and(|failover| failover.is_under_way) {
+    if state.replication.failover.as_deref().is_some_and(|failover| failover.is_under_way) {
         return Err(Verdict::Postpone);
     }
     Err(error(&following.host, following.port).into())
@@ -40,17 +40,18 @@ pub enum Blocked {
 }
 
 /// What to do with a client when this server becomes a replica.
-pub fn blocked(server: &State, id: ClientId) -> Blocked {
-    let client = server.clients.get(id);
+pub fn blocked(state: &State, id: ClientId) -> Blocked {
+    let client = state.clients.get(id);
     let Some((client, blocked)) = client.and_then(|one| Some((one, one.blocked.as_deref()?)))
     else {
         return Blocked::Stays;
     };
-    let writes = server.commands.get(blocked.command).is(Flags::WRITE);
-    if client.flags.contains(ClientFlags::READS_HERE) && !writes {
+    let waits_for_keys = matches!(blocked.cause, Cause::Keys { .. });
+    let writes = state.commands.get(blocked.command).is(Flags::WRITE);
+    // WAIT has nobody to wait for any more, whatever its client reads here. (In Valkey it waits on.)
+    if waits_for_keys && client.flags.contains(ClientFlags::READS_HERE) && !writes {
         return Blocked::Stays;
     }
-    let waits_for_keys = matches!(blocked.cause, Cause::Keys { .. });
     match waits_for_keys && client.flags.contains(ClientFlags::CAN_REDIRECT) {
         true => Blocked::Redirected,
         false => Blocked::Closed,

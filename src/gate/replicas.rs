@@ -9,6 +9,7 @@
 //! to be sent; [`periodic`] some times a second. Log texts are Redis's, as people and tests look for them.
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mio::Token;
@@ -26,7 +27,7 @@ use crate::replication::backlog::Backlog;
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::{FileSending, Filter, Replica, Sent, Stage};
 use crate::replication::{Ancestor, Broadcast};
-use crate::sys::log::Level;
+use crate::sys::log::{notice, warning};
 use crate::sys::random;
 
 /// The most sent to one replica in a turn. Unit: bytes.
@@ -57,18 +58,18 @@ pub fn address(client: &Client) -> String {
     }
 }
 
-fn name_of(server: &State, id: ClientId) -> String {
-    server.clients.get(id).map(name).unwrap_or_default()
+fn name_of(state: &State, id: ClientId) -> String {
+    state.clients.get(id).map(name).unwrap_or_default()
 }
 
-fn replica_of(server: &mut State, id: ClientId) -> Option<&mut Replica> {
-    server.clients.get_mut(id)?.replica.as_deref_mut()
+fn replica_of(state: &mut State, id: ClientId) -> Option<&mut Replica> {
+    state.clients.get_mut(id)?.replica.as_deref_mut()
 }
 
 /// All replicas and their state.
-pub fn replicas(server: &State) -> impl Iterator<Item = (&Client, &Replica)> {
-    server.replication.replicas.iter().filter_map(|&id| {
-        let client = server.clients.get(id)?;
+pub fn replicas(state: &State) -> impl Iterator<Item = (&Client, &Replica)> {
+    state.replication.replicas.iter().filter_map(|&id| {
+        let client = state.clients.get(id)?;
         Some((client, client.replica.as_deref()?))
     })
 }
@@ -76,106 +77,96 @@ pub fn replicas(server: &State) -> impl Iterator<Item = (&Client, &Replica)> {
 // ---- adding and removing replicas ------------------------------------------------------------------------------------
 
 /// Makes a client a replica.
-fn make_replica(server: &mut State, id: ClientId) {
-    server.replication.replicas.push(id);
-    let now_us = server.now.boot_us;
-    if let Some(client) = server.clients.get_mut(id) {
+fn make_replica(state: &mut State, id: ClientId) {
+    state.replication.replicas.push(id);
+    let now_us = state.now.boot_us;
+    if let Some(client) = state.clients.get_mut(id) {
         client.flags |= ClientFlags::REPLICA;
         let replica = client.replica.get_or_insert_default();
-        (replica.acknowledged_us, replica.sent_us) = (now_us, now_us);
+        (replica.acknowledged_us, replica.sent_us, replica.heard_us) = (now_us, now_us, now_us);
         (replica.acknowledged, replica.synced) = (None, None);
     }
-    server.clients.note_eviction(id);
+    state.clients.note_eviction(id);
 }
 
 /// Continues a replica's stream from an offset for which [`crate::replication::Replication::can_continue`] is true.
-pub fn continue_stream(server: &mut State, id: ClientId, from: u64) {
-    make_replica(server, id);
-    let history = server.replication.id.clone();
-    if let Some(replica) = replica_of(server, id) {
+pub fn continue_stream(state: &mut State, id: ClientId, from: u64) {
+    make_replica(state, id);
+    let history = state.replication.id.clone();
+    if let Some(replica) = replica_of(state, id) {
         let new_id =
             if replica.accepts_new_history { format!(" {history}") } else { String::new() };
         replica.preamble = format!("+CONTINUE{new_id}\r\n").into_bytes();
         replica.stage = Stage::Online { awaits_ack: false };
         replica.next = from;
     }
-    let bytes = server.replication.backlog.as_ref().map_or(0, |backlog| backlog.end() - from);
-    server.stats.counters.partial_syncs += 1;
-    count_good(server);
-    let name = name_of(server, id);
-    server.log(
-        Level::Notice,
-        format_args!(
-            "Partial resynchronization request from {name} accepted. Sending {bytes} bytes of backlog starting from offset {from}."
-        ),
+    let bytes = state.replication.backlog.as_ref().map_or(0, |backlog| backlog.end() - from);
+    state.stats.counters.partial_syncs += 1;
+    count_good(state);
+    let name = name_of(state, id);
+    notice!(
+        state,
+        "Partial resynchronization request from {name} accepted. Sending {bytes} bytes of backlog starting from offset {from}."
     );
 }
 
 /// Makes a replica wait for a new snapshot, or share one being saved if it can use that.
-pub fn await_snapshot(db: &mut Keyspace, server: &mut State, id: ClientId) {
-    server.stats.counters.full_syncs += 1;
-    make_replica(server, id);
-    if server.config.repl_disable_tcp_nodelay
-        && let Some(client) = server.clients.get_mut(id)
+pub fn await_snapshot(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
+    state.stats.counters.full_syncs += 1;
+    make_replica(state, id);
+    if state.config.repl_disable_tcp_nodelay
+        && let Some(client) = state.clients.get_mut(id)
     {
         // A failure only makes it slower.
         let _ = client.stream.set_nodelay(false);
     }
-    if let Some(replica) = replica_of(server, id) {
+    if let Some(replica) = replica_of(state, id) {
         replica.stage = Stage::AwaitsSnapshot;
     }
-    if server.replication.backlog.is_none() {
-        begin_backlog(db, server);
+    if state.replication.backlog.is_none() {
+        begin_backlog(keyspace, state);
     }
-    match server.persistence.under_way() {
-        Some((Purpose::Save, ..)) if join_file(server, id) => {
-            server.log(Level::Notice, format_args!("Waiting for end of BGSAVE for SYNC"));
+    match state.persistence.under_way() {
+        Some((Purpose::Save, ..)) if join_file(state, id) => {
+            notice!(state, "Waiting for end of BGSAVE for SYNC");
         }
-        Some((Purpose::Save, ..)) => server.log(
-            Level::Notice,
-            format_args!(
-                "Can't attach the replica to the current BGSAVE. Waiting for next BGSAVE for SYNC"
-            ),
+        Some((Purpose::Save, ..)) => notice!(
+            state,
+            "Can't attach the replica to the current BGSAVE. Waiting for next BGSAVE for SYNC"
         ),
-        Some((Purpose::Sync, ..)) => server.log(
-            Level::Notice,
-            format_args!("Current BGSAVE has socket target. Waiting for next BGSAVE for SYNC"),
+        Some((Purpose::Sync, ..)) => {
+            notice!(state, "Current BGSAVE has socket target. Waiting for next BGSAVE for SYNC")
+        }
+        Some((Purpose::Rewrite, ..)) => notice!(
+            state,
+            "No BGSAVE in progress, but another BG operation is active. BGSAVE for replication delayed"
         ),
-        Some((Purpose::Rewrite, ..)) => server.log(
-            Level::Notice,
-            format_args!(
-                "No BGSAVE in progress, but another BG operation is active. BGSAVE for replication delayed"
-            ),
-        ),
-        None if server.config.repl_diskless_sync && server.config.repl_diskless_sync_delay > 0 => {
-            let text = "Delay next BGSAVE for diskless SYNC";
-            server.log(Level::Notice, format_args!("{text}"));
+        None if state.config.repl_diskless_sync && state.config.repl_diskless_sync_delay > 0 => {
+            notice!(state, "Delay next BGSAVE for diskless SYNC");
         }
         None => {}
     }
 }
 
 /// Begins a new history, and the backlog that keeps the end of its stream.
-fn begin_backlog(db: &mut Keyspace, server: &mut State) {
-    persistence::spread_effects(server);
-    let size = server.config.repl_backlog_size as usize;
-    let replication = &mut server.replication;
+fn begin_backlog(keyspace: &mut Keyspace, state: &mut State) {
+    persistence::spread_effects(state);
+    let size = state.config.repl_backlog_size as usize;
+    let replication = &mut state.replication;
     replication.begin_history();
     replication.backlog = Some(Backlog::new(size, replication.offset + 1));
-    let id = server.replication.id.clone();
-    persistence::note_listeners(db, server);
-    server.log(
-        Level::Notice,
-        format_args!(
-            "Replication backlog created, my new replication IDs are '{id}' and '{}'",
-            "0".repeat(40)
-        ),
+    let id = state.replication.id.clone();
+    persistence::note_listeners(keyspace, state);
+    notice!(
+        state,
+        "Replication backlog created, my new replication IDs are '{id}' and '{}'",
+        "0".repeat(40)
     );
 }
 
 /// Makes a replica share the file that another one waits for. False: there is none that it can use.
-fn join_file(server: &mut State, id: ClientId) -> bool {
-    let Some(client) = server.clients.get(id) else { return false };
+fn join_file(state: &mut State, id: ClientId) -> bool {
+    let Some(client) = state.clients.get(id) else { return false };
     let Some(joining) = client.replica.as_deref() else { return false };
     let can_share = |other: &Replica| {
         matches!(other.stage, Stage::AwaitsFile)
@@ -184,16 +175,16 @@ fn join_file(server: &mut State, id: ClientId) -> bool {
             && (joining.accepts_new_history || !other.accepts_new_history)
             && joining.filter == other.filter
     };
-    let found = replicas(server).find(|(_, other)| can_share(other));
+    let found = replicas(state).find(|(_, other)| can_share(other));
     let Some(next) = found.map(|(_, other)| other.next) else { return false };
-    begin_full(server, id, Stage::AwaitsFile, next);
+    begin_full(state, id, Stage::AwaitsFile, next);
     true
 }
 
 /// Tells a replica its snapshot's position in the stream: `next` is the first offset that is not in the snapshot.
-fn begin_full(server: &mut State, id: ClientId, stage: Stage, next: u64) {
-    let (history, now_us) = (server.replication.id.clone(), server.now.boot_us);
-    if let Some(replica) = replica_of(server, id) {
+fn begin_full(state: &mut State, id: ClientId, stage: Stage, next: u64) {
+    let (history, now_us) = (state.replication.id.clone(), state.now.boot_us);
+    if let Some(replica) = replica_of(state, id) {
         if !replica.uses_sync {
             let line = format!("+FULLRESYNC {history} {}\r\n", next - 1);
             replica.preamble.extend_from_slice(line.as_bytes());
@@ -203,26 +194,26 @@ fn begin_full(server: &mut State, id: ClientId, stage: Stage, next: u64) {
 }
 
 /// Removes a client that is being closed from the replicas.
-pub fn remove(server: &mut State, id: ClientId) {
-    if !server.replication.replicas.contains(&id) {
+pub fn remove(state: &mut State, id: ClientId) {
+    if !state.replication.replicas.contains(&id) {
         return;
     }
-    let name = name_of(server, id);
-    if replica_of(server, id).is_some_and(|replica| matches!(replica.stage, Stage::AwaitsFile)) {
-        server.replication.file_lost_replica = true;
+    let name = name_of(state, id);
+    if replica_of(state, id).is_some_and(|replica| matches!(replica.stage, Stage::AwaitsFile)) {
+        state.replication.file_lost_replica = true;
     }
-    server.replication.replicas.retain(|&replica| replica != id);
-    server.log(Level::Notice, format_args!("Connection with replica {name} lost."));
-    if server.replication.replicas.is_empty() {
-        server.replication.without_replicas_since_us = server.now.boot_us;
+    state.replication.replicas.retain(|&replica| replica != id);
+    notice!(state, "Connection with replica {name} lost.");
+    if state.replication.replicas.is_empty() {
+        state.replication.without_replicas_since_us = state.now.boot_us;
     }
-    count_good(server);
+    count_good(state);
 }
 
 /// Notes a replica's acknowledged offset, and the one on its disk.
-pub fn acknowledge(server: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
-    let now_us = server.now.boot_us;
-    let Some(replica) = replica_of(server, id) else { return };
+pub fn acknowledge(state: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
+    let now_us = state.time_us();
+    let Some(replica) = replica_of(state, id) else { return };
     replica.acknowledged = replica.acknowledged.max(Some(offset));
     replica.synced = replica.synced.max(synced);
     replica.acknowledged_us = now_us;
@@ -232,80 +223,76 @@ pub fn acknowledge(server: &mut State, id: ClientId, offset: u64, synced: Option
 }
 
 /// Counts the good replicas for `min-replicas-to-write`.
-pub fn count_good(server: &mut State) {
-    let now_us = server.now.boot_us;
-    let lag_us = i64::from(server.config.min_replicas_max_lag) * 1_000_000;
+pub fn count_good(state: &mut State) {
+    let now_us = state.now.boot_us;
+    let lag_us = i64::from(state.config.min_replicas_max_lag) * 1_000_000;
     let is_good = |replica: &Replica| {
         // Compares whole seconds, as in Redis.
         replica.is_online() && now_us - replica.acknowledged_us < lag_us + 1_000_000
     };
-    let good = replicas(server).filter(|(_, replica)| is_good(replica)).count();
-    server.replication.good_replicas = good as u32;
-    server.note_gate();
+    let good = replicas(state).filter(|(_, replica)| is_good(replica)).count();
+    state.replication.good_replicas = good as u32;
+    state.note_gate();
 }
 
 /// Whether a shutdown must wait for lagging replicas, up to `shutdown-timeout`: then the order is kept, to be checked
 /// again each turn. Otherwise replicas that still lag are logged.
-pub fn hold_shutdown(server: &mut State, order: Shutdown) -> bool {
-    let (timeout, now_us) = (server.config.shutdown_timeout, server.now.boot_us);
+pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
+    let (timeout, now_us) = (state.config.shutdown_timeout, state.now.boot_us);
     let have_all = {
-        persistence::spread_effects(server);
+        persistence::spread_effects(state);
         // As in Redis, a replica loading its first snapshot while the stream is empty is not waited for.
-        replicas(server)
-            .all(|(_, replica)| replica.acknowledged.unwrap_or(0) == server.replication.offset)
+        replicas(state)
+            .all(|(_, replica)| replica.acknowledged.unwrap_or(0) == state.replication.offset)
     };
     let waits = match order.waits_until_us {
         Some(until_us) => now_us < until_us,
         None => !order.now && timeout > 0,
     };
     if have_all || !waits {
-        log_laggards(server);
+        log_laggards(state);
         return false;
     }
     let mut order = order;
     if order.waits_until_us.is_none() {
         order.waits_until_us = Some(now_us + i64::from(timeout) * 1_000_000);
-        if server.pauses.strictest().is_none() && !server.replication.is_replica() {
-            server.replication.feed(GETACK);
+        if state.pauses.strictest().is_none() && !state.replication.is_replica() {
+            state.replication.feed(GETACK);
         }
         let pause = Pause { until_us: i64::MAX, writes_only: true };
-        server.set_pause(PauseCause::Shutdown, Some(pause));
-        let text = "Waiting for replicas before shutting down.";
-        server.log(Level::Notice, format_args!("{text}"));
+        state.set_pause(PauseCause::Shutdown, Some(pause));
+        notice!(state, "Waiting for replicas before shutting down.");
     }
-    server.process.shutdown = Some(order);
+    state.process.shutdown = Some(order);
     true
 }
 
-fn log_laggards(server: &State) {
-    let offset = server.replication.offset;
-    let (count, mut lagging) = (replicas(server).count(), 0);
-    for (client, replica) in replicas(server) {
+fn log_laggards(state: &State) {
+    let offset = state.replication.offset;
+    let (count, mut lagging) = (replicas(state).count(), 0);
+    for (client, replica) in replicas(state) {
         if replica.acknowledged.unwrap_or(0) == offset {
             continue;
         }
         lagging += 1;
-        server.log(
-            Level::Warning,
-            format_args!(
-                "Lagging replica {} reported offset {} behind master, lag={}, state={}.",
-                name(client),
-                offset as i64 - replica.acknowledged.unwrap_or(0) as i64,
-                lag_seconds(server, replica),
-                replica.stage_name(),
-            ),
+        warning!(
+            state,
+            "Lagging replica {} reported offset {} behind master, lag={}, state={}.",
+            name(client),
+            offset as i64 - replica.acknowledged.unwrap_or(0) as i64,
+            lag_seconds(state, replica),
+            replica.stage_name()
         );
     }
     if count > 0 {
-        let text = "replicas are in sync when shutting down.";
-        server.log(Level::Notice, format_args!("{} of {count} {text}", count - lagging));
+        notice!(state, "{} of {count} replicas are in sync when shutting down.", count - lagging);
     }
 }
 
 /// Seconds since a replica's last acknowledgement; 0 before it is online.
-pub fn lag_seconds(server: &State, replica: &Replica) -> i64 {
+pub fn lag_seconds(state: &State, replica: &Replica) -> i64 {
     match replica.is_online() {
-        true => (server.now.boot_us - replica.acknowledged_us) / 1_000_000,
+        true => (state.time_us() - replica.acknowledged_us) / 1_000_000,
         false => 0,
     }
 }
@@ -320,11 +307,11 @@ struct Due {
 }
 
 /// The replicas that wait for a snapshot, if it must start now.
-fn due(server: &State) -> Option<Due> {
-    let config = &server.config;
+fn due(state: &State) -> Option<Due> {
+    let config = &state.config;
     let waits = |(_, replica): &(&Client, &Replica)| matches!(replica.stage, Stage::AwaitsSnapshot);
-    let filter = replicas(server).find(waits)?.1.filter;
-    let waiting = || replicas(server).filter(waits).filter(|(_, other)| other.filter == filter);
+    let filter = replicas(state).find(waits)?.1.filter;
+    let waiting = || replicas(state).filter(waits).filter(|(_, other)| other.filter == filter);
     let find_end = waiting().all(|(_, replica)| replica.accepts_eof_mark);
     let count = waiting().count();
     let since_us = waiting().map(|(client, _)| client.active_us).min()?;
@@ -333,105 +320,104 @@ fn due(server: &State) -> Option<Due> {
     let is_due = !config.repl_diskless_sync
         || !find_end
         || max > 0 && count >= max
-        || server.now.boot_us - since_us >= delay_us;
+        || state.now.boot_us - since_us >= delay_us;
     let by_pipe = (config.repl_diskless_sync || filter.is_some()) && find_end;
     // The previous broadcast must end first.
-    if !is_due || by_pipe && server.replication.broadcast.is_some() {
+    if !is_due || by_pipe && state.replication.broadcast.is_some() {
         return None;
     }
     Some(Due { replicas: waiting().map(|(client, _)| client.id).collect(), filter, by_pipe })
 }
 
 /// Starts the snapshot that replicas wait for.
-fn begin_snapshot(db: &mut Keyspace, server: &mut State) {
-    if server.persistence.under_way().is_some() {
+fn begin_snapshot(keyspace: &mut Keyspace, state: &mut State) {
+    if state.persistence.under_way().is_some() {
         return;
     }
-    let Some(due) = due(server) else { return };
-    refuse_old_versions(db, server, &due);
+    let Some(due) = due(state) else { return };
+    refuse_old_versions(keyspace, state, &due);
     let target = if due.by_pipe { "replicas sockets" } else { "disk" };
-    server.log(Level::Notice, format_args!("Starting BGSAVE for SYNC with target: {target}"));
+    notice!(state, "Starting BGSAVE for SYNC with target: {target}");
     let begun = match due.by_pipe {
-        true => begin_broadcast(db, server, &due),
-        false => begin_file(db, server, &due),
+        true => begin_broadcast(keyspace, state, &due),
+        false => begin_file(keyspace, state, &due),
     };
     if let Err(why) = begun {
-        let text = "BGSAVE for replication failed";
-        server.log(Level::Warning, format_args!("{text}: {why}"));
-        due.replicas.iter().for_each(|&id| refuse(server, id));
+        warning!(state, "BGSAVE for replication failed: {why}");
+        due.replicas.iter().for_each(|&id| refuse(state, id));
     }
 }
 
 /// Refuses replicas that do not support deadlines of fields if the data has any: they could not read the snapshot.
-fn refuse_old_versions(db: &Keyspace, server: &mut State, due: &Due) {
-    if !db.has_volatile_fields() {
+fn refuse_old_versions(keyspace: &Keyspace, state: &mut State, due: &Due) {
+    if !keyspace.has_volatile_fields() {
         return;
     }
     for &id in &due.replicas {
-        let version = replica_of(server, id).and_then(|replica| replica.version);
+        let version = replica_of(state, id).and_then(|replica| replica.version);
         if version.is_none_or(|version| version < FIELD_DEADLINES_SINCE) {
-            let name = name_of(server, id);
+            let name = name_of(state, id);
             let why = "fields of hashes have deadlines, which it cannot read";
-            server.log(Level::Warning, format_args!("Can't synchronize replica {name}: {why}"));
-            refuse(server, id);
+            warning!(state, "Can't synchronize replica {name}: {why}");
+            refuse(state, id);
         }
     }
 }
 
 /// Refuses a replica that asked for a snapshot.
-fn refuse(server: &mut State, id: ClientId) {
-    server.replication.replicas.retain(|&replica| replica != id);
-    let Some(client) = server.clients.get_to_push(id) else { return };
+fn refuse(state: &mut State, id: ClientId) {
+    state.replication.replicas.retain(|&replica| replica != id);
+    let Some(client) = state.clients.get_to_push(id) else { return };
     client.flags.remove(ClientFlags::REPLICA);
     client.replica = None;
     client.output.push(b"-ERR BGSAVE failed, replication can't continue\r\n");
     client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
 }
 
-fn begin_broadcast(db: &mut Keyspace, server: &mut State, due: &Due) -> Result<(), String> {
-    persistence::spread_effects(server);
-    let next = server.replication.offset + 1;
-    let pipe = Arc::new(Pipe::new(server.persistence.wake()));
+fn begin_broadcast(keyspace: &mut Keyspace, state: &mut State, due: &Due) -> Result<(), String> {
+    persistence::spread_effects(state);
+    let next = state.replication.offset + 1;
+    let pipe = Arc::new(Pipe::new(state.persistence.wake()));
     // Only Redis or Valkey 7.2 and later announce a version. RDB version 11 stores when stream consumers were active.
     let has_version = |&id: &ClientId| {
-        let client = server.clients.get(id);
+        let client = state.clients.get(id);
         client.and_then(|client| client.replica.as_deref()?.version).is_some()
     };
     let all_have = due.replicas.iter().all(has_version);
     let version = if all_have { Version::REDIS_11 } else { Version::REDIS_10 };
-    let begun = persistence::begin_sync(db, server, pipe.clone(), due.filter, version);
+    let begun = persistence::begin_sync(keyspace, state, pipe.clone(), due.filter, version);
     begun.map_err(|error| system_text(&error))?;
-    server.effects.select_anew();
+    state.effects.select_anew();
     let (mark, filter) = (random::hex_id(), due.filter);
     for &id in &due.replicas {
-        begin_full(server, id, Stage::ReceivesSnapshot { at: 0 }, next);
-        if let Some(replica) = replica_of(server, id) {
+        begin_full(state, id, Stage::ReceivesSnapshot { at: 0 }, next);
+        if let Some(replica) = replica_of(state, id) {
             replica.preamble.extend_from_slice(format!("$EOF:{mark}\r\n").as_bytes());
         }
     }
     let bytes = Backlog::new(0, 0);
     let broadcast = Broadcast { pipe, bytes, is_complete: false, mark, filter };
-    server.replication.broadcast = Some(broadcast);
+    state.replication.broadcast = Some(broadcast);
     let pid = std::process::id();
-    server.log(Level::Notice, format_args!("Background RDB transfer started by pid {pid}"));
+    notice!(state, "Background RDB transfer started by pid {pid}");
     Ok(())
 }
 
-fn begin_file(db: &mut Keyspace, server: &mut State, due: &Due) -> Result<(), String> {
-    persistence::spread_effects(server);
-    let next = server.replication.offset + 1;
-    if !persistence::begin_save(db, server) {
+fn begin_file(keyspace: &mut Keyspace, state: &mut State, due: &Due) -> Result<(), String> {
+    persistence::spread_effects(state);
+    let next = state.replication.offset + 1;
+    if !persistence::begin_save(keyspace, state) {
         return Err("the file cannot be written".into());
     }
-    server.effects.select_anew();
-    server.replication.is_file_for_replicas = server.config.rdb_del_sync_files;
-    due.replicas.iter().for_each(|&id| begin_full(server, id, Stage::AwaitsFile, next));
+    state.effects.select_anew();
+    state.replication.file_for_replicas = state.config.rdb_del_sync_files.then(|| state.rdb_path());
+    due.replicas.iter().for_each(|&id| begin_full(state, id, Stage::AwaitsFile, next));
     Ok(())
 }
 
 /// To be called when the snapshot for the pipe is written or has failed.
-pub fn snapshot_is_written(server: &mut State, written: Result<(), String>) {
-    let Some(broadcast) = &mut server.replication.broadcast else { return };
+pub fn snapshot_is_written(state: &mut State, written: Result<(), String>) {
+    let Some(broadcast) = &mut state.replication.broadcast else { return };
     match written {
         Ok(()) => {
             take_from_pipe(broadcast);
@@ -440,37 +426,33 @@ pub fn snapshot_is_written(server: &mut State, written: Result<(), String>) {
             let receives = |(_, replica): &(&Client, &Replica)| {
                 matches!(replica.stage, Stage::ReceivesSnapshot { .. })
             };
-            let count = replicas(server).filter(receives).count();
-            server.log(
-                Level::Warning,
-                format_args!(
-                    "Diskless rdb transfer, done reading from pipe, {count} replicas still up."
-                ),
+            let count = replicas(state).filter(receives).count();
+            warning!(
+                state,
+                "Diskless rdb transfer, done reading from pipe, {count} replicas still up."
             );
-            let text = "Background RDB transfer terminated with success";
-            server.log(Level::Notice, format_args!("{text}"));
+            notice!(state, "Background RDB transfer terminated with success");
         }
         Err(why) => {
-            server.log(Level::Warning, format_args!("Background transfer error: {why}"));
-            end_broadcast(server);
+            warning!(state, "Background transfer error: {why}");
+            end_broadcast(state);
         }
     }
 }
 
 /// To be called when a save, for which replicas may wait, has ended.
-pub fn file_is_saved(server: &mut State, is_saved: bool) {
-    if !is_saved {
-        return close_failed(server, |stage| matches!(stage, Stage::AwaitsFile));
-    }
-    let path = server.rdb_path();
-    for id in server.replication.replicas.clone() {
-        let disk = server.persistence.disk().clone();
-        let now_us = server.now.boot_us;
-        let Some(replica) = replica_of(server, id) else { continue };
+pub fn file_is_saved(state: &mut State, saved: Option<&Path>) {
+    let Some(path) = saved else {
+        return close_failed(state, |stage| matches!(stage, Stage::AwaitsFile));
+    };
+    for id in state.replication.replicas.clone() {
+        let disk = state.persistence.disk().clone();
+        let now_us = state.now.boot_us;
+        let Some(replica) = replica_of(state, id) else { continue };
         if !matches!(replica.stage, Stage::AwaitsFile) {
             continue;
         }
-        let opened = disk.open_read(&path).and_then(|file| Ok((file, disk.size(&path)?)));
+        let opened = disk.open_read(path).and_then(|file| Ok((file, disk.size(path)?)));
         match opened {
             Ok((reader, bytes)) => {
                 replica.preamble.extend_from_slice(format!("${bytes}\r\n").as_bytes());
@@ -478,46 +460,44 @@ pub fn file_is_saved(server: &mut State, is_saved: bool) {
                 replica.sent_us = now_us;
             }
             Err(error) => {
-                let text = "SYNC failed. Can't open/stat DB after BGSAVE";
-                server.log(Level::Warning, format_args!("{text}: {error}"));
-                server.clients.close(id);
+                warning!(state, "SYNC failed. Can't open/stat DB after BGSAVE: {error}");
+                state.clients.close(id);
             }
         }
     }
 }
 
 /// Closes the replicas whose snapshot has failed.
-fn close_failed(server: &mut State, has_failed: impl Fn(&Stage) -> bool) {
-    for id in server.replication.replicas.clone() {
-        let Some(client) = server.clients.get(id) else { continue };
+fn close_failed(state: &mut State, has_failed: impl Fn(&Stage) -> bool) {
+    for id in state.replication.replicas.clone() {
+        let Some(client) = state.clients.get(id) else { continue };
         let is_closing = client.flags.contains(ClientFlags::CLOSE_NOW);
         let replica = client.replica.as_deref();
         if !is_closing && replica.is_some_and(|replica| has_failed(&replica.stage)) {
-            let text = "SYNC failed. BGSAVE child returned an error";
-            server.log(Level::Warning, format_args!("{text}"));
-            server.clients.close(id);
+            warning!(state, "SYNC failed. BGSAVE child returned an error");
+            state.clients.close(id);
         }
     }
 }
 
 /// Ends a broadcast, and closes the replicas that have not received all of it.
-pub fn end_broadcast(server: &mut State) {
-    if let Some(broadcast) = server.replication.broadcast.take() {
+pub fn end_broadcast(state: &mut State) {
+    if let Some(broadcast) = state.replication.broadcast.take() {
         broadcast.pipe.close();
-        close_failed(server, |stage| matches!(stage, Stage::ReceivesSnapshot { .. }));
+        close_failed(state, |stage| matches!(stage, Stage::ReceivesSnapshot { .. }));
     }
 }
 
 /// Ends a broadcast without receivers, or lets its writer continue as far as the slowest receiver allows.
-fn advance_broadcast(db: &mut Keyspace, server: &mut State) {
-    let offsets = replicas(server).filter_map(|(client, replica)| match replica.stage {
+fn advance_broadcast(keyspace: &mut Keyspace, state: &mut State) {
+    let offsets = replicas(state).filter_map(|(client, replica)| match replica.stage {
         Stage::ReceivesSnapshot { at } if !client.flags.contains(ClientFlags::CLOSE_NOW) => {
             Some(at)
         }
         _ => None,
     });
     let slowest = offsets.min();
-    let Some(broadcast) = &mut server.replication.broadcast else { return };
+    let Some(broadcast) = &mut state.replication.broadcast else { return };
     match slowest {
         Some(offset) => {
             broadcast.bytes.trim(Some(offset));
@@ -525,11 +505,10 @@ fn advance_broadcast(db: &mut Keyspace, server: &mut State) {
         }
         None => {
             let is_complete = broadcast.is_complete;
-            end_broadcast(server);
+            end_broadcast(state);
             if !is_complete {
-                let text = "Diskless rdb transfer, last replica dropped, killing fork child.";
-                server.log(Level::Warning, format_args!("{text}"));
-                persistence::abort(db, server, Purpose::Sync);
+                warning!(state, "Diskless rdb transfer, last replica dropped, killing fork child.");
+                persistence::abort(keyspace, state, Purpose::Sync);
             }
         }
     }
@@ -542,74 +521,79 @@ fn take_from_pipe(broadcast: &mut Broadcast) {
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
 /// Starts snapshots that are due, and sends to replicas. To be called at the end of a turn, after the log is written.
-pub fn turn(db: &mut Keyspace, server: &mut State) {
-    if server.replication.backlog.is_none() {
+pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
+    if state.replication.backlog.is_none() {
         return;
     }
-    if !server.replication.replicas.is_empty() {
-        begin_snapshot(db, server);
+    if !state.replication.replicas.is_empty() {
+        begin_snapshot(keyspace, state);
     }
-    send(server);
-    if server.replication.broadcast.is_some() {
-        advance_broadcast(db, server);
+    send(state);
+    if state.replication.broadcast.is_some() {
+        advance_broadcast(keyspace, state);
     }
-    if std::mem::take(&mut server.replication.file_lost_replica) {
-        end_useless_file(db, server);
+    if std::mem::take(&mut state.replication.file_lost_replica) {
+        end_useless_file(keyspace, state);
     }
 }
 
 /// Cancels a save that was started for replicas of which none is left, if `save` is not configured.
-fn end_useless_file(db: &mut Keyspace, server: &mut State) {
+fn end_useless_file(keyspace: &mut Keyspace, state: &mut State) {
     let awaits = |(_, replica): (&Client, &Replica)| matches!(replica.stage, Stage::AwaitsFile);
-    let is_useful = !server.config.save.is_empty() || replicas(server).any(awaits);
-    if !is_useful && let Some((Purpose::Save, ..)) = server.persistence.under_way() {
-        persistence::abort(db, server, Purpose::Save);
+    let is_useful = !state.config.save.is_empty() || replicas(state).any(awaits);
+    if !is_useful && let Some((Purpose::Save, ..)) = state.persistence.under_way() {
+        persistence::abort(keyspace, state, Purpose::Save);
     }
 }
 
 /// Asks replicas for acknowledgements if a client waits for them. To be called before the turn's effects are spread.
-pub fn ask_for_acks(server: &mut State) {
-    if server.replication.wants_acks && server.pauses.strictest().is_none() {
-        server.replication.wants_acks = false;
-        if !server.replication.is_replica() {
-            persistence::spread_effects(server);
-            server.replication.feed(GETACK);
+pub fn ask_for_acks(state: &mut State) {
+    if state.replication.wants_acks && state.pauses.strictest().is_none() {
+        state.replication.wants_acks = false;
+        if !state.replication.is_replica() {
+            persistence::spread_effects(state);
+            state.replication.feed(GETACK);
         }
     }
 }
 
 /// Sends pending bytes to all replicas, and frees those that none needs.
-pub fn send(server: &mut State) {
-    let State { persistence, replication, .. } = server;
+pub fn send(state: &mut State) {
+    let State { persistence, replication, .. } = state;
     let end = replication.compute_sendable_end(|offset| persistence.may_leave(offset));
     replication.has_more = false;
     if let Some(broadcast) = &mut replication.broadcast {
         take_from_pipe(broadcast);
     }
-    for at in 0..server.replication.replicas.len() {
-        if let Some(&id) = server.replication.replicas.get(at) {
-            send_to(server, id, end);
+    for at in 0..state.replication.replicas.len() {
+        if let Some(&id) = state.replication.replicas.get(at) {
+            send_to(state, id, end);
         }
     }
-    let following = replicas(server).filter(|(_, replica)| replica.needs_stream());
+    trim_backlog(state);
+}
+
+/// Frees bytes of the stream beyond the backlog's size that no replica lacks.
+pub fn trim_backlog(state: &mut State) {
+    let following = replicas(state).filter(|(_, replica)| replica.needs_stream());
     let needed = following.map(|(_, replica)| replica.next).min();
-    if let Some(backlog) = &mut server.replication.backlog {
+    if let Some(backlog) = &mut state.replication.backlog {
         backlog.trim(needed);
     }
 }
 
-fn send_to(server: &mut State, id: ClientId, end: u64) {
-    let State { clients, replication, .. } = server;
+fn send_to(state: &mut State, id: ClientId, end: u64) {
+    let State { clients, replication, .. } = state;
     let Some(client) = clients.get_mut(id) else { return };
     let waits = ClientFlags::WANTS_WRITE;
     if client.is_closing() {
         return;
     }
     if !client.output.is_empty() {
-        return disconnect_answered(server, id);
+        return disconnect_answered(state, id);
     }
     if client.flags & (waits | ClientFlags::CAN_WRITE) == waits {
-        limits::check_output_limit(server, id);
+        limits::check_output_limit(state, id);
         return;
     }
     client.flags.remove(ClientFlags::CAN_WRITE);
@@ -635,7 +619,7 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
                 // Accepted by TLS, but not sent to the socket.
                 (sent.is_full, sent.is_snapshot_sent) = (true, false);
             }
-            after_sending(server, id, sent);
+            after_sending(state, id, sent);
         }
         Err(error) => {
             let (is_online, name) = (replica.is_online(), name(client));
@@ -644,36 +628,34 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
             } else {
                 "Write error sending DB to replica"
             };
-            server.log(Level::Warning, format_args!("{what} {name}: {}", system_text(&error)));
-            server.clients.close(id);
+            warning!(state, "{what} {name}: {}", system_text(&error));
+            state.clients.close(id);
         }
     }
 }
 
 /// Disconnects a replica whose command was answered: real replicas send no such commands.
-fn disconnect_answered(server: &mut State, id: ClientId) {
-    let command = server.clients.get(id).and_then(|client| client.last_command);
-    let command = command.map_or("", |command| &server.commands.get(command).full_name);
-    let client = server.clients.get_mut(id);
+fn disconnect_answered(state: &mut State, id: ClientId) {
+    let command = state.clients.get(id).and_then(|client| client.last_command);
+    let command = command.map_or("", |command| &state.commands.get(command).full_name);
+    let client = state.clients.get_mut(id);
     let output = client.map(|client| std::mem::take(&mut client.output)).unwrap_or_default();
     if let Some(error) = output.whole().strip_prefix(b"-") {
         let error = String::from_utf8_lossy(error);
         let error = error.trim_end();
-        let text = "== CRITICAL == This master is sending an error to its replica";
-        server.log(
-            Level::Warning,
-            format_args!("{text}: '{error}' after processing the command '{command}'"),
+        warning!(
+            state,
+            "== CRITICAL == This master is sending an error to its replica: '{error}' after processing the command '{command}'"
         );
-        server.stats.counters.unexpected_error_replies += 1;
+        state.stats.counters.unexpected_error_replies += 1;
     }
-    let line = limits::describe_for_log(server, id);
-    let text = "Replica generated a reply to command";
-    server.log(Level::Warning, format_args!("{text} '{command}', disconnecting it: {line}"));
-    server.clients.close(id);
+    let line = limits::describe_for_log(state, id);
+    warning!(state, "Replica generated a reply to command '{command}', disconnecting it: {line}");
+    state.clients.close(id);
 }
 
-fn after_sending(server: &mut State, id: ClientId, sent: Sent) {
-    let State { clients, replication, stats, net, now, .. } = server;
+fn after_sending(state: &mut State, id: ClientId, sent: Sent) {
+    let State { clients, replication, stats, net, now, .. } = state;
     let Some(client) = clients.get_mut(id) else { return };
     client.bytes_out += sent.bytes as u64;
     stats.counters.bytes_out += sent.bytes as u64;
@@ -692,113 +674,141 @@ fn after_sending(server: &mut State, id: ClientId, sent: Sent) {
         }
     }
     if sent.is_snapshot_sent {
-        put_online(server, id);
+        put_online(state, id);
     }
-    limits::check_output_limit(server, id);
+    limits::check_output_limit(state, id);
 }
 
 /// Puts a replica online that has been sent its whole snapshot.
-fn put_online(server: &mut State, id: ClientId) {
-    let (name, now_us) = (name_of(server, id), server.now.boot_us);
-    let Some(replica) = replica_of(server, id) else { return };
+fn put_online(state: &mut State, id: ClientId) {
+    let (name, now_us) = (name_of(state, id), state.now.boot_us);
+    let Some(replica) = replica_of(state, id) else { return };
     let by_pipe = matches!(replica.stage, Stage::ReceivesSnapshot { .. });
     if replica.snapshot_only {
-        let text = "RDB transfer completed, rdb only replica";
-        server.log(Level::Notice, format_args!("{text} ({name}) should be disconnected asap"));
-        return server.clients.close(id);
+        notice!(
+            state,
+            "RDB transfer completed, rdb only replica ({name}) should be disconnected asap"
+        );
+        return state.clients.close(id);
     }
     replica.stage = Stage::Online { awaits_ack: by_pipe };
-    replica.acknowledged_us = now_us;
+    (replica.acknowledged_us, replica.heard_us) = (now_us, now_us);
     if by_pipe {
-        server.log(
-            Level::Notice,
-            format_args!(
-                "Streamed RDB transfer with replica {name} succeeded (socket). Waiting for REPLCONF ACK from slave to enable streaming"
-            ),
+        notice!(
+            state,
+            "Streamed RDB transfer with replica {name} succeeded (socket). Waiting for REPLCONF ACK from slave to enable streaming"
         );
     } else {
         // The stream follows at once.
-        server.replication.has_more = true;
+        state.replication.has_more = true;
     }
-    server.log(Level::Notice, format_args!("Synchronization with replica {name} succeeded"));
-    count_good(server);
+    notice!(state, "Synchronization with replica {name} succeeded");
+    count_good(state);
 }
 
 // ---- at the start ----------------------------------------------------------------------------------------------------
 
 /// Before a primary loads its file: begins the stream, for deletions of expired keys.
-pub fn begin_stream_at_start(server: &mut State) {
-    let size = server.config.repl_backlog_size as usize;
-    server.replication.backlog = Some(Backlog::new(size, server.replication.offset + 1));
+pub fn begin_stream_at_start(state: &mut State) {
+    let size = state.config.repl_backlog_size as usize;
+    state.replication.backlog = Some(Backlog::new(size, state.replication.offset + 1));
 }
 
 /// Adds the deletion of an expired key, skipped in the file, to the stream: replicas may still have it.
-pub fn feed_expired(server: &mut State, database: usize, key: &[u8]) {
-    let unlinks = server.config.lazyfree_lazy_expire;
+pub fn feed_expired(state: &mut State, database: usize, key: &[u8]) {
+    let unlinks = state.config.lazyfree_lazy_expire;
     let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
-    server.effects.push(database, [verb, key].into_iter());
-    server.effects.end_unit();
-    if server.effects.len() >= persistence::SPREAD_BYTES {
-        persistence::spread_early(server);
+    state.effects.push(database, [verb, key].into_iter());
+    state.effects.end_unit();
+    if state.effects.len() >= persistence::SPREAD_BYTES {
+        persistence::spread_early(state);
     }
 }
 
 /// Continues the history named in the loaded file, so that its replicas can continue too. If the file names none, drops the
 /// stream.
-pub fn continue_history_of_file(db: &mut Keyspace, server: &mut State) {
-    persistence::spread_effects(server);
-    let moment = std::mem::take(&mut server.persistence.moment);
-    let replication = &mut server.replication;
+pub fn continue_history_of_file(keyspace: &mut Keyspace, state: &mut State) {
+    persistence::spread_effects(state);
+    let moment = std::mem::take(&mut state.persistence.moment);
+    let replication = &mut state.replication;
     if let (Some(id), Some(offset), Some(backlog)) =
         (moment.id, moment.offset, &mut replication.backlog)
     {
         replication.ancestor = Some(Ancestor { id, end: offset + 1 });
         replication.offset += offset;
         backlog.rebase(offset);
-        replication.without_replicas_since_us = server.now.boot_us;
+        replication.without_replicas_since_us = state.now.boot_us;
     } else {
         replication.backlog = None;
         replication.offset = 0;
     }
-    persistence::note_listeners(db, server);
+    persistence::note_listeners(keyspace, state);
 }
 
 // ---- periodic work ---------------------------------------------------------------------------------------------------
 
 /// Done each second: pings, timeouts, and an unused backlog.
-pub fn periodic(db: &mut Keyspace, server: &mut State) {
-    let now_us = server.now.boot_us;
-    if now_us < server.replication.next_second_us {
+pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
+    if !ping_each_second(state, state.now.boot_us) {
         return;
     }
-    server.replication.next_second_us = now_us + 1_000_000;
-    ping(server);
-    for id in server.replication.replicas.clone() {
-        send_newline(server, id);
-        close_if_silent(server, id);
+    for id in state.replication.replicas.clone() {
+        close_if_silent(state, id);
     }
-    free_backlog(db, server);
-    remove_file(server);
-    count_good(server);
-    restart::look(server);
+    free_backlog(keyspace, state);
+    remove_file(state);
+    count_good(state);
+    restart::look(state);
 }
 
-fn ping(server: &mut State) {
-    let period = u64::from(server.config.repl_ping_replica_period.max(1));
-    let is_due = server.replication.seconds.is_multiple_of(period);
-    server.replication.seconds += 1;
+/// In nested turns, while a script or a loading keeps the server busy: pings replicas, which would take it for dead.
+pub fn keep_alive(state: &mut State) {
+    ping_each_second(state, state.time_us());
+}
+
+/// Tells all replicas that this server is alive, if a second has passed. False: none has.
+fn ping_each_second(state: &mut State, now_us: i64) -> bool {
+    if now_us < state.replication.next_second_us {
+        return false;
+    }
+    state.replication.next_second_us = now_us + 1_000_000;
+    ping(state);
+    for id in state.replication.replicas.clone() {
+        send_newline(state, id);
+    }
+    true
+}
+
+/// To be called when a script has kept the server busy: time in which this server did not listen is nobody's silence.
+pub fn excuse_silence(state: &mut State) {
+    let now_us = state.now.boot_us;
+    for id in state.replication.replicas.clone() {
+        if let Some(replica) = replica_of(state, id) {
+            (replica.heard_us, replica.sent_us) = (now_us, now_us);
+        }
+    }
+    if let Some(following) = state.replication.following.as_deref_mut() {
+        following.heard_us = now_us;
+    }
+}
+
+fn ping(state: &mut State) {
+    let period = u64::from(state.config.repl_ping_replica_period.max(1));
+    let is_due = state.replication.seconds.is_multiple_of(period);
+    state.replication.seconds += 1;
     // A failover waits for a replica to reach the end of the stream: a ping would move it.
-    let is_failing_over = server.replication.failover.is_some();
-    let has_replicas = !server.replication.replicas.is_empty();
-    if is_due && has_replicas && !is_failing_over && !server.replication.is_replica() {
-        persistence::spread_effects(server);
-        server.replication.feed(PING);
+    let is_failing_over = state.replication.failover.is_some();
+    let has_replicas = !state.replication.replicas.is_empty();
+    if is_due && has_replicas && !is_failing_over && !state.replication.is_replica() {
+        // What a running script has done so far is the only unit that is not spread: it comes behind the ping.
+        persistence::spread_effects(state);
+        state.replication.feed(PING);
     }
 }
 
 /// Sends a newline to a replica that waits for a snapshot, against its timeout.
-fn send_newline(server: &mut State, id: ClientId) {
-    let Some(replica) = replica_of(server, id) else { return };
+fn send_newline(state: &mut State, id: ClientId) {
+    let Some(replica) = replica_of(state, id) else { return };
     // Not if the previous one is still unsent.
     if matches!(replica.stage, Stage::AwaitsSnapshot | Stage::AwaitsFile)
         && replica.preamble.is_empty()
@@ -807,33 +817,34 @@ fn send_newline(server: &mut State, id: ClientId) {
     }
 }
 
-fn close_if_silent(server: &mut State, id: ClientId) {
-    let timeout_us = i64::from(server.config.repl_timeout) * 1_000_000;
-    let now_us = server.now.boot_us;
-    let Some(replica) = replica_of(server, id) else { return };
+fn close_if_silent(state: &mut State, id: ClientId) {
+    let timeout_us = i64::from(state.config.repl_timeout) * 1_000_000;
+    let now_us = state.now.boot_us;
+    let Some(client) = state.clients.get(id) else { return };
+    let Some(replica) = client.replica.as_deref() else { return };
     let (since_us, what) = match replica.stage {
-        Stage::Online { .. } if !replica.uses_sync => (replica.acknowledged_us, "streaming sync"),
+        // A replica that loads its snapshot sends newlines only.
+        Stage::Online { .. } if !replica.uses_sync => {
+            (replica.heard_us.max(client.active_us), "streaming sync")
+        }
         Stage::ReceivesSnapshot { .. } => (replica.sent_us, "full sync"),
         _ => return,
     };
     // A replica that has read everything waits for the snapshot to be written: it is not stuck.
-    let is_stuck = server.clients.get(id).is_some_and(|client| {
-        what == "streaming sync" || client.flags.contains(ClientFlags::WANTS_WRITE)
-    });
+    let is_stuck = what == "streaming sync" || client.flags.contains(ClientFlags::WANTS_WRITE);
     if is_stuck && now_us - since_us > timeout_us {
-        let name = name_of(server, id);
-        let text = "Disconnecting timedout replica";
-        server.log(Level::Warning, format_args!("{text} ({what}): {name}"));
-        server.clients.close(id);
+        let name = name_of(state, id);
+        warning!(state, "Disconnecting timedout replica ({what}): {name}");
+        state.clients.close(id);
     }
 }
 
 /// Frees the backlog of a primary without replicas for `repl-backlog-ttl`. The history ends, as its offset no longer
 /// counts changes.
-fn free_backlog(db: &mut Keyspace, server: &mut State) {
-    let ttl = server.config.repl_backlog_ttl;
-    let replication = &mut server.replication;
-    let idle_us = server.now.boot_us - replication.without_replicas_since_us;
+fn free_backlog(keyspace: &mut Keyspace, state: &mut State) {
+    let ttl = state.config.repl_backlog_ttl;
+    let replication = &mut state.replication;
+    let idle_us = state.now.boot_us - replication.without_replicas_since_us;
     if ttl == 0
         || replication.backlog.is_none()
         || replication.is_replica()
@@ -842,50 +853,58 @@ fn free_backlog(db: &mut Keyspace, server: &mut State) {
     {
         return;
     }
-    persistence::spread_effects(server);
-    restart::note_end_of_history(server);
-    server.replication.begin_history();
-    server.replication.backlog = None;
-    server.replication.logged.clear();
-    persistence::note_listeners(db, server);
-    let text = "Replication backlog freed after";
-    server.log(Level::Notice, format_args!("{text} {ttl} seconds without connected replicas."));
+    persistence::spread_effects(state);
+    restart::note_end_of_history(state);
+    state.replication.begin_history();
+    state.replication.backlog = None;
+    state.replication.logged.clear();
+    persistence::note_listeners(keyspace, state);
+    notice!(state, "Replication backlog freed after {ttl} seconds without connected replicas.");
 }
 
 /// `rdb-del-sync-files`: removes a file that was saved for replicas, if persistence is off.
-fn remove_file(server: &mut State) {
-    if !server.config.rdb_del_sync_files {
-        server.replication.is_file_for_replicas = false;
+fn remove_file(state: &mut State) {
+    if !state.config.rdb_del_sync_files {
+        state.replication.file_for_replicas = None;
     }
-    let persists = !server.config.save.is_empty() || server.persistence.is_aof_on();
-    let is_needed = replicas(server).any(|(_, replica)| replica.is_syncing());
-    if !server.replication.is_file_for_replicas || persists || is_needed {
+    let persists = !state.config.save.is_empty() || state.persistence.is_aof_on();
+    let is_needed = replicas(state).any(|(_, replica)| replica.is_syncing());
+    if persists || is_needed {
         return;
     }
-    let path = server.rdb_path();
-    if server.persistence.disk().size(&path).is_ok() {
-        server.replication.is_file_for_replicas = false;
-        let text = "Removing the RDB file used to feed replicas in a persistence-less instance";
-        server.log(Level::Notice, format_args!("{text}"));
-        if let Err(error) = server.persistence.disk().remove(&path)
+    let disk = state.persistence.disk();
+    let is_there = |path: &mut PathBuf| disk.size(path).is_ok();
+    if let Some(path) = state.replication.file_for_replicas.take_if(is_there) {
+        notice!(
+            state,
+            "Removing the RDB file used to feed replicas in a persistence-less instance"
+        );
+        if let Err(error) = state.persistence.disk().remove(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
-            server.log(Level::Warning, format_args!("{}: {error}", path.display()));
+            warning!(state, "{}: {error}", path.display());
         }
     }
 }
 
 /// Bytes of the stream kept beyond the backlog's size for slow replicas. Eviction ignores them: evicting keys would add to them.
-pub fn bytes_behind(server: &State) -> usize {
-    let backlog = server.replication.backlog.as_ref();
+pub fn bytes_behind(state: &State) -> usize {
+    let backlog = state.replication.backlog.as_ref();
     let kept = backlog.map_or(0, Backlog::memory);
-    kept.saturating_sub(server.config.repl_backlog_size as usize)
+    kept.saturating_sub(state.config.repl_backlog_size as usize)
+}
+
+/// Bytes of snapshots on their way to replicas: from the thread that writes one, or read of a file.
+pub fn bytes_of_snapshots(state: &State) -> usize {
+    let broadcast = state.replication.broadcast.as_ref();
+    broadcast.map_or(0, |broadcast| broadcast.pipe.memory() + broadcast.bytes.memory())
+        + replicas(state).map(|(_, replica)| replica.file_bytes()).sum::<usize>()
 }
 
 /// Applies `repl-backlog-size`.
-pub fn resize_backlog(server: &mut State) {
-    let size = server.config.repl_backlog_size as usize;
-    if let Some(backlog) = &mut server.replication.backlog {
+pub fn resize_backlog(state: &mut State) {
+    let size = state.config.repl_backlog_size as usize;
+    if let Some(backlog) = &mut state.replication.backlog {
         backlog.resize(size);
     }
 }

@@ -16,7 +16,7 @@ use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::replication::Restart;
-use crate::sys::log::Level;
+use crate::sys::log::warning;
 
 /// A refused replica asks again each second: after this time without a request it has another primary, or is gone.
 /// Unit: microseconds.
@@ -47,40 +47,38 @@ const EMPTY: CommandError = CommandError::Text(
 );
 
 /// Called when loading has ended, for a primary or a replica.
-pub fn begin(db: &Keyspace, server: &mut State) {
-    if server.replication.is_replica() {
+pub fn begin(keyspace: &Keyspace, state: &mut State) {
+    if state.replication.is_replica() {
         return;
     }
-    let waits = server.config.primary_restart_read_only > 0;
-    server.replication.restart =
-        Restart { data_end: data_end(db, server), is_read_only: waits, ..Restart::default() };
+    let waits = state.config.primary_restart_read_only > 0;
+    state.replication.restart =
+        Restart { data_end: data_end(keyspace, state), is_read_only: waits, ..Restart::default() };
     if waits {
-        let seconds = server.config.primary_restart_read_only;
-        server.log(
-            Level::Warning,
-            format_args!(
-                "Started as a primary: writes are refused until replicas have been connected for {seconds} seconds, or \
+        let seconds = state.config.primary_restart_read_only;
+        warning!(
+            state,
+            "Started as a primary: writes are refused until replicas have been connected for {seconds} seconds, or \
                  REPLICAOF NO ONE."
-            ),
         );
     }
-    server.note_gate();
+    state.note_gate();
 }
 
 /// The offset of the data that was loaded. A file that does not tell it counts as none: whoever has followed has more.
-fn data_end(db: &Keyspace, server: &State) -> Option<u64> {
-    let is_logged = server.config.appendonly && !is_empty(db);
-    let ancestor = server.replication.ancestor.as_ref();
+fn data_end(keyspace: &Keyspace, state: &State) -> Option<u64> {
+    let is_logged = state.config.appendonly && !is_empty(keyspace);
+    let ancestor = state.replication.ancestor.as_ref();
     (!is_logged).then(|| ancestor.map_or(0, |ancestor| ancestor.end - 1))
 }
 
-fn is_empty(db: &Keyspace) -> bool {
-    (0..db.databases()).all(|database| db.table_of(database).is_empty())
+fn is_empty(keyspace: &Keyspace) -> bool {
+    (0..keyspace.databases()).all(|database| keyspace.table_of(database).is_empty())
 }
 
 /// The history of this primary ends, and another one begins: replicas that come back with it lack data, and have none of others.
-pub fn note_end_of_history(server: &mut State) {
-    let replication = &mut server.replication;
+pub fn note_end_of_history(state: &mut State) {
+    let replication = &mut state.replication;
     if replication.restart.data_end.is_some() {
         replication.restart.ended.truncate(ENDED_MAX - 1);
         replication.restart.ended.insert(0, replication.id.clone());
@@ -88,19 +86,21 @@ pub fn note_end_of_history(server: &mut State) {
 }
 
 /// An operator has confirmed that this server is the primary.
-pub fn confirm(server: &mut State) {
-    let restart = std::mem::take(&mut server.replication.restart);
+pub fn confirm(state: &mut State) {
+    let restart = std::mem::take(&mut state.replication.restart);
     if restart.is_read_only || restart.held_off_us.is_some() {
-        let text = "REPLICAOF NO ONE has confirmed that this is the primary: it takes writes, and gives replicas its data.";
-        server.log(Level::Warning, format_args!("{text}"));
+        warning!(
+            state,
+            "REPLICAOF NO ONE has confirmed that this is the primary: it takes writes, and gives replicas its data."
+        );
     }
-    server.note_gate();
+    state.note_gate();
 }
 
 /// The error for clients' writes, if they are refused.
 #[inline]
-pub fn refusal(server: &State) -> Option<CommandError> {
-    let restart = &server.replication.restart;
+pub fn refusal(state: &State) -> Option<CommandError> {
+    let restart = &state.replication.restart;
     match (restart.held_off_us, restart.is_read_only) {
         (Some(_), _) => Some(EMPTY),
         (None, true) => Some(RESTARTED),
@@ -109,69 +109,66 @@ pub fn refusal(server: &State) -> Option<CommandError> {
 }
 
 /// The reply to a sentinel's PING, if the sentinel is to consider this server down.
-pub fn unhealthy(server: &State, client: Option<ClientId>) -> Option<CommandError> {
-    let asked_us = server.replication.restart.held_off_us?;
-    let client = server.clients.get(client?)?;
+pub fn unhealthy(state: &State, client: Option<ClientId>) -> Option<CommandError> {
+    let asked_us = state.replication.restart.held_off_us?;
+    let client = state.clients.get(client?)?;
     let is_sentinel = client.name.starts_with(b"sentinel-");
-    (is_sentinel && server.now.boot_us - asked_us < ASKS_AGAIN_US).then_some(UNHEALTHY)
+    (is_sentinel && state.now.boot_us - asked_us < ASKS_AGAIN_US).then_some(UNHEALTHY)
 }
 
 /// Whether to refuse a replica that would need a snapshot, as that would delete its data. `from`: the first offset of
 /// its history that it lacks. Offsets continue when a replica is promoted, so they can be compared though histories differ.
 pub fn holds_off(
-    db: &Keyspace,
-    server: &mut State,
+    keyspace: &Keyspace,
+    state: &mut State,
     id: ClientId,
     history: &[u8],
     from: u64,
 ) -> bool {
-    let mut ours = std::iter::once(&server.replication.id).chain(&server.replication.restart.ended);
+    let mut ours = std::iter::once(&state.replication.id).chain(&state.replication.restart.ended);
     let is_ours = ours.any(|id| history.eq_ignore_ascii_case(id.as_bytes()));
-    let data_end = server.replication.restart.data_end.filter(|&end| from > end + 1);
+    let data_end = state.replication.restart.data_end.filter(|&end| from > end + 1);
     let Some(data_end) = data_end.filter(|_| !history.starts_with(b"?") && !is_ours) else {
         return false;
     };
-    let protects = server.config.repl_protect_empty_primary;
-    let now_us = server.now.boot_us;
+    let protects = state.config.repl_protect_empty_primary;
+    let now_us = state.now.boot_us;
     // Replicas ask each second: a write before that does not make this server's data the better one.
-    let is_young = now_us - server.process.identity.started_us < FIRST_US;
-    let goes_on = is_young || server.replication.restart.held_off_us.is_some() || is_empty(db);
-    if !protects || server.replication.is_replica() || !goes_on {
+    let is_young = now_us - state.process.identity.started_us < FIRST_US;
+    let goes_on = is_young || state.replication.restart.held_off_us.is_some() || is_empty(keyspace);
+    if !protects || state.replication.is_replica() || !goes_on {
         return false;
     }
-    let restart = &mut server.replication.restart;
+    let restart = &mut state.replication.restart;
     restart.held_off_us = Some(now_us);
     if restart.logged_us.is_none_or(|logged_us| now_us - logged_us >= TELLS_AGAIN_US) {
         restart.logged_us = Some(now_us);
-        let name = server.clients.get(id).map(replicas::name).unwrap_or_default();
+        let name = state.clients.get(id).map(replicas::name).unwrap_or_default();
         let (history, offset) = (String::from_utf8_lossy(history), from - 1);
         let has = match data_end {
             0 => format!("without data, and replica {name} has some"),
             _ => format!("with the data of offset {data_end}, and replica {name} has more"),
         };
-        server.log(
-            Level::Warning,
-            format_args!(
-                "This primary has started {has} (history {history}, offset {offset}): it is not sent a snapshot, which would \
+        warning!(
+            state,
+            "This primary has started {has} (history {history}, offset {offset}): it is not sent a snapshot, which would \
                  delete it, and writes are refused. Make a replica the primary and this server its replica, as sentinels do, or \
                  say REPLICAOF NO ONE here to have it deleted."
-            ),
         );
     }
-    server.note_gate();
+    state.note_gate();
     true
 }
 
 /// Checks whether the uncertainty is over. To be called some times a second, and after CONFIG SET.
-pub fn look(server: &mut State) {
-    if !server.replication.restart.is_read_only && server.replication.restart.held_off_us.is_none()
-    {
+pub fn look(state: &mut State) {
+    if !state.replication.restart.is_read_only && state.replication.restart.held_off_us.is_none() {
         return;
     }
-    look_for_replicas(server);
-    let protects = server.config.repl_protect_empty_primary;
-    let now_us = server.now.boot_us;
-    let restart = &mut server.replication.restart;
+    look_for_replicas(state);
+    let protects = state.config.repl_protect_empty_primary;
+    let now_us = state.now.boot_us;
+    let restart = &mut state.replication.restart;
     if restart.held_off_us.is_some_and(|asked_us| !protects || now_us - asked_us >= DEMOTED_US) {
         restart.held_off_us = None;
         let text = match protects {
@@ -180,18 +177,18 @@ pub fn look(server: &mut State) {
                 "repl-protect-empty-primary is off: replicas get what is here, and writes are accepted again."
             }
         };
-        server.log(Level::Warning, format_args!("{text}"));
+        warning!(state, "{text}");
     }
-    server.note_gate();
+    state.note_gate();
 }
 
 /// Whether replicas have been connected for long enough.
-fn look_for_replicas(server: &mut State) {
-    let seconds = server.config.primary_restart_read_only;
-    let wanted = server.config.min_replicas_to_write.max(1);
-    let are_there = server.replication.good_replicas >= wanted;
-    let now_us = server.now.boot_us;
-    let restart = &mut server.replication.restart;
+fn look_for_replicas(state: &mut State) {
+    let seconds = state.config.primary_restart_read_only;
+    let wanted = state.config.min_replicas_to_write.max(1);
+    let are_there = state.replication.good_replicas >= wanted;
+    let now_us = state.now.boot_us;
+    let restart = &mut state.replication.restart;
     if !restart.is_read_only {
         return;
     }
@@ -203,15 +200,14 @@ fn look_for_replicas(server: &mut State) {
     let is_over = since_us.is_some_and(|us| now_us - us >= i64::from(seconds) * 1_000_000);
     if seconds == 0 || is_over {
         restart.is_read_only = false;
-        let text = "The primary's part is certain: writes are accepted.";
-        server.log(Level::Warning, format_args!("{text}"));
+        warning!(state, "The primary's part is certain: writes are accepted.");
     }
 }
 
 /// Seconds for which replicas still must stay connected until writes are accepted; None: writes are accepted.
-pub fn seconds_left(server: &State) -> Option<i64> {
-    let restart = &server.replication.restart;
-    let seconds = i64::from(server.config.primary_restart_read_only);
-    let been_us = restart.replicas_since_us.map_or(0, |us| server.now.boot_us - us);
+pub fn seconds_left(state: &State) -> Option<i64> {
+    let restart = &state.replication.restart;
+    let seconds = i64::from(state.config.primary_restart_read_only);
+    let been_us = restart.replicas_since_us.map_or(0, |us| state.now.boot_us - us);
     restart.is_read_only.then(|| (seconds - been_us / 1_000_000).max(0))
 }

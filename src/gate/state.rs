@@ -17,7 +17,7 @@ use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::gate::effect::Effects;
-use crate::gate::following::PrimaryLink;
+use crate::gate::following::{PrimaryLink, Socket};
 use crate::gate::persistence::Persistence;
 use crate::gate::restart;
 use crate::gate::table::{Command, CommandTable, Opening};
@@ -66,6 +66,7 @@ pub struct State {
     pub replication: Replication,
     /// The connection to the primary, while there is one.
     pub link: Option<Box<PrimaryLink>>,
+    pub link_socket: Option<Box<Socket>>,
     pub net: Network,
     monitors: Vec<ClientId>,
     pub blocking: Blocking,
@@ -121,6 +122,7 @@ impl State {
             stats: Statistics::new(commands.commands.len()),
             replication: Replication::default(),
             link: None,
+            link_socket: None,
             net: Network::new(poll),
             monitors: Vec::new(),
             blocking: Blocking::default(),
@@ -140,7 +142,9 @@ impl State {
     /// Takes the script engine out, to run a script or change the compiled ones. None while a script runs.
     pub fn take_engine(&mut self) -> Option<Box<Engine>> {
         let deprecated = self.config.lua_enable_deprecated_api;
-        self.scripts.take_engine(&self.config.redis_version, deprecated)
+        let config = &self.config;
+        let is_valkey = config.compatible_with.is_valkey();
+        self.scripts.take_engine(&config.redis_version, is_valkey, deprecated)
     }
 
     /// The encoder of DUMP and MIGRATE, kept because its compression table is large.
@@ -153,9 +157,17 @@ impl State {
 
     /// Writes a line to the log.
     pub fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
-        // For commands time stands still, possibly for minutes, while a script keeps the server busy.
-        let now = if self.scripts.is_busy() { self.clock.now() } else { self.now };
-        self.logger.write(now, level, message);
+        self.logger.write(self.real_now(), level, message);
+    }
+
+    /// The time, also while a script keeps the server busy: for commands time stands still then, possibly for minutes.
+    fn real_now(&self) -> Now {
+        if self.scripts.is_busy() { self.clock.now() } else { self.now }
+    }
+
+    /// The time that connections to primary and replicas count by: boot-time clock, microseconds.
+    pub fn time_us(&self) -> i64 {
+        self.real_now().boot_us
     }
 
     /// Whether clients may not write, this server being a replica.

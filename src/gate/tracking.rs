@@ -34,12 +34,12 @@ const SHARED_MIN: usize = 4 * 1024;
 const FORGET_KEYS: usize = 1000;
 
 /// Stops a client's tracking, if it tracks.
-pub fn stop(db: &mut Keyspace, server: &mut State, id: ClientId) {
-    let Some(client) = server.clients.get_mut(id) else { return };
+pub fn stop(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
+    let Some(client) = state.clients.get_mut(id) else { return };
     client.flags.remove(ClientFlags::CACHING);
     if let Some(tracking) = client.tracking.take() {
         let prefixes = tracking.prefixes().into_iter().flatten();
-        db.tracking.leave(id, prefixes.map(|prefix| &**prefix));
+        keyspace.tracking.leave(id, prefixes.map(|prefix| &**prefix));
     }
 }
 
@@ -49,8 +49,8 @@ pub fn stop(db: &mut Keyspace, server: &mut State, id: ClientId) {
 /// come before its reply.
 #[cold]
 pub fn before_command(gate: &mut Gate<'_>) {
-    send_changes(gate.db, gate.server, None);
-    publish::take_pushed(gate.server, gate.caller, gate.reply.output());
+    send_changes(gate.keyspace, gate.state, None);
+    publish::take_pushed(gate.state, gate.caller, gate.reply.output());
 }
 
 /// Sends messages about a command's changes, and notes the keys it has read. Called while any client tracks.
@@ -62,23 +62,29 @@ pub fn after_command(
     origin: Origin,
 ) {
     let client = gate.caller.client();
-    send_changes(gate.db, gate.server, client);
+    send_changes(gate.keyspace, gate.state, client);
     // A command that blocked was noted before it began to wait.
     if command.is(Flags::READONLY)
         && !matches!(origin, Origin::Woken(_))
         && let Some(id) = client
     {
-        remember(gate.db, gate.server, id, command, request.args);
+        remember(gate.keyspace, gate.state, id, command, request.args);
     }
     // A push cannot come inside another reply: it follows at the end.
     if origin == Origin::Client {
-        publish::take_pushed(gate.server, gate.caller, gate.reply.output());
+        publish::take_pushed(gate.state, gate.caller, gate.reply.output());
     }
 }
 
 /// Notes the keys that a client's command has read, if the client tracks them.
-fn remember(db: &mut Keyspace, server: &State, id: ClientId, command: &Command, args: Args<'_>) {
-    let Some(client) = server.clients.get(id) else { return };
+fn remember(
+    keyspace: &mut Keyspace,
+    state: &State,
+    id: ClientId,
+    command: &Command,
+    args: Args<'_>,
+) {
+    let Some(client) = state.clients.get(id) else { return };
     let caching = client.flags.contains(ClientFlags::CACHING);
     let tracks = match client.tracking.as_deref().map(|tracking| &tracking.mode) {
         None | Some(Mode::Prefixes(_)) => false,
@@ -91,18 +97,18 @@ fn remember(db: &mut Keyspace, server: &State, id: ClientId, command: &Command, 
         return;
     }
     for key in keys_of(command.spec, args) {
-        db.tracking.remember(id, args.get(key.index));
+        keyspace.tracking.remember(id, args.get(key.index));
     }
 }
 
 /// Ends CLIENT CACHING, which holds for one command or transaction, after that. CLIENT's subcommands do not count.
-pub fn end_caching(server: &mut State, caller: Caller, request: &Request<'_>) {
+pub fn end_caching(state: &mut State, caller: Caller, request: &Request<'_>) {
     let keeps = request.command.is_some_and(|command| {
         command.is(Flags::KEEPS_CACHING)
             && request.args.len() > 1
-            && server.commands.find_subcommand(command, request.args.get(1)).is_some()
+            && state.commands.find_subcommand(command, request.args.get(1)).is_some()
     });
-    if let Some(client) = caller.client().and_then(|id| server.clients.get_mut(id))
+    if let Some(client) = caller.client().and_then(|id| state.clients.get_mut(id))
         && !client.flags.contains(ClientFlags::IN_TRANSACTION)
         && !keeps
     {
@@ -112,20 +118,20 @@ pub fn end_caching(server: &mut State, caller: Caller, request: &Request<'_>) {
 
 /// At the end of a turn: forgets keys beyond the limit, and sends messages about changes outside of commands and to
 /// clients that track prefixes.
-pub fn end_turn(db: &mut Keyspace, server: &mut State) {
-    if db.tracking.has_changes() {
-        send_changes(db, server, None);
+pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
+    if keyspace.tracking.has_changes() {
+        send_changes(keyspace, state, None);
     }
-    let keys_max = server.config.tracking_table_max_keys;
+    let keys_max = state.config.tracking_table_max_keys;
     for _ in 0..FORGET_KEYS {
-        if !db.tracking.is_over(keys_max) {
+        if !keyspace.tracking.is_over(keys_max) {
             break;
         }
-        let Some((key, readers)) = db.tracking.forget_random() else { break };
-        readers.iter().for_each(|&reader| send_to_reader(server, reader, &key));
+        let Some((key, readers)) = keyspace.tracking.forget_random() else { break };
+        readers.iter().for_each(|&reader| send_to_reader(state, reader, &key));
     }
-    if db.tracking.has_broadcasts() {
-        broadcast(db, server);
+    if keyspace.tracking.has_broadcasts() {
+        broadcast(keyspace, state);
     }
 }
 
@@ -133,37 +139,37 @@ pub fn end_turn(db: &mut Keyspace, server: &mut State) {
 
 /// Handles pending changes: sends to readers, and collects keys for clients that track prefixes. `by`: the client
 /// whose command made them.
-fn send_changes(db: &mut Keyspace, server: &mut State, by: Option<ClientId>) {
-    for change in db.tracking.take_changes() {
+fn send_changes(keyspace: &mut Keyspace, state: &mut State, by: Option<ClientId>) {
+    for change in keyspace.tracking.take_changes() {
         match change {
             Change::Key { key, readers, by_client } => {
-                db.tracking.collect(&key, by.filter(|_| by_client));
+                keyspace.tracking.collect(&key, by.filter(|_| by_client));
                 for reader in readers {
-                    let tracking = server.clients.get(reader).and_then(|it| it.tracking.as_deref());
+                    let tracking = state.clients.get(reader).and_then(|it| it.tracking.as_deref());
                     let is_own = by == Some(reader);
                     if tracking.is_some_and(|tracking| !(is_own && tracking.no_loop)) {
-                        send_to_reader(server, reader, &key);
+                        send_to_reader(state, reader, &key);
                     }
                 }
             }
             Change::All => {
-                let ids: Vec<ClientId> = server
+                let ids: Vec<ClientId> = state
                     .clients
                     .iter()
                     .filter(|client| client.tracking.is_some())
                     .map(|client| client.id)
                     .collect();
-                ids.into_iter().for_each(|id| send(server, id, |reply| reply.null()));
+                ids.into_iter().for_each(|id| send(state, id, |reply| reply.null()));
             }
         }
     }
 }
 
 /// Sends a message to a client that has read a key, if it still exists and tracks.
-fn send_to_reader(server: &mut State, id: ClientId, key: &[u8]) {
-    let tracking = server.clients.get(id).and_then(|client| client.tracking.as_deref());
+fn send_to_reader(state: &mut State, id: ClientId, key: &[u8]) {
+    let tracking = state.clients.get(id).and_then(|client| client.tracking.as_deref());
     if tracking.is_some_and(|tracking| tracking.prefixes().is_none()) {
-        send(server, id, |reply| {
+        send(state, id, |reply| {
             reply.array(1);
             reply.bulk(key);
         });
@@ -171,22 +177,22 @@ fn send_to_reader(server: &mut State, id: ClientId, key: &[u8]) {
 }
 
 /// Sends the collected keys to the clients that track their prefixes: a message for each prefix.
-fn broadcast(db: &mut Keyspace, server: &mut State) {
-    for told in db.tracking.take_broadcasts() {
+fn broadcast(keyspace: &mut Keyspace, state: &mut State) {
+    for told in keyspace.tracking.take_broadcasts() {
         // The same for all clients but those with NOLOOP.
         let mut all = None;
         for &id in &told.clients {
-            let tracking = server.clients.get(id).and_then(|client| client.tracking.as_deref());
+            let tracking = state.clients.get(id).and_then(|client| client.tracking.as_deref());
             let no_loop = tracking.is_some_and(|tracking| tracking.no_loop);
             if no_loop && told.keys.values().any(|by| *by == Some(id)) {
                 let others = told.keys.iter().filter(|(_, by)| **by != Some(id));
                 let keys: Vec<&[u8]> = others.map(|(key, _)| &**key).collect();
                 if !keys.is_empty() {
-                    send_keys(server, id, &encode(keys.into_iter()));
+                    send_keys(state, id, &encode(keys.into_iter()));
                 }
             } else {
                 let all = all.get_or_insert_with(|| encode(told.keys.keys().map(|key| &**key)));
-                send_keys(server, id, all);
+                send_keys(state, id, all);
             }
         }
     }
@@ -201,37 +207,37 @@ fn encode<'a>(keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Bytes {
     output.to_vec().into()
 }
 
-fn send_keys(server: &mut State, id: ClientId, keys: &Bytes) {
-    send(server, id, |reply| match keys.len() {
+fn send_keys(state: &mut State, id: ClientId, keys: &Bytes) {
+    send(state, id, |reply| match keys.len() {
         0..SHARED_MIN => reply.raw(keys),
         _ => reply.output().push_shared(keys.clone()),
     });
 }
 
 /// The client with this number, unless it is being closed.
-pub fn receiver(server: &State, number: u64) -> Option<&Client> {
-    let client = server.clients.by_number(number)?;
+pub fn receiver(state: &State, number: u64) -> Option<&Client> {
+    let client = state.clients.by_number(number)?;
     (!client.flags.contains(ClientFlags::CLOSE_NOW)).then_some(client)
 }
 
 /// Sends a message to a client or the one it redirects to; `body` writes the keys.
-fn send(server: &mut State, id: ClientId, body: impl FnOnce(&mut ReplyWriter<'_>)) {
-    let tracking = server.clients.get(id).and_then(|client| client.tracking.as_deref());
+fn send(state: &mut State, id: ClientId, body: impl FnOnce(&mut ReplyWriter<'_>)) {
+    let tracking = state.clients.get(id).and_then(|client| client.tracking.as_deref());
     let redirect = tracking.and_then(|tracking| tracking.redirect);
     let target = match redirect {
         None => id,
-        Some(number) => match receiver(server, number) {
+        Some(number) => match receiver(state, number) {
             Some(client) => client.id,
-            None => return send_redirection_broken(server, id, number),
+            None => return send_redirection_broken(state, id, number),
         },
     };
-    let Some(client) = server.clients.get(target) else { return };
+    let Some(client) = state.clients.get(target) else { return };
     let is_channel = client.protocol == Protocol::Resp2;
     let is_subscribed = client.flags.contains(ClientFlags::SUBSCRIBED);
     if client.is_closing() || is_channel && !(redirect.is_some() && is_subscribed) {
         return;
     }
-    let Some(client) = server.clients.get_to_push(target) else { return };
+    let Some(client) = state.clients.get_to_push(target) else { return };
     let mut writer = ReplyWriter::new(&mut client.output, client.protocol);
     if is_channel {
         writer.push(3);
@@ -242,29 +248,29 @@ fn send(server: &mut State, id: ClientId, body: impl FnOnce(&mut ReplyWriter<'_>
         writer.bulk(b"invalidate");
     }
     body(&mut writer);
-    check_length(server, target);
+    check_length(state, target);
 }
 
 /// Tells a client that its redirection target is gone: once for each unsent message.
-fn send_redirection_broken(server: &mut State, id: ClientId, number: u64) {
-    let Some(client) = server.clients.get_mut(id) else { return };
+fn send_redirection_broken(state: &mut State, id: ClientId, number: u64) {
+    let Some(client) = state.clients.get_mut(id) else { return };
     if let Some(tracking) = &mut client.tracking {
         tracking.is_broken = true;
     }
     if client.protocol == Protocol::Resp2 || client.is_closing() {
         return;
     }
-    let Some(client) = server.clients.get_to_push(id) else { return };
+    let Some(client) = state.clients.get_to_push(id) else { return };
     let mut writer = ReplyWriter::new(&mut client.output, client.protocol);
     writer.push(2);
     writer.bulk(b"tracking-redir-broken");
     writer.integer(number as i64);
-    check_length(server, id);
+    check_length(state, id);
 }
 
-fn check_length(server: &mut State, id: ClientId) {
-    let client = server.clients.get(id);
+fn check_length(state: &mut State, id: ClientId) {
+    let client = state.clients.get(id);
     if client.is_some_and(|client| client.output.len() > OUTPUT_UNCOUNTED_MAX) {
-        limits::check_output_limit(server, id);
+        limits::check_output_limit(state, id);
     }
 }

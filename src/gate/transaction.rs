@@ -13,13 +13,13 @@ use crate::keyspace::Keyspace;
 
 /// Queues a command of a client in a transaction.
 pub fn queue(
-    server: &mut State,
+    state: &mut State,
     caller: Caller,
     command: &'static Command,
     request: &Request<'_>,
 ) -> Result<(), CommandError> {
-    let flags = admit::flags_of(server, command, request.args);
-    let Some(client) = caller.client().and_then(|id| server.clients.get_mut(id)) else {
+    let flags = admit::flags_of(state, command, request.args);
+    let Some(client) = caller.client().and_then(|id| state.clients.get_mut(id)) else {
         return Ok(());
     };
     let Some(transaction) = &mut client.transaction else { return Ok(()) };
@@ -30,15 +30,15 @@ pub fn queue(
     }
     client.last_command = Some(command.id);
     if command.spec.databases == DatabaseUse::Selects && request.args.len() > 1 {
-        let selected = number_of(request.args, 1, server.config.databases as usize);
+        let selected = number_of(request.args, 1, state.config.databases as usize);
         transaction.database = selected.or(transaction.database);
     }
     Ok(())
 }
 
 /// Marks the client's transaction as failed if it has one, because a command was refused.
-pub(crate) fn fail(server: &mut State, caller: Caller) {
-    if let Some(client) = caller.client().and_then(|id| server.clients.get_mut(id))
+pub(crate) fn fail(state: &mut State, caller: Caller) {
+    if let Some(client) = caller.client().and_then(|id| state.clients.get_mut(id))
         && let Some(transaction) = &mut client.transaction
     {
         transaction.mark_failed();
@@ -57,14 +57,14 @@ pub(crate) fn refused(error: &CommandError) -> CommandError {
 }
 
 /// Ends a client's transaction, and unwatches its keys.
-pub fn abandon(db: &mut Keyspace, client: &mut Client) {
+pub fn abandon(keyspace: &mut Keyspace, client: &mut Client) {
     client.transaction = None;
     client.flags.remove(ClientFlags::IN_TRANSACTION);
-    forget_watched(db, client);
+    forget_watched(keyspace, client);
 }
 
-pub fn forget_watched(db: &mut Keyspace, client: &mut Client) {
+pub fn forget_watched(keyspace: &mut Keyspace, client: &mut Client) {
     if let Some(watching) = client.watching.take() {
-        watching.keys().for_each(|(database, key, _)| db.watch.remove(database, key));
+        watching.keys().for_each(|(database, key, _)| keyspace.watch.remove(database, key));
     }
 }

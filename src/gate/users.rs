@@ -33,14 +33,14 @@ pub fn catalogue(commands: &CommandTable) -> Catalogue {
 }
 
 /// Whether new users and selectors may access all channels.
-pub fn all_channels(server: &State) -> bool {
-    server.config.acl_pubsub_default == AclPubsubDefault::AllChannels
+pub fn all_channels(state: &State) -> bool {
+    state.config.acl_pubsub_default == AclPubsubDefault::AllChannels
 }
 
 /// The format in which users and their rules are shown.
-pub fn rule_format(server: &State) -> Format {
-    match server.config.reports_7_2() {
-        _ if server.config.compatible_with.is_valkey() => Format::Valkey9,
+pub fn rule_format(state: &State) -> Format {
+    match state.config.reports_7_2() {
+        _ if state.config.compatible_with.is_valkey() => Format::Valkey9,
         true => Format::Redis72,
         false => Format::Redis70,
     }
@@ -51,7 +51,7 @@ pub fn rule_format(server: &State) -> Format {
 /// Whether a client may run a request.
 #[inline]
 pub fn check(
-    server: &State,
+    state: &State,
     client: &Client,
     command: &Command,
     args: Args<'_>,
@@ -59,24 +59,24 @@ pub fn check(
     if !client.flags.contains(ClientFlags::RESTRICTED) {
         return Ok(());
     }
-    check_user(server.acl.user(client.user), command, args, databases(server, client))
+    check_user(state.acl.user(client.user), command, args, databases(state, client))
 }
 
 /// The selected database after the client's queued commands, and the number of databases.
-fn databases(server: &State, client: &Client) -> (usize, usize) {
+fn databases(state: &State, client: &Client) -> (usize, usize) {
     let queued = client.transaction.as_deref().and_then(|transaction| transaction.database);
-    (queued.unwrap_or(client.db), server.config.databases as usize)
+    (queued.unwrap_or(client.db), state.config.databases as usize)
 }
 
 /// As [`check`], for a client that may be closed. None: a file is being loaded, and everything is permitted.
 pub fn check_client(
-    server: &State,
+    state: &State,
     id: Option<ClientId>,
     command: &Command,
     args: Args<'_>,
 ) -> Result<(), Denied> {
-    match id.and_then(|id| server.clients.get(id)) {
-        Some(client) => check(server, client, command, args),
+    match id.and_then(|id| state.clients.get(id)) {
+        Some(client) => check(state, client, command, args),
         None => Ok(()),
     }
 }
@@ -94,18 +94,18 @@ pub fn check_user(
 
 /// Whether a client's request may read keys whose names are computed from data (as SORT's GET).
 pub fn may_read_any_key(
-    server: &State,
+    state: &State,
     id: Option<ClientId>,
     command: &Command,
     args: Args<'_>,
 ) -> bool {
-    let Some(client) = id.and_then(|id| server.clients.get(id)) else { return true };
+    let Some(client) = id.and_then(|id| state.clients.get(id)) else { return true };
     !client.flags.contains(ClientFlags::RESTRICTED)
-        || server.acl.user(client.user).may_read_any_key(&request(
+        || state.acl.user(client.user).may_read_any_key(&request(
             command,
             args,
             &|| keys_of(command.spec, args),
-            databases(server, client),
+            databases(state, client),
         ))
 }
 
@@ -133,13 +133,13 @@ fn request<'a>(
 
 /// The error for a denied request.
 pub fn denied_error(
-    server: &State,
+    state: &State,
     id: Option<ClientId>,
     command: &Command,
     denied: Denied,
 ) -> CommandError {
-    if server.config.reports_7_2() {
-        let text = denied_text(user_of(server, id), command, denied);
+    if state.config.reports_7_2() {
+        let text = denied_text(user_of(state, id), command, denied);
         return CommandError::formatted([b"NOPERM ", &text[..]].concat());
     }
     let what = match denied.reason {
@@ -168,13 +168,13 @@ fn may_not_run(who: &[u8], command: &Command) -> Vec<u8> {
 
 /// The text of a denial in ACL DRYRUN, which names the key, channel or database.
 pub fn dry_run_text(
-    server: &State,
+    state: &State,
     user: &[u8],
     command: &Command,
     denied: Denied,
     args: Args<'_>,
 ) -> Vec<u8> {
-    let who = match server.config.reports_7_2() {
+    let who = match state.config.reports_7_2() {
         true => [b"User ", user].concat(),
         false => b"This user".to_vec(),
     };
@@ -192,9 +192,9 @@ pub fn dry_run_text(
 }
 
 /// The name of a client's user.
-fn user_of(server: &State, id: Option<ClientId>) -> &[u8] {
-    let client = id.and_then(|id| server.clients.get(id));
-    server.acl.name(client.map_or(UserId::DEFAULT, |client| client.user))
+fn user_of(state: &State, id: Option<ClientId>) -> &[u8] {
+    let client = id.and_then(|id| state.clients.get(id));
+    state.acl.name(client.map_or(UserId::DEFAULT, |client| client.user))
 }
 
 /// The error of EXEC for a command that was permitted when it was queued.
@@ -221,13 +221,13 @@ pub fn exec_denied_error(denied: Denied) -> CommandError {
 
 /// The error for a denied command of a client's script.
 pub fn script_denied_text(
-    server: &State,
+    state: &State,
     id: Option<ClientId>,
     command: &Command,
     denied: Denied,
 ) -> Vec<u8> {
-    if server.config.reports_7_2() {
-        let text = denied_text(user_of(server, id), command, denied);
+    if state.config.reports_7_2() {
+        let text = denied_text(user_of(state, id), command, denied);
         return [b"ERR ACL failure in script: ", &text[..]].concat();
     }
     let what: &[u8] = match denied.reason {
@@ -242,14 +242,22 @@ pub fn script_denied_text(
 /// Counts a denied request, and adds it to the ACL log. `context` None: the client sent the request itself.
 #[cold]
 pub fn log_denied(
-    server: &mut State,
+    state: &mut State,
     id: Option<ClientId>,
     context: Option<LogContext>,
     denied: Denied,
     command: &Command,
     args: Args<'_>,
 ) {
-    let Some(client) = id.and_then(|id| server.clients.get(id)) else { return };
+    // The client's line names the command that it has sent.
+    let sent = match context {
+        None => Some(command.id),
+        Some(LogContext::Script) => state.scripts.running.as_ref().map(|running| running.command),
+        Some(_) => state.find_command(b"exec").map(|command| command.id),
+    };
+    let Some(id) = id else { return };
+    let Some(client) = state.clients.get_mut(id) else { return };
+    client.last_command = sent;
     let object: Box<[u8]> = match denied.reason {
         Reason::Command => command.full_name.as_bytes().into(),
         Reason::Database if denied.argument == 0 => command.full_name.as_bytes().into(),
@@ -257,19 +265,19 @@ pub fn log_denied(
             args.get(denied.argument).into()
         }
     };
-    let user = server.acl.name(client.user).into();
-    log_event(server, client.id, context, denied.reason, object, user);
+    let user = state.acl.name(client.user).into();
+    log_event(state, id, context, denied.reason, object, user);
 }
 
 fn log_event(
-    server: &mut State,
+    state: &mut State,
     id: ClientId,
     context: Option<LogContext>,
     reason: Reason,
     object: Box<[u8]>,
     user: Box<[u8]>,
 ) {
-    let counters = &mut server.stats.counters;
+    let counters = &mut state.stats.counters;
     *match reason {
         Reason::Auth => &mut counters.acl_denied_auth,
         Reason::Command => &mut counters.acl_denied_cmd,
@@ -277,18 +285,18 @@ fn log_event(
         Reason::Channel => &mut counters.acl_denied_channel,
         Reason::Database => &mut counters.acl_denied_db,
     } += 1;
-    let is_queuing = server.clients.get(id).is_some_and(|client| client.transaction.is_some());
+    let is_queuing = state.clients.get(id).is_some_and(|client| client.transaction.is_some());
     let default = if is_queuing { LogContext::Transaction } else { LogContext::TopLevel };
     let event = log::Event {
         reason,
         context: context.unwrap_or(default),
         object,
         user,
-        at_ms: server.now.wall_us / 1000,
-        client: describe_client(server, id),
+        at_ms: state.now.wall_us / 1000,
+        client: describe_client(state, id),
     };
-    let max_len = server.config.acllog_max_len;
-    server.acl.log.add(event, max_len);
+    let max_len = state.config.acllog_max_len;
+    state.acl.log.add(event, max_len);
 }
 
 // ---- a client's user -----------------------------------------------------------------------------------------------------
@@ -300,17 +308,17 @@ fn set_user(client: &mut Client, user: UserId, is_unrestricted: bool) {
 }
 
 /// The flags of a new client: the default user's, authenticated if that needs no password.
-pub fn initial_flags(server: &State) -> ClientFlags {
+pub fn initial_flags(state: &State) -> ClientFlags {
     let mut flags = ClientFlags::empty();
-    flags.set(ClientFlags::AUTHENTICATED, !server.acl.requires_auth());
-    flags.set(ClientFlags::RESTRICTED, !server.acl.user(UserId::DEFAULT).is_unrestricted());
+    flags.set(ClientFlags::AUTHENTICATED, !state.acl.requires_auth());
+    flags.set(ClientFlags::RESTRICTED, !state.acl.user(UserId::DEFAULT).is_unrestricted());
     flags
 }
 
 /// Resets a client to the default user, as when it connected.
-pub fn log_out(server: &mut State, id: ClientId) {
-    let flags = initial_flags(server);
-    if let Some(client) = server.clients.get_mut(id) {
+pub fn log_out(state: &mut State, id: ClientId) {
+    let flags = initial_flags(state);
+    if let Some(client) = state.clients.get_mut(id) {
         client.user = UserId::DEFAULT;
         client.flags.remove(ClientFlags::AUTHENTICATED | ClientFlags::RESTRICTED);
         client.flags |= flags;
@@ -319,23 +327,23 @@ pub fn log_out(server: &mut State, id: ClientId) {
 
 /// The user with this name and password. A failure is added to the ACL log. `object`: the command's name as sent.
 pub fn authenticate(
-    server: &mut State,
+    state: &mut State,
     id: ClientId,
     name: &[u8],
     password: &[u8],
     object: &[u8],
 ) -> Result<UserId, CommandError> {
-    if let Some(user) = server.acl.authenticate(name, password) {
+    if let Some(user) = state.acl.authenticate(name, password) {
         return Ok(user);
     }
-    log_event(server, id, None, Reason::Auth, object.into(), name.into());
+    log_event(state, id, None, Reason::Auth, object.into(), name.into());
     Err(CommandError::WrongPassword)
 }
 
 /// Sets a client's user, and marks it as authenticated.
-pub fn log_in(server: &mut State, id: ClientId, user: UserId) {
-    let is_unrestricted = server.acl.user(user).is_unrestricted();
-    if let Some(client) = server.clients.get_mut(id) {
+pub fn log_in(state: &mut State, id: ClientId, user: UserId) {
+    let is_unrestricted = state.acl.user(user).is_unrestricted();
+    if let Some(client) = state.clients.get_mut(id) {
         set_user(client, user, is_unrestricted);
         client.flags |= ClientFlags::AUTHENTICATED;
     }
@@ -346,14 +354,14 @@ pub fn log_in(server: &mut State, id: ClientId, user: UserId) {
 /// Updates the clients of a changed user, and closes those that are subscribed to channels it may no longer access. True:
 /// the `caller` must be closed too.
 pub fn update_clients_of(
-    db: &mut Keyspace,
-    server: &mut State,
+    keyspace: &mut Keyspace,
+    state: &mut State,
     changed: &ChangedUser,
     caller: Option<ClientId>,
 ) -> bool {
-    let is_unrestricted = server.acl.user(changed.id).is_unrestricted();
+    let is_unrestricted = state.acl.user(changed.id).is_unrestricted();
     let mut closing = Vec::new();
-    for client in server.clients.iter_mut().filter(|client| client.user == changed.id) {
+    for client in state.clients.iter_mut().filter(|client| client.user == changed.id) {
         set_user(client, changed.id, is_unrestricted);
         if let (Some(permitted), Some(subscriptions)) =
             (&changed.remaining_channels, &client.subscriptions)
@@ -362,7 +370,7 @@ pub fn update_clients_of(
             closing.push(client.id);
         }
     }
-    close_all(db, server, &closing, caller)
+    close_all(keyspace, state, &closing, caller)
 }
 
 /// Whether a client is subscribed to a channel that no pattern permits.
@@ -375,36 +383,39 @@ fn exceeds_channels(subscriptions: &Subscriptions, permitted: &[Box<[u8]>]) -> b
 
 /// Closes the clients of deleted users. True: the `caller` must be closed too.
 pub fn close_clients_of(
-    db: &mut Keyspace,
-    server: &mut State,
+    keyspace: &mut Keyspace,
+    state: &mut State,
     deleted: &[UserId],
     caller: Option<ClientId>,
 ) -> bool {
-    let is_unrestricted = server.acl.user(UserId::DEFAULT).is_unrestricted();
+    let is_unrestricted = state.acl.user(UserId::DEFAULT).is_unrestricted();
     let deleted: HashSet<UserId> = deleted.iter().copied().collect();
     let mut closing = Vec::new();
-    for client in server.clients.iter_mut().filter(|client| deleted.contains(&client.user)) {
+    for client in state.clients.iter_mut().filter(|client| deleted.contains(&client.user)) {
         set_user(client, UserId::DEFAULT, is_unrestricted);
         client.flags.remove(ClientFlags::AUTHENTICATED);
         closing.push(client.id);
     }
-    close_all(db, server, &closing, caller)
+    close_all(keyspace, state, &closing, caller)
 }
 
 /// Closes all clients but the caller, whose reply must be sent first. True: the caller is among them.
 fn close_all(
-    db: &mut Keyspace,
-    server: &mut State,
+    keyspace: &mut Keyspace,
+    state: &mut State,
     closing: &[ClientId],
     caller: Option<ClientId>,
 ) -> bool {
-    closing.iter().filter(|&&id| Some(id) != caller).for_each(|&id| close_client(db, server, id));
+    closing
+        .iter()
+        .filter(|&&id| Some(id) != caller)
+        .for_each(|&id| close_client(keyspace, state, id));
     caller.is_some_and(|caller| closing.contains(&caller))
 }
 
 /// Closes a client: it is inactive at once, but its socket is closed at the end of the turn.
-pub fn close_client(db: &mut Keyspace, server: &mut State, id: ClientId) {
-    forget_client(server, id);
-    tracking::stop(db, server, id);
-    server.clients.close(id);
+pub fn close_client(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
+    forget_client(state, id);
+    tracking::stop(keyspace, state, id);
+    state.clients.close(id);
 }

@@ -165,7 +165,7 @@ impl Keyspace {
     /// The groups of the stream at `slot`, for changing, and its entries. Errors: WRONGTYPE.
     pub fn groups_mut(&mut self, slot: Slot) -> Result<(&Entries, &mut Groups), CommandError> {
         match self.tables.groups_mut(self.selected, slot) {
-            Some(stream) => Ok((&stream.entries, &mut stream.groups)),
+            Some(stream) => Ok(stream.entries_and_groups()),
             None => Err(CommandError::WrongType),
         }
     }
@@ -182,7 +182,7 @@ impl Keyspace {
             unreachable!("a stream was found there");
         };
         let is_noted = journal.is_some();
-        let result = edit(&mut Edit::new(&mut stream.entries, journal));
+        let result = edit(&mut Edit::new(stream.entries_mut(), journal));
         if is_noted {
             self.tables.end_elements();
         }

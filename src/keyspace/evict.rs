@@ -4,7 +4,8 @@
 //! keys of every database, and the pool keeps the best so far, so that a few samples come close to the true order.
 //! How much to evict, and for how long, is decided in `gate/evict.rs`.
 
-use crate::collections::table::{Entry, Slot};
+use crate::collections::shared::given_up_bytes;
+use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::config::{KeyspaceEvents, MaxmemoryPolicy};
 use crate::types::Value;
 
@@ -26,10 +27,22 @@ pub struct Eviction {
     pool: Pool,
     /// The last eviction ran out of time: the loop continues next turn.
     pub unfinished: bool,
+    /// Bytes of the keys that were evicted since it was last asked whether that frees anything, and what it has freed.
+    pub evicted_bytes: i64,
+    pub freed_bytes: i64,
+    /// The last eviction freed nothing, and is not to be tried again for a while.
+    pub in_vain: Option<InVain>,
     /// Since when memory exceeds its limit; boot-time clock, microseconds.
     pub over_since_us: Option<i64>,
     /// Total time over the limit before that, in microseconds.
     pub over_us: u64,
+}
+
+/// An eviction that freed nothing. Boot-time clock, microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct InVain {
+    pub until_us: i64,
+    pub pause_us: i64,
 }
 
 /// The best candidates seen so far.
@@ -136,9 +149,9 @@ impl Keyspace {
         self.lru_clock().wrapping_sub(access) & LRU_MASK
     }
 
-    /// Evicts the best key by the policy, sampling `samples` keys of each database. False if no key may be evicted.
-    /// Announces `evicted`; an expired key is deleted as `expired` instead.
-    pub fn evict_one(&mut self, policy: MaxmemoryPolicy, samples: usize) -> bool {
+    /// Evicts the best key by the policy, sampling `samples` keys of each database. Returns its bytes, without
+    /// those that another key or a snapshot has too; None if no key may be evicted. Announces `evicted`; an expired key is deleted as `expired` instead.
+    pub fn evict_one(&mut self, policy: MaxmemoryPolicy, samples: usize) -> Option<usize> {
         self.delete_found_expired();
         let samples = samples.clamp(1, SAMPLES_MAX);
         let victim = match policy {
@@ -148,11 +161,16 @@ impl Keyspace {
             }
             _ => self.best_victim(policy, samples),
         };
-        let Some((database, slot)) = victim else {
-            return false;
+        let (database, slot) = victim?;
+        let entry = self.tables[database].entry(slot);
+        let object_bytes = match entry.value() {
+            ValueRef::Object(object) => object.heap_bytes(),
+            ValueRef::Bytes { .. } => 0,
         };
+        let bytes = entry.allocated() + object_bytes;
+        let given_up_before = given_up_bytes();
         self.in_database(database, |db| db.remove_evicted(slot));
-        true
+        Some(bytes.saturating_sub(given_up_bytes() - given_up_before))
     }
 
     fn remove_evicted(&mut self, slot: Slot) {
@@ -318,10 +336,10 @@ mod tests {
         }
         assert!(world.read("a"));
         for left in [vec!["a", "c", "d"], vec!["a", "d"], vec!["a"], vec![]] {
-            assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100));
+            assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100).is_some());
             assert_eq!(world.keys(), left);
         }
-        assert!(!world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100));
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100).is_none());
         assert_eq!(world.db.stats.evicted, 4);
     }
 
@@ -332,9 +350,9 @@ mod tests {
             world.set(key, None);
             world.pass_seconds(10);
         }
-        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100));
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100).is_some());
         assert!(world.read("b"));
-        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100));
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100).is_some());
         assert_eq!(world.keys(), ["b"]);
     }
 
@@ -346,8 +364,8 @@ mod tests {
         }
         (0..1000).for_each(|_| assert!(world.read("often")));
         (0..30).for_each(|_| assert!(world.read("sometimes")));
-        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLfu, 100));
-        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLfu, 100));
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLfu, 100).is_some());
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLfu, 100).is_some());
         assert_eq!(world.keys(), ["often"]);
     }
 
@@ -359,10 +377,10 @@ mod tests {
         world.set("minute", Some(60_000));
         world.set("hour", Some(3_600_000));
         for left in [vec!["day", "forever", "hour"], vec!["day", "forever"], vec!["forever"]] {
-            assert!(world.db.evict_one(MaxmemoryPolicy::VolatileTtl, 100));
+            assert!(world.db.evict_one(MaxmemoryPolicy::VolatileTtl, 100).is_some());
             assert_eq!(world.keys(), left);
         }
-        assert!(!world.db.evict_one(MaxmemoryPolicy::VolatileTtl, 100));
+        assert!(world.db.evict_one(MaxmemoryPolicy::VolatileTtl, 100).is_none());
     }
 
     #[test]
@@ -370,7 +388,7 @@ mod tests {
         let mut world = World::new(MaxmemoryPolicy::AllkeysRandom);
         world.set("due", Some(1000));
         world.pass_seconds(2);
-        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysRandom, 5));
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysRandom, 5).is_some());
         assert_eq!((world.db.stats.evicted, world.db.stats.expired), (0, 1));
     }
 
@@ -382,7 +400,7 @@ mod tests {
             world.pass_seconds(1);
         }
         for _ in 0..500 {
-            assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 5));
+            assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 5).is_some());
         }
         let younger = world.keys().iter().filter(|key| key.as_str() >= "0500").count();
         assert!(younger > 400, "of the younger half only {younger} of 500 are left");
@@ -422,9 +440,9 @@ mod tests {
                 _ => *volatile || !policy.is_volatile(),
             });
             for _ in 0..may_go.count() {
-                prop_assert!(world.db.evict_one(policy, samples));
+                prop_assert!(world.db.evict_one(policy, samples).is_some());
             }
-            prop_assert!(!world.db.evict_one(policy, samples));
+            prop_assert!(world.db.evict_one(policy, samples).is_none());
             prop_assert_eq!(world.db.selected(), 1);
         }
     }

@@ -108,6 +108,15 @@ impl Keyspace {
         self.lazyfree.discard(owned);
     }
 
+    /// Deletes the key at `slot`, which a command gave a deadline in the past.
+    pub fn delete_as_expired(&mut self, slot: Slot, key: Key<'_>) {
+        if let Some(owned) = self.tables.remove(self.selected, slot) {
+            self.lazyfree.discard(owned);
+        }
+        self.stats.expired += 1;
+        self.changed(KeyspaceEvents::EXPIRED, "expired", key.bytes);
+    }
+
     fn announce_expired(&mut self, key: &[u8]) {
         self.stats.expired += 1;
         self.deletions.note_key(self.selected, key, Deleted::Expired);

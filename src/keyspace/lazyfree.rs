@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SendError, Sender, channel};
 
+use super::snapshot::Chunk;
 use crate::collections::table::{Drained, Owned, ValueRef};
 use crate::types::Value;
 
@@ -71,11 +72,28 @@ impl LazyFree {
         self.send(keys, bytes, Box::new(table));
     }
 
+    /// Frees copies that a snapshot needs no more.
+    pub fn discard_copies(&self, copies: Chunk) {
+        if !copies.is_empty() {
+            self.send(0, 0, Box::new(copies));
+        }
+    }
+
     fn send(&self, keys: usize, bytes: usize, dropped: Box<dyn Send>) {
         self.pending.fetch_add(keys, Ordering::Relaxed);
         self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
         // If the thread is gone, the message is returned and dropped here.
-        let _ = self.sender.send(Garbage { keys, bytes, dropped });
+        if let Err(SendError(garbage)) = self.sender.send(Garbage { keys, bytes, dropped }) {
+            drop(garbage.dropped);
+            self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.pending.fetch_sub(keys, Ordering::Relaxed);
+            self.freed.fetch_add(keys, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the thread: all is freed at once from now on.
+    pub fn end_thread(&mut self) {
+        (self.sender, _) = channel();
     }
 
     /// Keys waiting to be freed.

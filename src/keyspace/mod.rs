@@ -13,6 +13,7 @@ pub mod due;
 pub mod evict;
 pub mod expire;
 pub mod field_deadlines;
+pub mod held;
 pub mod lazyfree;
 pub mod notify;
 pub mod snapshot;
@@ -24,7 +25,7 @@ pub mod waiting;
 pub mod watch;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -33,17 +34,19 @@ pub use crate::clock::Expiry;
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::packed_table::Draws;
-use crate::collections::shared::own;
+use crate::collections::shared_bytes::SharedBytes;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::resp::number::parse_i64;
+use crate::types::string::{StringMut, StringView};
 use crate::types::{Value, kind};
 use deletions::Deletions;
 pub use evict::Accessed;
 use evict::Eviction;
 use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
+use held::HeldBySnapshots;
 use lazyfree::LazyFree;
 use notify::Events;
 pub use tables::TableId;
@@ -138,6 +141,8 @@ pub struct Keyspace {
     pub deletions: Deletions,
     pub lazyfree: LazyFree,
     pub eviction: Eviction,
+    /// Memory that is not data.
+    pub held: HeldBySnapshots,
     pub waiting: Waiting,
     pub watch: Watch,
     pub tracking: Tracking,
@@ -170,6 +175,7 @@ impl Keyspace {
             found_expired: FoundExpired::default(),
             deletions: Deletions::default(),
             lazyfree: LazyFree::start(),
+            held: HeldBySnapshots::default(),
             eviction: Eviction::default(),
             waiting: Waiting::default(),
             watch: Watch::default(),
@@ -292,6 +298,8 @@ impl Keyspace {
     /// is announced unless [`Keyspace::keeps_expired`].
     #[inline]
     pub fn find(&mut self, key: Key<'_>) -> Option<Slot> {
+        #[cfg(test)]
+        tests::note_look_up(key.bytes);
         let slot = self.table().find(key.hash, key.bytes)?;
         if let Some(deadline) = self.table().entry(slot).deadline()
             && self.now.is_past(deadline)
@@ -300,6 +308,13 @@ impl Keyspace {
             return None;
         }
         Some(slot)
+    }
+
+    /// As [`Self::find`], but leaves an expired key alone.
+    pub fn find_quietly(&self, key: Key<'_>) -> Option<Slot> {
+        let slot = self.table().find(key.hash, key.bytes)?;
+        let deadline = self.table().entry(slot).deadline();
+        deadline.is_none_or(|deadline| !self.now.is_past(deadline)).then_some(slot)
     }
 
     /// Finds a key to change its value: updates its access bits.
@@ -345,22 +360,15 @@ impl Keyspace {
         self.table().entry(slot)
     }
 
-    /// The bytes of the string at `slot`, or WRONGTYPE.
-    #[inline]
-    pub fn string_at(&self, slot: Slot) -> Result<&[u8], CommandError> {
-        match self.table().entry(slot).value() {
-            ValueRef::Bytes {
-                bytes,
-                kind: kind::STRING | kind::EDITED_STRING | kind::UNENCODED_STRING,
-            } => Ok(bytes),
-            ValueRef::Object(Value::String(bytes)) => Ok(bytes.as_slice()),
-            _ => Err(CommandError::WrongType),
-        }
+    /// The string at `slot`, or WRONGTYPE.
+    #[inline(always)]
+    pub fn string_at(&self, slot: Slot) -> Result<StringView<'_>, CommandError> {
+        StringView::new(self.table().entry(slot).value()).ok_or(CommandError::WrongType)
     }
 
     /// A key's string, for reading; None if there is no such key.
-    #[inline]
-    pub fn string(&mut self, key: Key<'_>) -> Result<Option<&[u8]>, CommandError> {
+    #[inline(always)]
+    pub fn string(&mut self, key: Key<'_>) -> Result<Option<StringView<'_>>, CommandError> {
         match self.find_for_read(key) {
             Some(slot) => self.string_at(slot).map(Some),
             None => Ok(None),
@@ -393,11 +401,7 @@ impl Keyspace {
         bytes: &[u8],
         expiry: Expiry,
     ) {
-        let value = match bytes.len() < Value::LARGE_STRING {
-            true => NewValue::Bytes { bytes, kind: kind::STRING },
-            false => Value::new_string(bytes.to_vec()),
-        };
-        self.set_value_at(found, key, value, expiry);
+        self.set_value_at(found, key, Value::new_string(bytes), expiry);
     }
 
     /// The same for a computed string: its encoding is `raw`, as after an edit.
@@ -405,18 +409,15 @@ impl Keyspace {
         &mut self,
         found: Option<Slot>,
         key: Key<'_>,
-        bytes: Vec<u8>,
+        bytes: SharedBytes,
         expiry: Expiry,
     ) {
-        if bytes.len() <= INLINE_EDIT_MAX {
-            self.set_value_at(
-                found,
-                key,
-                NewValue::Bytes { bytes: &bytes, kind: kind::EDITED_STRING },
-                expiry,
-            );
-        } else {
-            self.set_value_at(found, key, Value::new_string(bytes), expiry);
+        match bytes.as_slice() {
+            Some(short) if short.len() <= INLINE_EDIT_MAX => {
+                let value = NewValue::Bytes { bytes: short, kind: kind::EDITED_STRING };
+                self.set_value_at(found, key, value, expiry);
+            }
+            _ => self.set_value_at(found, key, Value::new_shared_string(bytes), expiry),
         }
     }
 
@@ -468,57 +469,51 @@ impl Keyspace {
         self.set_value_at(found, key, NewValue::Bytes { bytes: text, kind }, Expiry::Keep);
     }
 
-    /// Adds a string of `length` zero bytes under an absent key, for editing: its encoding is `raw`.
-    pub fn create_string(&mut self, key: Key<'_>, length: usize) -> &mut [u8] {
-        let value = if length <= INLINE_EDIT_MAX {
-            NewValue::Bytes { bytes: b"", kind: kind::EDITED_STRING }
-        } else {
-            Value::new_string(vec![0; length])
-        };
+    /// Adds an empty string under an absent key, for editing: its encoding is `raw`.
+    pub fn create_string(&mut self, key: Key<'_>) -> Slot {
+        let value = NewValue::Bytes { bytes: b"", kind: kind::EDITED_STRING };
         let slot = self.insert(key, value, None);
         self.notify(KeyspaceEvents::NEW, "new", key.bytes);
-        self.resize_string(slot, length)
+        slot
     }
 
-    /// The bytes of the string at `slot`, for editing in place. Its encoding becomes `raw`.
-    pub fn string_mut(&mut self, slot: Slot) -> &mut [u8] {
-        let length = match self.string_at(slot) {
-            Ok(bytes) => bytes.len(),
-            Err(_) => 0,
-        };
-        self.resize_string(slot, length)
+    /// Writes bytes into the string at `slot`, from an offset on; it grows as needed, with zeros up to the offset. Its encoding
+    /// becomes `raw`. Returns its length.
+    pub fn write_string(&mut self, slot: Slot, at: usize, bytes: &[u8]) -> usize {
+        let end = at + bytes.len();
+        if let ValueRef::Bytes { bytes: old, .. } = self.entry(slot).value() {
+            let length = old.len().max(end);
+            if length <= INLINE_EDIT_MAX {
+                self.resize_inline(slot, length)[at..end].copy_from_slice(bytes);
+                return length;
+            }
+        }
+        let Some(shared) = self.outside_string(slot) else { return 0 };
+        shared.write(at, bytes);
+        shared.len()
     }
 
-    /// Sets the length of the string at `slot`, padding with zeros, and returns its bytes. Its encoding becomes `raw`.
-    pub fn resize_string(&mut self, slot: Slot, length: usize) -> &mut [u8] {
+    /// The string at `slot`, for editing in place: padded with zeros to at least this length. Its encoding becomes `raw`.
+    pub fn grow_string(&mut self, slot: Slot, length: usize) -> StringMut<'_> {
+        let length = length.max(self.string_at(slot).map_or(0, StringView::len));
         let is_inline = matches!(self.entry(slot).value(), ValueRef::Bytes { .. });
         if is_inline && length <= INLINE_EDIT_MAX {
-            return self.tables.resize_bytes(self.selected, slot, length, kind::EDITED_STRING);
+            return StringMut::Whole(self.resize_inline(slot, length));
         }
-        if is_inline {
-            let entry = self.entry(slot);
-            let deadline = entry.deadline();
-            let mut bytes = Vec::with_capacity(length);
-            if let ValueRef::Bytes { bytes: old, .. } = entry.value() {
-                bytes.extend_from_slice(old);
+        match self.outside_string(slot) {
+            Some(shared) => {
+                shared.grow(length);
+                shared.into()
             }
-            self.tables.replace(self.selected, slot, Value::new_string(bytes), deadline);
-        }
-        match self.tables.object_mut(self.selected, slot) {
-            Some(Value::String(bytes)) => {
-                let bytes = own(bytes);
-                bytes.resize(length, 0);
-                bytes
-            }
-            _ => &mut [],
+            None => StringMut::Whole(&mut []),
         }
     }
 
     /// Calls `edit` with the string at `slot`, whose length may change. Its encoding becomes `raw`. A string inside
-    /// its entry is copied out and back: if the length stays, [`Self::string_mut`] is cheaper.
+    /// its entry is copied out and back, and so is one in several pieces.
     pub fn edit_string<R>(&mut self, slot: Slot, edit: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         if let Some(Value::String(bytes)) = self.tables.object_mut(self.selected, slot) {
-            return edit(own(bytes));
+            return bytes.edit(edit);
         }
         let entry = self.entry(slot);
         let deadline = entry.deadline();
@@ -528,11 +523,32 @@ impl Keyspace {
         };
         let result = edit(&mut bytes);
         if bytes.len() <= INLINE_EDIT_MAX {
-            self.resize_string(slot, bytes.len()).copy_from_slice(&bytes);
+            self.resize_inline(slot, bytes.len()).copy_from_slice(&bytes);
         } else {
-            self.tables.replace(self.selected, slot, Value::new_string(bytes), deadline);
+            let value = Value::new_shared_string(bytes.into());
+            self.tables.replace(self.selected, slot, value, deadline);
         }
         result
+    }
+
+    /// Sets the length of the string at `slot`, which is inside its entry and stays there. New bytes are zeros.
+    #[inline]
+    fn resize_inline(&mut self, slot: Slot, length: usize) -> &mut [u8] {
+        self.tables.resize_bytes(self.selected, slot, length, kind::EDITED_STRING)
+    }
+
+    /// The string at `slot`, for changing, after moving it out of its entry.
+    fn outside_string(&mut self, slot: Slot) -> Option<&mut SharedBytes> {
+        let entry = self.entry(slot);
+        let deadline = entry.deadline();
+        if let ValueRef::Bytes { bytes, .. } = entry.value() {
+            let value = Value::new_shared_string(bytes.into());
+            self.tables.replace(self.selected, slot, value, deadline);
+        }
+        match self.tables.object_mut(self.selected, slot) {
+            Some(Value::String(bytes)) => Some(bytes),
+            _ => None,
+        }
     }
 
     // ---- keys ----------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ impl Tables {
     #[inline]
     fn before_change(&mut self, database: usize, slot: Slot, change: Change) -> Keep {
         if self.snapshot.is_some() {
-            self.copy_before_change(database, slot, change);
+            self.copy_before_change(database, slot);
         }
         if self.undo.is_recording() { self.record(database, slot, change) } else { Keep::Nothing }
     }
@@ -154,30 +154,20 @@ impl Tables {
     /// The same before an absent key is added.
     #[inline]
     fn before_insert(&mut self, database: usize, key: Key<'_>, arrival: Arrival) {
-        if let Some(snapshot) = &mut self.snapshot {
-            let (table, id) = (&mut self.tables[database], self.ids[database]);
-            let mut take = |entry: Entry<'_, Value>| snapshot.take_before_change(id, entry);
-            table.show_before_insert(key.hash, &mut take);
+        if self.snapshot.is_some() {
+            self.tables[database].mark_before_insert(key.hash);
         }
         if self.undo.is_recording() && arrival == Arrival::New {
             self.undo.note_absent(database, key);
         }
     }
 
-    /// Copies an entry for the snapshot, and on removal the entries that the removal moves.
+    /// Copies an entry for the snapshot.
     #[cold]
-    fn copy_before_change(&mut self, database: usize, slot: Slot, change: Change) {
+    fn copy_before_change(&mut self, database: usize, slot: Slot) {
         let Some(snapshot) = &mut self.snapshot else { return };
         let (table, id) = (&mut self.tables[database], self.ids[database]);
-        let mut take = |entry: Entry<'_, Value>| snapshot.take_before_change(id, entry);
-        table.show_before_change(slot, &mut take);
-        let leaves = matches!(
-            change,
-            Change::Remove | Change::Transfer | Change::RemoveByServer | Change::PutBackAbsent
-        );
-        if leaves {
-            table.show_before_remove(slot, &mut take);
-        }
+        table.show_before_change(slot, &mut |entry| snapshot.take_before_change(id, entry));
     }
 
     // ---- snapshots -----------------------------------------------------------------------------------------------
@@ -192,13 +182,13 @@ impl Tables {
     }
 
     pub fn end_walks(&mut self) {
-        self.tables.iter_mut().for_each(Table::end_walk);
+        self.tables.iter_mut().chain(self.undo.cleared_tables()).for_each(Table::end_walk);
     }
 
-    /// Copies the next segment of a table. False at its end.
+    /// Copies the next entries of a table: [`Snapshot::walk`]. False at its end.
     pub fn walk_on(&mut self, id: TableId, snapshot: &mut Snapshot) -> bool {
         let Some(database) = self.ids.iter().position(|table| *table == id) else { return false };
-        self.tables[database].walk_on(&mut |entry| snapshot.take(id, entry))
+        snapshot.walk(id, &mut self.tables[database])
     }
 
     /// Adds a file's entry under its key with this hash. Errors: the key exists; the entry is returned.
@@ -209,6 +199,9 @@ impl Tables {
         entry: Owned<Value>,
     ) -> Result<Slot, Owned<Value>> {
         let key = Key { bytes: entry.key(), hash };
+        if let ValueRef::Bytes { bytes, kind } = entry.value() {
+            debug_assert!(is_well_placed(&NewValue::Bytes { bytes, kind }));
+        }
         if self.tables[database].find(hash, key.bytes).is_some() {
             return Err(entry);
         }
@@ -275,6 +268,7 @@ impl Tables {
         deadline: Option<Deadline>,
         access: u32,
     ) -> Slot {
+        debug_assert!(is_well_placed(&value));
         self.before_insert(database, key, Arrival::New);
         self.tables[database].insert(key.hash, key.bytes, value, deadline, access)
     }
@@ -288,6 +282,7 @@ impl Tables {
         value: NewValue<'_, Value>,
         deadline: Option<Deadline>,
     ) -> Option<Box<Value>> {
+        debug_assert!(is_well_placed(&value));
         if let Keep::Entry(hash) = self.before_change(database, slot, Change::Replace) {
             let table = &mut self.tables[database];
             let entry = table.entry(slot);
@@ -309,6 +304,7 @@ impl Tables {
     /// [`Table::resize_bytes`].
     #[inline]
     pub fn resize_bytes(&mut self, database: usize, slot: Slot, len: usize, kind: u8) -> &mut [u8] {
+        debug_assert!(len < Value::LARGE_STRING);
         self.before_change(database, slot, Change::Value);
         self.tables[database].resize_bytes(slot, len, kind)
     }
@@ -412,20 +408,15 @@ impl Tables {
     ) -> Option<Drained<Value>> {
         let id = self.new_id();
         let id = std::mem::replace(&mut self.ids[database], id);
-        if let Some(snapshot) = &mut self.snapshot
-            && self.tables[database].is_walked()
-        {
-            if !self.undo.is_recording() {
-                let table = self.tables[database].take();
-                snapshot.take_over(id, table);
-                return None;
-            }
-            // The log needs the table too, and may restore it.
-            while self.tables[database].walk_on(&mut |entry| snapshot.take(id, entry)) {}
-        }
+        let is_walked = self.snapshot.is_some() && self.tables[database].is_walked();
+        // The log may restore the table: a snapshot gets it when the script has ended.
         if self.undo.is_recording() && self.undo.take_room_for_cleared(database, bytes) {
             let table = self.tables[database].take();
             self.undo.note_cleared(database, Cleared { table, id, fields, keys, bytes });
+            return None;
+        }
+        if let Some(snapshot) = self.snapshot.as_mut().filter(|_| is_walked) {
+            snapshot.take_over(id, self.tables[database].take(), bytes);
             return None;
         }
         Some(self.tables[database].clear())
@@ -571,6 +562,11 @@ impl Tables {
         self.ids[database] = id;
         since
     }
+}
+
+/// Whether a value may be stored as it is: inside an entry it must be short, as a snapshot copies it.
+fn is_well_placed(value: &NewValue<'_, Value>) -> bool {
+    !matches!(value, NewValue::Bytes { bytes, .. } if bytes.len() >= Value::LARGE_STRING)
 }
 
 /// Records a copy of an entry that holds an object, if there is room.

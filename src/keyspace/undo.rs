@@ -9,8 +9,8 @@
 //! of a collection that these take more memory than a copy, it is copied after all, so that a script that changes one
 //! field again and again does not reach the limit.
 //!
-//! Copied before a change are: strings, lists and hashes encoded as listpack, and the groups of a large stream with
-//! their pending entries, without the stream's own.
+//! Copied before a change are: strings, lists and hashes encoded as listpack. The groups of a large stream are cloned, and count
+//! with their pending entries, without the stream's own.
 //!
 //! `script-undo-limit` bounds what the log copies and records: beyond it nothing more is recorded, and a rollback is
 //! impossible. Values that were removed or replaced as a whole move into the log without counting, as they take no
@@ -368,6 +368,14 @@ impl Undo {
         self.push(database, 0, Before::Cleared(Box::new(cleared)));
     }
 
+    /// The tables of emptied databases.
+    pub fn cleared_tables(&mut self) -> impl Iterator<Item = &mut Table<Value>> {
+        self.steps.iter_mut().filter_map(|step| match &mut step.before {
+            Before::Cleared(cleared) => Some(&mut cleared.table),
+            _ => None,
+        })
+    }
+
     /// Records an exchange of two databases, before it.
     pub fn note_swapped(&mut self, a: usize, b: usize) {
         (self.has_swapped, self.has_moved) = (true, true);
@@ -416,9 +424,14 @@ impl Keyspace {
         for step in steps.drain(..) {
             match step.before {
                 Before::Entry(entry) => self.lazyfree.discard(entry),
-                Before::Cleared(mut cleared) => {
-                    let (keys, bytes) = (cleared.keys, cleared.bytes);
-                    self.lazyfree.discard_all(cleared.table.clear(), keys, bytes);
+                Before::Cleared(cleared) => {
+                    let Cleared { mut table, id, keys, bytes, .. } = *cleared;
+                    match &mut self.tables.snapshot {
+                        Some(snapshot) if table.is_walked() => {
+                            snapshot.take_over(id, table, bytes);
+                        }
+                        _ => self.lazyfree.discard_all(table.clear(), keys, bytes),
+                    }
                 }
                 _ => {}
             }

@@ -90,11 +90,18 @@ impl Waiting {
     }
 
     /// Adds a client to the end of a key's queue. One that waits for a key twice (`BLPOP k k 0`) is added once.
-    pub fn add(&mut self, db: usize, key: &[u8], wanted: Wanted, ticket: Ticket, id: ClientId) {
-        if self.databases.len() <= db {
-            self.databases.resize_with(db + 1, HashMap::new);
+    pub fn add(
+        &mut self,
+        database: usize,
+        key: &[u8],
+        wanted: Wanted,
+        ticket: Ticket,
+        id: ClientId,
+    ) {
+        if self.databases.len() <= database {
+            self.databases.resize_with(database + 1, HashMap::new);
         }
-        let waiters = self.databases[db].entry(key.into()).or_default();
+        let waiters = self.databases[database].entry(key.into()).or_default();
         if waiters.queues.is_empty() {
             self.keys += 1;
         }
@@ -102,8 +109,9 @@ impl Waiting {
     }
 
     /// Removes a client from a key's queue.
-    pub fn remove(&mut self, db: usize, key: &[u8], wanted: Wanted, ticket: Ticket) {
-        let Some(waiters) = self.databases.get_mut(db).and_then(|keys| keys.get_mut(key)) else {
+    pub fn remove(&mut self, database: usize, key: &[u8], wanted: Wanted, ticket: Ticket) {
+        let Some(waiters) = self.databases.get_mut(database).and_then(|keys| keys.get_mut(key))
+        else {
             return;
         };
         waiters.queues.remove(&(wanted, ticket));
@@ -111,35 +119,35 @@ impl Waiting {
             for (index, wanted) in [Wanted::DueSeconds, Wanted::DueMilliseconds].iter().enumerate()
             {
                 if let Some(at) = waiters.alarms[index] {
-                    self.alarms.remove(&(at, db, key.into(), *wanted));
+                    self.alarms.remove(&(at, database, key.into(), *wanted));
                 }
             }
-            self.databases[db].remove(key);
+            self.databases[database].remove(key);
             self.keys -= 1;
         }
     }
 
     /// Records that a key changed.
     #[inline]
-    pub fn note_change(&mut self, db: usize, key: &[u8]) {
+    pub fn note_change(&mut self, database: usize, key: &[u8]) {
         if !self.is_empty() {
-            self.make_ready(db, key);
+            self.make_ready(database, key);
         }
     }
 
     #[cold]
-    fn make_ready(&mut self, db: usize, key: &[u8]) {
-        if let Some(waiters) = self.databases.get_mut(db).and_then(|keys| keys.get_mut(key))
+    fn make_ready(&mut self, database: usize, key: &[u8]) {
+        if let Some(waiters) = self.databases.get_mut(database).and_then(|keys| keys.get_mut(key))
             && !waiters.is_ready
         {
             waiters.is_ready = true;
-            self.ready.push((db, key.into()));
+            self.ready.push((database, key.into()));
         }
     }
 
     /// Records that any key of a database may have changed.
-    pub fn note_all(&mut self, db: usize) {
-        let Some(keys) = self.databases.get_mut(db) else { return };
+    pub fn note_all(&mut self, database: usize) {
+        let Some(keys) = self.databases.get_mut(database) else { return };
         let waiting = keys.iter_mut().filter(|(_, waiters)| !waiters.is_ready);
         let mut ready: Vec<_> = waiting
             .map(|(key, waiters)| {
@@ -148,14 +156,16 @@ impl Waiting {
             })
             .collect();
         ready.sort_unstable();
-        self.ready.extend(ready.into_iter().map(|(_, key)| (db, key)));
+        self.ready.extend(ready.into_iter().map(|(_, key)| (database, key)));
     }
 
     /// Takes the changed keys, in order. A further change adds a key again.
     pub fn take_ready(&mut self) -> Vec<(usize, Box<[u8]>)> {
         let ready = std::mem::take(&mut self.ready);
-        for (db, key) in &ready {
-            if let Some(waiters) = self.databases.get_mut(*db).and_then(|keys| keys.get_mut(key)) {
+        for (keyspace, key) in &ready {
+            if let Some(waiters) =
+                self.databases.get_mut(*keyspace).and_then(|keys| keys.get_mut(key))
+            {
                 waiters.is_ready = false;
             }
         }
@@ -165,20 +175,21 @@ impl Waiting {
     /// The first client in a key's queue after `ticket`.
     pub fn next_after(
         &self,
-        db: usize,
+        database: usize,
         key: &[u8],
         wanted: Wanted,
         ticket: Ticket,
     ) -> Option<(Ticket, ClientId)> {
-        let waiters = self.databases.get(db)?.get(key)?;
+        let waiters = self.databases.get(database)?.get(key)?;
         let range = (wanted, ticket + 1)..=(wanted, Ticket::MAX);
         let (&(_, ticket), &id) = waiters.queues.range(range).next()?;
         Some((ticket, id))
     }
 
     /// Sets when a key is checked for clients that wait in this unit: Unix milliseconds; None: never.
-    pub fn set_alarm(&mut self, db: usize, key: &[u8], wanted: Wanted, at_ms: Option<i64>) {
-        let Some(waiters) = self.databases.get_mut(db).and_then(|keys| keys.get_mut(key)) else {
+    pub fn set_alarm(&mut self, database: usize, key: &[u8], wanted: Wanted, at_ms: Option<i64>) {
+        let Some(waiters) = self.databases.get_mut(database).and_then(|keys| keys.get_mut(key))
+        else {
             return;
         };
         let alarm = &mut waiters.alarms[alarm_index(wanted)];
@@ -186,10 +197,10 @@ impl Waiting {
             return;
         }
         if let Some(old) = std::mem::replace(alarm, at_ms) {
-            self.alarms.remove(&(old, db, key.into(), wanted));
+            self.alarms.remove(&(old, database, key.into(), wanted));
         }
         if let Some(at) = at_ms {
-            self.alarms.insert((at, db, key.into(), wanted));
+            self.alarms.insert((at, database, key.into(), wanted));
         }
     }
 
@@ -203,11 +214,12 @@ impl Waiting {
         while let Some((at, ..)) = self.alarms.first()
             && *at <= now_ms
         {
-            let (_, db, key, wanted) = self.alarms.pop_first().expect("the first was just seen");
-            if let Some(waiters) = self.databases[db].get_mut(&key) {
+            let (_, keyspace, key, wanted) =
+                self.alarms.pop_first().expect("the first was just seen");
+            if let Some(waiters) = self.databases[keyspace].get_mut(&key) {
                 waiters.alarms[alarm_index(wanted)] = None;
             }
-            self.make_ready(db, &key);
+            self.make_ready(keyspace, &key);
         }
     }
 }

@@ -30,27 +30,27 @@ impl Watch {
 
     /// Records that a key changed.
     #[inline]
-    pub fn note_change(&mut self, db: usize, key: &[u8]) {
+    pub fn note_change(&mut self, database: usize, key: &[u8]) {
         if self.keys > 0 {
-            self.count(db, key);
+            self.count(database, key);
         }
     }
 
     #[cold]
-    fn count(&mut self, db: usize, key: &[u8]) {
-        if let Some(watched) = self.databases.get_mut(db).and_then(|keys| keys.get_mut(key)) {
+    fn count(&mut self, database: usize, key: &[u8]) {
+        if let Some(watched) = self.databases.get_mut(database).and_then(|keys| keys.get_mut(key)) {
             self.changes += 1;
             watched.changes = self.changes;
         }
     }
 
     /// Adds a watching client to a key. Returns the key's count of changes.
-    pub fn add(&mut self, db: usize, key: &[u8]) -> u64 {
-        if self.databases.len() <= db {
-            self.databases.resize_with(db + 1, HashMap::new);
+    pub fn add(&mut self, database: usize, key: &[u8]) -> u64 {
+        if self.databases.len() <= database {
+            self.databases.resize_with(database + 1, HashMap::new);
         }
         let changes = self.changes;
-        let keys = &mut self.databases[db];
+        let keys = &mut self.databases[database];
         let watched = keys.entry(key.into()).or_insert_with(|| {
             self.keys += 1;
             Watched { watchers: 0, changes }
@@ -60,8 +60,8 @@ impl Watch {
     }
 
     /// Removes one watching client of a key.
-    pub fn remove(&mut self, db: usize, key: &[u8]) {
-        let Some(keys) = self.databases.get_mut(db) else { return };
+    pub fn remove(&mut self, database: usize, key: &[u8]) {
+        let Some(keys) = self.databases.get_mut(database) else { return };
         let Some(watched) = keys.get_mut(key) else { return };
         watched.watchers -= 1;
         if watched.watchers == 0 {
@@ -71,8 +71,8 @@ impl Watch {
     }
 
     /// Whether a watched key has changed since its count was `changes`.
-    pub fn has_changed(&self, db: usize, key: &[u8], changes: u64) -> bool {
-        let watched = self.databases.get(db).and_then(|keys| keys.get(key));
+    pub fn has_changed(&self, database: usize, key: &[u8], changes: u64) -> bool {
+        let watched = self.databases.get(database).and_then(|keys| keys.get(key));
         watched.is_none_or(|watched| watched.changes != changes)
     }
 }
@@ -84,8 +84,8 @@ impl Keyspace {
         let Some(keys) = self.watch.databases.get(index) else { return };
         let keys: Vec<Box<[u8]>> = keys.keys().cloned().collect();
         for key in keys {
-            for db in [index, other] {
-                self.in_database(db, |db| db.find(db.key(&key)));
+            for keyspace in [index, other] {
+                self.in_database(keyspace, |keyspace| keyspace.find(keyspace.key(&key)));
             }
         }
     }
@@ -96,7 +96,10 @@ impl Keyspace {
         let Some(keys) = self.watch.databases.get_mut(index) else { return };
         for (key, watched) in keys {
             let hash = self.hasher.hash(key);
-            if [index, other].iter().any(|&db| self.tables[db].find(hash, key).is_some()) {
+            if [index, other]
+                .iter()
+                .any(|&keyspace| self.tables[keyspace].find(hash, key).is_some())
+            {
                 self.watch.changes += 1;
                 watched.changes = self.watch.changes;
             }

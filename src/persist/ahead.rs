@@ -162,6 +162,8 @@ pub struct ReadAhead<'a> {
     pub reports_expired: bool,
     /// The arena to allocate from.
     pub arena: Option<u64>,
+    /// Whose memory it is.
+    pub account: &'static alloc::Account,
     pub batches: SyncSender<Batch>,
 }
 
@@ -169,6 +171,7 @@ impl ReadAhead<'_> {
     /// See [`ReadAhead`].
     pub fn run(self) {
         jemalloc::use_arena(self.arena);
+        self.account.enter();
         self.read();
         alloc::hand_over();
     }

@@ -200,7 +200,10 @@ impl<'a> FileSaver<'a> {
         let paced = PacedFile { file: FileWriter(file), rests, since_rest: 0, aborted };
         let writer = match plan.form {
             Form::Rdb => {
-                let encoder = Encoder::new(plan.compresses);
+                let mut encoder = Encoder::new(plan.compresses);
+                if rests {
+                    encoder.rest = || std::thread::sleep(REST);
+                }
                 let mut writer = Writer::new(paced, plan.version, encoder, plan.checks)?;
                 for (name, value) in &plan.aux {
                     writer.aux(name.as_bytes(), value)?;
@@ -261,7 +264,7 @@ impl<'a> FileSaver<'a> {
             self.file.start_writeback(
                 self.written_back,
                 self.writer.written_bytes() - self.written_back,
-            )?;
+            );
             self.written_back = self.writer.written_bytes();
         }
         Ok(())
@@ -333,7 +336,8 @@ pub fn write_now(db: &mut Keyspace, file: &dyn DiskFile, plan: &Plan) -> io::Res
     let mut saver = FileSaver::new(file, plan, false, None)?;
     let (sender, receiver) = channel();
     // The receiver is gone after an error.
-    db.begin_snapshot(Box::new(move |chunk| _ = sender.send(chunk)));
+    let held = db.held.begin();
+    db.begin_snapshot(Box::new(move |chunk| _ = sender.send(chunk)), held);
     loop {
         let walked = db.walk_snapshot();
         while let Ok(chunk) = receiver.try_recv() {
@@ -392,8 +396,11 @@ impl Job {
         let (form, started_us) = (plan.form, plan.now.boot_us);
         let keys_total = plan.databases.iter().map(|(keys, _)| keys).sum();
         let in_thread = shared.clone();
-        let rests = background.has_threads() && process::has_few_cores();
-        let thread = background.spawn("saver", move || {
+        let held = db.held.begin();
+        let held_there = held.clone();
+        let has_threads = background.has_threads();
+        let rests = has_threads && process::has_few_cores();
+        let encode = move || {
             let encoding = || encode_all(&*file, &plan, &receiver, &in_thread, rests);
             // Without a result the save would never end.
             let saved = catch_unwind(AssertUnwindSafe(encoding));
@@ -401,13 +408,20 @@ impl Job {
             let result = saved.map_err(|error| system_text(&error));
             *lock(&in_thread.result) = Some(result);
             (in_thread.wake)();
-        })?;
+            // Chunks that come before the walk has been ended are not freed by the loop: it may take long.
+            if has_threads {
+                receiver.iter().for_each(drop);
+            }
+        };
+        // Chunks that are not written are dropped within it too.
+        let thread = background.spawn("saver", move || held_there.count(encode))?;
         let in_walk = shared.clone();
-        db.begin_snapshot(Box::new(move |chunk| {
+        let send = Box::new(move |chunk: Chunk| {
             in_walk.queued.fetch_add(chunk.memory(), Ordering::Relaxed);
             // A thread that has failed receives no more; its result is the error.
             let _ = sender.send(chunk);
-        }));
+        });
+        db.begin_snapshot(send, held);
         Ok(Job { temporary, shared, thread, form, started_us, keys_total })
     }
 
@@ -418,7 +432,8 @@ impl Job {
 
     /// Whether the walk must pause until the thread has caught up.
     pub fn is_full(&self) -> bool {
-        self.shared.queued.load(Ordering::Relaxed) >= QUEUE_BYTES_MAX
+        // In a simulation nothing is written before all of it is there.
+        self.thread.is_some() && self.shared.queued.load(Ordering::Relaxed) >= QUEUE_BYTES_MAX
     }
 
     /// Keys written so far.
@@ -503,9 +518,7 @@ mod tests {
             Ok(0)
         }
 
-        fn start_writeback(&self, _: u64, _: u64) -> io::Result<()> {
-            Ok(())
-        }
+        fn start_writeback(&self, _: u64, _: u64) {}
     }
 
     #[test]

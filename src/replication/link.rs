@@ -114,16 +114,26 @@ pub struct Link {
     unit: Unit,
 }
 
-/// The unit of the stream being read: a request, or all requests from MULTI to EXEC.
+/// The unit of the stream being read: a request, or all requests from MULTI to EXEC. A primary may send a unit of any
+/// size, so only places within a request have 32 bits.
 #[derive(Debug, Default)]
 struct Unit {
     parser: Parser,
     /// Where the next request begins in the input.
     at: usize,
+    /// The arguments of all requests, each relative to its request's first byte.
     ranges: Vec<Range>,
-    /// Where each request ends among the ranges.
-    ends: Vec<usize>,
+    requests: Vec<Placed>,
     in_transaction: bool,
+}
+
+/// A request of a unit.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    /// Where it begins in the input.
+    at: usize,
+    /// Where its arguments end among the unit's.
+    ranges_end: usize,
 }
 
 /// Why the stream is broken: a text for the log.
@@ -160,24 +170,13 @@ impl Link {
     }
 
     /// Adds a request to the output.
-    pub fn send(&mut self, request: &[&[u8]]) {
-        self.output.extend_from_slice(format!("*{}\r\n", request.len()).as_bytes());
-        for arg in request {
-            self.output.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-            self.output.extend_from_slice(arg);
-            self.output.extend_from_slice(b"\r\n");
-        }
+    fn send(&mut self, request: &[&[u8]]) {
+        send(request, &mut self.output);
     }
 
     /// Acknowledges the applied offset, and the offset on the local disk if known.
     pub fn acknowledge(&mut self, offset: u64, on_disk: Option<u64>) {
-        let offset = offset.to_string();
-        match on_disk.map(|on_disk| on_disk.to_string()) {
-            Some(on_disk) => {
-                self.send(&[b"REPLCONF", b"ACK", offset.as_bytes(), b"FACK", on_disk.as_bytes()])
-            }
-            None => self.send(&[b"REPLCONF", b"ACK", offset.as_bytes()]),
-        }
+        acknowledge(offset, on_disk, &mut self.output);
     }
 
     /// Adds received bytes. Call [`Self::next_event`] and [`Self::next_unit`] then until there are no more.
@@ -457,7 +456,7 @@ impl Link {
         if self.awaits != Awaits::Stream {
             return Ok(None);
         }
-        let limits = limits();
+        let limits = Limits::TRUSTED;
         if self.unit.at < self.used {
             self.unit.at = self.used;
         }
@@ -466,7 +465,7 @@ impl Link {
             let start = self.unit.at;
             let empty = empty_lines(&self.input[start..]);
             self.input.drain(start..start + empty);
-            let Unit { parser, at, ranges, ends, in_transaction } = &mut self.unit;
+            let Unit { parser, at, ranges, requests, in_transaction } = &mut self.unit;
             match self.input.get(*at) {
                 None => return Ok(None),
                 Some(b'*') => {}
@@ -480,7 +479,12 @@ impl Link {
                 }
             }
             let first = ranges.len();
-            match parser.next(&mut self.input, at, ranges, &limits) {
+            let request_at = *at;
+            let request = request_bytes(&mut self.input, request_at);
+            let mut len = 0;
+            let parsed = parser.next(request, &mut len, ranges, &limits);
+            *at += len;
+            match parsed {
                 Ok(Parsed::Incomplete) => return Ok(None),
                 Ok(Parsed::Empty) if *in_transaction => continue,
                 Ok(Parsed::Empty) => break,
@@ -491,7 +495,7 @@ impl Link {
                     return Err(Broken(format!("Protocol error from master: {text}")));
                 }
             }
-            let name = ranges[first].of(&self.input);
+            let name = ranges[first].of(&self.input[request_at..]);
             if name.eq_ignore_ascii_case(b"MULTI") && !*in_transaction {
                 *in_transaction = true;
                 ranges.truncate(first);
@@ -503,23 +507,23 @@ impl Link {
                 // Primaries do not send it. If one does, the unit is empty, but its bytes count in the stream.
                 *in_transaction = false;
                 ranges.clear();
-                ends.clear();
+                requests.clear();
                 break;
             } else {
-                ends.push(ranges.len());
+                requests.push(Placed { at: request_at, ranges_end: ranges.len() });
                 if !*in_transaction {
                     break;
                 }
             }
         }
-        let Unit { at, ranges, ends, .. } = &self.unit;
+        let Unit { at, ranges, requests, .. } = &self.unit;
         let raw = self.used..*at;
-        Ok(Some(Requests { buffer: &self.input, raw, ranges, ends, next: 0 }))
+        Ok(Some(Requests { input: &self.input, raw, ranges, requests, next: 0 }))
     }
 
     /// Shows at most `most` complete requests behind the last unit, with MULTI and EXEC, as far as nothing else is
     /// between them. They stay where they are until [`Self::shrink`].
-    pub fn look_ahead(&mut self, most: usize, mut show: impl FnMut(&[u8], &[Range])) {
+    pub fn look_ahead(&mut self, most: usize, mut show: impl FnMut(&Request<'_>)) {
         let is_stream = self.awaits == Awaits::Stream;
         // A long request that arrives in many pieces is not parsed again with each.
         if !is_stream || self.unit.parser.is_within_request() {
@@ -533,10 +537,12 @@ impl Link {
             if self.input.get(at) != Some(&b'*') {
                 return;
             }
-            match parser.next(&mut self.input, &mut at, &mut ranges, &limits()) {
-                Ok(Parsed::Request) => show(&self.input, &ranges),
+            let (bytes, mut len) = (request_bytes(&mut self.input, at), 0);
+            match parser.next(bytes, &mut len, &mut ranges, &Limits::TRUSTED) {
+                Ok(Parsed::Request) => show(&Request { at, buffer: bytes, ranges: &ranges }),
                 _ => return,
             }
+            at += len;
         }
     }
 
@@ -544,7 +550,7 @@ impl Link {
     pub fn applied(&mut self) {
         self.used = self.unit.at;
         self.unit.ranges.clear();
-        self.unit.ends.clear();
+        self.unit.requests.clear();
         if self.used == self.input.len() {
             self.input.clear();
             self.used = 0;
@@ -554,8 +560,8 @@ impl Link {
 
     /// Frees the memory of used bytes. To be called now and then, as it moves the rest.
     pub fn shrink(&mut self) {
-        // Not while a transaction is incomplete: its ranges count from the buffer's start.
-        if self.used > 0 && self.unit.ranges.is_empty() {
+        // Not while a transaction is incomplete: its requests' places count from the buffer's start.
+        if self.used > 0 && self.unit.requests.is_empty() {
             self.input.drain(..self.used);
             self.unit.at -= self.used.min(self.unit.at);
             self.used = 0;
@@ -566,9 +572,31 @@ impl Link {
     }
 }
 
-/// What a primary may send.
-fn limits() -> Limits {
-    Limits { bulk_len_max: u64::from(u32::MAX), ..Limits::default() }
+fn send(request: &[&[u8]], output: &mut Vec<u8>) {
+    output.extend_from_slice(format!("*{}\r\n", request.len()).as_bytes());
+    for arg in request {
+        output.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        output.extend_from_slice(arg);
+        output.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Writes the acknowledgement of an applied offset, and of the offset on the local disk if known.
+pub fn acknowledge(offset: u64, on_disk: Option<u64>, output: &mut Vec<u8>) {
+    let offset = offset.to_string();
+    match on_disk.map(|on_disk| on_disk.to_string()) {
+        Some(on_disk) => {
+            let words = [&b"REPLCONF"[..], b"ACK", offset.as_bytes(), b"FACK", on_disk.as_bytes()];
+            send(&words, output);
+        }
+        None => send(&[b"REPLCONF", b"ACK", offset.as_bytes()], output),
+    }
+}
+
+/// The bytes in which a request that begins at `at` is parsed: as many as places within it can count.
+fn request_bytes(input: &mut [u8], at: usize) -> &mut [u8] {
+    let end = input.len().min(at.saturating_add(u32::MAX as usize));
+    &mut input[at..end]
 }
 
 /// Bytes of the empty lines at the start.
@@ -583,39 +611,49 @@ fn empty_lines(bytes: &[u8]) -> usize {
     }
 }
 
+/// A request of the stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Where it lies among the received bytes, until [`Link::shrink`].
+    pub at: usize,
+    /// Its bytes, and perhaps others behind them.
+    pub buffer: &'a [u8],
+    /// Its arguments in the buffer.
+    pub ranges: &'a [Range],
+}
+
 /// The requests of a unit, in their order.
 pub struct Requests<'a> {
-    buffer: &'a [u8],
+    input: &'a [u8],
     raw: std::ops::Range<usize>,
     ranges: &'a [Range],
-    ends: &'a [usize],
+    requests: &'a [Placed],
     next: usize,
 }
 
 impl<'a> Requests<'a> {
     /// The unit's bytes, as received.
     pub fn raw(&self) -> &'a [u8] {
-        &self.buffer[self.raw.clone()]
+        &self.input[self.raw.clone()]
     }
 
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.requests.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.requests.is_empty()
     }
 }
 
 impl<'a> Iterator for Requests<'a> {
-    /// The buffer, and the ranges of a request's arguments in it.
-    type Item = (&'a [u8], &'a [Range]);
+    type Item = Request<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let end = *self.ends.get(self.next)?;
-        let start = self.next.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let Placed { at, ranges_end } = *self.requests.get(self.next)?;
+        let start = self.next.checked_sub(1).map_or(0, |before| self.requests[before].ranges_end);
         self.next += 1;
-        Some((self.buffer, &self.ranges[start..end]))
+        Some(Request { at, buffer: &self.input[at..], ranges: &self.ranges[start..ranges_end] })
     }
 }
 

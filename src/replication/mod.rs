@@ -15,6 +15,7 @@ pub mod pipe;
 pub mod replica;
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::ids::ClientId;
@@ -108,6 +109,8 @@ pub struct Replication {
     sendable_end: u64,
     /// Replicas will be asked for acknowledgements at the end of the turn.
     pub wants_acks: bool,
+    /// Clients may have [`crate::client::ClientFlags::LOST_WRITES`].
+    pub has_lost_writes: bool,
     /// A replica could be sent more than one turn allows.
     pub has_more: bool,
     /// When the periodic work of each second is due: boot-time clock, microseconds.
@@ -116,8 +119,8 @@ pub struct Replication {
     pub seconds: u64,
     /// A replica that waited for a file has left: perhaps none needs the file now.
     pub file_lost_replica: bool,
-    /// The file was saved only for replicas, and may be removed: `rdb-del-sync-files`.
-    pub is_file_for_replicas: bool,
+    /// A file that was saved only for replicas, and may be removed: `rdb-del-sync-files`.
+    pub file_for_replicas: Option<PathBuf>,
     pub restart: Restart,
     /// FAILOVER
     pub failover: Option<Box<Failover>>,
@@ -140,11 +143,12 @@ impl Default for Replication {
             logged: VecDeque::new(),
             sendable_end: 0,
             wants_acks: false,
+            has_lost_writes: false,
             has_more: false,
             next_second_us: 0,
             seconds: 0,
             file_lost_replica: false,
-            is_file_for_replicas: false,
+            file_for_replicas: None,
             restart: Restart::default(),
             failover: None,
             following: None,

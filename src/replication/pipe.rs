@@ -9,6 +9,7 @@
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use crate::sys::alloc;
 use crate::sys::disk::DiskFile;
 
 /// The writer waits when this much is written and not released. Unit: bytes.
@@ -45,6 +46,11 @@ impl Pipe {
     /// Takes the bytes written since the last call.
     pub fn take(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.lock().pieces)
+    }
+
+    /// Bytes of memory of what is not taken.
+    pub fn memory(&self) -> usize {
+        self.lock().pieces.len() * PIECE_BYTES
     }
 
     /// All replicas have been sent the bytes before `at`.
@@ -85,7 +91,8 @@ impl DiskFile for Pipe {
                 piece.extend_from_slice(&bytes[..count]);
             }
             _ => {
-                let mut piece = Vec::with_capacity(PIECE_BYTES);
+                // The loop frees it: it is counted there.
+                let mut piece = alloc::counted(None, || Vec::with_capacity(PIECE_BYTES));
                 piece.extend_from_slice(&bytes[..count]);
                 state.pieces.push(piece);
             }
@@ -109,9 +116,7 @@ impl DiskFile for Pipe {
         Ok(self.lock().written)
     }
 
-    fn start_writeback(&self, _from: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
+    fn start_writeback(&self, _from: u64, _len: u64) {}
 }
 
 #[cfg(test)]

@@ -76,6 +76,8 @@ pub struct Replica {
     /// When it last acknowledged, and when it was last sent a piece of a snapshot: boot-time clock, microseconds.
     pub acknowledged_us: i64,
     pub sent_us: i64,
+    /// Its silence counts from here, or from the last bytes it has sent: boot-time clock, microseconds.
+    pub heard_us: i64,
     /// Where it accepts clients: `REPLCONF listening-port`, `ip-address`.
     pub port: u16,
     pub address: Option<Box<str>>,
@@ -116,6 +118,7 @@ impl Default for Replica {
             synced: None,
             acknowledged_us: 0,
             sent_us: 0,
+            heard_us: 0,
             port: 0,
             address: None,
             accepts_eof_mark: false,
@@ -175,11 +178,15 @@ impl Replica {
 
     /// Bytes of memory owned by this replica's state.
     pub fn memory(&self) -> usize {
-        let piece = match &self.stage {
+        size_of::<Replica>() + self.preamble.capacity() + self.file_bytes()
+    }
+
+    /// Bytes of memory that hold a part of the file being sent.
+    pub fn file_bytes(&self) -> usize {
+        match &self.stage {
             Stage::ReceivesFile(file) => file.piece.capacity(),
             _ => 0,
-        };
-        size_of::<Replica>() + self.preamble.capacity() + piece
+        }
     }
 
     /// Sends pending bytes, about `bytes_max`; of the stream those before offset `end`. `snapshot`: the broadcast's bytes, and

@@ -107,6 +107,12 @@ impl<'a> Args<'a> {
         number::parse_i64(self.get(index)).ok_or(CommandError::NotInteger)
     }
 
+    /// A cursor over the arguments of this range.
+    pub fn cursor_within(&self, range: Indices<usize>) -> Cursor<'a> {
+        let args = Args { buffer: self.buffer, ranges: &self.ranges[..range.end] };
+        Cursor { args, next: range.start }
+    }
+
     /// A cursor over the arguments from `start` on.
     pub fn cursor(&self, start: usize) -> Cursor<'a> {
         Cursor { args: *self, next: start }

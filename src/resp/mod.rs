@@ -10,6 +10,7 @@
 pub mod args;
 pub mod float80;
 pub mod number;
+pub mod queue;
 pub mod reply;
 pub mod request;
 

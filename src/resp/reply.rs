@@ -448,6 +448,17 @@ impl<'a> ReplyWriter<'a> {
         tail.extend_from_slice(b"\r\n");
     }
 
+    /// A bulk string of `len` bytes, from its pieces.
+    pub fn bulk_pieces<'b>(&mut self, len: usize, pieces: impl Iterator<Item = &'b [u8]>) {
+        if !self.out.reserve(len + HEADER_LEN_MAX + 2) {
+            return;
+        }
+        let tail = &mut self.out.tail;
+        header(tail, b'$', len);
+        pieces.for_each(|piece| tail.extend_from_slice(piece));
+        tail.extend_from_slice(b"\r\n");
+    }
+
     /// An integer as a bulk string, as strings and hash fields that hold integers.
     #[inline]
     pub fn bulk_integer(&mut self, value: i64) {

@@ -28,7 +28,8 @@ const UNAUTHENTICATED_BULK_MAX: u64 = 16 * 1024;
 /// one with more continues where it stopped, so that a huge one takes linear time.
 const REMEMBERED_ARGUMENTS_MIN: usize = 32;
 
-/// An argument's range in the buffer, in bytes. Buffers are shorter than 4 GiB.
+/// An argument's range in the buffer, in bytes. A request is shorter than 4 GiB and begins near the buffer's start:
+/// see [`Limits::request_bytes_max`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub start: u32,
@@ -56,11 +57,20 @@ impl Range {
     }
 }
 
-/// Limits of a client's requests.
+/// The longest request of a file or of the primary, in bytes: ranges have 32 bits.
+pub const REQUEST_BYTES_MAX: u64 = u32::MAX as u64;
+/// The longest request of a client, in bytes. What is repeated instead of it may be longer than it, by a time of 13 digits
+/// for each of its options.
+pub const CLIENT_REQUEST_BYTES_MAX: u64 = REQUEST_BYTES_MAX - (16 << 20);
+
+/// Limits of requests. The configured ones are for clients alone: what a client was allowed is in the log and goes to
+/// replicas, and must be read there whatever is configured then.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Longest argument, in bytes. Source: `proto-max-bulk-len`.
     pub bulk_len_max: u64,
+    /// Longest request, in bytes. It may begin so far behind the buffer's start that both together are 32 bits.
+    pub request_bytes_max: u64,
     /// Most arguments of a request.
     pub multibulk_max: i32,
     /// Whether the client has authenticated (or need not): otherwise 10 arguments of 16 KiB.
@@ -69,14 +79,27 @@ pub struct Limits {
     pub inline_max: usize,
 }
 
+impl Limits {
+    /// What the primary may send, or a file may contain. A request must begin at the buffer's start.
+    pub const TRUSTED: Limits = Limits {
+        bulk_len_max: u64::MAX,
+        request_bytes_max: REQUEST_BYTES_MAX,
+        multibulk_max: i32::MAX,
+        authenticated: true,
+        inline_max: 64 << 10,
+    };
+
+    /// What a client may send.
+    pub fn of_client(bulk_len_max: u64, authenticated: bool) -> Self {
+        let request_bytes_max = CLIENT_REQUEST_BYTES_MAX;
+        Limits { bulk_len_max, request_bytes_max, authenticated, ..Limits::TRUSTED }
+    }
+}
+
+/// Those of a client under the default configuration.
 impl Default for Limits {
     fn default() -> Self {
-        Limits {
-            bulk_len_max: 512 << 20,
-            multibulk_max: i32::MAX,
-            authenticated: true,
-            inline_max: 64 << 10,
-        }
+        Limits::of_client(512 << 20, true)
     }
 }
 
@@ -157,7 +180,11 @@ impl Parser {
         args: &mut Vec<Range>,
         limits: &Limits,
     ) -> Result<Parsed, ProtocolError> {
-        debug_assert!(u32::try_from(buf.len()).is_ok(), "argument places are 32 bits");
+        debug_assert!(
+            *pos as u64 + limits.request_bytes_max <= u64::from(u32::MAX)
+                || buf.len() <= u32::MAX as usize,
+            "argument places are 32 bits"
+        );
         if self.resume_at != 0 {
             return self.resume(buf, pos, args, limits);
         }
@@ -335,7 +362,7 @@ impl Cursor {
             let end = data + len + 2;
             // Here, for whichever way the length was read: the limits must not depend on it.
             check_bulk_length(len as u64, limits)?;
-            if end - self.start > u32::MAX as usize {
+            if (end - self.start) as u64 > limits.request_bytes_max {
                 return Err(ProtocolError::InvalidBulkLength);
             }
             if end > buf.len() {
@@ -884,6 +911,23 @@ mod tests {
                 parse_in_pieces(bytes.as_bytes(), &cuts, &limits),
                 parse(bytes.as_bytes(), &limits)
             );
+        }
+    }
+
+    #[test]
+    fn the_length_of_a_request_is_limited_wherever_it_begins() {
+        let request = b"*2\r\n$3\r\nGET\r\n$5\r\nabcde\r\n";
+        for (at, request_bytes_max, fits) in
+            [(0, 24, true), (0, 23, false), (50, 24, true), (50, 23, false)]
+        {
+            let limits = Limits { request_bytes_max, ..Limits::TRUSTED };
+            let mut buf = [b"x".repeat(at), request.to_vec()].concat();
+            let mut pos = at;
+            let parsed = Parser::default().next(&mut buf, &mut pos, &mut Vec::new(), &limits);
+            match fits {
+                true => assert_eq!(parsed, Ok(Parsed::Request)),
+                false => assert_eq!(parsed, Err(ProtocolError::InvalidBulkLength)),
+            }
         }
     }
 }

@@ -226,9 +226,9 @@ impl Cache {
         self.by_sha.is_empty()
     }
 
-    /// Scripts evicted since the start.
-    pub fn evicted(&self) -> u64 {
-        self.evicted
+    /// Scripts evicted since the last call.
+    pub fn take_evicted(&mut self) -> u64 {
+        std::mem::take(&mut self.evicted)
     }
 
     /// Bytes of the bodies and indices.
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(add(&mut cache, 1000, false), None);
         assert_eq!(add(&mut cache, 1001, false), Some(Function(3)));
         assert_eq!(add(&mut cache, 1002, false), Some(Function(4)));
-        assert_eq!((cache.len(), cache.evicted()), (EVAL_SCRIPTS_MAX + 2, 2));
+        assert_eq!((cache.len(), cache.take_evicted()), (EVAL_SCRIPTS_MAX + 2, 2));
         assert!(cache.find(b"3", false).is_none());
         assert!(cache.find(b"0", false).is_some() && cache.find(b"2", false).is_some());
     }

@@ -20,6 +20,8 @@ use super::number::{format_json, parse_prefix};
 
 /// Bytes of a string written between two checks for interrupts.
 const PIECE: usize = 1 << 20;
+/// Items counted between two checks for interrupts.
+const ITEMS: i32 = 100_000;
 /// State shared by the functions of one `cjson` table. `cjson.new()` makes another.
 struct Shared {
     options: Options,
@@ -303,6 +305,9 @@ impl Encoder<'_> {
                     max = if key <= f64::from(i32::MAX) { key as i32 } else { i32::MIN };
                 }
                 items = items.wrapping_add(1);
+                if items % ITEMS == 0 {
+                    safepoint(self.state);
+                }
             }
             let Options { encode_sparse_ratio: ratio, encode_sparse_safe: safe, .. } =
                 self.library.options;
@@ -645,6 +650,10 @@ impl Decoder<'_> {
     unsafe fn next(&mut self) -> (usize, Token) {
         while matches!(self.byte(self.at), b' ' | b'\t' | b'\n' | b'\r') {
             self.at += 1;
+            if self.at.is_multiple_of(PIECE) {
+                // SAFETY: the caller's promise.
+                unsafe { safepoint(self.state) };
+            }
         }
         let begin = self.at;
         let (len, token) = match self.byte(begin) {
@@ -701,7 +710,7 @@ impl Decoder<'_> {
         let content = &self.text[begin + 1..];
         // SAFETY: the caller's promise.
         unsafe {
-            let Some(end) = content.iter().position(|byte| matches!(byte, b'"' | b'\\')) else {
+            let Some(end) = memchr::memchr2(b'"', b'\\', content) else {
                 return (self.text.len(), Token::Error(c"unexpected end of string"));
             };
             if content[end] == b'"' {
@@ -711,7 +720,12 @@ impl Decoder<'_> {
             }
             self.library.text.clear(self.state);
             self.at += 1;
+            let mut looked = self.at;
             loop {
+                if self.at - looked > PIECE {
+                    looked = self.at;
+                    safepoint(self.state);
+                }
                 let rest = &self.text[self.at..];
                 let Some(end) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) else {
                     return (self.text.len(), Token::Error(c"unexpected end of string"));

@@ -17,6 +17,8 @@ use super::library::{
 
 /// Tables nested deeper are written as nil.
 const NESTING_MAX: u32 = 16;
+/// Items counted between two checks for interrupts.
+const ITEMS: c_int = 100_000;
 
 /// State shared by the functions.
 struct Shared {
@@ -202,6 +204,9 @@ impl Packer<'_> {
                     }
                     ffi::lua_pop(state, 2);
                     count += 1;
+                    if count % ITEMS == 0 {
+                        safepoint(state);
+                    }
                 }
             }
             match count {
@@ -247,6 +252,9 @@ impl Packer<'_> {
                 }
                 max = key.max(max);
                 count += 1;
+                if count % ITEMS == 0 {
+                    safepoint(self.state);
+                }
             }
         }
     }

@@ -137,6 +137,7 @@ impl Libraries {
                 LibraryError::Failed(text) => {
                     [&b"Error registering functions: "[..], &text].concat()
                 }
+                LibraryError::Refused(text) => text.into(),
             })?;
         let library = Library { code: code.into(), functions };
         if library.functions.is_empty() {

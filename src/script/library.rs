@@ -22,8 +22,8 @@ use super::{bit, cjson, cmsgpack, structs};
 /// The stack slots that Lua 5.1 gives a C function. Luau would allow a million, but the libraries' nesting limits
 /// depend on it, and replies would differ.
 const STACK_SLOTS_MAX: c_int = 8000;
-/// The largest result: the default limit of a string sent by a client.
-const BUFFER_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// The largest result: the largest string that a script can make.
+const BUFFER_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Parsing a longer text as a number is preceded by a check for interrupts.
 pub(super) const LONG_NUMBER: usize = 1000;
 /// Capacity that a buffer keeps between calls.
@@ -333,7 +333,8 @@ impl<T: Copy> Buffer<T> {
             if more > BUFFER_BYTES_MAX / size || self.len + more > BUFFER_BYTES_MAX / size {
                 luaL_error(state, c"%s".as_ptr(), c"not enough memory".as_ptr());
             }
-            let capacity = (self.len + more).max(self.capacity * 2).max(256 / size);
+            let doubled = (self.capacity * 2).min(BUFFER_BYTES_MAX / size);
+            let capacity = (self.len + more).max(doubled).max(256 / size);
             let mut data = std::ptr::null_mut();
             let allocate = lua_getallocf(state, &raw mut data);
             let items: *mut c_void =

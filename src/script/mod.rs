@@ -23,7 +23,7 @@ pub mod shebang;
 mod structs;
 mod watchdog;
 
-use crate::ids::ClientId;
+use crate::ids::{ClientId, CommandId};
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::sys::log::Level;
@@ -93,7 +93,10 @@ pub struct Function(i32);
 /// The running script, as commands see it.
 #[derive(Debug)]
 pub struct Running {
+    /// The client that runs it. None: it comes from a file or the primary.
     pub client: Option<ClientId>,
+    /// The command that runs it.
+    pub command: CommandId,
     /// Started by EVAL or its variants, not by FCALL.
     pub by_eval: bool,
     /// It may not call commands that write.
@@ -107,10 +110,19 @@ pub struct Running {
     pub killed: Option<&'static str>,
     /// Its writes are rolled back when it ends.
     pub rolls_back: bool,
+    /// Its writes stay, but are not repeated elsewhere: the process ends.
+    pub is_dropped: bool,
     /// It runs so long that other clients are served, mostly with a BUSY error.
     pub is_busy: bool,
     /// Other clients have been served once.
     pub others_heard: bool,
+}
+
+impl Running {
+    /// Whether it has run before, in an earlier process or at the primary: it is not refused, limited, or ended.
+    pub fn is_repeated(&self) -> bool {
+        self.client.is_none()
+    }
 }
 
 /// Statistics for INFO.
@@ -154,15 +166,21 @@ pub struct Scripts {
 
 impl Scripts {
     /// Takes the engine out, to run a script or change the cache. None while a script runs. `version`: for
-    /// `redis.REDIS_VERSION`. `deprecated`: whether scripts see deprecated functions.
+    /// `redis.REDIS_VERSION`. `is_valkey`: whether scripts see Valkey's names and texts. `deprecated`: whether they see
+    /// deprecated functions.
     #[inline]
-    pub fn take_engine(&mut self, version: &[u8], deprecated: bool) -> Option<Box<Engine>> {
+    pub fn take_engine(
+        &mut self,
+        version: &[u8],
+        is_valkey: bool,
+        deprecated: bool,
+    ) -> Option<Box<Engine>> {
         if self.running.is_some() {
             return None;
         }
         let mut engine = self.engine.take().unwrap_or_else(|| Box::new(Engine::new(deprecated)));
-        if engine.version != version {
-            engine.set_version(version);
+        if engine.version != version || engine.is_valkey != is_valkey {
+            engine.set_version(version, is_valkey);
         }
         Some(engine)
     }
@@ -185,11 +203,11 @@ impl Scripts {
     }
 
     /// Puts the engine back.
-    pub fn put_engine(&mut self, engine: Box<Engine>) {
+    pub fn put_engine(&mut self, mut engine: Box<Engine>) {
         self.stats.lua_bytes = engine.lua.memory();
         self.stats.scripts = engine.cache.len();
         self.stats.scripts_bytes = engine.cache.bytes();
-        self.stats.evicted = engine.cache.evicted();
+        self.stats.evicted += engine.cache.take_evicted();
         self.stats.libraries = engine.libraries.len();
         self.stats.functions = engine.libraries.functions_len();
         self.stats.libraries_bytes = engine.libraries.bytes();
@@ -255,6 +273,7 @@ pub struct Script {
 pub struct Engine {
     lua: Lua,
     version: Vec<u8>,
+    is_valkey: bool,
     cache: Cache,
     libraries: Libraries,
 }
@@ -264,14 +283,16 @@ impl Engine {
         Engine {
             lua: Lua::new(deprecated),
             version: Vec::new(),
+            is_valkey: false,
             cache: Cache::default(),
             libraries: Libraries::default(),
         }
     }
 
-    fn set_version(&mut self, version: &[u8]) {
+    fn set_version(&mut self, version: &[u8], is_valkey: bool) {
         self.version = version.to_vec();
-        self.lua.set_version(&String::from_utf8_lossy(version));
+        self.is_valkey = is_valkey;
+        self.lua.set_version(&String::from_utf8_lossy(version), is_valkey);
     }
 
     /// The script with this body, compiled if new. `keep`: for SCRIPT LOAD, until SCRIPT FLUSH.

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::sys::alloc::Apart;
+
 /// Interval of checks while nothing runs. A script whose start was missed, because its signal came just before the
 /// thread slept, is seen then.
 const IDLE: Duration = Duration::from_secs(1);
@@ -43,6 +45,8 @@ pub struct Watchdog {
 
 impl Watchdog {
     pub fn start(target: impl Interrupt) -> Self {
+        // The thread frees a part of what it takes to start it.
+        let _apart = Apart::begin();
         let shared = Arc::<Shared>::default();
         let seen = Arc::clone(&shared);
         let thread = std::thread::Builder::new()

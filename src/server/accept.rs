@@ -16,7 +16,7 @@ use crate::config::system_text;
 use crate::gate::users;
 use crate::net::listener::{Listener, set_keepalive};
 use crate::net::stream::{Address, Stream};
-use crate::sys::log::Level;
+use crate::sys::log::{Level, verbose, warning};
 use crate::sys::process;
 
 /// Connections accepted in one turn: a flood of them must not starve existing clients.
@@ -41,8 +41,7 @@ impl Turn<'_> {
                 // This connection was closed already; the next may be fine.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    self.state
-                        .log(Level::Warning, format_args!("Accepting client connection: {error}"));
+                    warning!(self.state, "Accepting client connection: {error}");
                     // Probably out of file descriptors. Edge-triggered: the waiting connections are not announced again.
                     self.state.net.pending.accept_later.push(index);
                     return;
@@ -77,7 +76,7 @@ impl Turn<'_> {
             && !stream.is_unix()
             && let Err(error) = set_keepalive(&stream, config.tcp_keepalive as u64)
         {
-            self.state.log(Level::Verbose, format_args!("Setting keepalive: {error}"));
+            verbose!(self.state, "Setting keepalive: {error}");
         }
         if is_tls {
             let config = self.state.net.tls.as_ref().map(|tls| &tls.server);
@@ -106,7 +105,7 @@ impl Turn<'_> {
         if let Err(error) =
             client.stream.register(self.state.net.poll.registry(), Token(id.slot as usize))
         {
-            self.state.log(Level::Warning, format_args!("Registering a client: {error}"));
+            warning!(self.state, "Registering a client: {error}");
             self.state.clients.close(id);
         }
     }

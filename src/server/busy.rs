@@ -6,7 +6,8 @@
 //! A script that runs longer than `busy-reply-threshold` is interrupted every few milliseconds, and [`serve`] does
 //! what a turn does for clients, with an arena and batch of its own, as the loop's are in use. It skips the client
 //! that runs the script and clients with requests in the outer turn ([`ClientFlags::HELD`]). Time stands still as for
-//! the script, no key expires, and no blocked client is served.
+//! the script, no key expires, and no blocked client is served. Replicas and the primary are told that this server is
+//! alive, as the script may run longer than `repl-timeout`.
 
 use std::time::Duration;
 
@@ -17,9 +18,10 @@ use super::{Turn, die};
 use crate::client::{ClientFlags, ClientId};
 use crate::gate::following;
 use crate::gate::persistence;
+use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
-use crate::sys::log::Level;
+use crate::sys::log::warning;
 
 /// Serves clients for a moment.
 pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
@@ -48,7 +50,7 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     let mut events = Events::with_capacity(256);
     match turn.state.net.poll.poll(&mut events, Some(Duration::ZERO)) {
         Err(error) if error.kind() != std::io::ErrorKind::Interrupted => {
-            turn.state.log(Level::Warning, format_args!("Waiting for events: {error}"));
+            warning!(turn.state, "Waiting for events: {error}");
             return;
         }
         _ => {}
@@ -57,6 +59,7 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     turn.take_in(&events);
     if is_first {
         // Events that the outer turn has not handled yet are not announced again.
+        (0..turn.state.net.listeners.len()).for_each(|listener| turn.accept(listener));
         turn.run_batch();
         let left_alone = ClientFlags::HELD | ClientFlags::READ_PENDING;
         let others =
@@ -65,9 +68,12 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
         others.into_iter().for_each(|id| turn.read(id));
     }
     turn.run_batch();
+    replicas::keep_alive(turn.state);
     if let Err(fatal) = persistence::write_log(turn.state) {
         die(turn.state, &fatal);
     }
+    replicas::send(turn.state);
+    following::keep_alive(turn.state);
     turn.flush();
     turn.run_handshakes();
     turn.close_clients();

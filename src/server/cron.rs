@@ -1,13 +1,13 @@
 //! Periodic work, `hz` times a second: rates, idle clients, soft limits.
 
-use super::{Server, die};
+use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::configure_tls;
 use crate::gate::following;
 use crate::gate::limits::{check_output_limit, count_clients_memory};
 use crate::gate::persistence;
 use crate::gate::replicas;
-use crate::sys::log::Level;
+use crate::sys::log::{notice, warning};
 use crate::sys::{alloc, crash};
 
 /// How long a client that is being closed may leave its last replies unread. Unit: microseconds.
@@ -40,7 +40,7 @@ impl Server {
         self.state.net.pending.accept_again.append(&mut self.state.net.pending.accept_later);
         self.state.net.outgoing.close_unused(now_us);
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
-            die(&self.state, &fatal);
+            return self.fail(&fatal);
         }
         if self.keyspace.own_deadlines() > 0 {
             self.keyspace.expire_own();
@@ -68,10 +68,10 @@ impl Server {
         if !state.net.tls.as_ref().is_some_and(|tls| tls.is_stale(&state.config)) {
             return;
         }
-        state.log(Level::Notice, format_args!("TLS materials changed, reloading"));
+        notice!(state, "TLS materials changed, reloading");
         match configure_tls(state) {
-            Ok(()) => state.log(Level::Notice, format_args!("TLS materials reloaded successfully")),
-            Err(_) => state.log(Level::Warning, format_args!("TLS reload failed")),
+            Ok(()) => notice!(state, "TLS materials reloaded successfully"),
+            Err(_) => warning!(state, "TLS reload failed"),
         }
     }
 

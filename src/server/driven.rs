@@ -1,33 +1,86 @@
 //! A server whose turns are called from outside: by a simulation of several servers in one thread, which controls
 //! their clocks and moves the bytes between them.
+//!
+//! Nothing of it depends on real time, on threads, or on the other servers: each has an account of the memory it uses, its
+//! commands take no time for the statistics, and what would end the process unwinds its turn ([`process::Ended`]).
+//!
+//! The account has what the server's turns really allocate. Threads free some bytes of what starts and loads have allocated, sooner
+//! or later; so it begins anew after each of them, with what the data takes.
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mio::Events;
 
 use super::Server;
+use crate::client::Client;
+use crate::clock::Clock;
+use crate::collections::table::ValueRef;
+use crate::config::Config;
+use crate::gate::evict::not_counted;
+use crate::gate::load::LoadError;
+use crate::gate::replicas;
 use crate::net::dialer::Dialer;
 use crate::net::stream::{Address, Stream};
+use crate::replication::backlog::Backlog;
+use crate::stats::timing::Timing;
+use crate::sys::alloc::{Account, allocated};
 use crate::sys::disk::Disk;
+use crate::sys::log::Logger;
+use crate::sys::process;
 
 /// Events handled in one turn; the others follow in the next.
 const EVENTS: usize = 256;
 
+/// What an empty server is taken to use. Unit: bytes.
+const EMPTY_BYTES: usize = 512 << 10;
+
+/// A server in a simulation.
+pub struct DrivenServer {
+    server: Server,
+    account: &'static Account,
+    /// Keys loaded when the account began.
+    keys_loaded: u64,
+    /// Dropped last.
+    left: Left,
+}
+
+/// What the server frees at its end is in its account too: the thread leaves that when this is dropped.
+#[derive(Default)]
+struct Left(Option<&'static Account>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if let Some(former) = self.0 {
+            former.enter();
+        }
+    }
+}
+
+impl Drop for DrivenServer {
+    fn drop(&mut self) {
+        self.left.0 = Some(self.account.enter());
+    }
+}
+
+/// Until it is dropped, this thread's memory is a server's.
+struct Entered(&'static Account);
+
+impl Entered {
+    fn into(account: &'static Account) -> Self {
+        Entered(account.enter())
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.enter();
+    }
+}
+
 impl Server {
-    /// Prepares the server for simulation: it reaches its primary through `dialer`, its files are on `disk`, and
-    /// threads' work is done between turns. To be called before anything is loaded.
-    pub fn prepare_simulation(&mut self, dialer: Box<dyn Dialer>, disk: Arc<dyn Disk>) {
-        self.state.net.dialer = dialer;
-        self.state.persistence.set_apart(disk);
-    }
-
-    /// Adds a connection, as if accepted.
-    pub fn take_in(&mut self, stream: Stream, peer: Address, local: Address) {
-        self.clients().add_client(stream, false, peer, local);
-    }
-
     /// Runs one turn, without waiting for events. False: the server has ended.
     pub fn turn_now(&mut self) -> io::Result<bool> {
         self.turn(&mut Events::with_capacity(EVENTS), Some(Duration::ZERO))?;
@@ -36,17 +89,104 @@ impl Server {
         }
         Ok(!self.stopping)
     }
+}
+
+impl DrivenServer {
+    /// Creates a server: it reaches its primary through `dialer`, its files are on `disk`, and threads' work is done by
+    /// [`DrivenServer::do_background`]. Errors: those of [`Server::start`].
+    pub fn start(
+        config: Config,
+        clock: Clock,
+        logger: Logger,
+        dialer: Box<dyn Dialer>,
+        disk: Arc<dyn Disk>,
+    ) -> Result<Self, String> {
+        process::simulate_ends();
+        let account = Account::open();
+        let _entered = Entered::into(account);
+        let mut server = Server::start(config, clock, logger)?;
+        server.state.net.dialer = dialer;
+        server.state.persistence.set_apart(disk);
+        server.keyspace.lazyfree.end_thread();
+        server.state.stats.timing = Timing::new(quanta::Clock::mock().0);
+        let mut driven = DrivenServer { server, account, keys_loaded: 0, left: Left::default() };
+        driven.begin_account();
+        Ok(driven)
+    }
+
+    /// Sets the account to the memory of the data, and as much as an empty server has.
+    fn begin_account(&mut self) {
+        let Server { keyspace, state, .. } = &self.server;
+        let entries = (0..keyspace.databases()).flat_map(|index| keyspace.table_of(index).iter());
+        let bytes = entries.map(|entry| {
+            let value = match entry.value() {
+                ValueRef::Bytes { .. } => 0,
+                ValueRef::Object(value) => value.heap_bytes(),
+            };
+            entry.allocated() + value
+        });
+        // A server that reloads its data has clients, and a stream that replicas or the log still lack.
+        let clients: usize = state.clients.iter().map(Client::memory).sum();
+        let backlog = state.replication.backlog.as_ref().map_or(0, Backlog::memory);
+        let kept = backlog - replicas::bytes_behind(state);
+        let rest = clients + kept + not_counted(keyspace, state);
+        self.account.set(EMPTY_BYTES + rest + bytes.sum::<usize>());
+        self.keys_loaded = state.persistence.keys_loaded;
+    }
+
+    /// Loads the data. To be called once, before the first turn. Errors: logged already.
+    pub fn load(&mut self) -> Result<(), LoadError> {
+        let _entered = Entered::into(self.account);
+        let loaded = self.server.load();
+        self.begin_account();
+        loaded
+    }
+
+    /// Adds a connection, as if accepted.
+    pub fn take_in(&mut self, stream: Stream, peer: Address, local: Address) {
+        let _entered = Entered::into(self.account);
+        self.server.clients().add_client(stream, false, peer, local);
+    }
+
+    /// Runs one turn, without waiting for events. False: the server has ended. Unwinds with [`process::Ended`] if the process ends
+    /// at once; the server is to be dropped then.
+    pub fn turn_now(&mut self) -> io::Result<bool> {
+        let _entered = Entered::into(self.account);
+        let goes_on = self.server.turn_now()?;
+        if self.server.state.persistence.keys_loaded != self.keys_loaded {
+            self.begin_account();
+        }
+        Ok(goes_on)
+    }
+
+    /// Keys evicted since the start or CONFIG RESETSTAT, and the limit of memory; 0: there is none.
+    pub fn evictions(&self) -> (u64, u64) {
+        (self.server.keyspace.stats.evicted, self.server.state.config.maxmemory)
+    }
 
     /// Does the work of threads. A snapshot is written once all of it is there.
     pub fn do_background(&mut self) {
-        self.state.persistence.sync_log();
-        if !self.keyspace.has_snapshot() {
-            self.state.persistence.background().run();
+        let _entered = Entered::into(self.account);
+        let Server { keyspace, state, .. } = &mut self.server;
+        state.persistence.sync_log();
+        if !keyspace.has_snapshot() {
+            state.persistence.background().run();
         }
+    }
+
+    /// Sends a signal, which the next turn takes.
+    pub fn signal(&self, number: i32) {
+        self.server.stop.store(number as usize, Ordering::SeqCst);
+    }
+
+    /// Bytes of memory that the server uses.
+    pub fn used_memory(&self) -> usize {
+        let _entered = Entered::into(self.account);
+        allocated()
     }
 
     /// The server's replication ID and offset: `master_replid`, `master_repl_offset`.
     pub fn history(&self) -> (&str, u64) {
-        (&self.state.replication.id, self.state.replication.offset)
+        (&self.server.state.replication.id, self.server.state.replication.offset)
     }
 }

@@ -10,7 +10,7 @@ use crate::gate::limits::{clients_memory_max, forget_client};
 use crate::gate::persistence::Persistence;
 use crate::gate::{blocking, tracking, transaction};
 use crate::persist::aof::log::LogOffset;
-use crate::sys::log::Level;
+use crate::sys::log::verbose;
 
 /// Empty output buffers kept for the next turn, and the largest kept.
 const SPARE_BUFFERS: usize = 64;
@@ -85,8 +85,7 @@ impl Turn<'_> {
                         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                     ) => {}
                 Err(error) => {
-                    self.state
-                        .log(Level::Verbose, format_args!("Error writing to client: {error}"));
+                    verbose!(self.state, "Error writing to client: {error}");
                     self.state.clients.close(id);
                     continue;
                 }

@@ -13,7 +13,7 @@ use crate::gate::state::State;
 use crate::gate::users;
 use crate::net::tls::NameField;
 use crate::net::tls::stream::Handshake;
-use crate::sys::log::Level;
+use crate::sys::log::{verbose, warning};
 
 /// Time limit for handshakes in a turn; the last step may exceed it. As the rest of a turn costs little, a short limit makes other
 /// clients wait less, and completes as many handshakes. Unit: microseconds.
@@ -63,10 +63,7 @@ impl Turn<'_> {
             }
             Err(error) => {
                 let addresses = format!("addr={} laddr={}", client.peer, client.local);
-                self.state.log(
-                    Level::Warning,
-                    format_args!("Error accepting a client connection: {error} ({addresses})"),
-                );
+                warning!(self.state, "Error accepting a client connection: {error} ({addresses})");
                 self.state.clients.close(id);
             }
         }
@@ -94,10 +91,7 @@ impl Turn<'_> {
                 self.state.net.pending.handshaking.pop_front();
             } else if deadline_us <= now_us {
                 self.state.net.pending.handshaking.pop_front();
-                self.state.log(
-                    Level::Verbose,
-                    format_args!("Error accepting a client connection: handshake timed out"),
-                );
+                verbose!(self.state, "Error accepting a client connection: handshake timed out");
                 self.state.clients.close(id);
             } else {
                 return;

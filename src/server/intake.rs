@@ -13,8 +13,8 @@ use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::admit::needs_password;
 use crate::gate::following::PRIMARY;
 use crate::gate::limits::describe_for_log;
-use crate::resp::request::{Limits, Parser};
-use crate::sys::log::Level;
+use crate::resp::request::{CLIENT_REQUEST_BYTES_MAX, Limits, Parser};
+use crate::sys::log::{verbose, warning};
 
 /// Size of the arena. It is emptied with every batch.
 const ARENA_BYTES: usize = 256 * 1024;
@@ -26,7 +26,7 @@ pub(super) const LARGE_BYTES: usize = 16 * 1024;
 /// system's buffers, but must not take more of the turn than copying this much.
 const LARGE_READ_BYTES: usize = 1024 * 1024;
 /// A client's unprocessed bytes, whatever `client-query-buffer-limit` says: argument ranges have 32 bits.
-pub(super) const INPUT_MAX: u64 = u32::MAX as u64;
+pub(super) const INPUT_MAX: u64 = CLIENT_REQUEST_BYTES_MAX;
 
 /// The arena and batch that requests pass through.
 pub(super) struct Intake {
@@ -250,7 +250,7 @@ impl Turn<'_> {
                 None
             }
             Err(error) => {
-                self.state.log(Level::Verbose, format_args!("Reading from client: {error}"));
+                verbose!(self.state, "Reading from client: {error}");
                 self.state.clients.close(id);
                 None
             }
@@ -286,20 +286,14 @@ impl Turn<'_> {
         }
         self.state.stats.counters.query_buffer_limit_disconnections += 1;
         let line = describe_for_log(self.state, id);
-        self.state.log(
-            Level::Warning,
-            format_args!("Closing client that reached max query buffer length: {line}"),
-        );
+        warning!(self.state, "Closing client that reached max query buffer length: {line}");
         self.state.clients.close(id);
         false
     }
 
     pub(super) fn limits(&self, client: &Client) -> Limits {
-        Limits {
-            bulk_len_max: self.state.config.proto_max_bulk_len,
-            authenticated: !needs_password(self.state, client.flags),
-            ..Limits::default()
-        }
+        let authenticated = !needs_password(self.state, client.flags);
+        Limits::of_client(self.state.config.proto_max_bulk_len, authenticated)
     }
 
     /// Parses a client's bytes in the arena from `start` on; an incomplete request goes back to the client.

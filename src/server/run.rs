@@ -12,7 +12,7 @@ use crate::gate::spec::Flags;
 use crate::resp::Protocol;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{ProtocolError, encode};
-use crate::sys::log::Level;
+use crate::sys::log::verbose;
 
 /// A client's limits are checked between its requests after each so much output: a short pipeline can ask for gigabytes.
 const OUTPUT_CHECK_BYTES: usize = 64 * 1024;
@@ -114,8 +114,8 @@ impl Turn<'_> {
         let mut checked = 0;
         while goes_on && done < requests.len() {
             let mut gate = Gate {
-                db: self.keyspace,
-                server: self.state,
+                keyspace: self.keyspace,
+                state: self.state,
                 caller: Caller::Client(id),
                 reply: ReplyWriter::new(output, *protocol),
             };
@@ -162,8 +162,7 @@ impl Turn<'_> {
         self.state.stats.count_error(&text);
         let line = describe_for_log(self.state, id);
         let shown = String::from_utf8_lossy(&text);
-        self.state
-            .log(Level::Verbose, format_args!("Protocol error ({shown}) from client: {line}"));
+        verbose!(self.state, "Protocol error ({shown}) from client: {line}");
         self.close_after_reply(id);
     }
 

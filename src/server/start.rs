@@ -13,7 +13,7 @@ use sha1::{Digest, Sha1};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::intake::Intake;
-use super::{Server, WAKER, busy};
+use super::{Ending, Server, WAKER, busy};
 use crate::acl::{RuleContext, RuleError, User, join_selectors};
 use crate::client::ClientFlags;
 use crate::clock::Clock;
@@ -22,15 +22,17 @@ use crate::command::{
     TABLE, apply_config, configure_tls, listen, load_users, set_oom_score, set_process_title,
 };
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
+use crate::gate::persistence::Closing;
 use crate::gate::state::{PauseCause, Shutdown, State};
 use crate::gate::table::Command;
 use crate::gate::{following, load, persistence, replicas, restart, users};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::tls::Tls;
+use crate::persist::aof::log::Fatal;
 use crate::resp::reply::ReplyWriter;
 use crate::sys::alloc;
-use crate::sys::log::{Level, Logger};
+use crate::sys::log::{Level, Logger, notice, warning};
 use crate::sys::process::{self, Supervisor};
 use crate::sys::random;
 use crate::sys::title::Title;
@@ -66,6 +68,7 @@ impl Server {
             stop: Arc::new(AtomicUsize::new(0)),
             stop_requested: Arc::new(AtomicBool::new(false)),
             stopping: false,
+            ending: Ending::InOrder,
             supervisor: Supervisor::Nobody,
             owns_pidfile: false,
             turns: Arc::new(AtomicUsize::new(0)),
@@ -169,26 +172,21 @@ impl Server {
     pub fn announce(&mut self, supervisor: Supervisor) {
         self.sample_clock();
         if !self.state.net.listening.is_empty() {
-            self.state.log(Level::Notice, format_args!("Ready to accept connections"));
+            notice!(self.state, "Ready to accept connections");
         }
         let config = &self.state.config;
         if !config.unixsocket.is_empty() {
             let path = String::from_utf8_lossy(&config.unixsocket);
-            self.state.log(
-                Level::Notice,
-                format_args!("The server is now ready to accept connections at {path}"),
-            );
+            notice!(self.state, "The server is now ready to accept connections at {path}");
         }
         supervisor.ready();
         self.supervisor = supervisor;
         if (1..1 << 20).contains(&config.maxmemory) {
-            self.state.log(
-                Level::Warning,
-                format_args!(
-                    "WARNING: You specified a maxmemory value that is less than 1MB (current value is {} bytes). Are \
+            warning!(
+                self.state,
+                "WARNING: You specified a maxmemory value that is less than 1MB (current value is {} bytes). Are \
                      you sure this is what you really want?",
-                    config.maxmemory
-                ),
+                config.maxmemory
             );
         }
         // An error is in the log.
@@ -198,7 +196,7 @@ impl Server {
     /// Registers the listeners that CONFIG SET has opened.
     pub(super) fn listen_again(&mut self) {
         if let Err(error) = self.register_listeners() {
-            self.state.log(Level::Warning, format_args!("Waiting for connections: {error}"));
+            warning!(self.state, "Waiting for connections: {error}");
         }
     }
 
@@ -225,7 +223,7 @@ impl Server {
                         }
                         Some(_) => "Fatal error loading the DB: Invalid argument. Exiting.",
                     };
-                    self.state.log(Level::Warning, format_args!("{text}"));
+                    warning!(self.state, "{text}");
                 }
                 Err(error)
             }
@@ -244,7 +242,7 @@ impl Server {
             order = Shutdown { save: Some(false), now: true, force: true, ..order };
         }
         if order.waits_until_us.is_none() {
-            self.state.log(Level::Warning, format_args!("User requested shutdown..."));
+            warning!(self.state, "User requested shutdown...");
         }
         if replicas::hold_shutdown(&mut self.state, order) {
             return;
@@ -255,15 +253,43 @@ impl Server {
         if order.save.unwrap_or(!self.state.config.save.is_empty()) {
             self.supervisor.saving();
         }
-        if !persistence::shut_down(&mut self.keyspace, &mut self.state, order.save, order.force) {
-            let text =
-                "Errors trying to shut down the server. Check the logs for more information.";
-            self.state.log(Level::Warning, format_args!("{text}"));
-            self.refuse_shutdown();
-            return;
+        let Server { keyspace, state, .. } = self;
+        match persistence::shut_down(keyspace, state, order.save, order.force) {
+            Closing::Done => {}
+            Closing::Refused => {
+                let text =
+                    "Errors trying to shut down the server. Check the logs for more information.";
+                warning!(self.state, "{text}");
+                return self.refuse_shutdown();
+            }
+            Closing::Failed(fatal) => return self.fail(&fatal),
         }
         self.supervisor.stopping();
         self.stopping = true;
+        self.close_listeners();
+    }
+
+    /// Ends the loop: changes cannot be made durable, and no further reply may leave.
+    pub(super) fn fail(&mut self, fatal: &Fatal) {
+        warning!(self.state, "{fatal}");
+        (self.stopping, self.ending) = (true, Ending::WithoutChanges);
+        self.close_listeners();
+    }
+
+    /// Accepts no more connections, before those that are there end: who finds its own closed must not reach this server again.
+    fn close_listeners(&mut self) {
+        if self.owns_pidfile {
+            self.owns_pidfile = false;
+            notice!(self.state, "Removing the pid file.");
+            // Fails harmlessly if it was removed already.
+            let _ = std::fs::remove_file(OsStr::from_bytes(&self.state.config.pidfile));
+        }
+        let listeners = &mut self.state.net.listeners;
+        let had_path = listeners.iter().any(|listener| matches!(listener, Listener::Unix(..)));
+        listeners.clear();
+        if had_path {
+            notice!(self.state, "Removing the unix socket file.");
+        }
     }
 
     /// Replies an error to the clients of SHUTDOWN.
@@ -287,18 +313,13 @@ impl Server {
 
     /// Cleans up before the process ends.
     pub(super) fn finish(&mut self) {
+        self.close_listeners();
+        if self.ending != Ending::InOrder {
+            return;
+        }
         replicas::send(&mut self.state);
         self.clients().flush();
-        if self.owns_pidfile {
-            self.state.log(Level::Notice, format_args!("Removing the pid file."));
-            // Fails harmlessly if it was removed already.
-            let _ = std::fs::remove_file(OsStr::from_bytes(&self.state.config.pidfile));
-        }
-        if self.state.net.listeners.iter().any(|listener| matches!(listener, Listener::Unix(..))) {
-            self.state.log(Level::Notice, format_args!("Removing the unix socket file."));
-        }
-        self.state.net.listeners.clear();
-        self.state.log(Level::Warning, format_args!("Latchkey is now ready to exit, bye bye..."));
+        warning!(self.state, "Latchkey is now ready to exit, bye bye...");
     }
 }
 
@@ -387,26 +408,24 @@ impl Server {
             let why = "Configuring Redis with users defined in redis.conf and at the same setting an ACL file path is \
                        invalid. This setup is very likely to lead to configuration errors and security holes, please \
                        define either an ACL file or declare users directly in your redis.conf, but not both.";
-            server.log(Level::Warning, format_args!("{why}"));
+            warning!(server, "{why}");
             return false;
         }
         let all_channels = users::all_channels(server);
         match server.acl.load_config_lines(lines, all_channels) {
             Err(why) => {
-                server.log(Level::Warning, format_args!("{}", String::from_utf8_lossy(&why)));
+                warning!(server, "{}", String::from_utf8_lossy(&why));
                 let end = "Critical error while loading ACLs. Exiting.";
-                server.log(Level::Warning, format_args!("{end}"));
+                warning!(server, "{end}");
                 return false;
             }
             Ok(off) => {
                 for name in off {
                     let name = String::from_utf8_lossy(&name);
-                    server.log(
-                        Level::Notice,
-                        format_args!(
-                            "The user '{name}' is disabled (there is no 'on' modifier in the user description). Make sure \
+                    notice!(
+                        server,
+                        "The user '{name}' is disabled (there is no 'on' modifier in the user description). Make sure \
                              this is not a configuration error."
-                        ),
                     );
                 }
             }
@@ -416,7 +435,7 @@ impl Server {
         {
             let why = String::from_utf8_lossy(&why);
             let what = "Aborting Redis startup because of ACL errors";
-            server.log(Level::Warning, format_args!("{what}: {why}"));
+            warning!(server, "{what}: {why}");
             return false;
         }
         true

@@ -11,6 +11,9 @@ pub struct LatencySeries {
     /// Unix time in seconds, and duration in milliseconds.
     pub samples: VecDeque<(i64, u64)>,
     pub max_ms: u64,
+    /// Of all events, also those that have no sample of their own.
+    pub sum_ms: u64,
+    pub count: u64,
 }
 
 /// All series by their event's name.
@@ -24,6 +27,8 @@ impl LatencyMonitor {
     pub fn add(&mut self, event: &'static str, time: i64, ms: u64) {
         let series = self.series.entry(event).or_default();
         series.max_ms = series.max_ms.max(ms);
+        series.sum_ms = series.sum_ms.saturating_add(ms);
+        series.count += 1;
         if let Some(last) = series.samples.back_mut()
             && last.0 == time
         {

@@ -59,7 +59,8 @@ impl Statistics {
     /// Counts an error reply by its first word.
     pub fn count_error(&mut self, text: &[u8]) {
         self.counters.error_replies += 1;
-        let word = text.split(|&byte| byte == b' ').next().unwrap_or_default();
+        let word =
+            text.split(|byte| matches!(byte, b' ' | b'\r' | b'\n')).next().unwrap_or_default();
         let word = String::from_utf8_lossy(word);
         if let Some(count) = self.error_stats.get_mut(&*word) {
             *count += 1;

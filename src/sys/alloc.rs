@@ -1,12 +1,17 @@
 //! The allocator: jemalloc with size classes every 8 bytes, and a count of what is allocated.
 //!
 //! `tikv-jemallocator` assumes alignments up to 16, which 8-byte classes do not give; so the few lines that pass the
-//! alignment are here. Every thread has its own count: a shared atomic would cost each allocation 5 ns.
+//! alignment are here. Every thread has its own count: a shared atomic would cost each allocation 5 ns. The counts add up in the
+//! process' account, or in one of several, where a simulation runs several servers.
+//!
+//! What a snapshot allocates is no data, and is counted apart too: by [`counted`] on the thread that writes it, by the
+//! difference of two [`balance`]s on the thread that fills its chunks.
 #![allow(unsafe_code)] // GlobalAlloc is an unsafe trait, jemalloc a C library.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::atomic::{AtomicIsize, Ordering};
 
 use tikv_jemalloc_sys as jemalloc;
@@ -16,26 +21,112 @@ pub struct Jemalloc;
 
 /// The alignment of every jemalloc block: its quantum.
 const QUANTUM: usize = 8;
-/// A thread adds its count to the process' when it has changed by this many bytes.
+/// A thread adds its count to its account when it has changed by this many bytes.
 const HANDOVER: isize = 64 * 1024;
 
-static ALLOCATED: AtomicIsize = AtomicIsize::new(0);
+/// Bytes allocated by those who share it: the process, or one of several simulated servers.
+#[derive(Debug)]
+pub struct Account(AtomicIsize);
+
+static PROCESS: Account = Account(AtomicIsize::new(0));
 
 thread_local! {
+    /// Bytes that this thread has not handed over.
     static HERE: Cell<isize> = const { Cell::new(0) };
+    /// Bytes that it has handed over, in all.
+    static HANDED: Cell<isize> = const { Cell::new(0) };
+    /// Also counts what is handed over, unless it is null: see [`counted`].
+    static GAUGE: Cell<*const AtomicIsize> = const { Cell::new(ptr::null()) };
+    static ACCOUNT: Cell<&'static Account> = const { Cell::new(&PROCESS) };
 }
 
-/// Bytes allocated by the process, as rounded up by the allocator; other threads' last 64 KiB may be missing.
+impl Account {
+    /// An account of its own, for a simulation. It is never freed: a thread's count may end up in it at any time.
+    pub fn open() -> &'static Account {
+        Box::leak(Box::new(Account(AtomicIsize::new(0))))
+    }
+
+    /// This thread's account.
+    pub fn of_thread() -> &'static Account {
+        ACCOUNT.try_with(Cell::get).unwrap_or(&PROCESS)
+    }
+
+    /// Replaces what was counted so far. Called by this thread alone, within the account.
+    pub fn set(&self, bytes: usize) {
+        HERE.set(0);
+        self.0.store(bytes as isize, Ordering::Relaxed);
+    }
+
+    /// From now on this thread counts for this account. Returns the former one.
+    pub fn enter(&'static self) -> &'static Account {
+        hand_over();
+        ACCOUNT.try_with(|account| account.replace(self)).unwrap_or(&PROCESS)
+    }
+}
+
+/// Until it is dropped, this thread counts for the process: a simulation's own memory is none of its servers'.
+#[derive(Debug)]
+pub struct Apart(&'static Account);
+
+impl Apart {
+    pub fn begin() -> Self {
+        Apart(PROCESS.enter())
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        self.0.enter();
+    }
+}
+
+/// Bytes allocated by the process (in a simulation, by this server), as rounded up by the allocator; other threads' last
+/// 64 KiB may be missing.
 pub fn allocated() -> usize {
     let here = HERE.try_with(Cell::get).unwrap_or(0);
-    (ALLOCATED.load(Ordering::Relaxed) + here).max(0) as usize
+    (Account::of_thread().0.load(Ordering::Relaxed) + here).max(0) as usize
 }
 
-/// Adds this thread's count to the process'. To be called by a thread before it ends if it allocates what others free
+/// Adds this thread's count to its account. To be called by a thread before it ends if it allocates what others free
 /// or vice versa: otherwise up to 64 KiB would be miscounted for ever.
 pub fn hand_over() {
-    let here = HERE.try_with(Cell::take).unwrap_or(0);
-    ALLOCATED.fetch_add(here, Ordering::Relaxed);
+    add(HERE.try_with(Cell::take).unwrap_or(0));
+}
+
+/// Bytes that this thread has allocated less those it has freed, to be compared with an earlier balance.
+pub fn balance() -> isize {
+    HANDED.get() + HERE.get()
+}
+
+/// Adds to `gauge` what `run` allocates on this thread, and subtracts what it frees. Within it, another gauge, or none, takes its place.
+pub fn counted<R>(gauge: Option<&AtomicIsize>, run: impl FnOnce() -> R) -> R {
+    struct Restored(*const AtomicIsize);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            hand_over();
+            GAUGE.set(self.0);
+        }
+    }
+    hand_over();
+    let _restored = Restored(GAUGE.replace(gauge.map_or(ptr::null(), ptr::from_ref)));
+    run()
+}
+
+/// Whether this thread is within [`counted`], with a gauge.
+pub fn is_counted() -> bool {
+    !GAUGE.get().is_null()
+}
+
+#[cold]
+fn add(sum: isize) {
+    Account::of_thread().0.fetch_add(sum, Ordering::Relaxed);
+    // A thread that is ending has these no more.
+    let _ = HANDED.try_with(|handed| handed.set(handed.get() + sum));
+    let gauge = GAUGE.try_with(Cell::get).unwrap_or(ptr::null());
+    // SAFETY: `counted` borrows the gauge, and restores what was there before when it ends.
+    if let Some(gauge) = unsafe { gauge.as_ref() } {
+        gauge.fetch_add(sum, Ordering::Relaxed);
+    }
 }
 
 /// The size class of a request of `size` bytes: every 8 bytes up to 64, then four per power of two, from 32 KiB on whole pages.
@@ -60,7 +151,7 @@ fn count(bytes: isize) {
             here.set(sum);
         } else {
             here.set(0);
-            ALLOCATED.fetch_add(sum, Ordering::Relaxed);
+            add(sum);
         }
     });
 }
@@ -123,6 +214,41 @@ mod tests {
             let real = unsafe { jemalloc::nallocx(size, 0) };
             assert_eq!(size_class(size), real, "{size} bytes");
         }
+    }
+
+    #[test]
+    fn a_gauge_counts_what_is_allocated_within() {
+        let gauge = AtomicIsize::new(0);
+        let read = || gauge.load(Ordering::Relaxed);
+        let _before = vec![0u8; 1000];
+        let (balance_before, kept) = (balance(), vec![0u8; 5000]);
+        assert_eq!(balance() - balance_before, 5120);
+        let (inside, outside) = counted(Some(&gauge), || {
+            assert!(is_counted());
+            drop(kept);
+            (vec![0u8; 200_000], counted(None, || vec![0u8; 3000]))
+        });
+        assert!(!is_counted());
+        assert_eq!(read(), size_class(200_000) as isize - 5120);
+        counted(Some(&gauge), || drop((inside, outside)));
+        assert_eq!(read(), -5120 - 3072);
+    }
+
+    #[test]
+    fn a_thread_counts_for_the_account_that_it_has_entered() {
+        let one = Account::open();
+        let former = one.enter();
+        let kept = vec![0_u8; 100_000];
+        let apart = Apart::begin();
+        let others = vec![0_u8; 1000];
+        drop(apart);
+        assert_eq!(allocated(), size_class(100_000));
+        former.enter();
+        drop(others);
+        one.enter();
+        drop(kept);
+        assert_eq!(allocated(), 0);
+        former.enter();
     }
 
     #[test]

@@ -17,11 +17,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(test)]
+mod agreement_tests;
 pub mod model;
 
 /// Files and their names.
 pub trait Disk: Send + Sync + std::fmt::Debug {
-    /// Creates a file for writing, or truncates an existing one.
+    /// Creates a file for appending, or truncates an existing one.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Opens a file for appending, creating it if needed.
@@ -52,7 +54,7 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
 }
 
-/// A file open for writing. Shared: one thread writes while another syncs.
+/// A file open for appending. Shared: one thread writes while another syncs.
 pub trait DiskFile: Send + Sync + std::fmt::Debug {
     /// Appends what the system accepts in one call; returns how many bytes.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
@@ -61,14 +63,16 @@ pub trait DiskFile: Send + Sync + std::fmt::Debug {
     /// later success does not change that: the kernel reports a lost page only once.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Truncates the file, or extends it with zeros. A file opened for appending continues at the new end.
+    /// Truncates the file, or extends it with zeros. The next write continues at the new end.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Bytes of the file.
     fn size(&self) -> io::Result<u64>;
 
     /// Asks the system to start writing a range out, so that a later [`DiskFile::sync_data`] is faster. Makes nothing durable.
-    fn start_writeback(&self, from: u64, len: u64) -> io::Result<()>;
+    ///
+    /// Not all file systems can do it. An error of the disk is not taken from the file: [`DiskFile::sync_data`] still reports it.
+    fn start_writeback(&self, from: u64, len: u64);
 }
 
 /// A file open for reading.
@@ -152,8 +156,10 @@ const FOLDER_MODE: u32 = 0o755;
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?;
-        Ok(Arc::new(RealFile(file)))
+        options.write(true).create(true).truncate(true).mode(FILE_MODE);
+        // Without it a write after `set_len` would leave a hole. `OpenOptions::append` does not allow `truncate`.
+        options.custom_flags(libc::O_APPEND);
+        Ok(Arc::new(RealFile(options.open(path)?)))
     }
 
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
@@ -166,7 +172,11 @@ impl Disk for RealDisk {
     }
 
     fn size(&self, path: &Path) -> io::Result<u64> {
-        Ok(std::fs::metadata(path)?.len())
+        let metadata = std::fs::metadata(path)?;
+        if metadata.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        Ok(metadata.len())
     }
 
     fn is_folder(&self, path: &Path) -> bool {
@@ -225,22 +235,17 @@ impl DiskFile for RealFile {
     }
 
     #[cfg(target_os = "linux")]
-    fn start_writeback(&self, from: u64, len: u64) -> io::Result<()> {
+    fn start_writeback(&self, from: u64, len: u64) {
         use std::os::fd::AsRawFd;
-        let (Ok(from), Ok(len)) = (i64::try_from(from), i64::try_from(len)) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
+        let (Ok(from), Ok(len)) = (i64::try_from(from), i64::try_from(len)) else { return };
         // SAFETY: the call takes numbers alone, and the descriptor is open as long as `self`.
-        let result = unsafe {
+        unsafe {
             libc::sync_file_range(self.0.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE)
         };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn start_writeback(&self, _from: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
+    fn start_writeback(&self, _from: u64, _len: u64) {}
 }
 
 #[cfg(test)]
@@ -257,7 +262,7 @@ mod tests {
         assert!(disk.is_folder(&folder));
         let file = disk.open_append(&folder.join("a")).unwrap();
         write_all(&*file, b"hello world").unwrap();
-        file.start_writeback(0, 5).unwrap();
+        file.start_writeback(0, 5);
         file.sync_data().unwrap();
         file.set_len(5).unwrap();
         write_all(&*file, b"!").unwrap();

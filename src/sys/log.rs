@@ -22,6 +22,30 @@ pub enum Level {
     Warning,
 }
 
+/// Logs a line of level Verbose, formatted as by `format!`: `verbose!(state, "text {x}")`.
+macro_rules! verbose {
+    ($state:expr, $($line:tt)*) => {
+        $state.log($crate::sys::log::Level::Verbose, format_args!($($line)*))
+    };
+}
+pub(crate) use verbose;
+
+/// Logs a line of level Notice, formatted as by `format!`: `notice!(state, "text {x}")`.
+macro_rules! notice {
+    ($state:expr, $($line:tt)*) => {
+        $state.log($crate::sys::log::Level::Notice, format_args!($($line)*))
+    };
+}
+pub(crate) use notice;
+
+/// Logs a line of level Warning, formatted as by `format!`: `warning!(state, "text {x}")`.
+macro_rules! warning {
+    ($state:expr, $($line:tt)*) => {
+        $state.log($crate::sys::log::Level::Warning, format_args!($($line)*))
+    };
+}
+pub(crate) use warning;
+
 impl Level {
     /// In a legacy line.
     fn mark(self) -> char {

@@ -3,6 +3,7 @@
 //! The server is not known here; failures are returned, and the caller logs them.
 #![allow(unsafe_code)] // fork, dup2, signal and what a handler does have no safe form.
 
+use std::cell::Cell;
 use std::ffi::{CString, c_char};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -34,6 +35,30 @@ pub fn has_few_cores() -> bool {
 
 /// Files opened besides clients' connections.
 pub const RESERVED_FILES: u64 = 32;
+
+// ---- the end -----------------------------------------------------------------------------------------------------
+
+thread_local! {
+    /// Set by a simulation.
+    static IS_SIMULATED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How a simulated server's turn unwinds that has ended its process.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended(pub i32);
+
+/// For simulations: from now on [`end`] ends the turn of a server of this thread, not the process.
+pub fn simulate_ends() {
+    IS_SIMULATED.set(true);
+}
+
+/// Ends the process at once.
+pub fn end(code: i32) -> ! {
+    if IS_SIMULATED.get() {
+        std::panic::resume_unwind(Box::new(Ended(code)));
+    }
+    std::process::exit(code)
+}
 
 // ---- background --------------------------------------------------------------------------------------------------
 

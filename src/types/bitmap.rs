@@ -8,6 +8,11 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
+use super::string::{StringMut, StringView};
+use crate::collections::shared_bytes::{PIECE, SharedBytes};
+
 /// The unit of a range: BYTE (the default) or BIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
@@ -21,8 +26,8 @@ pub fn bytes_needed(offset: u64, bits: u32) -> Option<usize> {
 }
 
 /// The bit at an offset.
-pub fn get_bit(bytes: &[u8], offset: u64) -> bool {
-    let byte = usize::try_from(offset / 8).ok().and_then(|at| bytes.get(at));
+pub fn get_bit(text: StringView<'_>, offset: u64) -> bool {
+    let byte = usize::try_from(offset / 8).ok().and_then(|at| text.byte(at));
     byte.is_some_and(|byte| byte & bit_mask(offset) != 0)
 }
 
@@ -30,16 +35,23 @@ pub fn get_bit(bytes: &[u8], offset: u64) -> bool {
 ///
 /// # Panics
 /// If the offset lies behind the end; see [`bytes_needed`].
-pub fn set_bit(bytes: &mut [u8], offset: u64, bit: bool) -> bool {
-    let byte = &mut bytes[(offset / 8) as usize];
+pub fn set_bit(text: &mut StringMut<'_>, offset: u64, bit: bool) -> bool {
+    let at = (offset / 8) as usize;
+    let byte = text.as_view().byte(at).expect("the bit lies within the string");
     let mask = bit_mask(offset);
-    let before = *byte & mask != 0;
-    *byte = if bit { *byte | mask } else { *byte & !mask };
+    let before = byte & mask != 0;
+    if before != bit {
+        text.write(at, &[byte ^ mask]);
+    }
     before
 }
 
 /// Number of bits set.
-pub fn count(bytes: &[u8]) -> u64 {
+pub fn count(text: StringView<'_>) -> u64 {
+    text.pieces(0..text.len()).map(count_bytes).sum()
+}
+
+fn count_bytes(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<{ 16 * LANES * 8 }>();
     let mut total = 0;
     let mut sums = [Row::default(); 4];
@@ -58,27 +70,49 @@ pub fn count(bytes: &[u8]) -> u64 {
 }
 
 /// Number of bits set in a range; bits after the end are 0.
-pub fn count_range(bytes: &[u8], bits: Range<u64>) -> u64 {
-    let Some(Pieces { first, whole, last }) = Pieces::of(bytes, bits) else {
-        return 0;
+pub fn count_range(text: StringView<'_>, bits: Range<u64>) -> u64 {
+    let in_block = |(_, bytes, bits)| match Cut::of(bytes, bits) {
+        Some(Cut { first, whole, last }) => {
+            let edges = first.byte.count_ones() + last.byte.count_ones();
+            u64::from(edges) + count_bytes(whole)
+        }
+        None => 0,
     };
-    let edges = first.byte.count_ones() + last.byte.count_ones();
-    u64::from(edges) + count(whole)
+    blocks(text, bits).map(in_block).sum()
+}
+
+/// The blocks of a string with a range of bits: the offset of a block's first bit, its bytes, and the range in it.
+fn blocks(
+    text: StringView<'_>,
+    bits: Range<u64>,
+) -> impl Iterator<Item = (u64, &[u8], Range<u64>)> {
+    let byte = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(text.len());
+    let (start, end) = (byte(bits.start / 8), byte(bits.end.div_ceil(8)));
+    text.blocks(start.min(end)..end).map(move |(at, bytes)| {
+        let first = at as u64 * 8;
+        (first, bytes, bits.start.saturating_sub(first)..bits.end.saturating_sub(first))
+    })
 }
 
 /// BITCOUNT with a range: both ends included, negative ones counted from the end of the string.
-pub fn count_between(bytes: &[u8], start: i64, end: i64, unit: Unit) -> u64 {
+pub fn count_between(text: StringView<'_>, start: i64, end: i64, unit: Unit) -> u64 {
     // Before clamping: -1 -2 is empty even if both are before the string. BITPOS has no such rule.
     if start < 0 && end < 0 && start > end {
         return 0;
     }
-    count_range(bytes, bit_range(bytes.len(), start, end, unit))
+    count_range(text, bit_range(text.len(), start, end, unit))
 }
 
 /// Offset of the first bit in the range that is `bit`; `None` if there is none before the end of string or range.
-pub fn position(bytes: &[u8], bit: bool, bits: Range<u64>) -> Option<u64> {
+pub fn position(text: StringView<'_>, bit: bool, bits: Range<u64>) -> Option<u64> {
+    blocks(text, bits).find_map(|(before, bytes, bits)| {
+        position_in_block(bytes, bit, bits).map(|found| before + found)
+    })
+}
+
+fn position_in_block(bytes: &[u8], bit: bool, bits: Range<u64>) -> Option<u64> {
     let offset = bits.start;
-    let Pieces { first, whole, last } = Pieces::of(bytes, bits)?;
+    let Cut { first, whole, last } = Cut::of(bytes, bits)?;
     let in_edge = |edge: Edge| {
         let wanted = if bit { edge.byte } else { !edge.byte & edge.mask };
         (wanted != 0).then(|| u64::from(wanted.leading_zeros()))
@@ -97,15 +131,15 @@ pub fn position(bytes: &[u8], bit: bool, bits: Range<u64>) -> Option<u64> {
 /// BITPOS: as [`position`], with both ends of the range included and negative ones counted from the end of the
 /// string. Without an end, a search for 0 continues after the string (unless the range is empty) and succeeds there.
 pub fn position_between(
-    bytes: &[u8],
+    text: StringView<'_>,
     bit: bool,
     start: i64,
     end: Option<i64>,
     unit: Unit,
 ) -> Option<u64> {
-    let range = bit_range(bytes.len(), start, end.unwrap_or(-1), unit);
+    let range = bit_range(text.len(), start, end.unwrap_or(-1), unit);
     let behind = (!bit && end.is_none() && !range.is_empty()).then_some(range.end);
-    position(bytes, bit, range).or(behind)
+    position(text, bit, range).or(behind)
 }
 
 /// The operations of BITOP. X is the first source, Y are the others.
@@ -127,7 +161,19 @@ pub enum BitOperation {
 }
 
 /// Combines strings bit by bit. The result is as long as the longest; shorter ones are padded with 0.
-pub fn bitop(operation: BitOperation, sources: &[&[u8]]) -> Vec<u8> {
+pub fn bitop(operation: BitOperation, sources: &[StringView<'_>]) -> SharedBytes {
+    let longest = sources.iter().map(|source| source.len()).max().unwrap_or(0);
+    let mut result = SharedBytes::default();
+    for number in 0..longest.div_ceil(PIECE) {
+        let pieces = sources.iter().map(|source| source.piece(number));
+        let pieces = SmallVec::<[&[u8]; 8]>::from_iter(pieces);
+        result.append_piece(combined(operation, &pieces));
+    }
+    result
+}
+
+/// The same for slices.
+fn combined(operation: BitOperation, sources: &[&[u8]]) -> Vec<u8> {
     let mut result = vec![0; sources.iter().map(|source| source.len()).max().unwrap_or(0)];
     let Some((x, others)) = sources.split_first() else {
         return result;
@@ -240,11 +286,8 @@ impl FieldType {
     }
 
     /// The field at a bit offset; bits after the string's end are 0.
-    pub fn get(self, bytes: &[u8], offset: u64) -> i64 {
-        let window = usize::try_from(offset / 8).ok().and_then(|at| bytes.get(at..)).unwrap_or(&[]);
-        let mut sixteen = [0; 16];
-        let len = window.len().min(9);
-        sixteen[..len].copy_from_slice(&window[..len]);
+    pub fn get(self, text: StringView<'_>, offset: u64) -> i64 {
+        let sixteen = text.window::<16>(offset / 8);
         let left_aligned = u128::from_be_bytes(sixteen) << (offset % 8);
         if self.signed {
             (left_aligned as i128 >> (128 - self.bits)) as i64
@@ -257,17 +300,17 @@ impl FieldType {
     ///
     /// # Panics
     /// If the field reaches behind the end; see [`bytes_needed`].
-    pub fn set(self, bytes: &mut [u8], offset: u64, value: i64) {
+    pub fn set(self, text: &mut StringMut<'_>, offset: u64, value: i64) {
         let shift = (offset % 8) as u32;
         let len = (shift + self.bits).div_ceil(8) as usize;
-        let window = &mut bytes[(offset / 8) as usize..][..len];
-        let mut sixteen = [0; 16];
-        sixteen[..len].copy_from_slice(window);
+        let sixteen = text.as_view().window::<16>(offset / 8);
         let right = 128 - shift - self.bits;
         let mask = (u128::MAX >> (128 - self.bits)) << right;
         let old = u128::from_be_bytes(sixteen);
         let new = (old & !mask) | ((value as u128) << right & mask);
-        window.copy_from_slice(&new.to_be_bytes()[..len]);
+        if new != old {
+            text.write((offset / 8) as usize, &new.to_be_bytes()[..len]);
+        }
     }
 
     /// The value that INCRBY stores: `value`, as read from the field, plus `increment`; `None` if that overflows and
@@ -351,13 +394,13 @@ struct Edge {
 }
 
 /// A range of bits: part of a first byte, whole bytes, part of a last byte. The edges may be empty.
-struct Pieces<'a> {
+struct Cut<'a> {
     first: Edge,
     whole: &'a [u8],
     last: Edge,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> Cut<'a> {
     /// `None` if the range, clamped to the string, is empty.
     fn of(bytes: &'a [u8], bits: Range<u64>) -> Option<Self> {
         let end = bits.end.min(bytes.len() as u64 * 8);
@@ -370,7 +413,7 @@ impl<'a> Pieces<'a> {
         let edge = |at: usize, mask: u8| Edge { byte: bytes[at] & mask, mask };
         if from == until {
             let first = edge(from, from_first & until_last);
-            return Some(Pieces { first, whole: &[], last: Edge::default() });
+            return Some(Cut { first, whole: &[], last: Edge::default() });
         }
         let mut first = Edge::default();
         if from_first != 0xff {
@@ -378,7 +421,7 @@ impl<'a> Pieces<'a> {
             from += 1;
         }
         let last = if until_last == 0 { Edge::default() } else { edge(until, until_last) };
-        Some(Pieces { first, whole: &bytes[from..until], last })
+        Some(Cut { first, whole: &bytes[from..until], last })
     }
 }
 
@@ -448,16 +491,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn view(bytes: &[u8]) -> StringView<'_> {
+        bytes.into()
+    }
+
     #[test]
     fn bits_count_from_the_most_significant_one() {
         let mut bytes = [0; 2];
-        assert!(!set_bit(&mut bytes, 7, true));
-        assert!(!set_bit(&mut bytes, 8, true));
+        assert!(!set_bit(&mut StringMut::Whole(&mut bytes), 7, true));
+        assert!(!set_bit(&mut StringMut::Whole(&mut bytes), 8, true));
         assert_eq!(bytes, [0x01, 0x80]);
-        assert!(set_bit(&mut bytes, 7, false));
-        assert!(get_bit(&bytes, 8));
-        assert!(!get_bit(&bytes, 16));
-        assert!(!get_bit(&bytes, u64::MAX));
+        assert!(set_bit(&mut StringMut::Whole(&mut bytes), 7, false));
+        assert!(get_bit(view(&bytes), 8));
+        assert!(!get_bit(view(&bytes), 16));
+        assert!(!get_bit(view(&bytes), u64::MAX));
     }
 
     #[test]
@@ -469,7 +516,7 @@ mod tests {
 
     #[test]
     fn ranges_are_clamped_as_by_a_peer() {
-        let bytes = b"foobar";
+        let bytes = *b"foobar";
         for (start, end, unit, counted) in [
             (0, -1, Unit::Byte, 26),
             (0, 0, Unit::Byte, 4),
@@ -480,23 +527,27 @@ mod tests {
             (4, 2, Unit::Byte, 0),
             (i64::MIN, i64::MAX, Unit::Bit, 26),
         ] {
-            assert_eq!(count_between(bytes, start, end, unit), counted, "{start} {end} {unit:?}");
+            assert_eq!(
+                count_between(view(&bytes), start, end, unit),
+                counted,
+                "{start} {end} {unit:?}"
+            );
         }
         // Where both ends lie before the string, in the wrong order: BITPOS looks at the first byte nevertheless.
-        assert_eq!(position_between(bytes, true, -10, Some(-20), Unit::Byte), Some(1));
-        assert_eq!(count_between(b"", 0, -1, Unit::Byte), 0);
-        assert_eq!(position_between(b"", false, 0, None, Unit::Byte), None);
+        assert_eq!(position_between(view(&bytes), true, -10, Some(-20), Unit::Byte), Some(1));
+        assert_eq!(count_between(view(b""), 0, -1, Unit::Byte), 0);
+        assert_eq!(position_between(view(b""), false, 0, None, Unit::Byte), None);
     }
 
     #[test]
     fn a_clear_bit_is_found_behind_the_string_only_if_no_end_is_given() {
         let ones = [0xff; 3];
-        assert_eq!(position_between(&ones, false, 0, None, Unit::Byte), Some(24));
-        assert_eq!(position_between(&ones, false, 2, None, Unit::Byte), Some(24));
-        assert_eq!(position_between(&ones, false, 3, None, Unit::Byte), None);
-        assert_eq!(position_between(&ones, false, 0, Some(-1), Unit::Byte), None);
-        assert_eq!(position_between(&ones, true, 7, Some(15), Unit::Bit), Some(7));
-        assert_eq!(position_between(&[0; 3], true, 0, None, Unit::Byte), None);
+        assert_eq!(position_between(view(&ones), false, 0, None, Unit::Byte), Some(24));
+        assert_eq!(position_between(view(&ones), false, 2, None, Unit::Byte), Some(24));
+        assert_eq!(position_between(view(&ones), false, 3, None, Unit::Byte), None);
+        assert_eq!(position_between(view(&ones), false, 0, Some(-1), Unit::Byte), None);
+        assert_eq!(position_between(view(&ones), true, 7, Some(15), Unit::Bit), Some(7));
+        assert_eq!(position_between(view(&[0; 3]), true, 0, None, Unit::Byte), None);
     }
 
     #[test]
@@ -533,7 +584,7 @@ mod tests {
     }
 
     fn bits_of(bytes: &[u8]) -> Vec<bool> {
-        (0..bytes.len() as u64 * 8).map(|offset| get_bit(bytes, offset)).collect()
+        (0..bytes.len() as u64 * 8).map(|offset| get_bit(view(bytes), offset)).collect()
     }
 
     /// Strings of mostly equal bytes, some longer than any block.
@@ -564,12 +615,12 @@ mod tests {
             bit: bool,
         ) {
             let bits = bits_of(&bytes);
-            prop_assert_eq!(count(&bytes), bits.iter().filter(|bit| **bit).count() as u64);
+            prop_assert_eq!(count(view(&bytes)), bits.iter().filter(|bit| **bit).count() as u64);
             let (start, end) = (start % (bits.len() as u64 + 2), start + len);
             let within = || bits.iter().enumerate().filter(|(at, _)| (start..end).contains(&(*at as u64)));
-            prop_assert_eq!(count_range(&bytes, start..end), within().filter(|(_, bit)| **bit).count() as u64);
+            prop_assert_eq!(count_range(view(&bytes), start..end), within().filter(|(_, bit)| **bit).count() as u64);
             let found = within().find(|(_, other)| **other == bit).map(|(at, _)| at as u64);
-            prop_assert_eq!(position(&bytes, bit, start..end), found);
+            prop_assert_eq!(position(view(&bytes), bit, start..end), found);
         }
 
         #[test]
@@ -577,14 +628,14 @@ mod tests {
             operation in operation(),
             sources in prop::collection::vec(string(), 1..5),
         ) {
-            let refs: Vec<&[u8]> = sources.iter().map(Vec::as_slice).collect();
+            let refs: Vec<StringView<'_>> = sources.iter().map(|source| view(source)).collect();
             // NOT has one source.
             let refs = if operation == BitOperation::Not { &refs[..1] } else { &refs[..] };
-            let result = bitop(operation, refs);
+            let result = bitop(operation, refs).to_vec();
             prop_assert_eq!(result.len(), refs.iter().map(|source| source.len()).max().unwrap());
             for (at, byte) in result.iter().enumerate() {
-                let of = |source: &[u8]| source.get(at).copied().unwrap_or(0);
-                let x = of(refs[0]);
+                let of = |source: &StringView<'_>| source.byte(at).unwrap_or(0);
+                let x = of(&refs[0]);
                 let any = refs[1..].iter().fold(0, |any, source| any | of(source));
                 let all = refs.iter().fold(0xff, |all, source| all & of(source));
                 let odd = refs.iter().fold(0, |odd, source| odd ^ of(source));
@@ -619,19 +670,60 @@ mod tests {
                 bits.iter().fold(first, |value, bit| value << 1 | i64::from(*bit))
             };
             let place = offset as usize..offset as usize + bits as usize;
-            prop_assert_eq!(field.get(&bytes, offset), read(&before[place.clone()]));
-            field.set(&mut bytes, offset, value);
+            prop_assert_eq!(field.get(view(&bytes), offset), read(&before[place.clone()]));
+            field.set(&mut StringMut::Whole(&mut bytes), offset, value);
             let after = bits_of(&bytes);
-            prop_assert_eq!(Some(field.get(&bytes, offset)), field.settle(value, true, true, Overflow::Wrap));
+            prop_assert_eq!(Some(field.get(view(&bytes), offset)), field.settle(value, true, true, Overflow::Wrap));
             prop_assert_eq!(&after[..place.start], &before[..place.start]);
             prop_assert_eq!(&after[place.end..], &before[place.end..]);
             // Behind the end there are zeros.
             let mut padded = bytes.clone();
             padded.truncate((offset / 8) as usize + 1);
-            let cut = field.get(&padded, offset);
+            let cut = field.get(view(&padded), offset);
             padded.resize(20, 0);
-            prop_assert_eq!(cut, field.get(&padded, offset));
-            prop_assert_eq!(field.get(&bytes, 160 + offset), 0);
+            prop_assert_eq!(cut, field.get(view(&padded), offset));
+            prop_assert_eq!(field.get(view(&bytes), 160 + offset), 0);
+        }
+
+        #[test]
+        fn a_string_in_pieces_is_what_it_is_as_a_whole(
+            marks in prop::collection::vec((0..3 * PIECE, any::<u8>()), 0..6),
+            inverted: bool,
+            len in prop_oneof![PIECE + 1..3 * PIECE, Just(2 * PIECE), Just(2 * PIECE + 1)],
+            start in 0..24 * PIECE as u64,
+            bits in prop_oneof![0..20u64, 0..24 * PIECE as u64],
+            near in -80..80i64,
+            value: i64,
+        ) {
+            let mut bytes = vec![if inverted { 0xff } else { 0 }; len];
+            marks.iter().filter(|(at, _)| *at < len).for_each(|(at, byte)| bytes[*at] = *byte);
+            let mut shared = SharedBytes::from(bytes.as_slice());
+            let (whole, pieces) = (view(&bytes), StringView::from(&shared));
+            prop_assert!(pieces.as_slice().is_none() && pieces == *bytes && pieces != bytes[1..]);
+            prop_assert_eq!(count(whole), count(pieces));
+            prop_assert_eq!(count_range(whole, start..start + bits), count_range(pieces, start..start + bits));
+            for bit in [false, true] {
+                let range = start..start + bits;
+                prop_assert_eq!(position(whole, bit, range.clone()), position(pieces, bit, range));
+            }
+            let both = [whole, pieces, view(b"short")];
+            let (xor, not) = (bitop(BitOperation::Xor, &both[..2]), bitop(BitOperation::Not, &both[1..2]));
+            prop_assert!(xor.len() == len && xor.pieces(0..len).all(|piece| piece.iter().all(|byte| *byte == 0)));
+            prop_assert!(not.to_vec() == bytes.iter().map(|byte| !byte).collect::<Vec<_>>());
+            prop_assert!(bitop(BitOperation::Or, &both[1..]).to_vec() == bitop(BitOperation::Or, &[whole, both[2]]).to_vec());
+            // Around a border of pieces.
+            let offset = (8 * PIECE as i64 + near) as u64;
+            let field = FieldType::new(true, 64 - near.unsigned_abs() as u32 % 64).expect("a valid type");
+            prop_assume!(bytes_needed(offset, field.bits()).expect("it fits") <= len);
+            prop_assert_eq!(field.get(whole, offset), field.get(pieces, offset));
+            prop_assert_eq!(get_bit(whole, offset), get_bit(pieces, offset));
+            field.set(&mut StringMut::Whole(&mut bytes), offset, value);
+            field.set(&mut StringMut::from(&mut shared), offset, value);
+            prop_assert_eq!(
+                set_bit(&mut StringMut::Whole(&mut bytes), start % (8 * len as u64), value > 0),
+                set_bit(&mut StringMut::from(&mut shared), start % (8 * len as u64), value > 0)
+            );
+            prop_assert!(shared.to_vec() == bytes);
         }
     }
 }

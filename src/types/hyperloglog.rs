@@ -106,12 +106,9 @@ pub fn cached_count(hll: &[u8]) -> Option<u64> {
     (bytes[7] & CACHE_INVALID == 0).then(|| u64::from_le_bytes(*bytes))
 }
 
-/// Stores a cardinality in the header.
-///
-/// # Panics
-/// If `hll` is shorter than a header; see [`encoding`].
-pub fn set_cached_count(hll: &mut [u8], cardinality: u64) {
-    hll[CARDINALITY_AT..HEADER_LEN].copy_from_slice(&cardinality.to_le_bytes());
+/// The bytes that store a cardinality in the header, and their offset.
+pub fn cached_count_bytes(cardinality: u64) -> (usize, [u8; 8]) {
+    (CARDINALITY_AT, cardinality.to_le_bytes())
 }
 
 /// Marks the stored cardinality as out of date. [`add`] and [`raise_all`] do so themselves; PFADD also does when it created
@@ -710,7 +707,7 @@ mod tests {
             return Ok(cardinality);
         }
         let cardinality = count(hll)?;
-        set_cached_count(hll, cardinality);
+        hll[CARDINALITY_AT..HEADER_LEN].copy_from_slice(&cardinality.to_le_bytes());
         Ok(cardinality)
     }
 

@@ -209,7 +209,7 @@ impl Value {
             Value::Hash(hash) => hash.can_be_noted() && hash.heap_bytes() > bytes,
             Value::Set(set) => set.heap_bytes() > bytes,
             Value::SortedSet(set) => set.heap_bytes() > bytes,
-            Value::Stream(stream) => stream.entries.are_more_than(bytes),
+            Value::Stream(stream) => stream.entries().are_more_than(bytes),
         }
     }
 
@@ -220,7 +220,7 @@ impl Value {
             (Value::Hash(hash), note) => hash.put_back(note, text),
             (Value::Set(set), note) => set.put_back(note, text),
             (Value::SortedSet(set), note) => set.put_back(note, text),
-            (Value::Stream(stream), Note::Stream(note)) => stream.entries.put_back(*note),
+            (Value::Stream(stream), Note::Stream(note)) => stream.entries_mut().put_back(*note),
             (Value::String(_) | Value::Stream(_), _) => {
                 unreachable!("a note is played back on the value it is about")
             }

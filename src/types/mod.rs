@@ -14,11 +14,11 @@ pub mod list;
 pub mod set;
 pub mod sorted_set;
 pub mod stream;
-
-use triomphe::Arc;
+pub mod string;
 
 use crate::collections::packed_table::Draw;
 use crate::collections::prefetch::Ahead;
+use crate::collections::shared_bytes::{PIECE, SharedBytes};
 use crate::collections::table::{NewValue, ValueRef};
 use hash::Hash;
 use list::List;
@@ -49,8 +49,8 @@ pub const PREFETCH_STAGES: usize = 5;
 /// A value too large or too complex to be inside its entry.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// A string that grew in place, with room to grow, or a large one: a separate allocation, which a snapshot shares.
-    String(Arc<Vec<u8>>),
+    /// A string that grew in place, with room to grow, or a large one, whose pieces a snapshot shares.
+    String(SharedBytes),
     List(List),
     Hash(Hash),
     Set(Set),
@@ -67,6 +67,16 @@ pub enum Stored {
         bytes: Vec<u8>,
     },
     Boxed(Value),
+}
+
+impl Stored {
+    /// Where a string that has not been edited is stored.
+    pub fn string(bytes: Vec<u8>) -> Stored {
+        match bytes.len() < Value::LARGE_STRING {
+            true => Stored::Inline { kind: kind::STRING, bytes },
+            false => Stored::Boxed(Value::String(bytes.into())),
+        }
+    }
 }
 
 /// A type whose small values are stored inside their entries.
@@ -181,19 +191,29 @@ impl Value {
         }
     }
 
-    /// Strings of this length or more are allocations of their own, so that a snapshot shares them instead of copying them.
+    /// Strings of this length or more are never inside their entries, so that a snapshot shares them instead of copying them.
     /// Unit: bytes.
-    pub const LARGE_STRING: usize = 64 * 1024;
+    pub const LARGE_STRING: usize = PIECE;
 
-    /// A string in an allocation of its own, to be added to a table.
-    pub fn new_string<'v>(bytes: Vec<u8>) -> NewValue<'v, Value> {
-        NewValue::Object(Box::new(Value::String(Arc::new(bytes))))
+    /// A string that has not been edited, to be added to a table.
+    #[inline]
+    pub fn new_string(bytes: &[u8]) -> NewValue<'_, Value> {
+        match bytes.len() < Value::LARGE_STRING {
+            true => NewValue::Bytes { bytes, kind: kind::STRING },
+            false => Value::new_shared_string(bytes.into()),
+        }
+    }
+
+    /// A string outside its entry, to be added to a table.
+    #[cold]
+    pub fn new_shared_string<'v>(bytes: SharedBytes) -> NewValue<'v, Value> {
+        NewValue::Object(Box::new(Value::String(bytes)))
     }
 
     /// Bytes of heap memory owned.
     pub fn heap_bytes(&self) -> usize {
         match self {
-            Value::String(bytes) => bytes.capacity(),
+            Value::String(bytes) => bytes.heap_bytes(),
             Value::List(list) => list.heap_bytes(),
             Value::Hash(hash) => hash.heap_bytes(),
             Value::Set(set) => set.heap_bytes(),
@@ -205,7 +225,7 @@ impl Value {
     /// How many allocations freeing this value costs: large ones are freed in the background.
     pub fn free_effort(&self) -> usize {
         match self {
-            Value::String(_) => 1,
+            Value::String(bytes) => bytes.count(),
             Value::List(list) => list.free_effort(),
             Value::Hash(hash) => hash.free_effort(),
             Value::Set(set) => set.free_effort(),

@@ -1,6 +1,6 @@
 //! Streams: entries in the order of their IDs, and groups of consumers that read them.
 //!
-//! Entries are stored in nodes (`node`) in a deque: appended at its end, trimmed at its front, found by binary
+//! Entries are stored in nodes (`node`) in a tree that clones share: appended at its end, trimmed at its front, found by binary
 //! search. A node has as many entries as Redis's, because approximate trimming removes whole nodes. A deleted entry
 //! stays in its node, marked, until the node has no other entries.
 //!
@@ -15,8 +15,6 @@ mod saved;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-
 pub use groups::{Consumer, ConsumerId, Group, Groups, Pending};
 pub use id::{IdText, StreamId};
 use journal::Change;
@@ -27,6 +25,8 @@ pub use saved::{Loader, LoaderError, SavedEntry, SavedNode};
 
 use super::journal::Edit;
 use crate::collections::packed::Elements;
+use crate::collections::shared::{Arc, Part, own};
+use crate::collections::shared_tree::{Item, SharedTree};
 
 /// The largest size of an entry's fields and values, and of a node. Unit: bytes.
 const NODE_BYTES_MAX: usize = 1 << 30;
@@ -37,10 +37,10 @@ const FIRST_ROOM: usize = 64;
 /// Extra bytes reserved for a further node beyond the previous one's size.
 const SPARE_ROOM: usize = 64;
 
-/// A stream.
+/// A stream. Clones share entries and groups until one changes.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
-    pub entries: Box<Entries>,
+    entries: Arc<Entries>,
     pub groups: Groups,
 }
 
@@ -89,27 +89,56 @@ pub enum NewId {
 }
 
 impl Stream {
+    /// A stream of these entries, without groups.
+    pub fn new(entries: Entries) -> Self {
+        Stream { entries: Arc::new(entries), groups: Groups::default() }
+    }
+
+    #[inline]
+    pub fn entries(&self) -> &Entries {
+        &self.entries
+    }
+
+    #[inline]
+    pub fn entries_mut(&mut self) -> &mut Entries {
+        own(&mut self.entries)
+    }
+
+    /// The entries, and the groups to be changed.
+    pub fn entries_and_groups(&mut self) -> (&Entries, &mut Groups) {
+        (&self.entries, &mut self.groups)
+    }
+
     /// Bytes of heap behind the stream.
     pub fn heap_bytes(&self) -> usize {
         self.entries.heap_bytes() + self.groups_heap_bytes()
     }
 
-    /// Bytes of heap memory of its groups.
+    /// Bytes of heap memory of its groups, about.
     pub fn groups_heap_bytes(&self) -> usize {
-        self.groups.iter().map(|(name, group)| name.len() + group.heap_bytes()).sum()
+        self.groups.heap_bytes()
     }
 
     /// How many allocations freeing it costs, about.
     pub fn free_effort(&self) -> usize {
-        let groups: usize = self.groups.values().map(Group::free_effort).sum();
-        self.entries.nodes.len() + groups
+        self.entries.nodes.len() + self.groups.free_effort()
     }
+}
+
+/// Nodes sampled to estimate the size of all.
+const SAMPLES: usize = 64;
+
+/// Whose way of counting what a group has read, where entries were deleted. Source: `compatible-with`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counting {
+    Redis,
+    Valkey,
 }
 
 /// A stream's entries, and what is kept about deleted ones.
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
-    nodes: VecDeque<Node>,
+    nodes: SharedTree<Node>,
     /// Entries that are not deleted.
     len: u64,
     /// ID of the first entry as Redis stores it: 0-0 without entries.
@@ -122,6 +151,30 @@ pub struct Entries {
     pub max_deleted: StreamId,
     /// Entries ever added.
     pub added: i64,
+}
+
+impl Part for Entries {
+    /// Nodes are shared in parts.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    fn freed_bytes(&self) -> usize {
+        self.nodes.freed_bytes()
+    }
+}
+
+impl Item for Node {
+    type Key = StreamId;
+
+    #[inline]
+    fn key(&self) -> &StreamId {
+        &self.first
+    }
+
+    fn freed_bytes(&self) -> usize {
+        Node::freed_bytes(self)
+    }
 }
 
 impl Entries {
@@ -155,9 +208,13 @@ impl Entries {
         id::radix_tree_nodes(self.nodes.iter().map(|node| node.first))
     }
 
+    /// Bytes of heap memory; for many nodes an estimate from some of them.
     fn heap_bytes(&self) -> usize {
-        let nodes: usize = self.nodes.iter().map(Node::heap_bytes).sum();
-        size_of::<Entries>() + self.nodes.capacity() * size_of::<Node>() + nodes
+        let step = self.nodes.len().div_ceil(SAMPLES).max(1);
+        let sampled = (step / 2..self.nodes.len()).step_by(step);
+        let samples = sampled.len().max(1);
+        let nodes: usize = sampled.map(|index| self.nodes[index].heap_bytes()).sum();
+        size_of::<Entries>() + self.nodes.heap_bytes() + nodes * self.nodes.len() / samples
     }
 
     /// The ID a new entry would get.
@@ -184,7 +241,7 @@ impl Entries {
 
     /// The node in which an entry with this ID would be.
     fn node_of(&self, id: StreamId) -> Option<usize> {
-        self.nodes.partition_point(|node| node.first <= id).checked_sub(1)
+        self.nodes.partition_point(|first| *first <= id).checked_sub(1)
     }
 
     /// Whether there is an entry with this ID.
@@ -217,20 +274,26 @@ impl Entries {
 
     // ---- statistics of deleted entries ----------------------------------------------------------------------------
 
-    /// Whether an entry with at least this ID may have been deleted from the middle.
-    fn has_gap_from(&self, id: StreamId) -> bool {
+    /// Whether an entry with at least this ID may have been deleted from the middle; for Valkey, from the start too.
+    fn has_gap_from(&self, id: StreamId, counting: Counting) -> bool {
         self.len > 0
             && self.max_deleted != StreamId::MIN
-            && self.first <= self.max_deleted
+            && (counting == Counting::Valkey || self.first <= self.max_deleted)
             && id <= self.max_deleted
     }
 
     /// Number of entries ever added up to this ID; None if unknown.
-    pub fn estimate_read(&self, id: StreamId) -> Option<i64> {
+    pub fn estimate_read(&self, id: StreamId, counting: Counting) -> Option<i64> {
         if self.added == 0 {
             return Some(0);
         }
-        if (self.len == 0 && id <= self.last) || id == self.last {
+        if self.len == 0 && id <= self.last {
+            return Some(self.added);
+        }
+        if counting == Counting::Valkey && id != StreamId::MIN && id < self.max_deleted {
+            return None;
+        }
+        if id == self.last {
             return Some(self.added);
         }
         if id > self.last {
@@ -246,22 +309,32 @@ impl Entries {
     }
 
     /// A group's lag: the number of entries it has not read, given its last ID and read count; None if unknown.
-    pub fn lag(&self, last: StreamId, read: Option<i64>) -> Option<i64> {
+    pub fn lag(&self, last: StreamId, read: Option<i64>, counting: Counting) -> Option<i64> {
         if self.added == 0 {
             return Some(0);
         }
         let read = match read {
-            Some(read) if !self.has_gap_from(last) => Some(read),
-            _ => self.estimate_read(last),
+            Some(read) if !self.has_gap_from(last, counting) => Some(read),
+            _ => self.estimate_read(last, counting),
         };
         read.map(|read| self.added.wrapping_sub(read))
     }
 
-    /// A group's read count after it has also read `id`.
-    pub fn read_after(&self, id: StreamId, read: Option<i64>) -> Option<i64> {
+    /// The read count of a group, whose last ID and count these are, after it has also read `id`.
+    pub fn read_after(
+        &self,
+        id: StreamId,
+        last: StreamId,
+        read: Option<i64>,
+        counting: Counting,
+    ) -> Option<i64> {
+        let counts_on = match counting {
+            Counting::Redis => !self.has_gap_from(id, counting),
+            Counting::Valkey => last >= self.first && !self.has_gap_from(last, counting),
+        };
         match read {
-            Some(read) if !self.has_gap_from(id) => Some(read.wrapping_add(1)),
-            _ if self.added != 0 => self.estimate_read(id),
+            Some(read) if counts_on => Some(read.wrapping_add(1)),
+            _ if self.added != 0 => self.estimate_read(id, counting),
             _ => read,
         }
     }
@@ -344,13 +417,13 @@ impl Edit<'_, Entries> {
 
     fn delete_one(&mut self, id: StreamId) -> bool {
         let Some(index) = self.node_of(id) else { return false };
-        let node = &mut self.value.nodes[index];
+        let node = &self.value.nodes[index];
         let Some(place) = node.find(id) else { return false };
         if node.live == 1 {
             let gone = self.value.nodes.remove(index);
             self.note_gone(index, gone);
         } else {
-            node.mark_deleted(place.offset);
+            self.value.nodes[index].mark_deleted(place.offset);
             self.note_change(|| Change::Marked { index, offset: place.offset });
         }
         self.value.len -= 1;
@@ -360,7 +433,7 @@ impl Edit<'_, Entries> {
     /// Trims entries from the beginning; returns their number.
     pub fn trim(&mut self, trim: Trim) -> u64 {
         let mut removed = 0;
-        while let Some(node) = self.value.nodes.front_mut() {
+        while let Some(node) = self.value.nodes.front() {
             let live = u64::from(node.live);
             let is_done = matches!(trim.keep, Keep::Newest(len) if self.value.len <= len);
             if is_done || (trim.limit > 0 && removed + live > trim.limit) {
@@ -378,7 +451,13 @@ impl Edit<'_, Entries> {
                 continue;
             }
             if !trim.is_approximate {
-                let marked = trim_node(node, trim.keep, self.value.len);
+                let len = self.value.len;
+                let marked = trim_node(node, trim.keep, len);
+                if marked.is_empty() {
+                    break;
+                }
+                let node = &mut self.value.nodes[0];
+                marked.iter().for_each(|offset| node.mark_deleted(*offset));
                 for &offset in &marked {
                     self.note_change(|| Change::Marked { index: 0, offset });
                 }
@@ -404,8 +483,8 @@ fn has_room(node: &Node, bytes: usize, limits: NodeLimits) -> bool {
         && (limits.entries == 0 || node.entries() < limits.entries)
 }
 
-/// Marks a node's entries from its beginning as deleted; returns their offsets. `len`: entries in the stream.
-fn trim_node(node: &mut Node, keep: Keep, len: u64) -> Vec<u32> {
+/// The offsets of a node's entries that trimming removes from its beginning. `len`: entries in the stream.
+fn trim_node(node: &Node, keep: Keep, len: u64) -> Vec<u32> {
     let mut marked = Vec::new();
     for place in node.walk() {
         let stays = match keep {
@@ -419,7 +498,6 @@ fn trim_node(node: &mut Node, keep: Keep, len: u64) -> Vec<u32> {
             marked.push(place.offset);
         }
     }
-    marked.iter().for_each(|offset| node.mark_deleted(*offset));
     marked
 }
 

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::support::derived::Grammar;
 use crate::support::grammar::{FILLERS, Generator, Order, Request, Rule, parse, rules};
 use crate::support::{Client, Reply, TestServer, quote, split_args};
 
@@ -324,6 +325,29 @@ fn keys_that_live_for_milliseconds_are_those_of_the_real_server() {
     rules.extend(parse(SEVERAL_KEYS));
     let pair = Pair { ours: server.connect(), theirs, time: Time::Real(server) };
     compare(pair, seed, commands, rules);
+}
+
+#[test]
+#[ignore = "needs a peer: make peer"]
+fn every_option_that_the_real_server_documents_is_documented_here() {
+    let (server, mut theirs, _alone) = beside_the_peer();
+    let mut ours = server.connect();
+    let [ours, theirs] = [&mut ours, &mut theirs].map(|client| {
+        client.call(&["HELLO", "2"]);
+        Grammar::new(&client.call(&["COMMAND", "DOCS"]), &client.call(&["COMMAND"]))
+    });
+    let mut missing = Vec::new();
+    for command in &theirs.commands {
+        let Some(here) = ours.commands.iter().find(|here| here.name == command.name) else {
+            missing.push(command.name.clone());
+            continue;
+        };
+        let known = ours.tokens_of(here);
+        let tokens = theirs.tokens_of(command).into_iter().filter(|token| !known.contains(token));
+        missing.extend(tokens.map(|token| format!("{} {token}", command.name)));
+    }
+    assert!(theirs.commands.len() > 300, "{} commands", theirs.commands.len());
+    assert!(missing.is_empty(), "not documented: {missing:?}");
 }
 
 /// The tests that use the peer, which empty it, one at a time.

@@ -52,6 +52,35 @@ fn check(server: &TestServer, client: &mut Client, cases: &[(&str, &str)]) {
 }
 
 #[test]
+fn for_valkey_they_are_those_of_9_1_2() {
+    let (server, mut client) = start(&["compatible-with valkey-9"]);
+    check(
+        &server,
+        &mut client,
+        &[
+            ("SET a 1", "SET a 1"),
+            ("EXPIRE a -1", "UNLINK a"),
+            ("SET a 1 PXAT 1", ""),
+            ("SET a 1", "SET a 1"),
+            ("SET a 2 PXAT 1", "UNLINK a"),
+            ("SET a 1", "SET a 1"),
+            ("GETDEL a", "DEL a"),
+            ("SADD s 1 2", "SADD s 1 2"),
+            ("SPOP s 2", "UNLINK s"),
+            ("MSETEX 2 a 1 EX 2", "MSETEX 2 a 1 EX 2"),
+            ("MSETEX 2 PX 1 b 2 NX EX 10", "MSETEX 2 PX 1 b 2 NX PXAT now+10000"),
+            ("SELECT 3", ""),
+            (
+                "EVAL \"redis.call('set', 'a', 1) redis.call('set', 'b', 2)\" 0",
+                "MULTI | SELECT 3 | set a 1 | set b 2 | EXEC",
+            ),
+        ],
+    );
+    client.call(&["CONFIG", "SET", "lazyfree-lazy-expire", "no"]);
+    check(&server, &mut client, &[("PEXPIREAT a 1", "DEL a")]);
+}
+
+#[test]
 fn commands_that_are_new_become_old_ones() {
     let (server, mut client) = start(&[]);
     check(

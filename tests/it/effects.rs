@@ -1,10 +1,10 @@
-//! What is repeated elsewhere of random commands makes the same data there: on a server that repeats it as a file is loaded, at a
-//! later time, nothing differs but what cannot be told.
+//! What is repeated elsewhere of random commands makes the same data there: on servers that repeat it as a file is loaded and as a
+//! replica follows, at a later time, under limits that would refuse the commands of clients, nothing differs but what cannot be told.
 //!
 //! `EFFECTS_COMMANDS` is how many commands a run has, `EFFECTS_SEED` repeats one. What differs is reduced to a short session.
 
 use crate::support::grammar::{Generator, Rule, parse, rules};
-use crate::support::{Client, Reply, TestServer, quote};
+use crate::support::{Client, Reply, TestServer, encode, quote};
 
 /// Commands from one emptying of the servers to the next.
 const EPOCH: usize = 1_000;
@@ -74,6 +74,15 @@ const MORE: &str = "
 *4 PFMERGE t t
 *6 BITFIELD t SET u8 c p INCRBY i5 p p
 *4 SORT u|q BY nosort STORE q
+*1 SETRANGE t 1048576 v
+*1 SETBIT t 8388608 1
+*1 BITFIELD t SET u8 8388608 1
+*1 APPEND t v
+*6 SORT u|y|q BY t* [ LIMIT c p ] [ DESC ] ALPHA STORE q
+*4 SORT u BY none* [ LIMIT c p ] ALPHA STORE q
+*4 SORT u GET # GET t* GET h*->f ALPHA STORE q
+*4 GEOSEARCHSTORE z g FROMLONLAT lon lat BYRADIUS r km COUNT p [ ANY ] [ STOREDIST ]
+*2 GEORADIUS g lon lat r km COUNT p [ ANY ] STORE z
 ";
 
 /// Those that wait, sent by clients that do nothing else; also in transactions and scripts.
@@ -162,22 +171,39 @@ impl Author {
     }
 }
 
-/// The server whose changes are repeated, and the one they are repeated on.
-struct Pair {
-    servers: [TestServer; 2],
-    clients: [Client; 2],
-    /// Requests run on the second one, and keys compared.
+/// Settings of the servers that repeat, as narrow as they come: limits are for clients.
+const NARROW: &[&str] = &[
+    "proto-max-bulk-len 1mb",
+    "script-source-limit 1kb",
+    "script-memory-limit 1mb",
+    "min-replicas-to-write 3",
+    "maxmemory 1mb",
+    "maxmemory-policy noeviction",
+    "replica-ignore-maxmemory no",
+    "stream-node-max-entries 1",
+];
+/// How they repeat: as a file is loaded, and as a primary is followed.
+const WAYS: [&str; 2] = ["LOAD", "FOLLOW"];
+
+/// The server whose changes are repeated, and those they are repeated on.
+struct Servers {
+    servers: [TestServer; 3],
+    clients: [Client; 3],
+    /// Requests run on each of the others, and keys compared.
     repeated: i64,
     compared: usize,
 }
 
-impl Pair {
+impl Servers {
     fn start() -> Self {
-        let servers = [(); 2].map(|()| TestServer::start(&[]));
-        let clients = [servers[0].connect(), servers[1].connect()];
-        servers[1].clock.advance_us(77_000_000);
-        servers[1].clock.step_wall_us(-77_000_000);
-        Pair { servers, clients, repeated: 0, compared: 0 }
+        let narrow: Vec<String> = NARROW.iter().map(|line| (*line).to_owned()).collect();
+        let servers = [&[][..], &narrow[..], &narrow[..]].map(TestServer::start);
+        let clients = [0, 1, 2].map(|index| servers[index].connect());
+        for server in &servers[1..] {
+            server.clock.advance_us(77_000_000);
+            server.clock.step_wall_us(-77_000_000);
+        }
+        Servers { servers, clients, repeated: 0, compared: 0 }
     }
 
     /// Runs a session; what differs then.
@@ -185,7 +211,11 @@ impl Pair {
         for (server, client) in self.servers.iter().zip(&mut self.clients) {
             *client = server.connect();
             client.call(&["DEBUG", "EFFECTS", "OFF"]);
-            client.call(&["FLUSHALL"]);
+            // Where writes are refused.
+            client.call(&[b"DEBUG", &b"EFFECTS"[..], b"LOAD", &encode(&["FLUSHALL"])]);
+            // Some sessions' changes are repeated as Valkey does.
+            let whose = if later_ms % 3 == 0 { "valkey-9" } else { "redis-7.2" };
+            client.call(&["CONFIG", "SET", "compatible-with", whose]);
         }
         self.clients[0].call(&["DEBUG", "EFFECTS", "ON"]);
         let start_ms = self.servers[0].clock_ms();
@@ -200,22 +230,31 @@ impl Pair {
             Reply::Bulk(stream) => stream,
             reply => panic!("no stream: {}", reply.show()),
         };
-        let ms = self.servers[0].clock_ms() + later_ms - self.servers[1].clock_ms();
-        self.servers[1].step_wall(ms * 1000);
-        let loaded = self.clients[1].call(&[b"DEBUG", &b"EFFECTS"[..], b"LOAD", &stream]);
-        match loaded {
-            Reply::Integer(requests) => self.repeated += requests,
-            reply => return Some(format!("not loaded: {}", reply.show())),
+        for (index, way) in (1..).zip(WAYS) {
+            let ms = self.servers[0].clock_ms() + later_ms - self.servers[index].clock_ms();
+            self.servers[index].step_wall(ms * 1000);
+            let request = [&b"DEBUG"[..], b"EFFECTS", way.as_bytes(), &stream];
+            match self.clients[index].call(&request) {
+                Reply::Integer(requests) => self.repeated += requests,
+                reply => return Some(format!("{way}: not repeated: {}", reply.show())),
+            }
         }
         self.servers[0].advance(later_ms * 1000);
         self.servers.iter().for_each(TestServer::settle);
-        let (ours, theirs) = (told(&mut self.clients[0]), told(&mut self.clients[1]));
-        self.compared += ours.len();
-        let different = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
-        if let Some((ours, theirs)) = different {
-            return Some(format!("here:      {ours}\nelsewhere: {theirs}\n{}", show(&stream)));
+        let [ours, ..] = &mut self.clients;
+        let ours = told(ours);
+        for (index, way) in (1..).zip(WAYS) {
+            let theirs = told(&mut self.clients[index]);
+            self.compared += ours.len();
+            let different = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
+            if let Some((ours, theirs)) = different {
+                return Some(format!("here: {ours}\n{way}: {theirs}\n{}", show(&stream)));
+            }
+            if ours.len() != theirs.len() {
+                return Some(format!("{way}: other keys\n{}", show(&stream)));
+            }
         }
-        (ours.len() != theirs.len()).then(|| format!("other keys\n{}", show(&stream)))
+        None
     }
 
     fn run(&mut self, steps: &[Step]) {
@@ -366,7 +405,7 @@ fn what_is_repeated_elsewhere_makes_the_same_data_there() {
     let mut rules = rules();
     rules.extend(parse(MORE));
     let mut author = Author::new(seed, rules);
-    let mut pair = Pair::start();
+    let mut pair = Servers::start();
     let mut sent = 0;
     while sent < commands {
         let steps = author.session();
@@ -394,8 +433,64 @@ fn what_is_repeated_elsewhere_makes_the_same_data_there() {
         }
         panic!("a difference after {sent} commands, see above");
     }
-    let Pair { repeated, compared, .. } = pair;
+    let Servers { repeated, compared, .. } = pair;
     println!("{sent} commands repeated by {repeated} requests, {compared} keys compared");
+}
+
+/// What may stand in a file or in a primary's stream and would be refused from a client under narrow limits.
+fn repeated_anywhere() -> Vec<Vec<String>> {
+    let long = "v".repeat(100_000);
+    let library = format!(
+        "#!lua name=l\n--{long}\nredis.register_function('f', function(keys, args) local t = {{}} \
+         for i = 1, 100000 do t[i] = i end return redis.call('set', args[1], #t) end)"
+    );
+    let table: [&[&str]; 16] = [
+        &["XADD", "x", "MAXLEN", "=", "3", "LIMIT", "10", "1-1", "f", "v"],
+        &["XADD", "x", "MAXLEN", "=", "1", "LIMIT", "10", "1-2", "f", "v"],
+        &["XADD", "x", "MINID", "=", "1-2", "LIMIT", "0", "1-3", "f", "v"],
+        &["XADD", "x", "MAXLEN", "~", "100", "LIMIT", "1", "1-4", "f", "v"],
+        &["XTRIM", "x", "MAXLEN", "=", "2", "LIMIT", "1"],
+        &["XTRIM", "x", "MINID", "=", "1-4", "LIMIT", "0"],
+        &["SETRANGE", "long", "1100000", "v"],
+        &["APPEND", "long", "v"],
+        &["SETBIT", "bits", "9000000", "1"],
+        &["BITFIELD", "fields", "SET", "u8", "9000000", "1"],
+        &["FUNCTION", "LOAD", &library],
+        &["FCALL", "f", "0", "by-function"],
+        &["EVAL", "return redis.call('set', 'by-script', 1)", "0"],
+        &["EVAL", "#!lua\nreturn redis.call('set', 'by-flagged', 1)", "0"],
+        &["EVAL_RO", "return redis.call('get', 'by-script')", "0"],
+        &["MULTI"],
+    ];
+    table.iter().map(|words| words.iter().map(|word| (*word).to_owned()).collect()).collect()
+}
+
+#[test]
+fn limits_are_for_clients_and_not_for_what_is_repeated() {
+    let stale = ["replica-serve-stale-data no"];
+    let narrow_and_stale = [NARROW, &stale[..]].concat();
+    let mut digests = Vec::new();
+    for lines in [&[][..], NARROW, &narrow_and_stale[..]] {
+        let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        for way in WAYS {
+            let server = TestServer::start(&lines);
+            let mut client = server.connect();
+            if lines.len() > NARROW.len() {
+                // Nobody is there.
+                client.call(&["REPLICAOF", "127.0.0.1", "1"]);
+            }
+            for words in repeated_anywhere() {
+                let stream = encode(&words);
+                let request = [&b"DEBUG"[..], b"EFFECTS", way.as_bytes(), &stream];
+                let reply = client.call(&request);
+                assert_eq!(reply, Reply::Integer(1), "{way} {lines:?}: {:.60}", words.join(" "));
+            }
+            client.call(&["REPLICAOF", "NO", "ONE"]);
+            assert_eq!(client.call(&["XRANGE", "x", "-", "+"]).show().matches("1-").count(), 1);
+            digests.push(client.call(&["DEBUG", "DIGEST"]));
+        }
+    }
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
 }
 
 fn line(args: &Args) -> String {

@@ -2,8 +2,15 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{Client, PATIENCE, Reply, TestServer, encode, wait_for};
+use latchkey::clock::{Clock, ManualClock};
+use latchkey::config::Config;
+use latchkey::server::Server;
+use latchkey::sys::log::Logger;
+
+use crate::support::{Client, PATIENCE, Reply, START, TestServer, encode, wait_for};
 
 const ID: &str = "0123456789012345678901234567890123456789";
 const OTHER_ID: &str = "9876543210987654321098765432109876543210";
@@ -333,5 +340,199 @@ fn a_snapshot_of_an_unknown_version_is_taken_only_if_it_may_be() {
             await_link(&mut client, "up");
         }
         assert_eq!(client.call(&["GET", "a"]).show(), value);
+    }
+}
+
+#[test]
+fn limits_and_settings_are_for_clients_and_not_for_the_primary() {
+    let lines = [
+        "proto-max-bulk-len 1mb",
+        "script-source-limit 1mb",
+        "script-memory-limit 1mb",
+        "min-replicas-to-write 3",
+        "maxmemory 1mb",
+        "replica-ignore-maxmemory no",
+        "maxmemory-policy noeviction",
+        "enable-debug-command no",
+    ];
+    let (_server, _listener, mut link, mut client, _folder) = synced(&lines);
+    let mut offset = 100;
+    let mut send = |words: &[&str]| offset += link.stream(words);
+    for id in ["1-1", "1-2", "1-3", "1-4"] {
+        send(&["XADD", "x", "MAXLEN", "=", "3", "LIMIT", "10", id, "f", "v"]);
+    }
+    send(&["XTRIM", "x", "MINID", "=", "1-3", "LIMIT", "0"]);
+    let long = "v".repeat(1 << 20);
+    send(&["SETRANGE", "long", "9", &long]);
+    send(&["APPEND", "long", &long]);
+    send(&["SETBIT", "bits", "9000000", "1"]);
+    send(&["BITFIELD", "fields", "SET", "u8", "9000000", "1"]);
+    let library = format!(
+        "#!lua name=l\n--{long}\nredis.register_function('f', function() local t = {{}} for i = 1, 200000 do t[i] = i end \
+         return redis.call('set', 'by-function', #t) end)"
+    );
+    send(&["FUNCTION", "LOAD", &library]);
+    send(&["FCALL", "f", "0"]);
+    send(&["EVAL", "return redis.call('set', 'by-script', 1)", "0"]);
+    link.await_ack(offset);
+    assert_eq!(info(&mut client, "unexpected_error_replies"), "0");
+    assert_eq!(client.call(&["XRANGE", "x", "-", "+"]).show().matches("-").count(), 2);
+    let length = (1 << 20) + 9 + (1 << 20);
+    assert_eq!(client.call(&["STRLEN", "long"]), Reply::Integer(length));
+    assert_eq!(client.call(&["STRLEN", "bits"]), Reply::Integer(1_125_001));
+    assert_eq!(client.call(&["STRLEN", "fields"]), Reply::Integer(1_125_001));
+    assert_eq!(
+        client.call(&["MGET", "by-function", "by-script"]).show(),
+        "1) \"200000\"\n2) \"1\""
+    );
+}
+
+#[test]
+fn a_primary_may_not_debug_where_clients_may_not() {
+    for (setting, errors, kept) in [("no", "1", "\"old\""), ("local", "0", "(nil)")] {
+        let line = format!("enable-debug-command {setting}");
+        let (_server, _listener, mut link, mut client, _folder) = synced(&[&line]);
+        let stream = encode(&["DEL", "a"]);
+        let words: [&[u8]; 4] = [b"DEBUG", b"EFFECTS", b"LOAD", &stream];
+        let bytes = encode(&words);
+        link.send(&bytes);
+        link.await_ack(100 + bytes.len() as u64);
+        assert_eq!(info(&mut client, "unexpected_error_replies"), errors);
+        assert_eq!(client.call(&["GET", "a"]).show(), kept);
+    }
+}
+
+#[test]
+fn a_script_of_the_primary_is_never_ended_here() {
+    for policy in ["wait", "kill-readonly", "rollback"] {
+        let policy = format!("busy-script-policy {policy}");
+        let (server, _listener, mut link, mut client, _folder) =
+            synced(&[&policy, "busy-reply-threshold 5", "repl-timeout 60"]);
+        link.stream(&["EVAL", "while true do end", "0"]);
+        wait_for("the script", || client.call(&["PING"]).show().contains("BUSY").then_some(()));
+        let refused = "(error) UNKILLABLE The busy script was sent by a master instance in the context of replication and \
+                       cannot be killed.";
+        for words in
+            [&["SCRIPT", "KILL"][..], &["SCRIPT", "KILL", "ROLLBACK"], &["FUNCTION", "KILL"]]
+        {
+            assert_eq!(client.call(words).show(), refused);
+        }
+        // Meanwhile the primary hears that this server is alive.
+        for _ in 0..3 {
+            server.clock.advance_us(1_100_000);
+            assert_eq!(link.request(), "REPLCONF ACK 100");
+        }
+        assert!(client.call(&["GET", "a"]).show().contains("BUSY"));
+        client.send(&["SHUTDOWN", "NOSAVE"]);
+        assert_eq!(client.reply(), None);
+    }
+}
+
+#[test]
+fn a_replica_that_loads_for_longer_than_its_timeout_keeps_its_link() {
+    for mode in ["disabled", "on-empty-db", "swapdb", "flush-before-load"] {
+        let load = format!("repl-diskless-load {mode}");
+        // A slice ends at the first key after which time has passed.
+        let (server, listener, mut client, _folder) =
+            follower(&[&load, "repl-timeout 5", "key-load-delay 1"]);
+        let keys: Vec<String> = (0..3000).map(|number| format!("key{number}")).collect();
+        let pairs: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "v")).collect();
+        let mut link = Link::accept(&listener);
+        assert!(link.greet().starts_with("PSYNC "));
+        link.send(format!("+FULLRESYNC {ID} 100\r\n$EOF:{MARK}\r\n"));
+        link.send([&snapshot(&pairs), MARK.as_bytes()].concat());
+        let begun_ms = server.clock_ms();
+        // Each look at the clock takes so long.
+        server.clock.set_tick_us(2_000);
+        await_link(&mut client, "up");
+        server.clock.set_tick_us(0);
+        assert!(server.clock_ms() - begun_ms > 5_000, "{mode}");
+        assert_eq!(link.request(), "REPLCONF ACK 100", "{mode}");
+        for _ in 0..3 {
+            server.advance(1_000_000);
+        }
+        assert_eq!(info(&mut client, "master_link_status"), "up", "{mode}");
+        client.call(&["SELECT", "1"]);
+        assert_eq!(client.call(&["DBSIZE"]), Reply::Integer(3000), "{mode}");
+    }
+}
+
+#[test]
+fn a_pause_that_leaves_the_stream_unread_costs_no_link() {
+    let (server, _listener, mut link, mut client, _folder) = synced(&["repl-timeout 5"]);
+    assert_eq!(client.call(&["CLIENT", "PAUSE", "100000000", "WRITE"]).show(), "OK");
+    let long = "v".repeat(3 << 20);
+    let request = encode(&["SET", "b", &long]);
+    link.send(&request[..request.len() / 2]);
+    for _ in 0..10 {
+        server.advance(2_000_000);
+    }
+    assert_eq!(info(&mut client, "master_link_status"), "up");
+    assert_eq!(client.call(&["CLIENT", "UNPAUSE"]).show(), "OK");
+    link.send(&request[request.len() / 2..]);
+    link.await_ack(100 + request.len() as u64);
+    assert_eq!(client.call(&["STRLEN", "b"]), Reply::Integer(3 << 20));
+    // A primary that is silent is given up all the same.
+    server.advance(6_000_000);
+    wait_for("the end", || (info(&mut client, "master_link_status") == "down").then_some(()));
+}
+
+#[test]
+fn who_connects_in_the_turn_of_a_primarys_script_is_told_that_the_server_is_busy() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().display();
+    let text = format!("bind 127.0.0.1\nport 0\nsave \"\"\nbusy-reply-threshold 5\ndir {dir}\n");
+    let config = Config::from_text(text.as_bytes()).expect("a good configuration");
+    let clock = Clock::Manual(ManualClock::new(START));
+    let mut server = Server::start(config, clock, Logger::silent()).expect("the server starts");
+    let address =
+        server.listen_on("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+    let [may_turn, has_stopped] = [true, false].map(|value| Arc::new(AtomicBool::new(value)));
+    let (may_go_on, stopped) = (may_turn.clone(), has_stopped.clone());
+    let thread = std::thread::spawn(move || {
+        loop {
+            match may_go_on.load(Ordering::SeqCst) {
+                true if !server.turn_now().expect("a turn") => return,
+                true => {}
+                false => stopped.store(true, Ordering::SeqCst),
+            }
+        }
+    });
+    let mut client = Client::connect(address);
+    let port = listener.local_addr().expect("an address").port().to_string();
+    client.call(&["REPLICAOF", "127.0.0.1", &port]);
+    let mut link = Link::accept(&listener);
+    assert!(link.greet().starts_with("PSYNC "));
+    link.send(format!("+FULLRESYNC {ID} 100\r\n$EOF:{MARK}\r\n"));
+    link.send([&snapshot(&[("a", "old")]), MARK.as_bytes()].concat());
+    await_link(&mut client, "up");
+    assert_eq!(link.request(), "REPLCONF ACK 100");
+    // Both are announced to the same turn, which looks at the link first.
+    may_turn.store(false, Ordering::SeqCst);
+    wait_for("the turn's end", || has_stopped.load(Ordering::SeqCst).then_some(()));
+    link.stream(&["EVAL", "while true do end", "0"]);
+    let mut other = Client::connect(address);
+    other.send(&["PING"]);
+    may_turn.store(true, Ordering::SeqCst);
+    let reply = other.reply().expect("the server answers").show();
+    assert!(reply.starts_with("(error) BUSY"), "{reply}");
+    other.send(&["SHUTDOWN", "NOSAVE"]);
+    assert_eq!(other.reply(), None);
+    thread.join().expect("the server ends in order");
+}
+
+/// What a rewrite has synced is told under each policy, also one that asks for no sync, and before anything is written.
+#[test]
+fn a_replica_tells_what_the_rewrite_after_its_synchronisation_has_on_disk() {
+    for policy in ["no", "everysec", "always"] {
+        let policy_line = format!("appendfsync {policy}");
+        let (server, _listener, mut link, mut client, _folder) =
+            synced(&["appendonly yes", &policy_line]);
+        wait_for("the rewrite's end", || {
+            (info(&mut client, "aof_rewrite_in_progress") == "0").then_some(())
+        });
+        server.advance(1_100_000);
+        assert_eq!(link.request(), "REPLCONF ACK 100 FACK 100", "{policy}");
     }
 }

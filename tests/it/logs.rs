@@ -140,3 +140,56 @@ fn what_is_wrong_with_a_file_is_told_without_its_keys_if_they_are_hidden() {
         }
     }
 }
+
+/// A folder whose log has a request that fails.
+fn folder_with_failing_log() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    let appends = dir.path().join("appendonlydir");
+    std::fs::create_dir(&appends).expect("a folder");
+    let manifest = "file appendonly.aof.1.incr.aof seq 1 type i\n";
+    std::fs::write(appends.join("appendonly.aof.manifest"), manifest).expect("a file");
+    let requests = ["SELECT 0", "SET k v", "LPUSH k v", "MULTI", "SET l 1", "HSET k f v", "EXEC"];
+    let requests = crate::replicas::stream(&requests);
+    std::fs::write(appends.join("appendonly.aof.1.incr.aof"), requests).expect("a file");
+    dir
+}
+
+#[test]
+fn errors_of_a_logs_requests_are_told_while_it_is_loaded() {
+    let dir = folder_with_failing_log();
+    let server = start(dir.path(), &["appendonly yes"]);
+    let log = log(dir.path());
+    for command in ["lpush", "hset"] {
+        // The text of Redis 7.0.15.
+        let told = format!(
+            "== CRITICAL == This server is sending an error to its AOF-loading-client: '-WRONGTYPE Operation against a key \
+             holding the wrong kind of value' after processing the command '{command}'\n"
+        );
+        assert!(log.contains(&told), "{log}");
+    }
+    let mut client = server.connect();
+    assert_eq!(crate::replicas::field(&mut client, "unexpected_error_replies"), "2");
+    assert_eq!(client.call(&["GET", "l"]), Reply::Bulk(b"1".to_vec()));
+}
+
+#[test]
+fn an_error_of_a_logs_request_ends_the_start_if_that_is_asked_for() {
+    use latchkey::clock::Clock;
+    use latchkey::config::Config;
+    use latchkey::server::Server;
+    use latchkey::sys::log::Logger;
+    for (behavior, starts) in [("panic", false), ("panic-on-replicas", true), ("ignore", true)] {
+        let dir = folder_with_failing_log();
+        let text = format!(
+            "port 0\nbind\nappendonly yes\ndir {}\npropagation-error-behavior {behavior}\n",
+            dir.path().display()
+        );
+        let config = Config::from_text(text.as_bytes()).expect("the test's configuration is good");
+        let mut server =
+            Server::start(config, Clock::System, Logger::silent()).expect("the server starts");
+        let loaded = server.load().map_err(|error| error.text);
+        let expected = "This server panicked sending an error to its AOF-loading-client after processing the command 'lpush' (";
+        assert_eq!(loaded.is_ok(), starts, "{behavior}: {loaded:?}");
+        assert!(loaded.err().is_none_or(|text| text.starts_with(expected)));
+    }
+}

@@ -103,6 +103,13 @@ fn a_configuration_is_checked_as_a_start_would_and_nobody_is_served() {
         (output.status.code(), String::from_utf8(output.stderr).expect("text"))
     };
     assert_eq!(check("port 0\nmaxmemory 1gb\n", &[]), (Some(0), String::new()));
+    let unused =
+        "io-threads 4\nport 0\nactivedefrag no\nio-threads 2\nlua-replicate-commands yes\n";
+    std::fs::write(&file, unused).expect("a file that can be written");
+    let told = run(Command::new(PROGRAM).arg("--check-config").arg(&file)).stdout;
+    let wanted = "The configuration is in order\n\
+        Directives without effect in this server: io-threads, lua-replicate-commands\n";
+    assert_eq!(String::from_utf8(told).expect("text"), wanted);
     for (text, options, line, reason) in [
         (
             "timeout 5\nport eighty\n",
@@ -121,6 +128,13 @@ fn a_configuration_is_checked_as_a_start_would_and_nobody_is_served() {
             &[],
             "at line 1\n>>> 'rename-command NOSUCH X'",
             "No such command in rename-command",
+        ),
+        (
+            "cluster-enabled yes\n",
+            &[],
+            "at line 1\n>>> 'cluster-enabled yes'",
+            "Cluster mode is not supported by this server: without it the nodes would be servers that know nothing of each other. \
+             Remove the directive, or use Redis or Valkey for this node",
         ),
         (
             "port 1\n",

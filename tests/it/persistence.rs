@@ -385,3 +385,67 @@ fn what_was_written_before_a_second_rewrite_is_not_repeated_after_a_restart() {
         assert_eq!(reply.show(), "1) \"a\"\n2) \"b\"", "{gives_up}");
     }
 }
+
+/// Limits are for clients: what one was allowed is loaded under any.
+#[test]
+fn a_log_written_under_larger_limits_is_loaded_whole() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = start(dir.path(), &["appendonly yes"]);
+    let mut client = server.connect();
+    let long = "x".repeat(1_200_000);
+    let comment = format!("-- {}", "x".repeat(5_000));
+    let library =
+        format!("#!lua name=lib\nserver.register_function('f', function() return 7 end) {comment}");
+    for request in [
+        &["SET", "set", &long][..],
+        &["APPEND", "appended", &long],
+        &["APPEND", "appended", "more"],
+        &["SETRANGE", "range", "1200000", "x"],
+        &["SETBIT", "bit", "12000000", "1"],
+        &["BITFIELD", "field", "SET", "u8", "12000000", "7"],
+        &["RPUSH", "list", &long],
+        &["FUNCTION", "LOAD", &library],
+    ] {
+        let reply = client.call(request);
+        assert!(!matches!(reply, Reply::Error(_)), "{}: {reply:?}", request[0]);
+    }
+    let before = client.call(&["DEBUG", "DIGEST"]);
+    drop((client, server));
+    let lines = [
+        "appendonly yes",
+        "proto-max-bulk-len 1mb",
+        "script-source-limit 1kb",
+        "client-query-buffer-limit 1mb",
+    ];
+    let server = start(dir.path(), &lines);
+    let mut client = server.connect();
+    assert_eq!(client.call(&["DEBUG", "DIGEST"]), before);
+    assert_eq!(client.call(&["FCALL", "f", "0"]), Reply::Integer(7));
+    let refused = client.call(&["APPEND", "appended", "x"]);
+    assert!(matches!(refused, Reply::Error(_)), "{refused:?}");
+}
+
+#[test]
+fn a_save_goes_where_it_was_told_when_it_began() {
+    let (dir, other) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let server = start(dir.path(), &["enable-protected-configs yes"]);
+    let mut client = server.connect();
+    client.call(&["DEBUG", "POPULATE", "3"]);
+    let other = other.path().display().to_string();
+    for (name, value, target) in
+        [("dbfilename", "later.rdb", "dump.rdb"), ("dir", other.as_str(), "later.rdb")]
+    {
+        client.call(&["CONFIG", "SET", "rdb-key-save-delay", "2000"]);
+        client.call(&["BGSAVE"]);
+        assert_eq!(client.call(&["CONFIG", "SET", name, value]), Reply::Simple(b"OK".to_vec()));
+        wait_for(&server, &mut client, "rdb_bgsave_in_progress", "0");
+        let names = || {
+            std::fs::read_dir(dir.path())
+                .expect("a folder")
+                .map(|it| it.expect("an entry").file_name())
+        };
+        assert!(names().any(|it| it == target), "{name}: {:?}", names().collect::<Vec<_>>());
+    }
+    assert_eq!(std::fs::read_dir(&other).expect("a folder").count(), 0);
+}

@@ -763,3 +763,90 @@ fn that_nobody_can_be_evicted_is_logged_once() {
     }
     assert_eq!(process.log().matches(line).count(), 1);
 }
+
+/// A program whose files cannot be longer than some 32 KB: a full disk.
+fn short_of_room(command: &mut Command) {
+    let mut limited = Command::new("sh");
+    let script = "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\"";
+    limited.args(["-c", script, env!("CARGO_BIN_EXE_latchkey")]);
+    limited.env_remove("NOTIFY_SOCKET").env_remove("UPSTART_JOB");
+    limited.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    *command = limited;
+}
+
+/// Sends lines in one write, after a SET that the disk has no room for; what is answered until the connection ends.
+fn answered(port: u16, lines: &[&str]) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
+    let value = "x".repeat(100_000);
+    let mut request = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n{value}\r\n", value.len());
+    lines.iter().for_each(|line| request.push_str(&format!("{line}\r\n")));
+    stream.write_all(request.as_bytes()).expect("the server reads");
+    let mut answer = Vec::new();
+    // A server that ends may reset the connection.
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).expect("text")
+}
+
+#[test]
+fn what_the_disk_has_no_room_for_is_not_answered_when_the_server_ends() {
+    for end in
+        ["SHUTDOWN", "SHUTDOWN NOSAVE", "SHUTDOWN NOSAVE FORCE", "CONFIG SET appendonly no", "PING"]
+    {
+        let port = free_port();
+        let lines = format!("port {port}\nsave \"\"\nappendonly yes\nappendfsync always");
+        let mut process = Process::spawn(&lines, short_of_room);
+        process.wait_for_log("eady to accept connections");
+        assert_eq!(answered(port, &[end]), "", "{end}");
+        assert_eq!(process.exit_code(), Some(1), "{end}: {}", process.log());
+    }
+}
+
+#[test]
+fn a_shutdown_is_refused_where_the_log_cannot_be_written_unless_it_is_forced() {
+    let port = free_port();
+    let lines = format!("port {port}\nsave \"\"\nappendonly yes\nappendfsync everysec");
+    let mut process = Process::spawn(&lines, short_of_room);
+    process.wait_for_log("eady to accept connections");
+    let refused = "+OK\r\n-ERR Errors trying to SHUTDOWN. Check logs.\r\n+OK\r\n";
+    assert_eq!(answered(port, &["SHUTDOWN NOSAVE", "QUIT"]), refused);
+    assert!(process.log().contains("Error trying to write the AOF, can't exit."));
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+    stream.write_all(b"SHUTDOWN NOSAVE FORCE\r\n").expect("the server reads");
+    assert_eq!(process.exit_code(), Some(1), "{}", process.log());
+}
+
+#[test]
+fn who_finds_its_connection_closed_by_a_shutdown_cannot_connect_again() {
+    for _ in 0..5 {
+        let port = free_port();
+        let mut process = Process::start(&format!("port {port}\nsave \"\""));
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+        stream.write_all(b"SHUTDOWN\r\n").expect("the server reads");
+        let _ = stream.read_to_end(&mut Vec::new());
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "the server still listens");
+        assert_eq!(process.exit_code(), Some(0));
+    }
+}
+
+#[test]
+fn a_file_that_looks_temporary_is_not_removed_at_the_start() {
+    let mut process = Process::spawn("port 0\nunixsocket sock\nsave \"\"", |_| {});
+    process.wait_for_log("accept connections");
+    process.signal(libc::SIGKILL);
+    process.exit_code();
+    let names = ["temp-1.rdb", "temp-99999999.rdb", "temp-rewriteaof-99999999.aof"];
+    names.iter().for_each(|name| std::fs::write(process.path(name), "a user's").expect("a file"));
+    let text = format!(
+        "dir {}\nport 0\nunixsocket sock\nlogfile log\nsave \"\"\n",
+        process.dir.path().display()
+    );
+    let mut child = program().arg("-").spawn().expect("the program starts");
+    feed(&mut child, &text);
+    wait_for("the second start", || {
+        (process.log().matches("accept connections").count() == 2).then_some(())
+    });
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    names.iter().for_each(|name| assert!(process.path(name).exists(), "{name}"));
+}

@@ -281,3 +281,36 @@ fn wait_all_counts_absent_replicas_too() {
         assert_eq!(show(&mut writer, &["WAIT", wrong, "0"]), error);
     }
 }
+
+#[test]
+fn wait_counts_nobody_for_what_a_full_synchronisation_has_thrown_away() {
+    let (server, mut client, _folder) = started(&["appendonly yes"]);
+    let (other, ..) = started(&[]);
+    let mut onlooker = server.connect();
+    assert_eq!(show(&mut client, &["SET", "k", "lost"]), "OK");
+    let port = other.address.port().to_string();
+    assert_eq!(show(&mut onlooker, &["REPLICAOF", "127.0.0.1", &port]), "OK");
+    wait_for("the link", || {
+        [&server, &other].into_iter().for_each(TestServer::settle);
+        (field(&mut onlooker, "master_link_status") == "up").then_some(())
+    });
+    assert_eq!(show(&mut onlooker, &["REPLICAOF", "NO", "ONE"]), "OK");
+    let mut replica = Replica::connect(&server);
+    let (_, offset, _) = replica.sync(&server);
+    replica.say(&format!("REPLCONF ACK {} FACK {}", offset + 1000, offset + 1000));
+    server.settle();
+    // Whatever else the client reads, and however often it asks.
+    assert_eq!(show(&mut client, &["GET", "k"]), "(nil)");
+    for _ in 0..2 {
+        assert_eq!(show(&mut client, &["WAIT", "1", "0"]), "(integer) 0");
+        let shown = show(&mut client, &["WAITAOF", "1", "1", "0"]);
+        assert_eq!(shown, "1) (integer) 0\n2) (integer) 0");
+    }
+    // What it writes now is counted.
+    assert_eq!(show(&mut client, &["SET", "k", "new"]), "OK");
+    assert_eq!(show(&mut client, &["WAIT", "1", "0"]), "(integer) 1");
+    assert_eq!(
+        show(&mut client, &["WAITAOF", "0", "1", "0"]).lines().last(),
+        Some("2) (integer) 1")
+    );
+}

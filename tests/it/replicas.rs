@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::support::{Client, PATIENCE, Reply, TestServer, wait_for};
+use crate::support::{Client, PATIENCE, Reply, TestServer, encode, wait_for};
 
 pub const SECOND: i64 = 1_000_000;
 
@@ -484,4 +484,100 @@ fn what_is_paused_twice_waits_for_the_end_of_both_pauses() {
     assert_eq!(operator.call(&["CLIENT", "UNPAUSE"]), ok);
     let refused = b"READONLY You can't write against a read only replica.".to_vec();
     assert_eq!(writer.reply(), Some(Reply::Error(refused)));
+}
+
+#[test]
+fn a_replica_that_loads_its_snapshot_says_so_with_newlines() {
+    let server = start(&["repl-timeout 5"]);
+    let mut client = server.connect();
+    let mut replica = Replica::connect(&server);
+    let (_, offset, _) = replica.sync(&server);
+    for _ in 0..10 {
+        replica.stream.write_all(b"\n").expect("the server reads");
+        server.settle();
+        server.advance(2 * SECOND);
+    }
+    client.call(&["SET", "k", "v"]);
+    replica.say(&format!("REPLCONF ACK {offset}"));
+    server.settle();
+    let sent = stream(&["SELECT 0", "SET k v"]);
+    let mut received = replica.take(sent.len());
+    // Pings came before it.
+    while !received.ends_with(&sent) {
+        received.extend(replica.take(1));
+    }
+    assert!(field(&mut client, "slave0").contains("state=online"));
+    // One that says nothing is closed.
+    server.advance(6 * SECOND);
+    server.advance(SECOND);
+    replica.await_close();
+}
+
+#[test]
+fn replicas_are_never_paused() {
+    let server = start(&["repl-timeout 5"]);
+    let (mut client, mut other) = (server.connect(), server.connect());
+    let (mut replica, mut talker) = (Replica::connect(&server), Replica::connect(&server));
+    let (_, offset, _) = replica.sync(&server);
+    talker.sync(&server);
+    assert_eq!(client.call(&["CLIENT", "PAUSE", "18000", "ALL"]).show(), "OK");
+    other.send(&["PING"]);
+    for second in 1..9 {
+        replica.say(&format!("REPLCONF ACK {}", offset + second));
+        talker.say(&format!("REPLCONF ACK {offset}"));
+        server.settle();
+        server.advance(2 * SECOND);
+    }
+    // What is answered ends the connection: it is not put off.
+    talker.say("PING");
+    talker.await_close();
+    assert_eq!(other.try_message(), None);
+    replica.say(&format!("REPLCONF ACK {}", offset + 10));
+    server.settle();
+    server.advance(3 * SECOND);
+    let shown = field(&mut client, "slave0");
+    assert!(shown.contains(&format!("offset={},", offset + 10)), "{shown}");
+}
+
+#[test]
+fn a_script_that_runs_longer_than_the_timeout_costs_no_link() {
+    let server = start(&["repl-timeout 5", "repl-ping-replica-period 1", "busy-reply-threshold 5"]);
+    let (mut client, mut other) = (server.connect(), server.connect());
+    let (mut replica, mut loading) = (Replica::connect(&server), Replica::connect(&server));
+    let (_, offset, _) = replica.sync(&server);
+    replica.say(&format!("REPLCONF ACK {offset}"));
+    loading.sync(&server);
+    // In a transaction that has written before, behind a write of the same turn.
+    let wait = "redis.call('set', 'k', 2) while true do end";
+    let requests = [
+        encode(&["SET", "k", "0"]),
+        encode(&["MULTI"]),
+        encode(&["SET", "k", "1"]),
+        encode(&["EVAL", wait, "0"]),
+        encode(&["EXEC"]),
+    ];
+    client.send_raw(&requests.concat());
+    wait_for("the script", || other.call(&["PING"]).show().contains("BUSY").then_some(()));
+    let ping = stream(&["PING"]);
+    let mut received = Vec::new();
+    for seconds in 1..=10 {
+        server.clock.advance_us(SECOND);
+        while received.windows(ping.len()).filter(|part| *part == ping).count() < seconds {
+            received.extend(replica.take(1));
+        }
+        replica.say(&format!("REPLCONF ACK {offset}"));
+        loading.stream.write_all(b"\n").expect("the server reads");
+        assert!(other.call(&["PING"]).show().contains("BUSY"));
+    }
+    assert_eq!(other.call(&["SCRIPT", "KILL", "ROLLBACK"]).show(), "OK");
+    for _ in 0..4 {
+        client.reply().expect("the server answers");
+    }
+    client.reply().expect("the transaction's reply");
+    server.settle();
+    assert_eq!(field(&mut client, "connected_slaves"), "2");
+    let sent = stream(&["SET k 1"]);
+    while !received.ends_with(&sent) {
+        received.extend(replica.take(1));
+    }
 }

@@ -460,3 +460,27 @@ fn nor_does_one_that_changes_large_collections() {
     ];
     leaves_no_trace(&lines, 40, seed());
 }
+
+#[test]
+fn a_script_that_a_shutdown_cuts_is_not_repeated() {
+    for undo in ["64mb", "0"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let lines = [
+            format!("dir {}", folder.path().display()),
+            "appendonly yes".to_owned(),
+            "busy-reply-threshold 5".to_owned(),
+            format!("script-undo-limit {undo}"),
+        ];
+        let server = TestServer::start(&lines);
+        let (mut client, mut other) = (server.connect(), server.connect());
+        assert_eq!(client.call(&["SET", "before", "1"]).show(), "OK");
+        client.send(&["EVAL", "redis.call('set', 'cut', 1) while true do end", "0"]);
+        wait_for("the script", || other.call(&["PING"]).show().contains("BUSY").then_some(()));
+        other.send(&["SHUTDOWN", "NOSAVE"]);
+        assert_eq!(other.reply(), None);
+        drop((client, other, server));
+        let server = TestServer::start(&lines);
+        let keys = server.connect().call(&["KEYS", "*"]).show();
+        assert_eq!(keys, "1) \"before\"", "undo {undo}");
+    }
+}

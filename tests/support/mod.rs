@@ -2,6 +2,7 @@
 #![allow(dead_code)] // every test program uses its own part of this
 #![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
+pub mod derived;
 pub mod grammar;
 pub mod peer;
 
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use latchkey::clock::{Clock, ManualClock, UnixMillis};
 use latchkey::config::Config;
-use latchkey::server::{Handle, Server};
+use latchkey::server::{Ending, Handle, Server};
 use latchkey::sys::log::{Level, Logger};
 
 /// The wall clock of a new session: 2023-11-14 22:13:20 UTC.
@@ -65,7 +66,7 @@ pub struct TestServer {
     pub tls_address: Option<SocketAddr>,
     pub clock: ManualClock,
     handle: Handle,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Ending>>,
     /// Its own, if its configuration names none.
     _folder: Option<tempfile::TempDir>,
 }
@@ -127,6 +128,16 @@ impl TestServer {
     pub fn step_wall(&self, us: i64) {
         self.clock.step_wall_us(us);
         self.settle();
+    }
+
+    /// Moves both clocks and waits for a turn to end: one that goes on until time passes does so now.
+    pub fn step(&self, us: i64) {
+        let before = self.handle.turns();
+        self.clock.advance_us(us);
+        wait_for("a turn of the loop", || {
+            self.handle.wake().expect("the loop can be woken");
+            (self.handle.turns() > before).then_some(())
+        });
     }
 
     /// Waits for two turns: what was due at the beginning of the first is done and sent.

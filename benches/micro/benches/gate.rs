@@ -98,7 +98,7 @@ impl Gate {
             let request = Request { args, command, prehashed };
             let reply = ReplyWriter::new(&mut self.output, Protocol::Resp2);
             let caller = Caller::Client(self.client);
-            gate::Gate { db: &mut self.db, server: &mut self.state, caller, reply }
+            gate::Gate { keyspace: &mut self.db, state: &mut self.state, caller, reply }
                 .execute(&request);
         }
         let replied = self.output.len();

@@ -52,7 +52,8 @@ impl Gate {
         let request = Request { args, command, prehashed: Prehashed::default() };
         let reply = ReplyWriter::new(&mut self.output, Protocol::Resp2);
         let caller = Caller::Client(self.client);
-        gate::Gate { db: &mut self.db, server: &mut self.state, caller, reply }.execute(&request);
+        gate::Gate { keyspace: &mut self.db, state: &mut self.state, caller, reply }
+            .execute(&request);
         self.output.pieces().next().unwrap_or_default().to_vec()
     }
 

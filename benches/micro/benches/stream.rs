@@ -23,7 +23,7 @@ fn add(entries: &mut Entries, number: u64) {
 
 fn filled() -> Stream {
     let mut stream = Stream::default();
-    (0..ENTRIES).for_each(|number| add(&mut stream.entries, number));
+    (0..ENTRIES).for_each(|number| add(stream.entries_mut(), number));
     stream
 }
 
@@ -57,7 +57,7 @@ fn operations(criterion: &mut Criterion) {
         });
     });
     let stream = filled();
-    let entries = &stream.entries;
+    let entries = stream.entries();
     group.bench_function("read the last ten", |bench| {
         let start = StreamId { seq: entries.last.seq - 9, ..entries.last };
         bench.iter(|| read(entries, black_box(start), 10));

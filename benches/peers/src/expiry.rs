@@ -97,9 +97,10 @@ pub fn measure(options: &Options) -> Result<()> {
     let section = Section {
         title: "Expiry",
         method: format!(
-            "Few due among many: {DUE} keys due at one moment beside {} volatile keys whose time is a day or more off; how \
-             long after the moment the expired event of each arrives at a subscriber, watched for {} s. All due at once: {0} \
-             keys with one deadline; from the deadline until DBSIZE says 0, and what a PING every millisecond meets meanwhile.",
+            "Few due among many: {DUE} keys due at one moment beside {} volatile keys whose time is a day or more off; \
+             the time from then until a subscriber gets the expired event of each, watched for {} s. All due at once: \
+             {0} keys with one deadline; from the deadline until DBSIZE says 0, and the latency of a PING every \
+             millisecond during it.",
             options.keys,
             WATCH.as_secs(),
         ),

@@ -67,8 +67,8 @@ pub fn measure(options: &Options) -> Result<()> {
     }
     let section = Section {
         title: "Hand-over to blocked clients",
-        method: "One client pushes, many wait with BLPOP on the same list and wait again when they were served. From sending \
-                 the push to having read the waiter's reply; each hand-over is two commands."
+        method: "One client pushes; many wait with BLPOP on the same list, and wait again after they are served. The \
+                 time from sending the push until the waiter's reply is read; each hand-over is two commands."
             .into(),
         tables: vec![(String::new(), table)],
         notes: Vec::new(),

@@ -54,7 +54,7 @@ pub fn measure(options: &Options) -> Result<()> {
     let section = Section {
         title: "Idle connections",
         method: "Growth of resident memory divided by the number of connections, each of which sent one PING and fell \
-                 silent; and what the server spends in a second with all of them idle."
+                 silent; and the server's CPU time in a second with all of them idle."
             .into(),
         tables: vec![(String::new(), table)],
         notes,

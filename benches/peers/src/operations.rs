@@ -309,12 +309,12 @@ fn publish(
     let mut section = Section {
         title: TITLE,
         method: format!(
-            "The server's time on its core per operation, as the scheduler counts it, in ns: median of {} rounds in which \
-             the servers took turns (and the least of them). {} connections, each with one batch of P operations under \
-             way; {} keys of 16 bytes; the server on one core, the load generator on another. MSET of ten keys is one \
-             operation, and so is MULTI with all that belongs to it; PUBLISH includes sending the message to all who \
-             listen. Ratios below 1 mean less CPU. Latency is that of a whole batch. Each line is the last run's that \
-             measured it, of the commit it names.",
+            "The server's time on its core per operation, as the scheduler counts it, in ns: median of {} rounds in \
+             which the servers took turns (and the least of them). {} connections, each with one batch of P operations \
+             under way; {} keys of 16 bytes; the server on one core, the load generator on another. MSET of ten keys \
+             is one operation, and so is MULTI with all that belongs to it; PUBLISH includes sending the message to \
+             all listeners. Ratios below 1 mean less CPU. Latency is that of a whole batch. Each line is from the last \
+             run that measured it, and names its commit.",
             options.rounds, options.connections, options.keys,
         ),
         tables: vec![

@@ -51,10 +51,11 @@ pub fn measure(options: &Options) -> Result<()> {
     let section = Section {
         title: "Replication",
         method: format!(
-            "SETs of 32 random bytes to {KEYS} keys at pipeline {PIPELINE}, {CONNECTIONS} connections; accounts are read when the \
-             replicas have all of it, the median of {} rounds. The full synchronisation is of the data that is saved above, under \
-             the same writes, until the replica's link is up, once with the replica on the same cores, and once as if it had a \
-             machine of its own: then the generator takes what is sent and drops it. Memory is the primary's.",
+            "SETs of 32 random bytes to {KEYS} keys at pipeline {PIPELINE}, {CONNECTIONS} connections; CPU times are \
+             read when the replicas have everything, the median of {} rounds. The full synchronisation sends the data \
+             of the section above, under the same writes, until the replica's link is up: once with the replica on the \
+             same cores, and once as if it had a machine of its own: then the generator receives the data and drops \
+             it. Memory is the primary's.",
             options.rounds
         ),
         tables: vec![("CPU".into(), costs), ("While a replica is sent everything".into(), sync)],

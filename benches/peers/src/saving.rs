@@ -107,10 +107,11 @@ pub fn measure(options: &Options) -> Result<()> {
     let section = Section {
         title: "Saving and loading",
         method: format!(
-            "{keys} keys of 32 random bytes, and a list, a hash and a sorted set of a third as many elements; {WRITES_A_SECOND} writes a \
-             second, of 20 of which three go to the collections. Memory is the sum of the proportional shares of the server and its \
-             children. Starts are measured until PING is answered. The log of SETs is at pipeline 16, that of 50 writers at \
-             pipeline 1; a file to which 3 KB are appended can be synced {} times a second here.",
+            "{keys} keys of 32 random bytes, and a list, a hash and a sorted set of a third as many elements; \
+             {WRITES_A_SECOND} writes a second, three in 20 of them to the collections. Memory is the sum of the \
+             proportional shares of the server and its children. Starts are measured until PING is answered. The log \
+             of SETs is at pipeline 16, that of 50 writers at pipeline 1; a file to which 3 KB are appended can be \
+             synced {} times a second here.",
             figure(syncs)
         ),
         tables: vec![

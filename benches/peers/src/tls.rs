@@ -118,10 +118,11 @@ pub fn measure(options: &Options) -> Result<()> {
     let section = Section {
         title: "TLS",
         method: format!(
-            "{agreed}, a certificate on P-256. GETs of {VALUE_BYTES} bytes, {keys} keys, {} connections; medians of {} rounds in which the \
-             servers take turns. In the flood {HALF_OPEN} clients send half a ClientHello and wait, then {BROKEN} more, {BROKEN_AT_ONCE} at a \
-             time, send garbage, a part of a ClientHello, or a whole one and garbage behind it; beside them {CLIENTS} clients over TLS \
-             each ask once in {} ms. The generator's own pauses look like the server's: the longest is shown.",
+            "{agreed}, a certificate on P-256. GETs of {VALUE_BYTES} bytes, {keys} keys, {} connections; medians of {} \
+             rounds in which the servers take turns. In the flood {HALF_OPEN} clients send half a ClientHello and \
+             wait, then {BROKEN} more, {BROKEN_AT_ONCE} at a time, send garbage, a part of a ClientHello, or a whole \
+             one and then garbage; beside them {CLIENTS} clients over TLS each ask once in {} ms. The generator's own \
+             pauses look like the server's: the longest is shown.",
             options.connections,
             options.rounds,
             ASK_INTERVAL.as_millis(),

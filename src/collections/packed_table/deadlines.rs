@@ -4,6 +4,7 @@
 //! and the search for expired entries corrects them. Each of the two clocks has its own bound.
 
 use crate::clock::{Deadline, Now};
+use crate::collections::shared::{Part, SharedVec};
 
 /// Pages in a group.
 const GROUP: usize = 64;
@@ -40,11 +41,23 @@ impl Earliest {
     }
 }
 
-/// The bounds of a table's pages.
+impl Default for Earliest {
+    fn default() -> Self {
+        Earliest::NEVER
+    }
+}
+
+impl Part for Earliest {
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// The bounds of a table's pages. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Deadlines {
-    pages: Vec<Earliest>,
-    groups: Vec<Earliest>,
+    pages: SharedVec<Earliest>,
+    groups: SharedVec<Earliest>,
     /// Number of entries with a deadline.
     pub count: usize,
 }
@@ -75,8 +88,9 @@ impl Deadlines {
 
     fn correct_group(&mut self, page: usize) {
         let start = page / GROUP * GROUP;
-        let group = &self.pages[start..self.pages.len().min(start + GROUP)];
-        self.groups[page / GROUP] = group.iter().copied().fold(Earliest::NEVER, Earliest::min);
+        let group = start..self.pages.len().min(start + GROUP);
+        let pages = group.map(|page| self.pages[page]);
+        self.groups[page / GROUP] = pages.fold(Earliest::NEVER, Earliest::min);
     }
 
     /// Appends a page without deadlines.
@@ -120,6 +134,6 @@ impl Deadlines {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        (self.pages.capacity() + self.groups.capacity()) * size_of::<Earliest>()
+        self.pages.heap_bytes() + self.groups.heap_bytes()
     }
 }

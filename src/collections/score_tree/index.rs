@@ -78,7 +78,7 @@ impl Index {
     }
 
     /// The leaves with this tag; a leaf once for each such member.
-    #[inline]
+    #[inline(always)]
     pub fn candidates(&self, tag: u32) -> impl Iterator<Item = u32> {
         let page: &[u64] =
             if self.pages.is_empty() { &[] } else { &self.pages[self.page_of(tag).0] };
@@ -129,6 +129,7 @@ impl Index {
     }
 
     /// Updates the leaf of one member with this tag.
+    #[inline]
     pub fn relocate(&mut self, tag: u32, from: u32, to: u32) {
         let number = self.page_of(tag).0;
         let entries = self.pages[number].iter_mut();

@@ -7,23 +7,70 @@
 //!   members   their bytes, one after the other
 //! ```
 //!
+//! A leaf with a single long member is shared by its clones until it changes.
+//!
 //! Adding or removing elements moves four arrays; each kind of field is contiguous, so that a search by score reads
 //! only scores, and one by member only tags and that member.
 
 use std::cmp::Ordering;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
-use super::Place;
+use super::{LEAF_BYTES_MAX, Place};
 use crate::collections::prefetch::prefetch_bytes;
-use crate::collections::shared::Part;
+use crate::collections::shared::{Arc, Part, own};
 
 /// Bytes of an element without its member.
 const FIELDS: usize = 16;
 
+/// A leaf's allocation.
+#[derive(Clone, Debug)]
+enum Bytes {
+    Own(Vec<u8>),
+    /// Of one long member: clones share it.
+    Shared(Arc<Vec<u8>>),
+}
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Bytes::Own(Vec::new())
+    }
+}
+
+impl Deref for Bytes {
+    type Target = Vec<u8>;
+
+    #[inline]
+    fn deref(&self) -> &Vec<u8> {
+        match self {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Bytes {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        match self {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Shared(bytes) => own(bytes),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        match bytes.len() > LEAF_BYTES_MAX {
+            true => Bytes::Shared(Arc::new(bytes)),
+            false => Bytes::Own(bytes),
+        }
+    }
+}
+
 /// A sorted run of elements.
 #[derive(Clone, Debug, Default)]
 pub struct Leaf {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     len: u32,
     /// The parent node; undefined in the root.
     pub parent: u32,
@@ -40,7 +87,61 @@ pub struct Element {
 
 impl Part for Leaf {
     fn heap_bytes(&self) -> usize {
-        self.bytes.capacity()
+        match &self.bytes {
+            Bytes::Own(bytes) => bytes.capacity(),
+            Bytes::Shared(_) => 0,
+        }
+    }
+
+    fn freed_bytes(&self) -> usize {
+        match &self.bytes {
+            Bytes::Own(bytes) => bytes.capacity(),
+            Bytes::Shared(bytes) => bytes.freed_bytes(),
+        }
+    }
+}
+
+/// The fields of a leaf, found once for several accesses.
+#[derive(Clone, Copy)]
+struct Fields<'a> {
+    bytes: &'a [u8],
+    len: usize,
+}
+
+impl<'a> Fields<'a> {
+    #[inline]
+    fn word(self, at: usize) -> u32 {
+        u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    #[inline]
+    fn score(self, at: usize) -> f64 {
+        debug_assert!(at < self.len);
+        f64::from_le_bytes(self.bytes[8 * at..8 * at + 8].try_into().expect("eight bytes"))
+    }
+
+    #[inline]
+    fn tag(self, at: usize) -> u32 {
+        self.word(8 * self.len + 4 * at)
+    }
+
+    /// The tags of all elements, in order.
+    #[inline]
+    fn tags(self) -> impl ExactSizeIterator<Item = u32> {
+        let tags = self.bytes[8 * self.len..12 * self.len].chunks_exact(4);
+        tags.map(|tag| u32::from_le_bytes(tag.try_into().expect("four bytes")))
+    }
+
+    /// Offset of a member, relative to the first one.
+    #[inline]
+    fn begin(self, at: usize) -> usize {
+        if at == 0 { 0 } else { self.word(12 * self.len + 4 * (at - 1)) as usize }
+    }
+
+    #[inline]
+    fn member(self, at: usize) -> &'a [u8] {
+        let members = FIELDS * self.len;
+        &self.bytes[members + self.begin(at)..members + self.begin(at + 1)]
     }
 }
 
@@ -61,7 +162,7 @@ impl Leaf {
             bytes.extend_from_slice(&end.to_le_bytes());
         }
         elements.for_each(|element| bytes.extend_from_slice(&members[element.member.clone()]));
-        Leaf { bytes, len: len as u32, parent: super::NONE }
+        Leaf { bytes: bytes.into(), len: len as u32, parent: super::NONE }
     }
 
     /// Size of a leaf, from the number of elements and the bytes of their members.
@@ -83,53 +184,37 @@ impl Leaf {
         self.bytes.capacity()
     }
 
-    fn word(&self, at: usize) -> u32 {
-        u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("four bytes"))
-    }
-
-    fn set_word(&mut self, at: usize, word: u32) {
-        self.bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    #[inline]
+    fn fields(&self) -> Fields<'_> {
+        Fields { bytes: &self.bytes, len: self.len() }
     }
 
     #[inline]
     pub fn score(&self, at: usize) -> f64 {
-        debug_assert!(at < self.len());
-        f64::from_le_bytes(self.bytes[8 * at..8 * at + 8].try_into().expect("eight bytes"))
-    }
-
-    fn set_score(&mut self, at: usize, score: f64) {
-        self.bytes[8 * at..8 * at + 8].copy_from_slice(&score.to_le_bytes());
+        self.fields().score(at)
     }
 
     #[inline]
     pub fn tag(&self, at: usize) -> u32 {
-        self.word(8 * self.len() + 4 * at)
+        self.fields().tag(at)
     }
 
     /// The tags of all elements, in order.
     pub fn tags(&self) -> impl ExactSizeIterator<Item = u32> {
-        let n = self.len();
-        let tags = self.bytes[8 * n..12 * n].chunks_exact(4);
-        tags.map(|tag| u32::from_le_bytes(tag.try_into().expect("four bytes")))
-    }
-
-    /// Offset of a member, relative to the first one.
-    #[inline]
-    fn begin(&self, at: usize) -> usize {
-        if at == 0 { 0 } else { self.word(12 * self.len() + 4 * (at - 1)) as usize }
+        self.fields().tags()
     }
 
     #[inline]
     pub fn member(&self, at: usize) -> &[u8] {
-        let members = FIELDS * self.len();
-        &self.bytes[members + self.begin(at)..members + self.begin(at + 1)]
+        self.fields().member(at)
     }
 
     /// The element with this member.
     #[inline]
     pub fn find(&self, tag: u32, member: &[u8]) -> Option<usize> {
-        let found = |(at, found)| (found == tag && self.member(at) == member).then_some(at);
-        self.tags().enumerate().find_map(found)
+        let fields = self.fields();
+        let found = |(at, found)| (found == tag && fields.member(at) == member).then_some(at);
+        fields.tags().enumerate().find_map(found)
     }
 
     /// Prefetches the tags.
@@ -154,10 +239,11 @@ impl Leaf {
     /// Number of elements before a place.
     #[inline]
     pub fn position(&self, place: Place<'_>) -> usize {
-        let (mut low, mut high) = (0, self.len());
+        let fields = self.fields();
+        let (mut low, mut high) = (0, fields.len);
         while low < high {
             let middle = (low + high) / 2;
-            if place.is_behind(self.score(middle), || self.member(middle)) {
+            if place.is_behind(fields.score(middle), || fields.member(middle)) {
                 low = middle + 1;
             } else {
                 high = middle;
@@ -168,13 +254,14 @@ impl Leaf {
 
     /// Whether the element at `at` can get this score without moving.
     pub fn fits(&self, at: usize, score: f64) -> bool {
-        let member = self.member(at);
+        let fields = self.fields();
+        let member = fields.member(at);
         let order = |other: usize| {
-            let by_score = self.score(other).partial_cmp(&score).expect("no score is NaN");
-            by_score.then_with(|| self.member(other).cmp(member))
+            let by_score = fields.score(other).partial_cmp(&score).expect("no score is NaN");
+            by_score.then_with(|| fields.member(other).cmp(member))
         };
         (at == 0 || order(at - 1) == Ordering::Less)
-            && (at + 1 == self.len() || order(at + 1) == Ordering::Greater)
+            && (at + 1 == fields.len || order(at + 1) == Ordering::Greater)
     }
 
     /// Sets the score of the element at `at` and moves it so that `to` elements come before it.
@@ -184,61 +271,65 @@ impl Leaf {
             self.remove(at..at + 1);
             self.insert(to, score, tag, &member);
         } else {
-            self.set_score(at, score);
+            set_score(&mut self.bytes, at, score);
         }
     }
 
     /// Inserts an element, so that `at` elements come before it.
     pub fn insert(&mut self, at: usize, score: f64, tag: u32, member: &[u8]) {
         let n = self.len();
-        let begin = self.begin(at);
-        let old = self.bytes.len();
+        let begin = self.fields().begin(at);
         let added = FIELDS + member.len();
-        self.reserve(added);
-        self.bytes.resize(old + added, 0);
+        let bytes = &mut *self.bytes;
+        let old = bytes.len();
+        reserve(bytes, added);
+        bytes.resize(old + added, 0);
         let members = FIELDS * n + begin;
-        self.bytes.copy_within(members..old, members + added);
-        self.bytes.copy_within(12 * n + 4 * at..members, 12 * n + 4 * at + 16);
-        self.bytes.copy_within(8 * n + 4 * at..12 * n + 4 * at, 8 * n + 4 * at + 12);
-        self.bytes.copy_within(8 * at..8 * n + 4 * at, 8 * at + 8);
+        bytes.copy_within(members..old, members + added);
+        bytes.copy_within(12 * n + 4 * at..members, 12 * n + 4 * at + 16);
+        bytes.copy_within(8 * n + 4 * at..12 * n + 4 * at, 8 * n + 4 * at + 12);
+        bytes.copy_within(8 * at..8 * n + 4 * at, 8 * at + 8);
         self.len += 1;
         let n = n + 1;
-        self.set_score(at, score);
-        self.set_word(8 * n + 4 * at, tag);
-        self.set_word(12 * n + 4 * at, begin as u32);
-        self.bytes[FIELDS * n + begin..][..member.len()].copy_from_slice(member);
-        self.move_ends(at, member.len() as i64);
+        set_score(bytes, at, score);
+        set_word(bytes, 8 * n + 4 * at, tag);
+        set_word(bytes, 12 * n + 4 * at, begin as u32);
+        bytes[FIELDS * n + begin..][..member.len()].copy_from_slice(member);
+        move_ends(&mut bytes[12 * n + 4 * at..FIELDS * n], member.len() as i64);
+        if added > LEAF_BYTES_MAX {
+            self.bytes = std::mem::take(bytes).into();
+        }
     }
 
     /// Removes elements.
     pub fn remove(&mut self, range: Range<usize>) {
         let n = self.len();
-        let Range { start, end } = range;
-        let (begin, behind) = (self.begin(start), self.begin(end));
-        let old = self.bytes.len();
-        let count = end - start;
-        self.bytes.copy_within(8 * end..8 * n + 4 * start, 8 * start);
-        let fields = 8 * n + 4 * end..12 * n + 4 * start;
-        self.bytes.copy_within(fields.clone(), fields.start - 12 * count);
-        let fields = 12 * n + 4 * end..FIELDS * n + begin;
-        self.bytes.copy_within(fields.clone(), fields.start - 16 * count);
-        let taken = behind - begin;
-        let members = FIELDS * n + behind;
-        self.bytes.copy_within(members..old, members - FIELDS * count - taken);
-        self.bytes.truncate(old - FIELDS * count - taken);
-        self.len -= count as u32;
-        self.move_ends(start, -(taken as i64));
-        if self.bytes.capacity() > 2 * self.bytes.len() {
-            self.bytes.shrink_to(allocation(self.bytes.len()));
+        if range.is_empty() {
+            return;
         }
-    }
-
-    /// Adds `by` to the ends of the members from `from` on.
-    fn move_ends(&mut self, from: usize, by: i64) {
-        let n = self.len();
-        for end in self.bytes[12 * n + 4 * from..FIELDS * n].chunks_exact_mut(4) {
-            let old = u32::from_le_bytes((&*end).try_into().expect("four bytes"));
-            end.copy_from_slice(&(old.wrapping_add(by as u32)).to_le_bytes());
+        if range.len() == n {
+            *self = Leaf { parent: self.parent, ..Leaf::default() };
+            return;
+        }
+        let Range { start, end } = range;
+        let (begin, after) = (self.fields().begin(start), self.fields().begin(end));
+        let bytes = &mut *self.bytes;
+        let old = bytes.len();
+        let count = end - start;
+        bytes.copy_within(8 * end..8 * n + 4 * start, 8 * start);
+        let fields = 8 * n + 4 * end..12 * n + 4 * start;
+        bytes.copy_within(fields.clone(), fields.start - 12 * count);
+        let fields = 12 * n + 4 * end..FIELDS * n + begin;
+        bytes.copy_within(fields.clone(), fields.start - 16 * count);
+        let taken = after - begin;
+        let members = FIELDS * n + after;
+        bytes.copy_within(members..old, members - FIELDS * count - taken);
+        bytes.truncate(old - FIELDS * count - taken);
+        self.len -= count as u32;
+        let n = n - count;
+        move_ends(&mut bytes[12 * n + 4 * start..FIELDS * n], -(taken as i64));
+        if bytes.capacity() > 2 * bytes.len() {
+            shrink(bytes);
         }
     }
 
@@ -246,9 +337,15 @@ impl Leaf {
     pub fn split_off(&mut self, at: usize) -> Leaf {
         let n = self.len();
         let mut right = Leaf { parent: self.parent, ..Leaf::default() };
+        if at == n {
+            return right;
+        }
+        if at == 0 {
+            return std::mem::replace(self, right);
+        }
         right.append_range(self, at..n);
         self.remove(at..n);
-        self.bytes.shrink_to(allocation(self.bytes.len()));
+        shrink(&mut self.bytes);
         right
     }
 
@@ -265,40 +362,62 @@ impl Leaf {
 
     /// Fills this empty leaf with ranges of others.
     fn concatenate(&mut self, parts: [(&Leaf, Range<usize>); 2]) {
+        let parts = parts.map(|(leaf, range)| (leaf.fields(), range));
         let sizes = parts.iter().map(|(leaf, range)| {
             FIELDS * range.len() + leaf.begin(range.end) - leaf.begin(range.start)
         });
-        self.bytes.reserve_exact(allocation(sizes.sum()));
+        let bytes = &mut *self.bytes;
+        bytes.reserve_exact(allocation(sizes.sum()));
         for (leaf, range) in &parts {
-            self.bytes.extend_from_slice(&leaf.bytes[8 * range.start..8 * range.end]);
+            bytes.extend_from_slice(&leaf.bytes[8 * range.start..8 * range.end]);
             self.len += range.len() as u32;
         }
         for (leaf, range) in &parts {
-            let tags = 8 * leaf.len();
-            self.bytes.extend_from_slice(&leaf.bytes[tags + 4 * range.start..tags + 4 * range.end]);
+            let tags = 8 * leaf.len;
+            bytes.extend_from_slice(&leaf.bytes[tags + 4 * range.start..tags + 4 * range.end]);
         }
         let mut begin = 0;
         for (leaf, range) in &parts {
             let offset = leaf.begin(range.start);
             for at in range.clone() {
                 let end = leaf.begin(at + 1) - offset + begin;
-                self.bytes.extend_from_slice(&(end as u32).to_le_bytes());
+                bytes.extend_from_slice(&(end as u32).to_le_bytes());
             }
             begin += leaf.begin(range.end) - offset;
         }
         for (leaf, range) in &parts {
-            let members = FIELDS * leaf.len();
+            let members = FIELDS * leaf.len;
             let (from, to) = (leaf.begin(range.start), leaf.begin(range.end));
-            self.bytes.extend_from_slice(&leaf.bytes[members + from..members + to]);
+            bytes.extend_from_slice(&leaf.bytes[members + from..members + to]);
         }
     }
+}
 
-    fn reserve(&mut self, added: usize) {
-        let needed = self.bytes.len() + added;
-        if needed > self.bytes.capacity() {
-            self.bytes.reserve_exact(allocation(needed) - self.bytes.len());
-        }
+fn set_word(bytes: &mut [u8], at: usize, word: u32) {
+    bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+}
+
+fn set_score(bytes: &mut [u8], at: usize, score: f64) {
+    bytes[8 * at..8 * at + 8].copy_from_slice(&score.to_le_bytes());
+}
+
+/// Adds `by` to each of these ends.
+fn move_ends(ends: &mut [u8], by: i64) {
+    for end in ends.chunks_exact_mut(4) {
+        let old = u32::from_le_bytes((&*end).try_into().expect("four bytes"));
+        end.copy_from_slice(&(old.wrapping_add(by as u32)).to_le_bytes());
     }
+}
+
+fn reserve(bytes: &mut Vec<u8>, added: usize) {
+    let needed = bytes.len() + added;
+    if needed > bytes.capacity() {
+        bytes.reserve_exact(allocation(needed) - bytes.len());
+    }
+}
+
+fn shrink(bytes: &mut Vec<u8>) {
+    bytes.shrink_to(allocation(bytes.len()));
 }
 
 /// Bytes to allocate for `needed`: the allocator's next size class, four per power of two. A `Vec`'s doubling would

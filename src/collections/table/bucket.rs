@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Tag 0 is an empty slot. Entries' addresses are divisible by 8: the lowest bit is set if the entry has a deadline,
-//! so that others can be skipped without a cache miss.
+//! so that others can be skipped without a cache miss. The second bit is set if the running iteration has shown the
+//! entry (`walk.rs`); it moves with the entry.
 
 use super::entry::RawEntry;
 use crate::collections::prefetch::prefetch;
@@ -16,10 +17,11 @@ pub(super) const SLOTS: usize = 8;
 pub(super) const BLOCK_BUCKETS: usize = 16;
 
 const VOLATILE: u64 = 1;
+const SHOWN: u64 = 2;
 /// What a look-up reads of most entries, in bytes.
 const BEGINNING: usize = 48;
 
-/// An entry's address and whether it has a deadline.
+/// An entry's address, whether it has a deadline, and whether the iteration has shown it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Link(u64);
 
@@ -37,6 +39,17 @@ impl Link {
     #[inline]
     pub(super) fn is_volatile(self) -> bool {
         self.0 & VOLATILE != 0
+    }
+
+    #[inline]
+    pub(super) fn is_shown(self) -> bool {
+        self.0 & SHOWN != 0
+    }
+
+    /// The same link, marked as shown or not.
+    #[inline]
+    pub(super) fn marked(self, is_shown: bool) -> Link {
+        Link(self.0 & !SHOWN | if is_shown { SHOWN } else { 0 })
     }
 
     /// The entry. The caller must know that it still exists: a link in an occupied slot does.
@@ -136,6 +149,18 @@ impl Bucket {
     pub(super) fn set_link(&mut self, slot: usize, link: Link) {
         self.high[slot] = (link.0 >> 32) as u16;
         self.low[slot] = link.0 as u32;
+    }
+
+    /// Marks the entry in a slot as shown.
+    #[inline]
+    pub(super) fn mark(&mut self, slot: usize) {
+        self.low[slot] |= SHOWN as u32;
+    }
+
+    /// Marks no entry as shown.
+    #[inline]
+    pub(super) fn clear_marks(&mut self) {
+        self.low.iter_mut().for_each(|low| *low &= !(SHOWN as u32));
     }
 
     #[inline]

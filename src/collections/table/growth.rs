@@ -1,5 +1,6 @@
 //! Growing, splitting, shrinking and merging segments; the directory.
 
+use super::walk::Progress;
 use super::*;
 
 /// How a sparse segment is shrunk.
@@ -94,10 +95,10 @@ impl<O> Table<O> {
         self.rebuild(id, blocks);
     }
 
-    /// Appends a segment's entries to the buffer, with hints and converted tags. The segment must then be rebuilt or
-    /// released.
+    /// Appends a segment's entries to the buffer, with hints, converted tags and valid marks. The segment must then be rebuilt
+    /// or released.
     pub(super) fn gather(&mut self, id: u32, convert: impl Fn(u16) -> u16) {
-        debug_assert!(self.is_shown(id), "a walk sees a segment before its entries move");
+        let progress = self.progress(id);
         let (chunk, index) = (&self.chunks[id as usize / CHUNK], id as usize % CHUNK);
         let (segment, annex) = (&chunk.segments[index], &chunk.annexes[index]);
         let moving = &mut self.moving[0];
@@ -108,6 +109,7 @@ impl<O> Table<O> {
         for (bucket, bucket_hint) in buckets.zip(hints) {
             for slot in bucket.occupied() {
                 let (tag, link) = (convert(bucket.tag(slot)), bucket.link(slot));
+                let link = link.marked(progress.has_shown(link));
                 let hint = if link.is_volatile() { bucket_hint } else { NEVER };
                 moving.push(Moving { link, tag, hint });
             }
@@ -216,6 +218,7 @@ impl<O> Table<O> {
         self.recycle(0, gathered);
 
         let (chunk, index) = self.chunk_mut(id);
+        let shown = chunk.annexes[index].shown;
         let prefix = chunk.annexes[index].prefix << 1;
         chunk.annexes[index].prefix = prefix;
         let blocks = chunk.segments[index].block_count();
@@ -226,6 +229,8 @@ impl<O> Table<O> {
             self.double_directory();
         }
         let new = self.add_segment(prefix | 1, depth);
+        let (chunk, index) = self.chunk_mut(new);
+        chunk.annexes[index].shown = shown;
         self.fill_segment(id, blocks_for(lower.len(), BLOCK_FULL), &lower);
         self.fill_segment(new, blocks_for(upper.len(), BLOCK_FULL), &upper);
         self.recycle(1, upper);
@@ -284,6 +289,10 @@ impl<O> Table<O> {
     pub(super) fn merge(&mut self, lower: u32, upper: u32) {
         self.gather(lower, |tag| (tag >> 1).max(1));
         self.gather(upper, |tag| tag >> 1 | 1 << 15);
+        let progress = (self.progress(lower), self.progress(upper));
+        if progress.0 != progress.1 {
+            self.set_progress(lower, Progress::Marked);
+        }
         let depth = self.segment(lower).depth() - 1;
         let (chunk, index) = self.chunk_mut(lower);
         chunk.annexes[index].prefix >>= 1;
@@ -329,8 +338,8 @@ impl<O> Table<O> {
         let (chunk, index) = self.chunk_mut(id);
         chunk.segments[index].set_shape(depth, 0);
         chunk.annexes[index].prefix = prefix;
-        // Its entries were shown where they came from, or are newer than the iteration.
-        self.mark_shown(id);
+        // A table's first segment only gets entries newer than the iteration.
+        self.set_progress(id, Progress::All);
         id
     }
 

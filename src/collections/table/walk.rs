@@ -1,14 +1,13 @@
 //! A walk iterates over a table while it changes: each entry that existed at the beginning is shown once, as it was then.
 //!
-//! The iteration visits segments in the order of hashes ([`Table::walk_on`]), at any pace. Before a change it is
-//! shown what will change: the entry's bucket, and before entries move, all buckets they leave or enter, which are
-//! whole segments for splitting, rebuilding and merging. A bit per bucket records what was shown; so entries store
-//! nothing, and without an iteration there is no cost.
+//! The iteration visits segments in the order of hashes ([`Table::walk_on`]), at any pace, and may pause between any two
+//! entries. An entry is shown before it changes or is removed. Which entries of a segment were shown is a mark in their
+//! links, so it moves with them, and nothing need be shown because others move. Marks are valid once a segment was partly
+//! shown in this iteration ([`Progress::Marked`]); entries store nothing, and without an iteration there is no cost.
 //!
-//! Entries added during the iteration come into buckets that were shown, and are not shown. Clearing or dropping a
-//! table ends its iteration, unless the table is taken ([`Table::take`]) and iterated further.
+//! Entries added during the iteration are marked as shown. Clearing or dropping a table ends its iteration, unless the
+//! table is taken ([`Table::take`]) and iterated further.
 
-use super::growth::Shrinking;
 use super::*;
 
 /// The iteration of a table, if there is one.
@@ -20,16 +19,36 @@ pub(super) struct WalkState {
     next: Option<u64>,
 }
 
-/// A bit for each bucket of a segment that was shown; for a segment with more buckets than bits, all or none.
+/// A segment's progress, if it belongs to the current iteration.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Shown {
-    /// The iteration that the bits belong to; they are invalid for another one.
+    /// The iteration that it belongs to.
     walk: u32,
-    buckets: [u64; 2],
+    is_whole: bool,
 }
 
-const ALL: [u64; 2] = [u64::MAX; 2];
-const _: () = assert!(BLOCKS_MAX * BLOCK_BUCKETS <= 128);
+/// How much of a segment the iteration has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Nothing: marks are invalid.
+    None,
+    /// The entries that are marked.
+    Marked,
+    /// All, or there is no iteration: marks are invalid.
+    All,
+}
+
+impl Progress {
+    /// Whether the entry of a link was shown.
+    #[inline]
+    pub fn has_shown(self, link: Link) -> bool {
+        match self {
+            Progress::None => false,
+            Progress::Marked => link.is_shown(),
+            Progress::All => true,
+        }
+    }
+}
 
 impl<O> Table<O> {
     /// Starts an iteration; an unfinished one ends.
@@ -48,11 +67,14 @@ impl<O> Table<O> {
         self.walk.next.is_some()
     }
 
-    /// Shows the rest of the next segment, some hundred entries. False at the end.
-    pub fn walk_on(&mut self, show: &mut impl FnMut(Entry<'_, O>)) -> bool {
+    /// Shows entries of the next segment until they have cost more than `budget`, at least one unless all were shown; `show`
+    /// returns the cost of each. False at the end of the table.
+    pub fn walk_on(&mut self, budget: usize, show: &mut impl FnMut(Entry<'_, O>) -> usize) -> bool {
         let Some(from) = self.walk.next else { return false };
         if let Some(id) = self.segment_of(from) {
-            self.show_segment(id, show);
+            if !self.show_segment(id, budget, show) {
+                return true;
+            }
             let last = from | u64::MAX >> self.segment(id).depth();
             self.walk.next = last.checked_add(1);
         } else {
@@ -61,107 +83,105 @@ impl<O> Table<O> {
         self.is_walked()
     }
 
-    /// To be called before the entry at `slot` is changed in place.
+    /// To be called before the entry at `slot` is changed in place or removed.
     pub fn show_before_change(&mut self, slot: Slot, show: &mut impl FnMut(Entry<'_, O>)) {
-        self.show_bucket(slot.segment(), slot.bucket(), show);
-    }
-
-    /// To be called before a key with this hash is inserted.
-    pub fn show_before_insert(&mut self, hash: u64, show: &mut impl FnMut(Entry<'_, O>)) {
-        let Some(id) = self.segment_of(hash) else { return };
-        let (chunk, index) = self.chunk(id);
-        let segment = &chunk.segments[index];
-        if segment.len as usize >= segment.block_count() * BLOCK_FULL {
-            return self.show_segment(id, show);
-        }
-        let mut at = segment.home(tag_of(hash, segment.depth()));
-        while chunk.bucket(index, at).is_full() {
-            at = segment.after(at);
-        }
-        self.show_bucket(id, at, show);
-    }
-
-    /// To be called before the entry at `slot` is removed.
-    pub fn show_before_remove(&mut self, slot: Slot, show: &mut impl FnMut(Entry<'_, O>)) {
-        let id = slot.segment();
-        match self.plan_shrinking(id, self.segment(id).len as usize - 1) {
-            Shrinking::None => {}
-            Shrinking::Resize(_) => return self.show_segment(id, show),
-            Shrinking::Merge(lower, upper) => {
-                self.show_segment(lower, show);
-                return self.show_segment(upper, show);
-            }
-        }
-        // Displaced entries move back.
-        let mut at = slot.bucket();
-        loop {
-            self.show_bucket(id, at, show);
-            let (chunk, index) = self.chunk(id);
-            if !chunk.bucket(index, at).is_full() {
-                return;
-            }
-            at = chunk.segments[index].after(at);
-        }
-    }
-
-    fn shown(&self, id: u32) -> [u64; 2] {
-        let (chunk, index) = self.chunk(id);
-        let shown = &chunk.annexes[index].shown;
-        if shown.walk == self.walk.number { shown.buckets } else { [0; 2] }
-    }
-
-    fn set_shown(&mut self, id: u32, buckets: [u64; 2]) {
-        let walk = self.walk.number;
-        let (chunk, index) = self.chunk_mut(id);
-        chunk.annexes[index].shown = Shown { walk, buckets };
-    }
-
-    /// Whether a segment was shown completely, or there is no iteration.
-    pub(super) fn is_shown(&self, id: u32) -> bool {
-        !self.is_walked() || self.shown(id) == ALL
-    }
-
-    /// Marks a segment as shown.
-    pub(super) fn mark_shown(&mut self, id: u32) {
-        if self.is_walked() {
-            self.set_shown(id, ALL);
-        }
-    }
-
-    fn show_bucket(&mut self, id: u32, at: usize, show: &mut impl FnMut(Entry<'_, O>)) {
-        if self.segment(id).block_count() > BLOCKS_MAX {
-            return self.show_segment(id, show);
-        }
-        let mut shown = self.shown(id);
-        if self.is_walked() && shown[at / 64] >> (at % 64) & 1 == 0 {
-            self.show_entries(id, at, show);
-            shown[at / 64] |= 1 << (at % 64);
-            self.set_shown(id, shown);
-        }
-    }
-
-    fn show_segment(&mut self, id: u32, show: &mut impl FnMut(Entry<'_, O>)) {
-        if self.is_shown(id) {
+        let (id, at) = (slot.segment(), slot.bucket());
+        if self.progress(id) == Progress::All {
             return;
         }
-        let shown = self.shown(id);
-        for at in 0..self.segment(id).buckets() {
-            // In a segment with more buckets than bits no bit is set.
-            if at >= 128 || shown[at / 64] >> (at % 64) & 1 == 0 {
-                self.show_entries(id, at, show);
-            }
+        self.begin_marking(id);
+        let (chunk, index) = self.chunk_mut(id);
+        let bucket = chunk.bucket_mut(index, at);
+        let link = bucket.link(slot.slot());
+        if !link.is_shown() {
+            // SAFETY: an occupied slot's entry is alive and unchanged while the table is borrowed.
+            show(unsafe { Entry::new(link.entry()) });
+            bucket.mark(slot.slot());
         }
-        self.mark_shown(id);
     }
 
-    fn show_entries(&self, id: u32, at: usize, show: &mut impl FnMut(Entry<'_, O>)) {
-        let (chunk, index) = self.chunk(id);
-        let bucket = chunk.bucket(index, at);
-        bucket.occupied().for_each(|slot| bucket.link(slot).prefetch());
-        for slot in bucket.occupied() {
-            // SAFETY: an occupied slot's entry is alive and unchanged while the table is borrowed.
-            show(unsafe { Entry::new(bucket.link(slot).entry()) });
+    /// To be called before a key with this hash is inserted: marks must be valid, as the new entry is marked.
+    pub fn mark_before_insert(&mut self, hash: u64) {
+        if let Some(id) = self.segment_of(hash) {
+            self.begin_marking(id);
         }
+    }
+
+    /// How much of a segment was shown.
+    #[inline]
+    pub(super) fn progress(&self, id: u32) -> Progress {
+        if !self.is_walked() {
+            return Progress::All;
+        }
+        let (chunk, index) = self.chunk(id);
+        match chunk.annexes[index].shown {
+            Shown { walk, .. } if walk != self.walk.number => Progress::None,
+            Shown { is_whole: true, .. } => Progress::All,
+            Shown { .. } => Progress::Marked,
+        }
+    }
+
+    /// Sets the progress of a segment whose links are marked accordingly. It cannot go back to none.
+    pub(super) fn set_progress(&mut self, id: u32, progress: Progress) {
+        let shown = Shown { walk: self.walk.number, is_whole: progress == Progress::All };
+        let (chunk, index) = self.chunk_mut(id);
+        chunk.annexes[index].shown = shown;
+    }
+
+    /// Makes the marks of a segment valid, of which nothing was shown.
+    fn begin_marking(&mut self, id: u32) {
+        if self.progress(id) != Progress::None {
+            return;
+        }
+        let (chunk, index) = self.chunk_mut(id);
+        for at in 0..chunk.segments[index].buckets() {
+            chunk.bucket_mut(index, at).clear_marks();
+        }
+        self.set_progress(id, Progress::Marked);
+    }
+
+    /// Shows what was not shown of a segment, within a budget. False: there is more.
+    fn show_segment(
+        &mut self,
+        id: u32,
+        budget: usize,
+        show: &mut impl FnMut(Entry<'_, O>) -> usize,
+    ) -> bool {
+        let progress = self.progress(id);
+        let (chunk, index) = self.chunk(id);
+        let buckets = chunk.segments[index].buckets();
+        let mut cost = 0;
+        let mut paused = None;
+        if progress != Progress::All {
+            'walk: for at in 0..buckets {
+                if at + 1 < buckets {
+                    let next = chunk.bucket(index, at + 1);
+                    next.occupied().for_each(|slot| next.link(slot).prefetch());
+                }
+                let bucket = chunk.bucket(index, at);
+                for slot in bucket.occupied().filter(|&slot| !progress.has_shown(bucket.link(slot)))
+                {
+                    if cost > budget {
+                        paused = Some((at, slot));
+                        break 'walk;
+                    }
+                    // SAFETY: an occupied slot's entry is alive and unchanged while the table is borrowed.
+                    cost += show(unsafe { Entry::new(bucket.link(slot).entry()) });
+                }
+            }
+        }
+        match paused {
+            None => self.set_progress(id, Progress::All),
+            Some((at, slot)) => {
+                self.begin_marking(id);
+                let (chunk, index) = self.chunk_mut(id);
+                (0..at).for_each(|at| {
+                    (0..SLOTS).for_each(|slot| chunk.bucket_mut(index, at).mark(slot))
+                });
+                (0..slot).for_each(|slot| chunk.bucket_mut(index, at).mark(slot));
+            }
+        }
+        paused.is_none()
     }
 }
 
@@ -183,12 +203,27 @@ mod tests {
         }
     }
 
+    /// Goes on with a budget in entries; one more may be shown.
+    fn walk_on(table: &mut Table<()>, budget: usize, shot: &mut Shot) -> bool {
+        let mut count = 0;
+        let has_more = table.walk_on(budget, &mut |entry| {
+            count += 1;
+            take(shot)(entry);
+            1
+        });
+        assert!(count <= budget.saturating_add(1), "{count} entries");
+        has_more
+    }
+
     /// Steps of some operations each: keys are set, deleted, or the walk goes on.
     #[derive(Clone, Debug)]
     enum Step {
         Set(std::ops::Range<u32>),
         Delete(std::ops::Range<u32>),
-        Walk,
+        /// With this budget, in entries.
+        Walk(usize),
+        /// The walk is given up, and another one begins.
+        Restart,
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -196,7 +231,8 @@ mod tests {
         prop_oneof![
             3 => range().prop_map(Step::Set),
             3 => range().prop_map(Step::Delete),
-            2 => Just(Step::Walk),
+            4 => prop_oneof![Just(usize::MAX), 0..300usize].prop_map(Step::Walk),
+            1 => prop::option::weighted(0.2, Just(())).prop_map(|it| it.map_or(Step::Walk(0), |()| Step::Restart)),
         ]
     }
 
@@ -214,7 +250,7 @@ mod tests {
                         table.replace(slot, new, None);
                     }
                     None => {
-                        table.show_before_insert(hash, &mut take(shot));
+                        table.mark_before_insert(hash);
                         table.insert(hash, &key, new, None, 0);
                     }
                 }
@@ -225,7 +261,7 @@ mod tests {
         }
         assert!(shot.is_empty());
         table.begin_walk();
-        let expected = model.clone();
+        let mut expected = model.clone();
         for step in steps {
             match step {
                 Step::Set(numbers) => {
@@ -237,16 +273,20 @@ mod tests {
                     for number in numbers {
                         let key = format!("key:{number}").into_bytes();
                         if let Some(slot) = table.find(table.hash(&key), &key) {
-                            table.show_before_remove(slot, &mut take(&mut shot));
+                            table.show_before_change(slot, &mut take(&mut shot));
                             drop(table.remove(slot));
                             model.remove(&key);
                         }
                     }
                 }
-                Step::Walk => drop(table.walk_on(&mut take(&mut shot))),
+                Step::Walk(budget) => drop(walk_on(&mut table, budget, &mut shot)),
+                Step::Restart => {
+                    table.begin_walk();
+                    (expected, shot) = (model.clone(), Shot::new());
+                }
             }
         }
-        while table.walk_on(&mut take(&mut shot)) {}
+        while walk_on(&mut table, 100, &mut shot) {}
         assert_eq!(shot, expected);
         assert_eq!(table.len(), model.len());
     }

@@ -20,7 +20,7 @@ pub const COMMANDS: &[CommandSpec] = &[container("CLIENT", SUBCOMMANDS)
     .with(Flags::KEEPS_CACHING)
     .group(Group::Connection)
     .since("2.4.0")
-    .docs("", "Tells about connections and manages them.", "Depends on the subcommand")];
+    .docs("", "Describes and manages connections.", "Depends on the subcommand")];
 
 const SUBCOMMANDS: &[CommandSpec] = &[
     client_tracking::CACHING,
@@ -29,13 +29,13 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(Flags::OF_OWN_CLIENT.union(Flags::ALLOW_BUSY))
         .group(Group::Connection)
         .since("8.0.0")
-        .docs("capability [capability ...]", "Tells what this connection is able to do.", "O(1)"),
+        .docs("capability [capability ...]", "Announces the capabilities of this connection.", "O(1)"),
     spec("GETNAME", get_name)
         .exactly(2)
         .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("2.6.9")
-        .docs("", "Answers the connection's name.", "O(1)"),
+        .docs("", "Returns the connection's name.", "O(1)"),
     client_tracking::GETREDIR,
     spec("HELP", help_from_specs)
         .exactly(2)
@@ -48,7 +48,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("5.0.0")
-        .docs("", "Answers the connection's number.", "O(1)"),
+        .docs("", "Returns the connection's ID.", "O(1)"),
     spec("IMPORT-SOURCE", import_source)
         .exactly(3)
         .flags(Flags::OF_OWN_CLIENT)
@@ -60,7 +60,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("6.2.0")
-        .docs("", "Tells about this connection.", "O(1)")
+        .docs("", "Describes this connection.", "O(1)")
         .tips(&["nondeterministic_output"]),
     spec("KILL", kill)
         .at_least(3)
@@ -69,8 +69,8 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .since("2.4.0")
         .docs(
             "<ip:port | <[ID client-id [client-id ...]] [TYPE <NORMAL | MASTER | SLAVE | REPLICA | PUBSUB>] \
-             [USER username] [ADDR ip:port] [LADDR ip:port] [SKIPME <YES | NO>] [MAXAGE seconds] [...]>>",
-            "Ends connections.",
+             [USER username] [ADDR ip:port] [LADDR ip:port] [SKIPME <YES | NO>] [MAXAGE seconds]>>",
+            "Closes connections.",
             "O(N), N connections",
         ),
     spec("LIST", list)
@@ -79,8 +79,8 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .group(Group::Connection)
         .since("2.4.0")
         .docs(
-            "[TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]] [...]",
-            "Tells about connections.",
+            "[TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
+            "Lists connections.",
             "O(N log N), N connections",
         )
         .tips(&["nondeterministic_output"]),
@@ -95,13 +95,13 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("7.2.0")
-        .docs("<ON | OFF>", "Lets this connection use keys without marking them as used.", "O(1)"),
+        .docs("<ON | OFF>", "Lets this connection access keys without marking them as used.", "O(1)"),
     spec("PAUSE", pause)
         .at_least(3)
         .flags(OTHERS)
         .group(Group::Connection)
         .since("2.9.50")
-        .docs("timeout [WRITE | ALL]", "Has clients wait for so many milliseconds.", "O(1)"),
+        .docs("timeout [WRITE | ALL]", "Pauses clients for a number of milliseconds.", "O(1)"),
     spec("REPLY", reply)
         .exactly(3)
         .flags(Flags::OF_OWN_CLIENT)
@@ -113,7 +113,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("7.2.0")
-        .docs("<LIB-NAME libname | LIB-VER libver>", "Tells about the client's library.", "O(1)")
+        .docs("<LIB-NAME libname | LIB-VER libver>", "Sets the name or version of the client's library.", "O(1)")
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
     spec("SETNAME", set_name)
         .exactly(3)
@@ -128,7 +128,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(OTHERS)
         .group(Group::Connection)
         .since("5.0.0")
-        .docs("client-id [TIMEOUT | ERROR]", "Ends the waiting of a blocked client.", "O(1)"),
+        .docs("client-id [TIMEOUT | ERROR]", "Unblocks a blocked client.", "O(1)"),
     spec("UNPAUSE", unpause)
         .exactly(2)
         .flags(OTHERS)
@@ -157,8 +157,8 @@ fn get_id(ctx: &mut Context<'_>) -> CommandResult {
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     let mut lines = String::new();
     let running = Running::of(ctx);
-    if let Some(client) = ctx.server.clients.get(ctx.client_id()) {
-        describe(ctx.server, client, Some(&running), false, &mut lines);
+    if let Some(client) = ctx.state.clients.get(ctx.client_id()) {
+        describe(ctx.state, client, Some(&running), false, &mut lines);
         lines.push('\n');
     }
     ctx.reply.verbatim(b"txt", lines.as_bytes());
@@ -172,21 +172,21 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
         3 => return Err(CommandError::Syntax),
         _ => parse_filter(ctx, IdRule::Any)?,
     };
-    let server = &*ctx.server;
+    let state = &*ctx.state;
     let is_there = |client: &&Client| !client.flags.contains(ClientFlags::CLOSE_NOW);
     let clients: Vec<&Client> = match filter.only_ids() {
         Some(ids) => ids
             .iter()
-            .filter_map(|&id| server.clients.by_number(u64::try_from(id).ok()?))
+            .filter_map(|&id| state.clients.by_number(u64::try_from(id).ok()?))
             .filter(is_there)
             .collect(),
         None => {
             let _own = ctx.client_id();
             let skipped = filter.skip_me.unwrap_or(false).then_some(ctx.client_id());
             let chosen =
-                |client: &&Client| Some(client.id) != skipped && filter.matches(client, server.now);
+                |client: &&Client| Some(client.id) != skipped && filter.matches(client, state.now);
             let mut clients: Vec<&Client> =
-                server.clients.iter().filter(is_there).filter(chosen).collect();
+                state.clients.iter().filter(is_there).filter(chosen).collect();
             clients.sort_unstable_by_key(|client| client.id.number);
             clients
         }
@@ -194,7 +194,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     let running = Running::of(ctx);
     let mut lines = String::new();
     for client in clients {
-        describe(server, client, Some(&running), false, &mut lines);
+        describe(state, client, Some(&running), false, &mut lines);
         lines.push('\n');
     }
     ctx.reply.verbatim(b"txt", lines.as_bytes());
@@ -210,21 +210,21 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     };
     let own = ctx.client_id();
     let skipped = filter.skip_me.unwrap_or(true).then_some(own);
-    let server = &mut *ctx.server;
+    let state = &mut *ctx.state;
     let chosen = |client: &&Client| {
         !client.flags.contains(ClientFlags::CLOSE_NOW)
             && Some(client.id) != skipped
-            && filter.matches(client, server.now)
+            && filter.matches(client, state.now)
     };
     let killed: Vec<ClientId> =
-        server.clients.iter().filter(chosen).map(|client| client.id).collect();
+        state.clients.iter().filter(chosen).map(|client| client.id).collect();
     for &id in killed.iter().filter(|&&id| id != own) {
-        users::close_client(ctx.db, server, id);
+        users::close_client(ctx.keyspace, state, id);
     }
     // The link to the primary is not a client.
-    let link = following::link_address(ctx.server);
+    let link = following::link_address(ctx.state);
     let link =
-        link.is_some_and(|link| filter.chooses_primary(&link)) && following::kill_link(ctx.server);
+        link.is_some_and(|link| filter.chooses_primary(&link)) && following::kill_link(ctx.state);
     match (by_address, killed.len() + usize::from(link)) {
         (true, 0) => return Err(NO_SUCH_CLIENT),
         (true, _) => ctx.reply.ok(),
@@ -307,7 +307,7 @@ fn reply(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLIENT NO-EVICT <ON | OFF>`: `OK`.
 fn no_evict(ctx: &mut Context<'_>) -> CommandResult {
     let outcome = set_flag(ctx, ClientFlags::NO_EVICT)?;
-    ctx.server.clients.note_eviction(ctx.client_id());
+    ctx.state.clients.note_eviction(ctx.client_id());
     Ok(outcome)
 }
 
@@ -318,7 +318,7 @@ fn no_touch(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLIENT IMPORT-SOURCE <ON | OFF>`: `OK`. Without `import-mode` only OFF.
 fn import_source(ctx: &mut Context<'_>) -> CommandResult {
-    if !ctx.server.config.import_mode && !ctx.args.get(2).eq_ignore_ascii_case(b"OFF") {
+    if !ctx.state.config.import_mode && !ctx.args.get(2).eq_ignore_ascii_case(b"OFF") {
         return Err(NOT_IN_IMPORT_MODE);
     }
     set_flag(ctx, ClientFlags::IMPORT_SOURCE)
@@ -326,9 +326,9 @@ fn import_source(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The filters behind the subcommand. IDs follow Redis's rule, or Valkey's if Valkey is emulated.
 fn parse_filter<'a>(ctx: &Context<'a>, of_redis: IdRule) -> Result<Filter<'a>, CommandError> {
-    let is_valkey = ctx.server.config.compatible_with.is_valkey();
+    let is_valkey = ctx.state.config.compatible_with.is_valkey();
     let id_rule = if is_valkey { IdRule::Valkey } else { of_redis };
-    Filter::parse(ctx.args.cursor(2), ctx.db.databases(), &ctx.server.acl, id_rule)
+    Filter::parse(ctx.args.cursor(2), ctx.keyspace.databases(), &ctx.state.acl, id_rule)
 }
 
 /// `CLIENT CAPA capability [capability ...]`: `OK`. Unknown ones are ignored.
@@ -367,23 +367,23 @@ fn pause(ctx: &mut Context<'_>) -> CommandResult {
     if timeout_ms < 0 {
         return Err(CommandError::TIMEOUT_NEGATIVE);
     }
-    let now_us = ctx.server.now.boot_us;
+    let now_us = ctx.state.now.boot_us;
     let until_us = timeout_ms.checked_mul(1000).and_then(|us| us.checked_add(now_us));
     let until_us = until_us.ok_or(CommandError::TIMEOUT_OUT_OF_RANGE)?;
     let mut pause = Pause { until_us, writes_only };
-    if let Some(old) = ctx.server.pauses.by(PauseCause::Asked) {
+    if let Some(old) = ctx.state.pauses.by(PauseCause::Asked) {
         pause.until_us = pause.until_us.max(old.until_us);
         pause.writes_only &= old.writes_only;
     }
     let pause = Some(pause).filter(|pause| pause.until_us > now_us);
-    ctx.server.set_pause(PauseCause::Asked, pause);
+    ctx.state.set_pause(PauseCause::Asked, pause);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 /// `CLIENT UNPAUSE`: `OK`.
 fn unpause(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.server.end_pause(PauseCause::Asked);
+    ctx.state.end_pause(PauseCause::Asked);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -400,9 +400,9 @@ fn unblock(ctx: &mut Context<'_>) -> CommandResult {
     }
     let number = ctx.args.integer(2)?;
     // Clients that wait for the end of a pause are not unblocked.
-    let client = u64::try_from(number).ok().and_then(|number| ctx.server.clients.by_number(number));
+    let client = u64::try_from(number).ok().and_then(|number| ctx.state.clients.by_number(number));
     let id = client.map(|client| client.id);
-    let unblocked = id.is_some_and(|id| blocking::unblock(ctx.db, ctx.server, id, with_error));
+    let unblocked = id.is_some_and(|id| blocking::unblock(ctx.keyspace, ctx.state, id, with_error));
     ctx.reply.integer(unblocked as i64);
     Ok(Outcome::Replied)
 }

@@ -22,14 +22,14 @@ pub const CACHING: CommandSpec = spec("CACHING", caching)
     .flags(Flags::OF_OWN_CLIENT)
     .group(Group::Connection)
     .since("6.0.0")
-    .docs("<YES | NO>", "Tracks the keys of the next command, or does not.", "O(1)");
+    .docs("<YES | NO>", "Chooses whether the keys of the next command are tracked.", "O(1)");
 
 pub const GETREDIR: CommandSpec = spec("GETREDIR", get_redirection)
     .exactly(2)
     .flags(Flags::OF_OWN_CLIENT)
     .group(Group::Connection)
     .since("6.0.0")
-    .docs("", "Answers the client that invalidations are redirected to.", "O(1)");
+    .docs("", "Returns the client to which invalidations are redirected.", "O(1)");
 
 pub const TRACKING: CommandSpec = spec("TRACKING", tracking)
     .at_least(3)
@@ -38,7 +38,7 @@ pub const TRACKING: CommandSpec = spec("TRACKING", tracking)
     .since("6.0.0")
     .docs(
         "<ON | OFF> [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
-        "Has the connection told when keys change that it holds copies of.",
+        "Notifies the connection when keys that it has cached change.",
         "O(1) a prefix",
     );
 
@@ -47,7 +47,7 @@ pub const TRACKINGINFO: CommandSpec = spec("TRACKINGINFO", tracking_info)
     .flags(Flags::OF_OWN_CLIENT)
     .group(Group::Connection)
     .since("6.2.0")
-    .docs("", "Tells how the connection tracks keys.", "O(N), N prefixes");
+    .docs("", "Describes how the connection tracks keys.", "O(N), N prefixes");
 
 const ONE_REDIRECTION: CommandError =
     CommandError::Text("ERR A client can only redirect to a single other client");
@@ -92,7 +92,7 @@ struct Options<'a> {
 
 impl<'a> Options<'a> {
     /// The redirection's target must exist now; it may leave later.
-    fn parse(args: Args<'a>, server: &State) -> Result<Self, CommandError> {
+    fn parse(args: Args<'a>, state: &State) -> Result<Self, CommandError> {
         let mut options = Options::default();
         let mut args = args.cursor(3);
         while !args.is_at_end() {
@@ -102,7 +102,7 @@ impl<'a> Options<'a> {
                 }
                 let number = number::parse_i64(args.take()?).ok_or(CommandError::NotInteger)?;
                 let number = u64::try_from(number).map_err(|_| NO_REDIRECTION)?;
-                receiver(server, number).ok_or(NO_REDIRECTION)?;
+                receiver(state, number).ok_or(NO_REDIRECTION)?;
                 options.redirect = Some(number);
             } else if args.take_word("BCAST") {
                 options.bcast = true;
@@ -214,20 +214,20 @@ fn overlapping_with<'p>(prefixes: &'p BTreeSet<Box<[u8]>>, prefix: &[u8]) -> Opt
 /// `CLIENT TRACKING <ON | OFF> [option ...]`: `OK`.
 fn tracking(ctx: &mut Context<'_>) -> CommandResult {
     let id = ctx.client_id();
-    let options = Options::parse(ctx.args, ctx.server)?;
+    let options = Options::parse(ctx.args, ctx.state)?;
     let mut switch = ctx.args.cursor(2);
     if switch.take_word("OFF") {
-        stop(ctx.db, ctx.server, id);
+        stop(ctx.keyspace, ctx.state, id);
     } else if switch.take_word("ON") {
-        let client = ctx.server.clients.get_mut(id).expect("a client outlives its command");
+        let client = ctx.state.clients.get_mut(id).expect("a client outlives its command");
         let mode = options.mode(client.tracking.as_deref())?;
         if client.tracking.is_none() {
-            ctx.db.tracking.enter();
+            ctx.keyspace.tracking.enter();
         }
         let Options { redirect, no_loop, .. } = options;
         let tracking = ClientTracking::new(mode, redirect, no_loop);
         for prefix in tracking.prefixes().into_iter().flatten() {
-            ctx.db.tracking.add_prefix(id, prefix);
+            ctx.keyspace.tracking.add_prefix(id, prefix);
         }
         client.tracking = Some(Box::new(tracking));
     } else {
@@ -240,8 +240,7 @@ fn tracking(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLIENT CACHING <YES | NO>`: `OK`.
 fn caching(ctx: &mut Context<'_>) -> CommandResult {
     let mut answer = ctx.args.cursor(2);
-    let client =
-        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     let mode = &client.tracking.as_deref().ok_or(NOT_TRACKING)?.mode;
     if answer.take_word("YES") {
         if !matches!(mode, Mode::Reads(Choice::OptIn)) {
@@ -268,8 +267,7 @@ fn get_redirection(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLIENT TRACKINGINFO`: a map of `flags`, `redirect` (as CLIENT GETREDIR) and `prefixes`.
 fn tracking_info(ctx: &mut Context<'_>) -> CommandResult {
-    let client =
-        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     let caching = client.flags.contains(ClientFlags::CACHING);
     let mut flags = Vec::new();
     let mut prefixes = None;

@@ -39,7 +39,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("ECHO", echo).exactly(2).flags(QUICK).group(Group::Connection).since("1.0.0").docs(
         "message",
-        "Answers the message.",
+        "Returns the message.",
         "O(1)",
     ),
     spec("HELLO", hello)
@@ -51,7 +51,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("6.0.0")
         .docs(
             "[protover [AUTH username password] [SETNAME clientname]]",
-            "Tells about the server, and chooses the protocol's version.",
+            "Describes the server, and chooses the protocol's version.",
             "O(1)",
         ),
     spec("PING", ping)
@@ -60,7 +60,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .with(Flags::WHILE_SUBSCRIBED.union(Flags::TELLS_DISK))
         .group(Group::Connection)
         .since("1.0.0")
-        .docs("[message]", "Answers PONG, or the message.", "O(1)")
+        .docs("[message]", "Returns PONG, or the message.", "O(1)")
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
     spec("QUIT", quit)
         .at_least(1)
@@ -68,7 +68,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .with(Flags::NEVER_QUEUED.union(Flags::ENDS_TRANSACTION).union(Flags::WHILE_SUBSCRIBED))
         .group(Group::Connection)
         .since("1.0.0")
-        .docs("", "Ends the connection.", "O(1)")
+        .docs("", "Closes the connection.", "O(1)")
         .deprecated("7.2.0", "just closing the connection"),
     spec("RESET", reset)
         .exactly(1)
@@ -81,7 +81,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         )
         .group(Group::Connection)
         .since("6.2.0")
-        .docs("", "Puts the connection back to how it began.", "O(1)"),
+        .docs("", "Resets the connection to its initial state.", "O(1)"),
     spec("SELECT", select)
         .exactly(2)
         .databases(DatabaseUse::Selects)
@@ -109,12 +109,12 @@ fn ping(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 2 {
         return Err(CommandError::WrongArity("ping".into()));
     }
-    if let Some(error) = restart::unhealthy(ctx.server, ctx.caller.client()) {
+    if let Some(error) = restart::unhealthy(ctx.state, ctx.caller.client()) {
         return Err(error);
     }
     let message = (ctx.args.len() == 2).then(|| ctx.args.get(1));
     let resp2 = ctx.reply.protocol() == Protocol::Resp2;
-    let client = ctx.caller.client().and_then(|id| ctx.server.clients.get(id));
+    let client = ctx.caller.client().and_then(|id| ctx.state.clients.get(id));
     let subscribed = client.is_some_and(|it| it.flags.contains(ClientFlags::SUBSCRIBED));
     if resp2 && subscribed {
         ctx.reply.array(2);
@@ -144,12 +144,12 @@ fn quit(ctx: &mut Context<'_>) -> CommandResult {
 fn select(ctx: &mut Context<'_>) -> CommandResult {
     let index = ctx.args.integer(1)?;
     let index = i32::try_from(index).map_err(|_| OUTSIDE_INT)?;
-    let index = usize::try_from(index).ok().filter(|&index| index < ctx.db.databases());
+    let index = usize::try_from(index).ok().filter(|&index| index < ctx.keyspace.databases());
     let index = index.ok_or(CommandError::DbIndexOutOfRange)?;
     if ctx.caller.client().is_some() {
         ctx.client().db = index;
     }
-    ctx.db.select(index);
+    ctx.keyspace.select(index);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -161,20 +161,20 @@ fn authenticate(
     password: &[u8],
 ) -> Result<UserId, CommandError> {
     let id = ctx.client_id();
-    users::authenticate(ctx.server, id, name, password, ctx.args.get(0))
+    users::authenticate(ctx.state, id, name, password, ctx.args.get(0))
 }
 
 /// `AUTH [username] password`: `OK`.
 fn auth(ctx: &mut Context<'_>) -> CommandResult {
     let (user, password) = match ctx.args.len() {
-        2 if !ctx.server.acl.default_needs_password() => return Err(AUTH_WITHOUT_PASSWORD),
+        2 if !ctx.state.acl.default_needs_password() => return Err(AUTH_WITHOUT_PASSWORD),
         2 => (DEFAULT_NAME, ctx.args.get(1)),
         3 => (ctx.args.get(1), ctx.args.get(2)),
         _ => return Err(CommandError::Syntax),
     };
     let user = authenticate(ctx, user, password)?;
     let id = ctx.client_id();
-    users::log_in(ctx.server, id, user);
+    users::log_in(ctx.state, id, user);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -187,8 +187,11 @@ struct Hello<'a> {
 }
 
 impl<'a> Hello<'a> {
-    /// Errors come in the order of the arguments, including a wrong password; then nothing was changed.
+    /// Errors come in the order of the arguments, including a wrong password; then nothing was changed. Valkey checks only the last
+    /// password, at the end.
     fn parse(ctx: &mut Context<'a>) -> Result<Self, CommandError> {
+        let is_valkey = ctx.state.config.compatible_with.is_valkey();
+        let mut last = None;
         let mut hello = Hello { protocol: None, user: None, name: None };
         let mut args = ctx.args.cursor(1);
         if let Some(version) = args.peek() {
@@ -202,13 +205,20 @@ impl<'a> Hello<'a> {
         }
         while let Some(option) = args.peek() {
             if args.remaining() >= 3 && args.take_word("AUTH") {
-                hello.user = Some(authenticate(ctx, args.take()?, args.take()?)?);
+                let (user, password) = (args.take()?, args.take()?);
+                match is_valkey {
+                    true => last = Some((user, password)),
+                    false => hello.user = Some(authenticate(ctx, user, password)?),
+                }
             } else if args.remaining() >= 2 && args.take_word("SETNAME") {
                 hello.name = Some(client::check_name(args.take()?)?);
             } else {
                 let text = [b"ERR Syntax error in HELLO option '", option, b"'"].concat();
                 return Err(CommandError::formatted(text));
             }
+        }
+        if let Some((user, password)) = last {
+            hello.user = Some(authenticate(ctx, user, password)?);
         }
         Ok(hello)
     }
@@ -223,7 +233,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     }
     if let Some(user) = hello.user {
         let id = ctx.client_id();
-        users::log_in(ctx.server, id, user);
+        users::log_in(ctx.state, id, user);
     }
     let client = ctx.client();
     if let Some(name) = hello.name {
@@ -237,9 +247,11 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     let version = if ctx.reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
     let number = ctx.client_id().number;
     let reply = &mut ctx.reply;
-    reply.map(7);
+    let config = &ctx.state.config;
+    let zone = Some(&config.availability_zone)
+        .filter(|zone| config.compatible_with.is_valkey() && !zone.is_empty());
+    reply.map(7 + zone.is_some() as usize);
     reply.bulk(b"server");
-    let config = &ctx.server.config;
     let (name, told): (&[u8], &[u8]) = match config.compatible_with.is_valkey() {
         true => (b"valkey", VALKEY_VERSION.as_bytes()),
         false => (b"redis", &config.redis_version),
@@ -257,19 +269,22 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     reply.bulk(b"master");
     reply.bulk(b"modules");
     reply.array(0);
+    if let Some(zone) = zone {
+        reply.bulk(b"availability_zone");
+        reply.bulk(zone);
+    }
     Ok(Outcome::Replied)
 }
 
 /// `RESET`: `RESET`. Database 0, RESP2, no name, subscriptions, monitoring or tracking, replies on, unauthenticated.
 fn reset(ctx: &mut Context<'_>) -> CommandResult {
-    publish::unsubscribe_all(ctx.server, ctx.client_id());
+    publish::unsubscribe_all(ctx.state, ctx.client_id());
     let id = ctx.client_id();
-    ctx.server.remove_monitor(id);
-    tracking::stop(ctx.db, ctx.server, ctx.client_id());
-    users::log_out(ctx.server, id);
-    let client =
-        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
-    transaction::abandon(ctx.db, client);
+    ctx.state.remove_monitor(id);
+    tracking::stop(ctx.keyspace, ctx.state, ctx.client_id());
+    users::log_out(ctx.state, id);
+    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    transaction::abandon(ctx.keyspace, client);
     client.flags.remove(
         ClientFlags::MONITOR
             | ClientFlags::REPLY_OFF
@@ -283,8 +298,8 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
     client.db = 0;
     client.name = Box::default();
     client.protocol = Protocol::Resp2;
-    ctx.server.clients.note_eviction(ctx.client_id());
-    ctx.db.select(0);
+    ctx.state.clients.note_eviction(ctx.client_id());
+    ctx.keyspace.select(0);
     ctx.reply.set_protocol(Protocol::Resp2);
     ctx.reply.simple("RESET");
     Ok(Outcome::Replied)

@@ -35,22 +35,22 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     hash_spec("HEXISTS", hexists, "2.0.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO).docs(
         "key field",
-        "Tells whether a hash has a field.",
+        "Determines whether a hash has a field.",
         "O(1)",
     ),
     hash_spec("HEXPIRE", hexpire, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
         "key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Sets in how many seconds fields of a hash go.",
+        "Sets the time to live of hash fields, in seconds.",
         PER_FIELD,
     ),
     hash_spec("HEXPIREAT", hexpire_at, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
         "key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Sets the Unix time, in seconds, at which fields of a hash go.",
+        "Sets the Unix time, in seconds, at which hash fields expire.",
         PER_FIELD,
     ),
     hash_spec("HEXPIRETIME", hexpire_time, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
         "key FIELDS numfields field [field ...]",
-        "Tells the Unix time, in seconds, at which fields of a hash go.",
+        "Returns the Unix time, in seconds, at which hash fields expire.",
         PER_FIELD,
     ),
     hash_spec("HGET", hget, "2.0.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO_ACCESS).docs(
@@ -78,12 +78,12 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
     hash_spec("HINCRBY", hincrby, "2.0.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_ACCESS_UPDATE).docs(
         "key field increment",
-        "Adds to the integer in a field of a hash, 0 if there is none.",
+        "Adds to the integer in a hash field, which is 0 if missing.",
         "O(1)",
     ),
     hash_spec("HINCRBYFLOAT", hincrbyfloat, "2.6.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_ACCESS_UPDATE).docs(
         "key field increment",
-        "Adds to the floating-point number in a field of a hash, 0 if there is none.",
+        "Adds to the floating-point number in a hash field, which is 0 if missing.",
         "O(1)",
     ),
     hash_spec("HKEYS", hkeys, "2.0.0", Flags::READONLY)
@@ -108,27 +108,27 @@ pub const COMMANDS: &[CommandSpec] = &[
         .deprecated("4.0.0", "`HSET` with multiple field-value pairs"),
     hash_spec("HPERSIST", hpersist, "7.4.0", Flags::WRITE_FAST).at_least(5).keys(KeySpec::RW_UPDATE).docs(
         "key FIELDS numfields field [field ...]",
-        "Has fields of a hash stay until they are deleted.",
+        "Removes the deadlines of hash fields.",
         PER_FIELD,
     ),
     hash_spec("HPEXPIRE", hpexpire, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
         "key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Sets in how many milliseconds fields of a hash go.",
+        "Sets the time to live of hash fields, in milliseconds.",
         PER_FIELD,
     ),
     hash_spec("HPEXPIREAT", hpexpire_at, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
         "key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Sets the Unix time, in milliseconds, at which fields of a hash go.",
+        "Sets the Unix time, in milliseconds, at which hash fields expire.",
         PER_FIELD,
     ),
     hash_spec("HPEXPIRETIME", hpexpire_time, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
         "key FIELDS numfields field [field ...]",
-        "Tells the Unix time, in milliseconds, at which fields of a hash go.",
+        "Returns the Unix time, in milliseconds, at which hash fields expire.",
         PER_FIELD,
     ),
     hash_spec("HPTTL", hpttl, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
         "key FIELDS numfields field [field ...]",
-        "Tells in how many milliseconds fields of a hash go.",
+        "Returns the time to live of hash fields, in milliseconds.",
         PER_FIELD,
     ),
     hash_spec("HRANDFIELD", hrandfield, "6.2.0", Flags::READONLY)
@@ -136,7 +136,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(KeySpec::RO_ACCESS)
         .docs(
             "key [count [WITHVALUES]]",
-            "Returns random fields of a hash, with their values or without.",
+            "Returns random fields of a hash, with or without their values.",
             "O(N) where N is the number of fields returned",
         )
         .tips(&["nondeterministic_output"]),
@@ -145,13 +145,13 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(KeySpec::RO_ACCESS)
         .docs(
             "key cursor [MATCH pattern] [COUNT count] [NOVALUES]",
-            "Walks over the fields of a hash, some with each call.",
+            "Iterates over the fields of a hash, some in each call.",
             "O(COUNT) for each call, O(N) for the whole walk",
         )
         .tips(&["nondeterministic_output"]),
     hash_spec("HSET", hset, "2.0.0", Flags::WRITE_DENYOOM_FAST).at_least(4).keys(KeySpec::RW_UPDATE).docs(
         "key field value [field value ...]",
-        "Sets fields of a hash, which is made if it is not there.",
+        "Sets fields of a hash, creating it if necessary.",
         PER_FIELD,
     ),
     hash_spec("HSETEX", hsetex, "8.0.0", Flags::WRITE_DENYOOM_FAST).at_least(6).keys(KeySpec::RW_INSERT).docs(
@@ -161,7 +161,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
     hash_spec("HSETNX", hsetnx, "2.0.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_INSERT).docs(
         "key field value",
-        "Sets a field of a hash if it is not there.",
+        "Sets a field of a hash if it does not exist.",
         "O(1)",
     ),
     hash_spec("HSTRLEN", hstrlen, "3.2.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO).docs(
@@ -171,7 +171,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
     hash_spec("HTTL", httl, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
         "key FIELDS numfields field [field ...]",
-        "Tells in how many seconds fields of a hash go.",
+        "Returns the time to live of hash fields, in seconds.",
         PER_FIELD,
     ),
     hash_spec("HVALS", hvals, "2.0.0", Flags::READONLY)
@@ -204,11 +204,11 @@ const DRAW_FROM: usize = 3;
 
 /// The limits of a listpack.
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
-    let config = &ctx.server.config;
+    let config = &ctx.state.config;
     Limits {
         entries_max: config.hash_max_listpack_entries,
         bytes_max: config.hash_max_listpack_value,
-        hasher: ctx.db.hasher(),
+        hasher: ctx.keyspace.hasher(),
     }
 }
 
@@ -220,11 +220,11 @@ pub(crate) fn edit_or_create<R>(
     edit: impl FnOnce(&mut Edit<'_, Hash>) -> R,
 ) -> (Slot, R) {
     match found {
-        Some(slot) => (slot, ctx.db.edit(slot, edit)),
+        Some(slot) => (slot, ctx.keyspace.edit(slot, edit)),
         None => {
             let mut hash = Hash::default();
             let result = edit(&mut Edit::unnoted(&mut hash));
-            (ctx.db.insert_collection(key, hash), result)
+            (ctx.keyspace.insert_collection(key, hash), result)
         }
     }
 }
@@ -250,31 +250,31 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
     if !args.len().is_multiple_of(2) {
         return Err(CommandError::WrongArity(ctx.name().into()));
     }
-    let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.db.now());
-    let found = ctx.db.slot_of::<Hash>(key)?;
+    let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.keyspace.now());
+    let found = ctx.keyspace.slot_of::<Hash>(key)?;
     let (_, added) = edit_or_create(ctx, key, found, |hash| {
         hash.prepare(args.iter_from(2), &limits);
         let pairs = (2..args.len()).step_by(2);
         let set = |at| hash.set(args.get(at), args.get(at + 1), Expiry::Clear, &limits, &now);
         pairs.map(set).filter(|&is_new| is_new).count()
     });
-    ctx.db.changed_by((args.len() as u64 - 2) / 2, KeyspaceEvents::HASH, "hset", key.bytes);
+    ctx.keyspace.changed_by((args.len() as u64 - 2) / 2, KeyspaceEvents::HASH, "hset", key.bytes);
     Ok(added as i64)
 }
 
 /// `HSETNX key field value`: 1 if it was set, 0 if the field exists.
 fn hsetnx(ctx: &mut Context<'_>) -> CommandResult {
-    let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.db.now());
+    let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.keyspace.now());
     let (field, value) = (ctx.args.get(2), ctx.args.get(3));
-    let found = ctx.db.slot_of::<Hash>(key)?;
+    let found = ctx.keyspace.slot_of::<Hash>(key)?;
     let exists = match found {
-        Some(slot) => ctx.db.view::<Hash>(slot)?.get(field, &now).is_some(),
+        Some(slot) => ctx.keyspace.view::<Hash>(slot)?.get(field, &now).is_some(),
         None => false,
     };
     if !exists {
         let set = |hash: &mut Edit<'_, Hash>| hash.set(field, value, Expiry::Clear, &limits, &now);
         edit_or_create(ctx, key, found, set);
-        ctx.db.changed(KeyspaceEvents::HASH, "hset", key.bytes);
+        ctx.keyspace.changed(KeyspaceEvents::HASH, "hset", key.bytes);
     }
     ctx.reply.integer(i64::from(!exists));
     Ok(Outcome::Replied)
@@ -282,17 +282,17 @@ fn hsetnx(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HDEL key field [field ...]`: the number of deleted fields.
 fn hdel(ctx: &mut Context<'_>) -> CommandResult {
-    let (key, args, now) = (ctx.key(1), ctx.args, ctx.db.now());
-    let Some(slot) = ctx.db.slot_of::<Hash>(key)? else {
+    let (key, args, now) = (ctx.key(1), ctx.args, ctx.keyspace.now());
+    let Some(slot) = ctx.keyspace.slot_of::<Hash>(key)? else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    let removed = ctx.db.edit(slot, |hash: &mut Edit<'_, Hash>| {
+    let removed = ctx.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
         args.iter_from(2).filter(|field| hash.remove(field, &now)).count()
     });
     if removed > 0 {
-        ctx.db.changed_by(removed as u64, KeyspaceEvents::HASH, "hdel", key.bytes);
-        ctx.db.delete_if_empty::<Hash>(slot, key);
+        ctx.keyspace.changed_by(removed as u64, KeyspaceEvents::HASH, "hdel", key.bytes);
+        ctx.keyspace.delete_if_empty::<Hash>(slot, key);
     }
     ctx.reply.integer(removed as i64);
     Ok(Outcome::Replied)
@@ -301,10 +301,10 @@ fn hdel(ctx: &mut Context<'_>) -> CommandResult {
 /// `HINCRBY key field increment`: the new value.
 fn hincrby(ctx: &mut Context<'_>) -> CommandResult {
     let increment = ctx.args.integer(3)?;
-    let (key, field, now) = (ctx.key(1), ctx.args.get(2), ctx.db.now());
-    let found = ctx.db.slot_of::<Hash>(key)?;
+    let (key, field, now) = (ctx.key(1), ctx.args.get(2), ctx.keyspace.now());
+    let found = ctx.keyspace.slot_of::<Hash>(key)?;
     let old = match found {
-        Some(slot) => ctx.db.view::<Hash>(slot)?.get(field, &now),
+        Some(slot) => ctx.keyspace.view::<Hash>(slot)?.get(field, &now),
         None => None,
     };
     let is_there = old.is_some();
@@ -315,7 +315,7 @@ fn hincrby(ctx: &mut Context<'_>) -> CommandResult {
     let new = old.checked_add(increment).ok_or(CommandError::Overflow)?;
     let text = number::format_i64(new);
     set_computed(ctx, key, found, is_there, text.as_ref());
-    ctx.db.changed(KeyspaceEvents::HASH, "hincrby", key.bytes);
+    ctx.keyspace.changed(KeyspaceEvents::HASH, "hincrby", key.bytes);
     ctx.reply.integer(new);
     Ok(Outcome::Replied)
 }
@@ -326,10 +326,10 @@ fn hincrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     if !increment.is_finite() {
         return Err(NAN_OR_INFINITY);
     }
-    let (key, field, now) = (ctx.key(1), ctx.args.get(2), ctx.db.now());
-    let found = ctx.db.slot_of::<Hash>(key)?;
+    let (key, field, now) = (ctx.key(1), ctx.args.get(2), ctx.keyspace.now());
+    let found = ctx.keyspace.slot_of::<Hash>(key)?;
     let old = match found {
-        Some(slot) => ctx.db.view::<Hash>(slot)?.get(field, &now),
+        Some(slot) => ctx.keyspace.view::<Hash>(slot)?.get(field, &now),
         None => None,
     };
     let is_there = old.is_some();
@@ -344,7 +344,7 @@ fn hincrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     }
     let text = new.to_text();
     set_computed(ctx, key, found, is_there, &text);
-    ctx.db.changed(KeyspaceEvents::HASH, "hincrbyfloat", key.bytes);
+    ctx.keyspace.changed(KeyspaceEvents::HASH, "hincrbyfloat", key.bytes);
     if has_deadline {
         ctx.instead(&[b"HSETEX", key.bytes, b"KEEPTTL", b"FIELDS", b"1", field, &text]);
     } else {
@@ -362,7 +362,7 @@ fn set_computed(
     is_there: bool,
     text: &[u8],
 ) {
-    let (field, limits, now) = (ctx.args.get(2), limits(ctx), ctx.db.now());
+    let (field, limits, now) = (ctx.args.get(2), limits(ctx), ctx.keyspace.now());
     let expiry = if is_there { Expiry::Keep } else { Expiry::Clear };
     edit_or_create(ctx, key, found, |hash| hash.set(field, text, expiry, &limits, &now));
 }
@@ -371,9 +371,9 @@ fn set_computed(
 
 /// `HGET key field`: the value, or nil.
 fn hget(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.db.now();
+    let now = ctx.keyspace.now();
     let field = ctx.args.get(2);
-    match ctx.db.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now)) {
+    match ctx.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now)) {
         Some(found) => ctx.reply.bulk(found.value.as_ref()),
         None => ctx.reply.null(),
     }
@@ -382,9 +382,9 @@ fn hget(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HMGET key field [field ...]`: an array of values, nil for each field that does not exist.
 fn hmget(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.db.now();
+    let now = ctx.keyspace.now();
     let fields = ctx.args.iter_from(2);
-    let hash = ctx.db.read::<Hash>(ctx.key(1))?;
+    let hash = ctx.keyspace.read::<Hash>(ctx.key(1))?;
     ctx.reply.array(fields.len());
     for field in fields {
         match hash.and_then(|hash| hash.get(field, &now)) {
@@ -397,34 +397,34 @@ fn hmget(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HEXISTS key field`: 1 or 0.
 fn hexists(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.db.now();
+    let now = ctx.keyspace.now();
     let field = ctx.args.get(2);
-    let found = ctx.db.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now));
+    let found = ctx.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now));
     ctx.reply.integer(found.is_some().into());
     Ok(Outcome::Replied)
 }
 
 /// `HSTRLEN key field`: bytes of the value, 0 if there is none.
 fn hstrlen(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.db.now();
+    let now = ctx.keyspace.now();
     let field = ctx.args.get(2);
-    let found = ctx.db.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now));
+    let found = ctx.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now));
     ctx.reply.integer(found.map_or(0, |found| found.value.as_ref().len() as i64));
     Ok(Outcome::Replied)
 }
 
 /// `HLEN key`: the number of fields, 0 if there is no such key.
 fn hlen(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.db.now();
-    let len = ctx.db.read::<Hash>(ctx.key(1))?.map_or(0, |hash| hash.len(&now));
+    let now = ctx.keyspace.now();
+    let len = ctx.keyspace.read::<Hash>(ctx.key(1))?.map_or(0, |hash| hash.len(&now));
     ctx.reply.integer(len as i64);
     Ok(Outcome::Replied)
 }
 
 /// `HGETALL key`: a map, in RESP2 an array of fields and values in turn.
 fn hgetall(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.db.now();
-    let hash = ctx.db.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    let now = ctx.keyspace.now();
+    let hash = ctx.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
     ctx.reply.map(hash.len(&now));
     hash.for_each(&now, |field, value| {
         ctx.reply.bulk(field);
@@ -435,8 +435,8 @@ fn hgetall(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HKEYS key`: an array.
 fn hkeys(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.db.now();
-    let hash = ctx.db.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    let now = ctx.keyspace.now();
+    let hash = ctx.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
     ctx.reply.array(hash.len(&now));
     hash.for_each(&now, |field, _| ctx.reply.bulk(field));
     Ok(Outcome::Replied)
@@ -444,8 +444,8 @@ fn hkeys(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HVALS key`: an array.
 fn hvals(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.db.now();
-    let hash = ctx.db.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    let now = ctx.keyspace.now();
+    let hash = ctx.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
     ctx.reply.array(hash.len(&now));
     hash.for_each(&now, |_, value| ctx.reply.bulk(value));
     Ok(Outcome::Replied)
@@ -456,9 +456,9 @@ fn hvals(ctx: &mut Context<'_>) -> CommandResult {
 /// `HRANDFIELD key [count [WITHVALUES]]`: a field or nil; with a count an array: of different fields, or, if it is
 /// negative, of fields drawn independently. With values, fields and values alternate in RESP2; RESP3 has pairs.
 fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.db.now();
+    let now = ctx.keyspace.now();
     if ctx.args.len() == 2 {
-        match ctx.db.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.random(&now)) {
+        match ctx.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.random(&now)) {
             Some((field, _)) => ctx.reply.bulk(field.as_ref()),
             None => ctx.reply.null(),
         }
@@ -479,7 +479,7 @@ fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
     if count < 0 {
         ctx.check_draws(count.unsigned_abs())?;
     }
-    let hash = ctx.db.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    let hash = ctx.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
     let len = hash.len(&now);
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     let total = match count {
@@ -595,8 +595,8 @@ impl<'a> ScanOptions<'a> {
 fn hscan(ctx: &mut Context<'_>) -> CommandResult {
     let cursor = scan_cursor(ctx, 2)?;
     let options = ScanOptions::parse(ctx);
-    let now = ctx.db.now();
-    let Some(hash) = ctx.db.read::<Hash>(ctx.key(1))? else {
+    let now = ctx.keyspace.now();
+    let Some(hash) = ctx.keyspace.read::<Hash>(ctx.key(1))? else {
         ctx.reply.array(2);
         ctx.reply.bulk(b"0");
         ctx.reply.array(0);

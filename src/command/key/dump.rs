@@ -20,7 +20,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.6.0")
         .docs(
             "key",
-            "Returns what a key holds as bytes that RESTORE takes.",
+            "Returns a key's value as bytes for RESTORE.",
             "O(N), N being the bytes of the value.",
         )
         .tips(&["nondeterministic_output"]),
@@ -37,7 +37,7 @@ const fn restores(name: &'static str, more: Flags) -> CommandSpec {
         .categories(Categories::KEYSPACE_DANGEROUS)
         .docs(
             "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
-            "Makes a key of the bytes that DUMP returned.",
+            "Creates a key from the bytes returned by DUMP.",
             "O(N), N being the bytes of the value; O(N*log(N)) for sorted sets.",
         )
 }
@@ -54,11 +54,12 @@ const BAD_DATA: CommandError = CommandError::Text("ERR Bad data format");
 
 /// `DUMP key`: a bulk string, or nil if there is no such key.
 fn dump(ctx: &mut Context<'_>) -> CommandResult {
-    match ctx.db.find_for_read(ctx.key(1)) {
+    match ctx.keyspace.find_for_read(ctx.key(1)) {
         Some(slot) => {
-            let now = ctx.db.now();
-            let encoder = ctx.server.payload_encoder();
-            let payload = payload::dump_as_in_files(encoder, ctx.db.entry(slot).value(), &now);
+            let now = ctx.keyspace.now();
+            let encoder = ctx.state.payload_encoder();
+            let payload =
+                payload::dump_as_in_files(encoder, ctx.keyspace.entry(slot).value(), &now);
             ctx.reply.bulk(&payload);
         }
         None => ctx.reply.null(),
@@ -112,23 +113,23 @@ impl RestoreOptions {
 fn restore(ctx: &mut Context<'_>) -> CommandResult {
     let options = RestoreOptions::parse(ctx)?;
     let key = ctx.key(1);
-    if !options.replace && ctx.db.find_for_write(key).is_some() {
+    if !options.replace && ctx.keyspace.find_for_write(key).is_some() {
         return Err(BUSY_KEY);
     }
     let ttl = ctx.args.integer(2)?;
     if ttl < 0 {
         return Err(INVALID_TTL);
     }
-    let now = ctx.db.now();
-    let limits = rdb_limits(ctx.db, ctx.server);
-    let checks = !ctx.server.debug.skips_payload_checksum;
+    let now = ctx.keyspace.now();
+    let limits = rdb_limits(ctx.keyspace, ctx.state);
+    let checks = !ctx.state.debug.skips_payload_checksum;
     let restored = payload::restore_checked(ctx.args.get(3), &limits, now, checks);
     let value = restored.map_err(|error| match error {
         PayloadError::Footer => BAD_FOOTER,
         PayloadError::Value(error) => {
             let form = value_type::name(*ctx.args.get(3).first().unwrap_or(&u8::MAX));
             let text = format_args!("Payload of RESTORE: {form} integrity check failed: {error}");
-            ctx.server.log(Level::Warning, text);
+            ctx.state.log(Level::Warning, text);
             BAD_DATA
         }
     })?;
@@ -138,22 +139,22 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
         (ttl, false) => Some(now.after(ttl)),
     };
     if deadline.is_some_and(|deadline| now.has_come(deadline)) {
-        if ctx.db.delete(key, "del") {
-            ctx.instead(&[b"DEL", key.bytes]);
+        if ctx.keyspace.delete(key, "del") {
+            ctx.instead_deleted(key.bytes);
         }
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
-    let slot = ctx.db.restore(key, value, deadline);
+    let slot = ctx.keyspace.restore(key, value, deadline);
     if let Some(accessed) = options.accessed {
-        ctx.db.set_accessed(slot, accessed);
+        ctx.keyspace.set_accessed(slot, accessed);
     }
-    ctx.db.changed(KeyspaceEvents::GENERIC, "restore", key.bytes);
+    ctx.keyspace.changed(KeyspaceEvents::GENERIC, "restore", key.bytes);
     if let Some(deadline) = deadline
         && !options.absolute
         && ctx.is_heard()
     {
-        let at = deadline.unix(ctx.db.wall_offset_ms()).0.to_string();
+        let at = deadline.unix(ctx.keyspace.wall_offset_ms()).0.to_string();
         let mut request: Vec<&[u8]> = ctx.args.iter_from(0).collect();
         request[2] = at.as_bytes();
         request.push(b"ABSTTL");

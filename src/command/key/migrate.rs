@@ -139,7 +139,7 @@ struct HandedOver<'a> {
 fn migrate(ctx: &mut Context<'_>) -> CommandResult {
     let order = Order::parse(ctx)?;
     let mut keys: Vec<Key<'_>> = order.keys.clone().map(|index| ctx.key(index)).collect();
-    keys.retain(|key| ctx.db.find_for_read(*key).is_some());
+    keys.retain(|key| ctx.keyspace.find_for_read(*key).is_some());
     if keys.is_empty() {
         ctx.reply.simple("NOKEY");
         return Ok(Outcome::Replied);
@@ -154,10 +154,10 @@ fn migrate(ctx: &mut Context<'_>) -> CommandResult {
         ctx.instead(&request);
     }
     // In a script time stands still.
-    if ctx.server.scripts.running.is_none() {
-        let now = ctx.server.clock.now();
-        ctx.server.now = now;
-        ctx.db.set_now(now);
+    if ctx.state.scripts.running.is_none() {
+        let now = ctx.state.clock.now();
+        ctx.state.now = now;
+        ctx.keyspace.set_now(now);
     }
     match handed? {
         HandedOver { refused: Some(error), .. } => {
@@ -175,7 +175,7 @@ fn migrate(ctx: &mut Context<'_>) -> CommandResult {
 
 /// Deletes keys; returns those that existed.
 fn delete<'a>(ctx: &mut Context<'_>, keys: &[Key<'a>]) -> Vec<&'a [u8]> {
-    let deleted = keys.iter().filter(|key| ctx.db.delete(**key, "del"));
+    let deleted = keys.iter().filter(|key| ctx.keyspace.delete(**key, "del"));
     deleted.map(|key| key.bytes).collect()
 }
 
@@ -196,8 +196,8 @@ fn hand_over_or_try_again<'a>(
                     None => parse_i64(order.database),
                     Some(_) => None,
                 };
-                let now_us = ctx.server.clock.now().boot_us;
-                ctx.server.net.outgoing.keep(order.host, order.port, connection, now_us);
+                let now_us = ctx.state.clock.now().boot_us;
+                ctx.state.net.outgoing.keep(order.host, order.port, connection, now_us);
                 return Ok(handed);
             }
             HandedOver { taken, refused: None, broken: Some(broken) }
@@ -213,8 +213,8 @@ fn hand_over_or_try_again<'a>(
 }
 
 fn connect(ctx: &mut Context<'_>, order: &Order<'_>) -> Result<Connection, CommandError> {
-    let tls = ctx.server.net.tls.as_ref().filter(|_| ctx.server.config.tls_cluster);
-    let kept = ctx.server.net.outgoing.take(order.host, order.port, tls.is_some());
+    let tls = ctx.state.net.tls.as_ref().filter(|_| ctx.state.config.tls_cluster);
+    let kept = ctx.state.net.outgoing.take(order.host, order.port, tls.is_some());
     let connected = match (kept, std::str::from_utf8(order.host)) {
         (Some(connection), _) => Ok(connection),
         (None, Ok(host)) => {
@@ -294,11 +294,11 @@ fn push_keys<'a>(
     requests: &mut Vec<u8>,
 ) -> Vec<Key<'a>> {
     // Connecting may have taken time: read the clock again.
-    let now = ctx.server.clock.now();
+    let now = ctx.state.clock.now();
     let mut sent = Vec::new();
     for &key in keys {
-        let Some(slot) = ctx.db.find(key) else { continue };
-        let entry = ctx.db.entry(slot);
+        let Some(slot) = ctx.keyspace.find(key) else { continue };
+        let entry = ctx.keyspace.entry(slot);
         let ttl_ms = match entry.deadline().map(|deadline| now.remaining_ms(deadline)) {
             Some(..0) => continue,
             // 0 would mean no deadline.
@@ -306,7 +306,7 @@ fn push_keys<'a>(
             None => 0,
         };
         let ttl = ttl_ms.to_string();
-        let payload = payload::dump_as_in_files(ctx.server.payload_encoder(), entry.value(), &now);
+        let payload = payload::dump_as_in_files(ctx.state.payload_encoder(), entry.value(), &now);
         let mut request = vec![&b"RESTORE"[..], key.bytes, ttl.as_bytes(), &payload];
         if order.replace {
             request.push(b"REPLACE");

@@ -29,7 +29,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::WRITE)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
-        .docs("key [key ...]", "Removes keys with all they hold.", "O(1) for each key.")
+        .docs("key [key ...]", "Deletes keys and their values.", "O(1) for each key.")
         .tips(SUM_OF_SHARDS),
     spec("UNLINK", delete)
         .at_least(2)
@@ -39,7 +39,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("4.0.0")
         .docs(
             "key [key ...]",
-            "Removes keys; their memory is freed in the background.",
+            "Deletes keys; their memory is freed in the background.",
             "O(1) for each key.",
         )
         .tips(SUM_OF_SHARDS),
@@ -49,7 +49,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::READONLY_FAST)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
-        .docs("key [key ...]", "Counts those of the given keys that exist.", "O(1) for each key.")
+        .docs("key [key ...]", "Counts the given keys that exist.", "O(1) for each key.")
         .tips(SUM_OF_SHARDS),
     spec("TOUCH", touch)
         .at_least(2)
@@ -69,21 +69,21 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::READONLY_FAST)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
-        .docs("key", "Names the type of what a key holds.", "O(1)"),
+        .docs("key", "Returns the type of a key's value.", "O(1)"),
     spec("RENAME", rename)
         .exactly(3)
         .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::OW_UPDATE)])
         .flags(Flags::WRITE)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
-        .docs("key newkey", "Gives a key another name, whatever that one held.", "O(1)"),
+        .docs("key newkey", "Renames a key, replacing any key of the new name.", "O(1)"),
     spec("RENAMENX", rename_if_absent)
         .exactly(3)
         .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::OW_INSERT)])
         .flags(Flags::WRITE_FAST)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
-        .docs("key newkey", "Gives a key another name unless that one exists.", "O(1)"),
+        .docs("key newkey", "Renames a key, unless the new name exists.", "O(1)"),
     spec("COPY", copy)
         .at_least(3)
         .keys(&[key(1, KeyFlags::RO_ACCESS), key(2, KeyFlags::OW_UPDATE)])
@@ -93,7 +93,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("6.2.0")
         .docs(
             "source destination [DB destination-db] [REPLACE]",
-            "Copies what a key holds to another key.",
+            "Copies a key's value to another key.",
             "O(N), N being the number of elements; O(1) for strings.",
         ),
     spec("MOVE", move_key)
@@ -109,7 +109,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::READONLY)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
-        .docs("", "Names a key of the database by chance.", "O(1)")
+        .docs("", "Returns a random key of the database.", "O(1)")
         .tips(&["request_policy:all_shards", "nondeterministic_output"]),
     spec("DBSIZE", database_size)
         .exactly(1)
@@ -127,7 +127,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .categories(Categories::KEYSPACE_DANGEROUS)
         .group(Group::Server)
         .since("4.0.0")
-        .docs("index1 index2", "Exchanges two databases for all clients.", "O(1)"),
+        .docs("index1 index2", "Swaps two databases for all clients.", "O(1)"),
     spec("FLUSHDB", flush_database)
         .at_least(1)
         .flags(Flags::WRITE)
@@ -154,17 +154,21 @@ const NOT_AN_INT: CommandError =
 
 /// `DEL key [key ...]` and `UNLINK`: the number of deleted keys. Both free large values in the background.
 fn delete(ctx: &mut Context<'_>) -> CommandResult {
-    count_keys(ctx, |db, key| db.delete(key, "del"))
+    count_keys(ctx, |keyspace, key| keyspace.delete(key, "del"))
 }
 
 /// `EXISTS key [key ...]`: the number of existing keys; a repeated one counts again.
 fn exists(ctx: &mut Context<'_>) -> CommandResult {
-    count_keys(ctx, |db, key| db.find_untouched(key).is_some())
+    count_keys(ctx, |keyspace, key| keyspace.find_untouched(key).is_some())
 }
 
 /// `TOUCH key [key ...]`: as EXISTS, but counts as an access.
 fn touch(ctx: &mut Context<'_>) -> CommandResult {
-    count_keys(ctx, |db, key| db.find_for_read(key).is_some())
+    // It touches keys even for CLIENT NO-TOUCH ON, in scripts and transactions too.
+    let no_touch = std::mem::replace(&mut ctx.keyspace.no_touch, false);
+    let result = count_keys(ctx, |keyspace, key| keyspace.find_for_read(key).is_some());
+    ctx.keyspace.no_touch = no_touch;
+    result
 }
 
 /// Replies for how many of the keys `counts` returns true.
@@ -175,7 +179,7 @@ fn count_keys(
     let mut count = 0;
     for index in 1..ctx.args.len() {
         let key = ctx.key(index);
-        count += counts(ctx.db, key) as i64;
+        count += counts(ctx.keyspace, key) as i64;
     }
     ctx.reply.integer(count);
     Ok(Outcome::Replied)
@@ -183,8 +187,8 @@ fn count_keys(
 
 /// `TYPE key`: a simple string, `none` if there is no such key.
 fn type_of(ctx: &mut Context<'_>) -> CommandResult {
-    let name = match ctx.db.find_untouched(ctx.key(1)) {
-        Some(slot) => type_name(ctx.db.entry(slot).value()),
+    let name = match ctx.keyspace.find_untouched(ctx.key(1)) {
+        Some(slot) => type_name(ctx.keyspace.entry(slot).value()),
         None => "none",
     };
     ctx.reply.simple(name);
@@ -208,18 +212,18 @@ fn rename_if_absent(ctx: &mut Context<'_>) -> CommandResult {
 /// Renames a key; false if the new name exists and may not be overwritten.
 fn rename_key(ctx: &mut Context<'_>, overwrite: bool) -> Result<bool, CommandError> {
     let (from, to) = (ctx.key(1), ctx.key(2));
-    if ctx.db.find_for_write(from).is_none() {
+    if ctx.keyspace.find_for_write(from).is_none() {
         return Err(CommandError::NoSuchKey);
     }
     if from.bytes == to.bytes {
         return Ok(false);
     }
-    if ctx.db.find_for_write(to).is_some() && !overwrite {
+    if ctx.keyspace.find_for_write(to).is_some() && !overwrite {
         return Ok(false);
     }
-    ctx.db.transfer(from, ctx.db.selected(), to);
-    ctx.db.notify(KeyspaceEvents::GENERIC, "rename_from", from.bytes);
-    ctx.db.changed(KeyspaceEvents::GENERIC, "rename_to", to.bytes);
+    ctx.keyspace.transfer(from, ctx.keyspace.selected(), to);
+    ctx.keyspace.notify(KeyspaceEvents::GENERIC, "rename_from", from.bytes);
+    ctx.keyspace.changed(KeyspaceEvents::GENERIC, "rename_to", to.bytes);
     Ok(true)
 }
 
@@ -231,13 +235,13 @@ struct CopyOptions {
 
 impl CopyOptions {
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
-        let mut options = CopyOptions { database: ctx.db.selected(), replace: false };
+        let mut options = CopyOptions { database: ctx.keyspace.selected(), replace: false };
         let mut cursor = ctx.args.cursor(3);
         while !cursor.is_at_end() {
             if cursor.take_word("REPLACE") {
                 options.replace = true;
             } else if cursor.remaining() >= 2 && cursor.take_word("DB") {
-                options.database = database(cursor.take_integer()?, ctx.db.databases())?;
+                options.database = database(cursor.take_integer()?, ctx.keyspace.databases())?;
             } else {
                 return Err(CommandError::Syntax);
             }
@@ -251,15 +255,16 @@ impl CopyOptions {
 fn copy(ctx: &mut Context<'_>) -> CommandResult {
     let CopyOptions { database, replace } = CopyOptions::parse(ctx)?;
     let (from, to) = (ctx.key(1), ctx.key(2));
-    if database == ctx.db.selected() && from.bytes == to.bytes {
+    if database == ctx.keyspace.selected() && from.bytes == to.bytes {
         return Err(SAME_OBJECT);
     }
-    let is_copied = ctx.db.find_for_read(from).is_some()
-        && (ctx.db.in_database(database, |db| db.find_for_write(to)).is_none() || replace);
+    let is_copied = ctx.keyspace.find_for_read(from).is_some()
+        && (ctx.keyspace.in_database(database, |keyspace| keyspace.find_for_write(to)).is_none()
+            || replace);
     if is_copied {
-        ctx.db.duplicate(from, database, to);
-        ctx.db.in_database(database, |db| {
-            db.changed(KeyspaceEvents::GENERIC, "copy_to", to.bytes);
+        ctx.keyspace.duplicate(from, database, to);
+        ctx.keyspace.in_database(database, |keyspace| {
+            keyspace.changed(KeyspaceEvents::GENERIC, "copy_to", to.bytes);
         });
     }
     ctx.reply.integer(is_copied as i64);
@@ -268,18 +273,18 @@ fn copy(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `MOVE key db`: 1, or 0 if there is no such key, or it exists in the other database.
 fn move_key(ctx: &mut Context<'_>) -> CommandResult {
-    let database = database(ctx.args.integer(2)?, ctx.db.databases())?;
-    if database == ctx.db.selected() {
+    let database = database(ctx.args.integer(2)?, ctx.keyspace.databases())?;
+    if database == ctx.keyspace.selected() {
         return Err(SAME_OBJECT);
     }
     let key = ctx.key(1);
-    let is_moved = ctx.db.find_for_write(key).is_some()
-        && ctx.db.in_database(database, |db| db.find_for_write(key)).is_none();
+    let is_moved = ctx.keyspace.find_for_write(key).is_some()
+        && ctx.keyspace.in_database(database, |keyspace| keyspace.find_for_write(key)).is_none();
     if is_moved {
-        ctx.db.transfer(key, database, key);
-        ctx.db.notify(KeyspaceEvents::GENERIC, "move_from", key.bytes);
-        ctx.db.in_database(database, |db| {
-            db.changed(KeyspaceEvents::GENERIC, "move_to", key.bytes);
+        ctx.keyspace.transfer(key, database, key);
+        ctx.keyspace.notify(KeyspaceEvents::GENERIC, "move_from", key.bytes);
+        ctx.keyspace.in_database(database, |keyspace| {
+            keyspace.changed(KeyspaceEvents::GENERIC, "move_to", key.bytes);
         });
     }
     ctx.reply.integer(is_moved as i64);
@@ -295,7 +300,7 @@ fn database(index: i64, databases: usize) -> Result<usize, CommandError> {
 
 /// `RANDOMKEY`: a random key, uniformly, or nil.
 fn random_key(ctx: &mut Context<'_>) -> CommandResult {
-    match ctx.db.random_key() {
+    match ctx.keyspace.random_key() {
         Some(key) => ctx.reply.bulk(&key),
         None => ctx.reply.null(),
     }
@@ -304,7 +309,7 @@ fn random_key(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `DBSIZE`: the number of keys.
 fn database_size(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.db.table().len() as i64);
+    ctx.reply.integer(ctx.keyspace.table().len() as i64);
     Ok(Outcome::Replied)
 }
 
@@ -316,8 +321,8 @@ fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
     };
     let first = number(1, "ERR invalid first DB index")?;
     let second = number(2, "ERR invalid second DB index")?;
-    let databases = ctx.db.databases();
-    ctx.db.swap(database(first.into(), databases)?, database(second.into(), databases)?);
+    let databases = ctx.keyspace.databases();
+    ctx.keyspace.swap(database(first.into(), databases)?, database(second.into(), databases)?);
     ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -326,8 +331,8 @@ fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
 /// `FLUSHDB [ASYNC | SYNC]`: OK.
 fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
-    let selected = ctx.db.selected();
-    ctx.db.clear(selected..selected + 1, sync);
+    let selected = ctx.keyspace.selected();
+    ctx.keyspace.clear(selected..selected + 1, sync);
     ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -336,17 +341,17 @@ fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
 /// `FLUSHALL [ASYNC | SYNC]`: OK.
 fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
-    ctx.db.clear(0..ctx.db.databases(), sync);
+    ctx.keyspace.clear(0..ctx.keyspace.databases(), sync);
     ctx.effect = Effect::Forced;
     // A snapshot being saved would restore the old data at the next start.
-    persistence::abort(ctx.db, ctx.server, Purpose::Save);
-    if !ctx.server.config.save.is_empty()
+    persistence::abort(ctx.keyspace, ctx.state, Purpose::Save);
+    if !ctx.state.config.save.is_empty()
         && ctx.origin == Origin::Client
         && ctx.caller.client().is_some()
-        && ctx.server.persistence.under_way().is_none()
+        && ctx.state.persistence.under_way().is_none()
     {
         // An error is logged; the data is deleted anyway.
-        let _ = persistence::save(ctx.db, ctx.server);
+        let _ = persistence::save(ctx.keyspace, ctx.state);
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)

@@ -10,29 +10,29 @@ use crate::types::{Value, kind};
 
 pub const COMMANDS: &[CommandSpec] = &[container("OBJECT", SUBCOMMANDS).since("2.2.3").docs(
     "",
-    "Commands that look into values.",
+    "Commands that inspect values.",
     "Depends on the subcommand.",
 )];
 
 const SUBCOMMANDS: &[CommandSpec] = &[
     about_key("ENCODING", encoding).since("2.2.3").docs(
         "key",
-        "Names the encoding of what a key holds.",
+        "Returns the encoding of a key's value.",
         "O(1)",
     ),
     about_key("FREQ", frequency).since("4.0.0").docs(
         "key",
-        "Tells the logarithmic counter of a key's accesses, under an LFU policy.",
+        "Returns the logarithmic counter of a key's accesses, under an LFU policy.",
         "O(1)",
     ),
     about_key("IDLETIME", idle_time).since("2.2.3").docs(
         "key",
-        "Tells the seconds since a key's last access, unless under an LFU policy.",
+        "Returns the seconds since a key's last access, unless under an LFU policy.",
         "O(1)",
     ),
     about_key("REFCOUNT", reference_count).since("2.2.3").docs(
         "key",
-        "Counts the references to what a key holds.",
+        "Counts the references to a key's value.",
         "O(1)",
     ),
     spec("HELP", help)
@@ -55,12 +55,12 @@ const fn about_key(name: &'static str, handler: Handler) -> CommandSpec {
 const HELP: &[&str] = &[
     "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "ENCODING <key>",
-    "    Names the way in which the value of <key> is kept in memory.",
+    "    Returns the encoding of the value of <key> in memory.",
     "FREQ <key>",
-    "    Tells how often <key> was used lately: a counter that grows with the",
+    "    Returns how often <key> was used lately: a counter that grows with the",
     "    logarithm of the accesses. Only under an LFU policy.",
     "IDLETIME <key>",
-    "    Tells how many seconds ago <key> was last used, about.",
+    "    Returns how many seconds ago <key> was last used, approximately.",
     "REFCOUNT <key>",
     "    Counts the references to the value of <key>.",
     "HELP",
@@ -122,11 +122,11 @@ fn encoding_of(value: ValueRef<'_, Value>) -> &'static str {
 
 /// The subcommand's key; replies nil and returns None if it is absent. Does not count as an access.
 fn find(ctx: &mut Context<'_>) -> Option<Slot> {
-    let found = ctx.db.find(ctx.key(2));
+    let found = ctx.keyspace.find(ctx.key(2));
     match found {
-        Some(_) => ctx.db.stats.hits += 1,
+        Some(_) => ctx.keyspace.stats.hits += 1,
         None => {
-            ctx.db.stats.misses += 1;
+            ctx.keyspace.stats.misses += 1;
             ctx.reply.null();
         }
     }
@@ -136,8 +136,8 @@ fn find(ctx: &mut Context<'_>) -> Option<Slot> {
 /// `OBJECT ENCODING key`: a bulk string, or nil.
 fn encoding(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(slot) = find(ctx) {
-        let version = &ctx.server.config.redis_version;
-        let name = encoding_name(ctx.db.entry(slot).value(), version);
+        let version = &ctx.state.config.redis_version;
+        let name = encoding_name(ctx.keyspace.entry(slot).value(), version);
         ctx.reply.bulk(name.as_bytes());
     }
     Ok(Outcome::Replied)
@@ -146,10 +146,10 @@ fn encoding(ctx: &mut Context<'_>) -> CommandResult {
 /// `OBJECT FREQ key`: an integer up to 255, or nil.
 fn frequency(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(slot) = find(ctx) {
-        if !ctx.db.access.lfu {
+        if !ctx.keyspace.access.lfu {
             return Err(FREQUENCY_UNKNOWN);
         }
-        let counter = ctx.db.lfu_counter(ctx.db.entry(slot).access());
+        let counter = ctx.keyspace.lfu_counter(ctx.keyspace.entry(slot).access());
         ctx.reply.integer(counter.into());
     }
     Ok(Outcome::Replied)
@@ -158,10 +158,10 @@ fn frequency(ctx: &mut Context<'_>) -> CommandResult {
 /// `OBJECT IDLETIME key`: seconds, or nil.
 fn idle_time(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(slot) = find(ctx) {
-        if ctx.db.access.lfu {
+        if ctx.keyspace.access.lfu {
             return Err(IDLE_TIME_UNKNOWN);
         }
-        let seconds = ctx.db.idle_seconds(ctx.db.entry(slot).access());
+        let seconds = ctx.keyspace.idle_seconds(ctx.keyspace.entry(slot).access());
         ctx.reply.integer(seconds.into());
     }
     Ok(Outcome::Replied)
@@ -171,13 +171,13 @@ fn idle_time(ctx: &mut Context<'_>) -> CommandResult {
 /// access bits. Valkey shares none.
 fn reference_count(ctx: &mut Context<'_>) -> CommandResult {
     use MaxmemoryPolicy::{AllkeysLfu, AllkeysLru, VolatileLfu, VolatileLru};
-    let policy = ctx.server.config.maxmemory_policy;
-    let config = &ctx.server.config;
+    let policy = ctx.state.config.maxmemory_policy;
+    let config = &ctx.state.config;
     let has_access_bits = config.maxmemory != 0
         && matches!(policy, VolatileLru | VolatileLfu | AllkeysLru | AllkeysLfu);
     let shares = !has_access_bits && !config.compatible_with.is_valkey();
     if let Some(slot) = find(ctx) {
-        let is_shared = match ctx.db.entry(slot).value() {
+        let is_shared = match ctx.keyspace.entry(slot).value() {
             ValueRef::Bytes { bytes, kind: kind::STRING } => {
                 parse_i64(bytes).is_some_and(|value| (0..=SHARED_INTEGER_MAX).contains(&value))
             }

@@ -22,7 +22,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.8.0")
         .docs(
             "cursor [MATCH pattern] [COUNT count] [TYPE type]",
-            "Walks over the keys of the database, some with each call.",
+            "Iterates over the keys of the database, some in each call.",
             "O(COUNT) for each call, O(N) for the whole walk.",
         )
         .tips(&["nondeterministic_output", "request_policy:special"]),
@@ -54,7 +54,7 @@ struct ScanOptions<'a> {
 impl<'a> ScanOptions<'a> {
     fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
         let cursor = scan_cursor(ctx, 1)?;
-        let is_valkey = ctx.server.config.compatible_with.is_valkey();
+        let is_valkey = ctx.state.config.compatible_with.is_valkey();
         let mut options = ScanOptions { cursor, pattern: None, count: 10, type_name: None };
         let mut arguments = ctx.args.cursor(2);
         while !arguments.is_at_end() {
@@ -100,7 +100,7 @@ const TYPE_NAMES: &[&[u8]] = &[b"string", b"list", b"set", b"zset", b"hash", b"s
 /// Parses argument `index` as a cursor. Valkey accepts none below 0.
 pub(crate) fn scan_cursor(ctx: &Context<'_>, index: usize) -> Result<u64, CommandError> {
     let text = ctx.args.get(index);
-    let is_refused = text.starts_with(b"-") && ctx.server.config.compatible_with.is_valkey();
+    let is_refused = text.starts_with(b"-") && ctx.state.config.compatible_with.is_valkey();
     let cursor = parse_cursor(text).filter(|_| !is_refused);
     cursor.ok_or(CommandError::NegativeOrInvalidCursor)
 }
@@ -174,8 +174,8 @@ fn is_alive(now: &Now, entry: &Entry<'_, Value>) -> bool {
 /// keys.
 fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let options = ScanOptions::parse(ctx)?;
-    let now = ctx.db.now();
-    let table = ctx.db.table();
+    let now = ctx.keyspace.now();
+    let table = ctx.keyspace.table();
     let (mut seen, mut found, mut steps) = (0u64, 0, 0u64);
     let mut cursor = options.cursor;
     // The cursor, first in the reply, is known last.
@@ -207,10 +207,10 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
 /// `KEYS pattern`: an array, unordered.
 fn all_keys(ctx: &mut Context<'_>) -> CommandResult {
     let pattern = ctx.args.get(1);
-    let now = ctx.db.now();
+    let now = ctx.keyspace.now();
     let mut found = 0;
     let keys = ctx.reply.defer_array();
-    for entry in ctx.db.table().iter() {
+    for entry in ctx.keyspace.table().iter() {
         if (pattern == b"*" || glob::matches(pattern, entry.key(), false)) && is_alive(&now, &entry)
         {
             ctx.reply.bulk(entry.key());

@@ -24,6 +24,7 @@ use crate::types::journal::Edit;
 use crate::types::list::{End, List};
 use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
+use crate::types::string::StringView;
 use crate::types::{Collection, type_name};
 
 const NAMED_BY_PATTERN: KeySpec = KeySpec {
@@ -126,30 +127,45 @@ impl<'a> Pattern<'a> {
     }
 
     /// Looks up the key for an element.
-    fn find(self, db: &mut Keyspace, element: &[u8]) -> Option<Slot> {
+    fn find(self, keyspace: &mut Keyspace, element: &[u8]) -> Option<Slot> {
         let Pattern::Key { before, behind, .. } = self else { return None };
         let name = [before, element, behind].concat();
-        db.find_for_read(db.key(&name))
+        keyspace.find_for_read(keyspace.key(&name))
     }
 
     /// Reads the string, or hash field, at a slot.
-    fn read(self, db: &Keyspace, slot: Slot) -> Option<Text<'_>> {
+    fn read(self, keyspace: &Keyspace, slot: Slot) -> Option<Named<'_>> {
         match self {
             Pattern::Key { field: Some(field), .. } => {
-                let hash = db.view::<Hash>(slot).ok()?;
-                hash.get(field, &db.now()).map(|found| found.value)
+                let hash = keyspace.view::<Hash>(slot).ok()?;
+                hash.get(field, &keyspace.now()).map(|found| Named::Text(found.value))
             }
-            _ => db.string_at(slot).ok().map(Text::Bytes),
+            _ => keyspace.string_at(slot).ok().map(Named::String),
         }
     }
 
     /// The value for an element; None if there is no such string or field.
-    fn look_up<'d>(self, db: &'d mut Keyspace, element: &'d [u8]) -> Option<Text<'d>> {
+    fn look_up<'d>(self, keyspace: &'d mut Keyspace, element: &'d [u8]) -> Option<Named<'d>> {
         if self == Pattern::Element {
-            return Some(Text::Bytes(element));
+            return Some(Named::Text(Text::Bytes(element)));
         }
-        let slot = self.find(db, element)?;
-        self.read(db, slot)
+        let slot = self.find(keyspace, element)?;
+        self.read(keyspace, slot)
+    }
+}
+
+/// What an element names by a pattern: borrowed, as many elements may name the same long string.
+enum Named<'d> {
+    Text(Text<'d>),
+    String(StringView<'d>),
+}
+
+impl Named<'_> {
+    fn view(&self) -> StringView<'_> {
+        match self {
+            Named::Text(text) => text.as_ref().into(),
+            Named::String(text) => *text,
+        }
     }
 }
 
@@ -223,6 +239,12 @@ impl<'a> SortOptions<'a> {
         Ok(options)
     }
 
+    /// Whether keys named by patterns were looked up.
+    fn names_keys(&self) -> bool {
+        let names_key = |pattern: &Pattern<'_>| matches!(pattern, Pattern::Key { .. });
+        self.by.iter().chain(&self.gets).any(names_key)
+    }
+
     /// The range of the `len` sorted elements that is wanted.
     fn range(&self, len: usize) -> Range<usize> {
         let limit = len as i64;
@@ -236,7 +258,7 @@ impl<'a> SortOptions<'a> {
 enum Weights<'d> {
     Numbers(Vec<f64>),
     /// None: there is no such key.
-    Texts(Vec<Option<Text<'d>>>),
+    Texts(Vec<Option<Named<'d>>>),
     /// Sorted by the elements themselves.
     Same,
 }
@@ -267,12 +289,12 @@ impl Elements {
 
     /// The elements of a key's list, set or sorted set, from the end if `reversed`. Empty for an absent key;
     /// WRONGTYPE for other types.
-    fn load(db: &mut Keyspace, key: Key<'_>, reversed: bool) -> Result<Self, CommandError> {
+    fn load(keyspace: &mut Keyspace, key: Key<'_>, reversed: bool) -> Result<Self, CommandError> {
         let mut elements = Elements::default();
-        let Some(slot) = db.find_for_read(key) else {
+        let Some(slot) = keyspace.find_for_read(key) else {
             return Ok(elements);
         };
-        let entry = db.entry(slot);
+        let entry = keyspace.entry(slot);
         if let Some(list) = List::view(entry.value()) {
             let mut push = |element: Element<'_>| elements.push_element(element);
             if reversed {
@@ -297,7 +319,7 @@ impl Elements {
     /// Looks up each element's weight, all of them even if one is no number.
     fn weights<'d>(
         &self,
-        db: &'d mut Keyspace,
+        keyspace: &'d mut Keyspace,
         by: Option<Pattern<'_>>,
         alphabetic: bool,
     ) -> Result<Weights<'d>, CommandError> {
@@ -319,14 +341,14 @@ impl Elements {
             // First all keys are looked up, which moves nothing; then the texts are borrowed, as many elements may
             // name the same long one.
             let slots: Vec<Option<Slot>> =
-                self.texts().map(|text| pattern.find(db, text)).collect();
-            let db: &'d Keyspace = db;
-            let read = |slot: Slot| pattern.read(db, slot);
+                self.texts().map(|text| pattern.find(keyspace, text)).collect();
+            let keyspace: &'d Keyspace = keyspace;
+            let read = |slot: Slot| pattern.read(keyspace, slot);
             return Ok(Weights::Texts(slots.into_iter().map(|slot| slot.and_then(read)).collect()));
         }
         let mut result = Ok(());
-        let weight = |text| match pattern.look_up(db, text) {
-            Some(found) => parse_score(found.as_ref()).unwrap_or_else(|error| {
+        let weight = |text| match pattern.look_up(keyspace, text) {
+            Some(found) => parse_score(&found.view().whole()).unwrap_or_else(|error| {
                 result = Err(error);
                 0.0
             }),
@@ -356,7 +378,7 @@ impl Elements {
             }
             Weights::Texts(texts) => {
                 order_by(texts, descending, wanted, |(first, _), (second, _)| {
-                    first.as_ref().map(Text::as_ref).cmp(&second.as_ref().map(Text::as_ref))
+                    first.as_ref().map(Named::view).cmp(&second.as_ref().map(Named::view))
                 })
             }
             Weights::Same => {
@@ -417,12 +439,12 @@ fn sort_ro(ctx: &mut Context<'_>) -> CommandResult {
 
 fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
     let may_read_any_key =
-        || users::may_read_any_key(ctx.server, ctx.caller.client(), ctx.command, ctx.args);
+        || users::may_read_any_key(ctx.state, ctx.caller.client(), ctx.command, ctx.args);
     let mut options = SortOptions::parse(ctx.args, may_store, may_read_any_key)?;
     let reversed = options.keeps_order && options.descending;
-    let elements = Elements::load(ctx.db, ctx.key(1), reversed)?;
+    let elements = Elements::load(ctx.keyspace, ctx.key(1), reversed)?;
     let is_seen_once = options.store.is_none() && ctx.origin != Origin::Script;
-    if options.keeps_order && !is_seen_once && is_set(ctx.db, ctx.key(1)) {
+    if options.keeps_order && !is_seen_once && is_set(ctx.keyspace, ctx.key(1)) {
         // A set is unordered, and what is stored, or a script does, must not depend on its internal order.
         options = SortOptions { keeps_order: false, alphabetic: true, by: None, ..options };
     }
@@ -430,19 +452,19 @@ fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
     let ranges: Vec<Range<usize>> = if options.keeps_order {
         elements.items[wanted].iter().map(|(range, _)| range.clone()).collect()
     } else {
-        let weights = elements.weights(ctx.db, options.by, options.alphabetic)?;
+        let weights = elements.weights(ctx.keyspace, options.by, options.alphabetic)?;
         elements.sorted(weights, options.descending, wanted)
     };
     let texts = ranges.into_iter().map(|range| &elements.bytes[range]);
     match options.store {
         None => reply_all(ctx, &options.gets, texts),
-        Some(destination) => store_all(ctx, destination, &options.gets, texts),
+        Some(destination) => store_all(ctx, destination, &options, texts),
     }
     Ok(Outcome::Replied)
 }
 
-fn is_set(db: &mut Keyspace, key: Key<'_>) -> bool {
-    db.find(key).is_some_and(|slot| type_name(db.entry(slot).value()) == "set")
+fn is_set(keyspace: &mut Keyspace, key: Key<'_>) -> bool {
+    keyspace.find(key).is_some_and(|slot| type_name(keyspace.entry(slot).value()) == "set")
 }
 
 fn reply_all<'e>(
@@ -456,8 +478,8 @@ fn reply_all<'e>(
             ctx.reply.bulk(text);
         }
         for pattern in gets {
-            match pattern.look_up(ctx.db, text) {
-                Some(found) => ctx.reply.bulk(found.as_ref()),
+            match pattern.look_up(ctx.keyspace, text) {
+                Some(found) => ctx.reply.bulk(&found.view().whole()),
                 None => ctx.reply.null(),
             }
         }
@@ -468,9 +490,10 @@ fn reply_all<'e>(
 fn store_all<'e>(
     ctx: &mut Context<'_>,
     destination: usize,
-    gets: &[Pattern<'_>],
+    options: &SortOptions<'_>,
     texts: impl Iterator<Item = &'e [u8]>,
 ) {
+    let gets = &options.gets;
     let limits = list::limits(ctx);
     let mut result = List::default();
     let mut push = |text: &[u8]| {
@@ -483,19 +506,31 @@ fn store_all<'e>(
             push(text);
         }
         for pattern in gets {
-            let found = pattern.look_up(ctx.db, text);
-            push(found.as_ref().map_or(&[], Text::as_ref));
+            let found = pattern.look_up(ctx.keyspace, text);
+            push(&found.as_ref().map_or_else(Default::default, |found| found.view().whole()));
         }
     }
     let key = ctx.key(destination);
-    let (slot, len) = (ctx.db.find(key), result.len());
+    let (slot, len) = (ctx.keyspace.find(key), result.len());
     if len > 0 {
-        ctx.db.set_collection(slot, key, result, Expiry::Clear);
-        ctx.db.changed_by(len as u64, KeyspaceEvents::LIST, "sortstore", key.bytes);
+        ctx.keyspace.set_collection(slot, key, result, Expiry::Clear);
+        ctx.keyspace.changed_by(len as u64, KeyspaceEvents::LIST, "sortstore", key.bytes);
     } else if let Some(slot) = slot {
-        ctx.db.delete_at(slot, key, "del");
+        ctx.keyspace.delete_at(slot, key, "del");
+    }
+    if options.names_keys() {
+        repeat_stored(ctx, key, slot.is_some());
     }
     ctx.reply.integer(len as i64);
+}
+
+/// Repeats the stored list instead of the request: of members with equal weights, the set's inner order decides, which is another
+/// one elsewhere, and keys and fields that have expired here may still be there.
+fn repeat_stored(ctx: &mut Context<'_>, key: Key<'_>, was_there: bool) {
+    ctx.instead_stored(key, was_there, b"RPUSH", 1, |value| {
+        let elements = List::view(value)?.forwards(0);
+        Some(elements.map(|element| element.text().as_ref().to_vec()).collect())
+    });
 }
 
 #[cfg(test)]
@@ -530,13 +565,13 @@ mod tests {
     fn a_long_text_that_many_elements_name_is_not_copied() {
         let now = Clock::Manual(ManualClock::new(UnixMillis(1))).now();
         let hasher = KeyHasher::new([1, 2]);
-        let mut db = Keyspace::new(1, hasher, now);
+        let mut keyspace = Keyspace::new(1, hasher, now);
         let long = vec![b'x'; 1 << 20];
-        db.set_string(db.key(b"long"), &long, Expiry::Clear);
+        keyspace.set_string(keyspace.key(b"long"), &long, Expiry::Clear);
         let mut hash = Hash::default();
         let limits = hash::Limits { entries_max: 1, bytes_max: 1, hasher };
         Edit::unnoted(&mut hash).set(b"field", &long, Expiry::Clear, &limits, &now);
-        db.insert_collection(db.key(b"hash"), hash);
+        keyspace.insert_collection(keyspace.key(b"hash"), hash);
         let patterns = [
             Pattern::Key { before: b"long", behind: b"", field: None },
             Pattern::Key { before: b"hash", behind: b"", field: Some(b"field") },
@@ -547,12 +582,12 @@ mod tests {
             (0..2_000).for_each(|_| elements.push(b"", None));
             let before = alloc::allocated();
             let weights =
-                elements.weights(&mut db, Some(pattern), true).expect("texts are weights");
+                elements.weights(&mut keyspace, Some(pattern), true).expect("texts are weights");
             let after = alloc::allocated();
             // Other tests allocate meanwhile; copies would take 2 GB.
             assert!(after < before + (500 << 20), "{} bytes", after - before);
             let Weights::Texts(texts) = weights else { panic!("texts are compared") };
-            assert!(texts.iter().flatten().filter(|text| text.as_ref() == long).count() == 2000);
+            assert!(texts.iter().flatten().filter(|text| text.view() == long[..]).count() == 2000);
         }
     }
 

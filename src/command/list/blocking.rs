@@ -20,17 +20,17 @@ const MOVE_FLAGS: Flags =
 pub const COMMANDS: &[CommandSpec] = &[
     blocking_pop("BLPOP", blpop).docs(
         "key [key ...] timeout",
-        "Takes the first element of the first list that is there, waiting for one if need be.",
+        "Removes and returns the first element of the first list that exists, or waits for one.",
         "O(N) where N is the number of keys",
     ),
     blocking_pop("BRPOP", brpop).docs(
         "key [key ...] timeout",
-        "Takes the last element of the first list that is there, waiting for one if need be.",
+        "Removes and returns the last element of the first list that exists, or waits for one.",
         "O(N) where N is the number of keys",
     ),
     list_spec("BLMOVE", blmove, "6.2.0", MOVE_FLAGS).exactly(6).keys(MOVE).docs(
         "source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout",
-        "Moves an element from an end of a list to an end of another, waiting for one if need be.",
+        "Moves an element from an end of a list to an end of another, or waits for one.",
         "O(1)",
     ),
     list_spec("BRPOPLPUSH", brpoplpush, "2.2.0", MOVE_FLAGS)
@@ -38,15 +38,18 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(MOVE)
         .docs(
             "source destination timeout",
-            "Moves the last element of a list to the front of another, waiting for one if need be.",
+            "Moves the last element of a list to the front of another, or waits for one.",
             "O(1)",
         )
         .deprecated("6.2.0", "`BLMOVE` with the `RIGHT` and `LEFT` arguments"),
-    list_spec("BLMPOP", blmpop, "7.0.0", Flags::WRITE_BLOCKING).at_least(5).keys(&[counted_keys(2, KeyFlags::RW_ACCESS_DELETE)]).docs(
-        "timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
-        "Takes elements from the first of several lists that is there, waiting for one if need be.",
-        "O(N+M) where N is the number of keys and M that of the elements",
-    ),
+    list_spec("BLMPOP", blmpop, "7.0.0", Flags::WRITE_BLOCKING)
+        .at_least(5)
+        .keys(&[counted_keys(2, KeyFlags::RW_ACCESS_DELETE)])
+        .docs(
+            "timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
+            "Removes and returns elements of the first list that exists, or waits for one.",
+            "O(N+M) where N is the number of keys and M that of the elements",
+        ),
 ];
 
 const fn blocking_pop(name: &'static str, handler: Handler) -> CommandSpec {
@@ -70,7 +73,7 @@ fn pop_or_wait(ctx: &mut Context<'_>, end: End) -> CommandResult {
     let deadline_us = ctx.timeout(last, TimeoutUnit::Seconds)?;
     for index in ctx.keys_to_try(1..last) {
         let key = ctx.key(index);
-        if let Some(slot) = ctx.db.slot_of::<List>(key)? {
+        if let Some(slot) = ctx.keyspace.slot_of::<List>(key)? {
             ctx.reply.array(2);
             ctx.reply.bulk(key.bytes);
             pop_one(ctx, slot, key, end);
@@ -103,7 +106,7 @@ fn brpoplpush(ctx: &mut Context<'_>) -> CommandResult {
 /// The destination is only looked up when there is an element for it. Where nothing may block the reply is LMOVE's.
 fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> CommandResult {
     let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
-    match ctx.db.slot_of::<List>(ctx.key(1))? {
+    match ctx.keyspace.slot_of::<List>(ctx.key(1))? {
         Some(source) => {
             let outcome = move_one(ctx, source, from, to)?;
             repeat_move(ctx, from, to, timeout);
@@ -139,7 +142,7 @@ fn blmpop(ctx: &mut Context<'_>) -> CommandResult {
     let deadline_us = ctx.timeout(1, TimeoutUnit::Seconds)?;
     for index in ctx.keys_to_try(keys.clone()) {
         let key = ctx.key(index);
-        if let Some(slot) = ctx.db.slot_of::<List>(key)? {
+        if let Some(slot) = ctx.keyspace.slot_of::<List>(key)? {
             pop_named_array(ctx, slot, key, end, count);
             return Ok(Outcome::Replied);
         }

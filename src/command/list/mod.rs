@@ -27,32 +27,32 @@ pub(crate) const MOVE: &[KeySpec] =
 pub const COMMANDS: &[CommandSpec] = &[
     push("LPUSH", lpush, "1.0.0").docs(
         "key element [element ...]",
-        "Adds elements before the first one of a list, which is made if it is not there.",
+        "Adds elements at the front of a list, creating it if necessary.",
         "O(N) for N elements",
     ),
     push("RPUSH", rpush, "1.0.0").docs(
         "key element [element ...]",
-        "Adds elements behind the last one of a list, which is made if it is not there.",
+        "Adds elements at the end of a list, creating it if necessary.",
         "O(N) for N elements",
     ),
     push("LPUSHX", lpushx, "2.2.0").docs(
         "key element [element ...]",
-        "Adds elements before the first one of a list, unless there is none.",
+        "Adds elements at the front of a list if it exists.",
         "O(N) for N elements",
     ),
     push("RPUSHX", rpushx, "2.2.0").docs(
         "key element [element ...]",
-        "Adds elements behind the last one of a list, unless there is none.",
+        "Adds elements at the end of a list if it exists.",
         "O(N) for N elements",
     ),
     pop("LPOP", lpop).docs(
         "key [count]",
-        "Takes the first elements of a list and returns them.",
+        "Removes and returns the first elements of a list.",
         "O(N) for N elements",
     ),
     pop("RPOP", rpop).docs(
         "key [count]",
-        "Takes the last elements of a list and returns them, the last one first.",
+        "Removes and returns the last elements of a list, the last one first.",
         "O(N) for N elements",
     ),
     list_spec("LLEN", llen, "1.0.0", Flags::READONLY_FAST)
@@ -88,17 +88,17 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[key(1, KeyFlags::RW_INSERT)])
         .docs(
             "key <BEFORE | AFTER> pivot element",
-            "Adds an element beside the first one that equals another.",
+            "Adds an element before or after the first one with a given value.",
             "O(N) where N is the way to that element from the front",
         ),
     list_spec("LREM", lrem, "1.0.0", Flags::WRITE).exactly(4).keys(KeySpec::RW_DELETE).docs(
         "key count element",
-        "Removes elements that equal another one, from the front or from the back on.",
+        "Removes elements with a given value, beginning at the front or at the end.",
         "O(N) where N is the length of the list",
     ),
     list_spec("LTRIM", ltrim, "1.0.0", Flags::WRITE).exactly(4).keys(KeySpec::RW_DELETE).docs(
         "key start stop",
-        "Removes what lies outside of a part of a list.",
+        "Removes all elements outside of a part of a list.",
         "O(N) where N is the number of elements removed",
     ),
     list_spec("LPOS", lpos, "6.0.6", Flags::READONLY)
@@ -106,12 +106,12 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[key(1, KeyFlags::RO_ACCESS)])
         .docs(
             "key element [RANK rank] [COUNT num-matches] [MAXLEN len]",
-            "Tells the indexes at which an element stands in a list.",
+            "Returns the indexes of an element in a list.",
             "O(N) where N is the number of elements compared",
         ),
     list_spec("LMOVE", lmove, "6.2.0", Flags::WRITE_DENYOOM).exactly(5).keys(MOVE).docs(
         "source destination <LEFT | RIGHT> <LEFT | RIGHT>",
-        "Takes an element from an end of a list, adds it to an end of another and returns it.",
+        "Moves an element from an end of a list to an end of another and returns it.",
         "O(1)",
     ),
     list_spec("RPOPLPUSH", rpoplpush, "1.2.0", Flags::WRITE_DENYOOM)
@@ -119,7 +119,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(MOVE)
         .docs(
             "source destination",
-            "Takes the last element of a list, adds it before the first of another and returns it.",
+            "Moves the last element of a list to the front of another and returns it.",
             "O(1)",
         )
         .deprecated("6.2.0", "`LMOVE` with the `RIGHT` and `LEFT` arguments"),
@@ -128,7 +128,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_DELETE)])
         .docs(
             "numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
-            "Takes elements from the first of several lists that is there and returns them.",
+            "Removes and returns elements of the first list that exists.",
             "O(N+M) where N is the number of keys and M that of the elements",
         ),
 ];
@@ -152,7 +152,7 @@ const fn pop(name: &'static str, handler: Handler) -> CommandSpec {
 }
 
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
-    Limits::from_setting(ctx.server.config.list_max_listpack_size)
+    Limits::from_setting(ctx.state.config.list_max_listpack_size)
 }
 
 /// An element as a bulk string.
@@ -186,7 +186,7 @@ fn pop_event(end: End) -> &'static str {
 
 /// Records that `count` elements of a list changed.
 fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, count: usize) {
-    ctx.db.changed_by(count as u64, KeyspaceEvents::LIST, event, key.bytes);
+    ctx.keyspace.changed_by(count as u64, KeyspaceEvents::LIST, event, key.bytes);
 }
 
 // ---- push and pop ------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ fn rpushx(ctx: &mut Context<'_>) -> CommandResult {
 
 fn push_all(ctx: &mut Context<'_>, end: End, create: bool) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.db.slot_of::<List>(key)?;
+    let found = ctx.keyspace.slot_of::<List>(key)?;
     if found.is_none() && !create {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
@@ -243,11 +243,11 @@ fn push_elements<'e>(
         list.len()
     };
     match found {
-        Some(slot) => ctx.db.edit(slot, add),
+        Some(slot) => ctx.keyspace.edit(slot, add),
         None => {
             let mut list = List::default();
             let length = add(&mut Edit::unnoted(&mut list));
-            ctx.db.insert_collection(key, list);
+            ctx.keyspace.insert_collection(key, list);
             length
         }
     }
@@ -270,7 +270,7 @@ fn pop_some(ctx: &mut Context<'_>, end: End) -> CommandResult {
         _ => return Err(CommandError::WrongArity(ctx.name().into())),
     };
     let key = ctx.key(1);
-    let Some(slot) = ctx.db.slot_of::<List>(key)? else {
+    let Some(slot) = ctx.keyspace.slot_of::<List>(key)? else {
         match count {
             Some(_) => ctx.reply.null_array(),
             None => ctx.reply.null(),
@@ -295,7 +295,7 @@ fn parse_count(text: &[u8]) -> Result<usize, CommandError> {
 pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End) {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
-    ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
+    ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
         list.pop(end, |element| reply_element(reply, element));
         list.settle(&limits);
     });
@@ -306,7 +306,7 @@ pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End)
 fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) -> usize {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
-    let count = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
+    let count = ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
         let view = list.as_view();
         let count = count.min(view.len());
         reply.array(count);
@@ -346,14 +346,14 @@ pub(crate) fn pop_named_array(
 
 fn popped(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) {
     changed(ctx, pop_event(end), key, count);
-    ctx.db.delete_if_empty::<List>(slot, key);
+    ctx.keyspace.delete_if_empty::<List>(slot, key);
 }
 
 // ---- reading -----------------------------------------------------------------------------------------------------
 
 /// `LLEN key`: 0 without a list.
 fn llen(ctx: &mut Context<'_>) -> CommandResult {
-    let length = ctx.db.read::<List>(ctx.key(1))?.map_or(0, |list| list.len());
+    let length = ctx.keyspace.read::<List>(ctx.key(1))?.map_or(0, |list| list.len());
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
 }
@@ -361,7 +361,7 @@ fn llen(ctx: &mut Context<'_>) -> CommandResult {
 /// `LRANGE key start stop`: an array.
 fn lrange(ctx: &mut Context<'_>) -> CommandResult {
     let (start, stop) = (ctx.args.integer(2)?, ctx.args.integer(3)?);
-    let Some(list) = ctx.db.read::<List>(ctx.key(1))? else {
+    let Some(list) = ctx.keyspace.read::<List>(ctx.key(1))? else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
     };
@@ -392,7 +392,7 @@ fn resolve_index(index: i64, length: usize) -> Option<usize> {
 /// `LINDEX key index`: the element or nil. Without a list the index is not checked.
 fn lindex(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
-    let Some(list) = ctx.db.read::<List>(ctx.key(1))? else {
+    let Some(list) = ctx.keyspace.read::<List>(ctx.key(1))? else {
         ctx.reply.null();
         return Ok(Outcome::Replied);
     };
@@ -485,7 +485,7 @@ impl PositionOptions {
 fn lpos(ctx: &mut Context<'_>) -> CommandResult {
     let options = PositionOptions::parse(ctx.args.cursor(3))?;
     let element = Element::new(ctx.args.get(2));
-    let list = ctx.db.read::<List>(ctx.key(1))?;
+    let list = ctx.keyspace.read::<List>(ctx.key(1))?;
     let reply = &mut ctx.reply;
     match (list, options.count) {
         (Some(list), Some(_)) => {
@@ -509,10 +509,10 @@ fn lpos(ctx: &mut Context<'_>) -> CommandResult {
 /// `LSET key index element`: OK.
 fn lset(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let slot = ctx.db.slot_of::<List>(key)?.ok_or(CommandError::NoSuchKey)?;
+    let slot = ctx.keyspace.slot_of::<List>(key)?.ok_or(CommandError::NoSuchKey)?;
     let (index, text) = (ctx.args.integer(2)?, ctx.args.get(3));
     let limits = limits(ctx);
-    let set = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
+    let set = ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
         // Looked up first: a failing command must not change the form.
         let Some(index) = resolve_index(index, list.len()) else { return false };
         list.make_room(text.len(), 1, &limits);
@@ -538,13 +538,13 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
         _ => return Err(CommandError::Syntax),
     };
     let key = ctx.key(1);
-    let Some(slot) = ctx.db.slot_of::<List>(key)? else {
+    let Some(slot) = ctx.keyspace.slot_of::<List>(key)? else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
     let (pivot, text) = (ctx.args.get(3), ctx.args.get(4));
     let limits = limits(ctx);
-    let length = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
+    let length = ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
         // Without the pivot nothing may change, not even the form, because nothing is repeated elsewhere.
         let is_pivot = |element| element == Element::new(pivot);
         if list.outgrows(text.len(), 1, &limits) && !list.as_view().forwards(0).any(is_pivot) {
@@ -564,7 +564,7 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
 fn lrem(ctx: &mut Context<'_>) -> CommandResult {
     let count = ctx.args.integer(2)?;
     let key = ctx.key(1);
-    let Some(slot) = ctx.db.slot_of::<List>(key)? else {
+    let Some(slot) = ctx.keyspace.slot_of::<List>(key)? else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
@@ -575,14 +575,14 @@ fn lrem(ctx: &mut Context<'_>) -> CommandResult {
     };
     let text = ctx.args.get(3);
     let limits = limits(ctx);
-    let removed = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
+    let removed = ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
         let removed = list.remove(end, text, most, &limits);
         list.settle(&limits);
         removed
     });
     if removed > 0 {
         changed(ctx, "lrem", key, removed);
-        ctx.db.delete_if_empty::<List>(slot, key);
+        ctx.keyspace.delete_if_empty::<List>(slot, key);
     }
     ctx.reply.integer(removed as i64);
     Ok(Outcome::Replied)
@@ -592,9 +592,9 @@ fn lrem(ctx: &mut Context<'_>) -> CommandResult {
 fn ltrim(ctx: &mut Context<'_>) -> CommandResult {
     let (start, stop) = (ctx.args.integer(2)?, ctx.args.integer(3)?);
     let key = ctx.key(1);
-    if let Some(slot) = ctx.db.slot_of::<List>(key)? {
+    if let Some(slot) = ctx.keyspace.slot_of::<List>(key)? {
         let limits = limits(ctx);
-        let removed = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
+        let removed = ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
             let length = list.len();
             let kept = resolve_range(start, stop, length);
             list.drop_many(End::Back, length - kept.end);
@@ -603,7 +603,7 @@ fn ltrim(ctx: &mut Context<'_>) -> CommandResult {
             length - kept.len()
         });
         changed(ctx, "ltrim", key, removed);
-        ctx.db.delete_if_empty::<List>(slot, key);
+        ctx.keyspace.delete_if_empty::<List>(slot, key);
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -634,7 +634,7 @@ fn rpoplpush(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn move_or_null(ctx: &mut Context<'_>, from: End, to: End) -> CommandResult {
-    match ctx.db.slot_of::<List>(ctx.key(1))? {
+    match ctx.keyspace.slot_of::<List>(ctx.key(1))? {
         Some(source) => move_one(ctx, source, from, to),
         None => {
             ctx.reply.null();
@@ -646,7 +646,7 @@ fn move_or_null(ctx: &mut Context<'_>, from: End, to: End) -> CommandResult {
 /// Pops an element from an end of the list at `source`, the first key, pushes it to an end of the second key's, and replies it.
 pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) -> CommandResult {
     let (key, target) = (ctx.key(1), ctx.key(2));
-    let destination = ctx.db.slot_of::<List>(target)?;
+    let destination = ctx.keyspace.slot_of::<List>(target)?;
     let limits = limits(ctx);
     let pop = |list: &mut Edit<'_, List>| {
         let element = list.pop(from, |element| element.text().as_ref().to_vec());
@@ -654,7 +654,7 @@ pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
     };
     let mut is_emptied = false;
     let element = if destination == Some(source) {
-        ctx.db.edit(source, |list: &mut Edit<'_, List>| {
+        ctx.keyspace.edit(source, |list: &mut Edit<'_, List>| {
             let (element, _) = pop(list);
             list.make_room(element.len(), 1, &limits);
             list.push(to, &element, &limits);
@@ -662,7 +662,7 @@ pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
             element
         })
     } else {
-        let (element, is_empty) = ctx.db.edit(source, |list: &mut Edit<'_, List>| {
+        let (element, is_empty) = ctx.keyspace.edit(source, |list: &mut Edit<'_, List>| {
             let popped = pop(list);
             list.settle(&limits);
             popped
@@ -675,8 +675,8 @@ pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
     changed(ctx, pop_event(from), key, 1);
     if is_emptied {
         // A new destination may have moved the source.
-        let slot = ctx.db.find(key).expect("an emptied list stays until it is deleted");
-        ctx.db.delete_if_empty::<List>(slot, key);
+        let slot = ctx.keyspace.find(key).expect("an emptied list stays until it is deleted");
+        ctx.keyspace.delete_if_empty::<List>(slot, key);
     }
     ctx.reply.bulk(&element);
     Ok(Outcome::Replied)
@@ -717,7 +717,7 @@ fn lmpop(ctx: &mut Context<'_>) -> CommandResult {
     let MultiPop { keys, end, count } = MultiPop::parse(ctx.args, 1)?;
     for index in keys {
         let key = ctx.key(index);
-        if let Some(slot) = ctx.db.slot_of::<List>(key)? {
+        if let Some(slot) = ctx.keyspace.slot_of::<List>(key)? {
             pop_named_array(ctx, slot, key, end, count);
             return Ok(Outcome::Replied);
         }

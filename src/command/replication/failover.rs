@@ -11,7 +11,7 @@ pub const COMMANDS: &[CommandSpec] = &[spec("FAILOVER", fail_over)
     .group(Group::Server)
     .since("6.2.0")
     .docs(
-        "[TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]",
+        "[TO <host port [FORCE]>] [ABORT] [TIMEOUT milliseconds]",
         "Makes a replica the primary, and this server its replica.",
         "O(1)",
     )];
@@ -67,39 +67,39 @@ impl Order {
 
 /// `FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]`: OK; what comes of it INFO tells as `master_failover_state`.
 fn fail_over(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.server.config.cluster_enabled {
+    if ctx.state.config.cluster_enabled {
         return Err(IN_CLUSTER);
     }
     if ctx.args.len() == 2 && ctx.args.get(1).eq_ignore_ascii_case(b"ABORT") {
-        if ctx.server.replication.failover.is_none() {
+        if ctx.state.replication.failover.is_none() {
             return Err(NONE_IN_PROGRESS);
         }
-        failover::abort(ctx.db, ctx.server, "Failover manually aborted");
+        failover::abort(ctx.keyspace, ctx.state, "Failover manually aborted");
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
     let order = Order::parse(ctx)?;
-    if ctx.server.replication.failover.is_some() {
+    if ctx.state.replication.failover.is_some() {
         return Err(IN_PROGRESS);
     }
-    if ctx.server.replication.is_replica() {
+    if ctx.state.replication.is_replica() {
         return Err(ON_REPLICA);
     }
-    if ctx.server.replication.replicas.is_empty() {
+    if ctx.state.replication.replicas.is_empty() {
         return Err(NO_REPLICAS);
     }
     if order.forces && (order.timeout_ms.is_none() || order.target.is_none()) {
         return Err(FORCE_ALONE);
     }
     let target = order.target.map(|(host, port)| find(ctx, host, port)).transpose()?;
-    failover::begin(ctx.server, target, order.timeout_ms, order.forces);
+    failover::begin(ctx.state, target, order.timeout_ms, order.forces);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 /// The replica of that address, if it is online.
 fn find(ctx: &Context<'_>, host: String, port: i64) -> Result<(String, u16), CommandError> {
-    let found = replicas::replicas(ctx.server).find(|(client, replica)| {
+    let found = replicas::replicas(ctx.state).find(|(client, replica)| {
         host.eq_ignore_ascii_case(&replicas::address(client)) && i64::from(replica.port) == port
     });
     match found {

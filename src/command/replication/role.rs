@@ -7,7 +7,7 @@ use crate::gate::limits::describe_for_log;
 use crate::gate::replicas::{address, replicas};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::gate::{following, restart};
-use crate::sys::log::Level;
+use crate::sys::log::notice;
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("ROLE", role)
@@ -16,14 +16,18 @@ pub const COMMANDS: &[CommandSpec] = &[
         .categories(Categories::ADMIN_DANGEROUS)
         .group(Group::Server)
         .since("2.8.12")
-        .docs("", "Tells the server's part in replication.", "O(1)"),
+        .docs("", "Returns the server's role in replication.", "O(1)"),
     spec("REPLICAOF", replicaof)
         .exactly(3)
         .flags(REPLICAOF_FLAGS)
         .with(Flags::NEEDS_CLIENT)
         .group(Group::Server)
         .since("5.0.0")
-        .docs("host port", "Makes this server a replica of another one, or a primary.", "O(1)"),
+        .docs(
+            "<host port | NO ONE>",
+            "Makes this server a replica of another one, or a primary.",
+            "O(1)",
+        ),
     spec("SLAVEOF", replicaof)
         .exactly(3)
         .flags(REPLICAOF_FLAGS)
@@ -31,7 +35,11 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Server)
         .since("1.0.0")
         .deprecated("5.0.0", "`REPLICAOF`")
-        .docs("host port", "Makes this server a replica of another one, or a primary.", "O(1)"),
+        .docs(
+            "<host port | NO ONE>",
+            "Makes this server a replica of another one, or a primary.",
+            "O(1)",
+        ),
 ];
 
 const REPLICAOF_FLAGS: Flags =
@@ -40,10 +48,10 @@ const REPLICAOF_FLAGS: Flags =
 /// `ROLE`: of a primary, an array of `master`, the replication offset and the replicas; of a replica, of `slave`, the primary's
 /// host and port, the state of the link and the offset that was applied, -1 without a link.
 fn role(ctx: &mut Context<'_>) -> CommandResult {
-    let replication = &ctx.server.replication;
+    let replication = &ctx.state.replication;
     let Some(following) = replication.following.as_deref() else {
         let online: Vec<_> =
-            replicas(ctx.server).filter(|(_, replica)| replica.is_online()).collect();
+            replicas(ctx.state).filter(|(_, replica)| replica.is_online()).collect();
         ctx.reply.array(3);
         ctx.reply.bulk(b"master");
         ctx.reply.integer(replication.offset as i64);
@@ -67,50 +75,46 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `REPLICAOF host port`, `REPLICAOF NO ONE`: OK.
 fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.server.config.cluster_enabled {
+    if ctx.state.config.cluster_enabled {
         return Err(CommandError::Text("ERR REPLICAOF not allowed in cluster mode."));
     }
-    if ctx.server.replication.failover.is_some() {
+    if ctx.state.replication.failover.is_some() {
         return Err(CommandError::Text("ERR REPLICAOF not allowed while failing over."));
     }
     let (host, port) = (ctx.args.get(1), ctx.args.get(2));
-    let (id, is_replica) = (ctx.client_id(), ctx.server.replication.is_replica());
+    let (id, is_replica) = (ctx.client_id(), ctx.state.replication.is_replica());
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
-        restart::confirm(ctx.server);
+        restart::confirm(ctx.state);
         if is_replica {
-            following::unfollow(ctx.db, ctx.server);
+            following::unfollow(ctx.keyspace, ctx.state);
             tell_system(ctx);
-            let client = describe_for_log(ctx.server, id);
-            let text = "MASTER MODE enabled (user request from";
-            ctx.server.log(Level::Notice, format_args!("{text} '{client}')"));
+            let client = describe_for_log(ctx.state, id);
+            notice!(ctx.state, "MASTER MODE enabled (user request from '{client}')");
         }
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
-    if ctx.server.replication.replicas.contains(&id) {
+    if ctx.state.replication.replicas.contains(&id) {
         return Err(CommandError::Text("ERR Command is not valid when client is a replica."));
     }
     const INVALID_PORT: CommandError = CommandError::Text("ERR Invalid master port");
     let port = ctx.args.integer(2).map_err(|_| INVALID_PORT)?;
     let port = u16::try_from(port).map_err(|_| INVALID_PORT)?;
-    if let Some(now) = ctx.server.replication.following.as_deref()
+    if let Some(now) = ctx.state.replication.following.as_deref()
         && now.host.eq_ignore_ascii_case(host)
         && now.port == port
     {
         let text = "REPLICAOF would result into synchronization with the master we are already connected with. No operation \
                     performed.";
-        ctx.server.log(Level::Notice, format_args!("{text}"));
+        notice!(ctx.state, "{text}");
         ctx.reply.simple("OK Already connected to specified master");
         return Ok(Outcome::Replied);
     }
-    following::follow(ctx.db, ctx.server, host, port, false);
+    following::follow(ctx.keyspace, ctx.state, host, port, false);
     tell_system(ctx);
-    let client = describe_for_log(ctx.server, id);
+    let client = describe_for_log(ctx.state, id);
     let host = String::from_utf8_lossy(host);
-    ctx.server.log(
-        Level::Notice,
-        format_args!("REPLICAOF {host}:{port} enabled (user request from '{client}')"),
-    );
+    notice!(ctx.state, "REPLICAOF {host}:{port} enabled (user request from '{client}')");
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -118,5 +122,5 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
 /// Has the kernel know the role, where `oom-score-adj` says so.
 fn tell_system(ctx: &mut Context<'_>) {
     // The log has what went wrong, which is no error of this command.
-    let _ = set_oom_score(ctx.server);
+    let _ = set_oom_score(ctx.state);
 }

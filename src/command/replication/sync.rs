@@ -8,7 +8,7 @@ use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 use crate::gate::{following, persistence, replicas, restart};
 use crate::replication::replica::{Filter, Replica};
 use crate::resp::number;
-use crate::sys::log::Level;
+use crate::sys::log::{notice, warning};
 
 const SYNC: Flags = Flags::ADMIN
     .union(Flags::NO_ASYNC_LOADING)
@@ -19,12 +19,12 @@ const SYNC: Flags = Flags::ADMIN
 pub const COMMANDS: &[CommandSpec] = &[
     spec("SYNC", sync).exactly(1).flags(SYNC).group(Group::Server).since("1.0.0").docs(
         "",
-        "Makes the connection a replica's, which is sent all data and what follows.",
+        "Turns the connection into a replica's, which gets all data and then the stream.",
         "O(N), N keys",
     ),
     spec("PSYNC", psync).at_least(3).flags(SYNC).group(Group::Server).since("2.8.0").docs(
         "replicationid offset",
-        "Makes the connection a replica's, which is sent what it lacks.",
+        "Turns the connection into a replica's, which gets the data it lacks.",
         "O(1), or O(N) for N keys where it lacks all",
     ),
     spec("REPLCONF", replconf)
@@ -39,7 +39,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         )
         .group(Group::Server)
         .since("3.0.0")
-        .docs("", "Tells a primary about its replica, and how far that is.", "O(1)"),
+        .docs("", "Informs a primary about its replica and the replica's offset.", "O(1)"),
 ];
 
 const PENDING_OUTPUT: CommandError =
@@ -65,7 +65,7 @@ fn sync(ctx: &mut Context<'_>) -> CommandResult {
     }
     check_can_sync(ctx)?;
     ctx.client().replica.get_or_insert_default().uses_sync = true;
-    replicas::await_snapshot(ctx.db, ctx.server, ctx.client_id());
+    replicas::await_snapshot(ctx.keyspace, ctx.state, ctx.client_id());
     Ok(Outcome::Replied)
 }
 
@@ -83,26 +83,25 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
     let id = ctx.client_id();
     let Some(offset) = offset else {
         let name = replicas::name(ctx.client());
-        let text = "asks for synchronization but with a wrong offset";
-        ctx.server.log(Level::Warning, format_args!("Replica {name} {text}"));
+        warning!(ctx.state, "Replica {name} asks for synchronization but with a wrong offset");
         return Err(CommandError::NotInteger);
     };
     ctx.client().replica.get_or_insert_default().uses_sync = false;
     // What was not spread yet belongs to the stream's end all the same.
-    persistence::spread_effects(ctx.server);
+    persistence::spread_effects(ctx.state);
     let from = u64::try_from(offset).unwrap_or(0);
-    if ctx.server.replication.can_continue(&history.to_ascii_lowercase(), from) {
-        replicas::continue_stream(ctx.server, id, from);
+    if ctx.state.replication.can_continue(&history.to_ascii_lowercase(), from) {
+        replicas::continue_stream(ctx.state, id, from);
         return Ok(Outcome::Replied);
     }
     if !history.starts_with(b"?") {
-        ctx.server.stats.counters.partial_syncs_refused += 1;
+        ctx.state.stats.counters.partial_syncs_refused += 1;
     }
-    if restart::holds_off(ctx.db, ctx.server, id, history, from) {
+    if restart::holds_off(ctx.keyspace, ctx.state, id, history, from) {
         return Err(restart::HELD_OFF);
     }
     log_refusal(ctx, history, offset);
-    replicas::await_snapshot(ctx.db, ctx.server, id);
+    replicas::await_snapshot(ctx.keyspace, ctx.state, id);
     Ok(Outcome::Replied)
 }
 
@@ -110,22 +109,21 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
 fn take_part(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     let history = ctx.args.get(1);
     let asked = String::from_utf8_lossy(history);
-    ctx.server.log(Level::Warning, format_args!("Failover request received for replid {asked}."));
-    if !ctx.server.replication.is_replica() {
+    warning!(ctx.state, "Failover request received for replid {asked}.");
+    if !ctx.state.replication.is_replica() {
         return Err(FAILOVER_TO_PRIMARY);
     }
-    if !history.eq_ignore_ascii_case(ctx.server.replication.id.as_bytes()) {
+    if !history.eq_ignore_ascii_case(ctx.state.replication.id.as_bytes()) {
         return Err(FAILOVER_OF_OTHER);
     }
-    following::unfollow(ctx.db, ctx.server);
-    let line = describe_for_log(ctx.server, ctx.client_id());
-    let text = "MASTER MODE enabled (failover request from";
-    ctx.server.log(Level::Notice, format_args!("{text} '{line}')"));
+    following::unfollow(ctx.keyspace, ctx.state);
+    let line = describe_for_log(ctx.state, ctx.client_id());
+    notice!(ctx.state, "MASTER MODE enabled (failover request from '{line}')");
     Ok(())
 }
 
 fn check_can_sync(ctx: &mut Context<'_>) -> Result<(), CommandError> {
-    let replication = &ctx.server.replication;
+    let replication = &ctx.state.replication;
     if replication.failover.is_some() {
         return Err(FAILING_OVER);
     }
@@ -140,15 +138,15 @@ fn check_can_sync(ctx: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(FILTERED_WITHOUT_END);
     }
     let name = replicas::name(ctx.client());
-    ctx.server.log(Level::Notice, format_args!("Replica {name} asks for synchronization"));
+    notice!(ctx.state, "Replica {name} asks for synchronization");
     Ok(())
 }
 
 /// Says in the log why a replica cannot go on where it was.
 fn log_refusal(ctx: &mut Context<'_>, history: &[u8], offset: i64) {
     let name = replicas::name(ctx.client());
-    let server = &*ctx.server;
-    let replication = &server.replication;
+    let state = &*ctx.state;
+    let replication = &state.replication;
     let is_known = |id: &str| history.eq_ignore_ascii_case(id.as_bytes());
     let none = "0".repeat(40);
     let (second, second_end) = match &replication.ancestor {
@@ -156,37 +154,29 @@ fn log_refusal(ctx: &mut Context<'_>, history: &[u8], offset: i64) {
         None => (&none, -1),
     };
     if history.starts_with(b"?") {
-        server.log(Level::Notice, format_args!("Full resync requested by replica {name}"));
+        notice!(state, "Full resync requested by replica {name}");
     } else if !is_known(&replication.id) && !is_known(second) {
         let (asked, id) = (String::from_utf8_lossy(history), &replication.id);
-        server.log(
-            Level::Notice,
-            format_args!(
-                "Partial resynchronization not accepted: Replication ID mismatch (Replica asked for '{asked}', my \
+        notice!(
+            state,
+            "Partial resynchronization not accepted: Replication ID mismatch (Replica asked for '{asked}', my \
                  replication IDs are '{id}' and '{second}')"
-            ),
         );
     } else if !is_known(&replication.id) && offset > second_end {
-        server.log(
-            Level::Notice,
-            format_args!(
-                "Partial resynchronization not accepted: Requested offset for second ID was {offset}, but I can reply up to \
+        notice!(
+            state,
+            "Partial resynchronization not accepted: Requested offset for second ID was {offset}, but I can reply up to \
                  {second_end}"
-            ),
         );
     } else {
-        server.log(
-            Level::Notice,
-            format_args!(
-                "Unable to partial resync with replica {name} for lack of backlog (Replica request was: {offset})."
-            ),
+        notice!(
+            state,
+            "Unable to partial resync with replica {name} for lack of backlog (Replica request was: {offset})."
         );
         if offset > replication.offset as i64 {
-            server.log(
-                Level::Warning,
-                format_args!(
-                    "Warning: replica {name} tried to PSYNC with an offset that is greater than the master replication offset."
-                ),
+            warning!(
+                state,
+                "Warning: replica {name} tried to PSYNC with an offset that is greater than the master replication offset."
             );
         }
     }
@@ -209,7 +199,7 @@ fn replconf(ctx: &mut Context<'_>) -> CommandResult {
             b"getack" => return Ok(Outcome::Replied),
             _ => {}
         }
-        let Some(client) = ctx.server.clients.get_mut(id) else { break };
+        let Some(client) = ctx.state.clients.get_mut(id) else { break };
         let replica = client.replica.get_or_insert_default();
         set_option(replica, option, value)?;
     }
@@ -226,7 +216,7 @@ fn acknowledge(ctx: &mut Context<'_>, at: usize) {
     let Some(acknowledged) = offset(at + 1) else { return };
     let has_synced = ctx.args.len() > at + 3 && ctx.args.get(at + 2).eq_ignore_ascii_case(b"FACK");
     let synced = if has_synced { offset(at + 3) } else { None };
-    replicas::acknowledge(ctx.server, ctx.client_id(), acknowledged, synced);
+    replicas::acknowledge(ctx.state, ctx.client_id(), acknowledged, synced);
 }
 
 fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), CommandError> {

@@ -1,12 +1,14 @@
 //! WAIT and WAITAOF: waiting until replicas have what the client has written.
 
-use crate::client::blocked::OnDisk;
+use crate::client::ClientFlags;
+use crate::client::blocked::{LOST, OnDisk};
 use crate::error::CommandError;
 use crate::gate::acks;
 use crate::gate::blocking::TimeoutUnit;
 use crate::gate::context::{AcksAwaited, CommandResult, Context, Outcome, Replicas};
 use crate::gate::persistence;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::persist::aof::log::LogOffset;
 
 const TIPS: &[&str] = &["request_policy:all_shards", "response_policy:agg_min"];
 
@@ -20,7 +22,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(TIPS)
         .docs(
             "<numreplicas | ALL> timeout",
-            "Waits until replicas have what this connection has written.",
+            "Waits until replicas have this connection's writes.",
             "O(1)",
         ),
     spec("WAITAOF", wait_aof)
@@ -32,7 +34,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(TIPS)
         .docs(
             "numlocal numreplicas timeout",
-            "Waits until what this connection has written is on disk, here and at replicas.",
+            "Waits until this connection's writes are on disk, here and on replicas.",
             "O(1)",
         ),
 ];
@@ -51,8 +53,11 @@ const ALL_UNKNOWN: CommandError = CommandError::Text(
 
 /// The offset behind all that the client's commands have changed or seen.
 fn offset(ctx: &mut Context<'_>) -> u64 {
-    let end = ctx.server.stream_end();
+    let end = ctx.state.stream_end();
     let client = ctx.client();
+    if client.flags.contains(ClientFlags::LOST_WRITES) {
+        return LOST;
+    }
     let (commands, reached) = client.reached;
     // Whatever has run since its last turn has run just now.
     if client.commands == commands { reached.min(end) } else { end }
@@ -64,7 +69,7 @@ fn offset(ctx: &mut Context<'_>) -> u64 {
 /// `WAIT ALL timeout`: the same for all replicas that could be promoted, `wait-all-replicas` at least. NOTALL if some have not
 /// acknowledged all that this server has written, by whichever client, when the time is up.
 fn wait(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.server.replication.is_replica() {
+    if ctx.state.replication.is_replica() {
         return Err(WAIT_ON_REPLICA);
     }
     let replicas = match ctx.args.get(1) {
@@ -73,9 +78,9 @@ fn wait(ctx: &mut Context<'_>) -> CommandResult {
     };
     let deadline_us = ctx.timeout(2, TimeoutUnit::Milliseconds)?;
     let offset = match replicas {
-        Replicas::All if ctx.server.config.wait_all_replicas == 0 => return Err(ALL_UNKNOWN),
+        Replicas::All if ctx.state.config.wait_all_replicas == 0 => return Err(ALL_UNKNOWN),
         // Of a pool's or a proxy's connections the one that waits need not be the one that wrote.
-        Replicas::All => ctx.server.stream_end(),
+        Replicas::All => ctx.state.stream_end(),
         Replicas::Count(_) => offset(ctx),
     };
     finish(ctx, AcksAwaited { offset, replicas, on_disk: None, deadline_us })
@@ -92,24 +97,29 @@ fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
         _ => return Err(CommandError::ValueOutOfRange("must be positive")),
     };
     let deadline_us = ctx.timeout(3, TimeoutUnit::Milliseconds)?;
-    if ctx.server.replication.is_replica() {
+    if ctx.state.replication.is_replica() {
         return Err(WAITAOF_ON_REPLICA);
     }
-    if local == 1 && !ctx.server.persistence.is_aof_on() {
+    if local == 1 && !ctx.state.persistence.is_aof_on() {
         return Err(CommandError::Text(acks::WITHOUT_LOG));
     }
     let offset = offset(ctx);
-    persistence::spread_ended(ctx.server);
-    let logged = ctx.server.persistence.depends_on();
+    persistence::spread_effects(ctx.state);
+    let logged = match offset {
+        LOST => LogOffset(u64::MAX),
+        _ => ctx.state.persistence.depends_on(),
+    };
     let on_disk = Some(OnDisk { logged, here_too: local == 1 });
     finish(ctx, AcksAwaited { offset, replicas, on_disk, deadline_us })
 }
 
 fn finish(ctx: &mut Context<'_>, awaited: AcksAwaited) -> CommandResult {
-    if !ctx.may_wait() || acks::are_enough(ctx.server, &awaited) {
-        acks::reply(ctx.server, &awaited, &mut ctx.reply);
+    // What is lost is not waited for.
+    let is_over = awaited.offset == LOST || acks::are_enough(ctx.state, &awaited);
+    if !ctx.may_wait() || is_over {
+        acks::reply(ctx.state, &awaited, &mut ctx.reply);
         return Ok(Outcome::Replied);
     }
-    ctx.server.replication.wants_acks = true;
+    ctx.state.replication.wants_acks = true;
     Ok(Outcome::AwaitsAcks(Box::new(awaited)))
 }

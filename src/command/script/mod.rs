@@ -20,6 +20,7 @@ use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
 use crate::gate::persistence;
+use crate::gate::replicas;
 use crate::gate::spec::{
     Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
 };
@@ -32,9 +33,9 @@ use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
 use crate::script::cache::{Sha, hex};
 use crate::script::lua::{Failure, Returned};
-use crate::script::shebang::ScriptFlags;
+use crate::script::shebang::{BadShebang, ScriptFlags};
 use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, SourceLimits, Verdict};
-use crate::sys::log::Level;
+use crate::sys::log::{Level, warning};
 
 pub(crate) const RUNS: Flags = Flags::NOSCRIPT
     .union(Flags::STALE)
@@ -72,11 +73,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .with(Flags::RUNS_BODY)
         .group(Group::Scripting)
         .since("2.6.0")
-        .docs(
-            "script numkeys [key [key ...]] [arg [arg ...]]",
-            "Runs a Lua script, whose body it brings.",
-            COST,
-        ),
+        .docs("script numkeys [key [key ...]] [arg [arg ...]]", "Runs a Lua script.", COST),
     spec("EVALSHA", |ctx| eval_sha(ctx, false))
         .at_least(3)
         .keys(&[counted_keys(2, KeyFlags::RW_ACCESS_UPDATE)])
@@ -86,7 +83,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.6.0")
         .docs(
             "sha1 numkeys [key [key ...]] [arg [arg ...]]",
-            "Runs a Lua script that the server knows, by the SHA1 of its body.",
+            "Runs a cached Lua script, by the SHA1 of its body.",
             COST,
         ),
     spec("EVAL_RO", |ctx| eval(ctx, true))
@@ -97,8 +94,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Scripting)
         .since("7.0.0")
         .docs(
-            "script numkeys key [key ...] arg [arg ...]",
-            "Runs a Lua script that only reads, whose body it brings.",
+            "script numkeys [key [key ...]] [arg [arg ...]]",
+            "Runs a Lua script that only reads.",
             COST,
         ),
     spec("EVALSHA_RO", |ctx| eval_sha(ctx, true))
@@ -109,8 +106,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Scripting)
         .since("7.0.0")
         .docs(
-            "sha1 numkeys key [key ...] arg [arg ...]",
-            "Runs a Lua script that the server knows and that only reads.",
+            "sha1 numkeys [key [key ...]] [arg [arg ...]]",
+            "Runs a cached Lua script that only reads, by the SHA1 of its body.",
             COST,
         ),
     container("SCRIPT", SUBCOMMANDS).group(Group::Scripting).since("2.6.0").docs(
@@ -134,7 +131,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .categories(Categories::SCRIPTING)
         .group(Group::Scripting)
         .since("2.6.0")
-        .docs("sha1 [sha1 ...]", "Tells which scripts the server knows.", "O(N), N scripts")
+        .docs("sha1 [sha1 ...]", "Determines which scripts are cached.", "O(N), N scripts")
         .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"]),
     spec("FLUSH", flush)
         .at_least(2)
@@ -142,7 +139,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .categories(Categories::SCRIPTING)
         .group(Group::Scripting)
         .since("2.6.0")
-        .docs("[ASYNC | SYNC]", "Forgets all scripts.", "O(N), N scripts known")
+        .docs("[ASYNC | SYNC]", "Deletes all cached scripts.", "O(N), N scripts known")
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
     spec("HELP", help)
         .exactly(2)
@@ -169,7 +166,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .categories(Categories::SCRIPTING)
         .group(Group::Scripting)
         .since("2.6.0")
-        .docs("script", "Has the server know a script, without running it.", "O(N), N bytes")
+        .docs("script", "Caches a script without running it.", "O(N), N bytes")
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
     spec("SHOW", show)
         .exactly(3)
@@ -177,7 +174,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .categories(Categories::SCRIPTING)
         .group(Group::Scripting)
         .since("8.0.0")
-        .docs("sha1", "Returns the body of a script that the server knows.", "O(1)"),
+        .docs("sha1", "Returns the body of a cached script.", "O(1)"),
 ];
 
 const NO_SCRIPT: CommandError = CommandError::Text("NOSCRIPT No matching script. Please use EVAL.");
@@ -208,6 +205,11 @@ const TOO_MUCH_TO_UNDO: CommandError = CommandError::Text(
      termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
 );
 
+/// What it does is in the history already: without it the data would differ.
+const OF_PRIMARY: CommandError = CommandError::Text(
+    "UNKILLABLE The busy script was sent by a master instance in the context of replication and cannot be killed.",
+);
+
 /// The error in a killed script.
 pub(crate) const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
 
@@ -220,7 +222,8 @@ fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let body = ctx.args.get(1);
     with_engine(ctx, |ctx, engine| {
         let keys = numkeys(ctx, CommandError::NotInteger)?;
-        let script = engine.load(body, false, source_limits(ctx)).map_err(not_loaded)?;
+        let script = engine.load(body, false, source_limits(ctx));
+        let script = script.map_err(|error| not_loaded(ctx, error))?;
         run_script(ctx, engine, script, keys, read_only)
     })
 }
@@ -229,7 +232,7 @@ fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
 fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let sha = ctx.args.get(1);
     with_engine(ctx, |ctx, engine| {
-        let no_script = match ctx.server.config.compatible_with.is_valkey() {
+        let no_script = match ctx.state.config.compatible_with.is_valkey() {
             true => NO_SCRIPT_SHORT,
             false => NO_SCRIPT,
         };
@@ -247,13 +250,13 @@ pub(crate) fn with_engine(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Context<'_>, &mut Engine) -> CommandResult,
 ) -> CommandResult {
-    if ctx.server.is_monitored() {
+    if ctx.state.is_monitored() {
         // MONITOR shows it before the commands that the script calls.
         monitor::feed_script(ctx);
     }
-    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
+    let Some(mut engine) = ctx.state.take_engine() else { return Err(INSIDE) };
     let result = f(ctx, &mut engine);
-    ctx.server.scripts.put_engine(engine);
+    ctx.state.scripts.put_engine(engine);
     result
 }
 
@@ -267,17 +270,18 @@ pub(super) fn numkeys(ctx: &Context<'_>, not_integer: CommandError) -> Result<us
     }
 }
 
-/// The configured limits of compiling.
+/// The limits of compiling.
 pub(super) fn source_limits(ctx: &Context<'_>) -> SourceLimits {
-    let config = &ctx.server.config;
-    SourceLimits {
-        source_max: config.script_source_limit as usize,
-        memory_max: config.script_memory_limit as usize,
-    }
+    let limits = ctx.size_limits();
+    SourceLimits { source_max: limits.script_source, memory_max: limits.script_memory }
 }
 
-fn not_loaded(error: LoadError) -> CommandError {
+fn not_loaded(ctx: &Context<'_>, error: LoadError) -> CommandError {
+    let is_valkey = ctx.state.config.compatible_with.is_valkey();
     let text = match error {
+        LoadError::Shebang(BadShebang::Engine(name)) if is_valkey => {
+            [&b"Could not find scripting engine '"[..], &name, b"'"].concat()
+        }
         LoadError::Shebang(bad) => bad.text(),
         LoadError::Limit(words) => words.into(),
         LoadError::Syntax(words) => {
@@ -303,21 +307,22 @@ pub(crate) fn prepare(
     let declared = !flags.contains(ScriptFlags::UNDECLARED);
     let no_writes = flags.contains(ScriptFlags::NO_WRITES);
     let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
-    if ctx.server.is_stale() && !flags.contains(ScriptFlags::ALLOW_STALE) {
+    let is_repeated = ctx.is_repeated();
+    if !is_repeated && ctx.state.is_stale() && !flags.contains(ScriptFlags::ALLOW_STALE) {
         return Err(if declared { NOT_STALE } else { CommandError::PrimaryDown });
     }
-    let has_client = ctx.caller.client().is_some();
-    if declared && !no_writes && has_client && ctx.server.is_read_only() {
+    if declared && !no_writes && !is_repeated && ctx.state.is_read_only() {
         return Err(READ_ONLY_REPLICA);
     }
     if declared && !no_writes && read_only {
         return Err(WRITE_FLAG);
     }
-    if declared && !no_writes && ctx.server.lacks_replicas() {
+    if declared && !no_writes && !is_repeated && ctx.state.lacks_replicas() {
         return Err(CommandError::NoReplicas);
     }
-    let out_of_memory =
-        ctx.server.applies_maxmemory() && evict::evict(ctx.db, ctx.server) == Room::NoMore;
+    let out_of_memory = !is_repeated
+        && ctx.state.applies_maxmemory()
+        && evict::evict(ctx.keyspace, ctx.state) == Room::NoMore;
     if declared && out_of_memory && !allow_oom && !no_writes {
         return Err(match ctx.origin {
             Origin::Transaction => NO_MEMORY,
@@ -325,13 +330,15 @@ pub(crate) fn prepare(
         });
     }
     let read_only = read_only || (declared && no_writes);
-    if !read_only {
-        let config = &ctx.server.config;
+    // What is repeated is never ended, so never rolled back.
+    if !read_only && !is_repeated {
+        let config = &ctx.state.config;
         let copies_large = config.busy_script_policy == BusyScriptPolicy::Rollback;
-        ctx.db.begin_undo(config.script_undo_limit as usize, copies_large);
+        ctx.keyspace.begin_undo(config.script_undo_limit as usize, copies_large);
     }
     Ok(Running {
         client: ctx.caller.client(),
+        command: ctx.command.id,
         by_eval: true,
         read_only,
         allow_oom,
@@ -339,6 +346,7 @@ pub(crate) fn prepare(
         wrote: false,
         killed: None,
         rolls_back: false,
+        is_dropped: false,
         is_busy: false,
         others_heard: false,
     })
@@ -352,20 +360,21 @@ fn run_script(
     read_only: bool,
 ) -> CommandResult {
     let running = prepare(ctx, script.flags, read_only)?;
-    ctx.server.scripts.running = Some(running);
+    ctx.state.scripts.running = Some(running);
     let before = Before::of(ctx);
-    let config = &ctx.server.config;
-    let (memory_max, busy) = (config.script_memory_limit, config.busy_reply_threshold);
+    let memory_max = ctx.size_limits().script_memory;
+    let busy = ctx.state.config.busy_reply_threshold;
     let args = ctx.args;
     let name = Name::Script(script.sha);
-    let mut host = ServerHost { db: ctx.db, server: ctx.server, caller: ctx.caller, name };
+    let mut host =
+        ServerHost { keyspace: ctx.keyspace, state: ctx.state, caller: ctx.caller, name };
     let result = engine.run(
         Run {
             function: script.function,
             keys: args.iter_from(3).take(keys),
             args: args.iter_from(3 + keys),
             host: &mut host,
-            memory_max: memory_max as usize,
+            memory_max,
             busy_after_ms: busy.max(0) as u64,
         },
         &mut ctx.reply,
@@ -386,11 +395,11 @@ pub(crate) struct Before {
 
 impl Before {
     pub(crate) fn of(ctx: &mut Context<'_>) -> Self {
-        persistence::spread_ended(ctx.server);
+        persistence::spread_effects(ctx.state);
         Before {
-            database: ctx.db.selected(),
-            begun: ctx.server.stats.timing.mark(),
-            effects: ctx.server.effects.mark(),
+            database: ctx.keyspace.selected(),
+            begun: ctx.state.stats.timing.mark(),
+            effects: ctx.state.effects.mark(),
         }
     }
 }
@@ -399,31 +408,34 @@ impl Before {
 pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
     let Before { database, begun, effects } = before;
     // SELECT in a script ends with it.
-    if ctx.db.selected() != database {
-        ctx.db.select(database);
-        if let Some(client) = ctx.caller.client().and_then(|id| ctx.server.clients.get_mut(id)) {
+    if ctx.keyspace.selected() != database {
+        ctx.keyspace.select(database);
+        if let Some(client) = ctx.caller.client().and_then(|id| ctx.state.clients.get_mut(id)) {
             client.db = database;
         }
     }
-    ctx.server.effects.repeat_at(RepeatedAt::ALL);
-    let ended = ctx.server.scripts.running.take();
-    ctx.server.note_gate();
+    ctx.state.effects.repeat_at(RepeatedAt::ALL);
+    let ended = ctx.state.scripts.running.take();
+    ctx.state.note_gate();
     if ended.as_ref().is_some_and(|running| running.rolls_back) {
-        ctx.db.roll_back();
-        ctx.server.effects.roll_back(effects);
+        ctx.keyspace.roll_back();
     }
-    ctx.db.end_undo();
+    if ended.as_ref().is_some_and(|running| running.rolls_back || running.is_dropped) {
+        ctx.state.effects.roll_back(effects);
+    }
+    ctx.keyspace.end_undo();
     if ended.is_some_and(|running| running.is_busy) {
-        if let Some(client) = ctx.caller.client().and_then(|id| ctx.server.clients.get_mut(id)) {
+        if let Some(client) = ctx.caller.client().and_then(|id| ctx.state.clients.get_mut(id)) {
             client.flags.remove(ClientFlags::HELD);
         }
         // Time stood still during the script.
-        let now = ctx.server.clock.now();
-        ctx.server.now = now;
-        ctx.db.set_now(now);
+        let now = ctx.state.clock.now();
+        ctx.state.now = now;
+        ctx.keyspace.set_now(now);
+        replicas::excuse_silence(ctx.state);
     }
     // The time of the commands it called is part of its own.
-    ctx.server.stats.timing.go_back(begun);
+    ctx.state.stats.timing.go_back(begun);
 }
 
 /// Counts the errors among the values a script or function has returned, or replies the error that ended it, with its position.
@@ -436,10 +448,10 @@ pub(crate) fn conclude(
         Err(failure) => failure,
         Ok(returned) => {
             for text in &returned.errors {
-                ctx.server.stats.count_error(text);
+                ctx.state.stats.count_error(text);
             }
             if returned.failed {
-                ctx.server.stats.command_stats[ctx.command.id.index()].failed += 1;
+                ctx.state.stats.command_stats[ctx.command.id.index()].failed += 1;
             }
             return Ok(Outcome::Replied);
         }
@@ -447,7 +459,7 @@ pub(crate) fn conclude(
     let Failure { mut text, place, is_counted } = failure;
     if let Some((source, line)) = place {
         text.extend_from_slice(b" script: ");
-        if !ctx.server.config.compatible_with.is_valkey() {
+        if !ctx.state.config.compatible_with.is_valkey() {
             text.extend_from_slice(&name.text());
             text.extend_from_slice(b", ");
         }
@@ -456,7 +468,7 @@ pub(crate) fn conclude(
         text.extend_from_slice(format!(":{line}.").as_bytes());
     }
     if is_counted {
-        ctx.server.stats.command_stats[ctx.command.id.index()].failed += 1;
+        ctx.state.stats.command_stats[ctx.command.id.index()].failed += 1;
         ctx.reply.error(&text);
         return Ok(Outcome::Replied);
     }
@@ -482,8 +494,8 @@ impl Name<'_> {
 
 /// A script's access to the server.
 pub(crate) struct ServerHost<'a> {
-    pub db: &'a mut Keyspace,
-    pub server: &'a mut State,
+    pub keyspace: &'a mut Keyspace,
+    pub state: &'a mut State,
     pub caller: Caller,
     pub name: Name<'a>,
 }
@@ -491,34 +503,35 @@ pub(crate) struct ServerHost<'a> {
 impl ServerHost<'_> {
     fn refuse(&mut self, command: Option<CommandId>, text: Vec<u8>) -> Called {
         if let Some(id) = command {
-            self.server.stats.command_stats[id.index()].rejected += 1;
+            self.state.stats.command_stats[id.index()].rejected += 1;
         }
-        self.server.stats.count_error(&text);
+        self.state.stats.count_error(&text);
         Called::Refused(text)
     }
 
     /// The command or subcommand that a request names.
     fn find(&self, args: Args<'_>) -> Option<&'static Command> {
-        let command = self.server.find_command(args.get(0))?;
+        let command = self.state.find_command(args.get(0))?;
         if command.subcommands.is_empty() || args.len() < 2 {
             return Some(command);
         }
-        self.server.commands.find_subcommand(command, args.get(1))
+        self.state.commands.find_subcommand(command, args.get(1))
     }
 }
 
 impl ServerHost<'_> {
     /// Applies `busy-script-policy` to a script that has just become busy. None: it continues.
     fn apply_policy(&mut self) -> Option<Verdict> {
-        let policy = self.server.config.busy_script_policy;
-        let running = self.server.scripts.running.as_mut()?;
+        let policy = self.state.config.busy_script_policy;
+        let running = self.state.scripts.running.as_mut()?;
         match policy {
             BusyScriptPolicy::Wait => return None,
+            _ if running.is_repeated() => return None,
             BusyScriptPolicy::KillReadonly if running.wrote => return None,
             BusyScriptPolicy::Rollback if running.wrote => {
-                if !self.db.can_roll_back() {
+                if !self.keyspace.can_roll_back() {
                     let words = "It goes on: it has changed more than script-undo-limit keeps.";
-                    self.server.log(Level::Warning, format_args!("{words}"));
+                    warning!(self.state, "{words}");
                     return None;
                 }
                 running.rolls_back = true;
@@ -529,8 +542,26 @@ impl ServerHost<'_> {
         let words = if running.rolls_back { " and rolled back" } else { "" };
         let word = policy.word();
         let message = format_args!("Script ended{words}: busy-script-policy is {word}.");
-        self.server.log(Level::Warning, message);
+        self.state.log(Level::Warning, message);
         Some(Verdict::End(KILLED_BY_POLICY))
+    }
+}
+
+impl ServerHost<'_> {
+    /// Whether SHUTDOWN ends the script. Nothing of a script that is cut is repeated elsewhere: what it has written is
+    /// rolled back, as SHUTDOWN ABORT may follow. Where it cannot be, the shutdown waits for nothing.
+    fn is_cut_by_shutdown(&mut self) -> bool {
+        let State { process, scripts, .. } = &mut *self.state;
+        let Some(order) = process.shutdown.as_mut().filter(|order| !order.by_signal) else {
+            return false;
+        };
+        let is_missed = |running: &&mut Running| running.wrote || running.is_repeated();
+        if let Some(running) = scripts.running.as_mut().filter(is_missed) {
+            running.rolls_back = self.keyspace.can_roll_back();
+            running.is_dropped = !running.rolls_back;
+            order.now |= running.is_dropped;
+        }
+        true
     }
 }
 
@@ -544,23 +575,23 @@ impl Host for ServerHost<'_> {
     ) -> Called {
         let args = Args::new(buffer, ranges);
         let command = self.find(args);
-        let command = match admit_scripted(self.server, command, args) {
+        let command = match admit_scripted(self.state, command, args) {
             Ok(command) => command,
             Err(Refused::Killed(error)) => return Called::Refused(error.into()),
             Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
             Err(Refused::Denied(command, denied)) => {
                 let id = self.caller.client();
-                users::log_denied(self.server, id, Some(LogContext::Script), denied, command, args);
-                let text = users::script_denied_text(self.server, id, command, denied);
+                users::log_denied(self.state, id, Some(LogContext::Script), denied, command, args);
+                let text = users::script_denied_text(self.state, id, command, denied);
                 return self.refuse(Some(command.id), text);
             }
         };
-        if let Some(running) = &mut self.server.scripts.running {
+        if let Some(running) = &mut self.state.scripts.running {
             running.wrote |= command.is(Flags::WRITE);
         }
         let request = Request { args, command: Some(command), prehashed: Default::default() };
         let reply = ReplyWriter::new(output, protocol);
-        Gate { db: self.db, server: self.server, caller: self.caller, reply }
+        Gate { keyspace: self.keyspace, state: self.state, caller: self.caller, reply }
             .run_scripted(command, &request);
         Called::Ran
     }
@@ -569,79 +600,78 @@ impl Host for ServerHost<'_> {
         let args = Args::new(buffer, ranges);
         let id = self.caller.client();
         let command = self.find(args)?;
-        Some(users::check_client(self.server, id, command, args).is_ok())
+        Some(users::check_client(self.state, id, command, args).is_ok())
     }
 
     fn repeat_at(&mut self, log: bool, replicas: bool) {
-        self.server.effects.repeat_at(RepeatedAt { log, replicas });
+        self.state.effects.repeat_at(RepeatedAt { log, replicas });
     }
 
     fn serve_others(&mut self) -> Verdict {
-        let serve = self.server.serve_while_busy;
-        let Some(running) = &mut self.server.scripts.running else { return Verdict::GoOn };
+        let serve = self.state.serve_while_busy;
+        let Some(running) = &mut self.state.scripts.running else { return Verdict::GoOn };
         if !running.is_busy {
             running.is_busy = true;
             let by_eval = running.by_eval;
-            self.server.note_gate();
+            self.state.note_gate();
             let how = if by_eval { "SCRIPT KILL" } else { "FUNCTION KILL" };
             let name = self.name.text();
             let name = String::from_utf8_lossy(&name);
-            let after_ms = self.server.config.busy_reply_threshold;
-            self.server.log(
-                Level::Warning,
-                format_args!(
-                    "Slow script detected: still in execution after {after_ms} milliseconds. You can try killing the \
+            let after_ms = self.state.config.busy_reply_threshold;
+            warning!(
+                self.state,
+                "Slow script detected: still in execution after {after_ms} milliseconds. You can try killing the \
                      script using the {how} command. Script name is: {name}."
-                ),
             );
             if let Some(verdict) = self.apply_policy() {
                 return verdict;
             }
         }
-        serve(self.db, self.server);
-        let running = self.server.scripts.running.as_ref();
+        serve(self.keyspace, self.state);
+        let running = self.state.scripts.running.as_ref();
         if let Some(error) = running.and_then(|running| running.killed) {
-            self.server
-                .log(Level::Warning, format_args!("Lua script killed by user with SCRIPT KILL."));
+            warning!(self.state, "Lua script killed by user with SCRIPT KILL.");
             return Verdict::End(error);
         }
-        if self.server.process.shutdown.is_some_and(|order| !order.by_signal) {
+        if self.is_cut_by_shutdown() {
             return Verdict::End("ERR the server is shutting down");
         }
         Verdict::GoOn
     }
 
     fn log(&mut self, level: Level, text: &[u8]) {
-        self.server.log(level, format_args!("{}", String::from_utf8_lossy(text)));
+        self.state.log(level, format_args!("{}", String::from_utf8_lossy(text)));
     }
 }
 
 /// `SCRIPT LOAD script`: its SHA1.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
-    let loaded = engine.load(ctx.args.get(2), true, source_limits(ctx)).map_err(not_loaded);
-    ctx.server.scripts.put_engine(engine);
+    let Some(mut engine) = ctx.state.take_engine() else { return Err(INSIDE) };
+    let loaded = engine
+        .load(ctx.args.get(2), true, source_limits(ctx))
+        .map_err(|error| not_loaded(ctx, error));
+    ctx.state.scripts.put_engine(engine);
     ctx.reply.bulk(&hex(&loaded?.sha));
     Ok(Outcome::Replied)
 }
 
 /// `SCRIPT EXISTS sha1 [sha1 ...]`: an array of 1 and 0.
 fn exists(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(engine) = ctx.server.take_engine() else { return Err(INSIDE) };
+    let Some(engine) = ctx.state.take_engine() else { return Err(INSIDE) };
     ctx.reply.array(ctx.args.len() - 2);
     for sha in ctx.args.iter_from(2) {
         ctx.reply.integer(engine.contains(sha) as i64);
     }
-    ctx.server.scripts.put_engine(engine);
+    ctx.state.scripts.put_engine(engine);
     Ok(Outcome::Replied)
 }
 
 /// `SCRIPT SHOW sha1`: the body.
 fn show(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(engine) = ctx.server.take_engine() else { return Err(INSIDE) };
+    let Some(engine) = ctx.state.take_engine() else { return Err(INSIDE) };
     let body = engine.body(ctx.args.get(2));
     let result = body.map(|body| ctx.reply.bulk(body)).ok_or(NO_SCRIPT_SHORT);
-    ctx.server.scripts.put_engine(engine);
+    ctx.state.scripts.put_engine(engine);
     result.map(|()| Outcome::Replied)
 }
 
@@ -653,9 +683,9 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 3 || mode.is_some_and(|word| !is_mode(word)) {
         return Err(FLUSH_OPTIONS);
     }
-    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
+    let Some(mut engine) = ctx.state.take_engine() else { return Err(INSIDE) };
     engine.flush();
-    ctx.server.scripts.put_engine(engine);
+    ctx.state.scripts.put_engine(engine);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -672,16 +702,24 @@ pub(crate) fn kill_running(ctx: &mut Context<'_>, by_eval: bool) -> CommandResul
         Some(word) if ctx.args.len() == 3 && word.eq_ignore_ascii_case(b"rollback") => true,
         Some(_) => return Err(CommandError::WrongArity(ctx.command.full_name.clone())),
     };
-    let can_roll_back = ctx.db.can_roll_back();
-    let Some(running) = &mut ctx.server.scripts.running else { return Err(NOT_BUSY) };
+    let can_roll_back = ctx.keyspace.can_roll_back();
+    let Some(running) = &mut ctx.state.scripts.running else { return Err(NOT_BUSY) };
+    if running.is_repeated() {
+        return Err(OF_PRIMARY);
+    }
     if running.wrote && !(rolls_back && can_roll_back) {
         return Err(if rolls_back { TOO_MUCH_TO_UNDO } else { UNKILLABLE });
     }
     if running.by_eval != by_eval {
-        return Err(busy(ctx.server));
+        return Err(busy(ctx.state));
     }
     running.rolls_back |= running.wrote;
-    running.killed = Some(KILLED);
+    let is_valkey = ctx.state.config.compatible_with.is_valkey();
+    running.killed = Some(match (is_valkey, by_eval) {
+        (false, _) => KILLED,
+        (true, true) => "ERR Script killed by user with SCRIPT KILL.",
+        (true, false) => "ERR Script killed by user with FUNCTION KILL.",
+    });
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -705,17 +743,17 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
         ctx,
         &[
             "DEBUG (YES|SYNC|NO)",
-            "    NO is taken; there is no debugger to turn on.",
+            "    Only NO is accepted; there is no debugger.",
             "EXISTS <sha1> [<sha1> ...]",
-            "    Tell for each SHA1 whether its script is known.",
+            "    Return for each SHA1 whether its script is cached.",
             "FLUSH [ASYNC|SYNC]",
-            "    Forget all scripts. Both modes do so at once.",
+            "    Delete all cached scripts. Both modes do so at once.",
             "KILL [ROLLBACK]",
-            "    End the script that keeps the server busy; ROLLBACK puts back what it has written.",
+            "    End the script that keeps the server busy; ROLLBACK undoes its writes.",
             "LOAD <script>",
-            "    Have the server know a script, and return its SHA1.",
+            "    Cache a script, and return its SHA1.",
             "SHOW <sha1>",
-            "    Return the body of a script.",
+            "    Return the body of a cached script.",
         ],
     )
 }

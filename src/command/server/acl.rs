@@ -17,7 +17,7 @@ use crate::gate::users;
 use crate::ids::UserId;
 use crate::resp::number;
 use crate::resp::reply::ReplyWriter;
-use crate::sys::log::Level;
+use crate::sys::log::warning;
 use crate::sys::random;
 
 const NOSCRIPT_LOADING_STALE: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
@@ -25,7 +25,7 @@ const NOSCRIPT_LOADING_STALE: Flags = Flags::NOSCRIPT.union(Flags::LOADING).unio
 pub const COMMANDS: &[CommandSpec] = &[container("ACL", SUBCOMMANDS)
     .group(Group::Server)
     .since("6.0.0")
-    .docs("", "Manages users and what they may do.", "Depends on the subcommand")];
+    .docs("", "Manages users and their permissions.", "Depends on the subcommand")];
 
 const SUBCOMMANDS: &[CommandSpec] = &[
     spec("CAT", cat)
@@ -41,7 +41,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .since("6.0.0")
         .docs(
             "username [username ...]",
-            "Deletes users and ends their connections.",
+            "Deletes users and closes their connections.",
             "O(N), N connections",
         )
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
@@ -52,7 +52,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .since("7.0.0")
         .docs(
             "username command [arg [arg ...]]",
-            "Tells whether a user may run a command, without running it.",
+            "Determines whether a user may run a command, without running it.",
             "O(1)",
         ),
     spec("GENPASS", generate)
@@ -60,13 +60,13 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(NOSCRIPT_LOADING_STALE)
         .group(Group::Server)
         .since("6.0.0")
-        .docs("[bits]", "Makes up a password that nobody can guess.", "O(1)"),
+        .docs("[bits]", "Generates a random password.", "O(1)"),
     spec("GETUSER", get)
         .exactly(3)
         .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
         .group(Group::Server)
         .since("6.0.0")
-        .docs("username", "Tells what a user may do.", "O(N), N commands"),
+        .docs("username", "Returns a user's permissions.", "O(N), N commands"),
     spec("HELP", help)
         .exactly(2)
         .flags(Flags::LOADING_STALE)
@@ -91,7 +91,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
         .group(Group::Server)
         .since("6.0.0")
-        .docs("[count | RESET]", "Lists what was denied last.", "O(N), N entries"),
+        .docs("[count | RESET]", "Lists the latest denials.", "O(N), N entries"),
     spec("SAVE", save)
         .exactly(2)
         .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
@@ -107,7 +107,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .since("6.0.0")
         .docs(
             "username [rule [rule ...]]",
-            "Makes a user, or changes what one may do.",
+            "Creates a user, or changes a user's permissions.",
             "O(N), N rules",
         )
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
@@ -122,7 +122,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(NOSCRIPT_LOADING_STALE.union(Flags::NEEDS_CLIENT))
         .group(Group::Server)
         .since("6.0.0")
-        .docs("", "Answers the user of this connection.", "O(1)"),
+        .docs("", "Returns the user of this connection.", "O(1)"),
 ];
 
 const BAD_NAME: CommandError =
@@ -158,21 +158,21 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(BAD_NAME);
     }
     let rules: Vec<&[u8]> = ctx.args.iter_from(3).collect();
-    let all_channels = users::all_channels(ctx.server);
-    let changed = ctx.server.acl.set_user(name, &rules, all_channels);
+    let all_channels = users::all_channels(ctx.state);
+    let changed = ctx.state.acl.set_user(name, &rules, all_channels);
     let changed = changed.map_err(|text| error("", &text, ""))?;
-    warn_about_first_arguments(ctx.server, &rules);
+    warn_about_first_arguments(ctx.state, &rules);
     let caller = ctx.caller.client();
     ctx.reply.ok();
-    match users::update_clients_of(ctx.db, ctx.server, &changed, caller) {
+    match users::update_clients_of(ctx.keyspace, ctx.state, &changed, caller) {
         true => Ok(Outcome::Close),
         false => Ok(Outcome::Replied),
     }
 }
 
 /// Logs a warning about applied rules that allow a command with one first argument.
-fn warn_about_first_arguments(server: &State, rules: &[&[u8]]) {
-    let catalogue = server.acl.catalogue();
+fn warn_about_first_arguments(state: &State, rules: &[&[u8]]) {
+    let catalogue = state.acl.catalogue();
     for rule in rules {
         let rule = rule.strip_prefix(b"(").unwrap_or(rule);
         let rule = rule.strip_suffix(b")").unwrap_or(rule);
@@ -181,12 +181,10 @@ fn warn_about_first_arguments(server: &State, rules: &[&[u8]]) {
         };
         if catalogue.find(name).is_none() {
             let offender = String::from_utf8_lossy(name);
-            server.log(
-                Level::Warning,
-                format_args!(
-                    "Deprecation warning: Allowing a first arg of an otherwise blocked command is a misuse of ACL and may get \
+            warning!(
+                state,
+                "Deprecation warning: Allowing a first arg of an otherwise blocked command is a misuse of ACL and may get \
                      disabled in the future (offender: +{offender})"
-                ),
             );
         }
     }
@@ -197,11 +195,11 @@ fn delete(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.iter_from(2).any(|name| name == crate::acl::DEFAULT_NAME) {
         return Err(DEFAULT_STAYS);
     }
-    let acl = &mut ctx.server.acl;
+    let acl = &mut ctx.state.acl;
     let deleted: Vec<_> = ctx.args.iter_from(2).filter_map(|name| acl.delete(name)).collect();
     ctx.reply.integer(deleted.len() as i64);
     let caller = ctx.caller.client();
-    match users::close_clients_of(ctx.db, ctx.server, &deleted, caller) {
+    match users::close_clients_of(ctx.keyspace, ctx.state, &deleted, caller) {
         true => Ok(Outcome::Close),
         false => Ok(Outcome::Replied),
     }
@@ -209,7 +207,7 @@ fn delete(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `ACL GETUSER username`: a map of flags, passwords' hashes, rules and selectors; nil if there is no such user.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
-    let (acl, format) = (&ctx.server.acl, users::rule_format(ctx.server));
+    let (acl, format) = (&ctx.state.acl, users::rule_format(ctx.state));
     let reply = &mut ctx.reply;
     let Some(user) = acl.find(ctx.args.get(2)).map(|id| acl.user(id)) else {
         reply.null();
@@ -260,7 +258,7 @@ fn describe_selector(
 
 /// `ACL LIST`: an array of `user name rules`.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
-    let lines = ctx.server.acl.lines(users::rule_format(ctx.server));
+    let lines = ctx.state.acl.lines(users::rule_format(ctx.state));
     ctx.reply.array(lines.len());
     lines.for_each(|line| ctx.reply.bulk(&[b"user ", &line[..]].concat()));
     Ok(Outcome::Replied)
@@ -268,7 +266,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `ACL USERS`: an array of names.
 fn names(ctx: &mut Context<'_>) -> CommandResult {
-    let names = ctx.server.acl.names();
+    let names = ctx.state.acl.names();
     ctx.reply.array(names.len());
     names.for_each(|name| ctx.reply.bulk(name));
     Ok(Outcome::Replied)
@@ -277,7 +275,7 @@ fn names(ctx: &mut Context<'_>) -> CommandResult {
 /// `ACL WHOAMI`: the connection's user.
 fn who_am_i(ctx: &mut Context<'_>) -> CommandResult {
     let user = ctx.client().user;
-    ctx.reply.bulk(ctx.server.acl.name(user));
+    ctx.reply.bulk(ctx.state.acl.name(user));
     Ok(Outcome::Replied)
 }
 
@@ -285,7 +283,7 @@ fn who_am_i(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The path in `aclfile`. Error: it is not set.
 fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
-    let file = &ctx.server.config.aclfile;
+    let file = &ctx.state.config.aclfile;
     if file.is_empty() { Err(NO_FILE) } else { Ok(file.clone()) }
 }
 
@@ -293,21 +291,21 @@ fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
 /// 7.2 those of all users but the default one.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
-    let all_channels = users::all_channels(ctx.server);
-    let loaded = load_file(&mut ctx.server.acl, &file, all_channels);
+    let all_channels = users::all_channels(ctx.state);
+    let loaded = load_file(&mut ctx.state.acl, &file, all_channels);
     let loaded = loaded.map_err(|text| error("", &text, ""))?;
     let caller = ctx.caller.client();
     ctx.reply.ok();
     let mut deleted = loaded.deleted;
-    if !ctx.server.config.reports_7_2() {
+    if !ctx.state.config.reports_7_2() {
         let others = loaded.changed.iter().map(|changed| changed.id);
         deleted.extend(others.filter(|&id| id != UserId::DEFAULT));
     }
-    let mut closes = users::close_clients_of(ctx.db, ctx.server, &deleted, caller);
+    let mut closes = users::close_clients_of(ctx.keyspace, ctx.state, &deleted, caller);
     // Usually few of the users are connected: this avoids a loop over all clients for each user.
-    let in_use: HashSet<UserId> = ctx.server.clients.iter().map(|client| client.user).collect();
+    let in_use: HashSet<UserId> = ctx.state.clients.iter().map(|client| client.user).collect();
     for changed in loaded.changed.iter().filter(|changed| in_use.contains(&changed.id)) {
-        closes |= users::update_clients_of(ctx.db, ctx.server, changed, caller);
+        closes |= users::update_clients_of(ctx.keyspace, ctx.state, changed, caller);
     }
     Ok(if closes { Outcome::Close } else { Outcome::Replied })
 }
@@ -328,11 +326,11 @@ pub(crate) fn load_file(
 /// `ACL SAVE`: `OK`. The file is replaced atomically.
 fn save(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
-    let text = ctx.server.acl.to_file_text(users::rule_format(ctx.server));
+    let text = ctx.state.acl.to_file_text(users::rule_format(ctx.state));
     let path = Path::new(OsStr::from_bytes(&file));
     if let Err(error) = replace_file(path, &text) {
         let why = system_text(&error);
-        ctx.server.log(Level::Warning, format_args!("Writing ACL file for ACL SAVE: {why}"));
+        warning!(ctx.state, "Writing ACL file for ACL SAVE: {why}");
         return Err(NOT_SAVED);
     }
     ctx.reply.ok();
@@ -345,12 +343,12 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
 fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args.from(3);
     let (user_name, command_name) = (ctx.args.get(2), args.get(0));
-    let server = &*ctx.server;
-    let user = server.acl.find(user_name);
+    let state = &*ctx.state;
+    let user = state.acl.find(user_name);
     let user = user.ok_or_else(|| error("User '", user_name, "' not found"))?;
-    let command = server.find_command(command_name).and_then(|command| match args.len() {
+    let command = state.find_command(command_name).and_then(|command| match args.len() {
         2.. if !command.subcommands.is_empty() => {
-            server.commands.find_subcommand(command, args.get(1))
+            state.commands.find_subcommand(command, args.get(1))
         }
         _ => Some(command),
     });
@@ -358,12 +356,12 @@ fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
     if !command.spec.accepts(args.len()) {
         return Err(CommandError::WrongArity(command.full_name.clone()));
     }
-    let databases = (ctx.db.selected(), server.config.databases as usize);
-    let Err(denied) = users::check_user(server.acl.user(user), command, args, databases) else {
+    let databases = (ctx.keyspace.selected(), state.config.databases as usize);
+    let Err(denied) = users::check_user(state.acl.user(user), command, args, databases) else {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     };
-    let text = users::dry_run_text(server, user_name, command, denied, args);
+    let text = users::dry_run_text(state, user_name, command, denied, args);
     ctx.reply.bulk(&text);
     Ok(Outcome::Replied)
 }
@@ -375,15 +373,15 @@ fn log(ctx: &mut Context<'_>) -> CommandResult {
     }
     let mut args = ctx.args.cursor(2);
     if args.take_word("RESET") {
-        ctx.server.acl.log.clear();
+        ctx.state.acl.log.clear();
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
     let count = if args.is_at_end() { LOG_DEFAULT } else { args.take_integer()? };
-    let entries = ctx.server.acl.log.iter();
+    let entries = ctx.state.acl.log.iter();
     let count = usize::try_from(count).unwrap_or_default().min(entries.len());
-    let now_ms = ctx.server.now.wall_us / 1000;
-    let is_7_2 = ctx.server.config.reports_7_2();
+    let now_ms = ctx.state.now.wall_us / 1000;
+    let is_7_2 = ctx.state.config.reports_7_2();
     let reply = &mut ctx.reply;
     reply.array(count);
     for entry in entries.take(count) {
@@ -429,7 +427,7 @@ fn cat(ctx: &mut Context<'_>) -> CommandResult {
             let shown = &name[..name.len().min(128)];
             let category = catalogue::category(name);
             let category = category.ok_or_else(|| error("Unknown category '", shown, "'"))?;
-            let commands = ctx.server.acl.catalogue().with_subcommands();
+            let commands = ctx.state.acl.catalogue().with_subcommands();
             commands
                 .filter(|command| command.categories.contains(category))
                 .map(|command| command.name.as_bytes())

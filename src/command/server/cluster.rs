@@ -41,12 +41,12 @@ pub const COMMANDS: &[CommandSpec] = &[
         &[
             changes("ADDSLOTS").at_least(3).docs(
                 "slot [slot ...]",
-                "Gives slots to this node.",
+                "Assigns slots to this node.",
                 "O(N), N being the number of slots",
             ),
             changes("ADDSLOTSRANGE").at_least(4).since("7.0.0").docs(
                 "start-slot end-slot [start-slot end-slot ...]",
-                "Gives ranges of slots to this node.",
+                "Assigns ranges of slots to this node.",
                 "O(N), N being the number of slots in the ranges",
             ),
             changes("BUMPEPOCH").tips(NONDETERMINISTIC).docs(
@@ -56,7 +56,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             ),
             changes("CANCELSLOTMIGRATIONS").since("9.0.0").docs(
                 "",
-                "Ends the moves of slots to other nodes.",
+                "Cancels the migration of slots to other nodes.",
                 "O(N), N being the number of moves",
             ),
             inspects("COUNT-FAILURE-REPORTS").exactly(3).tips(NONDETERMINISTIC).docs(
@@ -66,22 +66,22 @@ pub const COMMANDS: &[CommandSpec] = &[
             ),
             asks("COUNTKEYSINSLOT").exactly(3).docs(
                 "slot",
-                "Counts the keys of a slot that are here.",
+                "Counts this node's keys in a slot.",
                 "O(1)",
             ),
             changes("DELSLOTS").at_least(3).docs(
                 "slot [slot ...]",
-                "Takes slots away from their nodes, as this node sees it.",
+                "Unassigns slots, as this node sees them.",
                 "O(N), N being the number of slots",
             ),
             changes("DELSLOTSRANGE").at_least(4).since("7.0.0").docs(
                 "start-slot end-slot [start-slot end-slot ...]",
-                "Takes ranges of slots away from their nodes, as this node sees it.",
+                "Unassigns ranges of slots, as this node sees them.",
                 "O(N), N being the number of slots in the ranges",
             ),
             changes("FAILOVER").at_least(2).docs(
                 "[FORCE | TAKEOVER]",
-                "Has a replica take the place of its primary.",
+                "Makes a replica take the place of its primary.",
                 "O(1)",
             ),
             changes("FLUSHSLOT")
@@ -94,20 +94,20 @@ pub const COMMANDS: &[CommandSpec] = &[
                     "Deletes the keys of a slot.",
                     "O(N), N being the number of keys",
                 ),
-            changes("FLUSHSLOTS").docs("", "Takes all slots away from this node.", "O(1)"),
+            changes("FLUSHSLOTS").docs("", "Unassigns all slots of this node.", "O(1)"),
             changes("FORGET").exactly(3).docs(
                 "node-id",
-                "Removes a node from those this node knows.",
+                "Makes this node forget another one.",
                 "O(1)",
             ),
             asks("GETKEYSINSLOT").exactly(4).tips(NONDETERMINISTIC).docs(
                 "slot count",
-                "Returns names of keys of a slot that are here.",
+                "Returns names of this node's keys in a slot.",
                 "O(log(N)), N being the number of keys asked for",
             ),
             changes("GETSLOTMIGRATIONS").since("9.0.0").docs(
                 "",
-                "Returns the moves of slots.",
+                "Returns the migrations of slots.",
                 "O(N), N being the number of moves",
             ),
             asks("HELP").flags(Flags::LOADING_STALE).since("5.0.0").docs(
@@ -137,7 +137,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             ),
             changes("MEET").at_least(4).docs(
                 "ip port [cluster_bus_port]",
-                "Has this node join another one.",
+                "Makes this node join another one.",
                 "O(1)",
             ),
             changes("MIGRATESLOTS").at_least(4).since("9.0.0").docs(
@@ -182,7 +182,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             ),
             changes("SETSLOT").at_least(4).docs(
                 "slot <IMPORTING node-id | MIGRATING node-id | NODE node-id | STABLE>",
-                "Says where a slot is, or between which nodes it moves.",
+                "Sets the node of a slot, or the nodes between which it moves.",
                 "O(1)",
             ),
             asks("SHARDS").since("7.0.0").tips(NONDETERMINISTIC).docs(
@@ -202,7 +202,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 .tips(&["nondeterministic_output", "request_policy:all_shards"])
                 .docs(
                     "<SLOTSRANGE start-slot end-slot | ORDERBY metric [LIMIT limit] [ASC | DESC]>",
-                    "Returns how slots are used.",
+                    "Returns statistics of slots.",
                     "O(N log N), N being the number of slots",
                 ),
             asks("SLOTS").tips(NONDETERMINISTIC).deprecated("7.0.0", "`CLUSTER SHARDS`").docs(
@@ -212,7 +212,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             ),
             changes("SYNCSLOTS").at_least(3).since("9.0.0").docs(
                 "argument [argument ...]",
-                "Says what nodes say to each other while slots move.",
+                "Synchronises nodes while slots migrate; used by the nodes themselves.",
                 "O(1)",
             ),
         ],
@@ -229,12 +229,12 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
         .docs(
             "cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot]",
-            "Returns keys of the cluster, some at a time.",
+            "Iterates over the keys of the cluster, some in each call.",
             "O(N), N being the number of keys returned",
         ),
     connection("ASKING", refuse).flags(Flags::FAST).docs(
         "",
-        "Lets the next command ask for a slot that moves here.",
+        "Lets the next command access a slot that is moving here.",
         "O(1)",
     ),
     connection("READONLY", read_only).docs(
@@ -242,12 +242,12 @@ pub const COMMANDS: &[CommandSpec] = &[
         "Allows a replica to serve this connection's reads.",
         "O(1)",
     ),
-    connection("READWRITE", read_write).docs("", "Takes READONLY back.", "O(1)"),
+    connection("READWRITE", read_write).docs("", "Cancels READONLY.", "O(1)"),
 ];
 
 /// `CLUSTER KEYSLOT key`: an integer if Valkey is emulated, which needs no cluster for it; else an error.
 fn key_slot(ctx: &mut Context<'_>) -> CommandResult {
-    if !ctx.server.config.compatible_with.is_valkey() {
+    if !ctx.state.config.compatible_with.is_valkey() {
         return refuse(ctx);
     }
     ctx.reply.integer(slot_of(ctx.args.get(2)).into());
@@ -275,7 +275,7 @@ fn read_write(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn read_here(ctx: &mut Context<'_>, on: bool) -> CommandResult {
-    let is_valkey = ctx.server.config.compatible_with.is_valkey();
+    let is_valkey = ctx.state.config.compatible_with.is_valkey();
     if !is_valkey && !ctx.client().flags.contains(ClientFlags::CAN_REDIRECT) {
         return refuse(ctx);
     }

@@ -124,7 +124,7 @@ fn slowlog_help(ctx: &mut Context<'_>) -> CommandResult {
             "LEN",
             "    Return the number of entries.",
             "RESET",
-            "    Forget all entries.",
+            "    Delete all entries.",
         ],
     )
 }
@@ -158,7 +158,7 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "LEN <type>",
             "    Return the number of entries of a log.",
             "RESET <type>",
-            "    Forget all entries of a log.",
+            "    Delete all entries of a log.",
         ],
     )
 }
@@ -181,7 +181,7 @@ fn kind(argument: &[u8]) -> Result<LogKind, CommandError> {
 }
 
 fn reply_entries(ctx: &mut Context<'_>, kind: LogKind, count: i64) -> CommandResult {
-    let log = &ctx.server.stats.command_logs[kind as usize];
+    let log = &ctx.state.stats.command_logs[kind as usize];
     let count = usize::try_from(count).map_or(log.len(), |count| count.min(log.len()));
     let reply = &mut ctx.reply;
     reply.array(count);
@@ -199,12 +199,12 @@ fn reply_entries(ctx: &mut Context<'_>, kind: LogKind, count: i64) -> CommandRes
 }
 
 fn reply_len(ctx: &mut Context<'_>, kind: LogKind) -> CommandResult {
-    ctx.reply.integer(ctx.server.stats.command_logs[kind as usize].len() as i64);
+    ctx.reply.integer(ctx.state.stats.command_logs[kind as usize].len() as i64);
     Ok(Outcome::Replied)
 }
 
 fn clear(ctx: &mut Context<'_>, kind: LogKind) -> CommandResult {
-    ctx.server.stats.command_logs[kind as usize].clear();
+    ctx.state.stats.command_logs[kind as usize].clear();
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

@@ -21,7 +21,7 @@ use crate::gate::{replicas, restart, users};
 use crate::keyspace::{AccessPolicy, Keyspace};
 use crate::net::listener::{Listener, tcp_listeners};
 use crate::net::tls::Tls;
-use crate::sys::log::Level;
+use crate::sys::log::{Level, warning};
 use crate::sys::process::{self, Score};
 use crate::sys::{alloc, crash};
 
@@ -38,7 +38,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .since("2.0.0")
         .docs(
             "parameter [parameter ...]",
-            "Tells the values of the parameters that match.",
+            "Returns the values of the matching parameters.",
             "O(N), N: parameters given",
         ),
     spec("HELP", help)
@@ -52,13 +52,17 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
         .group(Group::Server)
         .since("2.0.0")
-        .docs("", "Sets the statistics that INFO reports to zero.", "O(1)"),
+        .docs("", "Resets the statistics that INFO reports.", "O(1)"),
     spec("REWRITE", rewrite)
         .exactly(2)
         .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
         .group(Group::Server)
         .since("2.8.0")
-        .docs("", "Writes the present configuration to the file the server started from.", "O(1)"),
+        .docs(
+            "",
+            "Writes the present configuration to the file with which the server started.",
+            "O(1)",
+        ),
     spec("SET", set)
         .at_least(4)
         .secrets(Secrets::Parameters(2))
@@ -88,7 +92,10 @@ const HELP: &[&str] = &[
 /// `CONFIG GET parameter [parameter ...]`: a map of names to values, each a bulk string.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
     let patterns: Vec<&[u8]> = ctx.args.iter_from(2).collect();
-    let found = ctx.server.config.get(&patterns);
+    let mut found = ctx.state.config.get(&patterns);
+    if ctx.state.config.compatible_with.is_valkey() {
+        found.sort();
+    }
     ctx.reply.map(found.len());
     for (name, value) in &found {
         ctx.reply.bulk(name);
@@ -104,24 +111,27 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Syntax);
     };
     let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|&[name, value]| (name, value)).collect();
-    let loading = ctx.server.persistence.loading.is_some();
+    let loading = ctx.state.persistence.loading.is_some();
     let context = SetContext { local_client: ctx.client().peer.is_local(), loading };
     let refused = |error: SetError| CommandError::formatted(error.reply());
-    let changes = ctx.server.config.set(&pairs, context).map_err(refused)?;
+    let changes = ctx.state.config.set(&pairs, context).map_err(refused)?;
     let actions = changes.actions.clone();
-    let mut failed = carry_out(ctx.server, &actions).err();
+    let mut failed = check_fsync(ctx.state).err().map(|reason| ("appendfsync", reason));
+    if failed.is_none() {
+        failed = carry_out(ctx.state, &actions).err();
+    }
     if failed.is_none() && actions.iter().any(|(action, _)| *action == Action::AppendOnly) {
         failed = switch_append_only(ctx).err().map(|reason| ("appendonly", reason));
     }
     if let Some((name, reason)) = failed {
-        let error = ctx.server.config.rollback(changes, name, reason);
+        let error = ctx.state.config.rollback(changes, name, reason);
         // The old values worked before. A further error is only logged: the reply is the first one.
         for action in actions {
-            let _ = carry_out(ctx.server, &[action]);
+            let _ = carry_out(ctx.state, &[action]);
         }
         return Err(refused(error));
     }
-    apply_config(ctx.db, ctx.server);
+    apply_config(ctx.keyspace, ctx.state);
     if actions.iter().any(|(action, _)| *action == Action::MaxMemory) {
         shrink(ctx);
     }
@@ -129,39 +139,48 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+/// Refuses `appendfsync always` while the append-only file cannot be written or synced: the process would end.
+fn check_fsync(state: &State) -> Result<(), String> {
+    let log = state.persistence.log();
+    match log.is_none_or(|log| log.allows(state.config.appendfsync)) {
+        true => Ok(()),
+        false => Err("The append only file cannot be written or synced now".into()),
+    }
+}
+
 /// Switches the append-only file on or off.
 fn switch_append_only(ctx: &mut Context<'_>) -> Result<(), String> {
-    if !ctx.server.config.appendonly {
-        persistence::end_aof(ctx.db, ctx.server);
+    if !ctx.state.config.appendonly {
+        persistence::end_aof(ctx.keyspace, ctx.state);
         return Ok(());
     }
     let in_transaction = ctx.origin == Origin::Transaction;
-    persistence::begin_aof(ctx.db, ctx.server, in_transaction).map_err(|why| {
-        ctx.server.log(Level::Warning, format_args!("Can't switch the AOF on: {why}"));
+    persistence::begin_aof(ctx.keyspace, ctx.state, in_transaction).map_err(|why| {
+        warning!(ctx.state, "Can't switch the AOF on: {why}");
         "Unable to turn on AOF. Check server logs.".to_owned()
     })
 }
 
 /// `CONFIG RESETSTAT`: OK.
 fn reset_stat(ctx: &mut Context<'_>) -> CommandResult {
-    reset_stats(ctx.db, ctx.server);
+    reset_stats(ctx.keyspace, ctx.state);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 /// `CONFIG REWRITE`: OK.
 fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
-    let lines: Vec<Vec<u8>> = ctx.server.acl.lines(users::rule_format(ctx.server)).collect();
-    match ctx.server.config.rewrite(&lines) {
+    let lines: Vec<Vec<u8>> = ctx.state.acl.lines(users::rule_format(ctx.state)).collect();
+    match ctx.state.config.rewrite(&lines) {
         Ok(()) => {
             let message = format_args!("CONFIG REWRITE executed with success.");
-            ctx.server.log(Level::Warning, message);
+            ctx.state.log(Level::Warning, message);
             ctx.reply.ok();
             Ok(Outcome::Replied)
         }
         Err(error) => {
             if let RewriteError::Io(error) = &error {
-                ctx.server.log(Level::Warning, format_args!("CONFIG REWRITE failed: {error}"));
+                warning!(ctx.state, "CONFIG REWRITE failed: {error}");
             }
             Err(CommandError::formatted(error.reply()))
         }
@@ -174,24 +193,25 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// Applies the configuration to all parts: at the start and after CONFIG SET.
-pub fn apply_config(db: &mut Keyspace, server: &mut State) {
-    let config = &server.config;
-    db.access = AccessPolicy {
+pub fn apply_config(keyspace: &mut Keyspace, state: &mut State) {
+    let config = &state.config;
+    keyspace.access = AccessPolicy {
         lfu: config.maxmemory_policy.is_lfu(),
         lfu_log_factor: config.lfu_log_factor,
         lfu_decay_minutes: config.lfu_decay_time,
     };
-    db.import_mode = config.import_mode;
-    db.events.set_classes(config.notify_keyspace_events);
-    server.stats.timing.set_thresholds(config);
-    server.logger.level = log_level(config);
-    server.logger.set_format(config.log_format, config.log_timestamp_format);
+    keyspace.import_mode = config.import_mode;
+    state.effects.multi_first = config.compatible_with.is_valkey();
+    keyspace.events.set_classes(config.notify_keyspace_events);
+    state.stats.timing.set_thresholds(config);
+    state.logger.level = log_level(config);
+    state.logger.set_format(config.log_format, config.log_timestamp_format);
     crash::enable(config.crash_log_enabled);
     crash::watch(config.watchdog_period);
-    persistence::apply_parameters(server);
-    replicas::resize_backlog(server);
-    replicas::count_good(server);
-    restart::look(server);
+    persistence::apply_parameters(state);
+    replicas::resize_backlog(state);
+    replicas::count_good(state);
+    restart::look(state);
 }
 
 /// The configured log level. None: nothing is logged.
@@ -207,43 +227,42 @@ pub fn log_level(config: &Config) -> Option<Level> {
 
 /// Replaces the TCP listeners by those of `bind`, `port` and `tls-port`. The old ones are closed first, as `*` and a specific
 /// address cannot both be listened on. The Unix socket stays. Errors name the port; then no TCP address is listened on.
-pub fn listen(server: &mut State) -> Result<(), String> {
-    server.net.listeners.retain(|listener| matches!(listener, Listener::Unix(..)));
-    server.net.listening.clear();
-    let (port, tls_port) = (server.config.port, server.config.tls_port);
-    server.process.identity.port = if port != 0 { port } else { tls_port };
-    server.process.identity.tls_port = tls_port;
+pub fn listen(state: &mut State) -> Result<(), String> {
+    state.net.listeners.retain(|listener| matches!(listener, Listener::Unix(..)));
+    state.net.listening.clear();
+    let (port, tls_port) = (state.config.port, state.config.tls_port);
+    state.process.identity.port = if port != 0 { port } else { tls_port };
+    state.process.identity.tls_port = tls_port;
     let mut listeners = Vec::new();
     for (port, is_tls, kind) in [(port, false, "TCP"), (tls_port, true, "TLS")] {
         let mut warnings = Vec::new();
-        let config = &server.config;
+        let config = &state.config;
         let bound = tcp_listeners(&config.bind, port, config.tcp_backlog, is_tls, &mut warnings);
         for warning in warnings {
-            server.log(Level::Warning, format_args!("Warning: {warning}"));
+            warning!(state, "Warning: {warning}");
         }
         listeners.extend(bound.map_err(|_| format!("port {port} ({kind})"))?);
     }
-    server.net.listeners.extend(listeners);
-    server.net.listening =
-        server.net.listeners.iter().filter_map(Listener::local_address).collect();
-    server.tasks.push(Task::Listen);
+    state.net.listeners.extend(listeners);
+    state.net.listening = state.net.listeners.iter().filter_map(Listener::local_address).collect();
+    state.tasks.push(Task::Listen);
     Ok(())
 }
 
 /// Rebuilds the TLS configuration. Errors: CONFIG SET's reply; the reason is logged.
-pub fn configure_tls(server: &mut State) -> Result<(), String> {
+pub fn configure_tls(state: &mut State) -> Result<(), String> {
     let mut notes = Vec::new();
-    let loaded = Tls::load(&server.config, &server.clock, &mut notes);
+    let loaded = Tls::load(&state.config, &state.clock, &mut notes);
     for note in notes {
-        server.log(Level::Warning, format_args!("{note}"));
+        warning!(state, "{note}");
     }
     match loaded {
         Ok(tls) => {
-            server.net.tls = Some(tls);
+            state.net.tls = Some(tls);
             Ok(())
         }
         Err(why) => {
-            server.log(Level::Warning, format_args!("{why}"));
+            warning!(state, "{why}");
             Err("Unable to update TLS configuration. Check server logs.".into())
         }
     }
@@ -251,7 +270,7 @@ pub fn configure_tls(server: &mut State) -> Result<(), String> {
 
 /// Executes the action of a change. Errors: the parameter and the reason.
 fn carry_out(
-    server: &mut State,
+    state: &mut State,
     actions: &[(Action, &'static str)],
 ) -> Result<(), (&'static str, String)> {
     let mut is_listening = false;
@@ -264,42 +283,42 @@ fn carry_out(
                     Action::Bind => "Failed to bind to specified addresses.",
                     _ => "Unable to listen on this port. Check server logs.",
                 };
-                let has_tls = server.config.tls_port == 0 || server.net.tls.is_some();
-                let ready = if has_tls { Ok(()) } else { configure_tls(server) };
-                ready.and_then(|()| listen(server).map_err(|_| text.into()))
+                let has_tls = state.config.tls_port == 0 || state.net.tls.is_some();
+                let ready = if has_tls { Ok(()) } else { configure_tls(state) };
+                ready.and_then(|()| listen(state).map_err(|_| text.into()))
             }
             Action::Tls => {
-                let is_used = Tls::is_wanted(&server.config)
-                    || server.net.listeners.iter().any(Listener::is_tls);
+                let is_used = Tls::is_wanted(&state.config)
+                    || state.net.listeners.iter().any(Listener::is_tls);
                 // An unused setting may be invalid.
-                if is_used { configure_tls(server) } else { Ok(()) }
+                if is_used { configure_tls(state) } else { Ok(()) }
             }
             Action::Dir => {
-                std::env::set_current_dir(&server.config.dir).map_err(|error| error.to_string())
+                std::env::set_current_dir(&state.config.dir).map_err(|error| error.to_string())
             }
-            Action::MaxClients => raise_open_files(server),
-            Action::OomScore => set_oom_score(server),
+            Action::MaxClients => raise_open_files(state),
+            Action::OomScore => set_oom_score(state),
             Action::RequirePass => {
                 // Authenticated clients stay so.
-                server.acl.set_default_password(&server.config.requirepass);
+                state.acl.set_default_password(&state.config.requirepass);
                 Ok(())
             }
             // Idle clients were not counted without a limit.
             Action::MaxMemoryClients => {
-                count_clients_memory(server);
+                count_clients_memory(state);
                 Ok(())
             }
             // Evicted after all actions, once the change is final.
             Action::MaxMemory => Ok(()),
             Action::ProcessTitle => {
-                set_process_title(server);
+                set_process_title(state);
                 Ok(())
             }
             Action::Watchdog => {
                 // The periodic work must run twice within the period.
-                let period_ms = &mut server.config.watchdog_period;
+                let period_ms = &mut state.config.watchdog_period;
                 if *period_ms > 0 {
-                    *period_ms = (*period_ms).max(2000 / server.config.hz.max(1));
+                    *period_ms = (*period_ms).max(2000 / state.config.hz.max(1));
                 }
                 Ok(())
             }
@@ -319,9 +338,9 @@ fn carry_out(
 }
 
 /// Updates the process title.
-pub fn set_process_title(server: &mut State) {
-    let Some(title) = &mut server.process.title else { return };
-    let config = &server.config;
+pub fn set_process_title(state: &mut State) {
+    let Some(title) = &mut state.process.title else { return };
+    let config = &state.config;
     let port = if config.port != 0 { config.port } else { config.tls_port };
     let address = match config.bind.first() {
         _ if port == 0 => [b"unixsocket:", &config.unixsocket[..]].concat(),
@@ -331,7 +350,7 @@ pub fn set_process_title(server: &mut State) {
     let file = config.config_file.as_ref();
     let file = file.map_or(&b"-"[..], |path| path.as_os_str().as_bytes());
     let text = expand_title(&config.proc_title_template, |variable| match variable {
-        b"title" => server.process.identity.invoked_as.clone(),
+        b"title" => state.process.identity.invoked_as.clone(),
         b"listen-addr" => address.clone(),
         b"port" => config.port.to_string().into_bytes(),
         b"tls-port" => config.tls_port.to_string().into_bytes(),
@@ -345,28 +364,26 @@ pub fn set_process_title(server: &mut State) {
 
 /// Evicts down to a new `maxmemory`.
 fn shrink(ctx: &mut Context<'_>) {
-    let (limit, used) = (ctx.server.config.maxmemory, alloc::allocated() as u64);
+    let (limit, used) = (ctx.state.config.maxmemory, alloc::allocated() as u64);
     if limit == 0 || limit >= used {
         return;
     }
-    ctx.server.log(
-        Level::Warning,
-        format_args!(
-            "WARNING: the new maxmemory value set via CONFIG SET ({limit}) is smaller than the current memory usage \
+    warning!(
+        ctx.state,
+        "WARNING: the new maxmemory value set via CONFIG SET ({limit}) is smaller than the current memory usage \
              ({used}). This will result in key eviction and/or the inability to accept new write commands depending \
              on the maxmemory-policy."
-        ),
     );
     // Keys that cannot be evicted are no error here: writes will be refused. Within a transaction nothing is evicted.
     match ctx.origin {
-        Origin::Transaction => ctx.db.eviction.unfinished = true,
-        _ => drop(evict(ctx.db, ctx.server)),
+        Origin::Transaction => ctx.keyspace.eviction.unfinished = true,
+        _ => drop(evict(ctx.keyspace, ctx.state)),
     }
 }
 
 /// Raises the limit of open files for `maxclients`.
-fn raise_open_files(server: &mut State) -> Result<(), String> {
-    let wanted = server.config.maxclients;
+fn raise_open_files(state: &mut State) -> Result<(), String> {
+    let wanted = state.config.maxclients;
     let files = process::raise_open_files(wanted as u64 + process::RESERVED_FILES);
     match files.limit.saturating_sub(process::RESERVED_FILES) {
         clients if clients >= wanted as u64 => Ok(()),
@@ -377,17 +394,17 @@ fn raise_open_files(server: &mut State) -> Result<(), String> {
 }
 
 /// Sets the process' OOM score, as configured.
-pub fn set_oom_score(server: &mut State) -> Result<(), String> {
-    let config = &server.config;
+pub fn set_oom_score(state: &mut State) -> Result<(), String> {
+    let config = &state.config;
     // The values for a primary, a replica, and a child process, which this server does not have.
-    let value = config.oom_score_adj_values[usize::from(server.replication.is_replica())];
+    let value = config.oom_score_adj_values[usize::from(state.replication.is_replica())];
     let score = match config.oom_score_adj {
         OomScoreAdj::No => Score::Untouched,
         OomScoreAdj::Relative => Score::Added(value),
         OomScoreAdj::Absolute => Score::Absolute(value),
     };
-    server.process.oom_score.set(score).map_err(|error| {
-        server.log(Level::Warning, format_args!("Unable to write oom_score_adj: {error}"));
+    state.process.oom_score.set(score).map_err(|error| {
+        warning!(state, "Unable to write oom_score_adj: {error}");
         "Failed to set current oom_score_adj. Check server logs.".to_owned()
     })
 }

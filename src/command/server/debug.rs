@@ -19,13 +19,14 @@ use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
 use crate::resp::request::encode;
-use crate::sys::log::Level;
+use crate::sys::log::{Level, warning};
 use crate::sys::{alloc, crash, jemalloc};
 use crate::types::hash::Hash;
 use crate::types::list::List;
 use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
 use crate::types::stream::{Stream, StreamId};
+use crate::types::string::StringView;
 use crate::types::{Collection, Value};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
@@ -41,7 +42,7 @@ pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
     .since("1.0.0")
     .docs(
         "subcommand [arg [arg ...]]",
-        "Looks inside the server, for its tests.",
+        "Inspects the server, for tests.",
         "Depends on the subcommand",
     )];
 
@@ -54,27 +55,27 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"help", 2) => help(ctx),
         (b"sleep", 3) => sleep(ctx),
         (b"set-active-expire", 3) => {
-            ctx.db.active_expire = flag(ctx);
+            ctx.keyspace.active_expire = flag(ctx);
             ok(ctx)
         }
         (b"pause-cron", 3) => {
-            ctx.server.debug.cron_paused = flag(ctx);
+            ctx.state.debug.cron_paused = flag(ctx);
             ok(ctx)
         }
         (b"set-skip-checksum-validation", 3) => {
-            ctx.server.debug.skips_payload_checksum = flag(ctx);
+            ctx.state.debug.skips_payload_checksum = flag(ctx);
             ok(ctx)
         }
         (b"aof-flush-sleep", 3) => {
             let micros = u64::try_from(ctx.args.integer(2)?).unwrap_or(0);
-            persistence::set_flush_delay(ctx.server, Duration::from_micros(micros));
+            persistence::set_flush_delay(ctx.state, Duration::from_micros(micros));
             ok(ctx)
         }
         (b"object", 3..) => object(ctx),
         (b"sdslen", 3) => sdslen(ctx),
         (b"htstats", 3) => htstats(ctx),
         (b"htstats-key", 3) => htstats_key(ctx),
-        (b"reload" | b"loadaof" | b"effects", _) if ctx.server.persistence.loading.is_some() => {
+        (b"reload" | b"loadaof" | b"effects", _) if ctx.state.persistence.loading.is_some() => {
             Err(CommandError::LOADING)
         }
         (b"reload", 2..) => reload::reload(ctx),
@@ -86,7 +87,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"quicklist-packed-threshold", 3) => quicklist_packed_threshold(ctx),
         (b"replybuffer", 4) => reply_buffer(ctx),
         (b"log", 3) => log(ctx),
-        (b"config-rewrite-force-all", 2) => match ctx.server.config.rewrite_all() {
+        (b"config-rewrite-force-all", 2) => match ctx.state.config.rewrite_all() {
             Ok(()) => ok(ctx),
             Err(error) => Err(CommandError::formatted(error.reply())),
         },
@@ -110,7 +111,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             fail(ctx, "the allocator has granted memory that is not there")
         }
         (b"set-disable-deny-scripts", 3) => {
-            ctx.server.scripts.denies_nothing = flag(ctx);
+            ctx.state.scripts.denies_nothing = flag(ctx);
             ok(ctx)
         }
         _ => Err(unknown(ctx)),
@@ -135,7 +136,7 @@ fn flag(ctx: &Context<'_>) -> bool {
 /// The key in argument 2, even if expired and not deleted yet. Not an access.
 fn find(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
     let key = ctx.key(2);
-    ctx.db.table().find(key.hash, key.bytes).ok_or(CommandError::NoSuchKey)
+    ctx.keyspace.table().find(key.hash, key.bytes).ok_or(CommandError::NoSuchKey)
 }
 
 /// `DEBUG SLEEP seconds`: blocks the whole server.
@@ -144,10 +145,10 @@ fn sleep(ctx: &mut Context<'_>) -> CommandResult {
     // Negative and infinite durations are ignored.
     std::thread::sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
     // After a transaction, woken clients must see what has expired meanwhile. In a script time stands still.
-    if ctx.server.scripts.running.is_none() {
-        let now = ctx.server.clock.now();
-        ctx.server.now = now;
-        ctx.db.set_now(now);
+    if ctx.state.scripts.running.is_none() {
+        let now = ctx.state.clock.now();
+        ctx.state.now = now;
+        ctx.keyspace.set_now(now);
     }
     ok(ctx)
 }
@@ -172,15 +173,15 @@ fn serialized_len(bytes: &[u8]) -> usize {
 /// `DEBUG OBJECT key`: a status line.
 fn object(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
-    let db = &*ctx.db;
-    let entry = db.entry(slot);
-    let serialized = db.string_at(slot).map_or(0, serialized_len);
-    let idle = if db.access.lfu { 0 } else { db.idle_seconds(entry.access()) };
+    let keyspace = &*ctx.keyspace;
+    let entry = keyspace.entry(slot);
+    let serialized = keyspace.string_at(slot).map_or(0, |text| serialized_len(&text.whole()));
+    let idle = if keyspace.access.lfu { 0 } else { keyspace.idle_seconds(entry.access()) };
     let text = format!(
         "Value at:{:p} refcount:1 encoding:{} serializedlength:{serialized} lru:{} \
          lru_seconds_idle:{idle}",
         entry.key().as_ptr(),
-        encoding_name(entry.value(), &ctx.server.config.redis_version),
+        encoding_name(entry.value(), &ctx.state.config.redis_version),
         entry.access(),
     );
     ctx.reply.simple(text);
@@ -190,12 +191,12 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
 /// `DEBUG SDSLEN key`: lengths and allocated sizes of key and value.
 fn sdslen(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
-    let entry = ctx.db.entry(slot);
+    let entry = ctx.keyspace.entry(slot);
     let (len, spare, allocated) = match entry.value() {
         ValueRef::Bytes { bytes, .. } => (bytes.len(), 0, 0),
         ValueRef::Object(Value::String(bytes)) => {
-            let spare = bytes.capacity() - bytes.len();
-            (bytes.len(), spare, alloc::size_class(bytes.capacity()))
+            let spare = bytes.spare();
+            (bytes.len(), spare, alloc::size_class(bytes.len() + spare))
         }
         ValueRef::Object(_) => (0, 0, 0),
     };
@@ -213,11 +214,11 @@ fn sdslen(ctx: &mut Context<'_>) -> CommandResult {
 /// `DEBUG HTSTATS db`: statistics of a database's table.
 fn htstats(ctx: &mut Context<'_>) -> CommandResult {
     let index = ctx.args.integer(2)?;
-    let index = usize::try_from(index).ok().filter(|index| *index < ctx.db.databases());
+    let index = usize::try_from(index).ok().filter(|index| *index < ctx.keyspace.databases());
     let Some(index) = index else {
         return Err(CommandError::Text("ERR Out of range database"));
     };
-    let table = ctx.db.table_of(index);
+    let table = ctx.keyspace.table_of(index);
     let text = format!(
         "[Dictionary HT]\nHash table 0 stats (main hash table):\n number of elements: {}\n \
          bytes: {}\n[Expires HT]\n number of elements: {}\n",
@@ -232,7 +233,7 @@ fn htstats(ctx: &mut Context<'_>) -> CommandResult {
 /// `DEBUG HTSTATS-KEY key`: statistics of the hash table of a large hash, set or sorted set.
 fn htstats_key(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
-    match ctx.db.entry(slot).value() {
+    match ctx.keyspace.entry(slot).value() {
         ValueRef::Object(value) if matches!(value.encoding(), "hashtable" | "skiplist") => {
             let text = format!(
                 "[Dictionary HT]\nHash table 0 stats (main hash table):\n bytes: {}\n \
@@ -252,25 +253,25 @@ fn htstats_key(ctx: &mut Context<'_>) -> CommandResult {
 /// `DEBUG LOG message`: a line in the log.
 fn log(ctx: &mut Context<'_>) -> CommandResult {
     let message = String::from_utf8_lossy(ctx.args.get(2));
-    ctx.server.log(Level::Warning, format_args!("DEBUG LOG: {message}"));
+    warning!(ctx.state, "DEBUG LOG: {message}");
     ok(ctx)
 }
 
 /// `DEBUG CHANGE-REPL-ID`: starts a new replication history.
 fn change_replication_id(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.server.replication.begin_history();
+    ctx.state.replication.begin_history();
     let message = format_args!("Changing replication IDs after receiving change-repl-id");
-    ctx.server.log(Level::Warning, message);
+    ctx.state.log(Level::Warning, message);
     ok(ctx)
 }
 
 /// `DEBUG REPLICATE argument [argument ...]`: adds a request to the replication stream.
 fn replicate(ctx: &mut Context<'_>) -> CommandResult {
-    persistence::spread_effects(ctx.server);
+    persistence::spread_effects(ctx.state);
     let mut request = Vec::new();
     encode(ctx.args.iter_from(2), &mut request);
-    if !ctx.server.replication.is_replica() {
-        ctx.server.replication.feed(&request);
+    if !ctx.state.replication.is_replica() {
+        ctx.state.replication.feed(&request);
     }
     ok(ctx)
 }
@@ -284,13 +285,25 @@ struct DataDigest([u8; 20]);
 impl DataDigest {
     /// Adds a part, in any order.
     fn add(&mut self, bytes: &[u8]) {
-        let hash = Sha1::digest(bytes);
+        self.add_pieces([bytes].into_iter());
+    }
+
+    /// The same for bytes in pieces.
+    fn add_pieces<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>) {
+        let mut hash = Sha1::new();
+        pieces.for_each(|piece| hash.update(piece));
+        let hash = hash.finalize();
         self.0.iter_mut().zip(hash.iter()).for_each(|(byte, hash)| *byte ^= hash);
     }
 
     /// Adds a part whose order matters.
     fn mix(&mut self, bytes: &[u8]) {
-        self.add(bytes);
+        self.mix_pieces([bytes].into_iter());
+    }
+
+    /// The same for bytes in pieces.
+    fn mix_pieces<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>) {
+        self.add_pieces(pieces);
         let hash = Sha1::digest(self.0);
         self.0.copy_from_slice(&hash);
     }
@@ -354,16 +367,13 @@ fn mix_contents(digest: &mut DataDigest, entry: Entry<'_, Value>) {
         return;
     }
     digest.mix(&STRING_TYPE.to_be_bytes());
-    match entry.value() {
-        ValueRef::Bytes { bytes, .. } => digest.mix(bytes),
-        ValueRef::Object(Value::String(bytes)) => digest.mix(bytes),
-        ValueRef::Object(_) => {}
-    }
+    let text = StringView::new(entry.value()).unwrap_or_default();
+    digest.mix_pieces(text.pieces(0..text.len()));
 }
 
 /// Mixes a stream's entries into a digest, an ID with a dot in it.
 fn mix_stream(digest: &mut DataDigest, stream: &Stream) {
-    for entry in stream.entries.range(StreamId::MIN, StreamId::MAX) {
+    for entry in stream.entries().range(StreamId::MIN, StreamId::MAX) {
         digest.mix(format!("{}.{}", entry.id.ms, entry.id.seq).as_bytes());
         for (field, value) in entry {
             digest.mix(field.text().as_ref());
@@ -374,15 +384,15 @@ fn mix_stream(digest: &mut DataDigest, stream: &Stream) {
 
 /// `DEBUG DIGEST`: 40 hexadecimal digits; equal data has equal digits, also on Redis.
 fn digest(ctx: &mut Context<'_>) -> CommandResult {
-    let text = digest_of(ctx.db).hex();
+    let text = digest_of(ctx.keyspace).hex();
     ctx.reply.simple(text);
     Ok(Outcome::Replied)
 }
 
-fn digest_of(db: &Keyspace) -> DataDigest {
+fn digest_of(keyspace: &Keyspace) -> DataDigest {
     let mut all = DataDigest::default();
-    for index in 0..db.databases() {
-        let table = db.table_of(index);
+    for index in 0..keyspace.databases() {
+        let table = keyspace.table_of(index);
         if table.is_empty() {
             continue;
         }
@@ -404,8 +414,8 @@ fn digest_value(ctx: &mut Context<'_>) -> CommandResult {
     for index in 0..count {
         let mut digest = DataDigest::default();
         let key = ctx.key(index + 2);
-        if let Some(slot) = ctx.db.find(key) {
-            mix_value(&mut digest, ctx.db.entry(slot));
+        if let Some(slot) = ctx.keyspace.find(key) {
+            mix_value(&mut digest, ctx.keyspace.entry(slot));
         }
         ctx.reply.simple(digest.hex());
     }
@@ -438,13 +448,13 @@ fn populate(ctx: &mut Context<'_>) -> CommandResult {
     let count = positive(ctx, 2)?;
     let prefix: &[u8] = if ctx.args.len() > 3 { ctx.args.get(3) } else { b"key" };
     let size = if ctx.args.len() > 4 { positive(ctx, 4)? } else { 0 };
-    if size > ctx.server.config.proto_max_bulk_len {
+    if size > ctx.size_limits().string {
         return Err(CommandError::StringTooLong);
     }
     for number in 0..count {
         let name = [prefix, b":", number.to_string().as_bytes()].concat();
-        let key = Key { bytes: &name, hash: ctx.db.hash(&name) };
-        let found = ctx.db.find(key);
+        let key = Key { bytes: &name, hash: ctx.keyspace.hash(&name) };
+        let found = ctx.keyspace.find(key);
         if found.is_some() {
             continue;
         }
@@ -452,7 +462,7 @@ fn populate(ctx: &mut Context<'_>) -> CommandResult {
         if size > 0 {
             value.resize(size as usize, 0);
         }
-        ctx.db.set_string_at(found, key, &value, Expiry::Clear);
+        ctx.keyspace.set_string_at(found, key, &value, Expiry::Clear);
     }
     ok(ctx)
 }
@@ -571,7 +581,7 @@ fn mallctl_text(ctx: &mut Context<'_>) -> CommandResult {
 /// Reports a bug, and ends the process.
 fn fail(ctx: &mut Context<'_>, what: &str) -> ! {
     crash::report_bug(format_args!("{what}"));
-    crash::end_process(ctx.server.config.use_exit_on_panic)
+    crash::end_process(ctx.state.config.use_exit_on_panic)
 }
 
 /// `DEBUG HELP`: an array of lines.
@@ -584,7 +594,7 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "AOF-FLUSH-SLEEP <microseconds>",
             "    Sleep before each write to the append-only file.",
             "CHANGE-REPL-ID",
-            "    Make up another replication id.",
+            "    Generate another replication id.",
             "REPLICATE <command> [<argument> ...]",
             "    Send a command to the replicas that is not run here.",
             "CONFIG-REWRITE-FORCE-ALL",
@@ -592,49 +602,49 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "DIGEST",
             "    Return digits that are the same for the same data.",
             "DIGEST-VALUE <key> [<key> ...]",
-            "    The same for the values of these keys alone.",
+            "    The same, only for the values of these keys.",
             "EFFECTS ON | OFF | TAKE | LOAD <stream>",
-            "    Collect what the append only file would be given, return it, or run it.",
+            "    Collect the commands for the append-only file, return them, or run them.",
             "ERROR <string>",
             "    Reply with this error.",
             "HTSTATS <dbid>",
             "    Return statistics of a database's hash table.",
             "HTSTATS-KEY <key>",
-            "    Return statistics of the hash table a key holds.",
+            "    Return statistics of a key's hash table.",
             "LOADAOF",
-            "    Forget all data and load the append-only file.",
+            "    Delete all data and load the append-only file.",
             "LOG <message>",
             "    Write <message> to the log.",
             "MALLCTL <name> [<value>]",
             "    Get or set a number of the allocator.",
             "MALLCTL-STR <name> [VOID]",
-            "    Get a text of the allocator, or have it do something.",
+            "    Get a text of the allocator, or make it do something.",
             "OBJECT <key>",
-            "    Show how a key's value is kept.",
+            "    Show how a key's value is stored.",
             "PAUSE-CRON <0|1>",
             "    Stop the periodic work.",
             "POPULATE <count> [<prefix>] [<size>]",
-            "    Make <count> keys, <prefix>:0 (default prefix: key) and so on.",
+            "    Create <count> keys, <prefix>:0 (default prefix: key) and so on.",
             "PROTOCOL <type>",
             "    Reply with a sample of a type: string, integer, double, bignum, null, array, set,",
             "    map, attrib, push, verbatim, true, false.",
             "QUICKLIST-PACKED-THRESHOLD <size>",
-            "    Accepted for tests; large elements of lists are kept like others here.",
+            "    Accepted for tests; large elements of lists are stored like others here.",
             "RELOAD [NOSAVE] [NOFLUSH] [MERGE]",
-            "    Save all data, forget it, and load it again; without saving or forgetting it",
+            "    Save all data, delete it, and load it again; without saving or deleting it",
             "    (NOSAVE, NOFLUSH), or with keys of the file in the place of those there are (MERGE).",
             "REPLYBUFFER PEAK-RESET-TIME <NEVER|RESET|ms> | RESIZING <0|1>",
             "    Accepted for tests; no buffers are resized here.",
             "SDSLEN <key>",
             "    Show the lengths of a key and its string.",
             "SET-ACTIVE-EXPIRE <0|1>",
-            "    Delete expired keys when they are due (1), or only when they are met (0).",
+            "    Delete expired keys when they are due (1), or only when they are accessed (0).",
             "SET-DISABLE-DENY-SCRIPTS <0|1>",
-            "    Let scripts call commands that are denied to them (1), or not (0).",
+            "    Let scripts call commands that are forbidden to them (1), or not (0).",
             "SLEEP <seconds>",
             "    Stop the whole server for <seconds>, which may have decimals.",
             "STRINGMATCH-LEN <pattern> <string>",
-            "    Tell whether a pattern matches.",
+            "    Return whether a pattern matches.",
         ],
     )
 }

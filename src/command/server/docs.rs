@@ -60,24 +60,35 @@ pub fn arguments_of(spec: &CommandSpec) -> Vec<Argument> {
     let mut arguments = choice(&alternatives);
     let mut next = 0;
     number_keys(&mut arguments, spec.keys.len(), &mut next);
-    // The same word is an integer elsewhere.
-    if spec.name.ends_with("FLOAT")
-        && let Some(increment) = arguments.iter_mut().find(|argument| argument.name == "increment")
-    {
-        increment.kind = Kind::Double;
-    }
-    // Timeouts of blocking commands may have a fraction.
-    if matches!(spec.group, Group::List | Group::SortedSet)
-        && let Some(timeout) = arguments.iter_mut().find(|argument| argument.name == "timeout")
-    {
-        timeout.kind = Kind::Double;
-    }
+    settle_kinds(&mut arguments, spec);
     let mut ends = arguments.iter_mut().filter(|argument| argument.name == "where");
     if let (Some(from), Some(to)) = (ends.next(), ends.next()) {
         from.name = "wherefrom".into();
         to.name = "whereto".into();
     }
     arguments
+}
+
+/// The kinds of values whose names are used for several.
+fn settle_kinds(arguments: &mut [Argument], spec: &CommandSpec) {
+    for argument in arguments {
+        let kind = match (argument.name.as_str(), spec.group) {
+            ("increment", _) if spec.name.ends_with("FLOAT") => Some(Kind::Double),
+            // Of blocking commands; may have a fraction.
+            ("timeout", Group::List | Group::SortedSet) => Some(Kind::Double),
+            ("min" | "max", _) if spec.name.ends_with("BYSCORE") || spec.name == "ZCOUNT" => {
+                Some(Kind::Double)
+            }
+            // IDs, or ends of a range of any kind.
+            ("start" | "end", Group::Stream) => Some(Kind::String),
+            ("start" | "stop", _) if spec.name == "ZRANGE" => Some(Kind::String),
+            ("value", Group::Bitmap) => Some(Kind::Integer),
+            ("min-idle-time", _) if spec.name == "XPENDING" => Some(Kind::Integer),
+            _ => None,
+        };
+        argument.kind = kind.unwrap_or(argument.kind);
+        settle_kinds(&mut argument.arguments, spec);
+    }
 }
 
 /// A node of the notation's syntax tree.
@@ -209,7 +220,8 @@ fn value(name: &str, token: Option<&str>) -> Argument {
         | "bit" | "min-match-len" | "samples" | "client-id" | "version" | "protover"
         | "timeout" | "numreplicas" | "port" | "rank" | "destination-db" | "num-matches"
         | "weight" | "limit" | "slot" | "start-slot" | "end-slot" | "config-epoch"
-        | "cluster_bus_port" => Kind::Integer,
+        | "cluster_bus_port" | "ttl" | "frequency" | "bits" | "ms" | "entries-read"
+        | "entries-added" => Kind::Integer,
         "score" | "longitude" | "latitude" | "radius" | "width" | "height" => Kind::Double,
         _ => Kind::String,
     };

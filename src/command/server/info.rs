@@ -8,6 +8,7 @@ use std::fmt::Write;
 use crate::client::{Client, ClientFlags};
 use crate::config::{Choice, Compatibility, MaxmemoryPolicy, VALKEY_VERSION};
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::evict::not_counted;
 use crate::gate::persistence::Purpose;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::gate::state::{PauseCause, State};
@@ -51,7 +52,7 @@ const fn section(name: &'static str, heading: &'static str, write: WriteSection)
 }
 
 const SECTIONS: &[Section] = &[
-    section("server", "Server", server),
+    section("server", "Server", state),
     section("clients", "Clients", clients),
     section("memory", "Memory", memory),
     section("persistence", "Persistence", persistence),
@@ -80,7 +81,7 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
                 text.push_str("\r\n");
             }
             text.push_str(&format!("# {}\r\n", section.heading));
-            (section.write)(&mut text, ctx.db, ctx.server);
+            (section.write)(&mut text, ctx.keyspace, ctx.state);
         }
     }
     ctx.reply.verbatim(b"txt", text.as_bytes());
@@ -88,19 +89,20 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// `CONFIG RESETSTAT`: resets all counters.
-pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
-    server.stats.counters = Counters::default();
-    server.stats.command_stats.fill_with(CommandStats::default);
-    server.stats.error_stats.clear();
-    server.stats.commands_rate = Rate::default();
-    server.stats.input_rate = Rate::default();
-    server.stats.output_rate = Rate::default();
-    server.stats.turns_rate = Rate::default();
-    server.stats.turn_time = Rate::default();
-    server.stats.timing.reset();
-    db.stats = KeyspaceStats::default();
-    (db.eviction.over_us, db.eviction.over_since_us) = (0, None);
-    db.lazyfree.reset_freed();
+pub fn reset_stats(keyspace: &mut Keyspace, state: &mut State) {
+    state.stats.counters = Counters::default();
+    state.stats.command_stats.fill_with(CommandStats::default);
+    state.stats.error_stats.clear();
+    state.stats.commands_rate = Rate::default();
+    state.stats.input_rate = Rate::default();
+    state.stats.output_rate = Rate::default();
+    state.stats.turns_rate = Rate::default();
+    state.stats.turn_time = Rate::default();
+    state.stats.timing.reset();
+    keyspace.stats = KeyspaceStats::default();
+    (keyspace.eviction.over_us, keyspace.eviction.over_since_us) = (0, None);
+    keyspace.lazyfree.reset_freed();
+    state.scripts.stats.evicted = 0;
 }
 
 fn line(out: &mut String, name: &str, value: impl std::fmt::Display) {
@@ -124,12 +126,12 @@ pub(crate) fn human_bytes(bytes: usize) -> String {
     format!("{value:.2}{}", UNITS[power as usize - 1])
 }
 
-fn server(out: &mut String, db: &mut Keyspace, server: &State) {
-    let identity = &server.process.identity;
-    let uptime = (server.now.boot_us - identity.started_us).max(0) / 1_000_000;
-    let version = String::from_utf8_lossy(&server.config.redis_version);
+fn state(out: &mut String, keyspace: &mut Keyspace, state: &State) {
+    let identity = &state.process.identity;
+    let uptime = (state.now.boot_us - identity.started_us).max(0) / 1_000_000;
+    let version = String::from_utf8_lossy(&state.config.redis_version);
     line(out, "redis_version", version);
-    if server.config.compatible_with.is_valkey() {
+    if state.config.compatible_with.is_valkey() {
         line(out, "server_name", "valkey");
         line(out, "valkey_version", VALKEY_VERSION);
         line(out, "valkey_release_stage", "ga");
@@ -138,7 +140,7 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "redis_git_sha1", commit);
     line(out, "redis_git_dirty", is_modified);
     line(out, "redis_build_id", build::id());
-    let mode = if server.config.compatible_with.is_valkey() { "server" } else { "redis" };
+    let mode = if state.config.compatible_with.is_valkey() { "server" } else { "redis" };
     line(out, &format!("{mode}_mode"), "standalone");
     line(out, "os", machine::system_name());
     line(out, "arch_bits", usize::BITS);
@@ -147,37 +149,37 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "atomicvar_api", "c11-builtin");
     line(out, "gcc_version", "0.0.0");
     line(out, "process_id", std::process::id());
-    line(out, "process_supervised", server.config.supervised);
+    line(out, "process_supervised", state.config.supervised);
     line(out, "run_id", &identity.run_id);
     line(out, "tcp_port", identity.port);
-    line(out, "server_time_usec", server.now.wall_us);
+    line(out, "server_time_usec", state.now.wall_us);
     line(out, "uptime_in_seconds", uptime);
     line(out, "uptime_in_days", uptime / 86_400);
-    line(out, "hz", server.config.hz);
-    line(out, "configured_hz", server.config.hz);
-    line(out, "lru_clock", db.lru_clock());
+    line(out, "hz", state.config.hz);
+    line(out, "configured_hz", state.config.hz);
+    line(out, "lru_clock", keyspace.lru_clock());
     line(out, "executable", &identity.executable);
-    let file = server.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
+    let file = state.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
     line(out, "config_file", file.display());
     line(out, "io_threads_active", 0);
-    if let Some(until_us) = server.process.shutdown.and_then(|order| order.waits_until_us) {
-        line(out, "shutdown_in_milliseconds", (until_us - server.now.boot_us) / 1000);
+    if let Some(until_us) = state.process.shutdown.and_then(|order| order.waits_until_us) {
+        line(out, "shutdown_in_milliseconds", (until_us - state.now.boot_us) / 1000);
     }
-    listeners(out, server);
+    listeners(out, state);
     line(out, "latchkey_version", build::VERSION);
 }
 
 /// The listeners, by kind and number as in Valkey.
-fn listeners(out: &mut String, server: &State) {
-    let config = &server.config;
+fn listeners(out: &mut String, state: &State) {
+    let config = &state.config;
     let addresses = config.bind.iter().map(|address| String::from_utf8_lossy(address));
     let bound: String = addresses.map(|address| format!(",bind={address}")).collect();
     let listens = |is_tls| {
-        let mut listeners = server.net.listeners.iter();
+        let mut listeners = state.net.listeners.iter();
         listeners.any(|listener| listener.local_address().is_some() && listener.is_tls() == is_tls)
     };
     if listens(false) {
-        let port = server.process.identity.port;
+        let port = state.process.identity.port;
         line(out, "listener0", format_args!("name=tcp{bound},port={port}"));
     }
     if !config.unixsocket.is_empty() {
@@ -185,28 +187,28 @@ fn listeners(out: &mut String, server: &State) {
         line(out, "listener1", format_args!("name=unix,bind={path}"));
     }
     if listens(true) {
-        let port = server.process.identity.tls_port;
+        let port = state.process.identity.tls_port;
         line(out, "listener2", format_args!("name=tls{bound},port={port}"));
     }
 }
 
-fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
-    let all = || server.clients.iter();
+fn clients(out: &mut String, keyspace: &mut Keyspace, state: &State) {
+    let all = || state.clients.iter();
     let blocked = all()
         .filter(|client| client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED))
         .count();
-    let replicas = server.replication.replicas.len();
-    line(out, "connected_clients", server.clients.len() - replicas);
+    let replicas = state.replication.replicas.len();
+    line(out, "connected_clients", state.clients.len() - replicas);
     line(out, "cluster_connections", 0);
-    line(out, "maxclients", server.config.maxclients);
+    line(out, "maxclients", state.config.maxclients);
     let input = all().map(|client| client.input.capacity()).max().unwrap_or(0);
     let output = all().map(|client| client.output.capacity()).max().unwrap_or(0);
     line(out, "client_recent_max_input_buffer", input);
     line(out, "client_recent_max_output_buffer", output);
     line(out, "blocked_clients", blocked);
-    line(out, "tracking_clients", db.tracking.clients());
-    let is_valkey = server.config.compatible_with.is_valkey();
-    let has_more = is_valkey || server.config.compatible_with == Compatibility::Redis8;
+    line(out, "tracking_clients", keyspace.tracking.clients());
+    let is_valkey = state.config.compatible_with.is_valkey();
+    let has_more = is_valkey || state.config.compatible_with == Compatibility::Redis8;
     if has_more {
         let subscribed = all().filter(|client| client.flags.contains(ClientFlags::SUBSCRIBED));
         let watching = all().filter_map(|client| client.watching.as_deref());
@@ -214,29 +216,29 @@ fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
         let watching = watching.filter(|watching| watching.keys().next().is_some());
         line(out, "watching_clients", watching.count());
     }
-    line(out, "clients_in_timeout_table", server.blocking.timing_out());
+    line(out, "clients_in_timeout_table", state.blocking.timing_out());
     if has_more {
-        line(out, "total_watched_keys", db.watch.keys());
+        line(out, "total_watched_keys", keyspace.watch.keys());
     }
-    line(out, "total_blocking_keys", db.waiting.keys());
-    line(out, "total_blocking_keys_on_nokey", db.waiting.keys_awaited_on_end());
+    line(out, "total_blocking_keys", keyspace.waiting.keys());
+    line(out, "total_blocking_keys_on_nokey", keyspace.waiting.keys_awaited_on_end());
     if is_valkey {
-        pauses(out, server);
+        pauses(out, state);
     }
 }
 
 /// Valkey's fields about the strictest pause.
-fn pauses(out: &mut String, server: &State) {
+fn pauses(out: &mut String, state: &State) {
     let causes = [
         (PauseCause::Asked, "client_pause"),
         (PauseCause::Shutdown, "shutdown_in_progress"),
         (PauseCause::Failover, "failover_in_progress"),
     ];
-    let strictest = server.pauses.strictest();
-    let reason = causes.iter().find(|(cause, _)| server.pauses.by(*cause) == strictest);
+    let strictest = state.pauses.strictest();
+    let reason = causes.iter().find(|(cause, _)| state.pauses.by(*cause) == strictest);
     let actions = strictest.map(|pause| if pause.writes_only { "write" } else { "all" });
     let until_us = strictest.map_or(0, |pause| pause.until_us);
-    let left_us = until_us.saturating_sub(server.now.boot_us).max(0);
+    let left_us = until_us.saturating_sub(state.now.boot_us).max(0);
     line(out, "paused_reason", strictest.and(reason).map_or("none", |(_, name)| name));
     line(out, "paused_actions", actions.unwrap_or("none"));
     line(out, "paused_timeout_milliseconds", left_us / 1000);
@@ -253,6 +255,8 @@ pub(crate) struct MemoryUse {
     /// The backlog's bytes, and those only kept for slow replicas.
     pub backlog: usize,
     pub replicas_behind: usize,
+    /// What snapshots hold.
+    pub snapshots: usize,
     /// The number and table bytes of each database with keys.
     pub tables: Vec<(usize, usize)>,
     pub keys: usize,
@@ -261,31 +265,33 @@ pub(crate) struct MemoryUse {
 }
 
 impl MemoryUse {
-    pub fn measure(db: &Keyspace, server: &State) -> Self {
+    pub fn measure(keyspace: &Keyspace, state: &State) -> Self {
         let used = alloc::allocated();
-        let databases = (0..db.databases()).filter(|&index| !db.table_of(index).is_empty());
+        let databases =
+            (0..keyspace.databases()).filter(|&index| !keyspace.table_of(index).is_empty());
         MemoryUse {
             used,
-            peak: server.stats.peak_memory.max(used),
-            startup: server.stats.startup_memory,
-            clients: server.clients.iter().map(Client::memory).sum(),
-            replicas: replicas::replicas(server).map(|(client, _)| client.memory()).sum(),
-            backlog: server.replication.backlog.as_ref().map_or(0, Backlog::memory),
-            replicas_behind: match server.replication.replicas.is_empty() {
+            peak: state.stats.peak_memory.max(used),
+            startup: state.stats.startup_memory,
+            clients: state.clients.iter().map(Client::memory).sum(),
+            replicas: replicas::replicas(state).map(|(client, _)| client.memory()).sum(),
+            backlog: state.replication.backlog.as_ref().map_or(0, Backlog::memory),
+            replicas_behind: match state.replication.replicas.is_empty() {
                 true => 0,
-                false => replicas::bytes_behind(server),
+                false => replicas::bytes_behind(state),
             },
-            tables: databases.map(|index| (index, db.table_of(index).memory())).collect(),
-            keys: (0..db.databases()).map(|index| db.table_of(index).len()).sum(),
+            snapshots: keyspace.held.bytes(),
+            tables: databases.map(|index| (index, keyspace.table_of(index).memory())).collect(),
+            keys: (0..keyspace.databases()).map(|index| keyspace.table_of(index).len()).sum(),
             allocator: jemalloc::stats(),
             resident: machine::resident_bytes(),
         }
     }
 
-    /// Bytes that are not data: memory at the start, tables, clients.
+    /// Bytes that are not data: memory at the start, tables, clients, snapshots.
     pub fn overhead(&self) -> usize {
         let tables: usize = self.tables.iter().map(|(_, bytes)| bytes).sum();
-        self.startup + tables + self.clients + self.backlog
+        self.startup + tables + self.clients + self.backlog + self.snapshots
     }
 
     pub fn dataset(&self) -> usize {
@@ -320,11 +326,11 @@ fn policy_name(policy: MaxmemoryPolicy) -> &'static str {
     MaxmemoryPolicy::WORDS.iter().find(|(_, word)| *word == policy).map_or("", |(name, _)| name)
 }
 
-fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
-    let memory = MemoryUse::measure(db, server);
+fn memory(out: &mut String, keyspace: &mut Keyspace, state: &State) {
+    let memory = MemoryUse::measure(keyspace, state);
     let jemalloc::AllocatorStats { allocated, active, resident } = memory.allocator;
     let rss = memory.resident;
-    let scripts = server.scripts.stats;
+    let scripts = state.scripts.stats;
     bytes_line(out, "used_memory", memory.used);
     bytes_line(out, "used_memory_rss", rss);
     bytes_line(out, "used_memory_peak", memory.peak);
@@ -348,8 +354,8 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
     bytes_line(out, "used_memory_vm_total", scripts.lua_bytes);
     line(out, "used_memory_functions", scripts.libraries_bytes);
     bytes_line(out, "used_memory_scripts", scripts.scripts_bytes + scripts.libraries_bytes);
-    bytes_line(out, "maxmemory", server.config.maxmemory as usize);
-    line(out, "maxmemory_policy", policy_name(server.config.maxmemory_policy));
+    bytes_line(out, "maxmemory", state.config.maxmemory as usize);
+    line(out, "maxmemory_policy", policy_name(state.config.maxmemory_policy));
     for (name, large, small) in [
         ("allocator_frag", active, allocated),
         ("allocator_rss", resident, active),
@@ -359,35 +365,35 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
         line(out, &format!("{name}_ratio"), format_args!("{:.2}", ratio(large, small)));
         line(out, &format!("{name}_bytes"), excess(large, small));
     }
-    line(out, "mem_not_counted_for_evict", replicas::bytes_behind(server));
+    line(out, "mem_not_counted_for_evict", not_counted(keyspace, state));
     line(out, "mem_replication_backlog", memory.backlog - memory.replicas_behind);
     line(out, "mem_total_replication_buffers", memory.backlog);
     line(out, "mem_clients_slaves", memory.replicas + memory.replicas_behind);
     line(out, "mem_clients_normal", memory.clients - memory.replicas);
     line(out, "mem_cluster_links", 0);
-    line(out, "mem_aof_buffer", server.persistence.log().map_or(0, |log| log.buffer_memory()));
+    line(out, "mem_aof_buffer", state.persistence.log().map_or(0, |log| log.buffer_memory()));
     let version = jemalloc::text("version").unwrap_or_default();
     let version = version.split('-').next().unwrap_or_default();
     line(out, "mem_allocator", format_args!("jemalloc-{version}"));
     line(out, "active_defrag_running", 0);
-    line(out, "lazyfree_pending_objects", db.lazyfree.pending());
-    line(out, "lazyfreed_objects", db.lazyfree.freed());
+    line(out, "lazyfree_pending_objects", keyspace.lazyfree.pending());
+    line(out, "lazyfreed_objects", keyspace.lazyfree.freed());
 }
 
-fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
-    let state = &server.persistence;
+fn persistence(out: &mut String, keyspace: &mut Keyspace, state: &State) {
+    let persistence = &state.persistence;
     let status = |failed: bool| if failed { "err" } else { "ok" };
-    let under_way = state.under_way();
+    let under_way = persistence.under_way();
     // A snapshot for replicas counts as a save.
     let counted = |purpose| if purpose == Purpose::Sync { Purpose::Save } else { purpose };
     let running = |purpose: Purpose| under_way.filter(|(running, ..)| counted(*running) == purpose);
-    let now_us = server.now.boot_us;
+    let now_us = state.now.boot_us;
     let seconds =
         |purpose| running(purpose).map_or(-1, |(_, since, ..)| (now_us - since) / 1_000_000);
-    let copied = if under_way.is_some() { db.snapshot_copied() } else { 0 };
+    let copied = if under_way.is_some() { keyspace.snapshot_copied() } else { 0 };
     let (done, total) = under_way.map_or((0, 0), |(_, _, done, total)| (done, total));
-    let is_beside = state.loading.is_some_and(|loading| loading.is_beside);
-    line(out, "loading", u8::from(state.loading.is_some() && !is_beside));
+    let is_beside = persistence.loading.is_some_and(|loading| loading.is_beside);
+    line(out, "loading", u8::from(persistence.loading.is_some() && !is_beside));
     line(out, "async_loading", u8::from(is_beside));
     line(out, "current_cow_peak", copied);
     line(out, "current_cow_size", copied);
@@ -396,45 +402,45 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "current_fork_perc", format!("{percent:.2}"));
     line(out, "current_save_keys_processed", done);
     line(out, "current_save_keys_total", total);
-    line(out, "rdb_changes_since_last_save", server.changes_since_save(db));
+    line(out, "rdb_changes_since_last_save", state.changes_since_save(keyspace));
     line(out, "rdb_bgsave_in_progress", u8::from(running(Purpose::Save).is_some()));
-    line(out, "rdb_last_save_time", state.last_save_unix);
-    line(out, "rdb_last_bgsave_status", status(state.last_save_failed));
-    line(out, "rdb_last_bgsave_time_sec", state.last_save_seconds);
+    line(out, "rdb_last_save_time", persistence.last_save_unix);
+    line(out, "rdb_last_bgsave_status", status(persistence.last_save_failed));
+    line(out, "rdb_last_bgsave_time_sec", persistence.last_save_seconds);
     line(out, "rdb_current_bgsave_time_sec", seconds(Purpose::Save));
-    line(out, "rdb_saves", state.saves);
-    line(out, "rdb_last_cow_size", state.last_save_copied);
-    line(out, "rdb_last_load_keys_expired", state.keys_expired_at_load);
-    line(out, "rdb_last_load_keys_loaded", state.keys_loaded);
-    line(out, "aof_enabled", u8::from(state.is_aof_on()));
+    line(out, "rdb_saves", persistence.saves);
+    line(out, "rdb_last_cow_size", persistence.last_save_copied);
+    line(out, "rdb_last_load_keys_expired", persistence.keys_expired_at_load);
+    line(out, "rdb_last_load_keys_loaded", persistence.keys_loaded);
+    line(out, "aof_enabled", u8::from(persistence.is_aof_on()));
     line(out, "aof_rewrite_in_progress", u8::from(running(Purpose::Rewrite).is_some()));
-    line(out, "aof_rewrite_scheduled", u8::from(state.rewrite_is_scheduled));
-    line(out, "aof_last_rewrite_time_sec", state.last_rewrite_seconds);
+    line(out, "aof_rewrite_scheduled", u8::from(persistence.rewrite_is_scheduled));
+    line(out, "aof_last_rewrite_time_sec", persistence.last_rewrite_seconds);
     line(out, "aof_current_rewrite_time_sec", seconds(Purpose::Rewrite));
-    line(out, "aof_last_bgrewrite_status", status(state.last_rewrite_failed));
-    line(out, "aof_rewrites", state.rewrites);
-    line(out, "aof_rewrites_consecutive_failures", state.rewrite_failures);
-    let disk_error = state.log().and_then(|log| log.disk_error());
+    line(out, "aof_last_bgrewrite_status", status(persistence.last_rewrite_failed));
+    line(out, "aof_rewrites", persistence.rewrites);
+    line(out, "aof_rewrites_consecutive_failures", persistence.rewrite_failures);
+    let disk_error = persistence.log().and_then(|log| log.disk_error());
     line(out, "aof_last_write_status", status(disk_error.is_some()));
-    line(out, "aof_last_cow_size", state.last_rewrite_copied);
+    line(out, "aof_last_cow_size", persistence.last_rewrite_copied);
     line(out, "module_fork_in_progress", 0);
     line(out, "module_fork_last_cow_size", 0);
-    if let Some(log) = state.log() {
+    if let Some(log) = persistence.log() {
         line(out, "aof_current_size", log.current_size());
         line(out, "aof_base_size", log.base_size());
-        line(out, "aof_pending_rewrite", u8::from(state.rewrite_is_scheduled));
+        line(out, "aof_pending_rewrite", u8::from(persistence.rewrite_is_scheduled));
         line(out, "aof_buffer_length", log.buffer_length());
         line(out, "aof_pending_bio_fsync", log.pending_fsync());
         line(out, "aof_delayed_fsync", log.delayed_fsync());
     }
-    if let Some(loading) = state.loading {
+    if let Some(loading) = persistence.loading {
         line(out, "loading_start_time", loading.started_unix);
         line(out, "loading_total_bytes", loading.total_bytes);
         line(out, "loading_rdb_used_mem", loading.memory_then);
         line(out, "loading_loaded_bytes", loading.loaded_bytes);
         let percent = loading.loaded_bytes as f64 * 100.0 / loading.total_bytes.max(1) as f64;
         line(out, "loading_loaded_perc", format!("{percent:.2}"));
-        let elapsed = (server.now.unix_seconds() - loading.started_unix).max(0) as f64;
+        let elapsed = (state.now.unix_seconds() - loading.started_unix).max(0) as f64;
         let left = loading.total_bytes.saturating_sub(loading.loaded_bytes) as f64;
         // Unknown during the first second, as in Redis.
         let seconds =
@@ -443,46 +449,46 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
     }
 }
 
-fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
-    let counters = &server.stats.counters;
+fn stats(out: &mut String, keyspace: &mut Keyspace, state: &State) {
+    let counters = &state.stats.counters;
     let kilobytes = |rate: &Rate| format!("{:.2}", rate.per_second() as f64 / 1024.0);
     line(out, "total_connections_received", counters.connections);
     line(out, "total_commands_processed", counters.commands);
-    line(out, "instantaneous_ops_per_sec", server.stats.commands_rate.per_second());
+    line(out, "instantaneous_ops_per_sec", state.stats.commands_rate.per_second());
     line(out, "total_net_input_bytes", counters.bytes_in);
     line(out, "total_net_output_bytes", counters.bytes_out);
     line(out, "total_net_repl_input_bytes", counters.replication_bytes_in);
     line(out, "total_net_repl_output_bytes", counters.replica_bytes_out);
-    line(out, "instantaneous_input_kbps", kilobytes(&server.stats.input_rate));
-    line(out, "instantaneous_output_kbps", kilobytes(&server.stats.output_rate));
+    line(out, "instantaneous_input_kbps", kilobytes(&state.stats.input_rate));
+    line(out, "instantaneous_output_kbps", kilobytes(&state.stats.output_rate));
     line(out, "instantaneous_input_repl_kbps", "0.00");
     line(out, "instantaneous_output_repl_kbps", "0.00");
     line(out, "rejected_connections", counters.rejected_connections);
     line(out, "sync_full", counters.full_syncs);
     line(out, "sync_partial_ok", counters.partial_syncs);
     line(out, "sync_partial_err", counters.partial_syncs_refused);
-    line(out, "expired_keys", db.stats.expired);
-    line(out, "expired_fields", db.stats.expired_fields);
+    line(out, "expired_keys", keyspace.stats.expired);
+    line(out, "expired_fields", keyspace.stats.expired_fields);
     line(out, "expired_stale_perc", "0.00");
     line(out, "expired_time_cap_reached_count", counters.expired_slices_exhausted);
     line(out, "expire_cycle_cpu_milliseconds", 0);
-    line(out, "evicted_keys", db.stats.evicted);
+    line(out, "evicted_keys", keyspace.stats.evicted);
     line(out, "evicted_clients", counters.evicted_clients);
-    line(out, "evicted_scripts", server.scripts.stats.evicted);
-    let since_us = db.eviction.over_since_us;
-    let over_us = since_us.map_or(0, |since_us| (server.now.boot_us - since_us).max(0) as u64);
-    line(out, "total_eviction_exceeded_time", (db.eviction.over_us + over_us) / 1000);
+    line(out, "evicted_scripts", state.scripts.stats.evicted);
+    let since_us = keyspace.eviction.over_since_us;
+    let over_us = since_us.map_or(0, |since_us| (state.now.boot_us - since_us).max(0) as u64);
+    line(out, "total_eviction_exceeded_time", (keyspace.eviction.over_us + over_us) / 1000);
     line(out, "current_eviction_exceeded_time", over_us / 1000);
-    line(out, "keyspace_hits", db.stats.hits);
-    line(out, "keyspace_misses", db.stats.misses);
-    line(out, "pubsub_channels", server.pubsub.count(Kind::Channel));
-    line(out, "pubsub_patterns", server.pubsub.count(Kind::Pattern));
-    line(out, "pubsubshard_channels", server.pubsub.count(Kind::Shard));
+    line(out, "keyspace_hits", keyspace.stats.hits);
+    line(out, "keyspace_misses", keyspace.stats.misses);
+    line(out, "pubsub_channels", state.pubsub.count(Kind::Channel));
+    line(out, "pubsub_patterns", state.pubsub.count(Kind::Pattern));
+    line(out, "pubsubshard_channels", state.pubsub.count(Kind::Shard));
     line(out, "latest_fork_usec", 0);
     // Redis would fork for these.
-    line(out, "total_forks", server.persistence.jobs);
-    line(out, "migrate_cached_sockets", server.net.outgoing.len());
-    line(out, "slave_expires_tracked_keys", db.own_deadlines());
+    line(out, "total_forks", state.persistence.jobs);
+    line(out, "migrate_cached_sockets", state.net.outgoing.len());
+    line(out, "slave_expires_tracked_keys", keyspace.own_deadlines());
     for name in [
         "active_defrag_hits",
         "active_defrag_misses",
@@ -493,9 +499,9 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     ] {
         line(out, name, 0);
     }
-    line(out, "tracking_total_keys", db.tracking.keys());
-    line(out, "tracking_total_items", db.tracking.items());
-    line(out, "tracking_total_prefixes", db.tracking.prefixes());
+    line(out, "tracking_total_keys", keyspace.tracking.keys());
+    line(out, "tracking_total_items", keyspace.tracking.items());
+    line(out, "tracking_total_prefixes", keyspace.tracking.prefixes());
     line(out, "unexpected_error_replies", counters.unexpected_error_replies);
     line(out, "total_error_replies", counters.error_replies);
     line(out, "dump_payload_sanitizations", 0);
@@ -509,11 +515,11 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "client_output_buffer_limit_disconnections", disconnections);
     line(out, "reply_buffer_shrinks", 0);
     line(out, "reply_buffer_expands", 0);
-    line(out, "eventloop_cycles", server.stats.timing.turns());
-    line(out, "eventloop_duration_sum", server.stats.timing.turns_us());
-    line(out, "eventloop_duration_cmd_sum", server.stats.timing.commands_us());
-    line(out, "instantaneous_eventloop_cycles_per_sec", server.stats.turns_rate.per_second());
-    line(out, "instantaneous_eventloop_duration_usec", server.stats.turn_time.per_second());
+    line(out, "eventloop_cycles", state.stats.timing.turns());
+    line(out, "eventloop_duration_sum", state.stats.timing.turns_us());
+    line(out, "eventloop_duration_cmd_sum", state.stats.timing.commands_us());
+    line(out, "instantaneous_eventloop_cycles_per_sec", state.stats.turns_rate.per_second());
+    line(out, "instantaneous_eventloop_duration_usec", state.stats.turn_time.per_second());
     line(out, "acl_access_denied_auth", counters.acl_denied_auth);
     line(out, "acl_access_denied_cmd", counters.acl_denied_cmd);
     line(out, "acl_access_denied_key", counters.acl_denied_key);
@@ -521,49 +527,54 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "acl_access_denied_db", counters.acl_denied_db);
 }
 
-fn replication(out: &mut String, _: &mut Keyspace, server: &State) {
-    let following = server.replication.following.as_deref();
+fn replication(out: &mut String, _: &mut Keyspace, state: &State) {
+    let following = state.replication.following.as_deref();
     line(out, "role", if following.is_some() { "slave" } else { "master" });
     if let Some(following) = following {
-        primary(out, server, following);
+        primary(out, state, following);
     }
-    replicas_and_history(out, server);
+    replicas_and_history(out, state);
 }
 
 /// The replicas, and the replication history and backlog.
-fn replicas_and_history(out: &mut String, server: &State) {
-    let (state, config) = (&server.replication, &server.config);
-    line(out, "connected_slaves", state.replicas.len());
+fn replicas_and_history(out: &mut String, state: &State) {
+    let (replication, config) = (&state.replication, &state.config);
+    line(out, "connected_slaves", replication.replicas.len());
+    let is_valkey = config.compatible_with.is_valkey();
     if config.min_replicas_to_write > 0 && config.min_replicas_max_lag > 0 {
-        line(out, "min_slaves_good_slaves", state.good_replicas);
+        line(out, "min_slaves_good_slaves", replication.good_replicas);
     }
-    for (index, (client, replica)) in replicas::replicas(server).enumerate() {
-        let lag = replicas::lag_seconds(server, replica);
+    for (index, (client, replica)) in replicas::replicas(state).enumerate() {
+        let lag = replicas::lag_seconds(state, replica);
         line(
             out,
             &format!("slave{index}"),
             format_args!(
-                "ip={},port={},state={},offset={},lag={lag}",
+                "ip={},port={},state={},offset={},lag={lag}{}",
                 replicas::address(client),
                 replica.port,
                 replica.stage_name(),
                 replica.acknowledged.unwrap_or(0),
+                if is_valkey { ",type=replica" } else { "" },
             ),
         );
     }
-    if let Some(seconds) = restart::seconds_left(server) {
+    if let Some(seconds) = restart::seconds_left(state) {
         line(out, "primary_restart_read_only_seconds_left", seconds);
     }
-    if state.restart.held_off_us.is_some() {
+    if replication.restart.held_off_us.is_some() {
         line(out, "primary_lacks_data_of_replicas", 1);
     }
-    line(out, "master_failover_state", failover::state_name(server));
-    line(out, "master_replid", &state.id);
-    let ancestor = state.ancestor.as_ref();
+    if is_valkey {
+        line(out, "replicas_waiting_psync", 0);
+    }
+    line(out, "master_failover_state", failover::state_name(state));
+    line(out, "master_replid", &replication.id);
+    let ancestor = replication.ancestor.as_ref();
     line(out, "master_replid2", ancestor.map_or(&*"0".repeat(40), |ancestor| &ancestor.id));
-    line(out, "master_repl_offset", state.offset);
+    line(out, "master_repl_offset", replication.offset);
     line(out, "second_repl_offset", ancestor.map_or(-1, |ancestor| ancestor.end as i64));
-    let backlog = state.backlog.as_ref();
+    let backlog = replication.backlog.as_ref();
     line(out, "repl_backlog_active", u8::from(backlog.is_some()));
     line(out, "repl_backlog_size", config.repl_backlog_size);
     line(out, "repl_backlog_first_byte_offset", backlog.map_or(0, Backlog::start));
@@ -571,12 +582,12 @@ fn replicas_and_history(out: &mut String, server: &State) {
 }
 
 /// A replica's fields about its primary.
-fn primary(out: &mut String, server: &State, following: &Following) {
-    let config = &server.config;
-    let seconds_since = |us: i64| (server.now.boot_us - us).max(0) / 1_000_000;
+fn primary(out: &mut String, state: &State, following: &Following) {
+    let config = &state.config;
+    let seconds_since = |us: i64| (state.now.boot_us - us).max(0) / 1_000_000;
     let is_connected = following.is_connected();
     let is_syncing = following.progress == Progress::Sync;
-    let offset = if following.knows_history { server.replication.offset } else { 1 };
+    let offset = if following.knows_history { state.replication.offset } else { 1 };
     let heard = if is_connected { seconds_since(following.heard_us) } else { -1 };
     line(out, "master_host", String::from_utf8_lossy(&following.host));
     line(out, "master_port", following.port);
@@ -620,12 +631,12 @@ fn cpu(out: &mut String, _: &mut Keyspace, _: &State) {
 }
 
 /// Commands that have statistics.
-fn with_stats(server: &State) -> impl Iterator<Item = (&'static Command, &CommandStats)> {
-    server.commands.commands.iter().zip(&server.stats.command_stats)
+fn with_stats(state: &State) -> impl Iterator<Item = (&'static Command, &CommandStats)> {
+    state.commands.commands.iter().zip(&state.stats.command_stats)
 }
 
-fn command_stats(out: &mut String, _: &mut Keyspace, server: &State) {
-    for (command, stats) in with_stats(server) {
+fn command_stats(out: &mut String, _: &mut Keyspace, state: &State) {
+    for (command, stats) in with_stats(state) {
         if stats.calls + stats.rejected + stats.failed == 0 {
             continue;
         }
@@ -642,21 +653,21 @@ fn command_stats(out: &mut String, _: &mut Keyspace, server: &State) {
     }
 }
 
-fn error_stats(out: &mut String, _: &mut Keyspace, server: &State) {
+fn error_stats(out: &mut String, _: &mut Keyspace, state: &State) {
     let mut errors: Vec<(&str, u64)> =
-        server.stats.error_stats.iter().map(|(word, count)| (&**word, *count)).collect();
+        state.stats.error_stats.iter().map(|(word, count)| (&**word, *count)).collect();
     errors.sort_unstable();
     for (word, count) in errors {
         line(out, &format!("errorstat_{word}"), format_args!("count={count}"));
     }
 }
 
-fn latency_stats(out: &mut String, _: &mut Keyspace, server: &State) {
-    for (command, stats) in with_stats(server) {
+fn latency_stats(out: &mut String, _: &mut Keyspace, state: &State) {
+    for (command, stats) in with_stats(state) {
         let Some(histogram) = &stats.histogram else {
             continue;
         };
-        let percentiles = server.config.latency_tracking_info_percentiles.iter().map(|percent| {
+        let percentiles = state.config.latency_tracking_info_percentiles.iter().map(|percent| {
             let us = histogram.percentile(*percent) as f64 / 1000.0;
             format!("p{percent}={us:.3}")
         });
@@ -665,10 +676,10 @@ fn latency_stats(out: &mut String, _: &mut Keyspace, server: &State) {
     }
 }
 
-fn keyspace(out: &mut String, db: &mut Keyspace, server: &State) {
-    let now = db.now();
-    for index in 0..db.databases() {
-        let table = db.table_of(index);
+fn keyspace(out: &mut String, keyspace: &mut Keyspace, state: &State) {
+    let now = keyspace.now();
+    for index in 0..keyspace.databases() {
+        let table = keyspace.table_of(index);
         if table.is_empty() {
             continue;
         }
@@ -681,8 +692,8 @@ fn keyspace(out: &mut String, db: &mut Keyspace, server: &State) {
         });
         let average = if count == 0 { 0 } else { sum_ms / count };
         // Keys with expiring fields.
-        let volatile = || db.keys_with_field_deadlines(index);
-        let more = match server.config.compatible_with {
+        let volatile = || keyspace.keys_with_field_deadlines(index);
+        let more = match state.config.compatible_with {
             Compatibility::Redis70 | Compatibility::Redis72 => String::new(),
             Compatibility::Redis8 => format!(",subexpiry={}", volatile()),
             Compatibility::Valkey9 => format!(",keys_with_volatile_items={}", volatile()),

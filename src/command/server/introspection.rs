@@ -45,7 +45,7 @@ pub const COMMANDS: &[CommandSpec] = &[spec("COMMAND", command)
         ),
         subcommand("GETKEYSANDFLAGS", get_keys_and_flags).at_least(4).since("7.0.0").docs(
             "command [arg [arg ...]]",
-            "Returns the keys of a request, and what is done with them.",
+            "Returns the keys of a request, and how they are accessed.",
             "O(N), N being the number of arguments",
         ),
         subcommand("HELP", help).exactly(2).since("5.0.0").docs("", "Explains COMMAND.", "O(1)"),
@@ -162,7 +162,7 @@ fn arity(spec: &CommandSpec) -> i64 {
 
 /// `COMMAND`: all commands as COMMAND INFO describes them.
 fn command(ctx: &mut Context<'_>) -> CommandResult {
-    let table = ctx.server.commands;
+    let table = ctx.state.commands;
     ctx.reply.array(table.top_level().count());
     for command in table.top_level() {
         describe(ctx, command);
@@ -172,7 +172,7 @@ fn command(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `COMMAND COUNT`: an integer.
 fn count(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.server.commands.top_level().count() as i64);
+    ctx.reply.integer(ctx.state.commands.top_level().count() as i64);
     Ok(Outcome::Replied)
 }
 
@@ -184,7 +184,7 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     let names = ctx.args.iter_from(2);
     ctx.reply.array(names.len());
     for name in names {
-        match ctx.server.commands.find_full(name) {
+        match ctx.state.commands.find_full(name) {
             Some(command) => describe(ctx, command),
             None => ctx.reply.null(),
         }
@@ -202,7 +202,7 @@ fn status_set<F: Copy>(reply: &mut ReplyWriter<'_>, names: &[(F, &str)], has: im
 fn describe(ctx: &mut Context<'_>, command: &Command) {
     let spec = command.spec;
     let (range, movable) = legacy_range(spec.keys);
-    let flags = spec.flags.reported(ctx.server.config.reports_7_2());
+    let flags = spec.flags.reported(ctx.state.config.reports_7_2());
     let flags = if movable { flags | Flags::MOVABLEKEYS } else { flags };
     let reply = &mut ctx.reply;
     reply.array(10);
@@ -222,8 +222,8 @@ fn describe(ctx: &mut Context<'_>, command: &Command) {
     spec.tips.iter().for_each(|tip| reply.bulk(tip.as_bytes()));
     reply.set(spec.keys.len());
     spec.keys.iter().for_each(|keys| describe_keys(reply, keys));
-    let subcommands = ctx.server.commands.subcommands(command);
-    if subcommands.is_empty() {
+    let subcommands = ctx.state.commands.subcommands(command);
+    if subcommands.is_empty() && !ctx.state.config.compatible_with.is_valkey() {
         ctx.reply.set(0);
     } else {
         ctx.reply.array(subcommands.len());
@@ -287,7 +287,7 @@ fn describe_keys(reply: &mut ReplyWriter<'_>, keys: &KeySpec) {
 
 /// `COMMAND DOCS [command-name ...]`: a map from names to maps, without unknown names.
 fn docs(ctx: &mut Context<'_>) -> CommandResult {
-    let table = ctx.server.commands;
+    let table = ctx.state.commands;
     let commands: Vec<&Command> = if ctx.args.len() == 2 {
         table.top_level().collect()
     } else {
@@ -303,7 +303,7 @@ fn docs(ctx: &mut Context<'_>) -> CommandResult {
 fn document(ctx: &mut Context<'_>, command: &Command) {
     let spec = command.spec;
     let arguments = docs::arguments_of(spec);
-    let subcommands = ctx.server.commands.subcommands(command);
+    let subcommands = ctx.state.commands.subcommands(command);
     let (deprecated_since, replaced_by) = spec.deprecated.unwrap_or_default();
     let facts = [
         ("summary", spec.summary),
@@ -390,7 +390,7 @@ enum Filter<'a> {
 /// `COMMAND LIST [FILTERBY MODULE module-name | ACLCAT category | PATTERN pattern]`: an array of names, subcommands included.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
     let filter = list_filter(ctx)?;
-    let table = ctx.server.commands;
+    let table = ctx.state.commands;
     let names: Vec<&[u8]> = table
         .commands
         .iter()
@@ -444,7 +444,7 @@ fn get_keys_and_flags(ctx: &mut Context<'_>) -> CommandResult {
 
 fn reply_keys(ctx: &mut Context<'_>, with_flags: bool) -> CommandResult {
     let request = ctx.args.from(2);
-    let table = ctx.server.commands;
+    let table = ctx.state.commands;
     let found = table.find(request.get(0)).and_then(|command| {
         // A container's name is followed by its subcommand's.
         let is_container = !command.subcommands.is_empty() && request.len() > 1;
@@ -496,7 +496,7 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "GETKEYS <full-command>",
             "    Return the keys of a whole request.",
             "GETKEYSANDFLAGS <full-command>",
-            "    Return the keys of a whole request and what is done with them.",
+            "    Return the keys of a whole request and how they are accessed.",
         ],
     )
 }

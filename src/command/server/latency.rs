@@ -24,15 +24,15 @@ const fn latency(name: &'static str, handler: Handler) -> CommandSpec {
 pub const COMMANDS: &[CommandSpec] = &[container(
     "LATENCY",
     &[
-        latency("DOCTOR", latency_doctor).docs("", "Explains latency spikes in words.", "O(1)"),
+        latency("DOCTOR", latency_doctor).docs("", "Describes latency spikes in words.", "O(1)"),
         latency("GRAPH", latency_graph).exactly(3).docs(
             "event",
-            "Draws the latest spikes of an event.",
+            "Draws a graph of the latest spikes of an event.",
             "O(1)",
         ),
         latency("HISTOGRAM", latency_histogram).at_least(2).since("7.0.0").docs(
             "[command [command ...]]",
-            "Returns how often commands took how long.",
+            "Returns histograms of the times that commands took.",
             "O(N), N being the number of commands",
         ),
         latency("HISTORY", latency_history).exactly(3).docs(
@@ -48,7 +48,7 @@ pub const COMMANDS: &[CommandSpec] = &[container(
         latency("RESET", latency_reset)
             .at_least(2)
             .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
-            .docs("[event [event ...]]", "Forgets the spikes of some or all events.", "O(1)"),
+            .docs("[event [event ...]]", "Deletes the spikes of some or all events.", "O(1)"),
         latency("HELP", latency_help).flags(Flags::LOADING_STALE).tips(&[]).docs(
             "",
             "Explains LATENCY.",
@@ -60,30 +60,36 @@ pub const COMMANDS: &[CommandSpec] = &[container(
 .since("2.8.13")
 .docs("", "Commands about latency.", "Depends on the subcommand")];
 
-/// `LATENCY LATEST`: for each event its name, Unix time and milliseconds of the latest spike, and the worst spike.
+/// `LATENCY LATEST`: for each event its name, Unix time and milliseconds of the latest spike, and the worst spike; for Valkey
+/// the sum and number of all spikes too.
 fn latency_latest(ctx: &mut Context<'_>) -> CommandResult {
-    let series = &ctx.server.stats.latency.series;
+    let series = &ctx.state.stats.latency.series;
+    let is_valkey = ctx.state.config.compatible_with.is_valkey();
     ctx.reply.array(series.len());
     for (event, series) in series {
         let (time, ms) = series.samples.back().copied().unwrap_or_default();
-        ctx.reply.array(4);
+        ctx.reply.array(if is_valkey { 6 } else { 4 });
         ctx.reply.bulk(event.as_bytes());
         ctx.reply.integer(time);
         ctx.reply.integer(ms as i64);
         ctx.reply.integer(series.max_ms as i64);
+        if is_valkey {
+            ctx.reply.integer(series.sum_ms as i64);
+            ctx.reply.integer(series.count as i64);
+        }
     }
     Ok(Outcome::Replied)
 }
 
 /// The series of the event in argument 2.
-fn series_of<'s>(server: &'s State, event: &[u8]) -> Option<&'s LatencySeries> {
-    let mut all = server.stats.latency.series.iter();
+fn series_of<'s>(state: &'s State, event: &[u8]) -> Option<&'s LatencySeries> {
+    let mut all = state.stats.latency.series.iter();
     all.find(|(name, _)| name.as_bytes() == event).map(|(_, series)| series)
 }
 
 /// `LATENCY HISTORY event`: an array of pairs of Unix time and milliseconds, oldest first.
 fn latency_history(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(series) = series_of(ctx.server, ctx.args.get(2)) else {
+    let Some(series) = series_of(ctx.state, ctx.args.get(2)) else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
     };
@@ -98,7 +104,7 @@ fn latency_history(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `LATENCY RESET [event ...]`: the number of events that were reset.
 fn latency_reset(ctx: &mut Context<'_>) -> CommandResult {
-    let latency = &mut ctx.server.stats.latency;
+    let latency = &mut ctx.state.stats.latency;
     let forgotten = if ctx.args.len() == 2 {
         std::mem::take(&mut latency.series).len()
     } else {
@@ -110,14 +116,14 @@ fn latency_reset(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `LATENCY HISTOGRAM [command ...]`: a map from commands that ran to their calls and cumulative counts by microseconds.
 fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
-    let table = ctx.server.commands;
+    let table = ctx.state.commands;
     let commands: Vec<&Command> = if ctx.args.len() == 2 {
         table.commands.iter().collect()
     } else {
         let named = ctx.args.iter_from(2).filter_map(|name| table.find_full(name));
         named.flat_map(|command| [command].into_iter().chain(table.subcommands(command))).collect()
     };
-    let stats = &ctx.server.stats.command_stats;
+    let stats = &ctx.state.stats.command_stats;
     let known: Vec<(&Command, &Histogram)> = commands
         .into_iter()
         .filter_map(|command| Some((command, stats[command.id.index()].histogram.as_deref()?)))
@@ -163,13 +169,13 @@ fn cumulative(histogram: &Histogram) -> Vec<(u64, u64)> {
 /// `LATENCY GRAPH event`: an ASCII graph of the event's spikes.
 fn latency_graph(ctx: &mut Context<'_>) -> CommandResult {
     let event = ctx.args.get(2);
-    let Some(series) = series_of(ctx.server, event) else {
+    let Some(series) = series_of(ctx.state, event) else {
         let mut text = b"ERR No samples available for event '".to_vec();
         text.extend_from_slice(event);
         text.push(b'\'');
         return Err(CommandError::formatted(text));
     };
-    let graph = draw(&String::from_utf8_lossy(event), series, ctx.server.now.unix_seconds());
+    let graph = draw(&String::from_utf8_lossy(event), series, ctx.state.now.unix_seconds());
     ctx.reply.verbatim(b"txt", graph.as_bytes());
     Ok(Outcome::Replied)
 }
@@ -236,14 +242,14 @@ fn age(seconds: i64) -> String {
 
 /// `LATENCY DOCTOR`: a human-readable report.
 fn latency_doctor(ctx: &mut Context<'_>) -> CommandResult {
-    let report = diagnose(ctx.server);
+    let report = diagnose(ctx.state);
     ctx.reply.verbatim(b"txt", report.as_bytes());
     Ok(Outcome::Replied)
 }
 
-fn diagnose(server: &State) -> String {
-    let threshold_ms = server.config.latency_monitor_threshold;
-    let events = &server.stats.latency.series;
+fn diagnose(state: &State) -> String {
+    let threshold_ms = state.config.latency_monitor_threshold;
+    let events = &state.stats.latency.series;
     if events.is_empty() && threshold_ms == 0 {
         return "The latency monitor is off, so there is nothing to report. CONFIG SET \
                 latency-monitor-threshold <milliseconds> turns it on.\n"
@@ -265,7 +271,7 @@ fn diagnose(server: &State) -> String {
     }
     report.push_str("\nWhat may help:\n\n");
     if events.contains_key("command") {
-        let slowlog_us = server.config.slowlog_log_slower_than;
+        let slowlog_us = state.config.slowlog_log_slower_than;
         if slowlog_us < 0 || slowlog_us / 1000 > threshold_ms {
             report.push_str(&format!(
                 "- The slow log does not show all of these commands. CONFIG SET \
@@ -315,7 +321,7 @@ fn latency_help(ctx: &mut Context<'_>) -> CommandResult {
         ctx,
         &[
             "DOCTOR",
-            "    Explain the spikes seen so far in words.",
+            "    Describe the spikes seen so far in words.",
             "GRAPH <event>",
             "    Draw the spikes of <event>.",
             "HISTORY <event>",
@@ -323,9 +329,9 @@ fn latency_help(ctx: &mut Context<'_>) -> CommandResult {
             "LATEST",
             "    Return the latest spike of each event.",
             "RESET [<event> ...]",
-            "    Forget the spikes of these events, or of all.",
+            "    Delete the spikes of these events, or of all.",
             "HISTOGRAM [<command> ...]",
-            "    Return how many calls of these commands, or of all, took at most how long.",
+            "    Return histograms of the times that these commands, or all, took.",
         ],
     )
 }

@@ -21,7 +21,7 @@ pub const COMMANDS: &[CommandSpec] = &[container(
     &[
         memory("DOCTOR", doctor).tips(NONDETERMINISTIC).docs(
             "",
-            "Explains trouble with memory in words.",
+            "Describes problems with memory in words.",
             "O(1)",
         ),
         memory("HELP", help).flags(Flags::LOADING_STALE).docs("", "Explains MEMORY.", "O(1)"),
@@ -32,14 +32,10 @@ pub const COMMANDS: &[CommandSpec] = &[container(
         ),
         memory("PURGE", purge)
             .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
-            .docs(
-                "",
-                "Gives unused memory back to the system.",
-                "Depends on how much is allocated",
-            ),
+            .docs("", "Returns unused memory to the system.", "Depends on how much is allocated"),
         memory("STATS", stats).tips(NONDETERMINISTIC).docs(
             "",
-            "Returns what memory is used for.",
+            "Returns details of the memory used.",
             "O(1)",
         ),
         memory("USAGE", usage)
@@ -84,8 +80,8 @@ fn usage(ctx: &mut Context<'_>) -> CommandResult {
             return Err(CommandError::Syntax);
         }
     }
-    match ctx.db.find(ctx.key(2)) {
-        Some(slot) => ctx.reply.integer(bytes_of(ctx.db.entry(slot)) as i64),
+    match ctx.keyspace.find(ctx.key(2)) {
+        Some(slot) => ctx.reply.integer(bytes_of(ctx.keyspace.entry(slot)) as i64),
         None => ctx.reply.null(),
     }
     Ok(Outcome::Replied)
@@ -93,7 +89,7 @@ fn usage(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `MEMORY STATS`: a map of numbers.
 fn stats(ctx: &mut Context<'_>) -> CommandResult {
-    let memory = MemoryUse::measure(ctx.db, ctx.server);
+    let memory = MemoryUse::measure(ctx.keyspace, ctx.state);
     let jemalloc::AllocatorStats { allocated, active, resident } = memory.allocator;
     let reply = &mut ctx.reply;
     let per_key = match memory.keys {
@@ -109,7 +105,7 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
         ("clients.normal", memory.clients - memory.replicas),
         ("cluster.links", 0),
         ("aof.buffer", 0),
-        ("lua.caches", ctx.server.scripts.stats.scripts_bytes),
+        ("lua.caches", ctx.state.scripts.stats.scripts_bytes),
         ("functions.caches", 0),
     ];
     let totals = [
@@ -180,8 +176,8 @@ const CLIENT_BYTES_MAX: usize = 200 << 10;
 
 /// `MEMORY DOCTOR`: a human-readable report.
 fn doctor(ctx: &mut Context<'_>) -> CommandResult {
-    let memory = MemoryUse::measure(ctx.db, ctx.server);
-    let report = diagnose(&memory, ctx.server.clients.len());
+    let memory = MemoryUse::measure(ctx.keyspace, ctx.state);
+    let report = diagnose(&memory, ctx.state.clients.len());
     ctx.reply.verbatim(b"txt", report.as_bytes());
     Ok(Outcome::Replied)
 }
@@ -254,15 +250,15 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
         ctx,
         &[
             "DOCTOR",
-            "    Explain trouble with memory in words.",
+            "    Describe problems with memory in words.",
             "MALLOC-STATS",
             "    Return the allocator's own report.",
             "PURGE",
-            "    Give unused memory back to the system.",
+            "    Return unused memory to the system.",
             "STATS",
-            "    Return what memory is used for.",
+            "    Return details of the memory used.",
             "USAGE <key> [SAMPLES <count>]",
-            "    Return the bytes that <key> and its value take. Of a large collection",
+            "    Return the bytes that <key> and its value take. In a large collection",
             "    <count> elements are measured (default: 5, 0 means all).",
         ],
     )
@@ -282,6 +278,7 @@ mod tests {
             replicas: 0,
             backlog: 0,
             replicas_behind: 0,
+            snapshots: 0,
             tables: Vec::new(),
             keys: 1000,
             allocator: jemalloc::AllocatorStats {

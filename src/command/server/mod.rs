@@ -21,7 +21,7 @@ use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 use crate::gate::state::{PauseCause, Shutdown, Task};
-use crate::sys::log::Level;
+use crate::sys::log::notice;
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
@@ -32,13 +32,13 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Server)
         .since("2.6.0")
         .tips(NONDETERMINISTIC)
-        .docs("", "Returns the server's wall clock.", "O(1)"),
+        .docs("", "Returns the time of the server's wall clock.", "O(1)"),
     spec("LOLWUT", lolwut)
         .at_least(1)
         .flags(Flags::READONLY_FAST)
         .group(Group::Server)
         .since("5.0.0")
-        .docs("[VERSION version]", "Draws a picture and names the version.", "O(1)"),
+        .docs("[VERSION version]", "Draws a picture and shows the version.", "O(1)"),
     spec("SHUTDOWN", shutdown)
         .at_least(1)
         .flags(
@@ -53,7 +53,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("1.0.0")
         .docs(
             "[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
-            "Ends the server.",
+            "Stops the server.",
             "O(N) when saving, N being the number of keys",
         ),
 ];
@@ -61,10 +61,10 @@ pub const COMMANDS: &[CommandSpec] = &[
 /// `TIME`: an array of seconds since 1970 and the microseconds of the current one, both as bulk strings.
 fn time(ctx: &mut Context<'_>) -> CommandResult {
     // Since Redis 7.2 time stands still in a script, until it is busy, as it may be waiting for a time.
-    let stands_still = ctx.server.config.reports_7_2() && !ctx.server.scripts.is_busy();
+    let stands_still = ctx.state.config.reports_7_2() && !ctx.state.scripts.is_busy();
     let now = match ctx.origin {
-        Origin::Script if stands_still => ctx.server.now,
-        _ => ctx.server.clock.now(),
+        Origin::Script if stands_still => ctx.state.now,
+        _ => ctx.state.clock.now(),
     };
     ctx.reply.array(2);
     ctx.reply.bulk_integer(now.unix_seconds());
@@ -88,7 +88,7 @@ fn lolwut(ctx: &mut Context<'_>) -> CommandResult {
     }
     let mut text = PICTURE.as_bytes().to_vec();
     text.extend_from_slice(b"\nRedis ver. ");
-    text.extend_from_slice(&ctx.server.config.redis_version);
+    text.extend_from_slice(&ctx.state.config.redis_version);
     text.push(b'\n');
     ctx.reply.verbatim(b"txt", &text);
     Ok(Outcome::Replied)
@@ -150,28 +150,28 @@ impl ShutdownOrder {
 fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
     match ShutdownOrder::parse(ctx)? {
         // A running script is not waited for, and its partial changes are not saved.
-        ShutdownOrder::End(order) if order.save != Some(false) && ctx.server.scripts.is_busy() => {
-            Err(crate::gate::admit::busy(ctx.server))
+        ShutdownOrder::End(order) if order.save != Some(false) && ctx.state.scripts.is_busy() => {
+            Err(crate::gate::admit::busy(ctx.state))
         }
         ShutdownOrder::End(order) => {
             // A shutdown by a signal may be pending.
-            let earlier = ctx.server.process.shutdown;
+            let earlier = ctx.state.process.shutdown;
             let goes_on = |it: &Shutdown| !it.by_signal || it.waits_until_us.is_some();
-            ctx.server.process.shutdown = earlier.filter(goes_on).or(Some(order));
+            ctx.state.process.shutdown = earlier.filter(goes_on).or(Some(order));
             ctx.client().flags |= ClientFlags::SUSPENDED;
             Ok(Outcome::Suspended)
         }
         // A loading that was interrupted cannot go on.
         ShutdownOrder::Abort
-            if ctx.server.persistence.loading.is_some_and(|loading| loading.is_interrupted) =>
+            if ctx.state.persistence.loading.is_some_and(|loading| loading.is_interrupted) =>
         {
             Err(NO_SHUTDOWN)
         }
-        ShutdownOrder::Abort => match ctx.server.process.shutdown.take() {
+        ShutdownOrder::Abort => match ctx.state.process.shutdown.take() {
             Some(_) => {
-                ctx.server.end_pause(PauseCause::Shutdown);
-                ctx.server.tasks.push(Task::RefuseShutdown);
-                ctx.server.log(Level::Notice, format_args!("Shutdown manually aborted."));
+                ctx.state.end_pause(PauseCause::Shutdown);
+                ctx.state.tasks.push(Task::RefuseShutdown);
+                notice!(ctx.state, "Shutdown manually aborted.");
                 ctx.reply.ok();
                 Ok(Outcome::Replied)
             }

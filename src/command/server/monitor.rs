@@ -10,7 +10,7 @@ pub const COMMANDS: &[CommandSpec] = &[spec("MONITOR", monitor)
     .with(Flags::NEEDS_CLIENT)
     .group(Group::Server)
     .since("1.0.0")
-    .docs("", "Shows every command the server runs from now on.", "O(1)")];
+    .docs("", "Streams every command that the server runs.", "O(1)")];
 
 /// `MONITOR`: `OK`, then a line for each command; no reply if the client monitors already.
 fn monitor(ctx: &mut Context<'_>) -> CommandResult {
@@ -18,7 +18,7 @@ fn monitor(ctx: &mut Context<'_>) -> CommandResult {
     if !client.flags.contains(ClientFlags::MONITOR) {
         client.flags |= ClientFlags::MONITOR;
         let id = ctx.client_id();
-        ctx.server.add_monitor(id);
+        ctx.state.add_monitor(id);
         ctx.reply.ok();
     }
     Ok(Outcome::Replied)

@@ -5,7 +5,7 @@ use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::load::{self, LoadError};
 use crate::gate::persistence::{self, Purpose};
-use crate::sys::log::Level;
+use crate::sys::log::warning;
 
 const SAVING_FAILED: CommandError = CommandError::Text("ERR");
 const OPTIONS: CommandError =
@@ -33,20 +33,20 @@ pub(super) fn reload(ctx: &mut Context<'_>) -> CommandResult {
         }
     }
     // Only one snapshot can exist; a cancelled background job is started again afterwards.
-    if let Some((purpose, ..)) = ctx.server.persistence.under_way().filter(|_| saves) {
-        persistence::abort(ctx.db, ctx.server, purpose);
+    if let Some((purpose, ..)) = ctx.state.persistence.under_way().filter(|_| saves) {
+        persistence::abort(ctx.keyspace, ctx.state, purpose);
         match purpose {
-            Purpose::Save => ctx.server.persistence.save_is_scheduled = true,
-            Purpose::Rewrite => ctx.server.persistence.rewrite_is_scheduled = true,
+            Purpose::Save => ctx.state.persistence.save_is_scheduled = true,
+            Purpose::Rewrite => ctx.state.persistence.rewrite_is_scheduled = true,
             // Its replicas will reconnect.
             Purpose::Sync => {}
         }
     }
     if saves {
-        persistence::save(ctx.db, ctx.server).map_err(|_| SAVING_FAILED)?;
+        persistence::save(ctx.keyspace, ctx.state).map_err(|_| SAVING_FAILED)?;
     }
     let client = ctx.caller.client();
-    match load::reload_rdb(ctx.db, ctx.server, client, flushes, merges) {
+    match load::reload_rdb(ctx.keyspace, ctx.state, client, flushes, merges) {
         Ok(()) => done(ctx, "DB reloaded by DEBUG RELOAD"),
         Err(error) => failed(ctx, &error, RDB_FAILED),
     }
@@ -58,23 +58,23 @@ pub(super) fn load_aof(ctx: &mut Context<'_>) -> CommandResult {
         return Err(IN_TRANSACTION);
     }
     let client = ctx.caller.client();
-    match load::reload_aof(ctx.db, ctx.server, client) {
+    match load::reload_aof(ctx.keyspace, ctx.state, client) {
         Ok(()) => done(ctx, "Append Only File loaded by DEBUG LOADAOF"),
         Err(why) => failed(ctx, &why.into(), AOF_FAILED),
     }
 }
 
 fn done(ctx: &mut Context<'_>, text: &str) -> CommandResult {
-    ctx.server.log(Level::Warning, format_args!("{text}"));
+    warning!(ctx.state, "{text}");
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 fn failed(ctx: &mut Context<'_>, why: &LoadError, error: CommandError) -> CommandResult {
-    why.log(ctx.server);
-    if ctx.server.persistence.loading.is_some() {
+    why.log(ctx.state);
+    if ctx.state.persistence.loading.is_some() {
         // The server ends, which is the answer.
-        if let Some(client) = ctx.caller.client().and_then(|id| ctx.server.clients.get_mut(id)) {
+        if let Some(client) = ctx.caller.client().and_then(|id| ctx.state.clients.get_mut(id)) {
             client.flags |= ClientFlags::SUSPENDED;
         }
         return Ok(Outcome::Suspended);

@@ -4,7 +4,7 @@ use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::persistence::{self, Purpose, RewriteError};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
-use crate::sys::log::Level;
+use crate::sys::log::{notice, warning};
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("SAVE", save)
@@ -32,7 +32,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Server)
         .since("1.0.0")
         .tips(&["nondeterministic_output"])
-        .docs("", "Tells when the data was last saved.", "O(1)"),
+        .docs("", "Returns the time of the last save.", "O(1)"),
 ];
 
 const SAVE_UNDER_WAY: CommandError = CommandError::Text("ERR Background save already in progress");
@@ -50,7 +50,7 @@ const REWRITE_FAILED: CommandError = CommandError::Text(
 const FAILED: CommandError = CommandError::Text("ERR");
 
 fn under_way(ctx: &Context<'_>) -> Option<Purpose> {
-    ctx.server.persistence.under_way().map(|(purpose, ..)| purpose)
+    ctx.state.persistence.under_way().map(|(purpose, ..)| purpose)
 }
 
 /// `SAVE`: `OK` once the data is on disk.
@@ -60,10 +60,10 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
     }
     // Only one snapshot can exist; a cancelled rewrite is scheduled again.
     if under_way(ctx).is_some() {
-        persistence::abort(ctx.db, ctx.server, Purpose::Rewrite);
-        ctx.server.persistence.rewrite_is_scheduled = true;
+        persistence::abort(ctx.keyspace, ctx.state, Purpose::Rewrite);
+        ctx.state.persistence.rewrite_is_scheduled = true;
     }
-    persistence::save(ctx.db, ctx.server).map_err(|_| FAILED)?;
+    persistence::save(ctx.keyspace, ctx.state).map_err(|_| FAILED)?;
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -85,7 +85,7 @@ fn bgsave(ctx: &mut Context<'_>) -> CommandResult {
         Some(Purpose::Rewrite) if !schedules && !in_transaction => return Err(OTHER_UNDER_WAY),
         Some(Purpose::Rewrite) => schedule_save(ctx),
         None if in_transaction => schedule_save(ctx),
-        None if persistence::begin_save(ctx.db, ctx.server) => {
+        None if persistence::begin_save(ctx.keyspace, ctx.state) => {
             ctx.reply.simple("Background saving started");
         }
         None => return Err(FAILED),
@@ -94,7 +94,7 @@ fn bgsave(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn schedule_save(ctx: &mut Context<'_>) {
-    ctx.server.persistence.save_is_scheduled = true;
+    ctx.state.persistence.save_is_scheduled = true;
     ctx.reply.simple("Background saving scheduled");
 }
 
@@ -102,15 +102,13 @@ fn schedule_save(ctx: &mut Context<'_>) {
 fn cancel_save(ctx: &mut Context<'_>) -> CommandResult {
     match under_way(ctx) {
         Some(purpose @ (Purpose::Save | Purpose::Sync)) => {
-            let text = "Background saving will be aborted due to user request";
-            ctx.server.log(Level::Notice, format_args!("{text}"));
-            persistence::abort(ctx.db, ctx.server, purpose);
+            notice!(ctx.state, "Background saving will be aborted due to user request");
+            persistence::abort(ctx.keyspace, ctx.state, purpose);
             ctx.reply.simple("Background saving cancelled");
         }
-        _ if ctx.server.persistence.save_is_scheduled => {
-            let text = "Scheduled background saving will be cancelled due to user request";
-            ctx.server.log(Level::Notice, format_args!("{text}"));
-            ctx.server.persistence.save_is_scheduled = false;
+        _ if ctx.state.persistence.save_is_scheduled => {
+            notice!(ctx.state, "Scheduled background saving will be cancelled due to user request");
+            ctx.state.persistence.save_is_scheduled = false;
             ctx.reply.simple("Scheduled background saving cancelled");
         }
         _ => return Err(NOTHING_TO_CANCEL),
@@ -124,18 +122,18 @@ fn bgrewriteaof(ctx: &mut Context<'_>) -> CommandResult {
         Some(Purpose::Rewrite) => return Err(REWRITE_UNDER_WAY),
         None if ctx.origin == Origin::Client => {}
         _ => {
-            ctx.server.persistence.rewrite_is_scheduled = true;
+            ctx.state.persistence.rewrite_is_scheduled = true;
             ctx.reply.simple("Background append only file rewriting scheduled");
             return Ok(Outcome::Replied);
         }
     }
-    match persistence::begin_rewrite(ctx.db, ctx.server) {
+    match persistence::begin_rewrite(ctx.keyspace, ctx.state) {
         Ok(()) => {
             ctx.reply.simple("Background append only file rewriting started");
             Ok(Outcome::Replied)
         }
         Err(RewriteError::Failed(why)) => {
-            ctx.server.log(Level::Warning, format_args!("Can't rewrite append only file: {why}"));
+            warning!(ctx.state, "Can't rewrite append only file: {why}");
             Err(REWRITE_FAILED)
         }
         // The next write fails again, and ends the process.
@@ -145,6 +143,6 @@ fn bgrewriteaof(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `LASTSAVE`: Unix time of the last save in seconds; without one, of the start.
 fn last_save(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.server.persistence.last_save_unix);
+    ctx.reply.integer(ctx.state.persistence.last_save_unix);
     Ok(Outcome::Replied)
 }

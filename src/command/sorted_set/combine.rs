@@ -69,7 +69,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
     reading("ZINTERCARD", zintercard).since("7.0.0").docs(
         "numkeys key [key ...] [LIMIT limit]",
-        "Counts the members that all of several sorted sets have.",
+        "Counts the members that several sorted sets have in common.",
         "O(NK) with N the members of the smallest of K sources.",
     ),
     reading("ZDIFF", zdiff).docs(
@@ -242,15 +242,16 @@ impl<'a> Members<'a> {
 
 impl<'a> Source<'a> {
     /// Looks up a key, and checks its type.
-    fn look_up(db: &mut Keyspace, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
-        let slot = db.find_for_read(key);
-        slot.map(|slot| Members::of(db.entry(slot)).ok_or(CommandError::WrongType)).transpose()?;
+    fn look_up(keyspace: &mut Keyspace, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
+        let slot = keyspace.find_for_read(key);
+        slot.map(|slot| Members::of(keyspace.entry(slot)).ok_or(CommandError::WrongType))
+            .transpose()?;
         Ok(slot)
     }
 
     /// Reads a looked-up key.
-    fn read(db: &'a Keyspace, slot: Option<Slot>, weight: f64) -> Source<'a> {
-        let members = slot.and_then(|slot| Members::of(db.entry(slot)));
+    fn read(keyspace: &'a Keyspace, slot: Option<Slot>, weight: f64) -> Source<'a> {
+        let members = slot.and_then(|slot| Members::of(keyspace.entry(slot)));
         Source { members: members.unwrap_or(Members::None), weight }
     }
 
@@ -300,13 +301,13 @@ fn combine(ctx: &mut Context<'_>, operation: Operation, purpose: Purpose) -> Com
     })?;
     let mut slots = Vec::with_capacity(keys.len());
     for index in keys {
-        slots.push(Source::look_up(ctx.db, ctx.key(index))?);
+        slots.push(Source::look_up(ctx.keyspace, ctx.key(index))?);
     }
     let options = CombineOptions::parse(arguments, slots.len(), operation, purpose)?;
     let mut sources: Vec<Source<'_>> = slots
         .into_iter()
         .zip(&options.weights)
-        .map(|(slot, &weight)| Source::read(ctx.db, slot, weight))
+        .map(|(slot, &weight)| Source::read(ctx.keyspace, slot, weight))
         .collect();
     if operation != Operation::Difference {
         // Redis's order, which affects the rounding of sums; intersections start with the smallest set.

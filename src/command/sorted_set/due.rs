@@ -35,7 +35,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("0.2.0")
         .docs(
             "key [COUNT count] [UNIT <S | MS>]",
-            "Takes out the members whose score, a Unix time, is due.",
+            "Removes and returns the members whose score, a Unix time, is due.",
             "O(M log(N)) with N the size of the sorted set and M the number of members taken.",
         ),
     spec("BZPOPDUE", bzpopdue)
@@ -47,7 +47,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("0.2.0")
         .docs(
             "key [key ...] timeout [UNIT <S | MS>]",
-            "Takes out the first member that is due of one of several sorted sets, or waits until one is.",
+            "Removes and returns the first due member of the first sorted set that has one, or waits until one is due.",
             "O(K + log(N)) with K keys and N the size of the sorted set.",
         ),
     spec("BZMOVEDUE", bzmovedue)
@@ -59,7 +59,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("0.2.0")
         .docs(
             "source destination timeout [COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]",
-            "Moves members that are due from a sorted set to a list, or waits until one is.",
+            "Moves due members from a sorted set to a list, or waits until one is due.",
             "O(M log(N)) with N the size of the sorted set and M the number of members moved.",
         ),
 ];
@@ -125,24 +125,26 @@ fn repeat_with(ctx: &mut Context<'_>, name: &[u8], key: Key<'_>, arguments: Vec<
 fn take_out(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, count: usize) {
     let mut members = Vec::new();
     if ctx.is_heard()
-        && let Ok(view) = ctx.db.view::<SortedSet>(slot)
+        && let Ok(view) = ctx.keyspace.view::<SortedSet>(slot)
     {
         members.extend(view.iter().take(count).map(|(_, member)| member.as_ref().to_vec()));
     }
-    ctx.db.edit::<SortedSet, _>(slot, |set| set.remove_ranks(0..count));
-    ctx.db.changed(KeyspaceEvents::ZSET, "zrem", key.bytes);
+    ctx.keyspace.edit::<SortedSet, _>(slot, |set| set.remove_ranks(0..count));
+    ctx.keyspace.changed(KeyspaceEvents::ZSET, "zrem", key.bytes);
     repeat_with(ctx, b"ZREM", key, members);
-    ctx.db.delete_if_empty::<SortedSet>(slot, key);
+    ctx.keyspace.delete_if_empty::<SortedSet>(slot, key);
 }
 
 /// `ZPOPDUE key [COUNT count] [UNIT <S | MS>]`: members and scores, as ZPOPMIN replies them; an empty array if none is due.
 fn zpopdue(ctx: &mut Context<'_>) -> CommandResult {
     let options = Options::parse(ctx.args.cursor(2), false)?;
-    let now_ms = ctx.server.now.unix().0;
+    let now_ms = ctx.state.now.unix().0;
     let key = ctx.key(1);
-    let slot = ctx.db.slot_of::<SortedSet>(key)?;
+    let slot = ctx.keyspace.slot_of::<SortedSet>(key)?;
     let count = match slot {
-        Some(slot) => due_len(ctx.db.view::<SortedSet>(slot)?, options.unit, now_ms, options.count),
+        Some(slot) => {
+            due_len(ctx.keyspace.view::<SortedSet>(slot)?, options.unit, now_ms, options.count)
+        }
         None => 0,
     };
     let Some(slot) = slot.filter(|_| count > 0) else {
@@ -151,7 +153,7 @@ fn zpopdue(ctx: &mut Context<'_>) -> CommandResult {
     };
     let nested = options.has_count && ctx.reply.protocol() == Protocol::Resp3;
     ctx.reply.array(if nested { count } else { 2 * count });
-    for (score, member) in ctx.db.view::<SortedSet>(slot)?.iter().take(count) {
+    for (score, member) in ctx.keyspace.view::<SortedSet>(slot)?.iter().take(count) {
         if nested {
             ctx.reply.array(2);
         }
@@ -167,11 +169,11 @@ fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
     let timeout = timeout_of_bzpopdue(ctx.args);
     let Options { unit, .. } = Options::parse(ctx.args.cursor(timeout + 1), false)?;
     let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
-    let now_ms = ctx.server.now.unix().0;
+    let now_ms = ctx.state.now.unix().0;
     for index in ctx.keys_to_try(1..timeout) {
         let key = ctx.key(index);
-        let Some(slot) = ctx.db.slot_of::<SortedSet>(key)? else { continue };
-        let view = ctx.db.view::<SortedSet>(slot)?;
+        let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? else { continue };
+        let view = ctx.keyspace.view::<SortedSet>(slot)?;
         if let Some((score, member)) = view.first()
             && unit.due_ms(score) <= now_ms
         {
@@ -192,19 +194,21 @@ fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
 fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
     let options = Options::parse(ctx.args.cursor(4), true)?;
     let deadline_us = ctx.timeout(3, TimeoutUnit::Seconds)?;
-    let now_ms = ctx.server.now.unix().0;
+    let now_ms = ctx.state.now.unix().0;
     let (source, destination) = (ctx.key(1), ctx.key(2));
-    let slot = ctx.db.slot_of::<SortedSet>(source)?;
+    let slot = ctx.keyspace.slot_of::<SortedSet>(source)?;
     let count = match slot {
-        Some(slot) => due_len(ctx.db.view::<SortedSet>(slot)?, options.unit, now_ms, options.count),
+        Some(slot) => {
+            due_len(ctx.keyspace.view::<SortedSet>(slot)?, options.unit, now_ms, options.count)
+        }
         None => 0,
     };
     let Some(slot) = slot.filter(|_| count > 0) else {
         return wait(ctx, options.unit, 1..2, deadline_us);
     };
     // If source and destination are the same key, it is not a list.
-    let found = ctx.db.slot_of::<List>(destination)?;
-    let view = ctx.db.view::<SortedSet>(slot)?;
+    let found = ctx.keyspace.slot_of::<List>(destination)?;
+    let view = ctx.keyspace.view::<SortedSet>(slot)?;
     let members: Vec<Vec<u8>> =
         view.iter().take(count).map(|(_, member)| member.as_ref().to_vec()).collect();
     let limits = limits(ctx);
@@ -212,19 +216,19 @@ fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
         members.iter().for_each(|member| list.push(options.end, member, &limits));
     };
     match found {
-        Some(slot) => ctx.db.edit::<List, _>(slot, push),
+        Some(slot) => ctx.keyspace.edit::<List, _>(slot, push),
         None => {
             let mut list = List::default();
             push(&mut Edit::unnoted(&mut list));
-            ctx.db.insert_collection(destination, list);
+            ctx.keyspace.insert_collection(destination, list);
         }
     }
     let event = if options.end == End::Front { "lpush" } else { "rpush" };
-    ctx.db.changed(KeyspaceEvents::LIST, event, destination.bytes);
+    ctx.keyspace.changed(KeyspaceEvents::LIST, event, destination.bytes);
     let command = if options.end == End::Front { &b"LPUSH"[..] } else { b"RPUSH" };
     repeat_with(ctx, command, destination, members);
     // Looked up again, as the list may have moved it.
-    if let Some(slot) = ctx.db.slot_of::<SortedSet>(source)? {
+    if let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(source)? {
         take_out(ctx, slot, source, count);
     }
     ctx.reply.integer(count as i64);

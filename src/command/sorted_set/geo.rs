@@ -14,8 +14,9 @@ use crate::gate::spec::{
 use crate::keyspace::Key;
 use crate::resp::args::Cursor;
 use crate::resp::float80::Float80;
-use crate::resp::number;
+use crate::resp::number::{self, format_double_17g};
 use crate::resp::reply::ReplyWriter;
+use crate::types::Collection;
 use crate::types::geo::{Area, Point, Shape};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 
@@ -45,7 +46,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::WRITE_DENYOOM)
         .docs(
             "key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]",
-            "Adds members with their places, or moves those that are there.",
+            "Adds members with their positions, or moves existing ones.",
             "O(log(N)) for each member, N being the size of the sorted set.",
         ),
     geo("GEODIST", geodist).at_least(4).docs(
@@ -55,7 +56,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
     geo("GEOHASH", geohash).at_least(2).docs(
         "key member [member ...]",
-        "Returns the places of members as geohashes.",
+        "Returns the positions of members as geohashes.",
         "O(1) for each member",
     ),
     geo("GEOPOS", geopos).at_least(2).docs(
@@ -69,7 +70,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::WRITE_DENYOOM)
         .docs(
             "key longitude latitude radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] \
-             [ASC | DESC] [STORE storekey | STOREDIST storedistkey]",
+             [ASC | DESC] [STORE key | STOREDIST key]",
             "Searches around a place, or stores what it finds.",
             SEARCH_COST,
         )
@@ -93,7 +94,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::WRITE_DENYOOM)
         .docs(
             "key member radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC | DESC] \
-             [STORE storekey | STOREDIST storedistkey]",
+             [STORE key | STOREDIST key]",
             "Searches around a member's place, or stores what it finds.",
             SEARCH_COST,
         )
@@ -193,9 +194,9 @@ fn geoadd(ctx: &mut Context<'_>) -> CommandResult {
         let point = parse_point(arguments.take()?, arguments.take()?)?;
         pairs.push((point.score(), arguments.take()?));
     }
-    let changes = ctx.db.changes_by_commands();
+    let changes = ctx.keyspace.changes_by_commands();
     let outcome = add_pairs(ctx, &options, &pairs)?;
-    if ctx.db.changes_by_commands() != changes {
+    if ctx.keyspace.changes_by_commands() != changes {
         let args = ctx.args;
         ctx.instead_gathered(|_, request| {
             request.push(b"zadd".to_vec());
@@ -221,7 +222,7 @@ fn geodist(ctx: &mut Context<'_>) -> CommandResult {
         5 => parse_unit(ctx.args.get(4))?,
         _ => return Err(CommandError::Syntax),
     };
-    let set = ctx.db.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
     match (place_of(set, ctx.args.get(2)), place_of(set, ctx.args.get(3))) {
         (Some(from), Some(to)) => reply_distance(&mut ctx.reply, from.distance(to) / unit),
         _ => ctx.reply.null(),
@@ -244,7 +245,7 @@ fn reply_point(reply: &mut ReplyWriter<'_>, point: Point) {
 
 /// `GEOHASH key [member ...]`: an array of bulk strings, nil for absent members.
 fn geohash(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.db.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);
     ctx.reply.array(members.len());
     for member in members {
@@ -258,7 +259,7 @@ fn geohash(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `GEOPOS key [member ...]`: an array of arrays of two, nil for absent members.
 fn geopos(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.db.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);
     ctx.reply.array(members.len());
     for member in members {
@@ -352,16 +353,19 @@ struct SearchOptions {
     /// The index of the destination key.
     destination: Option<usize>,
     stores_distances: bool,
+    /// Whether errors have Valkey's texts.
+    is_valkey: bool,
 }
 
 impl SearchOptions {
     fn parse(
+        is_valkey: bool,
         search: Search,
         set: Option<SortedSetView<'_>>,
         mut arguments: Cursor<'_>,
         name: &[u8],
     ) -> Result<Self, CommandError> {
-        let mut options = SearchOptions { unit: 1.0, ..SearchOptions::default() };
+        let mut options = SearchOptions { unit: 1.0, is_valkey, ..SearchOptions::default() };
         match search {
             Search::Around { .. } => {
                 let point = parse_point(arguments.take()?, arguments.take()?)?;
@@ -375,7 +379,8 @@ impl SearchOptions {
                 }
             }
             Search::AroundMember { .. } => {
-                let place = place_of(set, arguments.take()?).ok_or(NO_SUCH_MEMBER)?;
+                let member = arguments.take()?;
+                let place = place_of(set, member).ok_or_else(|| options.no_such(member))?;
                 options.set_center(Some(place));
                 options.take_radius(&mut arguments)?;
             }
@@ -508,7 +513,8 @@ impl SearchOptions {
         let from_place = self.has_center && !self.center_is_member;
         if !from_place && arguments.remaining() > 1 && arguments.take_word("FROMMEMBER") {
             let member = arguments.take()?;
-            let place = set.map(|set| place_of(Some(set), member).ok_or(NO_SUCH_MEMBER));
+            let place =
+                set.map(|set| place_of(Some(set), member).ok_or_else(|| self.no_such(member)));
             self.set_center(place.transpose()?);
             self.center_is_member = true;
         } else if !from_member && arguments.remaining() > 2 && arguments.take_word("FROMLONLAT") {
@@ -543,6 +549,16 @@ impl SearchOptions {
         Ok(true)
     }
 
+    fn no_such(&self, member: &[u8]) -> CommandError {
+        match self.is_valkey {
+            true => {
+                let text = [&b"ERR member "[..], member, b" does not exist"].concat();
+                CommandError::formatted(text)
+            }
+            false => NO_SUCH_MEMBER,
+        }
+    }
+
     /// Checks for missing and incompatible options.
     fn check(&self, search: Search, name: &[u8]) -> Result<(), CommandError> {
         let has_details = self.with_distance || self.with_hash || self.with_place;
@@ -556,7 +572,10 @@ impl SearchOptions {
         let missing = if search.is_free() && !self.has_center && !is_polygon {
             Some("FROMMEMBER or FROMLONLAT")
         } else if search.is_free() && self.shape.is_none() {
-            Some("BYRADIUS and BYBOX")
+            Some(match self.is_valkey {
+                true => "BYRADIUS, BYBOX and BYPOLYGON",
+                false => "BYRADIUS and BYBOX",
+            })
         } else {
             None
         };
@@ -612,14 +631,15 @@ fn find_within(set: SortedSetView<'_>, area: &Area, limit: usize) -> Vec<Found> 
 
 fn search(ctx: &mut Context<'_>, search: Search) -> CommandResult {
     let source = if search == Search::FreeStore { 2 } else { 1 };
-    let set = ctx.db.read::<SortedSet>(ctx.key(source))?;
+    let set = ctx.keyspace.read::<SortedSet>(ctx.key(source))?;
     let arguments = ctx.args.cursor(source + 1);
-    let mut options = SearchOptions::parse(search, set, arguments, ctx.args.get(0))?;
+    let is_valkey = ctx.state.config.compatible_with.is_valkey();
+    let mut options = SearchOptions::parse(is_valkey, search, set, arguments, ctx.args.get(0))?;
     let area = options.area();
     let (Some(set), Some(area)) = (set, area) else {
         match options.destination {
             Some(destination) => {
-                ctx.db.delete(ctx.key(destination), "del");
+                ctx.keyspace.delete(ctx.key(destination), "del");
                 ctx.reply.integer(0);
             }
             None => ctx.reply.array(0),
@@ -663,8 +683,25 @@ fn store_found(
     }
     let result = result.settle(limits(ctx));
     let changes = result.len() as u64;
+    let was_there = ctx.keyspace.find(key).is_some();
     let count = store(ctx, key, result, event, changes);
+    if options.count.is_some() {
+        repeat_stored(ctx, key, was_there);
+    }
     ctx.reply.integer(count as i64);
+}
+
+/// Repeats the stored members instead of the request: a server of another kind may choose others of those that COUNT allows, where
+/// distances are equal or any will do.
+fn repeat_stored(ctx: &mut Context<'_>, key: Key<'_>, was_there: bool) {
+    ctx.instead_stored(key, was_there, b"ZADD", 2, |value| {
+        let set = SortedSet::view(value)?;
+        let mut words = Vec::with_capacity(2 * set.len());
+        set.each(0..set.len(), false, |score, member| {
+            words.extend([format_double_17g(score).as_ref().to_vec(), member.to_vec()]);
+        });
+        Some(words)
+    });
 }
 
 fn reply_found(reply: &mut ReplyWriter<'_>, found: &[Found], options: &SearchOptions) {

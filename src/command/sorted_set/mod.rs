@@ -34,7 +34,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("1.2.0")
         .docs(
             "key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",
-            "Adds members with their scores to a sorted set, or sets the scores of those that are there.",
+            "Adds members with their scores to a sorted set, or changes the scores of existing ones.",
             "O(log(N)) for each member, N being the size of the sorted set.",
         ),
     spec("ZINCRBY", zincrby)
@@ -45,7 +45,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("1.2.0")
         .docs(
             "key increment member",
-            "Adds to a member's score; a member that is not there begins at 0.",
+            "Adds to a member's score; a new member begins at 0.",
             "O(log(N)), N being the size of the sorted set.",
         ),
     spec("ZREM", zrem)
@@ -56,7 +56,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("1.2.0")
         .docs(
             "key member [member ...]",
-            "Takes members out of a sorted set.",
+            "Removes members from a sorted set.",
             "O(log(N)) for each member, N being the size of the sorted set.",
         ),
     spec("ZCARD", zcard)
@@ -110,7 +110,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("6.2.0")
         .docs(
             "key [count [WITHSCORES]]",
-            "Returns members chosen at random.",
+            "Returns random members.",
             "O(N log(M)) with N the members returned and M the size of the sorted set.",
         )
         .tips(&["nondeterministic_output"]),
@@ -122,7 +122,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.8.0")
         .docs(
             "key cursor [MATCH pattern] [COUNT count] [NOSCORES]",
-            "Walks over the members of a sorted set, some with each call.",
+            "Iterates over the members of a sorted set, some in each call.",
             "O(COUNT) for each call, O(N) for the whole walk.",
         )
         .tips(&["nondeterministic_output"]),
@@ -139,8 +139,8 @@ const NOT_A_NUMBER: CommandError = CommandError::Text("ERR resulting score is no
 /// The configured limits of listpacks.
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
     Limits {
-        entries: ctx.server.config.zset_max_listpack_entries,
-        value: ctx.server.config.zset_max_listpack_value,
+        entries: ctx.state.config.zset_max_listpack_entries,
+        value: ctx.state.config.zset_max_listpack_value,
     }
 }
 
@@ -249,7 +249,7 @@ pub(crate) fn add_pairs(
     pairs: &[(f64, &[u8])],
 ) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.db.slot_of::<SortedSet>(key)?;
+    let found = ctx.keyspace.slot_of::<SortedSet>(key)?;
     if found.is_none() && options.only_there {
         if options.increments {
             ctx.reply.null()
@@ -274,11 +274,11 @@ pub(crate) fn add_pairs(
         added
     };
     let added = match found {
-        Some(slot) => ctx.db.edit(slot, edit),
+        Some(slot) => ctx.keyspace.edit(slot, edit),
         None => {
             let mut set = SortedSet::new();
             let added = edit(&mut Edit::unnoted(&mut set));
-            ctx.db.insert_collection(key, set);
+            ctx.keyspace.insert_collection(key, set);
             added
         }
     };
@@ -287,7 +287,7 @@ pub(crate) fn add_pairs(
     }
     if added.new + added.changed > 0 {
         let event = if options.increments { "zincr" } else { "zadd" };
-        ctx.db.changed_by(added.new + added.changed, KeyspaceEvents::ZSET, event, key.bytes);
+        ctx.keyspace.changed_by(added.new + added.changed, KeyspaceEvents::ZSET, event, key.bytes);
     }
     match added.score {
         Some(score) if options.increments => ctx.reply.double(score),
@@ -301,17 +301,17 @@ pub(crate) fn add_pairs(
 /// `ZREM key member [member ...]`: the number of removed members.
 fn zrem(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let Some(slot) = ctx.db.slot_of::<SortedSet>(key)? else {
+    let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
     let members = ctx.args.iter_from(2);
-    let removed = ctx.db.edit(slot, |set: &mut Edit<'_, SortedSet>| {
+    let removed = ctx.keyspace.edit(slot, |set: &mut Edit<'_, SortedSet>| {
         members.filter(|member| set.remove(member).is_some()).count()
     });
     if removed > 0 {
-        ctx.db.changed_by(removed as u64, KeyspaceEvents::ZSET, "zrem", key.bytes);
-        ctx.db.delete_if_empty::<SortedSet>(slot, key);
+        ctx.keyspace.changed_by(removed as u64, KeyspaceEvents::ZSET, "zrem", key.bytes);
+        ctx.keyspace.delete_if_empty::<SortedSet>(slot, key);
     }
     ctx.reply.integer(removed as i64);
     Ok(Outcome::Replied)
@@ -319,21 +319,21 @@ fn zrem(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `ZCARD key`: an integer.
 fn zcard(ctx: &mut Context<'_>) -> CommandResult {
-    let count = ctx.db.read::<SortedSet>(ctx.key(1))?.map_or(0, |set| set.len());
+    let count = ctx.keyspace.read::<SortedSet>(ctx.key(1))?.map_or(0, |set| set.len());
     ctx.reply.integer(count as i64);
     Ok(Outcome::Replied)
 }
 
 /// `ZSCORE key member`: a double (RESP2: a bulk string), or nil.
 fn zscore(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.db.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
     reply_score(&mut ctx.reply, set.and_then(|set| set.score(ctx.args.get(2))));
     Ok(Outcome::Replied)
 }
 
 /// `ZMSCORE key member [member ...]`: an array of what ZSCORE replies.
 fn zmscore(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.db.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);
     ctx.reply.array(members.len());
     for member in members {
@@ -367,7 +367,7 @@ fn rank(ctx: &mut Context<'_>, is_reversed: bool) -> CommandResult {
     if with_score && !ctx.args.get(3).eq_ignore_ascii_case(b"WITHSCORE") {
         return Err(CommandError::Syntax);
     }
-    let set = ctx.db.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
     let found = set.and_then(|set| {
         let (rank, score) = set.rank(ctx.args.get(2))?;
         Some((if is_reversed { set.len() - 1 - rank } else { rank }, score))
@@ -391,7 +391,7 @@ fn rank(ctx: &mut Context<'_>, is_reversed: bool) -> CommandResult {
 /// negative, with repetitions.
 fn zrandmember(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() == 2 {
-        match ctx.db.read::<SortedSet>(ctx.key(1))? {
+        match ctx.keyspace.read::<SortedSet>(ctx.key(1))? {
             Some(set) => {
                 let chosen = set.get(fastrand::usize(0..set.len()));
                 ctx.reply.bulk(chosen.expect("the rank is less than the length").1.as_ref());
@@ -415,7 +415,7 @@ fn zrandmember(ctx: &mut Context<'_>) -> CommandResult {
     if count < 0 {
         ctx.check_draws(count.unsigned_abs())?;
     }
-    let Some(set) = ctx.db.read::<SortedSet>(ctx.key(1))? else {
+    let Some(set) = ctx.keyspace.read::<SortedSet>(ctx.key(1))? else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
     };
@@ -490,7 +490,7 @@ impl Pairs<'_, '_> {
 fn zscan(ctx: &mut Context<'_>) -> CommandResult {
     let cursor = scan_cursor(ctx, 2)?;
     let protocol = ctx.reply.protocol();
-    let Some(set) = ctx.db.read::<SortedSet>(ctx.key(1))? else {
+    let Some(set) = ctx.keyspace.read::<SortedSet>(ctx.key(1))? else {
         ctx.reply.array(2);
         ctx.reply.bulk(b"0");
         ctx.reply.array(0);

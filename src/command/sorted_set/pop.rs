@@ -30,7 +30,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .with(Flags::TAKES_LOWEST)
         .group(Group::SortedSet)
         .since("5.0.0")
-        .docs("key [count]", "Takes out and returns the members with the lowest scores.", COST),
+        .docs("key [count]", "Removes and returns the members with the lowest scores.", COST),
     spec("ZPOPMAX", zpopmax)
         .at_least(2)
         .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
@@ -38,7 +38,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .with(Flags::TAKES_HIGHEST)
         .group(Group::SortedSet)
         .since("5.0.0")
-        .docs("key [count]", "Takes out and returns the members with the highest scores.", COST),
+        .docs("key [count]", "Removes and returns the members with the highest scores.", COST),
     spec("ZMPOP", zmpop)
         .at_least(4)
         .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_DELETE)])
@@ -58,7 +58,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("5.0.0")
         .docs(
             "key [key ...] timeout",
-            "Takes out the member with the lowest score of the first sorted set that is not empty, or waits for one.",
+            "Removes and returns the member with the lowest score of the first sorted set that exists, or waits for one.",
             "O(log(N)), N being the size of the sorted set.",
         ),
     spec("BZPOPMAX", bzpopmax)
@@ -69,7 +69,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("5.0.0")
         .docs(
             "key [key ...] timeout",
-            "Takes out the member with the highest score of the first sorted set that is not empty, or waits for one.",
+            "Removes and returns the member with the highest score of the first sorted set that exists, or waits for one.",
             "O(log(N)), N being the size of the sorted set.",
         ),
     spec("BZMPOP", bzmpop)
@@ -150,7 +150,7 @@ fn pop_one_key(ctx: &mut Context<'_>, side: Side) -> CommandResult {
         false => 1,
     };
     let key = ctx.key(1);
-    match ctx.db.slot_of::<SortedSet>(key)? {
+    match ctx.keyspace.slot_of::<SortedSet>(key)? {
         Some(slot) if count > 0 => {
             let is_nested = has_count && ctx.reply.protocol() == Protocol::Resp3;
             let shape = if is_nested { Shape::Nested } else { Shape::Flat };
@@ -164,7 +164,7 @@ fn pop_one_key(ctx: &mut Context<'_>, side: Side) -> CommandResult {
 /// Pops up to `count` members and replies them.
 fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize, shape: Shape) {
     let reply = &mut ctx.reply;
-    let taken = ctx.db.edit(slot, |set: &mut Edit<'_, SortedSet>| {
+    let taken = ctx.keyspace.edit(slot, |set: &mut Edit<'_, SortedSet>| {
         let view = set.as_view();
         let len = view.len();
         let taken = count.min(len);
@@ -195,13 +195,13 @@ fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize
         set.remove_ranks(ranks);
         taken
     });
-    ctx.db.changed_by(taken as u64, KeyspaceEvents::ZSET, side.event(), key.bytes);
+    ctx.keyspace.changed_by(taken as u64, KeyspaceEvents::ZSET, side.event(), key.bytes);
     match shape {
         Shape::Flat | Shape::Nested => {}
         Shape::KeyAndFlat => ctx.instead(&[side.command(), key.bytes]),
         Shape::KeyAndNested => ctx.instead_with(&[side.command(), key.bytes], taken as i64),
     }
-    ctx.db.delete_if_empty::<SortedSet>(slot, key);
+    ctx.keyspace.delete_if_empty::<SortedSet>(slot, key);
 }
 
 /// Pops from the first of these keys that exists. False if none does.
@@ -214,7 +214,7 @@ fn pop_first(
 ) -> Result<bool, CommandError> {
     for index in keys {
         let key = ctx.key(index);
-        if let Some(slot) = ctx.db.slot_of::<SortedSet>(key)? {
+        if let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? {
             pop(ctx, key, slot, side, count, shape);
             return Ok(true);
         }

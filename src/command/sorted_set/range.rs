@@ -130,14 +130,14 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::WRITE)
         .group(Group::SortedSet)
         .since("2.0.0")
-        .docs("key start stop", "Takes a range of members out, by rank.", COST),
+        .docs("key start stop", "Removes a range of members, by rank.", COST),
     spec("ZREMRANGEBYSCORE", zremrangebyscore)
         .exactly(4)
         .keys(KeySpec::RW_DELETE)
         .flags(Flags::WRITE)
         .group(Group::SortedSet)
         .since("1.2.0")
-        .docs("key min max", "Takes the members with scores in a range out.", COST),
+        .docs("key min max", "Removes the members with scores in a range.", COST),
     spec("ZREMRANGEBYLEX", zremrangebylex)
         .exactly(4)
         .keys(KeySpec::RW_DELETE)
@@ -146,7 +146,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.8.9")
         .docs(
             "key min max",
-            "Takes the members between two byte strings out, where all scores are equal.",
+            "Removes the members between two byte strings, where all scores are equal.",
             COST,
         ),
 ];
@@ -372,7 +372,7 @@ fn zrevrangebylex(ctx: &mut Context<'_>) -> CommandResult {
 
 fn reply_range(ctx: &mut Context<'_>, by: Option<By>, is_reversed: Option<bool>) -> CommandResult {
     let options = RangeOptions::parse(ctx.args, 1, by, is_reversed, false)?;
-    let Some(set) = ctx.db.read::<SortedSet>(ctx.key(1))? else {
+    let Some(set) = ctx.keyspace.read::<SortedSet>(ctx.key(1))? else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
     };
@@ -389,7 +389,7 @@ fn zrangestore(ctx: &mut Context<'_>) -> CommandResult {
     let options = RangeOptions::parse(ctx.args, 2, None, None, true)?;
     let limits = limits(ctx);
     let mut result = SortedSet::new();
-    if let Some(set) = ctx.db.read::<SortedSet>(ctx.key(2))? {
+    if let Some(set) = ctx.keyspace.read::<SortedSet>(ctx.key(2))? {
         let ranks = options.ranks(set);
         // Redis's order and first encoding: a listpack makes -0 a 0, a skiplist does not.
         if matches!(options.between, Between::Ranks(..)) && ranks.len() > limits.entries {
@@ -414,11 +414,11 @@ pub(crate) fn store(
 ) -> usize {
     let count = result.len();
     if count == 0 {
-        ctx.db.delete(key, "del");
+        ctx.keyspace.delete(key, "del");
     } else {
-        let found = ctx.db.find(key);
-        ctx.db.set_collection(found, key, result, Expiry::Clear);
-        ctx.db.changed_by(changes, KeyspaceEvents::ZSET, event, key.bytes);
+        let found = ctx.keyspace.find(key);
+        ctx.keyspace.set_collection(found, key, result, Expiry::Clear);
+        ctx.keyspace.changed_by(changes, KeyspaceEvents::ZSET, event, key.bytes);
     }
     count
 }
@@ -435,7 +435,7 @@ fn zlexcount(ctx: &mut Context<'_>) -> CommandResult {
 
 fn count(ctx: &mut Context<'_>, by: By) -> CommandResult {
     let between = Between::parse(ctx.args, 2, 3, by)?;
-    let set = ctx.db.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
     ctx.reply.integer(set.map_or(0, |set| between.ranks(set).len()) as i64);
     Ok(Outcome::Replied)
 }
@@ -459,13 +459,13 @@ fn remove_range(ctx: &mut Context<'_>, by: By, event: &'static str) -> CommandRe
     let between = Between::parse(ctx.args, 2, 3, by)?;
     let key = ctx.key(1);
     let mut removed = 0;
-    if let Some(slot) = ctx.db.slot_of::<SortedSet>(key)? {
-        let ranks = between.ranks(ctx.db.view::<SortedSet>(slot)?);
+    if let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? {
+        let ranks = between.ranks(ctx.keyspace.view::<SortedSet>(slot)?);
         removed = ranks.len();
         if removed > 0 {
-            ctx.db.edit(slot, |set: &mut Edit<'_, SortedSet>| set.remove_ranks(ranks));
-            ctx.db.changed_by(removed as u64, KeyspaceEvents::ZSET, event, key.bytes);
-            ctx.db.delete_if_empty::<SortedSet>(slot, key);
+            ctx.keyspace.edit(slot, |set: &mut Edit<'_, SortedSet>| set.remove_ranks(ranks));
+            ctx.keyspace.changed_by(removed as u64, KeyspaceEvents::ZSET, event, key.bytes);
+            ctx.keyspace.delete_if_empty::<SortedSet>(slot, key);
         }
     }
     ctx.reply.integer(removed as i64);

@@ -8,7 +8,7 @@ use crate::command::stream::{
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{Caller, CommandResult, Context, Outcome};
+use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, Handler, KeyFlags};
 use crate::gate::spec::{container, key, spec};
 use crate::resp::args::Args;
@@ -29,7 +29,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[key(1, KeyFlags::RW_UPDATE)])
         .docs(
             "key group id [id ...]",
-            "Takes entries off a group's list of pending ones and counts those that were on it.",
+            "Removes entries from a group's pending list, and counts those that were in it.",
             "O(log N) for each entry, N being the number of pending ones",
         ),
     stream_spec("XPENDING", xpending, "5.0.0", Flags::READONLY)
@@ -38,7 +38,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(NONDETERMINISTIC)
         .docs(
             "key group [[IDLE min-idle-time] start end count [consumer]]",
-            "Tells which entries of a group are pending, since when, and at which consumers.",
+            "Lists the pending entries of a group, with their consumers and idle times.",
             "O(N) for N entries that are looked at; a summary costs O(N) for N consumers",
         ),
     stream_spec("XCLAIM", xclaim, "5.0.0", Flags::WRITE_FAST)
@@ -48,7 +48,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .docs(
             "key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] \
              [RETRYCOUNT count] [FORCE] [JUSTID] [LASTID lastid]",
-            "Gives pending entries to another consumer, if they have been idle for long enough.",
+            "Assigns pending entries to another consumer, if they have been idle for long enough.",
             "O(log N) for each entry, N being the number of pending ones",
         ),
     stream_spec("XAUTOCLAIM", xautoclaim, "6.2.0", Flags::WRITE_FAST)
@@ -57,7 +57,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(NONDETERMINISTIC)
         .docs(
             "key group consumer min-idle-time start [COUNT count] [JUSTID]",
-            "Gives a consumer those pending entries that have been idle for long enough.",
+            "Assigns to a consumer the pending entries that have been idle for long enough.",
             "O(N) for N entries that are looked at, at most ten times the count",
         ),
 ];
@@ -68,31 +68,35 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .keys(&[key(2, KeyFlags::RW_INSERT)])
         .docs(
             "key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
-            "Makes a group that reads a stream from a given ID on.",
+            "Creates a group that reads a stream from a given ID on.",
             "O(1)",
         ),
     group_spec("CREATECONSUMER", create_consumer, "6.2.0", Flags::WRITE_DENYOOM)
         .exactly(5)
         .keys(&[key(2, KeyFlags::RW_INSERT)])
-        .docs("key group consumer", "Makes a consumer before it reads.", "O(1)"),
+        .docs("key group consumer", "Creates a consumer before it reads.", "O(1)"),
     group_spec("DELCONSUMER", delete_consumer, "5.0.0", Flags::WRITE)
         .exactly(5)
         .keys(&[key(2, KeyFlags::RW_DELETE)])
         .docs(
             "key group consumer",
-            "Removes a consumer with its pending entries, which it counts.",
+            "Removes a consumer and its pending entries, and counts these.",
             "O(N) for N pending entries",
         ),
     group_spec("DESTROY", destroy, "5.0.0", Flags::WRITE)
         .exactly(4)
         .keys(&[key(2, KeyFlags::RW_DELETE)])
-        .docs("key group", "Removes a group with all it knows.", "O(N) for N pending entries"),
+        .docs(
+            "key group",
+            "Removes a group with its consumers and pending entries.",
+            "O(N) for N pending entries",
+        ),
     group_spec("SETID", set_id, "5.0.0", Flags::WRITE)
         .at_least(5)
         .keys(&[key(2, KeyFlags::RW_UPDATE)])
         .docs(
             "key group <id | $> [ENTRIESREAD entries-read]",
-            "Sets the ID from which on a group reads.",
+            "Sets the ID after which a group reads.",
             "O(1)",
         ),
     spec("HELP", help)
@@ -168,9 +172,9 @@ impl GroupOptions {
 
 /// The slot of the stream in argument 2.
 fn find_stream(ctx: &mut Context<'_>) -> Result<Option<Slot>, CommandError> {
-    let found = ctx.db.find_for_write(ctx.key(2));
+    let found = ctx.keyspace.find_for_write(ctx.key(2));
     if let Some(slot) = found {
-        ctx.db.stream_at(slot)?;
+        ctx.keyspace.stream_at(slot)?;
     }
     Ok(found)
 }
@@ -179,7 +183,7 @@ fn find_stream(ctx: &mut Context<'_>) -> Result<Option<Slot>, CommandError> {
 fn find_group(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
     let slot = find_stream(ctx)?.ok_or(NO_KEY)?;
     let (key, name) = (ctx.args.get(2), ctx.args.get(3));
-    if !ctx.db.stream_at(slot)?.groups.contains_key(name) {
+    if !ctx.keyspace.stream_at(slot)?.groups.contains_key(name) {
         return Err(no_group(name, key));
     }
     Ok(slot)
@@ -188,7 +192,7 @@ fn find_group(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
 /// The group in argument 3, which must exist.
 fn group_mut<'c>(ctx: &'c mut Context<'_>, slot: Slot) -> Result<&'c mut Group, CommandError> {
     let (key, name) = (ctx.args.get(2), ctx.args.get(3));
-    ctx.db.groups_mut(slot)?.1.get_mut(name).ok_or_else(|| no_group(name, key))
+    ctx.keyspace.groups_mut(slot)?.1.get_mut(name).ok_or_else(|| no_group(name, key))
 }
 
 /// `XGROUP CREATE key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]`: OK.
@@ -203,24 +207,24 @@ fn create(ctx: &mut Context<'_>) -> CommandResult {
     }
     let (key, name) = (ctx.key(2), ctx.args.get(3));
     let last = match (ctx.args.get(4), found) {
-        (b"$", Some(slot)) => ctx.db.stream_at(slot)?.entries.last,
+        (b"$", Some(slot)) => ctx.keyspace.stream_at(slot)?.entries().last,
         (b"$", None) => StreamId::MIN,
         (text, _) => parse_id(text, 0)?,
     };
     let group = Group::new(last, options.read);
     let Some(slot) = found else {
         let mut stream = Stream::default();
-        stream.groups.insert(name.into(), group);
-        ctx.db.insert_stream(key, stream);
-        ctx.db.changed(KeyspaceEvents::STREAM, "xgroup-create", key.bytes);
+        stream.groups.insert(name, group);
+        ctx.keyspace.insert_stream(key, stream);
+        ctx.keyspace.changed(KeyspaceEvents::STREAM, "xgroup-create", key.bytes);
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     };
-    let (_, groups) = ctx.db.groups_mut(slot)?;
+    let (_, groups) = ctx.keyspace.groups_mut(slot)?;
     if groups.contains_key(name) {
         return Err(BUSY);
     }
-    groups.insert(name.into(), group);
+    groups.insert(name, group);
     announce(ctx, "xgroup-create", key);
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -234,7 +238,7 @@ fn set_id(ctx: &mut Context<'_>) -> CommandResult {
         return Err(ctx.wrong_subcommand());
     }
     let last = match ctx.args.get(4) {
-        b"$" => ctx.db.stream_at(slot)?.entries.last,
+        b"$" => ctx.keyspace.stream_at(slot)?.entries().last,
         b"-" => StreamId::MIN,
         b"+" => StreamId::MAX,
         text => parse_id(text, 0)?,
@@ -250,28 +254,28 @@ fn set_id(ctx: &mut Context<'_>) -> CommandResult {
 fn destroy(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_stream(ctx)?.ok_or(NO_KEY)?;
     let key = ctx.key(2);
-    let group = ctx.db.groups_mut(slot)?.1.remove(ctx.args.get(3));
-    if group.is_some() {
+    let is_removed = ctx.keyspace.groups_mut(slot)?.1.remove(ctx.args.get(3));
+    if is_removed {
         announce(ctx, "xgroup-destroy", key);
         // Blocked consumers of the group are woken.
-        let db = ctx.db.selected();
-        ctx.db.waiting.note_change(db, key.bytes);
+        let database = ctx.keyspace.selected();
+        ctx.keyspace.waiting.note_change(database, key.bytes);
     }
-    ctx.reply.integer(group.is_some().into());
+    ctx.reply.integer(is_removed.into());
     Ok(Outcome::Replied)
 }
 
 /// `XGROUP CREATECONSUMER key group consumer`: 1, or 0 if it exists.
 fn create_consumer(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_group(ctx)?;
-    let (name, now_ms) = (ctx.args.get(4), ctx.server.now.unix().0);
-    let was_seen_there = ctx.caller == Caller::Primary;
+    let (name, now_ms) = (ctx.args.get(4), ctx.state.now.unix().0);
+    let was_seen_then = ctx.is_repeated();
     let group = group_mut(ctx, slot)?;
     let is_new = group.find_consumer(name).is_none();
     if is_new {
         group.meet_consumer(name, now_ms);
         announce(ctx, "xgroup-createconsumer", ctx.key(2));
-    } else if was_seen_there {
+    } else if was_seen_then {
         group.meet_consumer(name, now_ms);
     }
     ctx.reply.integer(is_new.into());
@@ -297,15 +301,15 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
         ctx,
         &[
             "CREATE <key> <group> <id|$> [<option> ...]",
-            "    Make a group that reads entries above an ID; $ is the last one. Options:",
+            "    Create a group that reads entries above an ID; $ is the last one. Options:",
             "    * MKSTREAM",
-            "      Make an empty stream if there is none.",
+            "      Create an empty stream if there is none.",
             "    * ENTRIESREAD <count>",
-            "      Tell how many entries the group has read by now.",
+            "      Set how many entries the group has read so far.",
             "CREATECONSUMER <key> <group> <consumer>",
-            "    Make a consumer.",
+            "    Create a consumer.",
             "DELCONSUMER <key> <group> <consumer>",
-            "    Remove a consumer, with its pending entries.",
+            "    Remove a consumer and its pending entries.",
             "DESTROY <key> <group>",
             "    Remove a group.",
             "SETID <key> <group> <id|$> [ENTRIESREAD <count>]",
@@ -318,8 +322,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The slot of the stream in argument 1, if it has the group in argument 2.
 fn find_read(ctx: &mut Context<'_>) -> Result<Option<Slot>, CommandError> {
-    let Some(slot) = ctx.db.find_for_read(ctx.key(1)) else { return Ok(None) };
-    let has_group = ctx.db.stream_at(slot)?.groups.contains_key(ctx.args.get(2));
+    let Some(slot) = ctx.keyspace.find_for_read(ctx.key(1)) else { return Ok(None) };
+    let has_group = ctx.keyspace.stream_at(slot)?.groups.contains_key(ctx.args.get(2));
     Ok(has_group.then_some(slot))
 }
 
@@ -329,7 +333,7 @@ fn parts_mut<'c>(
     slot: Slot,
 ) -> Result<(&'c Entries, &'c mut Group), CommandError> {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
-    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let (entries, groups) = ctx.keyspace.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     Ok((entries, group))
 }
@@ -343,7 +347,7 @@ fn xack(ctx: &mut Context<'_>) -> CommandResult {
     let ids = parse_ids(ctx.args, 3)?;
     let (_, group) = parts_mut(ctx, slot)?;
     let acknowledged = ids.into_iter().filter(|id| group.acknowledge(*id)).count();
-    ctx.db.changed_aside(acknowledged as u64);
+    ctx.keyspace.changed_aside(acknowledged as u64);
     ctx.reply.integer(acknowledged as i64);
     Ok(Outcome::Replied)
 }
@@ -392,10 +396,10 @@ impl<'a> PendingFilter<'a> {
 /// the number for each consumer), or an array of ID, consumer, idle milliseconds and deliveries.
 fn xpending(ctx: &mut Context<'_>) -> CommandResult {
     let filter = PendingFilter::parse(ctx.args)?;
-    let now_ms = ctx.server.now.unix().0;
+    let now_ms = ctx.state.now.unix().0;
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
-    let stream = ctx.db.stream_at(slot)?;
+    let stream = ctx.keyspace.stream_at(slot)?;
     let group = stream.groups.get(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     match filter {
         None => reply_summary(&mut ctx.reply, group),
@@ -447,14 +451,14 @@ fn reply_pending(
     match filter.consumer.map(|name| group.find_consumer(name)) {
         Some(None) => {}
         Some(Some(consumer)) => {
-            let ids = group.consumer(consumer).pending().from(start).map(|(id, ())| id);
+            let ids = group.consumer(consumer).pending().from(&start).map(|(id, ())| id);
             let entries = ids.take_while(|id| **id <= end);
             let entries = entries.filter_map(|id| Some((id, group.pending().get(id)?)));
             let found = entries.filter(|(_, pending)| is_idle(pending)).take(count);
             found.for_each(|(id, pending)| show(*id, pending));
         }
         None => {
-            let entries = group.pending().from(start).take_while(|(id, _)| *id <= end);
+            let entries = group.pending().from(&start).take_while(|(id, _)| *id <= end);
             let found = entries.filter(|(_, pending)| is_idle(pending)).take(count);
             found.for_each(|(id, pending)| show(*id, pending));
         }
@@ -618,7 +622,7 @@ impl<'a> Claimant<'a> {
             }
         }
         self.claims.repeat(ctx, self.is_new || self.changes > 0);
-        ctx.db.changed_aside(self.changes);
+        ctx.keyspace.changed_aside(self.changes);
         if self.is_new {
             announce(ctx, "xgroup-createconsumer", ctx.key(1));
         }
@@ -630,14 +634,14 @@ impl<'a> Claimant<'a> {
 fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
-    let now_ms = ctx.server.now.unix().0;
-    // From a file or the primary the command is exact: the named consumer has claimed the entry, or it was deleted.
-    let is_repeated = matches!(ctx.caller, Caller::Load | Caller::Primary);
+    let now_ms = ctx.state.now.unix().0;
+    // A repeated command is exact: the named consumer has claimed the entry, or it was deleted.
+    let is_repeated = ctx.is_repeated();
     let options = ClaimOptions::parse(ctx.args, now_ms, is_repeated)?;
     let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
     claimant.is_active = options.force || !is_repeated;
-    let is_always_seen = ctx.server.config.reports_7_2() && !is_repeated;
-    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let is_always_seen = ctx.state.config.reports_7_2() && !is_repeated;
+    let (entries, groups) = ctx.keyspace.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     let reply = &mut ctx.reply;
     let before = group.last;
@@ -727,10 +731,10 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let options = AutoclaimOptions::parse(ctx.args)?;
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
-    let now_ms = ctx.server.now.unix().0;
+    let now_ms = ctx.state.now.unix().0;
     let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
-    let is_always_seen = ctx.server.config.reports_7_2();
-    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let is_always_seen = ctx.state.config.reports_7_2();
+    let (entries, groups) = ctx.keyspace.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     if is_always_seen {
         claimant.meet(group);
@@ -742,7 +746,7 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let mut next = Some(options.start);
     let (mut attempts, mut count) = (options.count.saturating_mul(ATTEMPTS), options.count);
     let first_from =
-        |group: &Group, next: Option<StreamId>| group.pending().from(next?).next().copied();
+        |group: &Group, next: Option<StreamId>| group.pending().from(&next?).next().copied();
     while attempts > 0
         && count > 0
         && let Some((id, pending)) = first_from(group, next)

@@ -3,18 +3,18 @@
 use crate::collections::table::Slot;
 use crate::command::help::reply_help;
 use crate::command::stream::group::no_group;
-use crate::command::stream::{reply_entry, reply_id, stream_spec};
+use crate::command::stream::{counting, reply_entry, reply_id, stream_spec};
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, KeyFlags};
 use crate::gate::spec::{container, key, spec};
 use crate::resp::reply::ReplyWriter;
-use crate::types::stream::{Consumer, Entries, Group, Stream, StreamId};
+use crate::types::stream::{Consumer, Counting, Entries, Group, Stream, StreamId};
 
 pub const COMMANDS: &[CommandSpec] = &[container("XINFO", SUBCOMMANDS)
     .group(CommandGroup::Stream)
     .since("5.0.0")
-    .docs("", "Commands that look into streams.", "Depends on the subcommand.")];
+    .docs("", "Commands that inspect streams.", "Depends on the subcommand.")];
 
 const SUBCOMMANDS: &[CommandSpec] = &[
     stream_spec("CONSUMERS", consumers, "5.0.0", Flags::READONLY)
@@ -31,7 +31,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .keys(const { &[key(2, KeyFlags::RO_ACCESS)] })
         .docs(
             "key [FULL [COUNT count]]",
-            "Describes a stream, with its entries and groups if asked for in full.",
+            "Describes a stream; with FULL, its entries and groups too.",
             "O(N) for N nodes, and for the entries that are returned",
         ),
     spec("HELP", help)
@@ -48,8 +48,8 @@ const FULL_COUNT: usize = 10;
 
 /// The slot of the stream in argument 2.
 fn find(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
-    let slot = ctx.db.find_for_read(ctx.key(2)).ok_or(CommandError::NoSuchKey)?;
-    ctx.db.stream_at(slot)?;
+    let slot = ctx.keyspace.find_for_read(ctx.key(2)).ok_or(CommandError::NoSuchKey)?;
+    ctx.keyspace.stream_at(slot)?;
     Ok(slot)
 }
 
@@ -75,7 +75,8 @@ fn named_guess(reply: &mut ReplyWriter<'_>, name: &str, value: Option<i64>) {
 /// `XINFO STREAM key [FULL [COUNT count]]`: a map.
 fn stream(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
-    let has_active_time = ctx.server.config.reports_7_2();
+    let counting = counting(ctx);
+    let has_active_time = ctx.state.config.reports_7_2();
     let mut cursor = ctx.args.cursor(3);
     let mut full = None;
     if !cursor.is_at_end() {
@@ -91,13 +92,13 @@ fn stream(ctx: &mut Context<'_>) -> CommandResult {
             });
         }
     }
-    let stream = ctx.db.stream_at(slot)?;
+    let stream = ctx.keyspace.stream_at(slot)?;
     let reply = &mut ctx.reply;
     reply.map(if full.is_some() { 9 } else { 10 });
-    reply_entries(reply, &stream.entries);
+    reply_entries(reply, stream.entries());
     match full {
         None => reply_ends(reply, stream),
-        Some(count) => FullReply { count, has_active_time }.write(reply, stream),
+        Some(count) => FullReply { count, has_active_time, counting }.write(reply, stream),
     }
     Ok(Outcome::Replied)
 }
@@ -116,7 +117,7 @@ fn reply_entries(reply: &mut ReplyWriter<'_>, entries: &Entries) {
 /// The number of groups, the first and the last entry.
 fn reply_ends(reply: &mut ReplyWriter<'_>, stream: &Stream) {
     named_integer(reply, "groups", stream.groups.len() as i64);
-    let entries = &stream.entries;
+    let entries = stream.entries();
     let first = entries.range(StreamId::MIN, StreamId::MAX).next();
     let last = entries.top().and_then(|top| entries.get(top));
     for (name, entry) in [("first-entry", first), ("last-entry", last)] {
@@ -133,19 +134,20 @@ struct FullReply {
     /// The most entries and pending entries, for each group and consumer.
     count: usize,
     has_active_time: bool,
+    counting: Counting,
 }
 
 impl FullReply {
     fn write(&self, reply: &mut ReplyWriter<'_>, stream: &Stream) {
         reply.bulk(b"entries");
-        let shown = self.count.min(usize::try_from(stream.entries.len()).unwrap_or(usize::MAX));
+        let shown = self.count.min(usize::try_from(stream.entries().len()).unwrap_or(usize::MAX));
         reply.array(shown);
-        let entries = stream.entries.range(StreamId::MIN, StreamId::MAX);
+        let entries = stream.entries().range(StreamId::MIN, StreamId::MAX);
         entries.take(shown).for_each(|entry| reply_entry(reply, entry));
         reply.bulk(b"groups");
         reply.array(stream.groups.len());
-        for (name, group) in &stream.groups {
-            self.write_group(reply, &stream.entries, name, group);
+        for (name, group) in stream.groups.iter() {
+            self.write_group(reply, stream.entries(), name, group);
         }
     }
 
@@ -161,7 +163,7 @@ impl FullReply {
         reply.bulk(name);
         named_id(reply, "last-delivered-id", group.last);
         named_guess(reply, "entries-read", group.read);
-        named_guess(reply, "lag", entries.lag(group.last, group.read));
+        named_guess(reply, "lag", entries.lag(group.last, group.read, self.counting));
         named_integer(reply, "pel-count", group.pending().len() as i64);
         reply.bulk(b"pending");
         reply.array(group.pending().len().min(self.count));
@@ -203,10 +205,11 @@ impl FullReply {
 /// `XINFO GROUPS key`: an array of maps.
 fn groups(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
-    let stream = ctx.db.stream_at(slot)?;
+    let counting = counting(ctx);
+    let stream = ctx.keyspace.stream_at(slot)?;
     let reply = &mut ctx.reply;
     reply.array(stream.groups.len());
-    for (name, group) in &stream.groups {
+    for (name, group) in stream.groups.iter() {
         reply.map(6);
         reply.bulk(b"name");
         reply.bulk(name);
@@ -214,7 +217,7 @@ fn groups(ctx: &mut Context<'_>) -> CommandResult {
         named_integer(reply, "pending", group.pending().len() as i64);
         named_id(reply, "last-delivered-id", group.last);
         named_guess(reply, "entries-read", group.read);
-        named_guess(reply, "lag", stream.entries.lag(group.last, group.read));
+        named_guess(reply, "lag", stream.entries().lag(group.last, group.read, counting));
     }
     Ok(Outcome::Replied)
 }
@@ -222,10 +225,10 @@ fn groups(ctx: &mut Context<'_>) -> CommandResult {
 /// `XINFO CONSUMERS key group`: an array of maps.
 fn consumers(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
-    let now_ms = ctx.server.now.unix().0;
-    let has_active_time = ctx.server.config.reports_7_2();
+    let now_ms = ctx.state.now.unix().0;
+    let has_active_time = ctx.state.config.reports_7_2();
     let (key, name) = (ctx.args.get(2), ctx.args.get(3));
-    let groups = &ctx.db.stream_at(slot)?.groups;
+    let groups = &ctx.keyspace.stream_at(slot)?.groups;
     let group = groups.get(name).ok_or_else(|| no_group(name, key))?;
     let reply = &mut ctx.reply;
     reply.array(group.consumers().len());
@@ -253,7 +256,7 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "GROUPS <key>",
             "    Describe the groups of a stream.",
             "STREAM <key> [FULL [COUNT <count>]]",
-            "    Describe a stream; in full with entries, groups and what is pending.",
+            "    Describe a stream; with FULL, its entries, groups and pending entries too.",
         ],
     )
 }

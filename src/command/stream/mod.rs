@@ -10,13 +10,15 @@ pub(crate) mod read;
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{Caller, CommandResult, Context, Outcome};
+use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
 use crate::keyspace::Key;
 use crate::resp::args::{Args, Cursor};
 use crate::resp::reply::ReplyWriter;
 use crate::types::journal::Edit;
-use crate::types::stream::{AddError, Entry, Keep, NewId, NodeLimits, Stream, StreamId, Trim};
+use crate::types::stream::{
+    AddError, Counting, Entry, Keep, NewId, NodeLimits, Stream, StreamId, Trim,
+};
 
 pub(crate) const fn stream_spec(
     name: &'static str,
@@ -38,7 +40,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .docs(
             "key [NOMKSTREAM] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> \
              field value [field value ...]",
-            "Adds an entry to the end of a stream, which is made if need be and may be trimmed.",
+            "Adds an entry to the end of a stream, creating it if necessary; can trim it.",
             "O(1), and O(N) for the N entries that are trimmed",
         ),
     stream_spec("XTRIM", xtrim, "5.0.0", Flags::WRITE)
@@ -67,7 +69,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(KeySpec::RW_UPDATE)
         .docs(
             "key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
-            "Sets what a stream remembers of its past, as a replica or a restored copy needs it.",
+            "Sets a stream's last ID and counters, for a replica or a restored copy.",
             "O(1)",
         ),
 ];
@@ -155,8 +157,8 @@ pub(crate) fn reply_entry(reply: &mut ReplyWriter<'_>, entry: Entry<'_>) {
 
 /// Announces an event that does not change entries: it wakes nobody, as in Redis.
 pub(crate) fn announce(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>) {
-    ctx.db.changed_aside(1);
-    ctx.db.notify(KeyspaceEvents::STREAM, event, key.bytes);
+    ctx.keyspace.changed_aside(1);
+    ctx.keyspace.notify(KeyspaceEvents::STREAM, event, key.bytes);
 }
 
 // ---- XADD and XTRIM ----------------------------------------------------------------------------------------------
@@ -209,10 +211,10 @@ impl TrimOptions {
 
     /// The requested trimming, if any.
     ///
-    /// A loaded file has exact thresholds, with a LIMIT that was obeyed when it was written.
+    /// A repeated command has an exact threshold, with a LIMIT that was obeyed when it ran first.
     fn finish(&self, ctx: &Context<'_>) -> Result<Option<Trim>, CommandError> {
-        let config = &ctx.server.config;
-        if ctx.caller == Caller::Load
+        let config = &ctx.state.config;
+        if ctx.is_repeated()
             && let Some(keep) = self.keep
         {
             return Ok(Some(Trim { keep, is_approximate: self.is_approximate, limit: 0 }));
@@ -255,7 +257,7 @@ impl AddOptions {
     /// `[NOMKSTREAM] [trimming] <* | id> field value [field value ...]`, from argument 2 on.
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
         let mut cursor = ctx.args.cursor(2);
-        let now_ms = ctx.server.now.unix().0.max(0) as u64;
+        let now_ms = ctx.state.now.unix().0.max(0) as u64;
         let mut options = AddOptions {
             makes_stream: true,
             id: NewId::Now(now_ms),
@@ -307,14 +309,14 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     let options = AddOptions::parse(ctx)?;
     let (args, key) = (ctx.args, ctx.key(1));
     let limits = NodeLimits {
-        bytes: ctx.server.config.stream_node_max_bytes,
-        entries: ctx.server.config.stream_node_max_entries as u64,
+        bytes: ctx.state.config.stream_node_max_bytes,
+        entries: ctx.state.config.stream_node_max_entries as u64,
     };
     let fields = (args.len() - options.fields_at) / 2;
     let piece = |index: usize| args.get(options.fields_at + index);
-    let added = match ctx.db.find_for_write(key) {
+    let added = match ctx.keyspace.find_for_write(key) {
         Some(slot) => {
-            let added = ctx.db.edit_entries(slot, |entries| {
+            let added = ctx.keyspace.edit_entries(slot, |entries| {
                 let is_exhausted = entries.last == StreamId::MAX;
                 (!is_exhausted).then(|| entries.add(options.id, fields, piece, limits))
             });
@@ -326,19 +328,19 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
         }
         None => {
             let mut stream = Stream::default();
-            let added = Edit::unnoted(&mut *stream.entries).add(options.id, fields, piece, limits);
-            added.map(|id| (id, ctx.db.insert_stream(key, stream)))
+            let added = Edit::unnoted(stream.entries_mut()).add(options.id, fields, piece, limits);
+            added.map(|id| (id, ctx.keyspace.insert_stream(key, stream)))
         }
     };
     let (id, slot) = added.map_err(|error| match error {
         AddError::NotAbove => ID_NOT_ABOVE,
         AddError::TooLarge => TOO_LARGE,
     })?;
-    ctx.db.changed(KeyspaceEvents::STREAM, "xadd", key.bytes);
+    ctx.keyspace.changed(KeyspaceEvents::STREAM, "xadd", key.bytes);
     if let Some(trim) = options.trim
-        && ctx.db.edit_entries(slot, |entries| entries.trim(trim))? > 0
+        && ctx.keyspace.edit_entries(slot, |entries| entries.trim(trim))? > 0
     {
-        ctx.db.notify(KeyspaceEvents::STREAM, "xtrim", key.bytes);
+        ctx.keyspace.notify(KeyspaceEvents::STREAM, "xtrim", key.bytes);
     }
     let is_approximate = options.trim.is_some_and(|trim| trim.is_approximate);
     let id_at = options.fields_at - 1;
@@ -365,8 +367,8 @@ fn repeat_exactly(
         if let Some((at, id)) = id {
             request[at] = id.text().as_ref().to_vec();
         }
-        if let (Some(at), Ok(stream)) = (threshold_at, ctx.db.stream_at(slot)) {
-            let entries = &stream.entries;
+        if let (Some(at), Ok(stream)) = (threshold_at, ctx.keyspace.stream_at(slot)) {
+            let entries = stream.entries();
             request[at - 1] = b"=".to_vec();
             request[at] = match trim.map(|trim| trim.keep) {
                 Some(Keep::Newest(_)) => entries.len().to_string().into_bytes(),
@@ -394,13 +396,13 @@ fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
     }
     let trim = options.finish(ctx)?.ok_or(NO_STRATEGY)?;
     let key = ctx.key(1);
-    let Some(slot) = ctx.db.find_for_write(key) else {
+    let Some(slot) = ctx.keyspace.find_for_write(key) else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    let removed = ctx.db.edit_entries(slot, |entries| entries.trim(trim))?;
+    let removed = ctx.keyspace.edit_entries(slot, |entries| entries.trim(trim))?;
     if removed > 0 {
-        ctx.db.changed_by(removed, KeyspaceEvents::STREAM, "xtrim", key.bytes);
+        ctx.keyspace.changed_by(removed, KeyspaceEvents::STREAM, "xtrim", key.bytes);
         if trim.is_approximate {
             repeat_exactly(ctx, slot, Some(trim), Some(options.threshold_at), None);
         }
@@ -414,24 +416,32 @@ fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
 /// `XDEL key id [id ...]`: the number of deleted entries.
 fn xdel(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let Some(slot) = ctx.db.find_for_write(key) else {
+    let Some(slot) = ctx.keyspace.find_for_write(key) else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    ctx.db.stream_at(slot)?;
+    ctx.keyspace.stream_at(slot)?;
     let ids = parse_ids(ctx.args, 2)?;
-    let deleted = ctx.db.edit_entries(slot, |entries| entries.delete(&ids))?;
+    let deleted = ctx.keyspace.edit_entries(slot, |entries| entries.delete(&ids))?;
     if deleted > 0 {
-        ctx.db.changed_by(deleted, KeyspaceEvents::STREAM, "xdel", key.bytes);
+        ctx.keyspace.changed_by(deleted, KeyspaceEvents::STREAM, "xdel", key.bytes);
     }
     ctx.reply.integer(deleted as i64);
     Ok(Outcome::Replied)
 }
 
+/// Whose way of counting what groups have read is asked for.
+fn counting(ctx: &Context<'_>) -> Counting {
+    match ctx.state.config.compatible_with.is_valkey() {
+        true => Counting::Valkey,
+        false => Counting::Redis,
+    }
+}
+
 /// `XLEN key`: 0 without a key.
 fn xlen(ctx: &mut Context<'_>) -> CommandResult {
-    let len = match ctx.db.find_for_read(ctx.key(1)) {
-        Some(slot) => ctx.db.stream_at(slot)?.entries.len(),
+    let len = match ctx.keyspace.find_for_read(ctx.key(1)) {
+        Some(slot) => ctx.keyspace.stream_at(slot)?.entries().len(),
         None => 0,
     };
     ctx.reply.integer(len as i64);
@@ -443,6 +453,9 @@ fn xsetid(ctx: &mut Context<'_>) -> CommandResult {
     const NEGATIVE_ADDED: CommandError = CommandError::Text("ERR entries_added must be positive");
     const BELOW_DELETED: CommandError = CommandError::Text(
         "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
+    );
+    const BELOW_GREATEST_DELETED: CommandError = CommandError::Text(
+        "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id",
     );
     const BELOW_TOP: CommandError = CommandError::Text(
         "ERR The ID specified in XSETID is smaller than the target stream top item",
@@ -458,7 +471,8 @@ fn xsetid(ctx: &mut Context<'_>) -> CommandResult {
             added = Some(Some(cursor.take_integer()?).filter(|it| *it >= 0).ok_or(NEGATIVE_ADDED)?);
         } else if cursor.remaining() >= 2 && cursor.take_word("MAXDELETEDID") {
             max_deleted = parse_id(cursor.take()?, 0)?;
-            if last < max_deleted {
+            // Only clients are told: without this option a stream can be set back like that, and what rebuilds it has the option.
+            if last < max_deleted && !ctx.is_repeated() {
                 return Err(BELOW_DELETED);
             }
         } else {
@@ -466,8 +480,12 @@ fn xsetid(ctx: &mut Context<'_>) -> CommandResult {
         }
     }
     let key = ctx.key(1);
-    let slot = ctx.db.find_for_write(key).ok_or(CommandError::NoSuchKey)?;
-    let entries = &ctx.db.stream_at(slot)?.entries;
+    let slot = ctx.keyspace.find_for_write(key).ok_or(CommandError::NoSuchKey)?;
+    let entries = ctx.keyspace.stream_at(slot)?.entries();
+    let is_checked = ctx.state.config.compatible_with.is_valkey() && !ctx.is_repeated();
+    if is_checked && last < entries.max_deleted {
+        return Err(BELOW_GREATEST_DELETED);
+    }
     if entries.top().is_some_and(|top| last < top) {
         return Err(BELOW_TOP);
     }
@@ -475,7 +493,7 @@ fn xsetid(ctx: &mut Context<'_>) -> CommandResult {
         return Err(BELOW_LENGTH);
     }
     let max_deleted = (max_deleted != StreamId::MIN).then_some(max_deleted);
-    ctx.db.edit_entries(slot, |entries| entries.set_remembered(last, added, max_deleted))?;
+    ctx.keyspace.edit_entries(slot, |entries| entries.set_remembered(last, added, max_deleted))?;
     announce(ctx, "xsetid", key);
     ctx.reply.ok();
     Ok(Outcome::Replied)

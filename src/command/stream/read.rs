@@ -6,18 +6,19 @@
 use super::group::no_key_or_group;
 use crate::command::stream::claims::Claims;
 use crate::command::stream::{
-    Bound, announce, parse_bound, parse_id, reply_entry, reply_id, stream_spec,
+    Bound, announce, counting, parse_bound, parse_id, reply_entry, reply_id, stream_spec,
 };
 use crate::gate::blocking::TimeoutUnit;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
-use crate::gate::spec::{Begin, CommandSpec, Find, Flags, KeyFlags, KeySpec};
+use crate::gate::keys::ReadOption;
+use crate::gate::spec::{Begin, CommandSpec, Find, Flags, KeyFlags, KeyRule, KeySpec};
 use smallvec::SmallVec;
 
 use crate::collections::table::Slot;
 use crate::error::CommandError;
 use crate::keyspace::waiting::Wanted;
 use crate::resp::reply::{Deferred, Protocol, ReplyWriter};
-use crate::types::stream::{ConsumerId, Entries, Group, Pending, Stream, StreamId};
+use crate::types::stream::{ConsumerId, Counting, Entries, Group, Pending, Stream, StreamId};
 
 const fn behind_streams(from: i16) -> KeySpec {
     KeySpec {
@@ -48,19 +49,20 @@ pub const COMMANDS: &[CommandSpec] = &[
     stream_spec("XREAD", xread, "5.0.0", Flags::READONLY.union(Flags::BLOCKING))
         .at_least(4)
         .keys(&[behind_streams(1)])
+        .key_rule(KeyRule::ReadStreams)
         .docs(
-            "[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
-            "Returns the entries of streams that came after given IDs, and can wait for them.",
+            "[COUNT count] [BLOCK milliseconds] STREAMS <key [key ...] id [id ...]>",
+            "Returns the entries of streams after given IDs, and can wait for them.",
             "O(N) for N entries; with BLOCK whoever adds an entry serves all that wait",
         ),
     stream_spec("XREADGROUP", xreadgroup, "5.0.0", Flags::WRITE_BLOCKING)
         .at_least(7)
         .keys(&[behind_streams(4)])
+        .key_rule(KeyRule::ReadStreams)
         .docs(
-            "GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] \
-             STREAMS key [key ...] id [id ...]",
-            "Delivers entries that a group has not read to one of its consumers, or shows it what \
-             it has pending; can wait.",
+            "GROUP <group consumer> [COUNT count] [BLOCK milliseconds] [NOACK] \
+             STREAMS <key [key ...] id [id ...]>",
+            "Delivers a group's unread entries to a consumer, or shows the consumer its pending entries; can wait.",
             "O(N log M) for N entries and M pending ones",
         ),
 ];
@@ -71,7 +73,7 @@ const UNBALANCED: CommandError = CommandError::Text(
 
 /// Valkey names the command, and the ID that it takes for the newest entries.
 fn unbalanced(ctx: &Context<'_>, in_group: bool) -> CommandError {
-    if !ctx.server.config.compatible_with.is_valkey() {
+    if !ctx.state.config.compatible_with.is_valkey() {
         return UNBALANCED;
     }
     let (command, newest) = if in_group { ("xreadgroup", '>') } else { ("xread", '$') };
@@ -131,11 +133,11 @@ fn reply_range(ctx: &mut Context<'_>, backwards: bool) -> CommandResult {
         }
         count = usize::try_from(cursor.take_integer()?).unwrap_or(0);
     }
-    let Some(slot) = ctx.db.find_for_read(ctx.key(1)) else {
+    let Some(slot) = ctx.keyspace.find_for_read(ctx.key(1)) else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
     };
-    let entries = &ctx.db.stream_at(slot)?.entries;
+    let entries = ctx.keyspace.stream_at(slot)?.entries();
     if count == 0 {
         ctx.reply.null_array();
         return Ok(Outcome::Replied);
@@ -184,35 +186,39 @@ impl<'a> ReadRequest<'a> {
         };
         let mut cursor = ctx.args.cursor(1);
         while request.keys_at == 0 {
-            let behind = cursor.remaining().saturating_sub(1);
-            if behind >= 1 && cursor.take_word("BLOCK") {
-                if ctx.origin == Origin::Script && !ctx.server.config.reports_7_2() {
-                    let text = b" command is not allowed with BLOCK option from scripts";
-                    let text = [b"ERR ", ctx.args.get(0), text].concat();
-                    return Err(CommandError::formatted(text));
+            match ReadOption::take(&mut cursor).ok_or(CommandError::Syntax)? {
+                ReadOption::Block => {
+                    if ctx.origin == Origin::Script && !ctx.state.config.reports_7_2() {
+                        let text = b" command is not allowed with BLOCK option from scripts";
+                        let text = [b"ERR ", ctx.args.get(0), text].concat();
+                        return Err(CommandError::formatted(text));
+                    }
+                    request.block =
+                        Some(ctx.timeout(cursor.position(), TimeoutUnit::Milliseconds)?);
+                    cursor.take()?;
                 }
-                request.block = Some(ctx.timeout(cursor.position(), TimeoutUnit::Milliseconds)?);
-                cursor.take()?;
-            } else if behind >= 1 && cursor.take_word("COUNT") {
-                request.count = usize::try_from(cursor.take_integer()?).unwrap_or(0);
-            } else if behind >= 1 && cursor.take_word("STREAMS") {
-                if !cursor.remaining().is_multiple_of(2) {
-                    return Err(unbalanced(ctx, in_group));
+                ReadOption::Count => {
+                    request.count = usize::try_from(cursor.take_integer()?).unwrap_or(0);
                 }
-                request.keys_at = cursor.position();
-                request.streams = cursor.remaining() / 2;
-            } else if behind >= 2 && cursor.take_word("GROUP") {
-                if !in_group {
-                    return Err(GROUP_IN_XREAD);
+                ReadOption::Streams => {
+                    if !cursor.remaining().is_multiple_of(2) {
+                        return Err(unbalanced(ctx, in_group));
+                    }
+                    request.keys_at = cursor.position();
+                    request.streams = cursor.remaining() / 2;
                 }
-                request.reader = Some((cursor.take()?, cursor.take()?));
-            } else if cursor.take_word("NOACK") {
-                if !in_group {
-                    return Err(NOACK_IN_XREAD);
+                ReadOption::Group => {
+                    if !in_group {
+                        return Err(GROUP_IN_XREAD);
+                    }
+                    request.reader = Some((cursor.take()?, cursor.take()?));
                 }
-                request.no_ack = true;
-            } else {
-                return Err(CommandError::Syntax);
+                ReadOption::NoAck => {
+                    if !in_group {
+                        return Err(NOACK_IN_XREAD);
+                    }
+                    request.no_ack = true;
+                }
             }
         }
         if in_group && request.reader.is_none() {
@@ -263,18 +269,18 @@ fn xread(ctx: &mut Context<'_>) -> CommandResult {
     let request = ReadRequest::parse(ctx, false)?;
     if let Origin::Woken(key_at) = ctx.origin {
         let after = parse_id(ctx.args.get(key_at + request.streams), 0)?;
-        let Some(slot) = ctx.db.find_for_read(ctx.key(key_at)) else {
+        let Some(slot) = ctx.keyspace.find_for_read(ctx.key(key_at)) else {
             return Ok(Outcome::WaitsOn);
         };
-        if ctx.db.stream_at(slot)?.entries.top().is_none_or(|top| top <= after) {
+        if ctx.keyspace.stream_at(slot)?.entries().top().is_none_or(|top| top <= after) {
             return Ok(Outcome::WaitsOn);
         }
         begin_streams(&mut ctx.reply, 1);
         return send_above(ctx, key_at, slot, after, request.limit_woken());
     }
     let sources = request.sources(|key_at| {
-        let slot = ctx.db.find_for_read(ctx.key(key_at));
-        let stream = slot.map(|slot| ctx.db.stream_at(slot)).transpose()?;
+        let slot = ctx.keyspace.find_for_read(ctx.key(key_at));
+        let stream = slot.map(|slot| ctx.keyspace.stream_at(slot)).transpose()?;
         let text = ctx.args.get(key_at + request.streams);
         Ok(Source { key_at, slot, wish: ReadFrom::Above(parse_after(text, stream)?) })
     })?;
@@ -285,7 +291,7 @@ fn xread(ctx: &mut Context<'_>) -> CommandResult {
         else {
             continue;
         };
-        if ctx.db.stream_at(slot)?.entries.top().is_some_and(|top| top > after) {
+        if ctx.keyspace.stream_at(slot)?.entries().top().is_some_and(|top| top > after) {
             served += 1;
             send_above(ctx, source.key_at, slot, after, request.limit())?;
         }
@@ -300,7 +306,7 @@ fn xread(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The ID after which XREAD reads: `$` is the last generated one, `+` the one before the last entry.
 fn parse_after(text: &[u8], stream: Option<&Stream>) -> Result<StreamId, CommandError> {
-    let entries = stream.map(|stream| &stream.entries);
+    let entries = stream.map(|stream| stream.entries());
     match text {
         b"$" => Ok(entries.map_or(StreamId::MIN, |entries| entries.last)),
         b"+" => Ok(entries.map_or(StreamId::MIN, |entries| match entries.top() {
@@ -318,7 +324,7 @@ fn find_again(ctx: &mut Context<'_>, source: &Source, sources: &[Source]) -> Opt
         return source.slot;
     }
     source.slot?;
-    ctx.db.find(ctx.key(source.key_at))
+    ctx.keyspace.find(ctx.key(source.key_at))
 }
 
 /// Starts the list of `len` keys with their entries.
@@ -357,7 +363,7 @@ fn send_above(
     let list = ctx.reply.defer_array();
     let mut sent = 0;
     if let Some(start) = after.next() {
-        let entries = &ctx.db.stream_at(slot)?.entries;
+        let entries = ctx.keyspace.stream_at(slot)?.entries();
         for entry in entries.range(start, StreamId::MAX).take(limit) {
             reply_entry(&mut ctx.reply, entry);
             sent += 1;
@@ -401,8 +407,8 @@ fn xreadgroup(ctx: &mut Context<'_>) -> CommandResult {
         return read_woken(ctx, &request, group, key_at);
     }
     let sources = request.sources(|key_at| {
-        let slot = ctx.db.find_for_read(ctx.key(key_at));
-        let stream = slot.map(|slot| ctx.db.stream_at(slot)).transpose()?;
+        let slot = ctx.keyspace.find_for_read(ctx.key(key_at));
+        let stream = slot.map(|slot| ctx.keyspace.stream_at(slot)).transpose()?;
         if !stream.is_some_and(|stream| stream.groups.contains_key(group)) {
             return Err(no_such_group(ctx.args.get(key_at), group));
         }
@@ -443,13 +449,13 @@ fn read_woken(
     key_at: usize,
 ) -> CommandResult {
     // Since 7.2 the command runs again as a whole, and its errors are those of a new one.
-    let is_7_2 = ctx.server.config.reports_7_2();
+    let is_7_2 = ctx.state.config.reports_7_2();
     let gone = |older| if is_7_2 { no_such_group(ctx.args.get(key_at), group) } else { older };
-    let slot = ctx.db.find_for_read(ctx.key(key_at)).ok_or_else(|| gone(STREAM_GONE))?;
-    let stream = ctx.db.stream_at(slot);
+    let slot = ctx.keyspace.find_for_read(ctx.key(key_at)).ok_or_else(|| gone(STREAM_GONE))?;
+    let stream = ctx.keyspace.stream_at(slot);
     let stream = stream.map_err(|error| if is_7_2 { error } else { STREAM_GONE })?;
     let group = stream.groups.get(group).ok_or_else(|| gone(GROUP_GONE))?;
-    if stream.entries.top().is_none_or(|top| top <= group.last) {
+    if stream.entries().top().is_none_or(|top| top <= group.last) {
         return Ok(Outcome::WaitsOn);
     }
     begin_streams(&mut ctx.reply, 1);
@@ -467,11 +473,12 @@ fn serve_group(
     limit: usize,
 ) -> Result<bool, CommandError> {
     let Some((group, name)) = request.reader else { return Ok(false) };
-    let now_ms = ctx.server.now.unix().0;
-    let is_always_seen = ctx.server.config.reports_7_2();
+    let now_ms = ctx.state.now.unix().0;
+    let is_always_seen = ctx.state.config.reports_7_2();
+    let counting = counting(ctx);
     let key = ctx.key(source.key_at);
     let mut claims = Claims::new(ctx, key.bytes, group);
-    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let (entries, groups) = ctx.keyspace.groups_mut(slot)?;
     let Some(group) = groups.get_mut(group) else { return Ok(false) };
     let start = match source.wish {
         ReadFrom::Above(id) => id.next(),
@@ -487,7 +494,8 @@ fn serve_group(
     if let Some(start) = start {
         begin_stream(&mut ctx.reply, key.bytes);
         let list = ctx.reply.defer_array();
-        let reader = Reader { consumer, now_ms, limit, acknowledges: request.no_ack };
+        let acknowledges = request.no_ack;
+        let reader = Reader { consumer, now_ms, limit, acknowledges, counting };
         let mut redelivered = 0;
         let sent = match source.wish {
             ReadFrom::Unread => {
@@ -521,7 +529,7 @@ fn serve_group(
     if is_new {
         announce(ctx, "xgroup-createconsumer", key);
     }
-    ctx.db.changed_aside(changes);
+    ctx.keyspace.changed_aside(changes);
     claims.repeat(ctx, is_new || changes > 0);
     Ok(start.is_some())
 }
@@ -533,6 +541,7 @@ struct Reader {
     limit: usize,
     /// Entries do not become pending (NOACK).
     acknowledges: bool,
+    counting: Counting,
 }
 
 impl Reader {
@@ -549,7 +558,7 @@ impl Reader {
         for entry in entries.range(start, StreamId::MAX).take(self.limit) {
             let id = entry.id;
             if id > group.last {
-                group.read = entries.read_after(id, group.read);
+                group.read = entries.read_after(id, group.last, group.read, self.counting);
                 group.last = id;
             }
             reply_entry(reply, entry);
@@ -576,7 +585,7 @@ impl Reader {
         start: StreamId,
         redelivered: &mut dyn FnMut(StreamId, Pending),
     ) -> usize {
-        let pending = group.consumer(self.consumer).pending().from(start);
+        let pending = group.consumer(self.consumer).pending().from(&start);
         let ids: Vec<StreamId> = pending.take(self.limit).map(|(id, ())| *id).collect();
         for id in &ids {
             match entries.get(*id) {

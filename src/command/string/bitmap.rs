@@ -12,6 +12,7 @@ use crate::resp::args::{Args, Cursor};
 use crate::resp::number;
 use crate::resp::reply::ReplyWriter;
 use crate::types::bitmap::{self, BitOperation, FieldType, Overflow, Unit};
+use crate::types::string::{StringMut, StringView};
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("SETBIT", setbit)
@@ -22,7 +23,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.2.0")
         .docs(
             "key offset value",
-            "Sets or clears one bit of a string, which grows as needed, and returns what it was.",
+            "Sets or clears one bit of a string, which grows as needed, and returns the old bit.",
             "O(1)",
         ),
     spec("GETBIT", getbit)
@@ -76,8 +77,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Bitmap)
         .since("3.2.0")
         .docs(
-            "key [GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] \
-             <SET encoding offset value | INCRBY encoding offset increment> ...]",
+            "key [<GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] \
+             <SET encoding offset value | INCRBY encoding offset increment>> ...]",
             "Reads, sets and adds to integers of any width at any bit of a string.",
             "O(1) for each operation",
         ),
@@ -110,7 +111,7 @@ const ONE_SOURCE: CommandError =
 
 /// `SETBIT key offset value`: the old bit.
 fn setbit(ctx: &mut Context<'_>) -> CommandResult {
-    let offset = parse_offset(ctx.args.get(2), ctx.server.config.proto_max_bulk_len)?;
+    let offset = parse_offset(ctx.args.get(2), ctx.size_limits().string)?;
     let bit = match number::parse_i64(ctx.args.get(3)) {
         Some(0) => false,
         Some(1) => true,
@@ -119,9 +120,9 @@ fn setbit(ctx: &mut Context<'_>) -> CommandResult {
     let needed = bitmap::bytes_needed(offset, 1).ok_or(OFFSET_OUT_OF_RANGE)?;
     let key = ctx.key(1);
     let (before, has_grown) =
-        edit_bits(ctx, key, needed, |bytes, _| bitmap::set_bit(bytes, offset, bit))?;
+        edit_bits(ctx, key, needed, |text, _| bitmap::set_bit(text, offset, bit))?;
     if has_grown || before != bit {
-        ctx.db.changed(KeyspaceEvents::STRING, "setbit", key.bytes);
+        ctx.keyspace.changed(KeyspaceEvents::STRING, "setbit", key.bytes);
     }
     ctx.reply.integer(before.into());
     Ok(Outcome::Replied)
@@ -129,9 +130,9 @@ fn setbit(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `GETBIT key offset`: the bit; 0 after the end and without a key.
 fn getbit(ctx: &mut Context<'_>) -> CommandResult {
-    let offset = parse_offset(ctx.args.get(2), ctx.server.config.proto_max_bulk_len)?;
-    let bytes = ctx.db.string(ctx.key(1))?.unwrap_or_default();
-    ctx.reply.integer(bitmap::get_bit(bytes, offset).into());
+    let offset = parse_offset(ctx.args.get(2), ctx.size_limits().string)?;
+    let text = ctx.keyspace.string(ctx.key(1))?.unwrap_or_default();
+    ctx.reply.integer(bitmap::get_bit(text, offset).into());
     Ok(Outcome::Replied)
 }
 
@@ -141,15 +142,15 @@ fn getbit(ctx: &mut Context<'_>) -> CommandResult {
 fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
     // Valkey checks the range first, and accepts a start alone.
-    let range = match ctx.server.config.compatible_with.is_valkey() {
+    let range = match ctx.state.config.compatible_with.is_valkey() {
         true => Some(CountRange::parse(args)?),
         false => None,
     };
-    let count = match (ctx.db.string(ctx.key(1))?, range) {
+    let count = match (ctx.keyspace.string(ctx.key(1))?, range) {
         (None, _) => 0,
-        (Some(bytes), _) if args.len() == 2 => bitmap::count(bytes),
-        (Some(bytes), Some(range)) => range.count(bytes),
-        (Some(bytes), None) => count_in_range(bytes, args)?,
+        (Some(text), _) if args.len() == 2 => bitmap::count(text),
+        (Some(text), Some(range)) => range.count(text),
+        (Some(text), None) => count_in_range(text, args)?,
     };
     ctx.reply.integer(count as i64);
     Ok(Outcome::Replied)
@@ -176,16 +177,16 @@ impl CountRange {
         Ok(CountRange { start, end, unit })
     }
 
-    fn count(&self, bytes: &[u8]) -> u64 {
+    fn count(&self, text: StringView<'_>) -> u64 {
         if self.start < 0 && self.end < 0 && self.start > self.end {
             return 0;
         }
-        bitmap::count_between(bytes, self.start, self.end, self.unit)
+        bitmap::count_between(text, self.start, self.end, self.unit)
     }
 }
 
 /// BITCOUNT's range in Redis 7.0: a start alone is an error.
-fn count_in_range(bytes: &[u8], args: Args<'_>) -> Result<u64, CommandError> {
+fn count_in_range(text: StringView<'_>, args: Args<'_>) -> Result<u64, CommandError> {
     if !(4..=5).contains(&args.len()) {
         return Err(CommandError::Syntax);
     }
@@ -194,7 +195,7 @@ fn count_in_range(bytes: &[u8], args: Args<'_>) -> Result<u64, CommandError> {
     if start < 0 && end < 0 && start > end {
         return Ok(0);
     }
-    Ok(CountRange::parse(args)?.count(bytes))
+    Ok(CountRange::parse(args)?.count(text))
 }
 
 /// `BITPOS key bit [start [end [BYTE | BIT]]]`: -1 if there is no such bit.
@@ -207,19 +208,23 @@ fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
         1 => true,
         _ => return Err(BIT_NEITHER),
     };
-    if ctx.server.config.compatible_with.is_valkey() {
-        position_in_range(b"", bit, args)?;
+    if ctx.state.config.compatible_with.is_valkey() {
+        position_in_range(StringView::default(), bit, args)?;
     }
-    let position = match ctx.db.string(ctx.key(1))? {
+    let position = match ctx.keyspace.string(ctx.key(1))? {
         // Clear bits continue without end.
         None => (!bit).then_some(0),
-        Some(bytes) => position_in_range(bytes, bit, args)?,
+        Some(text) => position_in_range(text, bit, args)?,
     };
     ctx.reply.integer(position.map_or(-1, |position| position as i64));
     Ok(Outcome::Replied)
 }
 
-fn position_in_range(bytes: &[u8], bit: bool, args: Args<'_>) -> Result<Option<u64>, CommandError> {
+fn position_in_range(
+    text: StringView<'_>,
+    bit: bool,
+    args: Args<'_>,
+) -> Result<Option<u64>, CommandError> {
     if args.len() > 6 {
         return Err(CommandError::Syntax);
     }
@@ -227,7 +232,7 @@ fn position_in_range(bytes: &[u8], bit: bool, args: Args<'_>) -> Result<Option<u
     // The unit is checked before the end, unlike in BITCOUNT.
     let unit = if args.len() > 5 { parse_unit(args.get(5))? } else { Unit::Byte };
     let end = if args.len() > 4 { Some(args.integer(4)?) } else { None };
-    Ok(bitmap::position_between(bytes, bit, start, end, unit))
+    Ok(bitmap::position_between(text, bit, start, end, unit))
 }
 
 /// `BITOP operation destkey key [key ...]`: the length of the result. An empty result deletes the destination.
@@ -237,22 +242,22 @@ fn bitop(ctx: &mut Context<'_>) -> CommandResult {
     let destination = ctx.key(2);
     let mut slots = Vec::with_capacity(sources);
     for index in 3..ctx.args.len() {
-        let slot = ctx.db.find_for_read(ctx.key(index));
-        slot.map(|slot| ctx.db.string_at(slot)).transpose()?;
+        let slot = ctx.keyspace.find_for_read(ctx.key(index));
+        slot.map(|slot| ctx.keyspace.string_at(slot)).transpose()?;
         slots.push(slot);
     }
-    let strings: Vec<&[u8]> = slots
+    let strings: Vec<StringView<'_>> = slots
         .into_iter()
-        .map(|slot| slot.map_or(Ok(&[][..]), |slot| ctx.db.string_at(slot)))
+        .map(|slot| slot.map_or(Ok(StringView::default()), |slot| ctx.keyspace.string_at(slot)))
         .collect::<Result<_, _>>()?;
     let result = bitmap::bitop(operation, &strings);
     let length = result.len();
     if result.is_empty() {
-        ctx.db.delete(destination, "del");
+        ctx.keyspace.delete(destination, "del");
     } else {
-        let found = ctx.db.find(destination);
-        ctx.db.set_computed_string_at(found, destination, result, Expiry::Clear);
-        ctx.db.changed(KeyspaceEvents::STRING, "set", destination.bytes);
+        let found = ctx.keyspace.find(destination);
+        ctx.keyspace.set_computed_string_at(found, destination, result, Expiry::Clear);
+        ctx.keyspace.changed(KeyspaceEvents::STRING, "set", destination.bytes);
     }
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
@@ -287,13 +292,13 @@ fn parse_operation(name: &[u8], sources: usize) -> Result<BitOperation, CommandE
 /// `BITFIELD key [GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET ... | INCRBY ...> ...]`: an element for each
 /// operation.
 fn bitfield(ctx: &mut Context<'_>) -> CommandResult {
-    let operations = parse_fields(ctx.args.cursor(2), ctx.server.config.proto_max_bulk_len)?;
+    let operations = parse_fields(ctx.args.cursor(2), ctx.size_limits().string)?;
     run_fields(ctx, &operations)
 }
 
 /// `BITFIELD_RO key [GET encoding offset ...]`. All operations are parsed before a write is refused.
 fn bitfield_ro(ctx: &mut Context<'_>) -> CommandResult {
-    let operations = parse_fields(ctx.args.cursor(2), ctx.server.config.proto_max_bulk_len)?;
+    let operations = parse_fields(ctx.args.cursor(2), ctx.size_limits().string)?;
     if operations.iter().any(|operation| operation.action != FieldAction::Get) {
         return Err(ONLY_GET);
     }
@@ -359,26 +364,26 @@ fn parse_fields(
 fn run_fields(ctx: &mut Context<'_>, operations: &[FieldOperation]) -> CommandResult {
     let writes = operations.iter().filter(|operation| operation.action != FieldAction::Get);
     let Some(needed) = writes.map(|operation| operation.needed).max() else {
-        let bytes = ctx.db.string(ctx.key(1))?.unwrap_or_default();
+        let text = ctx.keyspace.string(ctx.key(1))?.unwrap_or_default();
         ctx.reply.array(operations.len());
         for operation in operations {
-            ctx.reply.integer(operation.field.get(bytes, operation.offset));
+            ctx.reply.integer(operation.field.get(text, operation.offset));
         }
         return Ok(Outcome::Replied);
     };
     let key = ctx.key(1);
-    let (changes, has_grown) = edit_bits(ctx, key, needed, |bytes, reply| {
+    let (changes, has_grown) = edit_bits(ctx, key, needed, |text, reply| {
         reply.array(operations.len());
         let mut changes = FieldChanges::default();
         for operation in operations {
-            operation.run(bytes, reply, &mut changes);
+            operation.run(text, reply, &mut changes);
         }
         changes
     })?;
-    // If the string grew, writing an equal value is a change too.
-    let changes = if has_grown { changes.written } else { changes.different };
+    // If the string grew, writing an equal value is a change too, and so is nothing but growing.
+    let changes = if has_grown { changes.written.max(1) } else { changes.different };
     if changes > 0 {
-        ctx.db.changed_by(changes, KeyspaceEvents::STRING, "setbit", key.bytes);
+        ctx.keyspace.changed_by(changes, KeyspaceEvents::STRING, "setbit", key.bytes);
     }
     Ok(Outcome::Replied)
 }
@@ -392,8 +397,13 @@ struct FieldChanges {
 
 impl FieldOperation {
     /// Runs the operation and replies its element.
-    fn run(&self, bytes: &mut [u8], reply: &mut ReplyWriter<'_>, changes: &mut FieldChanges) {
-        let before = self.field.get(bytes, self.offset);
+    fn run(
+        &self,
+        text: &mut StringMut<'_>,
+        reply: &mut ReplyWriter<'_>,
+        changes: &mut FieldChanges,
+    ) {
+        let before = self.field.get(text.as_view(), self.offset);
         let value = match self.action {
             FieldAction::Get => return reply.integer(before),
             FieldAction::Set(value) => self.field.fit(value, self.overflow),
@@ -402,7 +412,7 @@ impl FieldOperation {
         let Some(value) = value else {
             return reply.null();
         };
-        self.field.set(bytes, self.offset, value);
+        self.field.set(text, self.offset, value);
         changes.written += 1;
         changes.different += u64::from(value != before);
         let is_set = matches!(self.action, FieldAction::Set(_));
@@ -415,17 +425,13 @@ fn edit_bits<R>(
     ctx: &mut Context<'_>,
     key: Key<'_>,
     needed: usize,
-    edit: impl FnOnce(&mut [u8], &mut ReplyWriter<'_>) -> R,
+    edit: impl FnOnce(&mut StringMut<'_>, &mut ReplyWriter<'_>) -> R,
 ) -> Result<(R, bool), CommandError> {
-    let Some(slot) = ctx.db.string_slot(key)? else {
-        let mut bytes = vec![0; needed];
-        let result = edit(&mut bytes, &mut ctx.reply);
-        ctx.db.set_computed_string_at(None, key, bytes, Expiry::Clear);
-        return Ok((result, true));
-    };
-    let length = ctx.db.string_at(slot)?.len();
-    let bytes = ctx.db.resize_string(slot, length.max(needed));
-    Ok((edit(bytes, &mut ctx.reply), needed > length))
+    let found = ctx.keyspace.string_slot(key)?;
+    let slot = found.unwrap_or_else(|| ctx.keyspace.create_string(key));
+    let length = ctx.keyspace.string_at(slot)?.len();
+    let mut text = ctx.keyspace.grow_string(slot, needed);
+    Ok((edit(&mut text, &mut ctx.reply), found.is_none() || needed > length))
 }
 
 /// A bit offset within a string of at most `bytes_max` bytes.

@@ -1,11 +1,14 @@
 //! Commands on strings as numbers, and on parts of strings.
 
+use std::ops::Range;
+
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::keyspace::Expiry;
 use crate::resp::float80::Float80;
 use crate::resp::number;
+use crate::types::string::StringView;
 
 const DECREMENT_OVERFLOW: CommandError = CommandError::Text("ERR decrement would overflow");
 const OFFSET_OUT_OF_RANGE: CommandError = CommandError::Text("ERR offset is out of range");
@@ -34,16 +37,19 @@ pub(crate) fn decrby(ctx: &mut Context<'_>) -> CommandResult {
 
 fn add(ctx: &mut Context<'_>, increment: i64) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.db.find_for_write(key);
+    let found = ctx.keyspace.find_for_write(key);
     let old = match found {
-        Some(slot) => number::parse_i64(ctx.db.string_at(slot)?).ok_or(CommandError::NotInteger)?,
+        Some(slot) => {
+            let text = ctx.keyspace.string_at(slot)?.as_slice();
+            text.and_then(number::parse_i64).ok_or(CommandError::NotInteger)?
+        }
         None => 0,
     };
     let new = old.checked_add(increment).ok_or(CommandError::Overflow)?;
     let mut buffer = itoa::Buffer::new();
     let text = buffer.format(new).as_bytes();
-    ctx.db.overwrite_string(found, key, text);
-    ctx.db.changed(KeyspaceEvents::STRING, "incrby", key.bytes);
+    ctx.keyspace.overwrite_string(found, key, text);
+    ctx.keyspace.changed(KeyspaceEvents::STRING, "incrby", key.bytes);
     ctx.reply.integer_text(text);
     Ok(Outcome::Replied)
 }
@@ -51,9 +57,12 @@ fn add(ctx: &mut Context<'_>, increment: i64) -> CommandResult {
 /// `INCRBYFLOAT key increment`: the new value as a bulk string.
 pub(crate) fn incrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.db.find_for_write(key);
+    let found = ctx.keyspace.find_for_write(key);
     let old = match found {
-        Some(slot) => Float80::parse(ctx.db.string_at(slot)?).ok_or(CommandError::NotFloat)?,
+        Some(slot) => {
+            let text = ctx.keyspace.string_at(slot)?.as_slice();
+            text.and_then(Float80::parse).ok_or(CommandError::NotFloat)?
+        }
         None => Float80::from_i64(0),
     };
     let increment = Float80::parse(ctx.args.get(2)).ok_or(CommandError::NotFloat)?;
@@ -62,8 +71,8 @@ pub(crate) fn incrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::NanOrInfinity);
     }
     let text = new.to_text();
-    ctx.db.set_number_text_at(found, key, &text);
-    ctx.db.changed(KeyspaceEvents::STRING, "incrbyfloat", key.bytes);
+    ctx.keyspace.set_number_text_at(found, key, &text);
+    ctx.keyspace.changed(KeyspaceEvents::STRING, "incrbyfloat", key.bytes);
     ctx.instead_set(key.bytes, &text, Expiry::Keep);
     ctx.reply.bulk(&text);
     Ok(Outcome::Replied)
@@ -72,19 +81,18 @@ pub(crate) fn incrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
 /// `APPEND key value`: the new length.
 pub(crate) fn append(ctx: &mut Context<'_>) -> CommandResult {
     let (key, value) = (ctx.key(1), ctx.args.get(2));
-    let length = match ctx.db.find_for_write(key) {
+    let length = match ctx.keyspace.find_for_write(key) {
         Some(slot) => {
-            let old = ctx.db.string_at(slot)?.len();
-            let length = checked_length(ctx, old as u64, value.len())?;
-            ctx.db.resize_string(slot, length)[old..].copy_from_slice(value);
-            length
+            let old = ctx.keyspace.string_at(slot)?.len();
+            checked_length(ctx, old as u64, value.len())?;
+            ctx.keyspace.write_string(slot, old, value)
         }
         None => {
-            ctx.db.set_string_at(None, key, value, Expiry::Clear);
+            ctx.keyspace.set_string_at(None, key, value, Expiry::Clear);
             value.len()
         }
     };
-    ctx.db.changed(KeyspaceEvents::STRING, "append", key.bytes);
+    ctx.keyspace.changed(KeyspaceEvents::STRING, "append", key.bytes);
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
 }
@@ -93,9 +101,9 @@ pub(crate) fn append(ctx: &mut Context<'_>) -> CommandResult {
 pub(crate) fn setrange(ctx: &mut Context<'_>) -> CommandResult {
     let (key, value) = (ctx.key(1), ctx.args.get(3));
     let offset = u64::try_from(ctx.args.integer(2)?).map_err(|_| OFFSET_OUT_OF_RANGE)?;
-    let found = ctx.db.find_for_write(key);
+    let found = ctx.keyspace.find_for_write(key);
     let old = match found {
-        Some(slot) => ctx.db.string_at(slot)?.len(),
+        Some(slot) => ctx.keyspace.string_at(slot)?.len(),
         None => 0,
     };
     if value.is_empty() {
@@ -103,13 +111,9 @@ pub(crate) fn setrange(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     let end = checked_length(ctx, offset, value.len())?;
-    let bytes = match found {
-        Some(slot) => ctx.db.resize_string(slot, old.max(end)),
-        None => ctx.db.create_string(key, end),
-    };
-    let length = bytes.len();
-    bytes[end - value.len()..end].copy_from_slice(value);
-    ctx.db.changed(KeyspaceEvents::STRING, "setrange", key.bytes);
+    let slot = found.unwrap_or_else(|| ctx.keyspace.create_string(key));
+    let length = ctx.keyspace.write_string(slot, end - value.len(), value);
+    ctx.keyspace.changed(KeyspaceEvents::STRING, "setrange", key.bytes);
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
 }
@@ -118,14 +122,14 @@ pub(crate) fn setrange(ctx: &mut Context<'_>) -> CommandResult {
 fn checked_length(ctx: &Context<'_>, length: u64, more: usize) -> Result<usize, CommandError> {
     length
         .checked_add(more as u64)
-        .filter(|length| *length <= ctx.server.config.proto_max_bulk_len)
+        .filter(|length| *length <= ctx.size_limits().string)
         .and_then(|length| usize::try_from(length).ok())
         .ok_or(CommandError::StringTooLong)
 }
 
 /// `STRLEN key`: the length, 0 if there is no such key.
 pub(crate) fn strlen(ctx: &mut Context<'_>) -> CommandResult {
-    let length = ctx.db.string(ctx.key(1))?.map_or(0, <[u8]>::len);
+    let length = ctx.keyspace.string(ctx.key(1))?.map_or(0, StringView::len);
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
 }
@@ -133,29 +137,36 @@ pub(crate) fn strlen(ctx: &mut Context<'_>) -> CommandResult {
 /// `GETRANGE key start end`: the bytes from `start` to `end`, both included; negative ones count from the end.
 pub(crate) fn getrange(ctx: &mut Context<'_>) -> CommandResult {
     let (start, end) = (ctx.args.integer(2)?, ctx.args.integer(3)?);
-    let value = ctx.db.string(ctx.key(1))?.unwrap_or_default();
-    ctx.reply.bulk(part(value, start, end));
+    let value = ctx.keyspace.string(ctx.key(1))?.unwrap_or_default();
+    let range = part(value.len(), start, end);
+    match value {
+        StringView::Whole(bytes) => ctx.reply.bulk(&bytes[range]),
+        StringView::Pieces(bytes) => ctx.reply.bulk_pieces(range.len(), bytes.pieces(range)),
+    }
     Ok(Outcome::Replied)
 }
 
-/// The bytes from `start` to `end`, both included, clamped.
-fn part(value: &[u8], start: i64, end: i64) -> &[u8] {
+/// The range of a string of `length` bytes from `start` to `end`, both included, clamped.
+fn part(length: usize, start: i64, end: i64) -> Range<usize> {
     // Reversed negative bounds are empty even if both clamp to the first byte.
     if start < 0 && end < 0 && start > end {
-        return &[];
+        return 0..0;
     }
-    let length = value.len() as i64;
+    let length = length as i64;
     let from_front = |index: i64| {
         if index < 0 { (length + index).max(0) } else { index }
     };
     let (start, end) = (from_front(start), from_front(end).min(length - 1));
-    if start > end { &[] } else { &value[start as usize..=end as usize] }
+    if start > end { 0..0 } else { start as usize..end as usize + 1 }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::part;
     use proptest::prelude::*;
+
+    fn part(text: &[u8], start: i64, end: i64) -> &[u8] {
+        &text[super::part(text.len(), start, end)]
+    }
 
     #[test]
     fn a_part_is_cut_to_the_string() {

@@ -8,6 +8,7 @@ use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::types::hyperloglog::{self, Corrupt, Encoding, REGISTERS, Registers};
+use crate::types::string::StringView;
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("PFADD", pfadd)
@@ -18,7 +19,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.8.9")
         .docs(
             "key [element [element ...]]",
-            "Adds elements to a HyperLogLog, which is made if there is none.",
+            "Adds elements to a HyperLogLog, creating it if necessary.",
             "O(1) for each element",
         ),
     spec("PFCOUNT", pfcount)
@@ -32,7 +33,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.8.9")
         .docs(
             "key [key ...]",
-            "Estimates how many different elements HyperLogLogs have together.",
+            "Estimates the number of different elements in HyperLogLogs.",
             "O(1) for one key, O(N) with a large constant for N keys",
         ),
     spec("PFMERGE", pfmerge)
@@ -46,7 +47,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.8.9")
         .docs(
             "destkey [sourcekey [sourcekey ...]]",
-            "Adds what HyperLogLogs have counted to another one.",
+            "Merges HyperLogLogs into another one.",
             "O(N) with a large constant for N keys",
         ),
     spec("PFDEBUG", pfdebug)
@@ -83,27 +84,27 @@ impl From<Corrupt> for CommandError {
 fn pfadd(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let args = ctx.args;
-    let sparse_max_bytes = ctx.server.config.hll_sparse_max_bytes;
+    let sparse_max_bytes = ctx.state.config.hll_sparse_max_bytes;
     let add_all = |hll: &mut Vec<u8>| -> Result<u64, Corrupt> {
         args.iter_from(2).try_fold(0, |raised, element| {
             Ok(raised + u64::from(hyperloglog::add(hll, element, sparse_max_bytes)?))
         })
     };
-    let changes = match ctx.db.string_slot(key)? {
+    let changes = match ctx.keyspace.string_slot(key)? {
         Some(slot) => {
-            check(ctx.db.string_at(slot)?)?;
-            ctx.db.edit_string(slot, add_all)?
+            check(&ctx.keyspace.string_at(slot)?.whole())?;
+            ctx.keyspace.edit_string(slot, add_all)?
         }
         None => {
             let mut hll = hyperloglog::new_sparse();
             let raised = add_all(&mut hll)?;
             hyperloglog::invalidate_cached_count(&mut hll);
-            ctx.db.set_computed_string_at(None, key, hll, Expiry::Clear);
+            ctx.keyspace.set_computed_string_at(None, key, hll.into(), Expiry::Clear);
             raised + 1
         }
     };
     if changes > 0 {
-        ctx.db.changed_by(changes, KeyspaceEvents::STRING, "pfadd", key.bytes);
+        ctx.keyspace.changed_by(changes, KeyspaceEvents::STRING, "pfadd", key.bytes);
     }
     ctx.reply.integer((changes > 0).into());
     Ok(Outcome::Replied)
@@ -116,7 +117,7 @@ fn pfcount(ctx: &mut Context<'_>) -> CommandResult {
     } else {
         let mut registers = [0; REGISTERS];
         for index in 1..ctx.args.len() {
-            merge_key(ctx.db, ctx.key(index), &mut registers)?;
+            merge_key(ctx.keyspace, ctx.key(index), &mut registers)?;
         }
         hyperloglog::count_registers(&registers)
     };
@@ -126,17 +127,19 @@ fn pfcount(ctx: &mut Context<'_>) -> CommandResult {
 
 fn count_one(ctx: &mut Context<'_>) -> Result<u64, CommandError> {
     let key = ctx.key(1);
-    let Some(slot) = ctx.db.find_for_read(key) else {
+    let Some(slot) = ctx.keyspace.find_for_read(key) else {
         return Ok(0);
     };
-    let hll = ctx.db.string_at(slot)?;
-    check(hll)?;
-    if let Some(count) = hyperloglog::cached_count(hll) {
+    let hll = ctx.keyspace.string_at(slot)?.whole();
+    check(&hll)?;
+    if let Some(count) = hyperloglog::cached_count(&hll) {
         return Ok(count);
     }
-    let count = hyperloglog::count(hll)?;
-    hyperloglog::set_cached_count(ctx.db.string_mut(slot), count);
-    count_change(ctx.db, key);
+    let count = hyperloglog::count(&hll)?;
+    drop(hll);
+    let (at, bytes) = hyperloglog::cached_count_bytes(count);
+    ctx.keyspace.write_string(slot, at, &bytes);
+    count_change(ctx.keyspace, key);
     Ok(count)
 }
 
@@ -145,9 +148,10 @@ fn pfmerge(ctx: &mut Context<'_>) -> CommandResult {
     let mut registers = [0; REGISTERS];
     let mut any_dense = false;
     for index in 1..ctx.args.len() {
-        any_dense |= merge_key(ctx.db, ctx.key(index), &mut registers)? == Some(Encoding::Dense);
+        any_dense |=
+            merge_key(ctx.keyspace, ctx.key(index), &mut registers)? == Some(Encoding::Dense);
     }
-    let sparse_max_bytes = ctx.server.config.hll_sparse_max_bytes;
+    let sparse_max_bytes = ctx.state.config.hll_sparse_max_bytes;
     let raise = |hll: &mut Vec<u8>| -> Result<(), Corrupt> {
         if any_dense {
             hyperloglog::make_dense(hll)?;
@@ -155,61 +159,61 @@ fn pfmerge(ctx: &mut Context<'_>) -> CommandResult {
         hyperloglog::raise_all(hll, &registers, sparse_max_bytes)
     };
     let destination = ctx.key(1);
-    match ctx.db.string_slot(destination)? {
-        Some(slot) => ctx.db.edit_string(slot, raise)?,
+    match ctx.keyspace.string_slot(destination)? {
+        Some(slot) => ctx.keyspace.edit_string(slot, raise)?,
         None => {
             let mut hll = hyperloglog::new_sparse();
             raise(&mut hll)?;
-            ctx.db.set_computed_string_at(None, destination, hll, Expiry::Clear);
+            ctx.keyspace.set_computed_string_at(None, destination, hll.into(), Expiry::Clear);
         }
     }
     // Redis announces PFMERGE as `pfadd`.
-    ctx.db.changed(KeyspaceEvents::STRING, "pfadd", destination.bytes);
+    ctx.keyspace.changed(KeyspaceEvents::STRING, "pfadd", destination.bytes);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 /// Raises the registers to those of a key; returns its encoding, or None if there is no such key.
 fn merge_key(
-    db: &mut Keyspace,
+    keyspace: &mut Keyspace,
     key: Key<'_>,
     registers: &mut Registers,
 ) -> Result<Option<Encoding>, CommandError> {
-    let Some(hll) = db.string(key)? else {
+    let Some(hll) = keyspace.string(key)?.map(StringView::whole) else {
         return Ok(None);
     };
-    let encoding = check(hll)?;
-    hyperloglog::merge(registers, hll)?;
+    let encoding = check(&hll)?;
+    hyperloglog::merge(registers, &hll)?;
     Ok(Some(encoding))
 }
 
 /// `PFDEBUG <GETREG | DECODE | ENCODING | TODENSE> key`. The key is checked before the subcommand.
 fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(2);
-    let slot = ctx.db.string_slot(key)?.ok_or(NO_KEY)?;
-    let hll = ctx.db.string_at(slot)?;
-    let encoding = check(hll)?;
+    let slot = ctx.keyspace.string_slot(key)?.ok_or(NO_KEY)?;
+    let hll = ctx.keyspace.string_at(slot)?.whole();
+    let encoding = check(&hll)?;
     let subcommand = ctx.args.get(1);
     let is = |word: &str| subcommand.eq_ignore_ascii_case(word.as_bytes());
     if is("GETREG") {
-        if ctx.db.edit_string(slot, hyperloglog::make_dense)? {
-            count_change(ctx.db, key);
+        if ctx.keyspace.edit_string(slot, hyperloglog::make_dense)? {
+            count_change(ctx.keyspace, key);
         }
         let mut registers = [0; REGISTERS];
-        hyperloglog::merge(&mut registers, ctx.db.string_at(slot)?)?;
+        hyperloglog::merge(&mut registers, &ctx.keyspace.string_at(slot)?.whole())?;
         ctx.reply.array(REGISTERS);
         for register in registers {
             ctx.reply.integer(register.into());
         }
     } else if is("DECODE") {
-        let decoded = hyperloglog::decode(hll).ok_or(NOT_SPARSE)?;
+        let decoded = hyperloglog::decode(&hll).ok_or(NOT_SPARSE)?;
         ctx.reply.bulk(decoded.as_bytes());
     } else if is("ENCODING") {
         ctx.reply.simple(if encoding == Encoding::Dense { "dense" } else { "sparse" });
     } else if is("TODENSE") {
-        let was_sparse = ctx.db.edit_string(slot, hyperloglog::make_dense)?;
+        let was_sparse = ctx.keyspace.edit_string(slot, hyperloglog::make_dense)?;
         if was_sparse {
-            count_change(ctx.db, key);
+            count_change(ctx.keyspace, key);
         }
         ctx.reply.integer(was_sparse.into());
     } else {
@@ -223,7 +227,7 @@ fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `PFSELFTEST`: OK, or the failed check.
 fn pfselftest(ctx: &mut Context<'_>) -> CommandResult {
-    let sparse_max_bytes = ctx.server.config.hll_sparse_max_bytes;
+    let sparse_max_bytes = ctx.state.config.hll_sparse_max_bytes;
     hyperloglog::self_test(fastrand::u64(..), SELF_TEST_ELEMENTS, sparse_max_bytes)
         .map_err(|failure| CommandError::formatted(format!("ERR {failure}")))?;
     ctx.reply.ok();
@@ -236,6 +240,6 @@ fn check(bytes: &[u8]) -> Result<Encoding, CommandError> {
 }
 
 /// Counts a change of a key without an event.
-fn count_change(db: &mut Keyspace, key: Key<'_>) {
-    db.changed(KeyspaceEvents::empty(), "", key.bytes);
+fn count_change(keyspace: &mut Keyspace, key: Key<'_>) {
+    keyspace.changed(KeyspaceEvents::empty(), "", key.bytes);
 }

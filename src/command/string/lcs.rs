@@ -6,6 +6,7 @@ use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::resp::args::Args;
 use crate::resp::reply::ReplyWriter;
 use crate::types::lcs::{LcsError, Subsequence, length, subsequence};
+use crate::types::string::StringView;
 
 const NOT_STRINGS: CommandError =
     CommandError::Text("ERR The specified keys must contain string values");
@@ -56,13 +57,15 @@ pub(crate) fn lcs(ctx: &mut Context<'_>) -> CommandResult {
     // Errors are returned below: those of keys with other types come first.
     let wanted = Wanted::parse(ctx.args);
     let keys = [ctx.key(1), ctx.key(2)];
-    let [a, b] = keys.map(|key| ctx.db.find_for_read(key));
+    let [a, b] = keys.map(|key| ctx.keyspace.find_for_read(key));
     let text = |found: Option<Slot>| match found {
-        Some(slot) => ctx.db.string_at(slot).map_err(|_| NOT_STRINGS),
-        None => Ok(&[][..]),
+        Some(slot) => ctx.keyspace.string_at(slot).map_err(|_| NOT_STRINGS),
+        None => Ok(StringView::default()),
     };
-    let (a, b) = (text(a)?, text(b)?);
-    let table_bytes_max = ctx.server.config.proto_max_bulk_len;
+    // Work and table are so much larger than the strings that copies count for nothing.
+    let (a, b) = (text(a)?.whole(), text(b)?.whole());
+    let (a, b) = (&*a, &*b);
+    let table_bytes_max = ctx.size_limits().string;
     match wanted? {
         Wanted::Length => {
             let length = length(a, b, table_bytes_max).map_err(refusal)?;

@@ -8,12 +8,14 @@ pub(crate) mod options;
 
 use std::ops::Range;
 
+use crate::collections::shared_bytes::SharedBytes;
+use crate::command::deadline::{Lifetime, TimeUnit};
 use crate::command::string::edit::{
     append, decr, decrby, getrange, incr, incrby, incrbyfloat, setrange, strlen,
 };
 use crate::command::string::lcs::lcs;
 use crate::command::string::options::{
-    Comparison, Condition, Lifetime, SetOptions, Unit, digest as digest_of, parse_getex,
+    Comparison, Condition, SetOptions, digest as digest_of, parse_expiry, parse_getex, parse_time,
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -23,6 +25,8 @@ use crate::gate::spec::{
 };
 use crate::keyspace::{Expiry, Key};
 use crate::resp::args::BadKeyCount;
+use crate::resp::reply::ReplyWriter;
+use crate::types::string::StringView;
 
 pub const COMMANDS: &[CommandSpec] = &[
     string_spec("APPEND", append, "2.0.0", Flags::WRITE_DENYOOM_FAST)
@@ -30,16 +34,16 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[key(1, KeyFlags::RW_INSERT)])
         .docs(
             "key value",
-            "Adds bytes to the end of a string, which is made if it is not there.",
-            "O(N) where N is the length of the value; a string that grows is moved now and then",
+            "Appends bytes to a string, creating it if necessary.",
+            "O(N) where N is the length of the value",
         ),
     string_spec("DECR", decr, "1.0.0", Flags::WRITE_DENYOOM_FAST)
         .exactly(2)
         .keys(KeySpec::RW_ACCESS_UPDATE)
-        .docs("key", "Subtracts one from the integer a key holds, 0 if there is none.", "O(1)"),
+        .docs("key", "Subtracts one from a key's integer, which is 0 if missing.", "O(1)"),
     string_spec("DECRBY", decrby, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE).docs(
         "key decrement",
-        "Subtracts from the integer a key holds, 0 if there is none.",
+        "Subtracts from a key's integer, which is 0 if missing.",
         "O(1)",
     ),
     string_spec("DELEX", delex, "8.4.0", Flags::WRITE_FAST)
@@ -47,7 +51,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE).union(KeyFlags::VARIABLE_FLAGS))])
         .docs(
             "key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]",
-            "Deletes a key if its string or the string's digest compares as asked.",
+            "Deletes a key if its string or the string's digest meets the condition.",
             "O(1) for IFEQ and IFNE, O(N) for digests, where N is the length of the string",
         ),
     string_spec("DELIFEQ", delifeq, "9.0.0", Flags::WRITE_FAST)
@@ -91,15 +95,15 @@ pub const COMMANDS: &[CommandSpec] = &[
     string_spec("INCR", incr, "1.0.0", Flags::WRITE_DENYOOM_FAST)
         .exactly(2)
         .keys(KeySpec::RW_ACCESS_UPDATE)
-        .docs("key", "Adds one to the integer a key holds, 0 if there is none.", "O(1)"),
+        .docs("key", "Adds one to a key's integer, which is 0 if missing.", "O(1)"),
     string_spec("INCRBY", incrby, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE).docs(
         "key increment",
-        "Adds to the integer a key holds, 0 if there is none.",
+        "Adds to a key's integer, which is 0 if missing.",
         "O(1)",
     ),
     string_spec("INCRBYFLOAT", incrbyfloat, "2.6.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE).docs(
         "key increment",
-        "Adds to the floating-point number a key holds, 0 if there is none.",
+        "Adds to a key's floating-point number, which is 0 if missing.",
         "O(1)",
     ),
     string_spec("LCS", lcs, "7.0.0", Flags::READONLY).at_least(3).keys(&[keys(1, 1, 1, KeyFlags::RO_ACCESS)]).docs(
@@ -135,7 +139,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         }])
         .docs(
             "numkeys key value [key value ...] [NX | XX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
-            "Sets several keys to strings with the same expiry, if all or none of them are there as asked.",
+            "Sets several keys to strings with the same expiry, optionally only if all or none of them exist.",
             "O(N) where N is the number of keys",
         )
         .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]),
@@ -144,7 +148,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[keys(1, -1, 2, KeyFlags::OW_INSERT)])
         .docs(
             "key value [key value ...]",
-            "Sets several keys to strings if none of them is there.",
+            "Sets several keys to strings if none of them exists.",
             "O(N) where N is the number of keys",
         )
         .tips(&["request_policy:multi_shard", "response_policy:agg_min"]),
@@ -162,7 +166,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         }])
         .docs(
             "key value [NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
-            "Sets a key to a string, whatever it held.",
+            "Sets a key to a string, replacing any value.",
             "O(1), O(N) for IFDEQ and IFDNE where N is the length of the old string",
         ),
     string_spec("SETEX", setex, "2.0.0", Flags::WRITE_DENYOOM)
@@ -172,13 +176,13 @@ pub const COMMANDS: &[CommandSpec] = &[
     string_spec("SETNX", setnx, "1.0.0", Flags::WRITE_DENYOOM_FAST)
         .exactly(3)
         .keys(&[key(1, KeyFlags::OW_INSERT)])
-        .docs("key value", "Sets a key to a string if the key is not there.", "O(1)"),
+        .docs("key value", "Sets a key to a string if the key does not exist.", "O(1)"),
     string_spec("SETRANGE", setrange, "2.2.0", Flags::WRITE_DENYOOM)
         .exactly(4)
         .keys(&[key(1, KeyFlags::RW_UPDATE)])
         .docs(
             "key offset value",
-            "Overwrites a part of a string, which grows with zero bytes if need be.",
+            "Overwrites a part of a string, padding it with zero bytes if necessary.",
             "O(N) where N is the length of the value, or of the string if it grows",
         ),
     string_spec("STRLEN", strlen, "2.2.0", Flags::READONLY_FAST)
@@ -211,10 +215,24 @@ const UNKNOWN_CONDITION: CommandError =
     CommandError::Text("ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE");
 const BAD_KEY_COUNT: CommandError = CommandError::Text("ERR invalid numkeys value or out of range");
 
+/// Replies a string.
+#[inline(always)]
+fn show(reply: &mut ReplyWriter<'_>, value: StringView<'_>) {
+    match value {
+        StringView::Whole(bytes) => reply.bulk(bytes),
+        StringView::Pieces(bytes) => show_pieces(reply, bytes),
+    }
+}
+
+#[cold]
+fn show_pieces(reply: &mut ReplyWriter<'_>, bytes: &SharedBytes) {
+    reply.bulk_pieces(bytes.len(), bytes.pieces(0..bytes.len()));
+}
+
 /// `GET key`: the string, or nil.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
-    match ctx.db.string(ctx.key(1))? {
-        Some(value) => ctx.reply.bulk(value),
+    match ctx.keyspace.string(ctx.key(1))? {
+        Some(value) => show(&mut ctx.reply, value),
         None => ctx.reply.null(),
     }
     Ok(Outcome::Replied)
@@ -225,17 +243,21 @@ fn get(ctx: &mut Context<'_>) -> CommandResult {
 fn set(ctx: &mut Context<'_>) -> CommandResult {
     let (key, value) = (ctx.key(1), ctx.args.get(2));
     if ctx.args.len() == 3 {
-        ctx.db.set_string(key, value, Expiry::Clear);
-        ctx.db.changed(KeyspaceEvents::STRING, "set", key.bytes);
+        ctx.keyspace.set_string(key, value, Expiry::Clear);
+        ctx.keyspace.changed(KeyspaceEvents::STRING, "set", key.bytes);
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
     let options = SetOptions::parse(ctx.args.cursor(3))?;
-    let expiry = options.lifetime.expiry(&ctx.db.now(), ctx.name())?;
-    let found = if options.get { ctx.db.find_for_read(key) } else { ctx.db.find_for_write(key) };
+    let expiry = parse_expiry(options.lifetime, &ctx.keyspace.now(), ctx.name())?;
+    let found = if options.get {
+        ctx.keyspace.find_for_read(key)
+    } else {
+        ctx.keyspace.find_for_write(key)
+    };
     if options.get {
         match found {
-            Some(slot) => ctx.reply.bulk(ctx.db.string_at(slot)?),
+            Some(slot) => show(&mut ctx.reply, ctx.keyspace.string_at(slot)?),
             None => ctx.reply.null(),
         }
     }
@@ -243,13 +265,21 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         (Condition::Always, _) => true,
         (Condition::Absent, found) => found.is_none(),
         (Condition::Present, found) => found.is_some(),
-        (Condition::If(comparison), Some(slot)) => comparison.holds(ctx.db.string_at(slot)?),
+        (Condition::If(comparison), Some(slot)) => comparison.holds(ctx.keyspace.string_at(slot)?),
         (Condition::If(comparison), None) => comparison.holds_for_absent(),
     };
-    if holds {
-        ctx.db.set_string_at(found, key, value, expiry);
-        announce_set(ctx, key, expiry);
-        repeat_set(ctx, &options, expiry);
+    match holds {
+        true if is_overdue(ctx, expiry) => {
+            if let Some(slot) = found {
+                ctx.delete_overdue(slot, key);
+            }
+        }
+        true => {
+            ctx.keyspace.set_string_at(found, key, value, expiry);
+            announce_set(ctx, key, expiry);
+            repeat_set(ctx, &options, expiry);
+        }
+        false => {}
     }
     match (options.get, holds) {
         (true, _) => {}
@@ -259,8 +289,23 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+/// Whether a key that is set is deleted instead, as in Valkey: its deadline lies in the past. Redis sets it, and it expires.
+fn is_overdue(ctx: &Context<'_>, expiry: Expiry) -> bool {
+    let Expiry::At(deadline) = expiry else { return false };
+    let now = ctx.keyspace.now();
+    now.has_come(deadline)
+        && ctx.state.config.compatible_with.is_valkey()
+        && !now.is_loading
+        && !ctx.keyspace.leaves_expiry()
+}
+
 /// SET's effect: without GET and options that Redis 7.0 does not know, and with the deadline as a Unix time.
 fn repeat_set(ctx: &mut Context<'_>, options: &SetOptions<'_>, expiry: Expiry) {
+    let is_exact = matches!(options.lifetime, Lifetime::Given(TimeUnit::UnixMilliseconds, _));
+    if is_exact && ctx.state.config.compatible_with.is_valkey() {
+        // Valkey repeats it as sent.
+        return;
+    }
     let is_new_condition = matches!(options.condition, Condition::If(_));
     let (key, value) = (ctx.args.get(1), ctx.args.get(2));
     if is_new_condition || matches!(expiry, Expiry::At(_)) {
@@ -277,18 +322,18 @@ fn repeat_set(ctx: &mut Context<'_>, options: &SetOptions<'_>, expiry: Expiry) {
 
 /// The change and the events of a key that was set.
 fn announce_set(ctx: &mut Context<'_>, key: Key<'_>, expiry: Expiry) {
-    ctx.db.changed(KeyspaceEvents::STRING, "set", key.bytes);
+    ctx.keyspace.changed(KeyspaceEvents::STRING, "set", key.bytes);
     if let Expiry::At(_) = expiry {
-        ctx.db.notify(KeyspaceEvents::GENERIC, "expire", key.bytes);
+        ctx.keyspace.notify(KeyspaceEvents::GENERIC, "expire", key.bytes);
     }
 }
 
 /// `SETNX key value`: 1 if it was set, 0 if the key is there.
 fn setnx(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.db.find_for_write(key);
+    let found = ctx.keyspace.find_for_write(key);
     if found.is_none() {
-        ctx.db.set_string_at(None, key, ctx.args.get(2), Expiry::Clear);
+        ctx.keyspace.set_string_at(None, key, ctx.args.get(2), Expiry::Clear);
         announce_set(ctx, key, Expiry::Clear);
     }
     ctx.reply.integer(found.is_none() as i64);
@@ -297,18 +342,18 @@ fn setnx(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SETEX key seconds value`: OK.
 fn setex(ctx: &mut Context<'_>) -> CommandResult {
-    set_expiring(ctx, Unit::Seconds)
+    set_expiring(ctx, TimeUnit::Seconds)
 }
 
 /// `PSETEX key milliseconds value`: OK.
 fn psetex(ctx: &mut Context<'_>) -> CommandResult {
-    set_expiring(ctx, Unit::Milliseconds)
+    set_expiring(ctx, TimeUnit::Milliseconds)
 }
 
-fn set_expiring(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
-    let expiry = unit.deadline(ctx.args.get(2), &ctx.db.now(), ctx.name())?;
+fn set_expiring(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
+    let expiry = parse_time(unit, ctx.args.get(2), &ctx.keyspace.now(), ctx.name())?;
     let key = ctx.key(1);
-    ctx.db.set_string(key, ctx.args.get(3), expiry);
+    ctx.keyspace.set_string(key, ctx.args.get(3), expiry);
     announce_set(ctx, key, expiry);
     ctx.instead_set(key.bytes, ctx.args.get(3), expiry);
     ctx.reply.ok();
@@ -318,12 +363,12 @@ fn set_expiring(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
 /// `GETSET key value`: the old string, or nil.
 fn getset(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.db.find_for_read(key);
+    let found = ctx.keyspace.find_for_read(key);
     match found {
-        Some(slot) => ctx.reply.bulk(ctx.db.string_at(slot)?),
+        Some(slot) => show(&mut ctx.reply, ctx.keyspace.string_at(slot)?),
         None => ctx.reply.null(),
     }
-    ctx.db.set_string_at(found, key, ctx.args.get(2), Expiry::Clear);
+    ctx.keyspace.set_string_at(found, key, ctx.args.get(2), Expiry::Clear);
     announce_set(ctx, key, Expiry::Clear);
     ctx.instead_set(key.bytes, ctx.args.get(2), Expiry::Clear);
     Ok(Outcome::Replied)
@@ -332,11 +377,12 @@ fn getset(ctx: &mut Context<'_>) -> CommandResult {
 /// `GETDEL key`: the string, or nil.
 fn getdel(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    match ctx.db.find_for_read(key) {
+    match ctx.keyspace.find_for_read(key) {
         Some(slot) => {
-            ctx.reply.bulk(ctx.db.string_at(slot)?);
-            ctx.db.delete_at(slot, key, "del");
-            let unlinks = ctx.server.config.lazyfree_lazy_user_del;
+            show(&mut ctx.reply, ctx.keyspace.string_at(slot)?);
+            ctx.keyspace.delete_at(slot, key, "del");
+            let config = &ctx.state.config;
+            let unlinks = config.lazyfree_lazy_user_del && !config.compatible_with.is_valkey();
             ctx.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key.bytes]);
         }
         None => ctx.reply.null(),
@@ -348,31 +394,33 @@ fn getdel(ctx: &mut Context<'_>) -> CommandResult {
 /// or nil. An absolute time that is not in the future deletes the key.
 fn getex(ctx: &mut Context<'_>) -> CommandResult {
     let lifetime = parse_getex(ctx.args.cursor(2))?;
+    if ctx.state.config.compatible_with.is_valkey() {
+        parse_expiry(lifetime, &ctx.keyspace.now(), &ctx.command.full_name)?;
+    }
     let key = ctx.key(1);
-    let Some(slot) = ctx.db.find_for_read(key) else {
+    let Some(slot) = ctx.keyspace.find_for_read(key) else {
         ctx.reply.null();
         return Ok(Outcome::Replied);
     };
-    let value = ctx.db.string_at(slot)?;
-    let now = ctx.db.now();
-    // Parsed only now: without a key the time is not checked.
-    let expiry = lifetime.expiry(&now, &ctx.command.full_name)?;
-    ctx.reply.bulk(value);
+    let value = ctx.keyspace.string_at(slot)?;
+    let now = ctx.keyspace.now();
+    // Redis parses it only now: without a key the time is not checked.
+    let expiry = parse_expiry(lifetime, &now, &ctx.command.full_name)?;
+    show(&mut ctx.reply, value);
     match (lifetime, expiry) {
         (Lifetime::Given(unit, _), Expiry::At(deadline)) => {
             if unit.is_absolute() && now.has_come(deadline) {
-                ctx.db.delete_at(slot, key, "del");
-                ctx.instead_expired(key.bytes);
+                ctx.delete_overdue(slot, key);
             } else {
-                ctx.db.set_deadline(slot, Some(deadline));
-                ctx.db.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
-                let at = deadline.unix(ctx.db.wall_offset_ms()).0;
+                ctx.keyspace.set_deadline(slot, Some(deadline));
+                ctx.keyspace.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
+                let at = deadline.unix(ctx.keyspace.wall_offset_ms()).0;
                 ctx.instead_with(&[b"PEXPIREAT", key.bytes], at);
             }
         }
-        (Lifetime::Persist, _) if ctx.db.entry(slot).deadline().is_some() => {
-            ctx.db.set_deadline(slot, None);
-            ctx.db.changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
+        (Lifetime::Persist, _) if ctx.keyspace.entry(slot).deadline().is_some() => {
+            ctx.keyspace.set_deadline(slot, None);
+            ctx.keyspace.changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
             ctx.instead(&[b"PERSIST", key.bytes]);
         }
         _ => {}
@@ -383,12 +431,12 @@ fn getex(ctx: &mut Context<'_>) -> CommandResult {
 /// `DELIFEQ key value`: 1 if the key was deleted, else 0.
 fn delifeq(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let slot = ctx.db.string_slot(key)?;
+    let slot = ctx.keyspace.string_slot(key)?;
     let mut deleted = false;
     if let Some(slot) = slot
-        && ctx.db.string_at(slot)? == ctx.args.get(2)
+        && ctx.keyspace.string_at(slot)? == *ctx.args.get(2)
     {
-        ctx.db.delete_at(slot, key, "del");
+        ctx.keyspace.delete_at(slot, key, "del");
         ctx.instead(&[b"DEL", key.bytes]);
         deleted = true;
     }
@@ -404,17 +452,17 @@ fn delex(ctx: &mut Context<'_>) -> CommandResult {
     }
     let key = ctx.key(1);
     let mut deleted = false;
-    if let Some(slot) = ctx.db.find_for_write(key) {
+    if let Some(slot) = ctx.keyspace.find_for_write(key) {
         let holds = match ctx.args.len() {
             2 => true,
             _ => {
-                let value = ctx.db.string_at(slot).map_err(|_| NOT_A_STRING)?;
+                let value = ctx.keyspace.string_at(slot).map_err(|_| NOT_A_STRING)?;
                 let comparison = Comparison::of(ctx.args.get(2), ctx.args.get(3));
                 comparison.ok_or(UNKNOWN_CONDITION)??.holds(value)
             }
         };
         if holds {
-            ctx.db.delete_at(slot, key, "del");
+            ctx.keyspace.delete_at(slot, key, "del");
             ctx.instead(&[b"DEL", key.bytes]);
             deleted = true;
         }
@@ -425,7 +473,7 @@ fn delex(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `DIGEST key`: 16 hexadecimal digits, or nil.
 fn digest(ctx: &mut Context<'_>) -> CommandResult {
-    match ctx.db.string(ctx.key(1))? {
+    match ctx.keyspace.string(ctx.key(1))? {
         Some(value) => {
             let text = format!("{:016x}", digest_of(value));
             ctx.reply.bulk(text.as_bytes());
@@ -439,8 +487,8 @@ fn digest(ctx: &mut Context<'_>) -> CommandResult {
 fn mget(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(ctx.args.len() - 1);
     for index in 1..ctx.args.len() {
-        match ctx.db.string(ctx.key(index)) {
-            Ok(Some(value)) => ctx.reply.bulk(value),
+        match ctx.keyspace.string(ctx.key(index)) {
+            Ok(Some(value)) => show(&mut ctx.reply, value),
             Ok(None) | Err(_) => ctx.reply.null(),
         }
     }
@@ -460,7 +508,7 @@ fn msetnx(ctx: &mut Context<'_>) -> CommandResult {
     check_pairs(ctx)?;
     let end = ctx.args.len();
     let none_there =
-        (1..end).step_by(2).all(|index| ctx.db.find_for_write(ctx.key(index)).is_none());
+        (1..end).step_by(2).all(|index| ctx.keyspace.find_for_write(ctx.key(index)).is_none());
     if none_there {
         set_pairs(ctx, 1..end, Expiry::Clear);
     }
@@ -477,9 +525,9 @@ fn msetex(ctx: &mut Context<'_>) -> CommandResult {
         _ => BAD_KEY_COUNT,
     })?;
     let options = SetOptions::parse_msetex(cursor)?;
-    let expiry = options.lifetime.expiry(&ctx.db.now(), ctx.name())?;
+    let expiry = parse_expiry(options.lifetime, &ctx.keyspace.now(), ctx.name())?;
     let mut indices = pairs.clone().step_by(2);
-    let mut is_there = |index| ctx.db.find_for_write(ctx.key(index)).is_some();
+    let mut is_there = |index| ctx.keyspace.find_for_write(ctx.key(index)).is_some();
     let holds = match options.condition {
         Condition::Absent => !indices.any(is_there),
         Condition::Present => indices.all(&mut is_there),
@@ -487,12 +535,38 @@ fn msetex(ctx: &mut Context<'_>) -> CommandResult {
     };
     if holds {
         set_pairs(ctx, pairs.clone(), expiry);
-        for index in pairs.step_by(2) {
-            ctx.instead_set(ctx.args.get(index), ctx.args.get(index + 1), expiry);
+        match ctx.state.config.compatible_with.is_valkey() {
+            true => repeat_msetex(ctx, pairs, expiry),
+            // Each replica knows SET.
+            false => {
+                for index in pairs.step_by(2) {
+                    ctx.instead_set(ctx.args.get(index), ctx.args.get(index + 1), expiry);
+                }
+            }
         }
     }
     ctx.reply.integer(holds as i64);
     Ok(Outcome::Replied)
+}
+
+/// MSETEX's effect for Valkey: as sent, but with the deadline as a Unix time.
+fn repeat_msetex(ctx: &mut Context<'_>, pairs: Range<usize>, expiry: Expiry) {
+    let Expiry::At(deadline) = expiry else { return };
+    let (args, at) = (ctx.args, deadline.unix(ctx.keyspace.wall_offset_ms()).0.to_string());
+    ctx.instead_gathered(|_, request| {
+        request.extend(args.iter_from(0).take(pairs.end).map(<[u8]>::to_vec));
+        let mut rest = args.cursor(pairs.end);
+        while let Ok(option) = rest.take() {
+            let is_other_time =
+                [&b"EX"[..], b"PX", b"EXAT"].iter().any(|it| option.eq_ignore_ascii_case(it));
+            if is_other_time {
+                request.extend([b"PXAT".to_vec(), at.clone().into_bytes()]);
+                let _ = rest.take();
+            } else {
+                request.push(option.to_vec());
+            }
+        }
+    });
 }
 
 /// Keys and values must come in pairs.
@@ -507,7 +581,7 @@ fn check_pairs(ctx: &Context<'_>) -> Result<(), CommandError> {
 fn set_pairs(ctx: &mut Context<'_>, pairs: Range<usize>, expiry: Expiry) {
     for index in pairs.step_by(2) {
         let key = ctx.key(index);
-        ctx.db.set_string(key, ctx.args.get(index + 1), expiry);
+        ctx.keyspace.set_string(key, ctx.args.get(index + 1), expiry);
         announce_set(ctx, key, expiry);
     }
 }

@@ -8,7 +8,6 @@ use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::replication::link::Link;
 use crate::resp::args::Args;
-use crate::resp::request::Range;
 
 /// Requests looked at together.
 const REQUESTS: usize = 64;
@@ -16,8 +15,8 @@ const REQUESTS: usize = 64;
 /// What was looked up of the next requests. They are recognised by where they lie in the link's buffer.
 #[derive(Default)]
 pub(super) struct Ahead {
-    /// Where each request's first argument begins, and what was looked up of it.
-    seen: VecDeque<(u32, LookedUp)>,
+    /// Where each request lies, and what was looked up of it.
+    seen: VecDeque<(usize, LookedUp)>,
     hashes: Vec<u64>,
 }
 
@@ -29,25 +28,31 @@ impl Ahead {
 
     /// Looks at the next requests, unless some have been looked at that did not run yet. `selected`: the stream's
     /// database so far.
-    pub(super) fn look(&mut self, link: &mut Link, db: &Keyspace, server: &State, selected: usize) {
+    pub(super) fn look(
+        &mut self,
+        link: &mut Link,
+        keyspace: &Keyspace,
+        state: &State,
+        selected: usize,
+    ) {
         if !self.seen.is_empty() {
             return;
         }
         self.hashes.clear();
-        link.look_ahead(REQUESTS, |buffer, ranges| {
-            let looked_up = LookedUp::of(db, server, Args::new(buffer, ranges));
+        link.look_ahead(REQUESTS, |request| {
+            let looked_up =
+                LookedUp::of(keyspace, state, Args::new(request.buffer, request.ranges));
             self.hashes.extend(looked_up.hash());
-            self.seen.push_back((ranges[0].start, looked_up));
+            self.seen.push_back((request.at, looked_up));
         });
         if self.hashes.len() < 2 {
             return;
         }
-        db.table_of(selected).prefetch(self.hashes.iter().copied());
+        keyspace.table_of(selected).prefetch(self.hashes.iter().copied());
     }
 
-    /// What was seen of the next request to run. None: it was not looked at.
-    pub(super) fn take(&mut self, ranges: &[Range]) -> Option<LookedUp> {
-        let at = ranges[0].start;
+    /// What was seen of the next request to run, which lies at `at`. None: it was not looked at.
+    pub(super) fn take(&mut self, at: usize) -> Option<LookedUp> {
         // MULTI and EXEC are not asked for.
         while self.seen.front().is_some_and(|&(seen_at, _)| seen_at < at) {
             self.seen.pop_front();

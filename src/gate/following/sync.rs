@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{begin_backlog, close_replicas};
+use crate::client::ClientFlags;
 use crate::config::{DisklessLoad, system_text};
 use crate::gate::load::{
     KeysExpected, LoadError, Rules, entry_decoder, load_beside, run, version_check,
@@ -28,7 +29,7 @@ use crate::keyspace::beside::Beside;
 use crate::persist::ahead::EntryDecoder;
 use crate::persist::rdb::{Event, FileError, Parser};
 use crate::sys::disk::{DiskFile, DiskReader, write_all};
-use crate::sys::log::Level;
+use crate::sys::log::{notice, warning};
 
 /// Time for loading in each turn. Unit: microseconds.
 const SLICE_US: i64 = 5_000;
@@ -91,15 +92,20 @@ impl Read for Feed {
 
 impl Sync {
     /// A snapshot was announced. None: there is no memory or disk for it, which is logged.
-    pub fn begin(db: &Keyspace, server: &State, history: Option<(String, u64)>) -> Option<Self> {
-        let keys: usize = (0..db.databases()).map(|number| db.table_of(number).len()).sum();
-        let mode = server.config.repl_diskless_load;
+    pub fn begin(
+        keyspace: &Keyspace,
+        state: &State,
+        history: Option<(String, u64)>,
+    ) -> Option<Self> {
+        let keys: usize =
+            (0..keyspace.databases()).map(|number| keyspace.table_of(number).len()).sum();
+        let mode = state.config.repl_diskless_load;
         let by_pipe = match mode {
             DisklessLoad::Disabled => false,
             DisklessLoad::OnEmptyDb => keys == 0,
             DisklessLoad::SwapDb | DisklessLoad::FlushBeforeLoad => true,
         };
-        let file = if by_pipe { None } else { Some(Arriving::create(server)?) };
+        let file = if by_pipe { None } else { Some(Arriving::create(state)?) };
         let keeps_old = mode == DisklessLoad::SwapDb;
         Some(Sync { history, by_mark: false, file, keeps_old, total: None, loader: None })
     }
@@ -128,35 +134,32 @@ impl Sync {
     }
 
     /// The snapshot's bytes follow.
-    pub fn begins(&mut self, db: &mut Keyspace, server: &mut State, total: Option<u64>) {
+    pub fn begins(&mut self, keyspace: &mut Keyspace, state: &mut State, total: Option<u64>) {
         self.by_mark = total.is_none();
         self.total = total;
-        if let Some(following) = server.replication.following.as_deref_mut() {
+        if let Some(following) = state.replication.following.as_deref_mut() {
             following.transfer.total = total;
         }
         let to = if self.file.is_some() { "to disk" } else { "to parser" };
         match total {
-            Some(bytes) => server.log(
-                Level::Notice,
-                format_args!("MASTER <-> REPLICA sync: receiving {bytes} bytes from master {to}"),
-            ),
-            None => server.log(
-                Level::Notice,
-                format_args!(
-                    "MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF {to}"
-                ),
+            Some(bytes) => {
+                notice!(state, "MASTER <-> REPLICA sync: receiving {bytes} bytes from master {to}")
+            }
+            None => notice!(
+                state,
+                "MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF {to}"
             ),
         }
         if self.file.is_none() {
             let feed = Feed::Pipe { bytes: VecDeque::new(), is_ended: false };
-            self.begin_loading(db, server, feed, total.unwrap_or(0));
+            self.begin_loading(keyspace, state, feed, total.unwrap_or(0));
         }
     }
 
     /// Takes some bytes. None: they cannot be kept, which is logged.
-    pub fn take(&mut self, server: &State, bytes: &[u8]) -> Option<()> {
+    pub fn take(&mut self, state: &State, bytes: &[u8]) -> Option<()> {
         if let Some(arriving) = &mut self.file {
-            return arriving.take(server, bytes);
+            return arriving.take(state, bytes);
         }
         if let Some(loader) = &mut self.loader
             && let Feed::Pipe { bytes: pipe, .. } = loader.parser.source_mut()
@@ -168,11 +171,16 @@ impl Sync {
     }
 
     /// All bytes were received. None: they cannot be loaded, which is logged.
-    pub fn ends(&mut self, db: &mut Keyspace, server: &mut State, by_mark: bool) -> Option<()> {
+    pub fn ends(
+        &mut self,
+        keyspace: &mut Keyspace,
+        state: &mut State,
+        by_mark: bool,
+    ) -> Option<()> {
         self.by_mark = by_mark;
         if let Some(arriving) = self.file.take() {
-            let (feed, bytes) = arriving.put_in_place(server)?;
-            self.begin_loading(db, server, feed, bytes);
+            let (feed, bytes) = arriving.put_in_place(state)?;
+            self.begin_loading(keyspace, state, feed, bytes);
         } else if let Some(loader) = &mut self.loader {
             if let Feed::Pipe { is_ended, .. } = loader.parser.source_mut() {
                 *is_ended = true;
@@ -182,71 +190,76 @@ impl Sync {
         Some(())
     }
 
-    fn begin_loading(&mut self, db: &mut Keyspace, server: &mut State, feed: Feed, total: u64) {
-        persistence::end_aof(db, server);
-        if let Some((Purpose::Save, ..)) = server.persistence.under_way() {
-            persistence::abort(db, server, Purpose::Save);
+    fn begin_loading(
+        &mut self,
+        keyspace: &mut Keyspace,
+        state: &mut State,
+        feed: Feed,
+        total: u64,
+    ) {
+        persistence::end_aof(keyspace, state);
+        if let Some((Purpose::Save, ..)) = state.persistence.under_way() {
+            persistence::abort(keyspace, state, Purpose::Save);
         }
         if !self.keeps_old {
-            end_history(server);
-            let text = "MASTER <-> REPLICA sync: Flushing old data";
-            server.log(Level::Notice, format_args!("{text}"));
-            let lazily = server.config.replica_lazy_flush;
-            db.clear(0..db.databases(), !lazily);
+            end_history(state);
+            notice!(state, "MASTER <-> REPLICA sync: Flushing old data");
+            let lazily = state.config.replica_lazy_flush;
+            keyspace.clear(0..keyspace.databases(), !lazily);
         }
-        let text = "MASTER <-> REPLICA sync: Loading DB in memory";
-        server.log(Level::Notice, format_args!("{text}"));
-        let is_same = |(id, _): &(String, u64)| *id == server.replication.id;
+        notice!(state, "MASTER <-> REPLICA sync: Loading DB in memory");
+        let is_same = |(id, _): &(String, u64)| *id == state.replication.id;
         let is_beside = self.keeps_old && self.history.as_ref().is_some_and(is_same);
-        let started_unix = server.now.unix_seconds();
-        let persistence = &mut server.persistence;
+        let started_unix = state.now.unix_seconds();
+        let persistence = &mut state.persistence;
         persistence.loading =
             Some(Loading { started_unix, total_bytes: total, is_beside, ..Loading::default() });
         (persistence.keys_loaded, persistence.keys_expired_at_load) = (0, 0);
         persistence.empty_keys_skipped = 0;
-        server.note_gate();
-        self.loader = Some(Loader::new(db, server, feed, total));
+        state.note_gate();
+        self.loader = Some(Loader::new(keyspace, state, feed, total));
     }
 
     /// Loads one slice. Errors: already logged.
-    pub fn load(&mut self, db: &mut Keyspace, server: &mut State) -> Result<Loaded, super::Lost> {
+    pub fn load(
+        &mut self,
+        keyspace: &mut Keyspace,
+        state: &mut State,
+    ) -> Result<Loaded, super::Lost> {
         let Some(loader) = &mut self.loader else { return Ok(Loaded::Waits) };
         let is_file = loader.feed_is_file;
-        loader.step(db, server).map_err(|why| {
+        loader.step(keyspace, state).map_err(|why| {
             let from = if is_file { "DB from disk" } else { "DB from socket" };
-            let text = "Failed trying to load the MASTER synchronization";
-            server.log(Level::Warning, format_args!("{text} {from}: {why}"));
+            warning!(state, "Failed trying to load the MASTER synchronization {from}: {why}");
             super::Lost::Logged
         })
     }
 
     /// Replaces the served databases by the loaded ones. False: that failed, which is logged; then there is no data.
-    pub fn put_in_place(mut self, db: &mut Keyspace, server: &mut State) -> bool {
+    pub fn put_in_place(mut self, keyspace: &mut Keyspace, state: &mut State) -> bool {
         let Some(loader) = self.loader.take() else { return false };
-        let counts = &server.persistence;
+        let counts = &state.persistence;
         let (keys, expired) = (counts.keys_loaded, counts.keys_expired_at_load);
         let empty = counts.empty_keys_skipped;
-        server.log(
-            Level::Notice,
-            format_args!(
-                "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."
-            ),
+        notice!(
+            state,
+            "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."
         );
         if self.keeps_old {
-            end_history(server);
-            let text = "MASTER <-> REPLICA sync: Swapping active DB with loaded DB";
-            server.log(Level::Notice, format_args!("{text}"));
+            end_history(state);
+            notice!(state, "MASTER <-> REPLICA sync: Swapping active DB with loaded DB");
         }
-        persistence::abort(db, server, Purpose::Save);
-        let lazily = server.config.replica_lazy_flush || self.keeps_old;
-        db.put_in_place(loader.beside, !lazily);
+        persistence::abort(keyspace, state, Purpose::Save);
+        let lazily = state.config.replica_lazy_flush || self.keeps_old;
+        keyspace.put_in_place(loader.beside, !lazily);
         if self.keeps_old {
-            let text = "MASTER <-> REPLICA sync: Discarding old DB in background";
-            server.log(Level::Notice, format_args!("{text}"));
+            notice!(state, "MASTER <-> REPLICA sync: Discarding old DB in background");
         }
-        take_functions(db, server, &loader.functions);
-        end_loading(server);
-        let replication = &mut server.replication;
+        take_functions(keyspace, state, &loader.functions);
+        state.clients.iter_mut().for_each(|client| client.flags |= ClientFlags::LOST_WRITES);
+        end_loading(state);
+        let replication = &mut state.replication;
+        replication.has_lost_writes = true;
         match self.history {
             Some((id, offset)) => (replication.id, replication.offset) = (id, offset),
             None => {
@@ -258,117 +271,117 @@ impl Sync {
         replication.backlog = None;
         if let Some(following) = replication.following.as_deref_mut() {
             following.knows_history = true;
-            following.selected = loader.stream_db.min(db.databases() - 1);
+            following.selected = loader.stream_db.min(keyspace.databases() - 1);
         }
-        begin_backlog(server);
-        remove_file(server);
+        begin_backlog(state);
+        remove_file(state);
         true
     }
 
     /// Drops the received bytes.
-    pub fn abort(self, db: &mut Keyspace, server: &mut State) {
+    pub fn abort(self, keyspace: &mut Keyspace, state: &mut State) {
         if let Some(Arriving { path, .. }) = self.file {
             // Fails harmlessly if the file does not exist.
-            let _ = server.persistence.disk().remove(&path);
+            let _ = state.persistence.disk().remove(&path);
         }
         if let Some(loader) = self.loader {
-            db.drop_beside(loader.beside);
-            end_loading(server);
+            keyspace.drop_beside(loader.beside);
+            end_loading(state);
             if self.keeps_old {
-                let text = "MASTER <-> REPLICA sync: Discarding temporary DB in background";
-                server.log(Level::Notice, format_args!("{text}"));
+                notice!(state, "MASTER <-> REPLICA sync: Discarding temporary DB in background");
             }
         }
     }
 }
 
 /// Ends the replication history, as the data no longer matches it: no replica can continue from here.
-fn end_history(server: &mut State) {
-    if let Some(following) = server.replication.following.as_deref_mut()
+fn end_history(state: &mut State) {
+    if let Some(following) = state.replication.following.as_deref_mut()
         && following.knows_history
     {
         following.knows_history = false;
-        let text = "Discarding previously cached master state.";
-        server.log(Level::Notice, format_args!("{text}"));
+        notice!(state, "Discarding previously cached master state.");
     }
-    close_replicas(server);
-    server.replication.backlog = None;
-    server.replication.logged.clear();
+    close_replicas(state);
+    state.replication.backlog = None;
+    state.replication.logged.clear();
 }
 
-fn end_loading(server: &mut State) {
-    server.persistence.loading = None;
-    server.note_gate();
+fn end_loading(state: &mut State) {
+    state.persistence.loading = None;
+    state.note_gate();
 }
 
 /// Replaces the function libraries. One that does not compile is skipped and logged.
-fn take_functions(db: &mut Keyspace, server: &mut State, texts: &[Vec<u8>]) {
-    if let Some(mut engine) = server.take_engine() {
+fn take_functions(keyspace: &mut Keyspace, state: &mut State, texts: &[Vec<u8>]) {
+    if let Some(mut engine) = state.take_engine() {
         let (lua, libraries) = engine.functions();
         libraries.flush(lua);
-        server.scripts.put_engine(engine);
+        state.scripts.put_engine(engine);
     }
     for text in texts {
-        if let Err(why) = run(db, server, &[b"FUNCTION", b"LOAD", text]) {
-            let text = "Failed loading a library of functions from the master";
-            server.log(Level::Warning, format_args!("{text}: {why}"));
+        if let Err(why) = run(keyspace, state, &[b"FUNCTION", b"LOAD", text]) {
+            warning!(state, "Failed loading a library of functions from the master: {why}");
         }
     }
 }
 
 /// `rdb-del-sync-files`: removes the file, if persistence is off.
-fn remove_file(server: &State) {
-    let config = &server.config;
+fn remove_file(state: &State) {
+    let config = &state.config;
     if config.rdb_del_sync_files && config.save.is_empty() && !config.appendonly {
         let text =
             "Removing the RDB file obtained from the master. This replica has persistence disabled";
-        server.log(Level::Notice, format_args!("{text}"));
-        let _ = server.persistence.disk().remove(&rdb_path(server));
+        notice!(state, "{text}");
+        let _ = state.persistence.disk().remove(&rdb_path(state));
     }
 }
 
-fn rdb_path(server: &State) -> PathBuf {
-    server.config.dir.join(OsStr::from_bytes(&server.config.dbfilename))
+fn rdb_path(state: &State) -> PathBuf {
+    state.config.dir.join(OsStr::from_bytes(&state.config.dbfilename))
 }
 
 impl Arriving {
-    fn create(server: &State) -> Option<Self> {
-        let name = format!("temp-{}.{}.rdb", server.now.unix_seconds(), std::process::id());
-        let path = server.config.dir.join(name);
-        match server.persistence.disk().create(&path) {
+    fn create(state: &State) -> Option<Self> {
+        let name = format!("temp-{}.{}.rdb", state.now.unix_seconds(), std::process::id());
+        let path = state.config.dir.join(name);
+        match state.persistence.disk().create(&path) {
             Ok(file) => Some(Arriving { file, path, bytes: 0, written_back: 0 }),
             Err(error) => {
                 let why = system_text(&error);
-                let text = "Opening the temp file needed for MASTER <-> REPLICA synchronization";
-                server.log(Level::Warning, format_args!("{text}: {why}"));
+                warning!(
+                    state,
+                    "Opening the temp file needed for MASTER <-> REPLICA synchronization: {why}"
+                );
                 None
             }
         }
     }
 
-    fn take(&mut self, server: &State, bytes: &[u8]) -> Option<()> {
+    fn take(&mut self, state: &State, bytes: &[u8]) -> Option<()> {
         if let Err(error) = write_all(&*self.file, bytes) {
             let why = system_text(&error);
-            let text = "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA synchronization";
-            server.log(Level::Warning, format_args!("{text}: {why}"));
+            warning!(
+                state,
+                "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA synchronization: {why}"
+            );
             return None;
         }
         self.bytes += bytes.len() as u64;
         let behind = self.bytes - self.written_back;
         if behind >= WRITEBACK_BYTES {
-            // A failure only makes the final sync slower.
-            let _ = self.file.start_writeback(self.written_back, behind);
+            self.file.start_writeback(self.written_back, behind);
             self.written_back = self.bytes;
         }
         Some(())
     }
 
     /// Syncs the file and renames it to the RDB file. None: that failed, which is logged.
-    fn put_in_place(self, server: &State) -> Option<(Feed, u64)> {
-        let (disk, target) = (server.persistence.disk(), rdb_path(server));
+    fn put_in_place(self, state: &State) -> Option<(Feed, u64)> {
+        let (disk, target) = (state.persistence.disk(), rdb_path(state));
         let say = |what: &str, error: io::Error| {
             let why = system_text(&error);
-            server.log(Level::Warning, format_args!("{what}: {why}"));
+            warning!(state, "{what}: {why}");
             let _ = disk.remove(&self.path);
         };
         let name = target.display();
@@ -386,7 +399,7 @@ impl Arriving {
             say(&what, error);
             return None;
         }
-        if let Err(error) = disk.sync_folder(&server.config.dir) {
+        if let Err(error) = disk.sync_folder(&state.config.dir) {
             let what = format!(
                 "Failed trying to sync DB directory {name} in MASTER <-> REPLICA synchronization"
             );
@@ -423,15 +436,18 @@ struct Loader {
 }
 
 impl Loader {
-    fn new(db: &Keyspace, server: &State, feed: Feed, bytes: u64) -> Self {
+    fn new(keyspace: &Keyspace, state: &State, feed: Feed, bytes: u64) -> Self {
         let feed_is_file = matches!(feed, Feed::File(_));
         Loader {
-            parser: Parser::new(feed, server.config.rdbchecksum)
-                .with_versions(version_check(server)),
+            parser: Parser::new(feed, state.config.rdbchecksum).with_versions(version_check(state)),
             feed_is_file,
             expected: KeysExpected::of_file(if feed_is_file { bytes } else { 0 }),
-            decoder: entry_decoder(db, server, Rules { keeps_expired: true, ..Rules::default() }),
-            beside: db.beside(),
+            decoder: entry_decoder(
+                keyspace,
+                state,
+                Rules { keeps_expired: true, ..Rules::default() },
+            ),
+            beside: keyspace.beside(),
             functions: Vec::new(),
             stream_db: 0,
             has_more: feed_is_file,
@@ -462,12 +478,12 @@ impl Loader {
     }
 
     /// Loads for a bounded time. Errors: a text.
-    fn step(&mut self, db: &mut Keyspace, server: &mut State) -> Result<Loaded, String> {
-        let start_us = server.clock.now().boot_us;
+    fn step(&mut self, keyspace: &mut Keyspace, state: &mut State) -> Result<Loaded, String> {
+        let start_us = state.clock.now().boot_us;
         if !self.has_more && (self.piped() == Some(0) || start_us < self.look_at_us) {
             return Ok(Loaded::Waits);
         }
-        let delay = server.config.key_load_delay;
+        let delay = state.config.key_load_delay;
         loop {
             let event = match self.parser.next_event() {
                 Ok(event) => event,
@@ -479,14 +495,14 @@ impl Loader {
                     break;
                 }
                 Err(error) => {
-                    let error = LoadError::of_file(server, error);
-                    error.log_refusal(server);
+                    let error = LoadError::of_file(state, error);
+                    error.log_refusal(state);
                     return Err(error.text);
                 }
             };
             match event {
                 Event::Entry(entry) => {
-                    load_beside(db, server, &self.decoder, &entry, &mut self.beside)?;
+                    load_beside(keyspace, state, &self.decoder, &entry, &mut self.beside)?;
                     self.steps += 1;
                 }
                 Event::Function(text) => self.functions.push(text.to_vec()),
@@ -505,17 +521,17 @@ impl Loader {
                 }
             }
             if delay > 0 {
-                std::thread::sleep(Duration::from_micros(delay as u64));
+                state.clock.sleep(Duration::from_micros(delay as u64));
             } else if delay < 0 && self.steps.is_multiple_of(delay.unsigned_abs()) {
-                std::thread::sleep(Duration::from_micros(1));
+                state.clock.sleep(Duration::from_micros(1));
             }
             let looks = delay != 0 || self.steps.is_multiple_of(STEPS);
-            if looks && server.clock.now().boot_us - start_us >= SLICE_US {
+            if looks && state.clock.now().boot_us - start_us >= SLICE_US {
                 self.has_more = true;
                 break;
             }
         }
-        if let Some(loading) = &mut server.persistence.loading {
+        if let Some(loading) = &mut state.persistence.loading {
             loading.loaded_bytes = self.parser.offset();
         }
         Ok(if self.has_more { Loaded::Part } else { Loaded::Waits })

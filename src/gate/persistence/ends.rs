@@ -3,106 +3,154 @@
 use std::sync::{Arc, Mutex};
 
 use super::{Purpose, abort, open_folder, plan, save, switch_on, write_log};
-use crate::config::system_text;
+use crate::config::{AppendFsync, system_text};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::persist::aof::folder::AofFolder;
-use crate::persist::aof::log::AppendLog;
+use crate::persist::aof::log::{AppendLog, Fatal};
 use crate::persist::saver::write_now;
-use crate::sys::log::Level;
+use crate::sys::log::{notice, warning};
 
 /// Opens the append-only file after loading: from now on changes are appended.
 pub fn begin_aof_at_start(
-    db: &mut Keyspace,
-    server: &mut State,
+    keyspace: &mut Keyspace,
+    state: &mut State,
     mut folder: AofFolder,
-    loaded_bytes: u64,
-    base_bytes: u64,
+    mut loaded_bytes: u64,
+    mut base_bytes: u64,
 ) -> Result<(), String> {
-    let plan = plan(db, server, true);
+    let plan = plan(keyspace, state, true);
+    let was_marked = folder.is_marked();
+    if was_marked {
+        warning!(
+            state,
+            "An earlier process could not fsync the AOF file. Writing the loaded data to a new AOF base file."
+        );
+    }
     let increment = folder
-        .open_at_start(plan.form.base_format(), |file| write_now(db, file, &plan).map(drop))
+        .open_at_start(plan.form.base_format(), |file| write_now(keyspace, file, &plan).map(drop))
         .map_err(|error| error.to_string())?;
+    if was_marked {
+        base_bytes = folder.base_size();
+        loaded_bytes = base_bytes;
+    }
     let folder = Arc::new(Mutex::new(folder));
-    let wake = server.persistence.wake.clone();
+    let wake = state.persistence.wake.clone();
     let wake = Box::new(move || wake());
-    let policy = server.config.appendfsync;
+    let policy = state.config.appendfsync;
     let mut log = AppendLog::new(folder.clone(), increment, loaded_bytes, base_bytes, policy, wake);
-    if server.persistence.background.has_threads() {
+    if state.persistence.background.has_threads() {
         log.spawn().map_err(|error| system_text(&error))?;
     }
-    switch_on(db, server, folder, log, false);
+    switch_on(keyspace, state, folder, log, false);
     Ok(())
 }
 
 /// Marks the just-loaded data as saved.
-pub fn note_loaded(db: &Keyspace, server: &mut State) {
-    server.persistence.saved_changes = db.dirty();
+pub fn note_loaded(keyspace: &Keyspace, state: &mut State) {
+    state.persistence.saved_changes = keyspace.dirty();
 }
 
 /// Opens the append-only folder, taking over an old single file.
-pub fn folder_at_start(server: &State) -> Result<AofFolder, String> {
-    let mut folder = open_folder(server)?;
+pub fn folder_at_start(state: &State) -> Result<AofFolder, String> {
+    let mut folder = open_folder(state)?;
     let taken = folder.take_over_single_file().map_err(|error| error.to_string())?;
     if taken {
-        let text = "Successfully migrated an old-style AOF configuration into the AOF directory";
-        server.log(Level::Notice, format_args!("{text}"));
+        notice!(
+            state,
+            "Successfully migrated an old-style AOF configuration into the AOF directory"
+        );
     }
     Ok(folder)
 }
 
+/// What came of closing the files at the end.
+#[derive(Debug)]
+pub enum Closing {
+    Done,
+    /// The server must go on: not all could be written, and nobody forces the end.
+    Refused,
+    /// The process ends, without what was answered last: replies that are not sent yet must not be.
+    Failed(Fatal),
+}
+
 /// Finishes all files before the process ends: writes and syncs the log, and saves if requested or if save points are
-/// configured. False: this failed, and the process must go on.
+/// configured.
+///
+/// Where the log cannot be written the end is refused like one whose save fails, or fails under `always`.
 pub fn shut_down(
-    db: &mut Keyspace,
-    server: &mut State,
+    keyspace: &mut Keyspace,
+    state: &mut State,
     save_asked: Option<bool>,
     force: bool,
-) -> bool {
-    if server.persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
+) -> Closing {
+    if state.persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
         // The existing file has not all of the data.
         if !force {
-            let text = "Writing initial AOF, can't exit.";
-            server.log(Level::Warning, format_args!("{text}"));
-            return false;
+            warning!(state, "Writing initial AOF, can't exit.");
+            return Closing::Refused;
         }
-        server.log(Level::Warning, format_args!("Writing initial AOF. Exit anyway."));
+        warning!(state, "Writing initial AOF. Exit anyway.");
     }
-    if let Some((purpose, ..)) = server.persistence.under_way() {
+    if let Some((purpose, ..)) = state.persistence.under_way() {
         let text = match purpose {
             Purpose::Save => "There is a child saving an .rdb. Killing it!",
             Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",
             Purpose::Sync => "There is a child sending an .rdb to replicas. Killing it!",
         };
-        server.log(Level::Warning, format_args!("{text}"));
-        abort(db, server, purpose);
+        warning!(state, "{text}");
+        abort(keyspace, state, purpose);
     }
-    if server.persistence.aof.is_some() {
-        let text = "Calling fsync() on the AOF file.";
-        server.log(Level::Notice, format_args!("{text}"));
-        if let Err(fatal) = write_log(server) {
-            server.log(Level::Warning, format_args!("{fatal}"));
-        }
+    if let Err(closing) = write_out(state, force) {
+        return closing;
     }
-    let saves = save_asked.unwrap_or(!server.config.save.is_empty());
+    let saves = save_asked.unwrap_or(!state.config.save.is_empty());
     if saves {
         let text = "Saving the final RDB snapshot before exiting.";
-        server.log(Level::Notice, format_args!("{text}"));
-        if save(db, server).is_err() {
+        notice!(state, "{text}");
+        if save(keyspace, state).is_err() {
             if !force {
                 let text = "Error trying to save the DB, can't exit.";
-                server.log(Level::Warning, format_args!("{text}"));
-                return false;
+                warning!(state, "{text}");
+                return Closing::Refused;
             }
-            let text = "Error trying to save the DB. Exit anyway.";
-            server.log(Level::Warning, format_args!("{text}"));
+            warning!(state, "Error trying to save the DB. Exit anyway.");
         }
     }
-    let now = server.now;
-    if let Some(aof) = server.persistence.aof.take()
-        && let Err(fatal) = aof.log.close(now)
-    {
-        server.log(Level::Warning, format_args!("{fatal}"));
+    let now = state.now;
+    match state.persistence.aof.take().map(|aof| aof.log.close(now)) {
+        Some(Err(fatal)) => Closing::Failed(fatal),
+        None | Some(Ok(())) => Closing::Done,
     }
-    true
+}
+
+/// Writes the rest of the log. Errors: the end is refused or fails.
+fn write_out(state: &mut State, force: bool) -> Result<(), Closing> {
+    if state.persistence.aof.is_some() {
+        notice!(state, "Calling fsync() on the AOF file.");
+    }
+    // Also where it was switched off: that may have failed in this turn.
+    write_log(state).map_err(Closing::Failed)?;
+    let now = state.now;
+    let Some(aof) = &mut state.persistence.aof else { return Ok(()) };
+    let written = aof.log.write_out(now);
+    let is_always = aof.log.policy() == AppendFsync::Always;
+    for (level, line) in aof.log.take_notices() {
+        state.log(level, format_args!("{line}"));
+    }
+    state.note_gate();
+    match written {
+        Ok(()) => Ok(()),
+        Err(fatal) if is_always => Err(Closing::Failed(fatal)),
+        Err(why) if !force => {
+            warning!(state, "{why}");
+            warning!(state, "Error trying to write the AOF, can't exit.");
+            Err(Closing::Refused)
+        }
+        Err(why) => {
+            warning!(state, "{why}");
+            warning!(state, "Error trying to write the AOF. Exit anyway.");
+            Ok(())
+        }
+    }
 }

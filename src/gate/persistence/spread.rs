@@ -7,9 +7,10 @@ use crate::keyspace::Keyspace;
 /// Effects collected within a turn before they are passed on. Unit: bytes.
 pub const SPREAD_BYTES: usize = 1 << 20;
 
-/// Passes collected effects on to the log and the backlog. To be called between units.
-pub fn spread_effects(server: &mut State) {
-    let State { persistence, effects, replication, now, .. } = server;
+/// Passes the effects of ended units on to the log and the backlog. To be called before a command during which other clients
+/// are served: answers that show earlier changes wait for what the log has been given.
+pub fn spread_effects(state: &mut State) {
+    let State { persistence, effects, replication, now, .. } = state;
     // A replica's backlog is its primary's stream, byte for byte.
     let feeds = replication.backlog.is_some() && !replication.is_replica();
     // If neither takes them, DEBUG EFFECTS does.
@@ -30,27 +31,19 @@ pub fn spread_effects(server: &mut State) {
     });
 }
 
-/// [`spread_effects`], unless a unit has begun. To be called before a command during which other clients are served:
-/// answers that show earlier changes wait for what the log has been given.
-pub fn spread_ended(server: &mut State) {
-    if server.effects.is_between_units() {
-        spread_effects(server);
-    }
-}
-
 /// [`spread_effects`] in the middle of a turn with many changes: also sends to replicas what may be sent.
 #[cold]
-pub fn spread_early(server: &mut State) {
-    spread_effects(server);
-    replicas::send(server);
+pub fn spread_early(state: &mut State) {
+    spread_effects(state);
+    replicas::send(state);
 }
 
 /// Starts or stops the recording of effects. To be called where the log or backlog is opened or closed, and where the
 /// role changes. A new reader's stream starts with SELECT.
-pub fn note_listeners(db: &mut Keyspace, server: &mut State) {
-    let replication = &server.replication;
+pub fn note_listeners(keyspace: &mut Keyspace, state: &mut State) {
+    let replication = &state.replication;
     let follows = replication.backlog.is_some() && !replication.is_replica();
-    let heard = server.persistence.is_aof_on() || follows;
-    server.effects.listen(heard);
-    db.deletions.listen(heard);
+    let heard = state.persistence.is_aof_on() || follows;
+    state.effects.listen(heard);
+    keyspace.deletions.listen(heard);
 }

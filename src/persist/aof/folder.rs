@@ -9,6 +9,9 @@
 //!   that lists it, with the earlier files as history; remove those; write a manifest without them.
 //! - *taking over a single file*: write the manifest that lists it as base; move it into the folder. If a crash comes in
 //!   between, the next start moves it.
+//! - *a failed sync*: create a mark, an empty file. What could not be synced may be in the system's cache alone, from which the
+//!   next process would load it; a power loss would then leave a hole before all that is appended and synced from then on. So
+//!   a start that finds the mark writes what it has loaded to a new base. A rewrite that replaces the file removes the mark.
 //!
 //! Owns the manifest. All functions may wait for the disk: the loop's thread must not call them once clients are served.
 
@@ -49,6 +52,8 @@ pub struct AofFolder {
     manifest: Manifest,
     /// Number of an increment that is not in the manifest yet. See [`AofFolder::increment_aside`].
     aside: Option<i64>,
+    /// Number of the increment that this process could not sync.
+    unsynced: Option<i64>,
 }
 
 /// An increment opened for appending.
@@ -79,6 +84,7 @@ impl AofFolder {
             filename: filename.into(),
             manifest: Manifest::default(),
             aside: None,
+            unsynced: None,
         };
         let name = folder.manifest_path();
         match read_whole(&*folder.disk, &name, MANIFEST_BYTES_MAX) {
@@ -190,7 +196,7 @@ impl AofFolder {
     /// Opens the last increment, or creates a first one, when the server starts, after loading. Syncs the increment, so that
     /// everything clients see from now on is durable.
     ///
-    /// In a new folder `write_base` writes the first base; it need not sync.
+    /// In a new folder, or if an earlier process could not sync a file, `write_base` writes a new base; it need not sync.
     pub fn open_at_start(
         &mut self,
         format: BaseFormat,
@@ -198,8 +204,10 @@ impl AofFolder {
     ) -> Result<Increment, FolderError> {
         self.create()?;
         let mut next = self.manifest.clone();
-        if next.is_empty() {
-            next = next.with_next_base(&self.filename, format);
+        let is_marked = self.is_marked();
+        if next.is_empty() || is_marked {
+            // All that there is becomes history.
+            next = next.with_rewrite_finished(&self.filename, format, i64::MAX);
             let name = next.base().map(|base| base.name.clone()).unwrap_or_default();
             let written = self.disk.create(&self.path_of(&name)).and_then(|file| {
                 write_base(&*file)?;
@@ -218,11 +226,40 @@ impl AofFolder {
         let increment = self.open_last(&next, has_increment)?;
         if next != self.manifest {
             self.persist(next)?;
+            if is_marked {
+                self.remove_history()?;
+                self.remove_mark();
+            }
         } else {
             let synced = self.disk.sync_folder(&self.path);
             synced.map_err(|error| self.cannot("fsync AOF directory", error))?;
         }
         Ok(increment)
+    }
+
+    fn mark_path(&self) -> PathBuf {
+        self.path_of(&[&self.filename, b".unsynced".as_slice()].concat())
+    }
+
+    /// Whether an earlier process could not sync a file, and no rewrite has replaced it.
+    pub fn is_marked(&self) -> bool {
+        self.disk.size(&self.mark_path()).is_ok()
+    }
+
+    /// The increment numbered `seq` could not be synced.
+    pub fn mark_unsynced(&mut self, seq: i64) {
+        self.unsynced = Some(seq);
+        self.mark();
+    }
+
+    fn mark(&self) {
+        // If this fails too the next start goes on as if all were synced: nothing else is left to be tried.
+        let _ = self.disk.create(&self.mark_path());
+    }
+
+    fn remove_mark(&self) {
+        // If it stays the next start writes another base.
+        let _ = self.disk.remove(&self.mark_path());
     }
 
     /// Creates the next increment, at the beginning of a rewrite. After an error the manifest is unchanged; files that it does
@@ -274,7 +311,7 @@ impl AofFolder {
         };
         let opened = opened.and_then(|file| {
             if keep {
-                file.sync_data()?;
+                file.sync_data().inspect_err(|_| self.mark())?;
             }
             let len = file.size()?;
             Ok((file, len))
@@ -315,6 +352,10 @@ impl AofFolder {
             self.aside = None;
         }
         persisted?;
+        if self.unsynced.is_some_and(|seq| seq < first_kept) {
+            self.unsynced = None;
+            self.remove_mark();
+        }
         Ok(self.base_size())
     }
 

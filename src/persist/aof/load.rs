@@ -97,9 +97,11 @@ impl AofFolder {
         }
         let reader = Reader::new(source, offset.min(size), size);
         let (sender, batches) = sync_channel(BATCHES_AHEAD);
+        let account = alloc::Account::of_thread();
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("loader".into());
             let spawned = thread.spawn_scoped(scope, move || {
+                account.enter();
                 ahead::read(reader, &sender);
                 drop(sender);
                 alloc::hand_over();

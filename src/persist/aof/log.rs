@@ -119,6 +119,8 @@ pub struct AppendLog {
     late_was_counted: bool,
     delayed_fsync: u64,
     write_error: Option<WriteError>,
+    /// The thread's failed sync, as the loop has seen it: commands must not be refused from the middle of a turn on.
+    sync_error: Option<String>,
     error_line_us: Option<i64>,
     notices: Vec<Notice>,
     shared: Arc<Shared>,
@@ -216,6 +218,7 @@ impl AppendLog {
             late_was_counted: false,
             delayed_fsync: 0,
             write_error: None,
+            sync_error: None,
             error_line_us: None,
             notices: Vec::new(),
             shared: Arc::new(shared),
@@ -270,10 +273,14 @@ impl AppendLog {
     ///
     /// Afterwards [`AppendLog::acknowledged`] has its new value and [`AppendLog::take_notices`] may have lines.
     pub fn write(&mut self, now: Now) -> Result<(), Fatal> {
-        if self.switching && self.buffer.len() > WAITING_BYTES_MAX {
+        if self.switching && self.buffer.len() > WAITING_BYTES_MAX && self.thread.is_some() {
+            self.delayed_fsync += 1;
+            let text = "Asynchronous AOF fsync is taking too long (disk is busy?). Waiting for it: too much is to be written behind it.";
+            self.notices.push((Level::Notice, text.into()));
             self.wait_for_switch();
         }
         self.take_switched();
+        self.note_sync_error();
         match self.switching {
             true => self.check_sync_errors()?,
             false => self.write_buffer(now)?,
@@ -284,11 +291,8 @@ impl AppendLog {
 
     /// Waits until the thread, if there is one, has made the other file.
     #[cold]
-    fn wait_for_switch(&mut self) {
+    fn wait_for_switch(&self) {
         let Some(thread) = &self.thread else { return };
-        self.delayed_fsync += 1;
-        let text = "Asynchronous AOF fsync is taking too long (disk is busy?). Waiting for it: too much is to be written behind it.";
-        self.notices.push((Level::Notice, text.into()));
         let mut state = self.shared.lock();
         // A thread that has panicked makes nothing more.
         while state.switched.is_none() && !thread.is_finished() {
@@ -402,6 +406,13 @@ impl AppendLog {
     fn written_to_file(&mut self, count: usize) {
         self.written = self.written.plus(count);
         self.current_bytes += count as u64;
+    }
+
+    fn note_sync_error(&mut self) {
+        let failed = &self.shared.lock().failed;
+        if failed.is_some() != self.sync_error.is_some() {
+            self.sync_error = failed.as_ref().map(|(_, text)| text.clone());
+        }
     }
 
     /// Under `always` an error of a sync ends the process; otherwise it is told once.
@@ -570,6 +581,7 @@ impl AppendLog {
         let state = &mut *self.shared.lock();
         if state.failed.as_ref().is_some_and(|(seq, _)| *seq < self.current.seq) {
             state.failed = None;
+            self.sync_error = None;
             // What was asked for meanwhile was not done.
             self.requested = LogOffset(self.shared.synced.load(Ordering::Acquire));
             let text = "The AOF file whose fsync failed is replaced. The server can write again.";
@@ -602,20 +614,32 @@ impl AppendLog {
 
     // ---- the end -----------------------------------------------------------------------------------------------------
 
+    /// Writes all that was appended, also where another file is being made, for which it waits. Errors: not all is in the file.
+    pub fn write_out(&mut self, now: Now) -> Result<(), Fatal> {
+        if self.switching {
+            self.wait_for_switch();
+            // Without a thread, or where it ended with work left.
+            while self.shared.lock().switched.is_none() && self.syncer().step() {}
+        }
+        self.take_switched();
+        self.write_buffer(now)?;
+        match &self.write_error {
+            None => Ok(()),
+            Some(error) => Err(Fatal(format!("Error writing to the AOF file: {}", error.text))),
+        }
+    }
+
     /// Writes and syncs all, and ends the thread. This waits for the disk. Errors: the text for the log.
     pub fn close(mut self, now: Now) -> Result<(), Fatal> {
         self.stop_thread();
         // Without a thread, or where it ended with work left.
         while self.syncer().step() {}
-        self.take_switched();
-        self.write_buffer(now)?;
-        if let Some(error) = &self.write_error {
-            return Err(Fatal(format!("Error writing to the AOF file: {}", error.text)));
-        }
+        self.write_out(now)?;
         if let Some((_, text)) = &self.shared.lock().failed {
             return Err(Fatal(format!("Fail to fsync the AOF file: {text}")));
         }
         self.current.file.sync_data().map_err(|error| {
+            self.shared.folder().mark_unsynced(self.current.seq);
             Fatal(format!("Fail to fsync the AOF file: {}", system_text(&error)))
         })?;
         self.shared.synced.store(self.written.0, Ordering::Release);
@@ -666,13 +690,25 @@ impl AppendLog {
         self.delayed_fsync
     }
 
-    /// What is wrong with the disk, if anything: commands that write are refused with `MISCONF Errors writing to the AOF file:
+    /// The policy in force.
+    pub fn policy(&self) -> AppendFsync {
+        self.policy
+    }
+
+    /// Whether [`AppendLog::set_policy`] may have this policy. While the disk fails `always` would end the process, without what was
+    /// answered under the policy before.
+    pub fn allows(&self, policy: AppendFsync) -> bool {
+        let begins_always = policy == AppendFsync::Always && self.policy != policy;
+        !begins_always || self.write_error.is_none() && self.shared.lock().failed.is_none()
+    }
+
+    /// What the last [`AppendLog::write`] has found wrong with the disk, if anything: commands that write are refused with `MISCONF Errors writing to the AOF file:
     /// <text>`. INFO: `aof_last_write_status` is `ok` if None.
     pub fn disk_error(&self) -> Option<String> {
         if let Some(error) = &self.write_error {
             return Some(error.text.clone());
         }
-        self.shared.lock().failed.as_ref().map(|(_, text)| text.clone())
+        self.sync_error.clone()
     }
 }
 
@@ -696,6 +732,10 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // The state is whole at every moment: a thread that panicked held it while it moved values alone.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn folder(&self) -> MutexGuard<'_, AofFolder> {
+        self.folder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -795,6 +835,7 @@ impl Syncer {
                 true
             }
             Err(error) => {
+                self.shared.folder().mark_unsynced(sync.seq);
                 self.shared.lock().failed = Some((sync.seq, system_text(&error)));
                 false
             }
@@ -804,8 +845,7 @@ impl Syncer {
     fn switch(&self, old: &SyncJob) {
         let made = if self.sync(old) || !old.is_vital {
             // A failed sync does not stop the rewrite, which is what mends the failure.
-            let folder = &mut *self.shared.folder.lock().unwrap_or_else(PoisonError::into_inner);
-            folder.next_increment()
+            self.shared.folder().next_increment()
         } else {
             // The process ends before the rewrite does: what was lost must stay at the end of the last file.
             let text = "Can't begin another AOF file: the one before could not be synced".into();

@@ -22,6 +22,7 @@ use std::io::{self, Read};
 use memchr::memchr;
 
 use crate::resp::Range;
+use crate::resp::request::REQUEST_BYTES_MAX;
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -29,8 +30,6 @@ const CHUNK_BYTES: usize = 256 << 10;
 const LENGTH_LINE_MAX: usize = 32;
 /// The longest annotation. Unit: bytes. Source: `AOF_ANNOTATION_LINE_MAX_LEN` of Redis 7.0.15.
 const ANNOTATION_MAX: usize = 1024;
-/// The longest request, as offsets of arguments have 32 bits. Unit: bytes.
-const REQUEST_BYTES_MAX: u64 = u32::MAX as u64;
 
 /// A request, in the reader's buffer.
 #[derive(Clone, Copy, Debug)]

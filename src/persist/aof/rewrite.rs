@@ -15,9 +15,13 @@ use crate::types::hash::HashView;
 use crate::types::list::ListView;
 use crate::types::sorted_set::SortedSetView;
 use crate::types::stream::{Group, Stream, StreamId};
+use crate::types::string::StringView;
 
 /// The most elements of a collection that one command adds. Source: AOF_REWRITE_ITEMS_PER_CMD of Redis.
 const ELEMENTS_MAX: usize = 64;
+/// A command has fewer elements if they could be longer than this together, and a string that is longer is written in parts: a
+/// request of 4 GiB could not be read. Unit: bytes.
+const COMMAND_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 
 /// Writes a file of commands.
 pub struct CommandWriter<W: Write> {
@@ -35,8 +39,13 @@ impl<W: Write> Commands<W> {
 
     fn arg(&mut self, arg: impl AsRef<[u8]>) {
         let arg = arg.as_ref();
-        self.count(b'$', arg.len());
-        self.0.put(arg);
+        self.arg_of(arg.len(), [arg].into_iter());
+    }
+
+    /// An argument of `len` bytes, from its pieces.
+    fn arg_of<'b>(&mut self, len: usize, pieces: impl Iterator<Item = &'b [u8]>) {
+        self.count(b'$', len);
+        pieces.for_each(|piece| self.0.put(piece));
         self.0.put(b"\r\n");
     }
 
@@ -64,6 +73,7 @@ struct Grouped<'a, W: Write> {
     rest: usize,
     /// Elements still to come in the current command.
     room: usize,
+    room_max: usize,
     args_each: usize,
 }
 
@@ -74,14 +84,16 @@ impl<'a, W: Write> Grouped<'a, W> {
         key: &'a [u8],
         elements: usize,
         args_each: usize,
+        longest: Longest,
     ) -> Self {
-        Grouped { out, command, key, rest: elements, room: 0, args_each }
+        let room_max = (COMMAND_BYTES_MAX / longest.0.max(1)).clamp(1, ELEMENTS_MAX);
+        Grouped { out, command, key, rest: elements, room: 0, room_max, args_each }
     }
 
     /// The destination of the next element's arguments.
     fn next(&mut self) -> &mut Commands<W> {
         if self.room == 0 {
-            self.room = self.rest.min(ELEMENTS_MAX);
+            self.room = self.rest.min(self.room_max);
             self.out.begin(2 + self.room * self.args_each);
             self.out.arg(self.command);
             self.out.arg(self.key);
@@ -89,6 +101,16 @@ impl<'a, W: Write> Grouped<'a, W> {
         self.room -= 1;
         self.rest -= 1;
         self.out
+    }
+}
+
+/// The longest element of a collection, in bytes.
+#[derive(Default)]
+struct Longest(usize);
+
+impl Longest {
+    fn note(&mut self, element: usize) {
+        self.0 = self.0.max(element);
     }
 }
 
@@ -128,16 +150,13 @@ impl<W: Write> CommandWriter<W> {
     pub fn entry(&mut self, entry: &SavedEntry<'_>, now: &Now) -> io::Result<()> {
         let (key, out) = (entry.key, &mut self.out);
         match View::new(entry.value) {
-            View::String(text) => {
-                out.begin(3);
-                out.arg("SET");
-                out.arg(key);
-                out.arg(text);
-            }
+            View::String(text) => string(out, key, text),
             View::List(elements) => list(out, key, elements),
             View::Hash(fields) => hash(out, key, fields, now),
             View::Set(members) => {
-                let mut grouped = Grouped::new(out, "SADD", key, members.len(), 1);
+                let mut longest = Longest::default();
+                members.for_each(|member| longest.note(member.text().as_ref().len()));
+                let mut grouped = Grouped::new(out, "SADD", key, members.len(), 1, longest);
                 members.for_each(|member| grouped.next().arg(member.text()));
             }
             View::SortedSet(members) => sorted_set(out, key, members),
@@ -158,9 +177,25 @@ impl<W: Write> CommandWriter<W> {
     }
 }
 
+fn string<W: Write>(out: &mut Commands<W>, key: &[u8], text: StringView<'_>) {
+    let first = 0..text.len().min(COMMAND_BYTES_MAX);
+    let rest = (first.end..text.len()).step_by(COMMAND_BYTES_MAX);
+    let rest = rest.map(|start| start..text.len().min(start + COMMAND_BYTES_MAX));
+    let parts = std::iter::once(("SET", first)).chain(rest.map(|part| ("APPEND", part)));
+    for (command, part) in parts {
+        out.begin(3);
+        out.arg(command);
+        out.arg(key);
+        out.arg_of(part.len(), text.pieces(part));
+    }
+}
+
 fn list<W: Write>(out: &mut Commands<W>, key: &[u8], elements: ListView<'_>) {
     let count = elements.runs().map(|run| run.count).sum();
-    let mut grouped = Grouped::new(out, "RPUSH", key, count, 1);
+    // No element is longer than its run.
+    let mut longest = Longest::default();
+    elements.runs().for_each(|run| longest.note(run.entries.len()));
+    let mut grouped = Grouped::new(out, "RPUSH", key, count, 1, longest);
     for run in elements.runs() {
         let mut rest = run.entries;
         while let Some((element, len)) = listpack::first(rest) {
@@ -171,7 +206,9 @@ fn list<W: Write>(out: &mut Commands<W>, key: &[u8], elements: ListView<'_>) {
 }
 
 fn hash<W: Write>(out: &mut Commands<W>, key: &[u8], fields: HashView<'_>, now: &Now) {
-    let mut grouped = Grouped::new(out, "HMSET", key, fields.kept_len(), 2);
+    let mut longest = Longest::default();
+    fields.for_each_kept(|field, value| longest.note(field.len() + value.len()));
+    let mut grouped = Grouped::new(out, "HMSET", key, fields.kept_len(), 2, longest);
     fields.for_each_kept(|field, value| {
         let out = grouped.next();
         out.arg(field);
@@ -191,7 +228,9 @@ fn hash<W: Write>(out: &mut Commands<W>, key: &[u8], fields: HashView<'_>, now: 
 
 fn sorted_set<W: Write>(out: &mut Commands<W>, key: &[u8], members: SortedSetView<'_>) {
     let count = members.len();
-    let mut grouped = Grouped::new(out, "ZADD", key, count, 2);
+    let mut longest = Longest::default();
+    members.each(0..count, false, |_, member| longest.note(member.len()));
+    let mut grouped = Grouped::new(out, "ZADD", key, count, 2, longest);
     members.each(0..count, false, |score, member| {
         let out = grouped.next();
         out.arg(&*format_double_17g(score));
@@ -200,7 +239,7 @@ fn sorted_set<W: Write>(out: &mut Commands<W>, key: &[u8], members: SortedSetVie
 }
 
 fn stream<W: Write>(out: &mut Commands<W>, key: &[u8], stream: &Stream) {
-    let Stream { entries, groups } = stream;
+    let (entries, groups) = (stream.entries(), &stream.groups);
     for entry in entries.range(StreamId::MIN, StreamId::MAX) {
         out.begin(3 + 2 * entry.fields);
         out.arg("XADD");
@@ -226,7 +265,7 @@ fn stream<W: Write>(out: &mut Commands<W>, key: &[u8], stream: &Stream) {
     out.number(entries.added);
     out.arg("MAXDELETEDID");
     out.id(entries.max_deleted);
-    for (name, group) in groups {
+    for (name, group) in groups.iter() {
         stream_group(out, key, name, group);
     }
 }

@@ -16,7 +16,7 @@ use crate::types::journal::Edit;
 use crate::types::list::List;
 use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
-use crate::types::{Collection, Stored, Value, hash, kind, list, set, sorted_set};
+use crate::types::{Collection, Stored, Value, hash, list, set, sorted_set};
 
 use super::error::{DecodeError, Fault, ModuleId};
 use super::input::{self, Input};
@@ -53,7 +53,7 @@ const DEADLINE: &str = "a field's deadline";
 const MEMBER_TWICE: &str = "a sorted set that has a member twice";
 const FIELD_TWICE: &str = "a hash that has a field twice";
 
-/// The latest deadline of a field, in Unix milliseconds: Redis 7.4 stores 48 bits.
+/// The latest deadline of a field in Redis's formats, in Unix milliseconds: it stores 48 bits.
 const DEADLINE_MAX: u64 = (1 << 48) - 2;
 
 impl Decoder<'_> {
@@ -61,9 +61,7 @@ impl Decoder<'_> {
     pub fn value(&self, value_type: u8, bytes: &[u8], offset: u64) -> Decoded<Stored> {
         let mut reader = Reader::new(bytes, offset);
         let stored = match value_type {
-            value_type::STRING => {
-                Stored::Inline { kind: kind::STRING, bytes: reader.string("a string")?.into_vec() }
-            }
+            value_type::STRING => Stored::string(reader.string("a string")?.into_vec()),
             _ => self.collection(value_type, &mut reader)?,
         };
         check_end(&reader)?;
@@ -85,11 +83,7 @@ impl Decoder<'_> {
             let mut reader = Reader::new(bytes, offset);
             let text = reader.string("a string")?;
             check_end(&reader)?;
-            let value = match text.len() < Value::LARGE_STRING {
-                true => NewValue::Bytes { bytes: &text, kind: kind::STRING },
-                false => Value::new_string(text.into_vec()),
-            };
-            return Ok(Owned::make(key, value, deadline, access));
+            return Ok(Owned::make(key, Value::new_string(&text), deadline, access));
         }
         Ok(match self.value(value_type, bytes, offset)? {
             Stored::Inline { kind, bytes } => {
@@ -325,7 +319,8 @@ impl Decoder<'_> {
             let value = reader.string(FIELD_VALUE)?;
             let deadline = match reader.unix_ms(DEADLINE)? {
                 -1 => None,
-                ms => Some(self.deadline(ms as u64, reader)?),
+                ms if ms < 0 => return Err(reader.malformed("a field's deadline before all times")),
+                ms => Some(self.now.at(UnixMillis(ms))),
             };
             Ok((field, value, deadline))
         })
@@ -413,6 +408,7 @@ impl Decoder<'_> {
         Ok(hash?.store())
     }
 
+    /// A deadline in Redis's formats.
     fn deadline(&self, unix_ms: u64, reader: &Reader<'_>) -> Decoded<Deadline> {
         if unix_ms > DEADLINE_MAX {
             return Err(reader.malformed("a field's deadline beyond all times"));

@@ -7,12 +7,14 @@ use crate::clock::Now;
 use crate::collections::listpack;
 use crate::collections::packed::Element;
 use crate::collections::run::RunView;
+use crate::collections::shared_bytes::SharedBytes;
 use crate::collections::table::ValueRef;
 use crate::resp::number::{f64_as_i64, format_double_17g, parse_i64};
 use crate::types::hash::{Hash, HashView};
 use crate::types::list::{List, ListView};
 use crate::types::set::{Set, SetView};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
+use crate::types::string::StringView;
 use crate::types::{Collection, Value};
 
 use super::input::{INT8, INT16, INT32, LZF, NODE_PACKED, NODE_PLAIN};
@@ -33,10 +35,15 @@ impl Sink for Vec<u8> {
 
 /// Shorter strings are not compressed, as in Redis. Unit: bytes.
 const COMPRESSED_MIN: usize = 21;
+/// Bytes kept of the buffer for compressed strings after a long one.
+const COMPRESSED_KEPT: usize = 1024 * 1024;
 /// Longer texts cannot be 32-bit integers. Unit: bytes.
 const INTEGER_LEN_MAX: usize = 11;
 /// The longest run of a list written as a listpack: Redis has none longer. Unit: bytes.
-const NODE_BYTES_MAX: usize = 1 << 30;
+const NODE_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
+/// The most that an element takes besides its bytes: its header and its length at the end. A score has 24 digits.
+const ELEMENT_HEAD_MAX: usize = 10;
+const SCORE_BYTES_MAX: usize = 24;
 
 /// The value cannot be written in the requested version: the lowest version that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +59,7 @@ impl Error for NeedsVersion {}
 
 /// A view of a value by its type.
 pub(in crate::persist) enum View<'a> {
-    String(&'a [u8]),
+    String(StringView<'a>),
     List(ListView<'a>),
     Hash(HashView<'a>),
     Set(SetView<'a>),
@@ -78,11 +85,7 @@ impl<'a> View<'a> {
         if let Some(set) = SortedSet::view(value) {
             return View::SortedSet(set);
         }
-        match value {
-            ValueRef::Bytes { bytes, .. } => View::String(bytes),
-            ValueRef::Object(Value::String(bytes)) => View::String(bytes),
-            ValueRef::Object(_) => unreachable!("each boxed collection has a view"),
-        }
+        View::String(StringView::new(value).expect("a value without another view is a string"))
     }
 
     fn value_type(&self, version: Version) -> Result<u8, NeedsVersion> {
@@ -95,11 +98,15 @@ impl<'a> View<'a> {
                 }
                 value_type::HASH_22
             }
-            View::Hash(hash) if hash.is_listpack() => value_type::HASH_LISTPACK,
+            View::Hash(hash) if hash.is_listpack() && is_short_hash(hash) => {
+                value_type::HASH_LISTPACK
+            }
             View::Hash(_) => value_type::HASH,
             View::Set(SetView::Ints(_)) => value_type::SET_INTSET,
             View::Set(_) => value_type::SET,
-            View::SortedSet(set) if set.encoding() == "listpack" => value_type::SORTED_SET_LISTPACK,
+            View::SortedSet(set) if set.encoding() == "listpack" && is_short_sorted_set(set) => {
+                value_type::SORTED_SET_LISTPACK
+            }
             View::SortedSet(_) => value_type::SORTED_SET_2,
             View::Stream(stream)
                 if version >= Version::REDIS_11 && streams::needs_active_times(stream) =>
@@ -109,6 +116,24 @@ impl<'a> View<'a> {
             View::Stream(_) => value_type::STREAM_2,
         })
     }
+}
+
+/// Whether a hash fits into one listpack: with large limits it may be too long. O(1) unless it is large.
+fn is_short_hash(hash: &HashView<'_>) -> bool {
+    let HashView::Table(_) = hash else { return true };
+    let mut bytes = 0;
+    hash.for_each_kept(|field, value| bytes += field.len() + value.len() + 2 * ELEMENT_HEAD_MAX);
+    bytes <= NODE_BYTES_MAX
+}
+
+/// As [`is_short_hash`], for a sorted set.
+fn is_short_sorted_set(set: &SortedSetView<'_>) -> bool {
+    let SortedSetView::Large(_) = set else { return true };
+    let mut bytes = 0;
+    set.each(0..set.len(), false, |_, member| {
+        bytes += member.len() + SCORE_BYTES_MAX + 2 * ELEMENT_HEAD_MAX;
+    });
+    bytes <= NODE_BYTES_MAX
 }
 
 /// The lowest version that loses nothing of a value. Cost: for a stream O(number of consumers).
@@ -126,11 +151,14 @@ pub struct Encoder {
     compressor: Option<Compressor>,
     compressed: Vec<u8>,
     scratch: ListpackWriter,
+    /// Called between parts of long work without output.
+    pub rest: fn(),
 }
 
 impl Encoder {
     pub fn new(compresses: bool) -> Self {
         Encoder {
+            rest: || (),
             compressor: compresses.then(Compressor::default),
             compressed: Vec::new(),
             scratch: ListpackWriter::default(),
@@ -153,7 +181,8 @@ impl Encoder {
         out: &mut impl Sink,
     ) {
         match View::new(value) {
-            View::String(text) => self.string(text, out),
+            View::String(StringView::Whole(text)) => self.string(text, out),
+            View::String(StringView::Pieces(text)) => self.long_string(text, out),
             View::List(list) => self.list(list, out),
             View::Hash(hash) => self.hash(hash, value_type, now, out),
             View::Set(set) => self.set(set, out),
@@ -211,6 +240,26 @@ impl Encoder {
         }
         self.length(text.len() as u64, out);
         out.put(text);
+    }
+
+    /// A string in pieces, which is no integer.
+    fn long_string(&mut self, text: &SharedBytes, out: &mut impl Sink) {
+        let pieces = text.pieces(0..text.len());
+        if let Some(compressor) = &mut self.compressor {
+            self.compressed.clear();
+            let compressed = &mut self.compressed;
+            if compressor.compress_pieces(text.len(), pieces.clone(), compressed, self.rest) {
+                out.put(&[0xc0 | LZF]);
+                self.length(self.compressed.len() as u64, out);
+                self.length(text.len() as u64, out);
+                out.put(&self.compressed);
+                self.compressed.shrink_to(COMPRESSED_KEPT);
+                return;
+            }
+            self.compressed.shrink_to(COMPRESSED_KEPT);
+        }
+        self.length(text.len() as u64, out);
+        pieces.for_each(|piece| out.put(piece));
     }
 
     /// A listpack, as a string.

@@ -13,11 +13,16 @@
 /// The longest string: a larger declared length is a fault. Unit: bytes.
 pub const LEN_MAX: u64 = 512 * 1024 * 1024;
 
+/// The longest output: what takes more is not worth the memory, as a length comes before it. Unit: bytes.
+const COMPRESSED_MAX: usize = 64 * 1024 * 1024;
+
 /// Bits of the table's index.
 const TABLE_BITS: u32 = 16;
 const LITERALS_MAX: usize = 32;
 const OFFSET_MAX: usize = 1 << 13;
 const COPY_MAX: usize = (1 << 8) + (1 << 3);
+/// How far ahead of its position the compressor may look.
+const AHEAD: usize = COPY_MAX + 2;
 
 /// Compresses strings.
 pub struct Compressor {
@@ -42,32 +47,51 @@ fn index(text: &[u8], at: usize) -> usize {
 }
 
 impl Compressor {
-    /// Appends `text` compressed to `out`, if that saves at least four bytes; otherwise appends nothing. Returns whether it
-    /// did.
+    /// Appends `text` compressed to `out`, if that saves at least four bytes and takes at most [`COMPRESSED_MAX`]; otherwise
+    /// appends nothing. Returns whether it did.
     pub fn compress(&mut self, text: &[u8], out: &mut Vec<u8>) -> bool {
-        let Some(len_max) = text.len().checked_sub(4).filter(|len| *len > 0) else { return false };
-        if text.len() as u64 > LEN_MAX {
+        self.attempt(text.len(), out, |it, coding, out| {
+            coding.advance(it, text, 0, text.len(), out)?;
+            coding.finish(text, 0, out)
+        })
+    }
+
+    /// The same for a text of `len` bytes in pieces. Calls `rest` after each of them.
+    pub fn compress_pieces<'t>(
+        &mut self,
+        len: usize,
+        pieces: impl Iterator<Item = &'t [u8]>,
+        out: &mut Vec<u8>,
+        mut rest: impl FnMut(),
+    ) -> bool {
+        self.attempt(len, out, |it, coding, out| {
+            // The text from offset `start` on: as far back as a copy reaches, to the end of the last piece.
+            let (mut window, mut start) = (Vec::new(), 0);
+            for piece in pieces {
+                let passed = (coding.at - start).saturating_sub(OFFSET_MAX);
+                window.drain(..passed);
+                start += passed;
+                window.extend_from_slice(piece);
+                let end = start + window.len();
+                let stop = if end == len { len } else { end.saturating_sub(AHEAD) };
+                coding.advance(it, &window, start, stop, out)?;
+                rest();
+            }
+            coding.finish(&window, start, out)
+        })
+    }
+
+    fn attempt(
+        &mut self,
+        len: usize,
+        out: &mut Vec<u8>,
+        write: impl FnOnce(&mut Self, &mut Coding, &mut Vec<u8>) -> Option<()>,
+    ) -> bool {
+        let Some(len_max) = len.checked_sub(4).filter(|len| *len > 0) else { return false };
+        if len as u64 > LEN_MAX {
             return false;
         }
-        let start = out.len();
-        let fits = self.write(text, out, len_max).is_some();
-        if !fits {
-            out.truncate(start);
-        }
-        fits
-    }
-
-    /// Records the position of the three bytes at `at`. Returns their previous position in this string.
-    #[inline]
-    fn replace_position(&mut self, text: &[u8], at: usize) -> Option<usize> {
-        let position = &mut self.positions[index(text, at)];
-        let before = position.checked_sub(self.base);
-        *position = self.base + at as u32;
-        before.map(|before| before as usize)
-    }
-
-    fn write(&mut self, text: &[u8], out: &mut Vec<u8>, len_max: usize) -> Option<()> {
-        self.base = match self.base.checked_add(text.len() as u32) {
+        self.base = match self.base.checked_add(len as u32) {
             // The table is empty at first (0 is no position), and is emptied before positions overflow.
             Some(_) if self.base > 0 => self.base,
             _ => {
@@ -75,30 +99,67 @@ impl Compressor {
                 1
             }
         };
-        let result = self.write_from_base(text, out, len_max);
-        self.base += text.len() as u32;
-        result
+        let start = out.len();
+        let end = start + len_max.min(COMPRESSED_MAX);
+        out.push(0);
+        let mut coding = Coding { len, at: 0, run: start, end };
+        let fits = write(self, &mut coding, out).is_some();
+        self.base += len as u32;
+        if !fits {
+            out.truncate(start);
+        }
+        fits
     }
 
-    fn write_from_base(&mut self, text: &[u8], out: &mut Vec<u8>, len_max: usize) -> Option<()> {
-        let end = out.len() + len_max;
-        // `run` is the index of the control byte of the current literals; it is set when they end.
-        let mut run = out.len();
-        out.push(0);
-        let mut at = 0;
-        while at + 2 < text.len() {
-            let before = self.replace_position(text, at);
+    /// Records the position of the three bytes at `at` in the text, of which `window` has what follows `start`. Returns their
+    /// previous position in this text.
+    #[inline]
+    fn replace_position(&mut self, window: &[u8], start: usize, at: usize) -> Option<usize> {
+        let position = &mut self.positions[index(window, at - start)];
+        let before = position.checked_sub(self.base);
+        *position = self.base + at as u32;
+        before.map(|before| before as usize)
+    }
+}
+
+/// How far a text is compressed.
+struct Coding {
+    /// The text's length.
+    len: usize,
+    /// The next byte of the text.
+    at: usize,
+    /// The index in the output of the control byte of the current literals; it is set when they end.
+    run: usize,
+    /// The output must end before this index.
+    end: usize,
+}
+
+impl Coding {
+    /// Goes on to offset `stop` of the text or a little further. The window has the text from offset `start` on, [`AHEAD`] bytes
+    /// more than up to `stop` unless it ends there. None: the output is too long.
+    #[inline(always)]
+    fn advance(
+        &mut self,
+        table: &mut Compressor,
+        window: &[u8],
+        start: usize,
+        stop: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        let Coding { len: text_len, mut at, mut run, end } = *self;
+        while at < stop && at + 2 < text_len {
+            let before = table.replace_position(window, start, at);
             let found = before.filter(|&before| {
                 // As in liblzf, for which position 0 means none.
                 before > 0
                     && at - before <= OFFSET_MAX
-                    && text[before..before + 3] == text[at..at + 3]
+                    && window[before - start..][..3] == window[at - start..][..3]
             });
             let Some(before) = found else {
                 if out.len() >= end {
                     return None;
                 }
-                out.push(text[at]);
+                out.push(window[at - start]);
                 at += 1;
                 run = close_full_run(out, run);
                 continue;
@@ -113,11 +174,11 @@ impl Compressor {
                 out.pop();
             }
             // As in liblzf, which compares sixteen bytes at once if as many remain, otherwise one by one.
-            let longest = match (text.len() - at - 2).min(COPY_MAX) {
+            let longest = match (text_len - at - 2).min(COPY_MAX) {
                 few @ ..=16 => few.max(3),
                 many => many.max(19),
             };
-            let same = text[before + 3..].iter().zip(&text[at + 3..]);
+            let same = window[before - start + 3..].iter().zip(&window[at - start + 3..]);
             let len = 3 + same.take(longest - 3).take_while(|(a, b)| a == b).count();
             let (offset, coded) = (at - before - 1, len - 2);
             if coded < 7 {
@@ -130,17 +191,24 @@ impl Compressor {
             run = out.len();
             out.push(0);
             at += len;
-            if at + 2 >= text.len() {
+            if at + 2 >= text_len {
                 break;
             }
             // Only the last two positions of the copied bytes are recorded.
-            self.replace_position(text, at - 2);
-            self.replace_position(text, at - 1);
+            table.replace_position(window, start, at - 2);
+            table.replace_position(window, start, at - 1);
         }
-        if out.len() + 3 > end {
+        (self.at, self.run) = (at, run);
+        Some(())
+    }
+
+    /// Ends with the text's last bytes as literals. None: the output is too long.
+    fn finish(&mut self, window: &[u8], start: usize, out: &mut Vec<u8>) -> Option<()> {
+        if out.len() + 3 > self.end {
             return None;
         }
-        for &byte in &text[at..] {
+        let mut run = self.run;
+        for &byte in &window[self.at - start..] {
             out.push(byte);
             run = close_full_run(out, run);
         }
@@ -275,7 +343,17 @@ mod tests {
             let mut compressor = Compressor::default();
             for text in texts {
                 let mut out = Vec::new();
-                if compressor.compress(&text, &mut out) {
+                let is_compressed = compressor.compress(&text, &mut out);
+                for piece in [1, 7, 300, 9000] {
+                    let (mut in_pieces, mut rests) = (Vec::new(), 0);
+                    let pieces = text.chunks(piece);
+                    let done =
+                        compressor.compress_pieces(text.len(), pieces, &mut in_pieces, || rests += 1);
+                    prop_assert_eq!(done, is_compressed);
+                    prop_assert_eq!(&in_pieces, &out);
+                    prop_assert!(!done || rests == text.len().div_ceil(piece));
+                }
+                if is_compressed {
                     prop_assert!(out.len() + 4 <= text.len());
                     prop_assert_eq!(decompress(&out, text.len() as u64), Some(text.clone()));
                     prop_assert_eq!(decompress(&out, text.len() as u64 + 1), None);

@@ -18,7 +18,7 @@
 use crate::collections::packed::{Element, Text as ElementText};
 use crate::types::journal::Edit;
 use crate::types::stream::{
-    Entries, Group, Loader, LoaderError, Pending, SavedNode, Stream, StreamId,
+    Counting, Entries, Group, Loader, LoaderError, Pending, SavedNode, Stream, StreamId,
 };
 
 use super::decode::listpack;
@@ -40,9 +40,6 @@ const UNKNOWN_READ: i64 = -1;
 /// The time of activity of a consumer that was never active.
 const NEVER_ACTIVE: i64 = -1;
 
-/// The largest listpack of a node: Redis makes none larger. Unit: bytes.
-const NODE_BYTES_MAX: usize = 1 << 30;
-
 // ---- reading -----------------------------------------------------------------------------------------------------------
 
 pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
@@ -55,9 +52,6 @@ pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
             .map(|id| read_id(*id))
             .ok_or_else(|| reader.malformed("a node's ID that is none"))?;
         let text = reader.string("a node")?;
-        if text.len() > NODE_BYTES_MAX {
-            return Err(reader.malformed("a stream's node that is too large"));
-        }
         let packed = listpack(&text, reader)?;
         let what = read_node(&mut loader, id, &packed).err();
         if let Some(what) = what {
@@ -82,11 +76,11 @@ pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
         }
     };
     Edit::unnoted(&mut entries).set_remembered(last, Some(added as i64), Some(max_deleted));
-    let mut stream = Stream { entries: Box::new(entries), ..Stream::default() };
+    let mut stream = Stream::new(entries);
     for _ in 0..reader.count(5, "a count of groups")? {
         let name = reader.string("a group's name")?;
-        let group = read_group(reader, value_type, &stream.entries)?;
-        if stream.groups.insert(name.into_vec().into_boxed_slice(), group).is_some() {
+        let group = read_group(reader, value_type, stream.entries())?;
+        if !stream.groups.insert(&name, group) {
             return Err(reader.malformed("Duplicate stream consumer group detected"));
         }
     }
@@ -188,7 +182,7 @@ struct Unassigned {
 fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Decoded<Group> {
     let last = id_of_lengths(reader)?;
     let read = match value_type {
-        value_type::STREAM => entries.estimate_read(last),
+        value_type::STREAM => entries.estimate_read(last, Counting::Redis),
         _ => Some(reader.length("a count of entries")? as i64).filter(|read| *read >= 0),
     };
     let mut group = Group::new(last, read);
@@ -239,13 +233,13 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
 
 /// Whether consumers' times of activity need type 21.
 pub(super) fn needs_active_times(stream: &Stream) -> bool {
-    let mut consumers = stream.groups.values().flat_map(Group::consumers);
+    let mut consumers = stream.groups.iter().flat_map(|(_, group)| group.consumers());
     consumers.any(|consumer| consumer.active_ms != Some(consumer.seen_ms))
 }
 
 /// Writes a stream as type 19 or 21.
 pub(super) fn write(encoder: &mut Encoder, stream: &Stream, value_type: u8, out: &mut impl Sink) {
-    let Stream { entries, groups } = stream;
+    let (entries, groups) = (stream.entries(), &stream.groups);
     let nodes = entries.saved_nodes();
     encoder.length(nodes.len() as u64, out);
     for node in nodes {
@@ -262,7 +256,7 @@ pub(super) fn write(encoder: &mut Encoder, stream: &Stream, value_type: u8, out:
     id(entries.max_deleted, encoder, out);
     encoder.length(entries.added as u64, out);
     encoder.length(groups.len() as u64, out);
-    for (name, group) in groups {
+    for (name, group) in groups.iter() {
         encoder.string(name, out);
         id(group.last, encoder, out);
         encoder.length(group.read.unwrap_or(UNKNOWN_READ) as u64, out);

@@ -14,7 +14,8 @@ use crate::types::journal::Edit;
 use crate::types::list::List;
 use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
-use crate::types::stream::{NewId, NodeLimits, Pending, Stream, StreamId};
+use crate::types::stream::{Group, NewId, NodeLimits, Pending, Stream, StreamId};
+use crate::types::string::StringView;
 use crate::types::{Collection, Stored, Value, hash, kind, list, set, sorted_set};
 
 use super::payload::{PayloadError, dump, restore, seal};
@@ -77,10 +78,8 @@ fn content(stored: &Stored) -> Vec<String> {
     } else if let ValueRef::Object(Value::Stream(stream)) = value {
         lines.extend(stream_content(stream));
     } else {
-        let ValueRef::Bytes { bytes, .. } = value else {
-            unreachable!("all other types were tried")
-        };
-        return vec![shown(bytes)];
+        let text = StringView::new(value).expect("all other types were tried");
+        return vec![shown(&text.whole())];
     }
     lines.push(encoding);
     lines
@@ -88,7 +87,7 @@ fn content(stored: &Stored) -> Vec<String> {
 
 fn stream_content(stream: &Stream) -> Vec<String> {
     let mut lines = Vec::new();
-    let entries = &stream.entries;
+    let entries = stream.entries();
     for node in entries.saved_nodes() {
         let (fields, names) = node.fields();
         lines.push(format!("node {:?} {fields} {:?}", node.first(), names.collect::<Vec<_>>()));
@@ -99,7 +98,7 @@ fn stream_content(stream: &Stream) -> Vec<String> {
     }
     lines.push(format!("{:?} {:?} {:?}", entries.first(), entries.top(), entries.last));
     lines.push(format!("{:?} {} {}", entries.max_deleted, entries.added, entries.len()));
-    for (name, group) in &stream.groups {
+    for (name, group) in stream.groups.iter() {
         lines.push(format!("group {} {:?} {:?}", shown(name), group.last, group.read));
         for (id, pending) in group.pending().iter() {
             let name = shown(&group.consumer(pending.consumer).name);
@@ -157,6 +156,14 @@ enum Step {
     Seen(u8, u8),
 }
 
+/// A stream's group, created if needed.
+fn group_of<'s>(stream: &'s mut Stream, name: &[u8]) -> &'s mut Group {
+    if !stream.groups.contains_key(name) {
+        stream.groups.insert(name, Group::default());
+    }
+    stream.groups.get_mut(name).expect("it is there now")
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..3u64, prop::collection::vec(text(), 1..4)).prop_map(|(ms, it)| Step::Add(ms, it)),
@@ -181,10 +188,10 @@ fn stream(steps: Vec<Step>) -> Stream {
                 }
                 // Some entries have the same fields.
                 pieces[0] = b"field".to_vec();
-                let last = stream.entries.last.ms;
+                let last = stream.entries().last.ms;
                 let fields = pieces.len() / 2;
                 let piece = |index: usize| pieces[index].as_slice();
-                let id = Edit::unnoted(&mut *stream.entries).add(
+                let id = Edit::unnoted(stream.entries_mut()).add(
                     NewId::At(last + later),
                     fields,
                     piece,
@@ -193,11 +200,11 @@ fn stream(steps: Vec<Step>) -> Stream {
                 ids.extend(id.ok());
             }
             Step::Delete(at) if !ids.is_empty() => {
-                Edit::unnoted(&mut *stream.entries).delete(&[ids[at % ids.len()]]);
+                Edit::unnoted(stream.entries_mut()).delete(&[ids[at % ids.len()]]);
             }
             Step::Read(name, consumer, at) if !ids.is_empty() => {
                 let id = ids[at % ids.len()];
-                let group = stream.groups.entry(vec![b'g', name].into()).or_default();
+                let group = group_of(&mut stream, &[b'g', name]);
                 let (consumer, _) = group.meet_consumer(&[b'c', consumer], ms);
                 group.consumer_mut(consumer).active_ms = Some(ms);
                 group.last = group.last.max(id);
@@ -206,12 +213,12 @@ fn stream(steps: Vec<Step>) -> Stream {
                 group.assign(id, pending);
             }
             Step::Acknowledge(name, at) if !ids.is_empty() => {
-                if let Some(group) = stream.groups.get_mut([b'g', name].as_slice()) {
+                if let Some(group) = stream.groups.get_mut(&[b'g', name]) {
                     group.acknowledge(ids[at % ids.len()]);
                 }
             }
             Step::Seen(name, consumer) => {
-                let group = stream.groups.entry(vec![b'g', name].into()).or_default();
+                let group = group_of(&mut stream, &[b'g', name]);
                 group.meet_consumer(&[b'c', consumer], ms);
             }
             _ => {}
@@ -544,7 +551,7 @@ fn fields_with_deadlines_of_all_types_are_read() {
     let twice = [&b"\x02\x01a\xc0\x01"[..], &[0; 8], b"\x01a\x01x", &[0; 8]].concat();
     assert_eq!(malformed(read(80, 22, &twice)), "a hash that has a field twice");
     let negative = [&b"\x01\x01a\xc0\x01"[..], &(-2i64).to_le_bytes()].concat();
-    assert_eq!(malformed(read(80, 22, &negative)), "a field's deadline beyond all times");
+    assert_eq!(malformed(read(80, 22, &negative)), "a field's deadline before all times");
 }
 
 #[test]
@@ -718,4 +725,25 @@ fn dumps_of_redis_are_read_and_written_with_the_same_bytes() {
 
 fn version_of(payload: &[u8]) -> u16 {
     payload::verify(payload).expect("it is whole").0.number()
+}
+
+#[test]
+fn a_collection_too_long_for_one_listpack_is_written_otherwise() {
+    // Two elements longer together than a listpack may be, under limits that allow them.
+    let mut limits = limits(512);
+    (limits.hash.bytes_max, limits.sorted_set.value) = (1 << 20, 1 << 20);
+    let (a, b) = ("a".repeat(600 << 10), "b".repeat(600 << 10));
+    let types = [
+        (value_type::HASH_LISTPACK, value_type::HASH, ["f", a.as_str(), "g", b.as_str()]),
+        (value_type::SORTED_SET_LISTPACK, value_type::SORTED_SET_2, [&a, "1", &b, "2"]),
+    ];
+    for (as_listpack, otherwise, texts) in types {
+        for (texts, expected) in [(&texts[..2], as_listpack), (&texts[..], otherwise)] {
+            let decoder = Decoder { limits: &limits, now: NOW, version: Version::REDIS_10 };
+            let stored = decoder.value(as_listpack, &listpack(texts), 0).unwrap();
+            let payload = dumped(&stored, false);
+            assert_eq!(payload[0], expected);
+            assert_eq!(content_of(&payload, &limits), Ok(content(&stored)));
+        }
+    }
 }

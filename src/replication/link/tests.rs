@@ -31,24 +31,23 @@ fn feed(options: HandshakeOptions, pieces: &[&[u8]]) -> Outcome {
                 event => outcome.events.push(event),
             }
         }
-        let words = |(buffer, ranges): (&[u8], &[Range])| -> Vec<Vec<u8>> {
-            ranges.iter().map(|range| range.of(buffer).to_vec()).collect()
+        let words = |request: &Request<'_>| -> Vec<Vec<u8>> {
+            request.ranges.iter().map(|range| range.of(request.buffer).to_vec()).collect()
         };
         // What was looked at ahead is found again where it was.
         let mut seen = VecDeque::new();
         while outcome.broken.is_none() {
             if seen.is_empty() {
-                let see = |buffer: &[u8], ranges: &[Range]| {
-                    seen.push_back((ranges[0].start, words((buffer, ranges))));
-                };
-                link.look_ahead(3, see);
+                link.look_ahead(3, |request| seen.push_back((request.at, words(request))));
             }
             match link.next_unit() {
                 Ok(Some(unit)) => {
                     outcome.raw.extend_from_slice(unit.raw());
                     let mut requests = Vec::new();
-                    for (buffer, ranges) in unit {
-                        let (at, request) = (ranges[0].start, words((buffer, ranges)));
+                    for request in unit {
+                        // Places count from the request's start, so that no number of requests before it overflows them.
+                        assert!(request.ranges[0].start < 16);
+                        let (at, request) = (request.at, words(&request));
                         seen.retain(|(seen, _)| *seen >= at);
                         if seen.front().is_some_and(|front| front.0 == at) {
                             assert_eq!(

@@ -7,6 +7,7 @@ use mlua::ffi::*;
 
 use super::convert::{push_error, push_reply};
 use super::{NAMES, bytes_at, lua_upvalueindex, push_bytes, shared, string_at};
+use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
 use crate::resp::number::format_double_17g;
 use crate::resp::reply::{OutputBuffer, Protocol};
@@ -82,22 +83,47 @@ pub(super) unsafe fn open(state: *mut lua_State) {
     lua_rawsetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
 }
 
-/// Sets the version in `redis`, on top of the stack, and makes that read-only.
+/// Sets the versions in `redis`, on top of the stack, and makes that read-only.
 pub(super) unsafe fn set_version(state: *mut lua_State, version: &str) {
     lua_setreadonly(state, -1, 0);
     push_bytes(state, version.as_bytes());
     lua_rawsetfield(state, -2, c"REDIS_VERSION".as_ptr());
-    let parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default() & 0xff);
-    let number = parts.take(3).fold(0, |number, part| number << 8 | part);
-    lua_pushnumber(state, number as f64);
+    lua_pushnumber(state, number_of(version));
     lua_rawsetfield(state, -2, c"REDIS_VERSION_NUM".as_ptr());
+    for (name, value) in [(c"VALKEY_VERSION", VALKEY_VERSION), (c"SERVER_NAME", "valkey")] {
+        match shared(state).is_valkey.get() {
+            true => push_bytes(state, value.as_bytes()),
+            false => lua_pushnil(state),
+        }
+        lua_rawsetfield(state, -2, name.as_ptr());
+    }
+    match shared(state).is_valkey.get() {
+        true => lua_pushnumber(state, number_of(VALKEY_VERSION)),
+        false => lua_pushnil(state),
+    }
+    lua_rawsetfield(state, -2, c"VALKEY_VERSION_NUM".as_ptr());
     lua_setreadonly(state, -1, 1);
+}
+
+/// A version as a number with a byte for each part.
+fn number_of(version: &str) -> f64 {
+    let parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default() & 0xff);
+    parts.take(3).fold(0, |number, part| number << 8 | part) as f64
 }
 
 /// Raises the error on top of the stack, a table.
 unsafe fn raise_error(state: *mut lua_State, text: &[u8]) -> ! {
     push_error(state, text, false);
     lua_error(state)
+}
+
+/// The same with the text of the server that scripts see.
+unsafe fn raise_worded(state: *mut lua_State, redis: &'static str, valkey: &'static str) -> ! {
+    raise_error(state, worded(state, redis, valkey).as_bytes())
+}
+
+unsafe fn worded(state: *mut lua_State, redis: &'static str, valkey: &'static str) -> &'static str {
+    if shared(state).is_valkey.get() { valkey } else { redis }
 }
 
 /// `redis.call(name, ...)`: the reply as a value; errors are raised.
@@ -195,7 +221,11 @@ unsafe fn take_arguments(
 ) -> Result<(), &'static str> {
     let count = lua_gettop(state);
     if count == 0 {
-        return Err("ERR Please specify at least one argument for this redis lib call");
+        return Err(worded(
+            state,
+            "ERR Please specify at least one argument for this redis lib call",
+            "ERR Please specify at least one argument for this call",
+        ));
     }
     let bytes_max = shared(state).memory.left().min(u32::MAX as usize);
     let mut looked = 0;
@@ -223,7 +253,11 @@ unsafe fn take_arguments(
         } else if lua_type(state, index) == LUA_TNUMBER {
             push_number(lua_tonumber(state, index), buffer);
         } else {
-            return Err("ERR Lua redis lib command arguments must be strings or integers");
+            return Err(worded(
+                state,
+                "ERR Lua redis lib command arguments must be strings or integers",
+                "ERR Command arguments must be strings or integers",
+            ));
         }
         ranges.push(Range { start, len: buffer.len() as u32 - start });
     }
@@ -300,7 +334,11 @@ unsafe extern "C-unwind" fn sha1hex(state: *mut lua_State) -> c_int {
 unsafe extern "C-unwind" fn log(state: *mut lua_State) -> c_int {
     let count = lua_gettop(state);
     if count < 2 {
-        raise_error(state, b"ERR redis.log() requires two arguments or more.");
+        raise_worded(
+            state,
+            "ERR redis.log() requires two arguments or more.",
+            "ERR server.log() requires two arguments or more.",
+        );
     }
     if lua_isnumber(state, 1) == 0 {
         raise_error(state, b"ERR First argument must be a number (log level).");
@@ -310,7 +348,7 @@ unsafe extern "C-unwind" fn log(state: *mut lua_State) -> c_int {
         1 => Level::Verbose,
         2 => Level::Notice,
         3 => Level::Warning,
-        _ => raise_error(state, b"ERR Invalid debug level."),
+        _ => raise_worded(state, "ERR Invalid debug level.", "ERR Invalid log level."),
     };
     let mut line = Vec::new();
     for index in 2..=count {
@@ -333,7 +371,11 @@ unsafe extern "C-unwind" fn log(state: *mut lua_State) -> c_int {
 /// `redis.setresp(2 or 3)`: sets the protocol of the replies to the script.
 unsafe extern "C-unwind" fn setresp(state: *mut lua_State) -> c_int {
     if lua_gettop(state) != 1 {
-        raise_error(state, b"ERR redis.setresp() requires one argument.");
+        raise_worded(
+            state,
+            "ERR redis.setresp() requires one argument.",
+            "ERR server.setresp() requires one argument.",
+        );
     }
     let protocol = match lua_tonumber(state, 1) as i64 {
         2 => Protocol::Resp2,
@@ -347,7 +389,11 @@ unsafe extern "C-unwind" fn setresp(state: *mut lua_State) -> c_int {
 /// `redis.set_repl(flags)`: sets where further writes are repeated.
 unsafe extern "C-unwind" fn set_repl(state: *mut lua_State) -> c_int {
     if lua_gettop(state) != 1 {
-        raise_error(state, b"ERR redis.set_repl() requires two arguments.");
+        raise_worded(
+            state,
+            "ERR redis.set_repl() requires two arguments.",
+            "ERR server.set_repl() requires one argument.",
+        );
     }
     let flags = lua_tonumber(state, 1) as i64 as u32;
     if flags & !(REPL_AOF | REPL_REPLICA) != 0 {
@@ -376,7 +422,11 @@ unsafe extern "C-unwind" fn acl_check_cmd(state: *mut lua_State) -> c_int {
     let result = match take_arguments(state, buffer, ranges) {
         Ok(()) => match shared.with_host(|host| host.may_call(buffer, ranges)) {
             Some(Some(may)) => Ok(may),
-            Some(None) => Err("ERR Invalid command passed to redis.acl_check_cmd()"),
+            Some(None) => Err(worded(
+                state,
+                "ERR Invalid command passed to redis.acl_check_cmd()",
+                "ERR Invalid command passed to server.acl_check_cmd()",
+            )),
             None => Err("ERR redis.acl_check_cmd can only be called inside a script invocation"),
         },
         Err(text) => Err(text),

@@ -44,6 +44,8 @@ pub enum LibraryError {
     Syntax(Vec<u8>),
     /// The error's text.
     Failed(Vec<u8>),
+    /// A function cannot be registered, for Valkey, which looks when the chunk has run.
+    Refused(&'static str),
 }
 
 impl Lua {
@@ -73,15 +75,18 @@ impl Lua {
             let registered = self.shared().loading.take().unwrap_or_default();
             look_behind(state, None);
             lua_settop(state, top);
-            match result {
-                Ok(_) => Ok(registered),
-                Err(Failure { text, .. }) => {
-                    for function in registered {
-                        self.forget(function.function);
-                    }
-                    Err(LibraryError::Failed(text))
-                }
+            let error = match result {
+                Ok(_) if !self.shared().is_valkey.get() => return Ok(registered),
+                Ok(_) => match refusal(&registered) {
+                    None => return Ok(registered),
+                    Some(text) => LibraryError::Refused(text),
+                },
+                Err(Failure { text, .. }) => LibraryError::Failed(text),
+            };
+            for function in registered {
+                self.forget(function.function);
             }
+            Err(error)
         }
     }
 
@@ -212,7 +217,10 @@ unsafe fn look_behind(state: *mut lua_State, table: Option<&CStr>) {
 /// `redis.register_function(name, function)`, or with a table of `function_name`, `callback`, `description`, `flags`.
 unsafe extern "C-unwind" fn register_function(state: *mut lua_State) -> c_int {
     if let Err(text) = register(state) {
-        push_error(state, text.as_bytes(), false);
+        match shared(state).is_valkey.get() {
+            true => push_error(state, text.replace(" redis.", " server.").as_bytes(), false),
+            false => push_error(state, text.as_bytes(), false),
+        }
         lua_error(state);
     }
     0
@@ -241,7 +249,8 @@ unsafe fn register(state: *mut lua_State) -> Result<(), &'static str> {
         }
         _ => return Err("ERR wrong number of arguments to redis.register_function"),
     };
-    if !is_name(&function.name) {
+    let is_valkey = shared.is_valkey.get();
+    if !is_valkey && !is_name(&function.name) {
         return Err(
             "ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one character \
              long",
@@ -249,12 +258,26 @@ unsafe fn register(state: *mut lua_State) -> Result<(), &'static str> {
     }
     let mut loading = shared.loading.borrow_mut();
     let Some(registered) = loading.as_mut() else { return Ok(()) };
-    if registered.iter().any(|other| other.name == function.name) {
+    if !is_valkey && registered.iter().any(|other| other.name == function.name) {
         return Err("ERR Function already exists in the library");
     }
     function.function = Function(lua_ref(state, 2));
     registered.push(function);
     Ok(())
+}
+
+/// Why Valkey refuses a library with these functions.
+fn refusal(registered: &[Registered]) -> Option<&'static str> {
+    registered.iter().enumerate().find_map(|(index, function)| {
+        if !is_name(&function.name) {
+            return Some(
+                "Function names can only contain letters, numbers, or underscores(_) and must be at least one character \
+                 long",
+            );
+        }
+        let is_taken = registered[..index].iter().any(|other| other.name == function.name);
+        is_taken.then_some("Function already exists in the library")
+    })
 }
 
 /// Reads named arguments from a table. The callback is left at index 2.

@@ -100,6 +100,8 @@ pub(super) struct Shared {
     memory: Memory,
     /// The protocol of replies to the script: `redis.setresp`.
     protocol: Cell<Protocol>,
+    /// Whether errors have Valkey's texts.
+    is_valkey: Cell<bool>,
     /// None while it is being used.
     exchange: Cell<Option<Box<Exchange>>>,
     /// The script must end with this error.
@@ -120,6 +122,21 @@ unsafe fn shared<'a>(state: *mut lua_State) -> &'a Shared {
 }
 
 impl Shared {
+    fn new() -> Self {
+        Shared {
+            host: Cell::new(None),
+            memory: Memory::new(),
+            protocol: Cell::new(Protocol::Resp2),
+            is_valkey: Cell::new(false),
+            exchange: Cell::default(),
+            ending: Cell::new(None),
+            place: RefCell::new(None),
+            watchdog: RefCell::new(None),
+            leaves_garbage: Cell::new(false),
+            loading: RefCell::new(None),
+        }
+    }
+
     /// Calls `f` with the lent host, which is taken out meanwhile. None if there is no host: no script runs, or the
     /// host is in use.
     fn with_host<R>(&self, f: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
@@ -216,8 +233,15 @@ unsafe fn set_interrupt(callbacks: *mut lua_Callbacks, on: bool) {
 
 /// Called by the interpreter at a safepoint, once the watchdog has set the flag.
 unsafe extern "C-unwind" fn interrupted(state: *mut lua_State, gc: c_int) {
-    if gc >= 0 {
-        return;
+    if gc < 0 && must_end(state) {
+        raise(state, b"script ended");
+    }
+}
+
+/// Serves other clients, if the watchdog has set the flag. True if the script must end. Touches nothing of Lua.
+unsafe fn must_end(state: *mut lua_State) -> bool {
+    if (*lua_callbacks(state)).interrupt.is_none() {
+        return false;
     }
     let shared = shared(state);
     if shared.ending.get().is_none() {
@@ -225,16 +249,16 @@ unsafe extern "C-unwind" fn interrupted(state: *mut lua_State, gc: c_int) {
         let is_meant =
             shared.watchdog.borrow().as_ref().is_some_and(|watchdog| watchdog.meant_this());
         if !is_meant {
-            return;
+            return false;
         }
         match shared.with_host(|host| host.serve_others()) {
             Some(Verdict::End(error)) => shared.ending.set(Some(error)),
-            _ => return,
+            _ => return false,
         }
         // From now on at every safepoint: if a script catches the error, it gets only to the next one.
         set_interrupt(lua_callbacks(state), true);
     }
-    raise(state, b"script ended");
+    true
 }
 
 /// Raises an error of this text.
@@ -300,17 +324,7 @@ unsafe impl Send for Lua {}
 impl Lua {
     /// A state with all globals of scripts; `deprecated`: including deprecated functions.
     pub fn new(deprecated: bool) -> Self {
-        let shared = Box::new(Shared {
-            host: Cell::new(None),
-            memory: Memory::new(),
-            protocol: Cell::new(Protocol::Resp2),
-            exchange: Cell::default(),
-            ending: Cell::new(None),
-            place: RefCell::new(None),
-            watchdog: RefCell::new(None),
-            leaves_garbage: Cell::new(false),
-            loading: RefCell::new(None),
-        });
+        let shared = Box::new(Shared::new());
         let shared = NonNull::from(Box::leak(shared));
         // SAFETY: the memory's place is in `shared`, which outlives the state; the state is new and the stack empty.
         let state = unsafe {
@@ -318,6 +332,7 @@ impl Lua {
             let state = lua_newstate(memory::allocate, memory.cast());
             let state = NonNull::new(state).expect("there is memory for an interpreter");
             (*lua_callbacks(state.as_ptr())).userdata = shared.as_ptr().cast();
+            shared.as_ref().memory.set_state(state.as_ptr());
             let watchdog = Watchdog::start(InterruptFlag(lua_callbacks(state.as_ptr())));
             *shared.as_ref().watchdog.borrow_mut() = Some(watchdog);
             sandbox::build(state.as_ptr(), deprecated);
@@ -353,8 +368,9 @@ impl Lua {
         unsafe { self.shared.as_ref() }
     }
 
-    /// Sets the Redis version that scripts and libraries see.
-    pub fn set_version(&mut self, version: &str) {
+    /// Sets the Redis version that scripts and libraries see, and whether they see Valkey's names and texts.
+    pub fn set_version(&mut self, version: &str, is_valkey: bool) {
+        self.shared().is_valkey.set(is_valkey);
         let state = self.state.as_ptr();
         // SAFETY: the stack is as before when this is done.
         unsafe {

@@ -354,22 +354,22 @@ impl<'a> Matcher<'a> {
     unsafe fn replace(&mut self, by: &[u8], whole: (usize, usize), to: &mut Text) {
         let mut rest = by;
         while let Some(at) = memchr::memchr(b'%', rest) {
-            to.push(self.state, &rest[..at]);
+            to.push(&rest[..at]);
             let escaped = rest.get(at + 1).copied().unwrap_or(0);
             rest = rest.get(at + 2..).unwrap_or_default();
             self.step(1);
             match escaped {
-                b'0' => to.push(self.state, &self.text[whole.0..whole.1]),
+                b'0' => to.push(&self.text[whole.0..whole.1]),
                 b'1'..=b'9' => {
                     self.push_capture(usize::from(escaped - b'1'), whole);
-                    to.push(self.state, bytes_at(self.state, -1).unwrap_or_default());
+                    to.push(bytes_at(self.state, -1).unwrap_or_default());
                     lua_settop(self.state, -2);
                 }
-                b'%' => to.push(self.state, b"%"),
+                b'%' => to.push(b"%"),
                 _ => self.fail("invalid use of '%' in replacement string"),
             }
         }
-        to.push(self.state, rest);
+        to.push(rest);
     }
 }
 
@@ -468,7 +468,7 @@ pub(super) unsafe fn gsub(state: *mut lua_State) -> c_int {
     luaL_checkstack(state, 8, c"gsub".as_ptr());
     let (pattern, is_anchored) = without_anchor(pattern);
     let mut matcher = Matcher::new(state, text, pattern);
-    let (mut made, mut at, mut count) = (Text::default(), 0, 0_i64);
+    let (mut made, mut at, mut count) = (Text::new(state), 0, 0_i64);
     while count < count_max {
         let found = matcher.begin(at, 0);
         if let Some(end) = found {
@@ -492,7 +492,7 @@ pub(super) unsafe fn gsub(state: *mut lua_State) -> c_int {
         match found {
             Some(end) if end > at => at = end,
             _ if at < text.len() => {
-                made.push(state, &text[at..at + 1]);
+                made.push(&text[at..at + 1]);
                 at += 1;
             }
             _ => break,
@@ -501,8 +501,8 @@ pub(super) unsafe fn gsub(state: *mut lua_State) -> c_int {
             break;
         }
     }
-    made.push(state, &text[at..]);
-    push_bytes(state, made.bytes());
+    made.push(&text[at..]);
+    made.push_string();
     lua_pushnumber(state, count as f64);
     2
 }
@@ -510,18 +510,19 @@ pub(super) unsafe fn gsub(state: *mut lua_State) -> c_int {
 /// Appends the value on top of the stack, or the text itself if that is nil or false, and pops it.
 unsafe fn push_replaced(state: *mut lua_State, made: &mut Text, text: &[u8]) {
     if lua_toboolean(state, -1) == 0 {
-        made.push(state, text);
+        made.push(text);
     } else if lua_isstring(state, -1) == 0 {
         let kind = CStr::from_ptr(luaL_typename(state, -1)).to_string_lossy();
         raise_here(state, format!("invalid replacement value (a {kind})").as_bytes());
     } else {
-        made.push(state, bytes_at(state, -1).unwrap_or_default());
+        made.push(bytes_at(state, -1).unwrap_or_default());
     }
     lua_settop(state, -2);
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Shared;
     use super::*;
 
     unsafe extern "C-unwind" fn our_find(state: *mut lua_State) -> c_int {
@@ -587,9 +588,11 @@ mod tests {
 
     #[test]
     fn patterns_match_as_the_interpreters_own_functions_do() {
-        // SAFETY: a state of its own, whose stack is used as Lua says.
+        let shared = Shared::new();
+        // SAFETY: a state of its own, whose stack is used as Lua says, and which ends before `shared`.
         unsafe {
             let state = luaL_newstate();
+            (*lua_callbacks(state)).userdata = (&raw const shared).cast_mut().cast();
             luaL_openlibs(state);
             let functions: [(&CStr, lua_CFunction); 4] = [
                 (c"find", our_find),

@@ -11,7 +11,7 @@ use std::os::raw::{c_char, c_int};
 use mlua::ffi::*;
 
 use super::sandbox::raise_here;
-use super::{bytes_at, patterns, push_bytes, string_at};
+use super::{bytes_at, patterns, push_bytes, shared, string_at};
 use crate::script::library::{LONG_NUMBER, safepoint};
 use crate::script::number::format_json;
 
@@ -20,7 +20,9 @@ const PIECE: usize = 1 << 20;
 /// Values processed between two checks for interrupts.
 const VALUES: c_int = 1000;
 /// The most bytes one call produces.
-const MADE_BYTES_MAX: usize = 16 << 20;
+const MADE_BYTES_MAX: usize = 256 << 20;
+/// Texts of at most as many bytes are joined by the interpreter.
+const JOINED_BYTES: usize = 64 << 10;
 /// Longer texts are searched by another algorithm.
 const WANTED_MAX: usize = 1 << 16;
 /// Parts that `string.split` makes between two checks for interrupts.
@@ -29,6 +31,8 @@ const PARTS: usize = 1000;
 const SORT_BYTES_MAX: usize = 16 << 20;
 /// Elements that `table.move` moves between two checks for interrupts.
 const MOVED: i64 = 50_000;
+/// The size of an array's element in memory.
+const ELEMENT_BYTES: usize = 16;
 /// Shorter formats, with fewer arguments, are left to the interpreter.
 const FORMAT_BYTES: usize = 1024;
 const FORMAT_ARGUMENTS: c_int = 50;
@@ -58,7 +62,9 @@ const REPLACED: &[(&CStr, &[(&CStr, lua_CFunction)])] = &[
     (
         c"table",
         &[
+            (c"clone", with_any_array),
             (c"concat", concat),
+            (c"create", with_any_array),
             (c"find", find_value),
             (c"foreach", for_each),
             (c"foreachi", for_each_index),
@@ -226,6 +232,11 @@ unsafe fn search(
 /// interruptible anywhere.
 unsafe fn search_long(state: *mut lua_State, text: &[u8], wanted: &[u8]) -> Option<usize> {
     // For each prefix the length of its longest proper prefix that is also its suffix.
+    let bytes = size_of_val(wanted) * size_of::<u32>();
+    if !shared(state).memory.take(bytes) {
+        super::raise(state, b"not enough memory");
+    }
+    let _taken = Taken(state, bytes);
     let mut ends = vec![0_u32; wanted.len()];
     let longer = |mut len: usize, byte: u8, ends: &[u32]| {
         while len > 0 && wanted[len] != byte {
@@ -369,28 +380,75 @@ unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Bytes being collected, up to the largest block of a script.
-#[derive(Default)]
-pub(super) struct Text(Vec<u8>);
+/// Bytes being collected, up to the largest string of a script. They are kept in pieces, as growing a block of many
+/// megabytes would copy it, and count towards the script's memory.
+pub(super) struct Text {
+    pieces: Vec<Vec<u8>>,
+    state: *mut lua_State,
+}
 
 impl Text {
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
+    pub fn new(state: *mut lua_State) -> Self {
+        Text { pieces: Vec::new(), state }
     }
 
     /// Appends bytes, piece by piece.
     #[inline]
-    pub unsafe fn push(&mut self, state: *mut lua_State, bytes: &[u8]) {
-        if bytes.len() > MADE_BYTES_MAX - self.0.len() {
-            super::raise(state, b"not enough memory");
+    pub unsafe fn push(&mut self, mut bytes: &[u8]) {
+        loop {
+            let last = self.pieces.last_mut();
+            let room = last.map_or(0, |last| {
+                // The first piece grows.
+                let room = PIECE - last.len();
+                let (now, _) = bytes.split_at(room.min(bytes.len()));
+                last.extend_from_slice(now);
+                room
+            });
+            if bytes.len() <= room {
+                return;
+            }
+            bytes = &bytes[room..];
+            self.add_piece(bytes.len());
         }
-        if bytes.len() <= PIECE {
-            return self.0.extend_from_slice(bytes);
+    }
+
+    /// Adds a piece, for so many bytes or more.
+    #[cold]
+    unsafe fn add_piece(&mut self, wanted: usize) {
+        safepoint(self.state);
+        let is_too_long = wanted > MADE_BYTES_MAX - self.pieces.len() * PIECE;
+        if is_too_long || !shared(self.state).memory.take(PIECE) {
+            super::raise(self.state, b"not enough memory");
         }
-        for piece in bytes.chunks(PIECE) {
-            self.0.extend_from_slice(piece);
-            safepoint(state);
-        }
+        // The first one grows, as most texts are short.
+        let capacity = if self.pieces.is_empty() { wanted.min(PIECE) } else { PIECE };
+        self.pieces.push(Vec::with_capacity(capacity));
+    }
+
+    /// Pushes the bytes as a string.
+    pub unsafe fn push_string(self) {
+        let total = self.pieces.iter().map(Vec::len).sum();
+        push_filled(self.state, total, |to, filled| {
+            let piece = &self.pieces[filled / PIECE];
+            std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
+            piece.len()
+        });
+    }
+}
+
+impl Drop for Text {
+    fn drop(&mut self) {
+        drop(Taken(self.state, self.pieces.len() * PIECE));
+    }
+}
+
+/// Bytes counted towards the script's memory until this is dropped.
+struct Taken(*mut lua_State, usize);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: the state lives as long as a function that it runs, to which this belongs.
+        unsafe { shared(self.0) }.memory.give_back(self.1);
     }
 }
 
@@ -404,12 +462,12 @@ unsafe extern "C-unwind" fn format(state: *mut lua_State) -> c_int {
         return call_original(state);
     }
     luaL_checkstack(state, 4, c"format".as_ptr());
-    let (mut text, mut rest, mut argument) = (Text::default(), format, 1);
+    let (mut text, mut rest, mut argument) = (Text::new(state), format, 1);
     while let Some(at) = memchr::memchr(b'%', rest) {
-        text.push(state, &rest[..at]);
+        text.push(&rest[..at]);
         rest = &rest[at + 1..];
         if let Some((b'%', behind)) = rest.split_first() {
-            text.push(state, b"%");
+            text.push(b"%");
             rest = behind;
             continue;
         }
@@ -424,7 +482,7 @@ unsafe extern "C-unwind" fn format(state: *mut lua_State) -> c_int {
         rest = behind;
         match item {
             b"s" if lua_type(state, argument) == LUA_TSTRING => {
-                text.push(state, bytes_at(state, argument).unwrap_or_default());
+                text.push(bytes_at(state, argument).unwrap_or_default());
                 continue;
             }
             b"q" if lua_type(state, argument) == LUA_TSTRING => {
@@ -438,29 +496,29 @@ unsafe extern "C-unwind" fn format(state: *mut lua_State) -> c_int {
         push_bytes(state, &[b"%", item].concat());
         lua_pushvalue(state, argument);
         lua_call(state, 2, 1);
-        text.push(state, bytes_at(state, -1).unwrap_or_default());
+        text.push(bytes_at(state, -1).unwrap_or_default());
         lua_settop(state, -2);
     }
-    text.push(state, rest);
-    push_bytes(state, &text.0);
+    text.push(rest);
+    text.push_string();
     1
 }
 
 /// Appends a text as a Lua constant, like the interpreter's `%q`.
 unsafe fn push_quoted(state: *mut lua_State, text: &mut Text, given: &[u8]) {
-    text.push(state, b"\"");
+    text.push(b"\"");
     for (index, byte) in given.iter().enumerate() {
         if index % PIECE == PIECE - 1 {
             safepoint(state);
         }
         match byte {
-            b'"' | b'\\' | b'\n' => text.push(state, &[b'\\', *byte]),
-            b'\r' => text.push(state, b"\\r"),
-            0 => text.push(state, b"\\000"),
-            _ => text.push(state, std::slice::from_ref(byte)),
+            b'"' | b'\\' | b'\n' => text.push(&[b'\\', *byte]),
+            b'\r' => text.push(b"\\r"),
+            0 => text.push(b"\\000"),
+            _ => text.push(std::slice::from_ref(byte)),
         }
     }
-    text.push(state, b"\"");
+    text.push(b"\"");
 }
 
 /// `table.concat(t [, separator [, first [, last]]])`
@@ -475,30 +533,65 @@ unsafe extern "C-unwind" fn concat(state: *mut lua_State) -> c_int {
         LUA_TNONE | LUA_TNIL => lua_objlen_(state, 1),
         _ => luaL_checkinteger_(state, 4),
     };
-    if i64::from(last) - i64::from(first) < i64::from(VALUES) {
-        return call_original(state);
-    }
-    luaL_checkstack(state, 2, c"concat".as_ptr());
-    let mut text = Text::default();
+    luaL_checkstack(state, 3, c"concat".as_ptr());
+    let count = (i64::from(last) - i64::from(first) + 1).max(0) as usize;
+    let mut total = separator.len().saturating_mul(count.saturating_sub(1));
     for index in first..=last {
         look(state, index);
-        if index > first {
-            text.push(state, separator);
-        }
-        match lua_rawgeti_(state, 1, index) {
-            LUA_TSTRING => text.push(state, bytes_at(state, -1).unwrap_or_default()),
-            LUA_TNUMBER => text.push(state, &format_json(lua_tonumber(state, -1), 14)),
+        total += match lua_rawgeti_(state, 1, index) {
+            LUA_TSTRING => lua_objlen(state, -1),
+            LUA_TNUMBER => format_json(lua_tonumber(state, -1), 14).len(),
             _ => {
                 let kind = CStr::from_ptr(luaL_typename(state, -1)).to_string_lossy();
                 let message =
                     format!("invalid value ({kind}) at index {index} in table for 'concat'");
                 raise_here(state, message.as_bytes());
             }
-        }
+        };
         lua_settop(state, -2);
+        if total > MADE_BYTES_MAX {
+            super::raise(state, b"not enough memory");
+        }
     }
-    push_bytes(state, &text.0);
+    if count < VALUES as usize && total <= JOINED_BYTES {
+        return call_original(state);
+    }
+    let mut index = first;
+    push_filled(state, total, |to, _| {
+        lua_rawgeti_(state, 1, index);
+        let len = if lua_type(state, -1) == LUA_TNUMBER {
+            write_pieces(state, to, &format_json(lua_tonumber(state, -1), 14))
+        } else {
+            write_pieces(state, to, bytes_at(state, -1).unwrap_or_default())
+        };
+        lua_settop(state, -2);
+        index = index.saturating_add(1);
+        len + if index <= last { write_pieces(state, to.add(len), separator) } else { 0 }
+    });
     1
+}
+
+/// Copies bytes, piece by piece, and returns how many there are.
+unsafe fn write_pieces(state: *mut lua_State, to: *mut u8, bytes: &[u8]) -> usize {
+    let mut at = to;
+    for piece in bytes.chunks(PIECE) {
+        std::ptr::copy_nonoverlapping(piece.as_ptr(), at, piece.len());
+        at = at.add(piece.len());
+        if bytes.len() > PIECE {
+            safepoint(state);
+        }
+    }
+    bytes.len()
+}
+
+/// `table.create(count [, value])` and `table.clone(t)` make a large array at once: its size may be one that hash parts may not have.
+unsafe extern "C-unwind" fn with_any_array(state: *mut lua_State) -> c_int {
+    // 0 for a table, and for what is refused by the original.
+    if lua_tonumber(state, 1) > (MADE_BYTES_MAX / ELEMENT_BYTES) as f64 {
+        super::raise(state, b"not enough memory");
+    }
+    let _any_size = shared(state).memory.any_size();
+    call_original(state)
 }
 
 /// `table.find(t, value [, first])`: the first index of a value in an array, or nil.

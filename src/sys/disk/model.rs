@@ -1,5 +1,7 @@
 //! A disk in memory for tests, which knows what a power loss would leave.
 //!
+//! What a call returns and changes is the same as on the real disk: `agreement_tests.rs` runs random scripts on both.
+//!
 //! Each file has visible bytes, durable bytes, and the unsynced writes between them. Names likewise: created, renamed and removed
 //! names are only durable once their folder was synced. Changing operations are numbered from 1; at a chosen number one can fail,
 //! or the machine crash. What survives is drawn from the seed, so a failure is reproducible.
@@ -7,14 +9,19 @@
 //! After a power loss a file has its durable bytes, then a prefix of the unsynced writes, the last of them torn; its
 //! length may have survived without the bytes, which are NULs then. Of unsynced names any subset survives. Not
 //! modelled: a later write of a file survives while an earlier one is lost.
+//!
+//! A disk may have a capacity, which a write fills with what still fits, and be slow: a clock moves with each operation.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{Disk, DiskFile, DiskReader};
+use crate::clock::ManualClock;
+use crate::sys::alloc::Apart;
 
 /// How the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +32,9 @@ pub enum Death {
     PowerLoss,
 }
 
+/// A file's length is limited: it is in memory. Unit: bytes.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
 /// A fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -32,6 +42,34 @@ pub enum Fault {
     Error(i32),
     /// A write accepts this many bytes; other operations work as usual.
     Short(usize),
+}
+
+/// What is asked of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    Create,
+    Write,
+    Sync,
+    SetLen,
+    StartWriteback,
+    Rename,
+    Remove,
+    CreateFolder,
+    SyncFolder,
+}
+
+impl Call {
+    pub const ALL: [Call; 9] = [
+        Call::Create,
+        Call::Write,
+        Call::Sync,
+        Call::SetLen,
+        Call::StartWriteback,
+        Call::Rename,
+        Call::Remove,
+        Call::CreateFolder,
+        Call::SyncFolder,
+    ];
 }
 
 /// See the module's text. Clones share the disk.
@@ -49,6 +87,11 @@ struct Model {
     random: fastrand::Rng,
     operations: u64,
     faults: BTreeMap<u64, Fault>,
+    /// Faults of the next operation of a kind.
+    next_faults: BTreeMap<Call, Fault>,
+    /// Bytes that all files together may have.
+    capacity: Option<usize>,
+    slow: Option<(ManualClock, i64)>,
     ends_at: Option<u64>,
     ended: bool,
     /// Files opened before the last restart are closed.
@@ -89,11 +132,11 @@ impl Change {
     }
 }
 
-impl ModelDisk {
-    /// An empty disk with one folder, `/`.
-    pub fn new(seed: u64) -> Self {
+impl Model {
+    /// An empty disk on which nothing fails.
+    fn new(seed: u64) -> Self {
         let root = BTreeMap::from([(PathBuf::from("/"), Node::Folder)]);
-        let model = Model {
+        Model {
             files: Vec::new(),
             names: root.clone(),
             durable_names: root,
@@ -101,15 +144,27 @@ impl ModelDisk {
             random: fastrand::Rng::with_seed(seed),
             operations: 0,
             faults: BTreeMap::new(),
+            next_faults: BTreeMap::new(),
+            capacity: None,
+            slow: None,
             ends_at: None,
             ended: false,
             starts: 0,
-        };
+        }
+    }
+}
+
+impl ModelDisk {
+    /// An empty disk with one folder, `/`.
+    pub fn new(seed: u64) -> Self {
+        let model = Model::new(seed);
         ModelDisk { model: Arc::new(Mutex::new(model)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Model> {
-        self.model.lock().expect("no thread panics while it holds the model")
+    fn lock(&self) -> Locked<'_> {
+        let apart = Apart::begin();
+        let model = self.model.lock().expect("no thread panics while it holds the model");
+        Locked { model, _apart: apart }
     }
 
     /// Number of changing operations so far.
@@ -122,9 +177,29 @@ impl ModelDisk {
         self.lock().faults.insert(operation, fault);
     }
 
-    /// Removes all planned faults.
+    /// Makes the next operation of this kind fail.
+    pub fn fail_next(&self, call: Call, fault: Fault) {
+        self.lock().next_faults.insert(call, fault);
+    }
+
+    /// Lets all files together have so many bytes. None: there is no limit.
+    pub fn set_capacity(&self, bytes: Option<usize>) {
+        self.lock().capacity = bytes;
+    }
+
+    /// Bytes of all files that have a name.
+    pub fn used(&self) -> usize {
+        self.lock().used()
+    }
+
+    /// From now on each operation moves this clock, by so many microseconds.
+    pub fn slow_down(&self, clock: ManualClock, us: i64) {
+        self.lock().slow = Some((clock, us));
+    }
+
+    /// Removes all planned faults, the capacity and the slowness.
     pub fn heal(&self) {
-        self.lock().faults.clear();
+        self.lock().heal();
     }
 
     /// Crashes during the operation of this number: it and all later ones fail.
@@ -143,10 +218,39 @@ impl ModelDisk {
         if death == Death::PowerLoss {
             model.lose_power();
         }
-        model.faults.clear();
+        model.heal();
         model.ends_at = None;
         model.ended = false;
         model.starts += 1;
+    }
+
+    /// Another disk with what this one would keep if the process were killed.
+    pub fn fork(&self) -> ModelDisk {
+        let model = self.lock();
+        let mut forked = Model {
+            files: model.files.clone(),
+            names: model.names.clone(),
+            durable_names: model.durable_names.clone(),
+            unsynced_names: model.unsynced_names.clone(),
+            random: model.random.clone(),
+            ..Model::new(0)
+        };
+        // Only what has a name is worth its memory.
+        let named: Vec<usize> = forked
+            .names
+            .values()
+            .chain(forked.durable_names.values())
+            .filter_map(|node| match node {
+                Node::File(inode) => Some(*inode),
+                Node::Folder => None,
+            })
+            .collect();
+        for (inode, file) in forked.files.iter_mut().enumerate() {
+            if !named.contains(&inode) {
+                *file = Inode::default();
+            }
+        }
+        ModelDisk { model: Arc::new(Mutex::new(forked)) }
     }
 
     /// A file's visible bytes.
@@ -165,20 +269,64 @@ impl ModelDisk {
     }
 }
 
+/// The model, whose memory is none of the servers'.
+struct Locked<'a> {
+    model: MutexGuard<'a, Model>,
+    _apart: Apart,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Model;
+
+    fn deref(&self) -> &Model {
+        &self.model
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Model {
+        &mut self.model
+    }
+}
+
 impl Model {
+    fn heal(&mut self) {
+        self.faults.clear();
+        self.next_faults.clear();
+        (self.capacity, self.slow) = (None, None);
+    }
+
+    fn used(&self) -> usize {
+        let lens = self.names.values().map(|node| match node {
+            Node::File(inode) => self.files[*inode].seen.len(),
+            Node::Folder => 0,
+        });
+        lens.sum()
+    }
+
+    /// Bytes that a file of now `len` bytes can have.
+    fn room_for(&self, len: usize, more: usize) -> usize {
+        self.capacity
+            .map_or(more, |capacity| capacity.saturating_sub(self.used().max(len)).min(more))
+    }
+
     /// Counts an operation. `Ok(None)`: do it. `Ok(Some(_))`: only so many bytes. `Err`: it fails; if `self.ended` is
     /// set, by the crash, and a part of it may have happened.
-    fn operation(&mut self) -> io::Result<Option<usize>> {
+    fn operation(&mut self, call: Call) -> io::Result<Option<usize>> {
         self.alive()?;
+        if let Some((clock, us)) = &self.slow {
+            clock.advance_us(*us);
+        }
         self.operations += 1;
         if self.ends_at == Some(self.operations) {
             self.ended = true;
             return Err(ended());
         }
-        match self.faults.remove(&self.operations) {
+        let fault = self.faults.remove(&self.operations);
+        match fault.or_else(|| self.next_faults.remove(&call)) {
             None => Ok(None),
             Some(Fault::Short(count)) => Ok(Some(count)),
-            Some(Fault::Error(number)) => Err(io::Error::from_raw_os_error(number)),
+            Some(Fault::Error(number)) => Err(error_of(number)),
         }
     }
 
@@ -187,8 +335,8 @@ impl Model {
     }
 
     /// An atomic operation: it happens or not, even if an error is returned.
-    fn whole(&mut self, change: impl FnOnce(&mut Self)) -> io::Result<()> {
-        match self.operation() {
+    fn whole(&mut self, call: Call, change: impl FnOnce(&mut Self)) -> io::Result<()> {
+        match self.operation(call) {
             Ok(_) => change(self),
             Err(error) => {
                 if self.ended && self.operations_end_here() && self.random.bool() {
@@ -207,8 +355,8 @@ impl Model {
     fn inode(&self, path: &Path) -> io::Result<usize> {
         match self.names.get(path) {
             Some(Node::File(inode)) => Ok(*inode),
-            Some(Node::Folder) => Err(io::Error::from_raw_os_error(libc::EISDIR)),
-            None => Err(io::ErrorKind::NotFound.into()),
+            Some(Node::Folder) => Err(error_of(libc::EISDIR)),
+            None => Err(self.missing(path)),
         }
     }
 
@@ -217,10 +365,35 @@ impl Model {
         self.unsynced_names.push(change);
     }
 
+    /// Checks that a path's parent is a folder.
     fn parent_is_folder(&self, path: &Path) -> io::Result<()> {
-        match path.parent().and_then(|parent| self.names.get(parent)) {
+        path.parent().map_or(Ok(()), |parent| self.folder(parent))
+    }
+
+    /// Checks that a path is a folder.
+    fn folder(&self, path: &Path) -> io::Result<()> {
+        match self.names.get(path) {
             Some(Node::Folder) => Ok(()),
-            _ => Err(io::ErrorKind::NotFound.into()),
+            Some(Node::File(_)) => Err(error_of(libc::ENOTDIR)),
+            None => Err(self.missing(path)),
+        }
+    }
+
+    /// The error for a name that is not there: a file where a folder should be is found first.
+    fn missing(&self, path: &Path) -> io::Error {
+        let is_file = |path: &Path| matches!(self.names.get(path), Some(Node::File(_)));
+        let number =
+            if path.ancestors().skip(1).any(is_file) { libc::ENOTDIR } else { libc::ENOENT };
+        error_of(number)
+    }
+
+    /// The file of this name, if there is one. Errors: it cannot be one.
+    fn existing_file(&self, path: &Path) -> io::Result<Option<usize>> {
+        self.parent_is_folder(path)?;
+        match self.names.get(path) {
+            Some(Node::File(inode)) => Ok(Some(*inode)),
+            Some(Node::Folder) => Err(error_of(libc::EISDIR)),
+            None => Ok(None),
         }
     }
 
@@ -266,17 +439,20 @@ impl NameChange {
     }
 }
 
+fn error_of(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
 fn ended() -> io::Error {
     io::Error::other("the process has ended")
 }
 
 impl Disk for ModelDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let model = &mut *self.lock();
+        let mut model = self.lock();
         model.alive()?;
-        model.parent_is_folder(path)?;
-        let existing = model.inode(path).ok();
-        model.whole(|model| match existing {
+        let existing = model.existing_file(path)?;
+        model.whole(Call::Create, |model| match existing {
             Some(inode) => {
                 model.files[inode].seen.clear();
                 model.files[inode].unsynced.push(Change::SetLen(0));
@@ -287,11 +463,10 @@ impl Disk for ModelDisk {
     }
 
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let model = &mut *self.lock();
+        let mut model = self.lock();
         model.alive()?;
-        model.parent_is_folder(path)?;
-        if model.inode(path).is_err() {
-            model.whole(|model| model.new_file(path))?;
+        if model.existing_file(path)?.is_none() {
+            model.whole(Call::Create, |model| model.new_file(path))?;
         }
         self.handle(model, path)
     }
@@ -299,8 +474,9 @@ impl Disk for ModelDisk {
     fn open_read(&self, path: &Path) -> io::Result<Box<dyn DiskReader>> {
         let model = self.lock();
         model.alive()?;
-        let inode = model.inode(path)?;
-        Ok(Box::new(io::Cursor::new(model.files[inode].seen.clone())))
+        let file = self.file(&model, path)?;
+        drop(model);
+        Ok(Box::new(ModelReader { file, position: 0 }))
     }
 
     fn size(&self, path: &Path) -> io::Result<u64> {
@@ -317,10 +493,16 @@ impl Disk for ModelDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let model = &mut *self.lock();
         model.alive()?;
+        model.parent_is_folder(from)?;
         model.parent_is_folder(to)?;
-        let node = Node::File(model.inode(from)?);
+        let inode = model.inode(from)?;
+        let node = Node::File(inode);
+        if model.existing_file(to)? == Some(inode) {
+            // One file under one name: nothing happens.
+            return model.whole(Call::Rename, |_| ());
+        }
         let change = NameChange { gone: Some(from.into()), here: Some((to.into(), node)) };
-        model.whole(|model| model.change_name(change))
+        model.whole(Call::Rename, |model| model.change_name(change))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -328,22 +510,26 @@ impl Disk for ModelDisk {
         model.alive()?;
         model.inode(path)?;
         let change = NameChange { gone: Some(path.into()), here: None };
-        model.whole(|model| model.change_name(change))
+        model.whole(Call::Remove, |model| model.change_name(change))
     }
 
     fn create_folder(&self, path: &Path) -> io::Result<()> {
         let model = &mut *self.lock();
         model.alive()?;
-        if model.names.get(path) == Some(&Node::Folder) {
-            return Ok(());
+        match model.names.get(path) {
+            Some(Node::Folder) => return Ok(()),
+            Some(Node::File(_)) => return Err(error_of(libc::EEXIST)),
+            None => model.parent_is_folder(path)?,
         }
-        model.parent_is_folder(path)?;
         let change = NameChange { gone: None, here: Some((path.into(), Node::Folder)) };
-        model.whole(|model| model.change_name(change))
+        model.whole(Call::CreateFolder, |model| model.change_name(change))
     }
 
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
-        self.lock().whole(|model| {
+        let model = &mut *self.lock();
+        model.alive()?;
+        model.folder(path)?;
+        model.whole(Call::SyncFolder, |model| {
             let (synced, left) = std::mem::take(&mut model.unsynced_names)
                 .into_iter()
                 .partition(|change: &NameChange| change.folder() == Some(path));
@@ -355,8 +541,10 @@ impl Disk for ModelDisk {
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
-        let model = self.lock();
+        // The names are the server's memory, so the model is locked without further ado.
+        let model = self.model.lock().expect("no thread panics while it holds the model");
         model.alive()?;
+        model.folder(path)?;
         let inside = model.names.keys().filter(|name| name.parent() == Some(path));
         Ok(inside.filter_map(|name| name.file_name()).map(Into::into).collect())
     }
@@ -371,9 +559,16 @@ impl Model {
 }
 
 impl ModelDisk {
-    fn handle(&self, model: &Model, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+    fn handle(&self, model: Locked<'_>, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.file(&model, path)?;
+        // The handle is the server's memory.
+        drop(model);
+        Ok(Arc::new(file))
+    }
+
+    fn file(&self, model: &Model, path: &Path) -> io::Result<ModelFile> {
         let (inode, opened) = (model.inode(path)?, model.starts);
-        Ok(Arc::new(ModelFile { disk: self.clone(), inode, opened }))
+        Ok(ModelFile { disk: self.clone(), inode, opened })
     }
 }
 
@@ -395,9 +590,13 @@ impl ModelFile {
 impl DiskFile for ModelFile {
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.with(|model| {
-            let result = model.operation();
+            let mut result = model.operation(Call::Write);
+            let room = model.room_for(model.files[self.inode].seen.len(), bytes.len());
+            if room == 0 && !bytes.is_empty() && result.is_ok() {
+                result = Err(io::Error::from_raw_os_error(libc::ENOSPC));
+            }
             let count = match result {
-                Ok(count) => count.unwrap_or(bytes.len()).min(bytes.len()),
+                Ok(count) => count.unwrap_or(bytes.len()).min(room),
                 Err(_) if model.ended && model.operations_end_here() => {
                     model.random.usize(..=bytes.len())
                 }
@@ -413,7 +612,7 @@ impl DiskFile for ModelFile {
     fn sync_data(&self) -> io::Result<()> {
         self.with(|model| {
             let inode = self.inode;
-            let result = model.whole(|model| {
+            let result = model.whole(Call::Sync, |model| {
                 let file = &mut model.files[inode];
                 for change in std::mem::take(&mut file.unsynced) {
                     change.apply(&mut file.durable);
@@ -433,8 +632,12 @@ impl DiskFile for ModelFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.with(|model| {
-            let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
-            model.whole(|model| {
+            if len > FILE_BYTES_MAX {
+                let number = if len > i64::MAX as u64 { libc::EINVAL } else { libc::EFBIG };
+                return Err(error_of(number));
+            }
+            let len = len as usize;
+            model.whole(Call::SetLen, |model| {
                 let file = &mut model.files[self.inode];
                 file.seen.resize(len, 0);
                 file.unsynced.push(Change::SetLen(len));
@@ -449,8 +652,43 @@ impl DiskFile for ModelFile {
         })
     }
 
-    fn start_writeback(&self, _from: u64, _len: u64) -> io::Result<()> {
-        self.with(|model| model.alive())
+    fn start_writeback(&self, _from: u64, _len: u64) {
+        // Nobody is told of a failure.
+        let _ = self.with(|model| model.operation(Call::StartWriteback));
+    }
+}
+
+/// Sees what is written while it reads.
+#[derive(Debug)]
+struct ModelReader {
+    file: ModelFile,
+    position: u64,
+}
+
+impl Read for ModelReader {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let ModelReader { file, position } = self;
+        file.with(|model| {
+            model.alive()?;
+            let seen = &model.files[file.inode].seen;
+            let from = usize::try_from(*position).map_or(seen.len(), |from| from.min(seen.len()));
+            let count = target.len().min(seen.len() - from);
+            target[..count].copy_from_slice(&seen[from..from + count]);
+            *position += count as u64;
+            Ok(count)
+        })
+    }
+}
+
+impl Seek for ModelReader {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
+            SeekFrom::End(offset) => self.file.size()?.checked_add_signed(offset),
+        };
+        self.position = position.ok_or_else(|| error_of(libc::EINVAL))?;
+        Ok(self.position)
     }
 }
 
@@ -526,5 +764,32 @@ mod tests {
         file.sync_data().unwrap();
         disk.restart(Death::PowerLoss);
         assert_eq!(disk.bytes("/a".as_ref()).unwrap(), b"\0\0\0");
+    }
+
+    #[test]
+    fn a_full_disk_takes_what_fits_and_all_once_it_has_room() {
+        let disk = ModelDisk::new(1);
+        let file = disk.create("/a".as_ref()).unwrap();
+        disk.set_capacity(Some(5));
+        assert_eq!(file.write(b"abcdefg").unwrap(), 5);
+        assert_eq!(file.write(b"fg").unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        assert_eq!(disk.used(), 5);
+        disk.heal();
+        assert_eq!(file.write(b"fg").unwrap(), 2);
+        assert_eq!(disk.fork().bytes("/a".as_ref()).unwrap(), b"abcdefg");
+    }
+
+    #[test]
+    fn the_next_call_of_a_kind_fails_and_no_other() {
+        let disk = ModelDisk::new(1);
+        let clock = ManualClock::new(crate::clock::UnixMillis(0));
+        let begun_us = clock.boot_us();
+        disk.slow_down(clock.clone(), 7);
+        let file = disk.create("/a".as_ref()).unwrap();
+        disk.fail_next(Call::Sync, Fault::Error(libc::EIO));
+        assert_eq!(file.write(b"abc").unwrap(), 3);
+        assert_eq!(file.sync_data().unwrap_err().raw_os_error(), Some(libc::EIO));
+        file.sync_data().unwrap();
+        assert_eq!(clock.boot_us() - begun_us, 4 * 7);
     }
 }

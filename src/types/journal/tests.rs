@@ -51,7 +51,7 @@ fn shown(value: &Value) -> Vec<String> {
             .map(|(score, it)| format!("{score} {}", text(it.as_ref())))
             .collect(),
         Value::Stream(stream) => {
-            let entries = &stream.entries;
+            let entries = stream.entries();
             let show = |entry: crate::types::stream::Entry<'_>| {
                 let id = entry.id;
                 let pieces: Vec<_> = entry
@@ -206,7 +206,7 @@ fn change_sorted_set(value: &mut Value, journal: &mut Journal, random: &mut Rng)
 
 fn change_stream(value: &mut Value, journal: &mut Journal, random: &mut Rng) {
     let Value::Stream(stream) = value else { panic!("no stream") };
-    let mut entries = Edit::new(&mut *stream.entries, Some(journal));
+    let mut entries = Edit::new(stream.entries_mut(), Some(journal));
     let limits = NodeLimits { bytes: 4096, entries: 10 };
     let id = |random: &mut Rng| StreamId { ms: random.u64(..400), seq: random.u64(..3) };
     match random.u8(..12) {
@@ -287,7 +287,7 @@ fn large_stream(len: usize) -> Value {
         let Value::Stream(stream) = value else { unreachable!() };
         let piece = |index: usize| if index == 0 { &b"field"[..] } else { b"value" };
         let limits = NodeLimits { bytes: 4096, entries: 10 };
-        let _ = Edit::unnoted(&mut *stream.entries).add(NewId::Now(1), 1, piece, limits);
+        let _ = Edit::unnoted(stream.entries_mut()).add(NewId::Now(1), 1, piece, limits);
     })
 }
 

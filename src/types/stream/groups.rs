@@ -2,15 +2,22 @@
 //!
 //! A pending entry is in the group's list, with its consumer, and in that consumer's list, so that both can be read
 //! in the order of IDs. [`Group`] keeps the two consistent.
+//!
+//! Clones share all of it: groups, consumers and lists of pending entries ([`SharedMap`]). A change copies some dozen items.
 
-use std::collections::BTreeMap;
+use std::sync;
 
-use crate::collections::sorted_chunks::SortedChunks;
+use crate::collections::shared::{Arc, Part, own};
+use crate::collections::shared_map::SharedMap;
 
 use super::id::StreamId;
 
+/// The name of a group or consumer.
+type Name = sync::Arc<[u8]>;
+
 /// A stream's groups, in the order of their names.
-pub type Groups = BTreeMap<Box<[u8]>, Group>;
+#[derive(Clone, Debug, Default)]
+pub struct Groups(SharedMap<Name, Arc<Group>>);
 
 /// A consumer's index in its group. Not reused while the group exists.
 pub type ConsumerId = u32;
@@ -25,22 +32,24 @@ pub struct Pending {
 }
 
 /// A consumer, identified by its name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Consumer {
-    pub name: Box<[u8]>,
+    pub name: Name,
     /// Unix milliseconds of its last attempt to read or claim.
     pub seen_ms: i64,
     /// Unix milliseconds when it last received an entry; None: never.
     pub active_ms: Option<i64>,
-    pending: SortedChunks<StreamId, ()>,
+    pending: SharedMap<StreamId, ()>,
 }
 
 impl Consumer {
     /// IDs of its pending entries.
-    pub fn pending(&self) -> &SortedChunks<StreamId, ()> {
+    pub fn pending(&self) -> &SharedMap<StreamId, ()> {
         &self.pending
     }
 }
+
+const KNOWN: &str = "a consumer's index is known from the group itself";
 
 /// A group of consumers.
 #[derive(Clone, Debug, Default)]
@@ -49,14 +58,81 @@ pub struct Group {
     pub last: StreamId,
     /// Number of entries read; None: unknown.
     pub read: Option<i64>,
-    pending: SortedChunks<StreamId, Pending>,
-    names: BTreeMap<Box<[u8]>, ConsumerId>,
-    consumers: BTreeMap<ConsumerId, Consumer>,
+    pending: SharedMap<StreamId, Pending>,
+    names: SharedMap<Name, ConsumerId>,
+    consumers: SharedMap<ConsumerId, Arc<Consumer>>,
     next_consumer: ConsumerId,
 }
 
-/// Overhead of an item in a B-tree, about, in bytes: nodes are two thirds full.
-const TREE_OVERHEAD: usize = 16;
+/// Groups and consumers sampled to estimate the size of all.
+const SAMPLES: usize = 64;
+
+/// The sum over `all`, estimated from the first ones if there are many.
+fn sum_of<T>(all: impl ExactSizeIterator<Item = T>, size: impl Fn(T) -> usize) -> usize {
+    let len = all.len();
+    let sum = all.take(SAMPLES).map(size).sum::<usize>();
+    if len > SAMPLES { (sum as u128 * len as u128 / SAMPLES as u128) as usize } else { sum }
+}
+
+impl Part for Group {
+    /// Its lists are shared in parts.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Part for Consumer {
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Groups {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn contains_key(&self, name: &[u8]) -> bool {
+        self.0.contains_key(name)
+    }
+
+    pub fn get(&self, name: &[u8]) -> Option<&Group> {
+        self.0.get(name).map(|group| &**group)
+    }
+
+    pub fn get_mut(&mut self, name: &[u8]) -> Option<&mut Group> {
+        self.0.get_mut(name).map(own)
+    }
+
+    /// Adds a group. False: it replaces another one.
+    pub fn insert(&mut self, name: &[u8], group: Group) -> bool {
+        self.0.insert(name.into(), Arc::new(group)).is_none()
+    }
+
+    /// Removes a group. False: there is none with this name.
+    pub fn remove(&mut self, name: &[u8]) -> bool {
+        self.0.remove(name).is_some()
+    }
+
+    /// Names and groups, in the order of the names.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &Group)> + Clone {
+        self.0.iter().map(|(name, group)| (&**name, &**group))
+    }
+
+    /// Bytes of heap memory, about.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.0.heap_bytes() + sum_of(self.iter(), |(name, group)| name.len() + group.heap_bytes())
+    }
+
+    /// How many allocations freeing them costs, about.
+    pub(super) fn free_effort(&self) -> usize {
+        self.0.nodes() + sum_of(self.iter(), |(_, group)| group.free_effort())
+    }
+}
 
 impl Group {
     pub fn new(last: StreamId, read: Option<i64>) -> Self {
@@ -64,13 +140,13 @@ impl Group {
     }
 
     /// All pending entries, in the order of IDs.
-    pub fn pending(&self) -> &SortedChunks<StreamId, Pending> {
+    pub fn pending(&self) -> &SharedMap<StreamId, Pending> {
         &self.pending
     }
 
     /// The consumers, in the order of their names.
     pub fn consumers(&self) -> impl ExactSizeIterator<Item = &Consumer> + Clone {
-        self.names.values().map(|id| &self.consumers[id])
+        self.names.iter().map(|(_, id)| self.consumer(*id))
     }
 
     pub fn find_consumer(&self, name: &[u8]) -> Option<ConsumerId> {
@@ -79,11 +155,11 @@ impl Group {
 
     /// A consumer by its index, from [`Group::find_consumer`] or a pending entry.
     pub fn consumer(&self, id: ConsumerId) -> &Consumer {
-        &self.consumers[&id]
+        self.consumers.get(&id).expect(KNOWN)
     }
 
     pub fn consumer_mut(&mut self, id: ConsumerId) -> &mut Consumer {
-        self.consumers.get_mut(&id).expect("a consumer's place is known from the group itself")
+        own(self.consumers.get_mut(&id).expect(KNOWN))
     }
 
     /// The consumer with this name, created if needed; updates when it was seen. True: it was created.
@@ -94,21 +170,22 @@ impl Group {
         }
         let id = self.next_consumer;
         self.next_consumer += 1;
+        let name = Name::from(name);
         let consumer = Consumer {
-            name: name.into(),
+            name: name.clone(),
             seen_ms: now_ms,
             active_ms: None,
-            pending: SortedChunks::default(),
+            pending: SharedMap::default(),
         };
-        self.names.insert(name.into(), id);
-        self.consumers.insert(id, consumer);
+        self.names.insert(name, id);
+        self.consumers.insert(id, Arc::new(consumer));
         (id, true)
     }
 
     /// Removes a consumer and its pending entries; returns their number.
     pub fn remove_consumer(&mut self, id: ConsumerId) -> usize {
         let Some(consumer) = self.consumers.remove(&id) else { return 0 };
-        self.names.remove(&consumer.name);
+        self.names.remove(&*consumer.name);
         for (id, ()) in consumer.pending.iter() {
             self.pending.remove(id);
         }
@@ -142,17 +219,18 @@ impl Group {
         true
     }
 
-    pub(super) fn heap_bytes(&self) -> usize {
-        let consumer = size_of::<Consumer>() + 2 * size_of::<ConsumerId>() + 3 * TREE_OVERHEAD;
-        let consumers = self
-            .consumers
-            .values()
-            .map(|one| consumer + 2 * one.name.len() + one.pending.heap_bytes());
-        size_of::<Group>() + self.pending.heap_bytes() + consumers.sum::<usize>()
+    fn heap_bytes(&self) -> usize {
+        let consumer = size_of::<Consumer>() + size_of::<usize>();
+        let consumers = self.consumers.iter();
+        let consumers =
+            sum_of(consumers, |(_, one)| consumer + one.name.len() + one.pending.heap_bytes());
+        let lists =
+            self.pending.heap_bytes() + self.names.heap_bytes() + self.consumers.heap_bytes();
+        size_of::<Group>() + lists + consumers
     }
 
-    pub(super) fn free_effort(&self) -> usize {
-        // An allocation holds about 32 items, in the group's list and in a consumer's.
-        1 + self.consumers.len() + self.pending.len() / 16
+    fn free_effort(&self) -> usize {
+        // A node holds about as many items in the group's list and in the consumers'.
+        1 + self.consumers.len() + 2 * self.pending.nodes()
     }
 }

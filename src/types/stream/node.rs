@@ -15,10 +15,8 @@
 //! of Redis's listpack of the same entries (`listpack.md`: header 6, end 1, each element followed by its length; per node two
 //! counts, the fields and a zero; per entry flags, two differences to the node's ID, values and their number).
 
-use triomphe::Arc;
-
 use crate::collections::packed::{Element, Elements};
-use crate::collections::shared::own;
+use crate::collections::shared::{Arc, own};
 
 use super::id::StreamId;
 
@@ -163,9 +161,16 @@ impl Node {
         self.bytes.capacity()
     }
 
-    /// Frees reserved memory: no entry will be added.
+    /// Bytes of heap memory that are freed with it.
+    pub fn freed_bytes(&self) -> usize {
+        self.bytes.freed_bytes()
+    }
+
+    /// Frees reserved memory: no entry will be added. Bytes that a clone shares stay as they are.
     pub fn close(&mut self) {
-        own(&mut self.bytes).shrink_to_fit();
+        if let Some(bytes) = Arc::get_mut(&mut self.bytes) {
+            bytes.shrink_to_fit();
+        }
     }
 
     fn has_fields_of<'a, F: Fn(usize) -> &'a [u8]>(&self, entry: &NewEntry<'a, F>) -> bool {

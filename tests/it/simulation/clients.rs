@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::kinds::Kinds;
 use super::talk::Talk;
 use super::world::{MS, NODES, SECOND, World};
-use crate::support::grammar::{Generator, parse, rules};
+use crate::support::grammar::{Generator, Rule, parse, rules};
 use crate::support::{Reply, encode, quote};
 
 /// The database of what is checked; those of the grammar are below.
@@ -37,6 +38,26 @@ const MORE: &str = "
 *4 EVAL redis.call('RPUSH',KEYS[1],1,2)return(redis.call('GET',KEYS[1])) 1 l
 *1 EVAL for(i)=1,40(do)redis.call('RPUSH',KEYS[1],i)end 1 l
 ";
+
+/// Options that the shared grammar leaves out: what they do depends on how and where a key is kept.
+const OPTIONS: &str = "
+*3 XADD x MAXLEN ~ c LIMIT c * f v
+*3 XTRIM x MAXLEN ~ c LIMIT c
+*3 SORT u BY nosort LIMIT 0 c STORE q
+*3 SORT y ALPHA BY nosort STORE q
+*3 SORT q BY g* ALPHA STORE q
+*3 SORT u BY g* ALPHA LIMIT 0 c STORE q
+";
+
+/// What a run's grammars are made of.
+pub fn grammar(kinds: Kinds) -> Vec<Rule> {
+    let mut all = rules();
+    all.extend(parse(MORE));
+    if kinds.contains(Kinds::OPTIONS) {
+        all.extend(parse(OPTIONS));
+    }
+    all
+}
 
 /// What a reply is to.
 enum Expect {
@@ -95,23 +116,23 @@ struct Known {
 pub struct Clients {
     actors: Vec<Actor>,
     known: Known,
+    /// Keys may be evicted.
+    may_lack: bool,
     pub waits_for_all: u64,
     pub reads: u64,
     pub writes: u64,
 }
 
 impl Clients {
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, kinds: Kinds) -> Self {
         let grammar = |number: u64| {
-            let mut all = rules();
-            all.extend(parse(MORE));
-            Kind::Grammar(Box::new(Generator::new(seed ^ (number << 56), all)))
+            Kind::Grammar(Box::new(Generator::new(seed ^ (number << 56), grammar(kinds))))
         };
-        let mut kinds = vec![grammar(1), grammar(2), Kind::Pair, Kind::Lock, Kind::Lock];
-        kinds.extend((0..REGISTERS).map(Kind::Register));
-        kinds.extend((0..NODES).map(Kind::Reader));
-        kinds.extend([Kind::Blocking, Kind::Blocking]);
-        let actors = kinds.into_iter().map(|kind| Actor {
+        let mut actors = vec![grammar(1), grammar(2), Kind::Pair, Kind::Lock, Kind::Lock];
+        actors.extend((0..REGISTERS).map(Kind::Register));
+        actors.extend((0..NODES).map(Kind::Reader));
+        actors.extend([Kind::Blocking, Kind::Blocking]);
+        let actors = actors.into_iter().map(|kind| Actor {
             kind,
             talk: None,
             expects: VecDeque::new(),
@@ -120,7 +141,14 @@ impl Clients {
             next_us: 0,
         });
         let known = Known::default();
-        Clients { actors: actors.collect(), known, waits_for_all: 0, reads: 0, writes: 0 }
+        Clients {
+            actors: actors.collect(),
+            known,
+            may_lack: false,
+            waits_for_all: 0,
+            reads: 0,
+            writes: 0,
+        }
     }
 
     /// Takes replies and sends more, to `primary` unless it is a read.
@@ -138,6 +166,12 @@ impl Clients {
         }
     }
 
+    /// Nothing that was acknowledged is promised any more.
+    pub fn forget_promises(&mut self) {
+        self.may_lack = true;
+        self.known.locks.clear();
+    }
+
     /// Whether nobody waits for a reply.
     pub fn are_at_rest(&self) -> bool {
         self.actors.iter().all(|actor| actor.expects.is_empty())
@@ -149,12 +183,17 @@ impl Clients {
         for (register, &(number, node)) in self.known.answered.iter().enumerate() {
             let shown = world.show(primary, &["GET", &format!("register:{register}")]);
             let held = shown.trim_matches('"').parse::<u64>().unwrap_or(0);
-            if node == primary && held < number && shown != "(ended)" {
+            if node == primary && held < number && shown != "(ended)" && !self.lacks(&shown) {
                 world.fail(&format!(
                     "register {register}: server {primary} has answered {number}, and has {shown}"
                 ));
             }
         }
+    }
+
+    /// Another server has become the primary: what one had answered before it may have lost by then.
+    pub fn forget_answered(&mut self) {
+        self.known.answered = Default::default();
     }
 
     /// What a primary must hold. To be called when it has just taken over, and at quiet moments.
@@ -163,12 +202,17 @@ impl Clients {
         for (register, &acknowledged) in self.known.registers.iter().enumerate() {
             let shown = world.show(primary, &["GET", &format!("register:{register}")]);
             let held = shown.trim_matches('"').parse::<u64>().unwrap_or(0);
-            if held < acknowledged && shown != "(ended)" {
+            if held < acknowledged && shown != "(ended)" && !self.lacks(&shown) {
                 world.fail(&format!(
                     "register {register}: all replicas have acknowledged {acknowledged}, primary {primary} has {shown}"
                 ));
             }
         }
+    }
+
+    /// Whether it may have been evicted.
+    fn lacks(&self, shown: &str) -> bool {
+        self.may_lack && shown == "(nil)"
     }
 
     // ---- replies -------------------------------------------------------------------------------------------------
@@ -237,6 +281,7 @@ impl Clients {
                     }
                     if let Some((lock, token, until_us)) = actor.locked.take()
                         && count as usize >= NODES - 1
+                        && !self.may_lack
                     {
                         self.known.take_lock(world, lock, token, until_us);
                     }
@@ -248,7 +293,7 @@ impl Clients {
                 }
                 Expect::Read { at_us } => {
                     self.reads += 1;
-                    self.known.check_read(world, node, at_us, &reply);
+                    self.known.check_read(world, node, at_us, &reply, self.may_lack);
                 }
             }
         }
@@ -457,11 +502,12 @@ impl Known {
         self.locks.insert(lock, (token, until_us));
     }
 
-    fn check_read(&self, world: &World, node: usize, at_us: i64, reply: &Reply) {
+    fn check_read(&self, world: &World, node: usize, at_us: i64, reply: &Reply, may_lack: bool) {
         let Reply::Array(values) = reply else { return };
         let (pairs, expiring) = values.split_at(2 * PAIRS as usize);
         for (number, pair) in pairs.chunks(2).enumerate() {
-            if pair[0] != pair[1] {
+            let is_evicted = may_lack && pair.contains(&Reply::NullBulk);
+            if pair[0] != pair[1] && !is_evicted {
                 let (one, other) = (pair[0].show(), pair[1].show());
                 world.fail(&format!(
                     "half a transaction on server {node}: pair {number} is {one} and {other}"

@@ -17,14 +17,24 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clients::Clients;
+use kinds::Kinds;
+use mishaps::Mishaps;
 use operator::Operator;
 use world::{MS, Options, World};
 
+mod alone;
 mod clients;
-mod files;
+mod full_disk;
+mod kills;
+mod kinds;
+mod ledger;
+mod memory;
+mod mishaps;
 mod network;
 mod operator;
-mod talk;
+mod oracle;
+mod parameters;
+pub mod talk;
 mod trace;
 mod world;
 
@@ -42,9 +52,10 @@ struct Outcome {
 /// A whole run. Panics where something does not hold.
 fn run(options: Options) -> Outcome {
     let rounds = options.rounds;
-    let mut clients = Clients::new(options.seed);
     let mut world = World::new(options);
+    let mut clients = Clients::new(world.options.seed, world.kinds);
     let mut operator = Operator::default();
+    let mut mishaps = Mishaps::default();
     for _ in 0..rounds {
         for _ in 0..world.random.usize(20..60) {
             for _ in 0..world.random.usize(1..40) {
@@ -53,15 +64,18 @@ fn run(options: Options) -> Outcome {
                 clients.act(&mut world, operator.primary, false);
                 let before = operator.primary;
                 operator.act(&mut world);
+                mishaps.act(&mut world, &mut operator, &mut clients);
                 if std::mem::take(&mut operator.is_back) {
                     clients.check_answered(&mut world, operator.primary);
                 }
                 if operator.primary != before {
+                    clients.forget_answered();
                     clients.check_registers(&mut world, operator.primary);
                 }
             }
             operator.harm(&mut world);
         }
+        mishaps.end(&mut world);
         operator.make_quiet(&mut world, |world, primary| {
             world.step(20 * MS);
             clients.act(world, primary, true);
@@ -69,20 +83,25 @@ fn run(options: Options) -> Outcome {
         });
         operator.compare(&mut world);
         clients.check_registers(&mut world, operator.primary);
+        mishaps.compare(&mut world, operator.primary);
     }
     let Clients { waits_for_all, reads, writes, .. } = clients;
+    world.tell_longest();
     let (turns, seconds, events) = (world.turns, world.now_us / 1_000_000, world.trace.events);
     let counts = &operator.counts;
     let hash = world.trace.hash();
     let summary = format!(
-        "{seconds} s in {turns} turns, {events} events, {writes} writes, {reads} reads, {waits_for_all} acknowledged by all, {counts:?}, \
-         trace {hash:016x}"
+        "kinds {}, {seconds} s in {turns} turns, {events} events, {writes} writes, {reads} reads, {waits_for_all} acknowledged by all, {counts:?}, \
+         trace {hash:016x}",
+        world.kinds
     );
     Outcome { hash, summary }
 }
 
+/// What each `cargo test` runs: without the kind that takes long.
 fn options(seed: u64) -> Options {
-    Options { seed, rounds: ROUNDS, is_shown: false, logs: None }
+    let kinds = Some(Kinds::draw(seed).without(Kinds::LARGE));
+    Options { seed, rounds: ROUNDS, is_shown: false, logs: None, kinds, is_timed: false }
 }
 
 #[test]
@@ -93,10 +112,19 @@ fn what_is_promised_holds_under_misfortune() {
 }
 
 #[test]
+fn a_server_starts_again_whatever_its_files_were_going_through() {
+    for seed in 1..=SEEDS {
+        println!("{}", alone::run(options(seed)));
+    }
+}
+
+#[test]
 fn a_seed_always_tells_the_same_story() {
     let first = run(Options { rounds: 1, ..options(5) });
     let again = run(Options { rounds: 1, ..options(5) });
     assert_eq!(first, again);
+    let alone = || alone::run(Options { rounds: 1, ..options(5) });
+    assert_eq!(alone(), alone());
 }
 
 #[test]
@@ -121,7 +149,8 @@ fn a_reply_that_waits_for_a_log_does_not_wait_for_the_next_one() {
 }
 
 /// `SIMULATE` has the options: `--seed N` (one run), `--seeds N`, `--from N`, `--rounds N`, `--trace`, `--logs FOLDER`, `--repeat N`
-/// (the same seed again and again, whose traces must not differ).
+/// (the same seed again and again, whose traces must not differ), `--alone` (one server, not three), `--kinds a,b` (instead of those that
+/// the seed draws; `kinds.rs` has the names), `--times` (tells the longest turn of each run: to be built with optimisation).
 #[test]
 #[ignore = "takes minutes: make simulate"]
 fn many_seeds() {
@@ -132,7 +161,15 @@ fn many_seeds() {
     let is_shown = words.contains(&"--trace");
     let logs = value("--logs").map(PathBuf::from);
     let rounds = number("--rounds").map_or(ROUNDS, |rounds| rounds as usize);
-    let options = |seed| Options { seed, rounds, is_shown, logs: logs.clone() };
+    let kinds = value("--kinds").map(|text| Kinds::parse(text).expect("kinds"));
+    let is_timed = words.contains(&"--times");
+    let options = |seed| Options { seed, rounds, is_shown, logs: logs.clone(), kinds, is_timed };
+    // Three servers, or one alone.
+    let is_alone = words.contains(&"--alone");
+    let run = |options: Options| match is_alone {
+        true => Outcome { hash: 0, summary: alone::run(options) },
+        false => run(options),
+    };
     if let Some(seed) = number("--seed") {
         let first = run(options(seed));
         println!("seed {seed}: {}", first.summary);

@@ -127,6 +127,11 @@ impl Wires {
         self.parted.clear();
     }
 
+    /// Connections made so far.
+    pub fn made(&self) -> usize {
+        self.made
+    }
+
     pub fn len(&self) -> usize {
         self.wires.len()
     }

@@ -74,7 +74,7 @@ impl Operator {
         self.tasks.push((world.now_us + us, task));
     }
 
-    fn count(&mut self, what: &'static str) {
+    pub fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
     }
 
@@ -514,6 +514,16 @@ impl Operator {
     fn are_equal(&self, world: &World) -> bool {
         let all_up = (0..NODES).all(|node| world.is_up(node));
         all_up && (0..NODES).all(|node| world.history(node) == world.history(self.primary))
+    }
+
+    /// Whether nothing is broken, and nothing is to be done.
+    pub fn is_calm(&self, world: &mut World) -> bool {
+        let waits = self.failover.is_some() || self.restarts || !self.tasks.is_empty();
+        !waits
+            && !self.has_lost_data
+            && self.chained.is_none()
+            && (0..NODES).all(|node| world.is_up(node))
+            && self.are_linked(world)
     }
 
     fn are_linked(&self, world: &mut World) -> bool {

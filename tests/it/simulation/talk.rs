@@ -50,6 +50,21 @@ impl Talk {
         }
     }
 
+    /// Reads and forgets: what comes is no reply.
+    pub fn drop_input(&mut self) {
+        self.flush();
+        let mut bytes = [0; 16 << 10];
+        loop {
+            match self.socket.read(&mut bytes) {
+                Ok(0) => self.has_ended = true,
+                Ok(_) => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => self.has_ended = true,
+            }
+            return;
+        }
+    }
+
     /// The replies that are there.
     pub fn take(&mut self) -> Vec<Reply> {
         self.flush();

@@ -1,25 +1,33 @@
 //! The servers of a simulation, their clocks and files, and one step of time.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use latchkey::clock::{Clock, ManualClock};
 use latchkey::config::Config;
 use latchkey::net::stream::Address;
-use latchkey::server::Server;
+use latchkey::server::driven::DrivenServer;
 use latchkey::sys::disk::model::{Death, ModelDisk};
 use latchkey::sys::log::{Level, Logger};
+use latchkey::sys::process::Ended;
 use latchkey::sys::random;
 
+use super::kinds::Kinds;
 use super::network::{self, PORT, Wires};
 use super::talk::Talk;
 use super::trace::Trace;
 use crate::support::{Reply, START};
 
 pub const NODES: usize = 3;
+/// A server that is started from copies of another one's files, to be compared with it. It takes no part in anything else.
+pub const COPY: usize = NODES;
 pub const MS: i64 = 1_000;
 pub const SECOND: i64 = 1_000_000;
+
+/// Memory that a turn may need for a while.
+const ROOM_BYTES: u64 = 8 << 20;
 
 /// What a run is to be.
 #[derive(Clone, Debug)]
@@ -31,6 +39,10 @@ pub struct Options {
     pub is_shown: bool,
     /// A folder for the servers' logs.
     pub logs: Option<PathBuf>,
+    /// Instead of the kinds of misfortune that the seed would have.
+    pub kinds: Option<Kinds>,
+    /// Measures turns.
+    pub is_timed: bool,
 }
 
 /// What goes with a server that is gone.
@@ -45,9 +57,9 @@ pub enum Loss {
 
 /// One server, while it runs and while it does not.
 pub struct Node {
-    pub server: Option<Server>,
+    pub server: Option<DrivenServer>,
     pub clock: ManualClock,
-    disk: ModelDisk,
+    pub disk: ModelDisk,
     lines: Vec<String>,
     /// Starts so far.
     pub life: usize,
@@ -56,6 +68,7 @@ pub struct Node {
 
 pub struct World {
     pub options: Options,
+    pub kinds: Kinds,
     pub random: fastrand::Rng,
     /// Since the beginning, microseconds; all clocks go on with it.
     pub now_us: i64,
@@ -73,6 +86,10 @@ pub struct World {
     pub protects: bool,
     /// What threads do is done in one turn of so many.
     slowness: u32,
+    /// The longest turn: its processor time in microseconds, and the number of events before it.
+    pub longest: (i64, u64),
+    /// Databases of each server.
+    pub databases: usize,
     /// Of each server and history: how much of it it has had.
     applied: BTreeMap<(usize, String), u64>,
     /// The last event of each server, for the trace.
@@ -99,10 +116,12 @@ impl World {
             common.push("repl-protect-empty-primary yes".into());
             common.push(format!("primary-restart-read-only {seconds}"));
         }
+        let kinds = options.kinds.unwrap_or_else(|| Kinds::draw(options.seed));
         let tick_us = [0, 5, 50][random.usize(..3)];
-        let nodes = (0..NODES).map(|_| {
+        let nodes = (0..=NODES).map(|_| {
             let clock = ManualClock::new(START);
             clock.set_tick_us(tick_us);
+            clock.move_for_sleep();
             let disk = ModelDisk::new(random.u64(..));
             let mut lines = common.clone();
             let load = ["disabled", "disabled", "on-empty-db", "swapdb"][random.usize(..4)];
@@ -115,9 +134,10 @@ impl World {
         let has_steps = random.bool();
         let slowness = [1, 3, 8][random.usize(..3)];
         let trace = Trace::new(options.is_shown);
-        let seen = vec![(String::new(), 0); NODES];
+        let seen = vec![(String::new(), 0); NODES + 1];
         let mut world = World {
             options,
+            kinds,
             random,
             now_us: 0,
             nodes,
@@ -128,6 +148,8 @@ impl World {
             keeps_all,
             protects,
             slowness,
+            longest: (0, 0),
+            databases: 16,
             applied: BTreeMap::new(),
             seen,
             turns: 0,
@@ -161,13 +183,45 @@ impl World {
             None => Logger::silent(),
         };
         let clock = Clock::Manual(self.nodes[node].clock.clone());
-        let mut server = Server::start(config, clock, logger).expect("the server starts");
         let disk = Arc::new(self.nodes[node].disk.clone());
-        server.prepare_simulation(self.wires.gateway(node), disk);
-        server.load().expect("what was saved can be loaded");
+        let gateway = self.wires.gateway(node);
+        let mut server =
+            DrivenServer::start(config, clock, logger, gateway, disk).expect("the server starts");
+        if let Err(why) = server.load() {
+            self.fail(&format!("server {node} cannot load what it has saved: {why:?}"));
+        }
         self.nodes[node].server = Some(server);
         self.nodes[node].life += 1;
-        self.wires.set_up(node, true);
+        if node < NODES {
+            self.wires.set_up(node, true);
+        }
+    }
+
+    /// Starts [`COPY`] from a copy of a server's files, as the death of its process would leave them, with these further lines.
+    pub fn start_copy(&mut self, node: usize, lines: &[&str]) {
+        let disk = self.nodes[node].disk.fork();
+        let now = self.nodes[node].clock.clone();
+        let (tick_us, now) = (0, Clock::Manual(now).now());
+        let clock = ManualClock::new(START);
+        clock.set_tick_us(tick_us);
+        clock.move_for_sleep();
+        clock.advance_us(now.boot_us - clock.boot_us());
+        clock.step_wall_us(now.wall_us - Clock::Manual(clock.clone()).now().wall_us);
+        let mut all = self.nodes[node].lines.clone();
+        // It is a primary that was never anything else, and waits for nobody.
+        all.extend(
+            ["primary-restart-read-only 0", "repl-protect-empty-primary no"].map(Into::into),
+        );
+        all.extend(lines.iter().map(|line| (*line).to_owned()));
+        let copy = &mut self.nodes[COPY];
+        (copy.disk, copy.clock, copy.lines) = (disk, clock, all);
+        self.start(COPY, None);
+    }
+
+    /// Ends [`COPY`].
+    pub fn end_copy(&mut self) {
+        self.nodes[COPY].server = None;
+        self.nodes[COPY].inspector = None;
     }
 
     /// Adds a line to a server's configuration, from its next start on.
@@ -232,7 +286,32 @@ impl World {
     pub fn turn(&mut self, node: usize) {
         let Some(server) = &mut self.nodes[node].server else { return };
         self.turns += 1;
-        let goes_on = server.turn_now().expect("a turn ends in order");
+        let used_before = server.used_memory();
+        let (evicted, limit_before) = server.evictions();
+        let begun_us = if self.options.is_timed { processor_us() } else { 0 };
+        let turned = catch_unwind(AssertUnwindSafe(|| server.turn_now()));
+        if self.options.is_timed {
+            self.longest = self.longest.max((processor_us() - begun_us, self.trace.events));
+        }
+        let goes_on = match turned {
+            Ok(goes_on) => goes_on.expect("a turn ends in order"),
+            Err(why) => match why.downcast::<Ended>() {
+                Ok(ended) => {
+                    self.trace.note(|| format!("die {node} {ended:?}"));
+                    self.crash(node, Loss::Process);
+                    return;
+                }
+                Err(why) => resume_unwind(why),
+            },
+        };
+        let (evicted_now, limit) = server.evictions();
+        let used = used_before.max(server.used_memory()) as u64;
+        if evicted_now > evicted && limit == limit_before && used + ROOM_BYTES < limit {
+            let count = evicted_now - evicted;
+            self.fail(&format!(
+                "server {node} evicts {count} keys, and uses {used} of {limit} bytes"
+            ));
+        }
         let (id, offset) = server.history();
         let (last_id, last_offset) = &mut self.seen[node];
         if id != last_id || offset != *last_offset {
@@ -244,6 +323,13 @@ impl World {
         if !goes_on {
             self.trace.note(|| format!("end {node}"));
             self.bury(node);
+        }
+    }
+
+    /// Does what threads of a server would do.
+    pub fn background(&mut self, node: usize) {
+        if let Some(server) = &mut self.nodes[node].server {
+            server.do_background();
         }
     }
 
@@ -276,10 +362,28 @@ impl World {
     }
 
     /// What a server answers, which takes turns as long as that takes. None: it has ended.
-    pub fn ask(&mut self, node: usize, words: &[&str]) -> Option<Reply> {
+    pub fn ask<A: AsRef<[u8]> + std::fmt::Debug>(
+        &mut self,
+        node: usize,
+        words: &[A],
+    ) -> Option<Reply> {
+        // Its connection may have been closed: for being idle, or by a client that kills others.
+        (0..3).find_map(|_| self.ask_once(node, words))
+    }
+
+    fn ask_once<A: AsRef<[u8]> + std::fmt::Debug>(
+        &mut self,
+        node: usize,
+        words: &[A],
+    ) -> Option<Reply> {
         let mut inspector = match self.nodes[node].inspector.take() {
             Some(inspector) if !inspector.has_ended => inspector,
-            _ => self.connect(node)?,
+            _ => {
+                // `maxmemory-clients` may be less than what it reads.
+                let mut inspector = self.connect(node)?;
+                inspector.send(&["CLIENT", "NO-EVICT", "ON"]);
+                inspector
+            }
         };
         inspector.send(words);
         for turn in 0..1000 {
@@ -288,7 +392,11 @@ impl World {
                 20.. => self.step(10 * MS),
                 _ => self.turn(node),
             }
-            let reply = inspector.take().pop();
+            if node == COPY {
+                // Nobody else looks after it.
+                self.background(COPY);
+            }
+            let reply = inspector.take().pop().filter(|_| inspector.awaited == 0);
             if inspector.has_ended || !self.is_up(node) {
                 return reply;
             }
@@ -301,7 +409,7 @@ impl World {
     }
 
     /// The same, as redis-cli shows it.
-    pub fn show(&mut self, node: usize, words: &[&str]) -> String {
+    pub fn show<A: AsRef<[u8]> + std::fmt::Debug>(&mut self, node: usize, words: &[A]) -> String {
         self.ask(node, words).map_or_else(|| "(ended)".into(), |reply| reply.show())
     }
 
@@ -328,10 +436,24 @@ impl World {
         fields.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect()
     }
 
+    /// Shows how long the longest turn took, if turns are measured.
+    pub fn tell_longest(&self) {
+        if self.options.is_timed {
+            let ((us, event), seed) = (self.longest, self.options.seed);
+            println!("seed {seed}: the longest turn took {us} us, after event {event}");
+        }
+    }
+
     pub fn fail(&self, why: &str) -> ! {
         let (seed, at) = (self.options.seed, self.now_us as f64 / SECOND as f64);
         panic!("seed {seed}, second {at:.3}, event {}: {why}", self.trace.events)
     }
+}
+
+/// The processor time of this thread, microseconds.
+fn processor_us() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec * SECOND + time.tv_nsec / 1000
 }
 
 /// What the configurations of a run's servers have in common.

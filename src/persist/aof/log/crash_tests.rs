@@ -108,7 +108,9 @@ impl Life {
         folder.take_over_single_file()?;
         let mut row = Row::default();
         let loaded = folder.load(true, &mut row)?;
-        let current = folder.open_at_start(BaseFormat::Aof, |_| Ok(()))?;
+        let loaded_units = base(row.units);
+        let current =
+            folder.open_at_start(BaseFormat::Aof, |file| write_all(file, &loaded_units))?;
         let folder = Arc::new(Mutex::new(folder));
         let wake = Box::new(|| {});
         let log =

@@ -253,6 +253,43 @@ fn an_error_of_a_sync_stays_until_a_rewrite_has_replaced_the_file() {
 }
 
 #[test]
+fn always_is_not_begun_behind_a_failed_sync() {
+    let mut rig = Rig::new(AppendFsync::EverySecond);
+    assert!(rig.log.allows(AppendFsync::Always));
+    rig.append();
+    rig.write().unwrap();
+    rig.fail_next(Fault::Error(libc::EIO));
+    assert!(rig.step());
+    assert!(!rig.log.allows(AppendFsync::Always));
+    assert!(rig.log.allows(AppendFsync::EverySecond) && rig.log.allows(AppendFsync::No));
+}
+
+#[test]
+fn all_is_written_out_at_the_end_also_where_another_file_is_being_made() {
+    for fails in [false, true] {
+        let mut rig = Rig::new(AppendFsync::EverySecond);
+        rig.append();
+        rig.write().unwrap();
+        let now = rig.now();
+        rig.log.begin_switch(now).unwrap();
+        rig.append();
+        rig.write().unwrap();
+        assert!(rig.log.is_switching());
+        if fails {
+            for operation in 1..100 {
+                let fault = Fault::Error(libc::ENOSPC);
+                rig.disk.fail_at(rig.disk.operations() + operation, fault);
+            }
+        }
+        let written = rig.log.write_out(now);
+        assert_eq!(written.is_err(), fails, "{written:?}");
+        if !fails {
+            assert_eq!(rig.file("a.2.incr.aof"), words(&["SET", "k", "v"]));
+        }
+    }
+}
+
+#[test]
 fn a_switch_holds_what_follows_until_the_old_file_and_the_manifest_are_durable() {
     let mut rig = Rig::new(AppendFsync::EverySecond);
     let before = rig.append();

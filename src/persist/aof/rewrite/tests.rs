@@ -91,3 +91,31 @@ fn commands_are_those_that_redis_writes() {
     }
     assert_eq!(ours.len(), theirs.len());
 }
+
+#[test]
+fn no_command_is_too_long_to_be_read() {
+    let long = |fill: char, len: usize| fill.to_string().repeat(len);
+    let mut out = Vec::new();
+    let mut commands = Commands(Output::new(&mut out));
+    // Each element is a third of what a command may have.
+    let element = long('e', COMMAND_BYTES_MAX / 3);
+    let mut grouped = Grouped::new(&mut commands, "RPUSH", b"l", 7, 1, Longest(element.len()));
+    (0..7).for_each(|_| grouped.next().arg(&element));
+    let text = [long('a', COMMAND_BYTES_MAX), long('b', COMMAND_BYTES_MAX), "c".into()].concat();
+    string(&mut commands, b"s", text.as_bytes().into());
+    string(&mut commands, b"t", StringView::default());
+    commands.0.finish().unwrap();
+    let found = by_key(&out);
+    let sizes = |key: &str| -> Vec<(String, usize)> {
+        let words = found[&(0, key.to_owned())].iter();
+        words.map(|words| (words[0].clone(), words.len())).collect()
+    };
+    let pushes = [("RPUSH", 5), ("RPUSH", 5), ("RPUSH", 3)].map(|(name, len)| (name.into(), len));
+    assert_eq!(sizes("l"), pushes);
+    let written: Vec<_> =
+        found[&(0, "s".to_owned())].iter().map(|words| words[0].clone()).collect();
+    assert_eq!(written, ["SET", "APPEND", "APPEND"]);
+    let joined: String = found[&(0, "s".to_owned())].iter().map(|words| words[2].clone()).collect();
+    assert_eq!(joined, text);
+    assert_eq!(sizes("t"), [("SET".to_owned(), 3)]);
+}

@@ -1,0 +1,113 @@
+//! The memory of snapshots, which is not data: eviction leaves it out, as it is free when they are written.
+//!
+//! A snapshot holds chunks with copies of entries, tables of emptied databases, parts of values that the data has given up
+//! since ([`given_up_bytes`]), and what the thread that writes it allocates. The count ends with the snapshot, and with it
+//! what was miscounted: a part that two keys share, as after COPY, counts when the data gives up one of them.
+
+use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::collections::shared::given_up_bytes;
+use crate::sys::alloc;
+
+/// What one snapshot holds. All who have memory of it have this too.
+#[derive(Debug)]
+pub struct Held {
+    bytes: AtomicIsize,
+    /// [`given_up_bytes`] when it began.
+    given_up_before: usize,
+    /// All that there was when it began: the data cannot give up more to it.
+    given_up_max: usize,
+}
+
+impl Held {
+    fn new() -> Held {
+        Held {
+            bytes: AtomicIsize::new(0),
+            given_up_before: given_up_bytes(),
+            given_up_max: alloc::allocated(),
+        }
+    }
+
+    /// Counts all that `run` allocates and frees on this thread.
+    pub fn count<R>(&self, run: impl FnOnce() -> R) -> R {
+        alloc::counted(Some(&self.bytes), run)
+    }
+
+    /// Counts the allocations of `run`, at less cost. What it drops must belong to nobody else.
+    #[inline]
+    pub fn count_made<R>(&self, run: impl FnOnce() -> R) -> R {
+        let before = alloc::balance();
+        let made = run();
+        self.add(alloc::balance() - before);
+        made
+    }
+
+    /// Counts bytes that are handed over to it, or that it hands over.
+    pub fn add(&self, bytes: isize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Its bytes, of which this many were given up by the data, or fewer.
+    fn total(&self, given_up: usize) -> usize {
+        let given_up = given_up.min(self.given_up_max) as isize;
+        (self.bytes.load(Ordering::Relaxed) + given_up).max(0) as usize
+    }
+}
+
+/// What all snapshots hold.
+#[derive(Debug, Default)]
+pub struct HeldBySnapshots {
+    /// The newest is the last. One that was aborted ends when its thread notices.
+    alive: Vec<Weak<Held>>,
+}
+
+impl HeldBySnapshots {
+    /// The count for a new snapshot.
+    pub fn begin(&mut self) -> Arc<Held> {
+        self.alive.retain(|held| held.strong_count() > 0);
+        let held = Arc::new(Held::new());
+        self.alive.push(Arc::downgrade(&held));
+        held
+    }
+
+    /// Bytes held now.
+    pub fn bytes(&self) -> usize {
+        // What is given up counts for the newest, from its beginning on.
+        let mut until = given_up_bytes();
+        let alive = self.alive.iter().filter_map(Weak::upgrade).rev();
+        alive
+            .map(|held| {
+                let given_up = until - held.given_up_before.min(until);
+                until = until.min(held.given_up_before);
+                held.total(given_up)
+            })
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_ends_with_its_snapshot() {
+        let mut snapshots = HeldBySnapshots::default();
+        assert_eq!(snapshots.bytes(), 0);
+        let first = snapshots.begin();
+        let chunk = first.count_made(|| vec![0u8; 1 << 20]);
+        assert!(snapshots.bytes() >= 1 << 20);
+        let second = snapshots.begin();
+        second.add(1 << 20);
+        assert!(snapshots.bytes() >= 2 << 20);
+        second.add(-2 << 20);
+        assert!(snapshots.bytes() >= 1 << 20, "a snapshot does not make up for another one");
+        let thread = first.clone();
+        let written = std::thread::spawn(move || thread.count(|| drop(chunk)));
+        written.join().expect("it does not panic");
+        assert!(first.bytes.load(Ordering::Relaxed).abs() < 1 << 10);
+        first.add(1 << 20);
+        drop((first, second));
+        assert_eq!(snapshots.bytes(), 0);
+    }
+}

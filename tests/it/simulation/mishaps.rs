@@ -1,0 +1,171 @@
+//! What befalls the three servers beside broken links and ends: each kind as a run has it.
+
+use super::clients::Clients;
+use super::kills;
+use super::kinds::Kinds;
+use super::memory::POLICIES;
+use super::operator::Operator;
+use super::oracle;
+use super::parameters::Changed;
+use super::talk::Talk;
+use super::world::{MS, NODES, SECOND, World};
+
+#[derive(Default)]
+pub struct Mishaps {
+    changed: Changed,
+    /// Writes what is large.
+    talk: Option<Talk>,
+}
+
+impl Mishaps {
+    /// Something happens, or nothing.
+    pub fn act(&mut self, world: &mut World, operator: &mut Operator, clients: &mut Clients) {
+        if world.kinds == Kinds::NONE || world.random.u32(..8) != 0 {
+            return;
+        }
+        let primary = operator.primary;
+        let kinds = world.kinds;
+        let has = |kind| kinds.contains(kind);
+        match world.random.u32(..12) {
+            0..3 if has(Kinds::PARAMETERS) => {
+                let node = world.random.usize(..NODES);
+                let in_transaction = world.random.u32(..3) == 0;
+                if world.is_up(node) {
+                    self.changed.set(world, node, in_transaction);
+                    operator.count("parameters");
+                }
+            }
+            // Only while nobody's writes wait.
+            3..5 if has(Kinds::KILLS) && operator.is_calm(world) => {
+                kills::serve_and_kill(world, primary);
+                operator.count("kills");
+            }
+            5 | 6 if has(Kinds::LARGE) => self.write_large(world, primary),
+            7 if has(Kinds::MEMORY) => self.limit_memory(world, operator, clients),
+            8 if has(Kinds::MEMORY) || has(Kinds::LARGE) => {
+                let word = ["BGSAVE", "BGREWRITEAOF", "SAVE"][world.random.usize(..3)];
+                let node = world.random.usize(..NODES);
+                world.tell(node, &[word]);
+            }
+            9 if has(Kinds::STALLS) => pause_beyond_the_timeout(world, operator, &mut self.changed),
+            10 if has(Kinds::STALLS) => {
+                // Whoever loads from now on takes long.
+                let node = world.random.usize(..NODES);
+                let delay = ["0", "5000", "30000"][world.random.usize(..3)];
+                world.ask(node, &["CONFIG", "SET", "key-load-delay", delay]);
+                // A load may take longer than the time-out.
+                for node in 0..NODES {
+                    let timeout = ["CONFIG", "SET", "repl-timeout", "2"];
+                    world.ask(node, &[&timeout[..], &["repl-ping-replica-period", "1"]].concat());
+                }
+                world.has_steps = true;
+            }
+            _ => {}
+        }
+        if let Some(talk) = &mut self.talk {
+            talk.take();
+            if talk.has_ended {
+                self.talk = None;
+            }
+        }
+    }
+
+    /// Ends what would keep servers from being in step.
+    pub fn end(&mut self, world: &mut World) {
+        self.talk = None;
+        self.changed.undo(world);
+        let is_limited = world.kinds.contains(Kinds::MEMORY);
+        for node in 0..NODES {
+            if is_limited && world.is_up(node) {
+                world.ask(node, &["CONFIG", "SET", "maxmemory", "0"]);
+            }
+        }
+    }
+
+    /// Compares a server with its own files. To be called at a quiet moment.
+    pub fn compare(&mut self, world: &mut World, primary: usize) {
+        self.end(world);
+        // A replica whose clock was set has keys that have expired for it alone.
+        let any = world.random.usize(..NODES);
+        let node = if world.has_steps { primary } else { any };
+        if world.is_up(node) {
+            oracle::compare_copies(world, node, world.has_log);
+        }
+    }
+
+    fn write_large(&mut self, world: &mut World, primary: usize) {
+        if self.talk.as_ref().is_none_or(|talk| talk.node != primary || talk.has_ended) {
+            self.talk = world.connect(primary);
+        }
+        let Some(talk) = &mut self.talk else { return };
+        let random = &mut world.random;
+        let name = format!("large:{}", random.u32(..3));
+        let form = random.u32(..6);
+        world.trace.note(|| format!("large {form} {name}"));
+        match form {
+            0 => talk.send(&["SET", &name, &"v".repeat(random.usize(1..3) << 20)]),
+            1 => talk.send(&["APPEND", &name, "x"]),
+            2 => {
+                let script = "redis.call('DEL', KEYS[1]) for i = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], i .. ':' .. \
+                              string.rep('e', 20)) end";
+                talk.send(&["EVAL", script, "1", &name, &random.usize(100..8000).to_string()]);
+            }
+            3 => {
+                let script = "redis.call('DEL', KEYS[1]) for i = 1, ARGV[1] do redis.call('HSET', KEYS[1], i, i) end";
+                talk.send(&["EVAL", script, "1", &name, &random.usize(100..8000).to_string()]);
+            }
+            4 => {
+                talk.send(&["MULTI"]);
+                for part in 0..random.usize(1..20) {
+                    talk.send(&["SET", &format!("{name}:{}", part % 4), &"w".repeat(60_000)]);
+                }
+                talk.send(&["EXEC"]);
+            }
+            _ => talk.send(&["DEL", &name]),
+        }
+        world.turn(primary);
+    }
+
+    /// A limit near what the primary uses. Under some policies anything may go then, and nothing of it is promised any more.
+    fn limit_memory(&mut self, world: &mut World, operator: &mut Operator, clients: &mut Clients) {
+        let node = operator.primary;
+        let policy = POLICIES[world.random.usize(..POLICIES.len())];
+        let Some(server) = &world.nodes[node].server else { return };
+        let used = server.used_memory();
+        let limit = used + world.random.usize(..=used / 10) - used / 20;
+        if policy != "noeviction" {
+            // Locks have deadlines.
+            clients.forget_promises();
+        }
+        let limit = limit.to_string();
+        let words = ["CONFIG", "SET", "maxmemory-policy", policy, "maxmemory", &limit];
+        world.tell(node, &words);
+        operator.count("memory limits");
+    }
+}
+
+/// All clients pause for longer than `repl-timeout`: no link is lost by it.
+fn pause_beyond_the_timeout(world: &mut World, operator: &mut Operator, changed: &mut Changed) {
+    changed.undo(world);
+    if !operator.is_calm(world) {
+        return;
+    }
+    let primary = operator.primary;
+    for node in 0..NODES {
+        world.ask(node, &["CONFIG", "SET", "repl-timeout", "6", "repl-ping-replica-period", "1"]);
+    }
+    world.step(1500 * MS);
+    if !operator.is_calm(world) {
+        return;
+    }
+    let made = world.wires.made();
+    world.tell(primary, &["CLIENT", "PAUSE", "9000", "ALL"]);
+    let until_us = world.now_us + 10 * SECOND;
+    while world.now_us < until_us {
+        world.step(100 * MS);
+    }
+    if world.wires.made() != made {
+        world.fail("links are lost while clients pause");
+    }
+    operator.count("pauses beyond the time-out");
+}
