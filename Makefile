@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check test bench bench-peers peer peer-valkey clients crash crossings failover sentinel simulate fuzz miri doc install uninstall
+.PHONY: build help run check test bench bench-peers peer peer-valkey clients crash crossings random failover sentinel simulate fuzz miri doc install uninstall
 
 build: ## build the server, optimised
 	$(CARGO) build --release
@@ -60,6 +60,12 @@ sentinel: ## the sentinel tests of Redis's suite, real sentinels over this serve
 
 crossings: ## random requests from the whole grammar; all that keeps the data agrees; ARGS="--seed 7" repeats one, "--seeds 1000 --from 1" runs many
 	CROSSINGS="$(ARGS)" $(CARGO) test --test it crossings:: -- --ignored --nocapture
+
+# Any 64-bit number; what a run printed repeats it.
+DRAWN := $(shell od -An -N6 -tu8 /dev/urandom | tr -d ' ')
+random: ## the random tests with seeds drawn anew, and more of each; TEST_SEED=7 repeats one
+	CARGO_PROFILE_DEV_OPT_LEVEL=1 TEST_SEED=$(or $(TEST_SEED),$(DRAWN)) PROPTEST_RNG_SEED=$(or $(TEST_SEED),$(DRAWN)) \
+	  PROPTEST_CASES=2000 EFFECTS_COMMANDS=1000000 STREAMS_COMMANDS=200000 UNITS_RUNS=1000 $(CARGO) test
 
 simulate: ## servers under random misfortune, minutes of seeds; ARGS="--seed 7" repeats one, "--seeds 1000 --from 1" runs many, "--alone" one server
 	CARGO_PROFILE_DEV_OPT_LEVEL=1 SIMULATE="$(ARGS)" $(CARGO) test --test it simulation::many_seeds -- --ignored --nocapture

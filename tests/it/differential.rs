@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::support::derived::Grammar;
 use crate::support::grammar::{FILLERS, Generator, Order, Request, Rule, parse, rules};
-use crate::support::{Client, Reply, TestServer, quote, split_args};
+use crate::support::{Client, Reply, TestServer, number_from, quote, seed, split_args};
 
 /// Commands from one emptying of the servers to the next.
 const EPOCH: usize = 2_000;
@@ -212,10 +212,6 @@ fn show(request: &Request) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn number_from(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
-
 /// The next commands of a stream: one, or some that shake the tables.
 fn next(generator: &mut Generator, time: &Time, session: &mut Vec<Request>) {
     let mut add = |args| session.push(Request { order: Order::Exact, args });
@@ -307,7 +303,7 @@ fn compare(mut pair: Pair, seed: u64, commands: usize, mut rules: Vec<Rule>) {
 #[test]
 #[ignore = "needs a peer: make peer"]
 fn a_random_stream_of_commands_gets_the_replies_of_the_real_server() {
-    let seed = number_from("DIFFERENTIAL_SEED", fastrand::u64(..1 << 32));
+    let seed = seed("DIFFERENTIAL_SEED");
     let commands = number_from("DIFFERENTIAL_COMMANDS", 200_000) as usize;
     let (server, theirs, _alone) = beside_the_peer();
     let pair = Pair { ours: server.connect(), theirs, time: Time::Unseen };
@@ -317,7 +313,7 @@ fn a_random_stream_of_commands_gets_the_replies_of_the_real_server() {
 #[test]
 #[ignore = "needs a peer: make peer"]
 fn keys_that_live_for_milliseconds_are_those_of_the_real_server() {
-    let seed = number_from("DIFFERENTIAL_SEED", fastrand::u64(..1 << 32));
+    let seed = seed("DIFFERENTIAL_SEED");
     let commands = number_from("DIFFERENTIAL_COMMANDS", 50_000) as usize;
     let (server, theirs, _alone) = beside_the_peer();
     let mut rules = rules();
@@ -371,7 +367,7 @@ fn a_key_that_has_expired_unseen_is_as_one_that_is_gone() {
     rules.retain(|rule| !matches!(&*rule.words[0], "DBSIZE" | "FLUSHDB"));
     rules.extend(parse(SEVERAL_KEYS));
     rules.extend(parse(SEVERAL_KEYS_HERE));
-    let seed = number_from("DIFFERENTIAL_SEED", fastrand::u64(..1 << 32));
+    let seed = seed("DIFFERENTIAL_SEED");
     let commands = number_from("DIFFERENTIAL_COMMANDS", 30_000) as usize;
     compare(pair, seed, commands, rules);
 }
@@ -394,7 +390,7 @@ fn replies_do_not_depend_on_encodings() {
     rules.retain(|rule| rule.words[0] != "OBJECT");
     // A negative zero, which weights can make of a score, survives in a skiplist and not in a listpack: as in Redis.
     rules.retain(|rule| !rule.words.iter().any(|word| word == "WEIGHTS"));
-    let seed = number_from("DIFFERENTIAL_SEED", fastrand::u64(..1 << 32));
+    let seed = seed("DIFFERENTIAL_SEED");
     let commands = number_from("DIFFERENTIAL_COMMANDS", 20_000) as usize;
     compare(pair, seed, commands, rules);
 }

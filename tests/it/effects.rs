@@ -4,7 +4,7 @@
 //! `EFFECTS_COMMANDS` is how many commands a run has, `EFFECTS_SEED` repeats one. What differs is reduced to a short session.
 
 use crate::support::grammar::{Generator, Rule, parse, rules};
-use crate::support::{Client, Reply, TestServer, encode, quote};
+use crate::support::{Client, Reply, TestServer, encode, number_from, quote, seed};
 
 /// Commands from one emptying of the servers to the next.
 const EPOCH: usize = 1_000;
@@ -182,6 +182,8 @@ const NARROW: &[&str] = &[
     "replica-ignore-maxmemory no",
     "stream-node-max-entries 1",
 ];
+/// Bytes of a stream that such a server takes from a client as one argument.
+const PART: usize = 500_000;
 /// How they repeat: as a file is loaded, and as a primary is followed.
 const WAYS: [&str; 2] = ["LOAD", "FOLLOW"];
 
@@ -233,7 +235,10 @@ impl Servers {
         for (index, way) in (1..).zip(WAYS) {
             let ms = self.servers[0].clock_ms() + later_ms - self.servers[index].clock_ms();
             self.servers[index].step_wall(ms * 1000);
-            let request = [&b"DEBUG"[..], b"EFFECTS", way.as_bytes(), &stream];
+            // In parts, as the limits of these servers are for clients.
+            let mut request = vec![&b"DEBUG"[..], b"EFFECTS", way.as_bytes()];
+            request.extend(stream.chunks(PART));
+            request.resize(request.len().max(4), b"");
             match self.clients[index].call(&request) {
                 Reply::Integer(requests) => self.repeated += requests,
                 reply => return Some(format!("{way}: not repeated: {}", reply.show())),
@@ -393,13 +398,9 @@ fn forget_times(reply: &mut Reply) {
     }
 }
 
-fn number_from(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
-
 #[test]
 fn what_is_repeated_elsewhere_makes_the_same_data_there() {
-    let seed = number_from("EFFECTS_SEED", fastrand::u64(..1 << 32));
+    let seed = seed("EFFECTS_SEED");
     let commands = number_from("EFFECTS_COMMANDS", 20_000) as usize;
     println!("EFFECTS_SEED={seed} EFFECTS_COMMANDS={commands}");
     let mut rules = rules();

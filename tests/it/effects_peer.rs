@@ -11,7 +11,7 @@ use std::time::Duration;
 use latchkey::clock::Clock;
 
 use crate::support::grammar::{Generator, parse, rules};
-use crate::support::{Client, Reply, TestServer, decode, quote, split_args};
+use crate::support::{Client, Reply, TestServer, decode, number_from, quote, seed, split_args};
 
 /// Commands one by one, and what only chance or the time decides.
 const SESSION: &str = include_str!("../data/effects.txt");
@@ -173,16 +173,12 @@ fn without_exceptions(lines: Vec<String>, reads_group: bool) -> Vec<String> {
     if reads_group { lines.into_iter().filter(is_said).collect() } else { lines }
 }
 
-fn number_from(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
-
 #[test]
 #[ignore = "needs a peer: EFFECTS_PEER=host:port"]
 fn the_stream_is_that_of_redis() {
     let peer = std::env::var("EFFECTS_PEER").expect("EFFECTS_PEER names no server");
     let peer: SocketAddr = peer.parse().expect("host:port");
-    let seed = number_from("EFFECTS_SEED", fastrand::u64(..1 << 32));
+    let seed = seed("EFFECTS_SEED");
     let commands = number_from("EFFECTS_COMMANDS", 20_000) as usize;
     println!("EFFECTS_SEED={seed} EFFECTS_COMMANDS={commands}");
     let server = TestServer::start(&["redis-version 7.0.15".into()]);

@@ -18,7 +18,7 @@ use crate::effects::SCRIPT;
 use crate::effects_peer::{BLOCKING, MORE};
 use crate::support::grammar::{Generator, parse, rules};
 use crate::support::peer::Peer;
-use crate::support::{Client, Reply, wait_for};
+use crate::support::{Client, Reply, number_from, seed, wait_for};
 
 type Args = Vec<Vec<u8>>;
 
@@ -42,10 +42,6 @@ const NARROW: &str = "9";
 const FEW: u32 = 4;
 /// Cuts while the first snapshot is sent.
 const CUTS_IN_SNAPSHOT: usize = 2;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
 
 fn ours() -> PathBuf {
     std::env::var_os("PAIRS_LATCHKEY")
@@ -544,7 +540,7 @@ impl Chain {
 
 /// Runs servers that follow each other, and shows a row of the table.
 fn run(programs: &[PathBuf], names: &str, keys: u64, cuts: u64) {
-    let seed = number("PAIRS_SEED", fastrand::u64(..1 << 32));
+    let seed = seed("PAIRS_SEED");
     println!("{names}: PAIRS_SEED={seed} PAIRS_KEYS={keys} PAIRS_CUTS={cuts}");
     let start = Instant::now();
     let mut random = fastrand::Rng::with_seed(seed);
@@ -601,7 +597,7 @@ fn run(programs: &[PathBuf], names: &str, keys: u64, cuts: u64) {
 
 #[test]
 fn servers_that_follow_each_other_hold_the_same() {
-    let (keys, cuts) = (number("PAIRS_KEYS", 1400), number("PAIRS_CUTS", 12));
+    let (keys, cuts) = (number_from("PAIRS_KEYS", 1400), number_from("PAIRS_CUTS", 12));
     run(&[ours(), ours()], "latchkey, latchkey", keys, cuts);
     run(&[ours(), ours(), ours()], "latchkey, latchkey, latchkey", keys, cuts);
 }
@@ -610,7 +606,7 @@ fn servers_that_follow_each_other_hold_the_same() {
 #[ignore = "needs PAIRS_PEERS=/path/to/a/server:/path/to/another"]
 fn other_servers_follow_this_one_and_are_followed() {
     let peers = std::env::var("PAIRS_PEERS").expect("PAIRS_PEERS names no server");
-    let (keys, cuts) = (number("PAIRS_KEYS", 7000), number("PAIRS_CUTS", 20));
+    let (keys, cuts) = (number_from("PAIRS_KEYS", 7000), number_from("PAIRS_CUTS", 20));
     for peer in peers.split(':').map(Path::new) {
         let name = peer.file_name().and_then(|name| name.to_str()).expect("a name");
         run(&[ours(), peer.into()], &format!("latchkey, {name}"), keys, cuts);

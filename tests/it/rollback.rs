@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::support::grammar::{Generator, Rule, parse, rules};
-use crate::support::{Client, Reply, TestServer, split_args, wait_for};
+use crate::support::{Client, Reply, TestServer, seed, split_args, wait_for};
 
 const DATABASES: usize = 3;
 
@@ -409,19 +409,14 @@ fn large_collections_are_put_back_without_a_copy() {
     assert_eq!(client.call(&["DEBUG", "DIGEST"]), digest);
 }
 
-fn seed() -> u64 {
-    let given = std::env::var("ROLLBACK_SEED").ok();
-    given.map_or_else(|| fastrand::u64(..1 << 32), |text| text.parse().expect("a number"))
-}
-
 #[test]
 fn a_script_that_is_rolled_back_leaves_no_trace() {
-    leaves_no_trace(&[], 40, seed());
+    leaves_no_trace(&[], 40, seed("ROLLBACK_SEED"));
 }
 
 #[test]
 fn nor_does_one_that_changes_elements_of_large_collections() {
-    leaves_no_trace_of(fill, &[], 12, seed());
+    leaves_no_trace_of(fill, &[], 12, seed("ROLLBACK_SEED"));
     // Lists of many short runs; sets of integers alone that are large; hashes and sorted sets that grow out of their encoding.
     let lines = [
         "list-max-listpack-size 20",
@@ -431,7 +426,7 @@ fn nor_does_one_that_changes_elements_of_large_collections() {
         "set-max-listpack-entries 700",
         "set-max-intset-entries 4000",
     ];
-    leaves_no_trace_of(fill, &lines, 12, seed());
+    leaves_no_trace_of(fill, &lines, 12, seed("ROLLBACK_SEED"));
 }
 
 #[test]
@@ -458,7 +453,7 @@ fn nor_does_one_that_changes_large_collections() {
         "set-max-listpack-entries 3",
         "zset-max-listpack-entries 2",
     ];
-    leaves_no_trace(&lines, 40, seed());
+    leaves_no_trace(&lines, 40, seed("ROLLBACK_SEED"));
 }
 
 #[test]

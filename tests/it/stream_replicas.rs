@@ -5,16 +5,12 @@
 
 use fastrand::Rng;
 
-use crate::support::{Client, Reply, TestServer, wait_for};
+use crate::support::{Client, Reply, TestServer, number_from, seed, wait_for};
 
 /// Commands between two looks at both.
 const EPOCH: usize = 100;
 /// How often a replica is told at most that a consumer was seen which got nothing. Unit: milliseconds.
 const SEEN_AGAIN_MS: i64 = 1000;
-
-fn number_from(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
 
 /// A request about streams `x` and `y`, groups `g` and `h`, and consumers `a` to `d`. `top`: the last ID that was added.
 fn request(random: &mut Rng, top: &mut u64) -> Vec<String> {
@@ -116,7 +112,7 @@ fn follow(primary: &TestServer, replica: &TestServer) {
 
 #[test]
 fn a_replica_knows_of_groups_and_consumers_what_its_primary_knows() {
-    let seed = number_from("STREAMS_SEED", fastrand::u64(..1 << 32));
+    let seed = seed("STREAMS_SEED");
     let commands = number_from("STREAMS_COMMANDS", 3_000) as usize;
     println!("STREAMS_SEED={seed} STREAMS_COMMANDS={commands}");
     let mut random = Rng::with_seed(seed);

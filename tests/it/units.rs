@@ -6,14 +6,10 @@
 use fastrand::Rng;
 
 use crate::replicas;
-use crate::support::{Client, Reply, TestServer, encode, wait_for};
+use crate::support::{Client, Reply, TestServer, encode, number_from, seed, wait_for};
 
 /// Transactions of a run.
 const STEPS: usize = 60;
-
-fn number_from(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
 
 /// A command that changes data.
 fn change(random: &mut Rng) -> Vec<String> {
@@ -137,7 +133,7 @@ fn run(seed: u64) {
 
 #[test]
 fn no_transaction_is_divided_where_the_log_is_switched() {
-    let first = number_from("UNITS_SEED", fastrand::u64(..1 << 32));
+    let first = seed("UNITS_SEED");
     for seed in first..first + number_from("UNITS_RUNS", 6) {
         run(seed);
     }

@@ -6,6 +6,7 @@ pub mod derived;
 pub mod grammar;
 pub mod peer;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,11 +17,34 @@ use latchkey::clock::{Clock, ManualClock, UnixMillis};
 use latchkey::config::Config;
 use latchkey::server::{Ending, Handle, Server};
 use latchkey::sys::log::{Level, Logger};
+use latchkey::sys::random;
 
 /// The wall clock of a new session: 2023-11-14 22:13:20 UTC.
 pub const START: UnixMillis = UnixMillis(1_700_000_000_000);
 /// How long a reply may take before the test fails: a limit against hanging, not a measure of speed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The number in an environment variable, or `default` without one.
+pub fn number_from(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// The seed of a random test: the number in `variable`, or in `TEST_SEED`. Without them it is the same in every run, so that
+/// a change is judged by its own faults; `make random` draws seeds.
+pub fn seed(variable: &str) -> u64 {
+    number_from(variable, number_from("TEST_SEED", 1))
+}
+
+thread_local! {
+    /// Servers that this test has started: each draws random numbers of its own.
+    static STARTED: Cell<u64> = const { Cell::new(0) };
+}
+
+fn seed_of_next_server() -> u64 {
+    let number = STARTED.get();
+    STARTED.set(number + 1);
+    (number_from("TEST_SEED", 1) << 32) + number
+}
 
 /// Looks again and again, until there is something to see. Panics when patience ends.
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -95,6 +119,8 @@ impl TestServer {
             false => Logger::new(Some(Level::Verbose), &config.logfile),
         };
         let has_tls = !config.tls_cert_file.is_empty();
+        let seed = seed_of_next_server();
+        random::repeat_from(seed);
         let mut server =
             Server::start(config, Clock::Manual(clock.clone()), logger).expect("the server starts");
         let tls_address =
@@ -105,7 +131,10 @@ impl TestServer {
             server.load().expect("what was saved can be loaded");
         }
         let handle = server.handle();
-        let thread = std::thread::spawn(move || server.run().expect("the loop ends in order"));
+        let thread = std::thread::spawn(move || {
+            random::repeat_from(seed);
+            server.run().expect("the loop ends in order")
+        });
         TestServer { address, tls_address, clock, handle, thread: Some(thread), _folder: folder }
     }
 

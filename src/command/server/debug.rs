@@ -603,7 +603,7 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Return digits that are the same for the same data.",
             "DIGEST-VALUE <key> [<key> ...]",
             "    The same, only for the values of these keys.",
-            "EFFECTS ON | OFF | TAKE | LOAD <stream>",
+            "EFFECTS ON | OFF | TAKE | LOAD <part> [<part> ...]",
             "    Collect the commands for the append-only file, return them, or run them.",
             "ERROR <string>",
             "    Reply with this error.",

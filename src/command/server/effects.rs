@@ -9,8 +9,9 @@ use crate::resp::request::{Limits, Parsed, Parser};
 
 const TAKEN: CommandError = CommandError::Text("ERR the append only file takes the stream");
 
-/// `DEBUG EFFECTS <ON | OFF | TAKE | LOAD stream | FOLLOW stream>`: OK, the stream since it was last taken, or how many requests
-/// were run, as those of a file or as those of a primary.
+/// `DEBUG EFFECTS <ON | OFF | TAKE | LOAD part [part ...] | FOLLOW part [part ...]>`: OK, the stream since it was last taken, or
+/// how many requests were run, as those of a file or as those of a primary. A stream that is longer than `proto-max-bulk-len`
+/// is sent in parts.
 pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
     let word = ctx.args.get(2).to_ascii_lowercase();
     match (word.as_slice(), ctx.args.len()) {
@@ -25,8 +26,8 @@ pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
             let reply = &mut ctx.reply;
             ctx.state.effects.take(|stream| reply.bulk(stream));
         }
-        (b"load", 4) => repeat(ctx, Caller::Load)?,
-        (b"follow", 4) => repeat(ctx, Caller::Primary)?,
+        (b"load", 4..) => repeat(ctx, Caller::Load)?,
+        (b"follow", 4..) => repeat(ctx, Caller::Primary)?,
         _ => return Err(CommandError::Syntax),
     }
     Ok(Outcome::Replied)
@@ -36,7 +37,8 @@ pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
 fn repeat(ctx: &mut Context<'_>, caller: Caller) -> Result<(), CommandError> {
     let database = ctx.keyspace.selected();
     ctx.keyspace.begin_loading();
-    let result = run(ctx, ctx.args.get(3).to_vec(), caller);
+    let stream = ctx.args.iter_from(3).flatten().copied().collect();
+    let result = run(ctx, stream, caller);
     ctx.keyspace.end_loading();
     ctx.keyspace.select(database);
     ctx.reply.integer(result?);
