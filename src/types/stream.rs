@@ -357,11 +357,11 @@ impl Edit<'_, Entries> {
         if bytes > NODE_BYTES_MAX {
             return Err(AddError::TooLarge);
         }
-        self.note_growth(bytes, limits);
+        self.note_growth(id, bytes, limits);
         let entry = NewEntry { id, fields, piece };
         let entries = &mut *self.value;
         match entries.nodes.back_mut() {
-            Some(node) if has_room(node, bytes, limits) => node.push(&entry),
+            Some(node) if has_room(node, id, bytes, limits) => node.push(&entry),
             Some(node) => {
                 node.close();
                 let room = node.len() + SPARE_ROOM;
@@ -474,12 +474,14 @@ impl Edit<'_, Entries> {
 }
 
 /// Whether a node has room for another entry of `bytes` bytes.
-fn has_room(node: &Node, bytes: usize, limits: NodeLimits) -> bool {
+fn has_room(node: &Node, id: StreamId, bytes: usize, limits: NodeLimits) -> bool {
     let bytes_max = match limits.bytes {
         1..=NODE_BYTES_MAX => limits.bytes,
         _ => NODE_BYTES_MAX,
     };
-    node.listpack_bytes() + bytes < bytes_max
+    // A deleted last entry may have a greater ID: XSETID may have set the stream back.
+    node.last < id
+        && node.listpack_bytes() + bytes < bytes_max
         && (limits.entries == 0 || node.entries() < limits.entries)
 }
 

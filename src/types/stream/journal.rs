@@ -83,12 +83,12 @@ impl Edit<'_, Entries> {
         }
     }
 
-    /// Records that an entry of `bytes` bytes is about to be added.
+    /// Records that an entry with this ID and of `bytes` bytes is about to be added.
     #[inline]
-    pub(super) fn note_growth(&mut self, bytes: usize, limits: NodeLimits) {
+    pub(super) fn note_growth(&mut self, id: StreamId, bytes: usize, limits: NodeLimits) {
         if self.journal.is_some() {
             let change = match self.nodes.back() {
-                Some(node) if has_room(node, bytes, limits) => Change::Grown(node.end()),
+                Some(node) if has_room(node, id, bytes, limits) => Change::Grown(node.end()),
                 _ => Change::Begun,
             };
             self.note_change(|| change);

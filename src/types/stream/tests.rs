@@ -87,7 +87,8 @@ impl Model {
         let bytes = pieces.iter().map(Vec::len).sum::<usize>();
         let has_room = self.nodes.last().is_some_and(|node| {
             let max = if limits.bytes == 0 { 1 << 30 } else { limits.bytes };
-            listpack_bytes(node) + bytes < max
+            node.last().is_some_and(|last| last.id < id)
+                && listpack_bytes(node) + bytes < max
                 && (limits.entries == 0 || (node.len() as u64) < limits.entries)
         });
         if !has_room {
@@ -206,6 +207,7 @@ enum Step {
     Delete(usize),
     Trim { newest: bool, part: usize, is_approximate: bool, limit: u64 },
     Range(usize, usize),
+    SetBack,
 }
 
 fn text() -> impl Strategy<Value = Text> {
@@ -235,6 +237,7 @@ fn step() -> impl Strategy<Value = Step> {
             }
         ),
         1 => (any::<usize>(), any::<usize>()).prop_map(|(start, end)| Step::Range(start, end)),
+        1 => Just(Step::SetBack),
     ]
 }
 
@@ -283,6 +286,11 @@ proptest! {
                     };
                     let trim = Trim { keep, is_approximate, limit };
                     prop_assert_eq!(Edit::unnoted(&mut entries).trim(trim), model.trim(trim));
+                }
+                // XSETID: down to the greatest ID that is there.
+                Step::SetBack => {
+                    model.last = model.live().last().map_or(StreamId::MIN, |entry| entry.id);
+                    entries.last = model.last;
                 }
                 Step::Range(start, end) => {
                     let (start, end) = (some_id(&model, start), some_id(&model, end));
