@@ -66,6 +66,8 @@ bitflags! {
         const TAKES_HIGHEST = 1 << 34;
         /// Takes a random element, without further arguments.
         const TAKES_RANDOM = 1 << 35;
+        /// EXEC tests it before it runs anything: LOCK.GUARD.
+        const GUARDS = 1 << 36;
 
         /// Runs a script or a function.
         const RUNS_SCRIPT = Self::RUNS_BODY.bits() | Self::RUNS_SHA.bits() | Self::RUNS_FUNCTION.bits();
@@ -98,6 +100,7 @@ bitflags! {
         const CONNECTION = 1 << 18;
         const TRANSACTION = 1 << 19;
         const SCRIPTING = 1 << 20;
+        const LOCK = 1 << 21;
     }
 
     /// How a command uses a key, with the names of the key specifications.
@@ -140,6 +143,7 @@ pub const CATEGORY_NAMES: &[(Categories, &str)] = &[
     (Categories::CONNECTION, "connection"),
     (Categories::TRANSACTION, "transaction"),
     (Categories::SCRIPTING, "scripting"),
+    (Categories::LOCK, "lock"),
 ];
 
 /// Frequent combinations of flags, with names that list them.
@@ -204,6 +208,7 @@ pub enum Group {
     Geo,
     Stream,
     Bitmap,
+    Lock,
 }
 
 /// Number of arguments, including the command's name.

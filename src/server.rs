@@ -17,6 +17,7 @@ use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
 use crate::gate::following::{self, PRIMARY};
 use crate::gate::limits::evict_clients;
+use crate::gate::locks;
 use crate::gate::persistence;
 use crate::gate::publish::publish_events;
 use crate::gate::state::{State, Task};
@@ -165,6 +166,8 @@ impl Server {
         if !self.stopping {
             self.expire();
             self.evict();
+            // Locks that expired are passed on in this turn.
+            blocking::serve(&mut self.keyspace, &mut self.state);
             failover::turn(&mut self.keyspace, &mut self.state);
             replicas::ask_for_acks(&mut self.state);
         }
@@ -183,6 +186,7 @@ impl Server {
             self.cron_if_due();
         }
         self.clients().close_clients();
+        locks::take_back(&mut self.keyspace, &mut self.state);
         self.state.stats.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
         Ok(())
@@ -200,6 +204,7 @@ impl Server {
         let more = !self.state.net.pending.read_again.is_empty()
             || !self.state.net.pending.resumed.is_empty();
         let more = more || !self.state.net.pending.handshakes.is_empty();
+        let more = more || !self.state.tasks.is_empty() || self.keyspace.has_awaited_changes();
         let keys_max = self.state.config.tracking_table_max_keys;
         let work = self.expire_again
             || self.state.persistence.wants_turn()

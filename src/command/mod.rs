@@ -6,6 +6,7 @@ pub(crate) mod hash;
 pub(crate) mod help;
 pub(crate) mod key;
 pub(crate) mod list;
+pub(crate) mod lock;
 pub(crate) mod pubsub;
 pub(crate) mod replication;
 pub(crate) mod script;
@@ -45,6 +46,8 @@ static FAMILIES: &[&[CommandSpec]] = &[
     sorted_set::combine::COMMANDS,
     sorted_set::geo::COMMANDS,
     sorted_set::due::COMMANDS,
+    lock::COMMANDS,
+    lock::report::COMMANDS,
     key::COMMANDS,
     key::sort::COMMANDS,
     key::expire::COMMANDS,

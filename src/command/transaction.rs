@@ -5,6 +5,8 @@
 //! keys are compared by their counts of changes (`keyspace/watch.rs`).
 
 use crate::client::ClientFlags;
+use crate::client::transaction::Transaction;
+use crate::command::lock::is_guarded;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::execute::{Gate, Ran, Request};
@@ -94,7 +96,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     if transaction.failed {
         return Err(ABORTED);
     }
-    if changed {
+    if changed || transaction.has_any(Flags::GUARDS) && !guards_hold(ctx, &transaction) {
         ctx.reply.null_array();
         return Ok(Outcome::Replied);
     }
@@ -123,6 +125,14 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.set_protocol(protocol);
     ctx.state.clients.spare_transaction = transaction.emptied();
     Ok(last)
+}
+
+/// Whether each LOCK.GUARD of a transaction finds its lock held, in the database that is selected now.
+fn guards_hold(ctx: &mut Context<'_>, transaction: &Transaction) -> bool {
+    transaction.requests().all(|(command, args, _)| {
+        let is_guard = ctx.state.commands.get(command).is(Flags::GUARDS);
+        !is_guard || is_guarded(ctx, args).unwrap_or(false)
+    })
 }
 
 /// Whether one of the client's watched keys has changed or expired.

@@ -303,6 +303,8 @@ bitflags! {
         const MODULE = 1 << 12;
         /// `n`: new keys. Not part of `A`.
         const NEW = 1 << 13;
+        /// `L`: locks. Not part of `A`.
+        const LOCK = 1 << 14;
         /// `A`: `g$lshzxetd`.
         const ALL = Self::GENERIC.bits() | Self::STRING.bits() | Self::LIST.bits()
             | Self::SET.bits() | Self::HASH.bits() | Self::ZSET.bits() | Self::EXPIRED.bits()

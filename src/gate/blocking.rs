@@ -13,6 +13,7 @@ use crate::gate::acks;
 use crate::gate::context::{Caller, Context, Origin, Wait};
 use crate::gate::execute::{Gate, Request, account_unserved};
 use crate::gate::limits;
+use crate::gate::locks;
 use crate::gate::state::{State, Task};
 use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
@@ -190,7 +191,8 @@ fn answer(state: &mut State, id: ClientId, reply: &OutputBuffer) {
 
 /// Runs the commands that wait for changed keys, until no key is ready. May leave another database selected.
 pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
-    while keyspace.waiting.has_ready() {
+    while keyspace.has_awaited_changes() {
+        locks::review(keyspace, state);
         for (database, key) in keyspace.waiting.take_ready() {
             keyspace.select(database);
             serve_key(keyspace, state, database, &key);
@@ -207,8 +209,9 @@ fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wa
         // An expired key is deleted here.
         false => keyspace.find(key),
     };
-    let Some(slot) = found else { return &[Wanted::StreamGroup] };
+    let Some(slot) = found else { return &[Wanted::StreamGroup, Wanted::Lock] };
     match type_name(keyspace.entry(slot).value()) {
+        "hash" | "string" => &[Wanted::Lock, Wanted::StreamGroup],
         "list" => &[Wanted::List, Wanted::StreamGroup],
         "zset" => {
             &[Wanted::SortedSet, Wanted::DueSeconds, Wanted::DueMilliseconds, Wanted::StreamGroup]
@@ -257,14 +260,18 @@ fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) ->
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, protocol);
     let mut gate = Gate { keyspace, state, caller: Caller::Client(id), reply };
-    let ran = gate.run_woken(command, &request, index);
+    let ran = gate.run_woken(command, &request, Origin::Woken(index));
     if let Some(client) = state.clients.get_mut(id) {
         client.blocked = Some(blocked);
     }
     if ran.is_none() {
         return Woken::InVain;
     }
-    end(keyspace, state, id);
+    if let Some(blocked) = end(keyspace, state, id)
+        && let Cause::Keys { wanted: Wanted::Lock, .. } = blocked.cause
+    {
+        locks::note_latency(state, "lock-wait", blocked.since_us);
+    }
     answer(state, id, &output);
     Woken::Served
 }
@@ -283,13 +290,24 @@ fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     let Some(blocked) = end(keyspace, state, id) else { return };
     let Some(client) = state.clients.get_mut(id) else { return };
     let protocol = client.protocol;
+    let command = state.commands.get(blocked.command);
     let mut output = OutputBuffer::default();
     let mut reply = ReplyWriter::new(&mut output, protocol);
     match blocked.cause {
+        Cause::Keys { wanted: Wanted::Lock, .. } => {
+            let request = Request {
+                args: blocked.args(),
+                command: Some(command),
+                prehashed: Default::default(),
+            };
+            keyspace.select(blocked.db);
+            let mut gate = Gate { keyspace, state, caller: Caller::Client(id), reply };
+            gate.run_woken(command, &request, Origin::TimedOut);
+            return answer(state, id, &output);
+        }
         Cause::Keys { .. } => reply.null_array(),
         Cause::Acks(awaited) => acks::reply(state, &awaited, &mut reply),
     }
-    let command = state.commands.get(blocked.command);
     account_unserved(state, id, command, false);
     answer(state, id, &output);
 }

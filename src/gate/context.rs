@@ -110,6 +110,8 @@ pub enum Origin {
     Script,
     /// From a blocked client that is woken: the key in this argument has changed or its alarm is due.
     Woken(usize),
+    /// From a blocked client whose time is over, of a command that has more to reply then than a null array.
+    TimedOut,
 }
 
 /// Limits of random elements, and of their bytes, that one command of a script may draw with repetition: the command
@@ -149,7 +151,7 @@ impl<'a> Context<'a> {
     pub fn keys_to_try(&self, keys: Range<usize>) -> Range<usize> {
         match self.origin {
             Origin::Woken(key) => key..key + 1,
-            Origin::Client | Origin::Transaction | Origin::Script => keys,
+            Origin::Client | Origin::Transaction | Origin::Script | Origin::TimedOut => keys,
         }
     }
 
@@ -172,7 +174,7 @@ impl<'a> Context<'a> {
                 Ok(Outcome::Blocked(Box::new(wait)))
             }
             Origin::Woken(_) => Ok(Outcome::WaitsOn),
-            Origin::Client | Origin::Transaction | Origin::Script => {
+            Origin::Client | Origin::Transaction | Origin::Script | Origin::TimedOut => {
                 self.reply.null_array();
                 Ok(Outcome::Replied)
             }

@@ -280,12 +280,12 @@ impl Gate<'_> {
         Ok(())
     }
 
-    /// Runs a blocked client's command again after one of its keys has changed. None: it stays blocked.
+    /// Runs a blocked client's command again: one of its keys has changed, or its time is over. None: it stays blocked.
     pub fn run_woken(
         &mut self,
         command: &'static Command,
         request: &Request<'_>,
-        key: usize,
+        origin: Origin,
     ) -> Option<Ran> {
         let id = self.caller.client();
         // Its user may have lost the permission meanwhile.
@@ -295,7 +295,6 @@ impl Gate<'_> {
             return Some(self.reject(Some(command), &error));
         }
         let before = self.reply.output().len();
-        let origin = Origin::Woken(key);
         let ended = self
             .call(command, request, origin)
             .map_or_else(|ended| ended, |()| Ok(Outcome::Replied));
@@ -489,7 +488,7 @@ impl Gate<'_> {
     fn end_unit(&mut self, origin: Origin) {
         // A command that runs while a script keeps the server busy does not end the script's unit.
         if !self.state.effects.is_between_units()
-            && matches!(origin, Origin::Client | Origin::Woken(_))
+            && matches!(origin, Origin::Client | Origin::Woken(_) | Origin::TimedOut)
             && self.state.scripts.running.is_none()
         {
             self.state.effects.end_unit();

@@ -175,6 +175,9 @@ fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Follo
     state.replication.following = following.map(Box::new);
     state.logger.set_role(follows);
     (keyspace.follows, keyspace.keeps_expired) = (follows, follows);
+    if !follows {
+        keyspace.locks.fences.begin_epoch(state.now.unix_seconds());
+    }
     persistence::note_listeners(keyspace, state);
     state.note_gate();
 }
@@ -824,7 +827,7 @@ fn run_unit(
     keyspace.end_loading();
     state.effects.end_unit();
     feed(state, raw);
-    if keyspace.waiting.has_ready() {
+    if keyspace.has_awaited_changes() {
         blocking::serve(keyspace, state);
     }
     asked.then_some(before)

@@ -16,7 +16,7 @@ use crate::gate::context::Caller;
 use crate::gate::effect;
 use crate::gate::execute::{Gate, Request};
 use crate::gate::looked_up::LookedUp;
-use crate::gate::persistence::{self, Loading, Purpose};
+use crate::gate::persistence::{self, LAST_FENCE, Loading, Purpose};
 use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::gate::table::Command;
@@ -309,7 +309,7 @@ fn insert_batches(
                 request.push(&text);
                 run(keyspace, state, &request)?;
             }
-            Some(Record::Aux { name, value }) => note_aux(state, &name, &value),
+            Some(Record::Aux { name, value }) => note_aux(keyspace, state, &name, &value),
             Some(Record::ResizeDb { database, keys }) => {
                 keyspace.expect_keys(database, expected.take(keys));
             }
@@ -377,7 +377,7 @@ fn skip_empty(state: &mut State, key: &[u8]) {
 }
 
 /// Notes a field about the file itself, for the log and INFO.
-fn note_aux(state: &mut State, name: &[u8], value: &[u8]) {
+fn note_aux(keyspace: &mut Keyspace, state: &mut State, name: &[u8], value: &[u8]) {
     state.persistence.moment.note(name, value);
     let text = String::from_utf8_lossy(value);
     let number = || parse_i64(value).unwrap_or(0);
@@ -399,6 +399,9 @@ fn note_aux(state: &mut State, name: &[u8], value: &[u8]) {
         }
         b"aof-preamble" if number() != 0 => notice(format_args!("RDB has an AOF tail")),
         b"aof-base" if number() != 0 => notice(format_args!("RDB is base AOF")),
+        _ if name == LAST_FENCE.as_bytes() => {
+            keyspace.locks.fences.learn(u64::try_from(number()).unwrap_or(0));
+        }
         _ => {}
     }
 }

@@ -22,6 +22,7 @@ pub mod following;
 pub mod keys;
 pub mod limits;
 pub mod load;
+pub mod locks;
 pub mod looked_up;
 pub mod monitor;
 pub mod persistence;

@@ -143,6 +143,9 @@ pub struct Persistence {
     flush_delay: Duration,
 }
 
+/// The field of an RDB file that has the last fence of a lock.
+pub const LAST_FENCE: &str = "latchkey-last-fence";
+
 /// The replication history and offset that an RDB file belongs to, as far as it says.
 #[derive(Clone, Debug, Default)]
 pub struct Moment {
@@ -392,6 +395,10 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
         ]);
     }
     plan.aux.push(("aof-base", number(is_base as i64)));
+    // Only where locks have been granted: other files are those of Redis.
+    if keyspace.locks.fences.is_used() {
+        plan.aux.push((LAST_FENCE, number(keyspace.locks.fences.last() as i64)));
+    }
     plan
 }
 

@@ -196,6 +196,7 @@ pub fn all_categories(spec: &CommandSpec) -> Categories {
             Group::Geo => Categories::GEO,
             Group::Stream => Categories::STREAM,
             Group::Bitmap => Categories::BITMAP,
+            Group::Lock => Categories::LOCK,
             Group::PubSub | Group::Server | Group::Cluster => Categories::empty(),
         };
     }

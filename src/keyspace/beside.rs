@@ -4,12 +4,14 @@
 use super::field_deadlines::FieldDeadlines;
 use super::{Key, Keyspace};
 use crate::collections::table::{Owned, Table};
-use crate::types::Value;
+use crate::types::{Value, lock};
 
 /// Databases that are not served yet.
 pub struct Beside {
     tables: Vec<Table<Value>>,
     fields: Vec<FieldDeadlines>,
+    /// Databases, keys and fences of the locks among them.
+    locks: Vec<(usize, Box<[u8]>, u64)>,
 }
 
 impl Beside {
@@ -29,6 +31,7 @@ impl Keyspace {
         Beside {
             tables: (0..count).map(|_| Table::new(self.hasher, self.wall_offset_ms)).collect(),
             fields: (0..count).map(|_| FieldDeadlines::default()).collect(),
+            locks: Vec::new(),
         }
     }
 
@@ -46,6 +49,12 @@ impl Keyspace {
             return false;
         }
         let slot = table.insert_owned(key.hash, entry);
+        let entry = table.entry(slot);
+        if entry.deadline().is_some()
+            && let Some(fence) = lock::fence_of(entry.value(), &self.now)
+        {
+            beside.locks.push((database, key.bytes.into(), fence));
+        }
         // Noting field deadlines needs the table among the served ones: it is exchanged for that moment.
         self.exchange(beside, database);
         self.in_database(database, |db| db.note_moved_field_deadlines(slot, key.bytes));
@@ -64,6 +73,9 @@ impl Keyspace {
             self.tables.name_anew(database);
             // Keys that clients wait for or watch may exist now.
             self.touch_all(database, database, 0);
+        }
+        for (database, key, fence) in std::mem::take(&mut beside.locks) {
+            self.locks.note_loaded(database, &key, fence, self.now.boot_us);
         }
     }
 

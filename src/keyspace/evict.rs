@@ -18,6 +18,8 @@ const LRU_MASK: u32 = (1 << 24) - 1;
 pub const LFU_INITIAL: u32 = 5;
 /// Candidates in the pool.
 const POOL_SIZE: usize = 16;
+/// Draws to find a key that is no lock.
+const LOCK_TRIES: usize = 100;
 /// Keys sampled of each database for one eviction, whatever `maxmemory-samples` says: about 20 take a microsecond.
 const SAMPLES_MAX: usize = 1024;
 
@@ -204,11 +206,19 @@ impl Keyspace {
         }
         let table = &self.tables[database];
         if !volatile_only {
-            return table.random().map(|slot| (database, slot));
+            // Locks are drawn again.
+            let drawn = (0..LOCK_TRIES).map_while(|_| table.random());
+            let free = drawn.map(|slot| (database, slot)).find(|&(_, slot)| {
+                self.locks.is_empty() || self.locks.get(database, table.entry(slot).key()).is_none()
+            });
+            return free;
         }
         // Choose among some neighbours: otherwise the first key after many without deadlines would be chosen too often.
         let (mut chosen, mut seen) = (None, 0);
-        table.sample(samples, true, |slot, _| {
+        table.sample(samples, true, |slot, entry| {
+            if !self.locks.is_empty() && self.locks.get(database, entry.key()).is_some() {
+                return;
+            }
             seen += 1;
             if fastrand::usize(..seen) == 0 {
                 chosen = Some((database, slot));
@@ -223,10 +233,15 @@ impl Keyspace {
         if pool.policy != Some(policy) {
             pool = Pool { policy: Some(policy), candidates: Vec::with_capacity(POOL_SIZE) };
         }
+        // Where all that was drawn are locks, others are drawn.
+        let mut tries = if self.locks.is_empty() { 0 } else { LOCK_TRIES };
         let victim = loop {
             let mut found_any = false;
             for (database, table) in self.tables.iter().enumerate() {
                 table.sample(samples, policy.is_volatile(), |_, entry| {
+                    if !self.locks.is_empty() && self.locks.get(database, entry.key()).is_some() {
+                        return;
+                    }
                     if let Some(score) = self.score(policy, &entry) {
                         found_any = true;
                         pool.offer(score, database, entry.key());
@@ -236,9 +251,10 @@ impl Keyspace {
             let valid = std::iter::from_fn(|| pool.candidates.pop())
                 .find_map(|candidate| self.still_valid(policy, &candidate));
             // If there are keys, the second round finds one: the pool is empty and all samples are new.
-            if valid.is_some() || !found_any {
+            if valid.is_some() || !found_any && tries == 0 {
                 break valid;
             }
+            tries = tries.saturating_sub(usize::from(!found_any));
         };
         self.eviction.pool = pool;
         victim

@@ -120,6 +120,7 @@ impl Keyspace {
     fn announce_expired(&mut self, key: &[u8]) {
         self.stats.expired += 1;
         self.deletions.note_key(self.selected, key, Deleted::Expired);
+        self.locks.note_expired(self.selected, key);
         self.touch(self.selected, key, 1, Cause::Server);
         self.dirty_by_expiry += 1;
         self.notify(KeyspaceEvents::EXPIRED, "expired", key);

@@ -15,6 +15,7 @@ pub mod expire;
 pub mod field_deadlines;
 pub mod held;
 pub mod lazyfree;
+pub mod locks;
 pub mod notify;
 pub mod snapshot;
 mod tables;
@@ -48,6 +49,7 @@ use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
 use held::HeldBySnapshots;
 use lazyfree::LazyFree;
+use locks::Locks;
 use notify::Events;
 pub use tables::TableId;
 use tables::Tables;
@@ -144,6 +146,7 @@ pub struct Keyspace {
     /// Memory that is not data.
     pub held: HeldBySnapshots,
     pub waiting: Waiting,
+    pub locks: Locks,
     pub watch: Watch,
     pub tracking: Tracking,
     /// Buffer for unpacking a packed collection that is changed.
@@ -178,6 +181,7 @@ impl Keyspace {
             held: HeldBySnapshots::default(),
             eviction: Eviction::default(),
             waiting: Waiting::default(),
+            locks: Locks::default(),
             watch: Watch::default(),
             tracking: Tracking::default(),
             scratch: Vec::new(),
@@ -678,6 +682,12 @@ impl Keyspace {
         self.fields.swap(a, b);
     }
 
+    /// Whether a change concerns clients that wait or locks that are held: the gate's `blocking::serve` is due.
+    #[inline]
+    pub fn has_awaited_changes(&self) -> bool {
+        self.waiting.has_ready() || self.locks.has_changed()
+    }
+
     // ---- changes -------------------------------------------------------------------------------------------------
 
     /// Changes since the start; `rdb_changes_since_last_save`.
@@ -721,6 +731,7 @@ impl Keyspace {
     fn touch(&mut self, database: usize, key: &[u8], changes: u64, cause: Cause) {
         self.dirty += changes;
         self.waiting.note_change(database, key);
+        self.locks.note_change(database, key);
         self.watch.note_change(database, key);
         self.tracking.note_change(key, cause == Cause::Client);
     }
@@ -730,6 +741,7 @@ impl Keyspace {
     fn touch_all(&mut self, database: usize, other: usize, changes: u64) {
         self.dirty += changes;
         self.waiting.note_all(database);
+        self.locks.note_all(database);
         self.touch_watched(database, other);
     }
 

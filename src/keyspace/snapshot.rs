@@ -17,7 +17,7 @@ use crate::clock::Deadline;
 use crate::collections::hash::KeyHasher;
 use crate::collections::shared::copied_bytes;
 use crate::collections::table::{Entry, Owned, Table, ValueRef};
-use crate::types::Value;
+use crate::types::{Value, lock};
 
 /// The size at which a chunk is sent. Unit: bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -301,6 +301,11 @@ impl Keyspace {
             let slot = self.tables.load(database, hash, entry);
             let slot = slot.map_err(|entry| LoadedEntry { database, entry, hash })?;
             let entry = self.tables[database].entry(slot);
+            if entry.deadline().is_some()
+                && let Some(fence) = lock::fence_of(entry.value(), &self.now)
+            {
+                self.locks.note_loaded(database, entry.key(), fence, self.now.boot_us);
+            }
             if let ValueRef::Object(Value::Hash(_)) = entry.value() {
                 let key = entry.key().to_vec();
                 self.in_database(database, |db| db.note_moved_field_deadlines(slot, &key));

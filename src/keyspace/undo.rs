@@ -460,6 +460,8 @@ impl Keyspace {
         let undo = &mut self.tables.undo;
         undo.known.clear();
         self.dirty = undo.dirty + (self.dirty_by_expiry - undo.expired);
+        // What LOCK commands of the script have changed is compared with the index.
+        (0..self.databases()).for_each(|database| self.locks.note_all(database));
     }
 
     /// Undoes one step. `bytes`: the keys named by the steps.

@@ -27,6 +27,8 @@ pub enum Wanted {
     Stream,
     /// An entry of a stream for a consumer group: the deletion of the stream is a result too.
     StreamGroup,
+    /// A lock: any change of its key may free it.
+    Lock,
 }
 
 /// Position in the order of arrival, unique.
@@ -72,7 +74,7 @@ impl Waiting {
 
     /// Number of keys whose deletion wakes a client too. O(n): for INFO.
     pub fn keys_awaited_on_end(&self) -> usize {
-        let awaited = (Wanted::StreamGroup, 0)..=(Wanted::StreamGroup, Ticket::MAX);
+        let awaited = (Wanted::StreamGroup, 0)..=(Wanted::Lock, Ticket::MAX);
         let all = self.databases.iter().flat_map(HashMap::values);
         all.filter(|waiters| waiters.queues.range(awaited.clone()).next().is_some()).count()
     }
@@ -184,6 +186,26 @@ impl Waiting {
         let range = (wanted, ticket + 1)..=(wanted, Ticket::MAX);
         let (&(_, ticket), &id) = waiters.queues.range(range).next()?;
         Some((ticket, id))
+    }
+
+    /// Number of clients in a key's queue. O(n).
+    pub fn len(&self, database: usize, key: &[u8], wanted: Wanted) -> usize {
+        self.iter(database, key, wanted).count()
+    }
+
+    /// The clients in a key's queue, in order.
+    pub fn iter(
+        &self,
+        database: usize,
+        key: &[u8],
+        wanted: Wanted,
+    ) -> impl Iterator<Item = ClientId> {
+        let waiters = self.databases.get(database).and_then(|keys| keys.get(key));
+        let range = (wanted, 0)..=(wanted, Ticket::MAX);
+        waiters
+            .into_iter()
+            .flat_map(move |waiters| waiters.queues.range(range.clone()))
+            .map(|(_, id)| *id)
     }
 
     /// Sets when a key is checked for clients that wait in this unit: Unix milliseconds; None: never.

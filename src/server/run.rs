@@ -133,7 +133,7 @@ impl Turn<'_> {
                     done = requests.len();
                 }
             }
-            if self.keyspace.waiting.has_ready() && !self.is_nested {
+            if self.keyspace.has_awaited_changes() && !self.is_nested {
                 let database = self.keyspace.selected();
                 blocking::serve(self.keyspace, self.state);
                 self.keyspace.select(database);

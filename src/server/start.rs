@@ -48,7 +48,8 @@ impl Server {
             .map_err(|error| told("Failed creating the event loop", error))?;
         let now = clock.now();
         let hasher = KeyHasher::new(hash_secret(&config));
-        let keyspace = Keyspace::new(config.databases as usize, hasher, now);
+        let mut keyspace = Keyspace::new(config.databases as usize, hasher, now);
+        keyspace.locks.fences.begin_epoch(now.unix_seconds());
         let mut state = State::new(&TABLE, config, clock, logger, poll);
         state.serve_while_busy = busy::serve;
         let waker = Arc::new(waker);
@@ -230,6 +231,8 @@ impl Server {
             Ok(()) => {
                 following::follow_at_start(&mut self.keyspace, &mut self.state);
                 restart::begin(&self.keyspace, &mut self.state);
+                let seconds = self.state.now.unix_seconds();
+                self.keyspace.locks.fences.begin_epoch(seconds);
                 Ok(())
             }
         }

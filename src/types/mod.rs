@@ -11,6 +11,7 @@ pub mod hyperloglog;
 pub mod journal;
 pub mod lcs;
 pub mod list;
+pub mod lock;
 pub mod set;
 pub mod sorted_set;
 pub mod stream;

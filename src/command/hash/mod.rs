@@ -20,6 +20,7 @@ use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::types::hash::{Hash, HashView, Limits};
 use crate::types::journal::Edit;
+use crate::types::lock;
 
 const PER_FIELD: &str = "O(N) where N is the number of fields given";
 const PER_HASH: &str = "O(N) where N is the number of fields of the hash";
@@ -259,7 +260,22 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
         pairs.map(set).filter(|&is_new| is_new).count()
     });
     ctx.keyspace.changed_by((args.len() as u64 - 2) / 2, KeyspaceEvents::HASH, "hset", key.bytes);
+    if ctx.is_repeated() {
+        note_lock(ctx, key);
+    }
     Ok(added as i64)
+}
+
+/// Notes a lock that was granted earlier, or at the primary, and is repeated here: its fence is the third field at most.
+fn note_lock(ctx: &mut Context<'_>, key: Key<'_>) {
+    let args = ctx.args;
+    let names = (2..args.len().min(8)).step_by(2);
+    if let Some(at) = names.into_iter().find(|&at| args.get(at) == lock::FENCE)
+        && let Some(fence) = number::parse_i64(args.get(at + 1))
+    {
+        let (database, now_us) = (ctx.keyspace.selected(), ctx.state.now.boot_us);
+        ctx.keyspace.locks.note_loaded(database, key.bytes, fence.max(0) as u64, now_us);
+    }
 }
 
 /// `HSETNX key field value`: 1 if it was set, 0 if the field exists.

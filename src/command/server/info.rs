@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags};
 use crate::config::{Choice, Compatibility, MaxmemoryPolicy, VALKEY_VERSION};
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -14,6 +15,8 @@ use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::gate::state::{PauseCause, State};
 use crate::gate::table::Command;
 use crate::gate::{failover, replicas, restart};
+use crate::keyspace::locks::LockStats;
+use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{Keyspace, KeyspaceStats};
 use crate::pubsub::Kind;
 use crate::replication::backlog::Backlog;
@@ -63,6 +66,7 @@ const SECTIONS: &[Section] = &[
     Section { by_default: false, ..section("commandstats", "Commandstats", command_stats) },
     section("errorstats", "Errorstats", error_stats),
     Section { by_default: false, ..section("latencystats", "Latencystats", latency_stats) },
+    section("locks", "Locks", locks),
     section("cluster", "Cluster", |out, _, _| line(out, "cluster_enabled", 0)),
     section("keyspace", "Keyspace", keyspace),
 ];
@@ -100,6 +104,7 @@ pub fn reset_stats(keyspace: &mut Keyspace, state: &mut State) {
     state.stats.turn_time = Rate::default();
     state.stats.timing.reset();
     keyspace.stats = KeyspaceStats::default();
+    keyspace.locks.stats = LockStats::default();
     (keyspace.eviction.over_us, keyspace.eviction.over_since_us) = (0, None);
     keyspace.lazyfree.reset_freed();
     state.scripts.stats.evicted = 0;
@@ -225,6 +230,29 @@ fn clients(out: &mut String, keyspace: &mut Keyspace, state: &State) {
     if is_valkey {
         pauses(out, state);
     }
+}
+
+/// The held locks and the clients that wait for locks.
+fn locks(out: &mut String, keyspace: &mut Keyspace, state: &State) {
+    let now_us = state.now.boot_us;
+    let waits_for_lock = |cause: &Cause| matches!(cause, Cause::Keys { wanted: Wanted::Lock, .. });
+    let blocked = state.clients.iter().filter_map(|client| client.blocked.as_deref());
+    let waiting = blocked.filter(|blocked| waits_for_lock(&blocked.cause));
+    let (mut waiters, mut waits_since_us) = (0, now_us);
+    for blocked in waiting {
+        waiters += 1;
+        waits_since_us = waits_since_us.min(blocked.since_us);
+    }
+    let held_since_us = keyspace.locks.oldest_us().unwrap_or(now_us);
+    let stats = &keyspace.locks.stats;
+    line(out, "locks_held", keyspace.locks.len());
+    line(out, "lock_waiters", waiters);
+    line(out, "lock_longest_wait_ms", (now_us - waits_since_us) / 1000);
+    line(out, "lock_longest_hold_ms", (now_us - held_since_us) / 1000);
+    line(out, "lock_grants_total", stats.grants);
+    line(out, "lock_timeouts_total", stats.timeouts);
+    line(out, "lock_expired_total", stats.expired);
+    line(out, "lock_broken_total", stats.broken);
 }
 
 /// Valkey's fields about the strictest pause.

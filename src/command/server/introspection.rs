@@ -116,6 +116,7 @@ fn group_name(group: Group) -> &'static str {
         Group::Geo => "geo",
         Group::Stream => "stream",
         Group::Bitmap => "bitmap",
+        Group::Lock => "lock",
     }
 }
 

@@ -213,7 +213,7 @@ impl Kind<[i32; 3]> for OomScores {
 pub(in crate::config) struct EventClasses;
 
 /// The letters in the order of CONFIG GET. `A` means all of `KeyspaceEvents::ALL`.
-const EVENT_LETTERS: [(u8, KeyspaceEvents); 14] = [
+const EVENT_LETTERS: [(u8, KeyspaceEvents); 15] = [
     (b'g', KeyspaceEvents::GENERIC),
     (b'$', KeyspaceEvents::STRING),
     (b'l', KeyspaceEvents::LIST),
@@ -228,6 +228,7 @@ const EVENT_LETTERS: [(u8, KeyspaceEvents); 14] = [
     (b'K', KeyspaceEvents::KEYSPACE),
     (b'E', KeyspaceEvents::KEYEVENT),
     (b'm', KeyspaceEvents::KEY_MISS),
+    (b'L', KeyspaceEvents::LOCK),
 ];
 
 impl Kind<KeyspaceEvents> for EventClasses {
@@ -272,7 +273,7 @@ impl Kind<KeyspaceEvents> for EventClasses {
     }
 
     fn describe(&self) -> String {
-        "any of the letters KEg$lshzxetdmnA; \"\" for none".into()
+        "any of the letters KEg$lshzxetdmnLA; \"\" for none".into()
     }
 }
 

@@ -514,6 +514,10 @@ impl Loader {
                 Event::ResizeDb { db: number, keys, .. } => {
                     self.beside.expect_keys(number, self.expected.take(keys));
                 }
+                Event::Aux { name, value } if &*name == persistence::LAST_FENCE.as_bytes() => {
+                    let fence = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+                    keyspace.locks.fences.learn(fence.unwrap_or(0));
+                }
                 Event::Aux { .. } | Event::Header(_) | Event::SelectDb(_) => {}
                 Event::End(_) => {
                     self.is_done = true;

@@ -1,0 +1,561 @@
+//! Locks with waiting, leases, fences and guards: LOCK.ACQUIRE, LOCK.RELEASE, LOCK.RENEW, LOCK.GUARD. Reports on locks and
+//! LOCK.BREAK are in `lock/report.rs`.
+//!
+//! Latchkey's own commands; `docs/locks.md` describes them. A lock is a plain value with a deadline (`types/lock.rs`), and is
+//! replicated as the commands that make it. Waiting clients are in the queue of the key (`keyspace/waiting.rs`): whatever
+//! changes or deletes the key wakes the first, before the next request runs.
+
+pub(crate) mod report;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::clock::{Deadline, Expiry};
+use crate::collections::table::Slot;
+use crate::command::hash::limits;
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::gate::blocking::{TimeoutUnit, parse_timeout};
+use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
+use crate::gate::evict::{self, Room};
+use crate::gate::spec::{
+    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, spec,
+};
+use crate::gate::{locks, publish};
+use crate::keyspace::Key;
+use crate::keyspace::locks::{EndReason, Granted, Held};
+use crate::keyspace::waiting::Wanted;
+use crate::pubsub::Kind;
+use crate::resp::args::{Args, BadKeyCount, Cursor};
+use crate::resp::number::{self, parse_i64};
+use crate::types::hash::Hash;
+use crate::types::journal::Edit;
+use crate::types::lock::{self, Lock, may_own};
+
+pub const COMMANDS: &[CommandSpec] = &[
+    lock_spec("LOCK.ACQUIRE", acquire, Flags::WRITE_BLOCKING)
+        .at_least(5)
+        .keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs(
+            "key owner PX milliseconds [BLOCK milliseconds] [REENTRANT [MAXHOLDS count]]",
+            "Takes a lock for a time, or waits for it in the order of arrival.",
+            "O(1)",
+        ),
+    lock_spec("LOCK.RELEASE", release, Flags::WRITE_FAST)
+        .at_least(3)
+        .keys(&[crate::gate::spec::key(1, KeyFlags::RW_ACCESS_DELETE)])
+        .docs(
+            "key owner [ALL] [FENCE fence] [KEEP milliseconds]",
+            "Releases a lock, and passes it on to the first client that waits for it.",
+            "O(1)",
+        ),
+    lock_spec("LOCK.RENEW", renew, Flags::WRITE_FAST)
+        .at_least(6)
+        .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_UPDATE)])
+        .docs(
+            "numkeys key [key ...] owner PX milliseconds",
+            "Extends the leases of locks that an owner holds.",
+            "O(N) with N locks",
+        ),
+    lock_spec("LOCK.GUARD", guard, Flags::READONLY_FAST.union(Flags::GUARDS))
+        .at_least(3)
+        .keys(KeySpec::RO_ACCESS)
+        .docs(
+            "key owner [FENCE fence]",
+            "Tells whether an owner holds a lock; in a transaction, EXEC does nothing unless it does.",
+            "O(1)",
+        ),
+];
+
+pub(in crate::command) const fn lock_spec(
+    name: &'static str,
+    handler: Handler,
+    flags: Flags,
+) -> CommandSpec {
+    spec(name, handler).since("0.2.0").flags(flags).group(Group::Lock)
+}
+
+const BAD_OWNER: CommandError =
+    CommandError::Text("ERR a lock's owner has 1 to 256 bytes and does not begin with a colon");
+const BAD_FENCE: CommandError = CommandError::Text("ERR fence is not an integer or out of range");
+const BAD_HOLDS: CommandError = CommandError::Text("ERR MAXHOLDS should be greater than 0");
+const TOO_MANY_HOLDS: CommandError =
+    CommandError::Text("MAXHOLDS the owner already holds the lock that many times");
+
+/// The reply of LOCK.RELEASE where there is no lock, and where another owner or grant has it.
+const NO_LOCK: i64 = -1;
+const NOT_YOURS: i64 = -2;
+
+// ---- arguments -----------------------------------------------------------------------------------------------------------
+
+/// An owner's name. Errors: it is not one.
+pub(super) fn owner_of(argument: &[u8]) -> Result<&[u8], CommandError> {
+    Some(argument).filter(|name| may_own(name)).ok_or(BAD_OWNER)
+}
+
+/// A positive time in milliseconds, from now on.
+fn take_lease(
+    arguments: &mut Cursor<'_>,
+    ctx: &Context<'_>,
+    name: &'static str,
+) -> Result<i64, CommandError> {
+    let ms = arguments.take_integer()?;
+    let is_valid = ms > 0 && ms.checked_add(ctx.state.now.unix().0).is_some();
+    Some(ms).filter(|_| is_valid).ok_or(CommandError::InvalidExpire(name))
+}
+
+pub(super) fn take_fence(arguments: &mut Cursor<'_>) -> Result<u64, CommandError> {
+    let fence = parse_i64(arguments.take()?).and_then(|fence| u64::try_from(fence).ok());
+    fence.ok_or(BAD_FENCE)
+}
+
+/// The arguments of LOCK.ACQUIRE after the key.
+struct Acquire<'a> {
+    owner: &'a [u8],
+    lease_ms: i64,
+    /// BLOCK: until when it waits, boot-time clock in microseconds, or for ever.
+    wait_until_us: Option<Option<i64>>,
+    /// REENTRANT: how often the owner may hold the lock.
+    holds_max: Option<i64>,
+}
+
+impl<'a> Acquire<'a> {
+    /// Parses `owner PX ms [BLOCK ms] [REENTRANT [MAXHOLDS n]]`.
+    fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
+        let mut arguments = ctx.args.cursor(2);
+        let owner = owner_of(arguments.take()?)?;
+        let (mut lease_ms, mut wait_until_us, mut holds_max) = (None, None, None);
+        while !arguments.is_at_end() {
+            if lease_ms.is_none() && arguments.take_word("PX") {
+                lease_ms = Some(take_lease(&mut arguments, ctx, "lock.acquire")?);
+            } else if wait_until_us.is_none() && arguments.take_word("BLOCK") {
+                let timeout = arguments.take()?;
+                let until = parse_timeout(timeout, TimeoutUnit::Milliseconds, ctx.state.now)?;
+                wait_until_us = Some(until);
+            } else if holds_max.is_none() && arguments.take_word("REENTRANT") {
+                let most = match arguments.take_word("MAXHOLDS") {
+                    true => arguments.take_positive(BAD_HOLDS)? as i64,
+                    false => i64::MAX,
+                };
+                holds_max = Some(most);
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        let lease_ms = lease_ms.ok_or(CommandError::Syntax)?;
+        Ok(Acquire { owner, lease_ms, wait_until_us, holds_max })
+    }
+}
+
+/// A key's lock and where it lies; None: nobody holds it. Errors: WRONGTYPE.
+pub(super) fn find(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+) -> Result<(Option<Slot>, Option<Lock<'static>>), CommandError> {
+    let Some(slot) = ctx.keyspace.find_for_write(key) else { return Ok((None, None)) };
+    let found = lock::read(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now())?;
+    Ok((Some(slot), found.map(Lock::into_owned)))
+}
+
+/// Milliseconds left of the lease at `slot`; -1: it does not end.
+pub(super) fn ms_left(ctx: &Context<'_>, slot: Slot) -> i64 {
+    let deadline = ctx.keyspace.entry(slot).deadline();
+    deadline.map_or(-1, |deadline| ctx.keyspace.now().remaining_ms(deadline).max(0))
+}
+
+// ---- LOCK.ACQUIRE --------------------------------------------------------------------------------------------------------
+
+/// `LOCK.ACQUIRE key owner PX ms [BLOCK ms] [REENTRANT [MAXHOLDS n]]`: an array of fence, holds and milliseconds left; if it
+/// is not granted, of 0, the milliseconds left of the holder's lease, the number of waiting clients and the holder.
+fn acquire(ctx: &mut Context<'_>) -> CommandResult {
+    let asked = Acquire::parse(ctx)?;
+    let key = ctx.key(1);
+    let (slot, found) = find(ctx, key)?;
+    match (slot, found) {
+        (Some(slot), Some(lock)) if lock.is_held_by(asked.owner, None) && !lock.is_string => {
+            grant_again(ctx, key, slot, &lock, &asked)
+        }
+        (Some(slot), Some(lock)) => refuse(ctx, key, &asked, Some((slot, lock))),
+        _ if has_its_turn_later(ctx, key) => refuse(ctx, key, &asked, None),
+        (slot, _) => grant(ctx, key, slot, &asked),
+    }
+}
+
+/// Whether others have waited longer for a lock that nobody holds. A woken client comes when it is its turn.
+fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>) -> bool {
+    let database = ctx.keyspace.selected();
+    !matches!(ctx.origin, Origin::Woken(_))
+        && ctx.keyspace.waiting.next_after(database, key.bytes, Wanted::Lock, 0).is_some()
+}
+
+/// Grants a lock that nobody holds. `slot`: of a hash without an owner.
+fn grant(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    slot: Option<Slot>,
+    asked: &Acquire<'_>,
+) -> CommandResult {
+    // Whoever has waited gets the lock without memory too.
+    if !matches!(ctx.origin, Origin::Woken(_)) {
+        check_room(ctx)?;
+    }
+    // Whoever held it until now has lost it.
+    locks::review(ctx.keyspace, ctx.state);
+    let fence = ctx.keyspace.locks.fences.next();
+    let since_ms = ctx.state.now.unix().0;
+    let deadline = ctx.keyspace.now().after(asked.lease_ms);
+    write(ctx, key, slot, (asked.owner, 1), (Some(fence), since_ms), Some(deadline));
+    let database = ctx.keyspace.selected();
+    let held =
+        Held { fence, client: ctx.caller.client(), since_us: ctx.state.now.boot_us, renewals: 0 };
+    if let Some(client) = held.client {
+        let granted = Granted { client, database, key: key.bytes.into(), fence, sent_at: None };
+        ctx.keyspace.locks.granted.push(granted);
+    }
+    ctx.keyspace.locks.insert(database, key.bytes, held);
+    ctx.keyspace.locks.stats.grants += 1;
+    reply_granted(ctx, fence, 1, asked.lease_ms);
+    Ok(Outcome::Replied)
+}
+
+/// Grants a lock to its owner again: the same grant, once more if it is reentrant. Its lease is never shortened.
+fn grant_again(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    slot: Slot,
+    lock: &Lock<'_>,
+    asked: &Acquire<'_>,
+) -> CommandResult {
+    let holds = match asked.holds_max {
+        Some(most) if lock.holds >= most => return Err(TOO_MANY_HOLDS),
+        Some(_) => lock.holds + 1,
+        None => lock.holds,
+    };
+    // One that was made by a client library gets a fence now.
+    let fence = lock.fence.unwrap_or_else(|| ctx.keyspace.locks.fences.next());
+    let old = ctx.keyspace.entry(slot).deadline();
+    let new = longer_lease(ctx, old, asked.lease_ms);
+    if lock.fence.is_none() || holds != lock.holds {
+        let since_ms = lock.since_ms.unwrap_or(ctx.state.now.unix().0);
+        write(ctx, key, Some(slot), (asked.owner, holds), (Some(fence), since_ms), new);
+    } else if new != old {
+        extend(ctx, key, slot, new);
+    }
+    let database = ctx.keyspace.selected();
+    let client = ctx.caller.client();
+    match ctx.keyspace.locks.get_mut(database, key.bytes) {
+        Some(held) => held.client = client,
+        None => {
+            let held = Held { fence, client, since_us: ctx.state.now.boot_us, renewals: 0 };
+            ctx.keyspace.locks.insert(database, key.bytes, held);
+        }
+    }
+    let ms_left = ms_left(ctx, slot);
+    reply_granted(ctx, fence, holds, ms_left);
+    Ok(Outcome::Replied)
+}
+
+fn reply_granted(ctx: &mut Context<'_>, fence: u64, holds: i64, ms_left: i64) {
+    ctx.reply.array(3);
+    ctx.reply.integer(fence as i64);
+    ctx.reply.integer(holds);
+    ctx.reply.integer(ms_left);
+}
+
+/// Waits for a lock that another has, or replies who has it. None: it is free, but others have waited longer.
+fn refuse(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    asked: &Acquire<'_>,
+    holder: Option<(Slot, Lock<'_>)>,
+) -> CommandResult {
+    if let Some(deadline_us) = asked.wait_until_us
+        && ctx.may_wait()
+    {
+        if ctx.origin == Origin::Client {
+            ctx.keyspace.notify(KeyspaceEvents::LOCK, "lockwait", key.bytes);
+        }
+        return ctx.block(Wait { wanted: Wanted::Lock, keys: 1..2, deadline_us, rewritten: None });
+    }
+    if ctx.origin == Origin::TimedOut {
+        ctx.keyspace.locks.stats.timeouts += 1;
+    }
+    let database = ctx.keyspace.selected();
+    let ms_left = holder.as_ref().map_or(-1, |(slot, _)| ms_left(ctx, *slot));
+    ctx.reply.array(4);
+    ctx.reply.integer(0);
+    ctx.reply.integer(ms_left);
+    ctx.reply.integer(ctx.keyspace.waiting.len(database, key.bytes, Wanted::Lock) as i64);
+    ctx.reply.bulk(holder.as_ref().map_or(&[], |(_, lock)| &lock.owner));
+    Ok(Outcome::Replied)
+}
+
+/// Errors: there is no memory for another lock, and nothing to evict.
+fn check_room(ctx: &mut Context<'_>) -> Result<(), CommandError> {
+    if !ctx.state.applies_maxmemory() || ctx.is_repeated() {
+        return Ok(());
+    }
+    let is_full = match &ctx.state.scripts.running {
+        Some(running) => running.out_of_memory && !running.wrote && !running.allow_oom,
+        None => evict::evict(ctx.keyspace, ctx.state) == Room::NoMore,
+    };
+    if is_full { Err(CommandError::OutOfMemory) } else { Ok(()) }
+}
+
+// ---- changes -------------------------------------------------------------------------------------------------------------
+
+/// Writes a lock: its owner with the number of holds, fence and time of the grant, and its deadline. `slot`: where the key
+/// lies, if there is one.
+fn write(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    slot: Option<Slot>,
+    (owner, holds): (&[u8], i64),
+    (fence, since_ms): (Option<u64>, i64),
+    deadline: Option<Deadline>,
+) {
+    let (limits, now) = (limits(ctx), ctx.keyspace.now());
+    let (holds, since) = (number::format_i64(holds), number::format_i64(since_ms));
+    let fence = fence.map(|fence| number::format_i64(fence as i64));
+    let mut request: SmallVec<[&[u8]; 8]> =
+        smallvec![&b"HSET"[..], key.bytes, owner, holds.as_ref()];
+    if let Some(fence) = &fence {
+        request.extend([lock::FENCE, fence.as_ref()]);
+    }
+    request.extend([lock::SINCE, since.as_ref()]);
+    let set = |hash: &mut Edit<'_, Hash>| {
+        for pair in request[2..].chunks_exact(2) {
+            hash.set(pair[0], pair[1], Expiry::Clear, &limits, &now);
+        }
+    };
+    ctx.keyspace.locks.begin_own_change();
+    let slot = match slot {
+        Some(slot) => {
+            ctx.keyspace.edit::<Hash, _>(slot, set);
+            slot
+        }
+        None => {
+            let mut hash = Hash::default();
+            set(&mut Edit::unnoted(&mut hash));
+            ctx.keyspace.insert_collection(key, hash)
+        }
+    };
+    ctx.keyspace.set_deadline(slot, deadline);
+    ctx.keyspace.changed(KeyspaceEvents::LOCK, "lock", key.bytes);
+    ctx.keyspace.locks.end_own_change();
+    ctx.instead(&request);
+    repeat_deadline(ctx, key, deadline);
+}
+
+fn repeat_deadline(ctx: &mut Context<'_>, key: Key<'_>, deadline: Option<Deadline>) {
+    if let Some(deadline) = deadline {
+        let at_ms = deadline.unix(ctx.keyspace.wall_offset_ms()).0;
+        ctx.instead_with(&[b"PEXPIREAT", key.bytes], at_ms);
+    }
+}
+
+/// The later of a lease's deadline and one `ms` from now. A lease that does not end stays.
+fn longer_lease(ctx: &Context<'_>, old: Option<Deadline>, ms: i64) -> Option<Deadline> {
+    let now = ctx.keyspace.now();
+    old.map(|old| if now.remaining_ms(old) >= ms { old } else { now.after(ms) })
+}
+
+/// Sets a later deadline.
+fn extend(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, deadline: Option<Deadline>) {
+    ctx.keyspace.locks.begin_own_change();
+    ctx.keyspace.set_deadline(slot, deadline);
+    ctx.keyspace.changed(KeyspaceEvents::LOCK, "lockrenew", key.bytes);
+    ctx.keyspace.locks.end_own_change();
+    repeat_deadline(ctx, key, deadline);
+}
+
+/// Deletes a lock.
+fn delete(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot) -> Option<Held> {
+    ctx.keyspace.locks.begin_own_change();
+    ctx.keyspace.delete_at(slot, key, "del");
+    ctx.keyspace.locks.end_own_change();
+    let database = ctx.keyspace.selected();
+    ctx.keyspace.locks.remove(database, key.bytes)
+}
+
+// ---- LOCK.RELEASE --------------------------------------------------------------------------------------------------------
+
+/// The options of LOCK.RELEASE: `[ALL] [FENCE fence] [KEEP ms]`.
+struct ReleaseOptions {
+    all: bool,
+    fence: Option<u64>,
+    keep_ms: Option<i64>,
+}
+
+impl ReleaseOptions {
+    fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
+        let mut arguments = ctx.args.cursor(3);
+        let mut options = ReleaseOptions { all: false, fence: None, keep_ms: None };
+        while !arguments.is_at_end() {
+            if arguments.take_word("ALL") {
+                options.all = true;
+            } else if arguments.take_word("FENCE") {
+                options.fence = Some(take_fence(&mut arguments)?);
+            } else if arguments.take_word("KEEP") {
+                options.keep_ms = Some(take_lease(&mut arguments, ctx, "lock.release")?);
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// `LOCK.RELEASE key owner [ALL] [FENCE fence] [KEEP ms]`: how often the owner still holds the lock; -1 if there is none, -2
+/// if another owner or another grant has it.
+fn release(ctx: &mut Context<'_>) -> CommandResult {
+    let owner = owner_of(ctx.args.get(2))?;
+    let options = ReleaseOptions::parse(ctx)?;
+    let key = ctx.key(1);
+    let (slot, found) = find(ctx, key)?;
+    let (Some(slot), Some(lock)) = (slot, found) else {
+        ctx.reply.integer(NO_LOCK);
+        return Ok(Outcome::Replied);
+    };
+    if !lock.is_held_by(owner, options.fence) {
+        ctx.reply.integer(NOT_YOURS);
+        return Ok(Outcome::Replied);
+    }
+    let holds_left = if options.all { 0 } else { lock.holds - 1 };
+    if holds_left > 0 {
+        let deadline = ctx.keyspace.entry(slot).deadline();
+        let since_ms = lock.since_ms.unwrap_or(ctx.state.now.unix().0);
+        write(ctx, key, Some(slot), (owner, holds_left), (lock.fence, since_ms), deadline);
+    } else {
+        pass_on(ctx, key, slot, options.keep_ms);
+    }
+    ctx.reply.integer(holds_left);
+    Ok(Outcome::Replied)
+}
+
+/// Frees a lock for whoever is next, or keeps it from everybody for a time. Clients of Redisson, which wait for a message
+/// instead, are told unless a client that waits here takes the lock.
+fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, keep_ms: Option<i64>) {
+    let held = delete(ctx, key, slot);
+    ctx.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
+    ctx.instead(&[b"DEL", key.bytes]);
+    if let Some(held) = held {
+        locks::note_hold(ctx.state, held.since_us);
+    }
+    if let Some(ms) = keep_ms {
+        let deadline = ctx.keyspace.now().after(ms);
+        let since_ms = ctx.state.now.unix().0;
+        write(ctx, key, None, (lock::KEEP, 1), (None, since_ms), Some(deadline));
+        return;
+    }
+    let database = ctx.keyspace.selected();
+    if ctx.keyspace.waiting.next_after(database, key.bytes, Wanted::Lock, 0).is_none() {
+        tell_redisson(ctx, key.bytes);
+    }
+}
+
+/// Frees a lock that is broken. Its holder is told.
+fn pass_on_broken(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot) {
+    ctx.keyspace.locks.begin_own_change();
+    ctx.keyspace.delete_at(slot, key, "del");
+    ctx.keyspace.locks.end_own_change();
+    ctx.instead(&[b"DEL", key.bytes]);
+    let database = ctx.keyspace.selected();
+    locks::end(ctx.keyspace, ctx.state, database, key.bytes, EndReason::Broken);
+    if ctx.keyspace.waiting.next_after(database, key.bytes, Wanted::Lock, 0).is_none() {
+        tell_redisson(ctx, key.bytes);
+    }
+}
+
+/// Publishes the message by which Redisson's lock tells its waiting clients that it was released.
+fn tell_redisson(ctx: &mut Context<'_>, key: &[u8]) {
+    if ctx.state.pubsub.is_silent() && ctx.state.replication.backlog.is_none() {
+        return;
+    }
+    let mut channel = b"redisson_lock__channel:".to_vec();
+    // Where the key has a hash tag, the channel has the same.
+    match key.contains(&b'{') {
+        true => channel.extend_from_slice(key),
+        false => channel.extend([b"{", key, b"}"].concat()),
+    }
+    publish::deliver(ctx.state, Kind::Channel, &channel, b"0");
+    ctx.repeat_message_of(&[b"PUBLISH", &channel, b"0"]);
+}
+
+// ---- LOCK.RENEW, LOCK.GUARD ----------------------------------------------------------------------------------------------
+
+/// `LOCK.RENEW numkeys key [key ...] owner PX ms`: an array of the locks' fences, 0 for each that the owner does not hold,
+/// and -1 for one without a fence.
+fn renew(ctx: &mut Context<'_>) -> CommandResult {
+    let mut arguments = ctx.args.cursor(1);
+    let keys = arguments.take_keys(1, 1).map_err(|bad| match bad {
+        BadKeyCount::TooLarge(_) => CommandError::MANY_KEYS,
+        BadKeyCount::NotInteger | BadKeyCount::TooSmall => CommandError::FEW_KEYS,
+    })?;
+    let owner = owner_of(arguments.take()?)?;
+    if !arguments.take_word("PX") {
+        return Err(CommandError::Syntax);
+    }
+    let lease_ms = take_lease(&mut arguments, ctx, "lock.renew")?;
+    if !arguments.is_at_end() {
+        return Err(CommandError::Syntax);
+    }
+    // Of another type than a lock: nothing is renewed.
+    for index in keys.clone() {
+        let key = ctx.key(index);
+        find(ctx, key)?;
+    }
+    ctx.reply.array(keys.len());
+    for index in keys {
+        let key = ctx.key(index);
+        let fence = match find(ctx, key)? {
+            (Some(slot), Some(lock)) if lock.is_held_by(owner, None) => {
+                renew_one(ctx, key, slot, lease_ms);
+                lock.fence.map_or(-1, |fence| fence as i64)
+            }
+            _ => 0,
+        };
+        ctx.reply.integer(fence);
+    }
+    Ok(Outcome::Replied)
+}
+
+fn renew_one(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lease_ms: i64) {
+    let old = ctx.keyspace.entry(slot).deadline();
+    let new = longer_lease(ctx, old, lease_ms);
+    if new != old {
+        extend(ctx, key, slot, new);
+    }
+    let (database, client) = (ctx.keyspace.selected(), ctx.caller.client());
+    if let Some(held) = ctx.keyspace.locks.get_mut(database, key.bytes) {
+        held.renewals = held.renewals.saturating_add(1);
+        held.client = client.or(held.client);
+    }
+}
+
+/// `LOCK.GUARD key owner [FENCE fence]`: 1 if the owner holds the lock, in that grant if a fence is given; else 0.
+fn guard(ctx: &mut Context<'_>) -> CommandResult {
+    let holds = is_guarded(ctx, ctx.args)?;
+    ctx.reply.integer(i64::from(holds));
+    Ok(Outcome::Replied)
+}
+
+/// Whether the owner that a LOCK.GUARD names holds the lock.
+pub(in crate::command) fn is_guarded(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+) -> Result<bool, CommandError> {
+    let owner = owner_of(args.get(2))?;
+    let mut arguments = args.cursor(3);
+    let fence = match arguments.is_at_end() {
+        true => None,
+        false if arguments.take_word("FENCE") => Some(take_fence(&mut arguments)?),
+        false => return Err(CommandError::Syntax),
+    };
+    if !arguments.is_at_end() {
+        return Err(CommandError::Syntax);
+    }
+    let key = ctx.keyspace.key(args.get(1));
+    let Some(slot) = ctx.keyspace.find_for_read(key) else { return Ok(false) };
+    let found = lock::read(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now())?;
+    Ok(found.is_some_and(|lock| lock.is_held_by(owner, fence)))
+}

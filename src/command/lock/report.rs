@@ -1,0 +1,255 @@
+//! Locks as operators see them: LOCK.INFO, LOCK.WAITERS, LOCK.LIST, and LOCK.BREAK, which ends one.
+
+use super::{find, lock_spec, ms_left, owner_of, pass_on_broken, take_fence};
+use crate::client::ClientId;
+use crate::collections::glob;
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{CommandSpec, Flags, KeyFlags, KeySpec, key};
+use crate::keyspace::Key;
+use crate::keyspace::waiting::Wanted;
+use crate::sys::log::notice;
+use crate::types::lock::{self, Lock};
+
+pub const COMMANDS: &[CommandSpec] = &[
+    lock_spec("LOCK.BREAK", break_lock, Flags::WRITE_FAST.union(Flags::ADMIN))
+        .at_least(2)
+        .keys(&[key(1, KeyFlags::RW_DELETE)])
+        .docs(
+            "key [FENCE fence]",
+            "Takes a lock from its owner, and passes it on to the first client that waits for it.",
+            "O(1)",
+        ),
+    lock_spec("LOCK.INFO", info, Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO_ACCESS).docs(
+        "key",
+        "Returns who holds a lock, for how long, and how its last lease was lost.",
+        "O(N) with N waiting clients",
+    ),
+    lock_spec("LOCK.LIST", list, Flags::READONLY)
+        .at_least(1)
+        .docs(
+            "[MATCH pattern] [OWNER owner] [COUNT count] [CURSOR cursor]",
+            "Returns the held locks of the selected database in the order of their keys, some in each call.",
+            "O(log(N)+M) with N the number of locks and M the number of locks looked at.",
+        ),
+    lock_spec("LOCK.WAITERS", waiters, Flags::READONLY)
+        .at_least(2)
+        .keys(KeySpec::RO)
+        .docs(
+            "key [COUNT count]",
+            "Returns the clients that wait for a lock, in the order in which they will be served.",
+            "O(N) with N the number of clients returned",
+        ),
+];
+
+const BAD_CURSOR: CommandError = CommandError::NegativeOrInvalidCursor;
+/// Locks and waiting clients in a reply, unless COUNT says otherwise.
+const COUNT: usize = 100;
+/// Locks that one LOCK.LIST looks at.
+const LOOKS_MAX: usize = 10_000;
+
+/// `LOCK.INFO key`: a map of mode, owners, waiters and the last involuntary end.
+fn info(ctx: &mut Context<'_>) -> CommandResult {
+    let key = ctx.key(1);
+    let found = find(ctx, key)?;
+    let lock = match found {
+        (Some(slot), Some(lock)) => Some((lock, ms_left(ctx, slot))),
+        _ => None,
+    };
+    reply_info(ctx, key, lock);
+    Ok(Outcome::Replied)
+}
+
+/// The map of LOCK.INFO. `lock`: the lock with the milliseconds left of its lease.
+fn reply_info(ctx: &mut Context<'_>, key: Key<'_>, lock: Option<(Lock<'_>, i64)>) {
+    let database = ctx.keyspace.selected();
+    ctx.reply.map(4);
+    ctx.reply.bulk(b"mode");
+    ctx.reply.bulk(match &lock {
+        None => b"free",
+        Some((lock, _)) if *lock.owner == *lock::KEEP => b"kept",
+        Some(_) => b"exclusive",
+    });
+    ctx.reply.bulk(b"owners");
+    ctx.reply.array(lock.iter().count());
+    if let Some((lock, ms_left)) = lock {
+        let held = ctx.keyspace.locks.get(database, key.bytes);
+        let (client, renewals) = held.map_or((None, 0), |held| (held.client, held.renewals));
+        ctx.reply.map(7);
+        ctx.reply.bulk(b"owner");
+        ctx.reply.bulk(&lock.owner);
+        ctx.reply.bulk(b"holds");
+        ctx.reply.integer(lock.holds);
+        ctx.reply.bulk(b"fence");
+        reply_known(ctx, lock.fence.map(|fence| fence as i64));
+        ctx.reply.bulk(b"ms-left");
+        ctx.reply.integer(ms_left);
+        ctx.reply.bulk(b"since");
+        reply_known(ctx, lock.since_ms);
+        ctx.reply.bulk(b"renewals");
+        ctx.reply.integer(i64::from(renewals));
+        ctx.reply.bulk(b"client");
+        reply_client(ctx, client);
+    }
+    ctx.reply.bulk(b"waiters");
+    ctx.reply.integer(ctx.keyspace.waiting.len(database, key.bytes, Wanted::Lock) as i64);
+    ctx.reply.bulk(b"last-end");
+    match ctx.keyspace.locks.last_end(database, key.bytes) {
+        None => ctx.reply.null(),
+        Some(end) => {
+            ctx.reply.map(3);
+            ctx.reply.bulk(b"fence");
+            ctx.reply.integer(end.fence as i64);
+            ctx.reply.bulk(b"reason");
+            ctx.reply.bulk(end.reason.name().as_bytes());
+            ctx.reply.bulk(b"at");
+            ctx.reply.integer(end.at_ms);
+        }
+    }
+}
+
+fn reply_known(ctx: &mut Context<'_>, number: Option<i64>) {
+    match number {
+        Some(number) => ctx.reply.integer(number),
+        None => ctx.reply.null(),
+    }
+}
+
+/// A client that is still connected, or nil.
+fn reply_client(ctx: &mut Context<'_>, id: Option<ClientId>) {
+    let Some(client) = id.and_then(|id| ctx.state.clients.get(id)) else {
+        return ctx.reply.null();
+    };
+    ctx.reply.map(4);
+    ctx.reply.bulk(b"id");
+    ctx.reply.integer(client.id.number as i64);
+    ctx.reply.bulk(b"addr");
+    ctx.reply.bulk_display(&client.peer);
+    ctx.reply.bulk(b"name");
+    ctx.reply.bulk(&client.name);
+    ctx.reply.bulk(b"lib-name");
+    ctx.reply.bulk(&client.library_name);
+}
+
+/// `LOCK.WAITERS key [COUNT count]`: an array of maps of place, owner, waited-ms, ms-left (-1: for ever) and client.
+fn waiters(ctx: &mut Context<'_>) -> CommandResult {
+    let mut arguments = ctx.args.cursor(2);
+    let mut count = COUNT;
+    while !arguments.is_at_end() {
+        if !arguments.take_word("COUNT") {
+            return Err(CommandError::Syntax);
+        }
+        count = arguments.take_positive(CommandError::SMALL_COUNT)?;
+    }
+    let (key, database) = (ctx.key(1), ctx.keyspace.selected());
+    let waiting: Vec<ClientId> =
+        ctx.keyspace.waiting.iter(database, key.bytes, Wanted::Lock).take(count).collect();
+    let now_us = ctx.state.now.boot_us;
+    ctx.reply.array(waiting.len());
+    for (place, id) in (1..).zip(waiting) {
+        let blocked = ctx.state.clients.get(id).and_then(|client| client.blocked.as_deref());
+        let (owner, since_us, deadline_us) = match blocked {
+            Some(blocked) => (blocked.args().get(2), blocked.since_us, blocked.deadline_us),
+            None => (&b""[..], now_us, None),
+        };
+        ctx.reply.map(5);
+        ctx.reply.bulk(b"place");
+        ctx.reply.integer(place);
+        ctx.reply.bulk(b"owner");
+        ctx.reply.bulk(owner);
+        ctx.reply.bulk(b"waited-ms");
+        ctx.reply.integer((now_us - since_us) / 1000);
+        ctx.reply.bulk(b"ms-left");
+        ctx.reply.integer(deadline_us.map_or(-1, |at| ((at - now_us) / 1000).max(0)));
+        ctx.reply.bulk(b"client");
+        reply_client(ctx, Some(id));
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `LOCK.LIST [MATCH pattern] [OWNER owner] [COUNT count] [CURSOR cursor]`: the next cursor, "0" after the last lock, and an
+/// array of pairs of key and LOCK.INFO's map. A lock that is held during a whole iteration is returned once.
+fn list(ctx: &mut Context<'_>) -> CommandResult {
+    let mut arguments = ctx.args.cursor(1);
+    let (mut pattern, mut owner, mut count, mut after) = (None, None, COUNT, None);
+    while !arguments.is_at_end() {
+        if arguments.take_word("MATCH") {
+            pattern = Some(arguments.take()?);
+        } else if arguments.take_word("OWNER") {
+            owner = Some(owner_of(arguments.take()?)?);
+        } else if arguments.take_word("COUNT") {
+            count = arguments.take_positive(CommandError::SMALL_COUNT)?;
+        } else if arguments.take_word("CURSOR") {
+            after = match arguments.take()? {
+                b"0" => None,
+                [b'+', key @ ..] => Some(key),
+                _ => return Err(BAD_CURSOR),
+            };
+        } else {
+            return Err(CommandError::Syntax);
+        }
+    }
+    let database = ctx.keyspace.selected();
+    let mut listed: Vec<(Vec<u8>, Lock<'static>, i64)> = Vec::new();
+    let mut next = None;
+    for (looked_at, (name, _)) in ctx.keyspace.locks.iter_after(database, after).enumerate() {
+        if listed.len() >= count || looked_at >= LOOKS_MAX {
+            break;
+        }
+        next = Some(name);
+        if pattern.is_some_and(|pattern| !glob::matches(pattern, name, false)) {
+            continue;
+        }
+        let Some(slot) = ctx.keyspace.find_quietly(ctx.keyspace.key(name)) else { continue };
+        let found = lock::read(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now());
+        if let Ok(Some(lock)) = found
+            && owner.is_none_or(|owner| lock.is_held_by(owner, None))
+        {
+            listed.push((name.to_vec(), lock.into_owned(), ms_left(ctx, slot)));
+        }
+    }
+    let is_last = next
+        .is_none_or(|next| ctx.keyspace.locks.iter_after(database, Some(next)).next().is_none());
+    let cursor = match next {
+        Some(next) if !is_last => [b"+", next].concat(),
+        _ => b"0".to_vec(),
+    };
+    ctx.reply.array(2);
+    ctx.reply.bulk(&cursor);
+    ctx.reply.array(listed.len());
+    for (name, lock, ms_left) in listed {
+        ctx.reply.array(2);
+        ctx.reply.bulk(&name);
+        let key = ctx.keyspace.key(&name);
+        reply_info(ctx, key, Some((lock, ms_left)));
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `LOCK.BREAK key [FENCE fence]`: 1 if a lock was broken, 0 if there is none, or another grant has it.
+fn break_lock(ctx: &mut Context<'_>) -> CommandResult {
+    let mut arguments = ctx.args.cursor(2);
+    let mut fence = None;
+    while !arguments.is_at_end() {
+        if fence.is_some() || !arguments.take_word("FENCE") {
+            return Err(CommandError::Syntax);
+        }
+        fence = Some(take_fence(&mut arguments)?);
+    }
+    let key = ctx.key(1);
+    let broken = match find(ctx, key)? {
+        (Some(slot), Some(lock)) if fence.is_none() || lock.fence == fence => {
+            let (name, owner) = (key.bytes.escape_ascii(), lock.owner.escape_ascii());
+            if ctx.state.config.hide_user_data_from_log {
+                notice!(ctx.state, "Lock broken by LOCK.BREAK");
+            } else {
+                notice!(ctx.state, "Lock {name} of {owner} broken by LOCK.BREAK");
+            }
+            pass_on_broken(ctx, key, slot);
+            true
+        }
+        _ => false,
+    };
+    ctx.reply.integer(i64::from(broken));
+    Ok(Outcome::Replied)
+}

@@ -1,0 +1,363 @@
+//! The index of held locks: which keys are locks, since when, and which client asked for each.
+//!
+//! The locks themselves are plain values (`types/lock.rs`). The index serves LOCK.LIST, INFO, eviction, which spares locks,
+//! and the notice that a lock was lost: each change of an indexed key by anything but a LOCK command is noted here, and
+//! `gate/locks.rs` compares the key with the index before the next request. Grants are numbered by [`Fences`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+
+use crate::ids::ClientId;
+
+/// Fences below 2^53, which every client's numbers can represent: an epoch of 32 bits and a count of 21 bits.
+const COUNT_BITS: u32 = 21;
+/// Involuntary ends remembered for LOCK.INFO.
+const ENDS_KEPT: usize = 256;
+
+/// The source of fences: numbers that grow with each grant.
+///
+/// A fence is an epoch and a count within it, which carries into the epoch. Each gain of authority (a start, a promotion)
+/// begins an epoch that is later than all seen, and not before the wall clock's seconds.
+#[derive(Debug, Default)]
+pub struct Fences {
+    last: u64,
+    /// Whether `last` was granted, here or elsewhere, and is not the beginning of an epoch.
+    is_used: bool,
+}
+
+impl Fences {
+    /// Begins an epoch at a time in Unix seconds.
+    pub fn begin_epoch(&mut self, unix_seconds: i64) {
+        let epoch = ((self.last >> COUNT_BITS) + 1).max(unix_seconds.max(0) as u64);
+        self.last = epoch << COUNT_BITS;
+    }
+
+    /// The next fence.
+    pub fn next(&mut self) -> u64 {
+        self.is_used = true;
+        self.last += 1;
+        self.last
+    }
+
+    /// Learns of a fence that was granted elsewhere or earlier.
+    pub fn learn(&mut self, fence: u64) {
+        // What no server has granted does not count.
+        if fence < 1 << 53 {
+            self.is_used |= fence > 0;
+            self.last = self.last.max(fence);
+        }
+    }
+
+    /// Whether a lock was ever granted.
+    pub fn is_used(&self) -> bool {
+        self.is_used
+    }
+
+    /// The last fence granted or learnt.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+}
+
+/// What the server knows of a held lock besides its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub fence: u64,
+    /// The client that asked for it; None: it was granted before the start or at the primary.
+    pub client: Option<ClientId>,
+    /// When it was granted here: boot-time clock, microseconds.
+    pub since_us: i64,
+    pub renewals: u32,
+}
+
+/// A grant whose reply is on its way to the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    pub client: ClientId,
+    pub database: usize,
+    pub key: Box<[u8]>,
+    pub fence: u64,
+    /// The client's count of sent bytes when the reply has left; None: not known yet.
+    pub sent_at: Option<u64>,
+}
+
+/// How a lock ended other than by its release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    pub database: usize,
+    pub key: Box<[u8]>,
+    pub fence: u64,
+    pub reason: EndReason,
+    /// Unix milliseconds.
+    pub at_ms: i64,
+}
+
+/// Why a lock ended other than by its release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// Its lease ended.
+    Expired,
+    /// LOCK.BREAK.
+    Broken,
+    /// Its key was deleted, renamed or exchanged.
+    Deleted,
+    /// Its key has another value.
+    Overwritten,
+}
+
+impl EndReason {
+    pub fn name(self) -> &'static str {
+        match self {
+            EndReason::Expired => "expired",
+            EndReason::Broken => "broken",
+            EndReason::Deleted => "deleted",
+            EndReason::Overwritten => "overwritten",
+        }
+    }
+}
+
+/// Counts since the start or the last CONFIG RESETSTAT.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockStats {
+    pub grants: u64,
+    /// Waits that ended without the lock.
+    pub timeouts: u64,
+    pub expired: u64,
+    pub broken: u64,
+}
+
+/// The held locks of all databases.
+#[derive(Default)]
+pub struct Locks {
+    /// By database, then by key: in order for LOCK.LIST.
+    databases: Vec<BTreeMap<Box<[u8]>, Held>>,
+    len: usize,
+    /// When each was granted, in order.
+    since: BTreeSet<(i64, u64)>,
+    /// Indexed keys that changed, to be compared with the index.
+    changed: Vec<(usize, Box<[u8]>)>,
+    /// Databases of which any key may have changed.
+    all_changed: BTreeSet<usize>,
+    /// Keys found expired, whose end is not a deletion.
+    expired: BTreeSet<(usize, Box<[u8]>)>,
+    /// A LOCK command is changing its key: it keeps the index itself.
+    is_own_change: bool,
+    ends: VecDeque<End>,
+    /// Grants whose replies have not left yet.
+    pub granted: Vec<Granted>,
+    pub fences: Fences,
+    pub stats: LockStats,
+}
+
+impl Locks {
+    /// Number of held locks.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// An indexed lock.
+    pub fn get(&self, database: usize, key: &[u8]) -> Option<&Held> {
+        self.databases.get(database)?.get(key)
+    }
+
+    /// The same, for changing its client and renewals.
+    pub fn get_mut(&mut self, database: usize, key: &[u8]) -> Option<&mut Held> {
+        self.databases.get_mut(database)?.get_mut(key)
+    }
+
+    /// Adds a lock, in place of an earlier one under its key.
+    pub fn insert(&mut self, database: usize, key: &[u8], held: Held) {
+        if self.databases.len() <= database {
+            self.databases.resize_with(database + 1, BTreeMap::new);
+        }
+        self.since.insert((held.since_us, held.fence));
+        match self.databases[database].insert(key.into(), held) {
+            Some(old) => drop(self.since.remove(&(old.since_us, old.fence))),
+            None => self.len += 1,
+        }
+    }
+
+    /// Removes a lock.
+    pub fn remove(&mut self, database: usize, key: &[u8]) -> Option<Held> {
+        let held = self.databases.get_mut(database)?.remove(key)?;
+        self.since.remove(&(held.since_us, held.fence));
+        self.len -= 1;
+        Some(held)
+    }
+
+    /// When the lock that is held longest was granted: boot-time clock, microseconds.
+    pub fn oldest_us(&self) -> Option<i64> {
+        self.since.first().map(|(since_us, _)| *since_us)
+    }
+
+    /// The locks of a database in the order of their keys, from after `after` on.
+    pub fn iter_after<'a>(
+        &'a self,
+        database: usize,
+        after: Option<&[u8]>,
+    ) -> impl Iterator<Item = (&'a [u8], &'a Held)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let locks = self.databases.get(database);
+        let range = locks.map(|locks| locks.range::<[u8], _>((from, Bound::Unbounded)));
+        range.into_iter().flatten().map(|(key, held)| (&**key, held))
+    }
+
+    /// Notes a lock of a file, or of the primary: one with a fence. Costs little for anything else.
+    pub fn note_loaded(&mut self, database: usize, key: &[u8], fence: u64, now_us: i64) {
+        self.fences.learn(fence);
+        let is_known = self.get(database, key).is_some_and(|held| held.fence == fence);
+        if !is_known {
+            let held = Held { fence, client: None, since_us: now_us, renewals: 0 };
+            self.insert(database, key, held);
+        }
+    }
+
+    // ---- changes -------------------------------------------------------------------------------------------------
+
+    /// Calls `change` as a LOCK command's own: it keeps the index itself.
+    pub fn begin_own_change(&mut self) {
+        self.is_own_change = true;
+    }
+
+    pub fn end_own_change(&mut self) {
+        self.is_own_change = false;
+    }
+
+    /// Records that a key changed.
+    #[inline]
+    pub fn note_change(&mut self, database: usize, key: &[u8]) {
+        if self.len > 0 && !self.is_own_change {
+            self.note_change_of_lock(database, key);
+        }
+    }
+
+    #[cold]
+    fn note_change_of_lock(&mut self, database: usize, key: &[u8]) {
+        if self.get(database, key).is_some() {
+            self.changed.push((database, key.into()));
+        }
+    }
+
+    /// Records that a key was found expired.
+    pub fn note_expired(&mut self, database: usize, key: &[u8]) {
+        if self.get(database, key).is_some() {
+            self.expired.insert((database, key.into()));
+        }
+    }
+
+    /// Records that any key of a database may have changed.
+    pub fn note_all(&mut self, database: usize) {
+        if self.databases.get(database).is_some_and(|locks| !locks.is_empty()) {
+            self.all_changed.insert(database);
+        }
+    }
+
+    /// Whether indexed keys must be compared with the index.
+    #[inline]
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty() || !self.all_changed.is_empty()
+    }
+
+    /// Takes the changed keys, each with whether it was found expired.
+    pub fn take_changed(&mut self) -> Vec<(usize, Box<[u8]>, bool)> {
+        let mut changed = std::mem::take(&mut self.changed);
+        for database in std::mem::take(&mut self.all_changed) {
+            let keys = self.databases[database].keys();
+            changed.extend(keys.map(|key| (database, key.clone())));
+        }
+        let mut expired = std::mem::take(&mut self.expired);
+        let with_expired = |(database, key)| {
+            let entry = (database, key);
+            let is_expired = expired.remove(&entry);
+            (entry.0, entry.1, is_expired)
+        };
+        changed.into_iter().map(with_expired).collect()
+    }
+
+    /// Remembers an involuntary end.
+    pub fn note_end(&mut self, end: End) {
+        match end.reason {
+            EndReason::Expired => self.stats.expired += 1,
+            EndReason::Broken => self.stats.broken += 1,
+            EndReason::Deleted | EndReason::Overwritten => {}
+        }
+        if self.ends.len() == ENDS_KEPT {
+            self.ends.pop_front();
+        }
+        self.ends.push_back(end);
+    }
+
+    /// A key's last involuntary end, if it is still remembered.
+    pub fn last_end(&self, database: usize, key: &[u8]) -> Option<&End> {
+        self.ends.iter().rev().find(|end| end.database == database && *end.key == *key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(fence: u64) -> Held {
+        Held { fence, client: None, since_us: fence as i64 * 10, renewals: 0 }
+    }
+
+    #[test]
+    fn fences_grow_over_epochs_and_clocks_that_are_set_back() {
+        let mut fences = Fences::default();
+        fences.begin_epoch(1_700_000_000);
+        let first = fences.next();
+        assert_eq!(first, (1_700_000_000 << COUNT_BITS) + 1);
+        assert_eq!(fences.next(), first + 1);
+        fences.begin_epoch(1_600_000_000);
+        assert_eq!(fences.next() >> COUNT_BITS, 1_700_000_001);
+        fences.learn(1_800_000_000 << COUNT_BITS);
+        assert_eq!(fences.next(), (1_800_000_000 << COUNT_BITS) + 1);
+        fences.learn(u64::MAX);
+        fences.learn(5);
+        assert_eq!(fences.next(), (1_800_000_000 << COUNT_BITS) + 2);
+        fences.last = (7 << COUNT_BITS) - 1;
+        assert_eq!(fences.next(), 7 << COUNT_BITS);
+    }
+
+    #[test]
+    fn only_changes_of_indexed_keys_by_others_are_noted() {
+        let mut locks = Locks::default();
+        locks.note_change(0, b"a");
+        locks.insert(0, b"a", held(1));
+        locks.insert(2, b"b", held(2));
+        locks.note_change(0, b"b");
+        locks.begin_own_change();
+        locks.note_change(0, b"a");
+        locks.end_own_change();
+        assert!(!locks.has_changed());
+        locks.note_change(0, b"a");
+        locks.note_expired(0, b"a");
+        locks.note_all(1);
+        locks.note_all(2);
+        let changed = [(0, b"a"[..].into(), true), (2, b"b"[..].into(), false)];
+        assert_eq!(locks.take_changed(), changed);
+        assert!(!locks.has_changed());
+    }
+
+    #[test]
+    fn the_oldest_lock_is_known_whatever_ends() {
+        let mut locks = Locks::default();
+        for fence in 1..=3 {
+            locks.insert(0, &[fence as u8], held(fence));
+        }
+        assert_eq!((locks.len(), locks.oldest_us()), (3, Some(10)));
+        locks.remove(0, &[1]);
+        locks.insert(0, &[2], held(7));
+        assert_eq!((locks.len(), locks.oldest_us()), (2, Some(30)));
+        let keys: Vec<&[u8]> = locks.iter_after(0, Some(&[2])).map(|(key, _)| key).collect();
+        assert_eq!(keys, [&[3]]);
+        locks.remove(0, &[2]);
+        locks.remove(0, &[3]);
+        assert_eq!((locks.len(), locks.oldest_us()), (0, None));
+    }
+}

@@ -1,0 +1,183 @@
+//! A lock as plain data, and how it is read.
+//!
+//! ```text
+//! hash    owner -> holds,  :fence -> number of the grant,  :since -> Unix milliseconds of the grant
+//! string  the owner: a lock made by SET NX
+//! ```
+//!
+//! Redisson's locks have the same layout without the reserved fields, which begin with a colon and which it ignores. A hash
+//! with reserved fields alone is no lock. Source: `docs/locks.md`.
+
+use std::borrow::Cow;
+
+use super::hash::{Hash, HashView};
+use super::string::StringView;
+use super::{Collection, Value, kind};
+use crate::clock::Now;
+use crate::collections::table::ValueRef;
+use crate::error::CommandError;
+use crate::resp::number::parse_i64;
+
+/// Bytes of the longest owner.
+pub const OWNER_MAX: usize = 256;
+/// The fence of the grant.
+pub const FENCE: &[u8] = b":fence";
+/// When the lock was granted, Unix milliseconds.
+pub const SINCE: &[u8] = b":since";
+/// The owner that nobody is: nobody gets the lock until its time is over.
+pub const KEEP: &[u8] = b":keep";
+
+/// Fields of a hash that is read as a lock. A larger one is no lock.
+const FIELDS_MAX: usize = 64;
+
+/// A held lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lock<'a> {
+    /// The first of the owners: only a foreign lock has several.
+    pub owner: Cow<'a, [u8]>,
+    /// How often the owner holds it; 1 for a string.
+    pub holds: i64,
+    /// None: it was not granted here.
+    pub fence: Option<u64>,
+    /// Unix milliseconds; None: it was not granted here.
+    pub since_ms: Option<i64>,
+    /// Whether it is a string.
+    pub is_string: bool,
+    /// Whether there are further owners.
+    pub is_shared: bool,
+}
+
+impl Lock<'_> {
+    /// The lock without its borrow.
+    pub fn into_owned(self) -> Lock<'static> {
+        Lock { owner: Cow::Owned(self.owner.into_owned()), ..self }
+    }
+
+    /// Whether `owner` holds it, in the grant with this fence if one is named.
+    pub fn is_held_by(&self, owner: &[u8], fence: Option<u64>) -> bool {
+        !self.is_shared
+            && *self.owner == *owner
+            && fence.is_none_or(|fence| self.fence == Some(fence))
+    }
+}
+
+/// Whether this is a name that an owner may have: 1 to [`OWNER_MAX`] bytes that do not begin with a colon.
+pub fn may_own(name: &[u8]) -> bool {
+    (1..=OWNER_MAX).contains(&name.len()) && name[0] != b':'
+}
+
+/// The fence of a value that a file or the primary brings, if it is a lock that was granted here. Costs little for others.
+pub fn fence_of(value: ValueRef<'_, Value>, now: &Now) -> Option<u64> {
+    // A lock that was granted is small enough to lie in its entry.
+    let ValueRef::Bytes { kind: kind::HASH, .. } = value else { return None };
+    let found = Hash::view(value)?.get(FENCE, now)?;
+    let fence = parse_i64(found.value.as_ref())?;
+    u64::try_from(fence).ok()
+}
+
+/// A key's value as a lock; None: nobody holds it. Errors: WRONGTYPE for other types, and for a hash with anything but
+/// positive integers in its unreserved fields.
+pub fn read<'a>(value: ValueRef<'a, Value>, now: &Now) -> Result<Option<Lock<'a>>, CommandError> {
+    if let Some(string) = StringView::new(value) {
+        if string.len() > OWNER_MAX {
+            return Err(CommandError::WrongType);
+        }
+        let owner = string.whole();
+        let lock = Lock {
+            owner,
+            holds: 1,
+            fence: None,
+            since_ms: None,
+            is_string: true,
+            is_shared: false,
+        };
+        return Ok(Some(lock));
+    }
+    let hash = Hash::view(value).ok_or(CommandError::WrongType)?;
+    read_hash(hash, now)
+}
+
+fn read_hash<'a>(hash: HashView<'_>, now: &Now) -> Result<Option<Lock<'a>>, CommandError> {
+    if hash.kept_len() > FIELDS_MAX {
+        return Err(CommandError::WrongType);
+    }
+    let (mut lock, mut is_lock): (Option<Lock<'a>>, bool) = (None, true);
+    let (mut fence, mut since_ms) = (None, None);
+    hash.for_each(now, |field, value| match (field, parse_i64(value)) {
+        (FENCE, number) => fence = number.and_then(|number| u64::try_from(number).ok()),
+        (SINCE, number) => since_ms = number,
+        ([b':', ..], _) if field != KEEP => {}
+        (owner, Some(holds @ 1..)) => match &mut lock {
+            Some(lock) => lock.is_shared = true,
+            None => {
+                lock = Some(Lock {
+                    owner: Cow::Owned(owner.to_vec()),
+                    holds,
+                    fence: None,
+                    since_ms: None,
+                    is_string: false,
+                    is_shared: false,
+                });
+            }
+        },
+        _ => is_lock = false,
+    });
+    if !is_lock {
+        return Err(CommandError::WrongType);
+    }
+    if let Some(lock) = &mut lock {
+        (lock.fence, lock.since_ms) = (fence, since_ms);
+    }
+    Ok(lock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, Expiry, ManualClock, UnixMillis};
+    use crate::collections::hash::KeyHasher;
+    use crate::types::hash::Limits;
+    use crate::types::journal::Edit;
+
+    fn now() -> Now {
+        Clock::Manual(ManualClock::new(UnixMillis(1_700_000_000_000))).now()
+    }
+
+    fn hash(fields: &[(&str, &str)]) -> Hash {
+        let limits = Limits { entries_max: 512, bytes_max: 64, hasher: KeyHasher::new([1, 2]) };
+        let mut hash = Hash::default();
+        for (field, value) in fields {
+            let (field, value) = (field.as_bytes(), value.as_bytes());
+            Edit::unnoted(&mut hash).set(field, value, Expiry::Clear, &limits, &now());
+        }
+        hash
+    }
+
+    fn shown(fields: &[(&str, &str)]) -> String {
+        match read_hash(hash(fields).as_view(), &now()) {
+            Err(_) => "no lock".into(),
+            Ok(None) => "free".into(),
+            Ok(Some(lock)) => format!(
+                "{} {} {:?} {:?}{}",
+                String::from_utf8_lossy(&lock.owner),
+                lock.holds,
+                lock.fence,
+                lock.since_ms,
+                if lock.is_shared { " shared" } else { "" },
+            ),
+        }
+    }
+
+    #[test]
+    fn the_layout_is_redissons_with_reserved_fields() {
+        assert_eq!(shown(&[("a", "1"), (":fence", "7"), (":since", "9")]), "a 1 Some(7) Some(9)");
+        assert_eq!(shown(&[(":since", "9"), (":fence", "7"), ("a", "2")]), "a 2 Some(7) Some(9)");
+        assert_eq!(shown(&[("uuid:1", "3")]), "uuid:1 3 None None");
+        assert_eq!(shown(&[("a", "1"), ("b", "1")]), "a 1 None None shared");
+        assert_eq!(shown(&[(":keep", "1"), (":since", "9")]), ":keep 1 None Some(9)");
+        assert_eq!(shown(&[(":fence", "7"), (":other", "x")]), "free");
+        assert_eq!(shown(&[("a", "x")]), "no lock");
+        assert_eq!(shown(&[("a", "0")]), "no lock");
+        assert_eq!(shown(&[("a", "1"), (":fence", "-7")]), "a 1 None None");
+    }
+}
