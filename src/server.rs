@@ -22,7 +22,7 @@ use crate::gate::persistence;
 use crate::gate::publish::publish_events;
 use crate::gate::state::{State, Task};
 use crate::gate::tracking;
-use crate::gate::{failover, replicas};
+use crate::gate::{failover, replicas, sessions};
 use crate::keyspace::Keyspace;
 use crate::persist::aof::log::Fatal;
 use crate::sys::log::warning;
@@ -158,6 +158,7 @@ impl Server {
         self.clients().take_in(events);
         self.clients().resume_all();
         self.clients().run_batch();
+        sessions::on_time(&mut self.keyspace, &mut self.state);
         blocking::on_time(&mut self.keyspace, &mut self.state);
         blocking::serve(&mut self.keyspace, &mut self.state);
         blocking::serve_acks(&mut self.keyspace, &mut self.state);
@@ -227,6 +228,9 @@ impl Server {
         }
         if let Some(deadline) = self.state.blocking.next_deadline_us() {
             wait_us = wait_us.min((deadline - now_us).max(0));
+        }
+        if let Some(look_us) = sessions::next_us(&self.keyspace, &self.state) {
+            wait_us = wait_us.min((look_us - now_us).max(0));
         }
         if let Some(alarm) = self.keyspace.waiting.next_alarm_ms() {
             let wall_us = self.state.now.wall_us;

@@ -27,6 +27,7 @@ use crate::gate::monitor;
 use crate::gate::persistence::{self, Moment};
 use crate::gate::redirect::{self, Blocked};
 use crate::gate::replicas;
+use crate::gate::sessions;
 use crate::gate::state::State;
 use crate::gate::unexpected;
 use crate::keyspace::Keyspace;
@@ -164,6 +165,7 @@ pub fn unfollow(keyspace: &mut Keyspace, state: &mut State) {
     if state.config.appendonly && !state.persistence.is_aof_on() {
         restart_log(keyspace, state);
     }
+    sessions::gain_authority(keyspace, state);
 }
 
 fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Following>) {
@@ -175,9 +177,6 @@ fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Follo
     state.replication.following = following.map(Box::new);
     state.logger.set_role(follows);
     (keyspace.follows, keyspace.keeps_expired) = (follows, follows);
-    if !follows {
-        keyspace.locks.fences.begin_epoch(state.now.unix_seconds());
-    }
     persistence::note_listeners(keyspace, state);
     state.note_gate();
 }

@@ -30,6 +30,7 @@ pub mod publish;
 pub mod redirect;
 pub mod replicas;
 pub mod restart;
+pub mod sessions;
 pub mod spec;
 pub mod state;
 pub mod table;

@@ -2,16 +2,17 @@
 //! snapshot. Until then they can be dropped without effect.
 
 use super::field_deadlines::FieldDeadlines;
+use super::locks::Loaded;
 use super::{Key, Keyspace};
 use crate::collections::table::{Owned, Table};
-use crate::types::{Value, lock};
+use crate::types::Value;
 
 /// Databases that are not served yet.
 pub struct Beside {
     tables: Vec<Table<Value>>,
     fields: Vec<FieldDeadlines>,
-    /// Databases, keys and fences of the locks among them.
-    locks: Vec<(usize, Box<[u8]>, u64)>,
+    /// The locks among them, with their databases and keys.
+    locks: Vec<(usize, Box<[u8]>, Loaded)>,
 }
 
 impl Beside {
@@ -51,9 +52,9 @@ impl Keyspace {
         let slot = table.insert_owned(key.hash, entry);
         let entry = table.entry(slot);
         if entry.deadline().is_some()
-            && let Some(fence) = lock::fence_of(entry.value(), &self.now)
+            && let Some(loaded) = Loaded::of(entry.value(), &self.now)
         {
-            beside.locks.push((database, key.bytes.into(), fence));
+            beside.locks.push((database, key.bytes.into(), loaded));
         }
         // Noting field deadlines needs the table among the served ones: it is exchanged for that moment.
         self.exchange(beside, database);
@@ -74,8 +75,8 @@ impl Keyspace {
             // Keys that clients wait for or watch may exist now.
             self.touch_all(database, database, 0);
         }
-        for (database, key, fence) in std::mem::take(&mut beside.locks) {
-            self.locks.note_loaded(database, &key, fence, self.now.boot_us);
+        for (database, key, loaded) in std::mem::take(&mut beside.locks) {
+            self.locks.note_loaded(database, &key, loaded, self.now.boot_us);
         }
     }
 

@@ -4,10 +4,13 @@
 //! and the notice that a lock was lost: each change of an indexed key by anything but a LOCK command is noted here, and
 //! `gate/locks.rs` compares the key with the index before the next request. Grants are numbered by [`Fences`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 
+use crate::clock::Now;
+use crate::collections::table::ValueRef;
 use crate::ids::ClientId;
+use crate::types::{Value, lock};
 
 /// Fences below 2^53, which every client's numbers can represent: an epoch of 32 bits and a count of 21 bits.
 const COUNT_BITS: u32 = 21;
@@ -68,6 +71,47 @@ pub struct Held {
     /// When it was granted here: boot-time clock, microseconds.
     pub since_us: i64,
     pub renewals: u32,
+    /// None: its lease is renewed by requests alone.
+    pub session: Option<Box<Session>>,
+}
+
+/// A lease that the server renews while the connection of the client that asked for it shows life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    pub owner: Box<[u8]>,
+    /// How long the lease lasts after the connection has closed, and after its last sign of life. Unit: milliseconds.
+    pub grace_ms: i64,
+    pub lease_ms: i64,
+    /// When the server looks for signs of life next: boot-time clock, microseconds; None: never, as no client is bound.
+    look_at_us: Option<i64>,
+}
+
+impl Session {
+    pub fn new(owner: &[u8], grace_ms: i64, lease_ms: i64) -> Self {
+        Session { owner: owner.into(), grace_ms, lease_ms, look_at_us: None }
+    }
+}
+
+/// A database and a key.
+type Place = (usize, Box<[u8]>);
+
+/// What a file or the primary tells of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    pub fence: u64,
+    pub session: Option<Session>,
+}
+
+impl Loaded {
+    /// A value that is a lock which was granted by a LOCK command. Costs little for others.
+    pub fn of(value: ValueRef<'_, Value>, now: &Now) -> Option<Self> {
+        let fence = lock::fence_of(value, now)?;
+        let found = lock::read(value, now).ok()??;
+        let session = found
+            .session
+            .map(|(grace_ms, lease_ms)| Session::new(&found.owner, grace_ms, lease_ms));
+        Some(Loaded { fence, session })
+    }
 }
 
 /// A grant whose reply is on its way to the client.
@@ -143,6 +187,10 @@ pub struct Locks {
     /// A LOCK command is changing its key: it keeps the index itself.
     is_own_change: bool,
     ends: VecDeque<End>,
+    /// The locks with sessions, by owner; those of a client; and when the server looks after each.
+    by_owner: HashMap<Box<[u8]>, BTreeSet<Place>>,
+    by_client: HashMap<ClientId, BTreeSet<Place>>,
+    looks: BTreeSet<(i64, Place)>,
     /// Grants whose replies have not left yet.
     pub granted: Vec<Granted>,
     pub fences: Fences,
@@ -165,9 +213,15 @@ impl Locks {
         self.databases.get(database)?.get(key)
     }
 
-    /// The same, for changing its client and renewals.
-    pub fn get_mut(&mut self, database: usize, key: &[u8]) -> Option<&mut Held> {
+    fn get_mut(&mut self, database: usize, key: &[u8]) -> Option<&mut Held> {
         self.databases.get_mut(database)?.get_mut(key)
+    }
+
+    /// Counts a renewal by a request.
+    pub fn count_renewal(&mut self, database: usize, key: &[u8]) {
+        if let Some(held) = self.get_mut(database, key) {
+            held.renewals = held.renewals.saturating_add(1);
+        }
     }
 
     /// Adds a lock, in place of an earlier one under its key.
@@ -175,19 +229,105 @@ impl Locks {
         if self.databases.len() <= database {
             self.databases.resize_with(database + 1, BTreeMap::new);
         }
+        self.remove(database, key);
         self.since.insert((held.since_us, held.fence));
-        match self.databases[database].insert(key.into(), held) {
-            Some(old) => drop(self.since.remove(&(old.since_us, old.fence))),
-            None => self.len += 1,
+        self.len += 1;
+        if let Some(session) = &held.session {
+            let place = (database, key.into());
+            self.by_owner.entry(session.owner.clone()).or_default().insert(place);
         }
+        let client = held.client;
+        self.databases[database].insert(key.into(), Held { client: None, ..held });
+        self.bind(database, key, client);
     }
 
     /// Removes a lock.
     pub fn remove(&mut self, database: usize, key: &[u8]) -> Option<Held> {
-        let held = self.databases.get_mut(database)?.remove(key)?;
+        let client = self.get(database, key)?.client;
+        self.bind(database, key, None);
+        let mut held = self.databases[database].remove(key)?;
+        held.client = client;
         self.since.remove(&(held.since_us, held.fence));
+        if let Some(session) = &held.session
+            && let Some(places) = self.by_owner.get_mut(&session.owner)
+        {
+            places.remove(&(database, key.into()));
+            if places.is_empty() {
+                self.by_owner.remove(&session.owner);
+            }
+        }
         self.len -= 1;
         Some(held)
+    }
+
+    // ---- sessions ------------------------------------------------------------------------------------------------
+
+    /// Sets the client that a lock belongs to. One with a session is looked after from now on, or no more.
+    pub fn bind(&mut self, database: usize, key: &[u8], client: Option<ClientId>) {
+        let Some(held) = self.get_mut(database, key) else { return };
+        let before = std::mem::replace(&mut held.client, client);
+        if held.session.is_none() || before == client {
+            return;
+        }
+        let place: Place = (database, key.into());
+        if let Some(places) = before.and_then(|before| self.by_client.get_mut(&before)) {
+            places.remove(&place);
+            if places.is_empty() {
+                self.by_client.remove(&before.expect("it was just looked up"));
+            }
+        }
+        match client {
+            Some(client) => drop(self.by_client.entry(client).or_default().insert(place)),
+            None => self.look_at(database, key, None),
+        }
+    }
+
+    /// Sets when the server looks after a session: boot-time clock, microseconds.
+    pub fn look_at(&mut self, database: usize, key: &[u8], at_us: Option<i64>) {
+        let Some(session) = self.get_mut(database, key).and_then(|held| held.session.as_mut())
+        else {
+            return;
+        };
+        let before = std::mem::replace(&mut session.look_at_us, at_us);
+        if let Some(before) = before {
+            self.looks.remove(&(before, (database, key.into())));
+        }
+        if let Some(at_us) = at_us {
+            self.looks.insert((at_us, (database, key.into())));
+        }
+    }
+
+    /// When the server must look after the next session: boot-time clock, microseconds.
+    pub fn next_look_us(&self) -> Option<i64> {
+        self.looks.first().map(|(at_us, _)| *at_us)
+    }
+
+    /// The next session that the server must look after by now.
+    pub fn take_look(&mut self, now_us: i64) -> Option<(usize, Box<[u8]>)> {
+        let (at_us, _) = self.looks.first()?;
+        if *at_us > now_us {
+            return None;
+        }
+        let (_, (database, key)) = self.looks.pop_first()?;
+        if let Some(session) = self.get_mut(database, &key).and_then(|held| held.session.as_mut()) {
+            session.look_at_us = None;
+        }
+        Some((database, key))
+    }
+
+    /// The locks with sessions of a client.
+    pub fn of_client(&self, client: ClientId) -> Vec<(usize, Box<[u8]>)> {
+        self.by_client.get(&client).into_iter().flatten().cloned().collect()
+    }
+
+    /// The locks with sessions of an owner.
+    pub fn of_owner(&self, owner: &[u8]) -> Vec<(usize, Box<[u8]>)> {
+        self.by_owner.get(owner).into_iter().flatten().cloned().collect()
+    }
+
+    /// All locks with sessions.
+    pub fn with_sessions(&self) -> Vec<(usize, Box<[u8]>)> {
+        self.by_owner.values().flatten().cloned().collect()
     }
 
     /// When the lock that is held longest was granted: boot-time clock, microseconds.
@@ -208,11 +348,13 @@ impl Locks {
     }
 
     /// Notes a lock of a file, or of the primary: one with a fence. Costs little for anything else.
-    pub fn note_loaded(&mut self, database: usize, key: &[u8], fence: u64, now_us: i64) {
+    pub fn note_loaded(&mut self, database: usize, key: &[u8], loaded: Loaded, now_us: i64) {
+        let Loaded { fence, session } = loaded;
         self.fences.learn(fence);
         let is_known = self.get(database, key).is_some_and(|held| held.fence == fence);
         if !is_known {
-            let held = Held { fence, client: None, since_us: now_us, renewals: 0 };
+            let session = session.map(Box::new);
+            let held = Held { fence, client: None, since_us: now_us, renewals: 0, session };
             self.insert(database, key, held);
         }
     }
@@ -303,7 +445,7 @@ mod tests {
     use super::*;
 
     fn held(fence: u64) -> Held {
-        Held { fence, client: None, since_us: fence as i64 * 10, renewals: 0 }
+        Held { fence, client: None, since_us: fence as i64 * 10, renewals: 0, session: None }
     }
 
     #[test]

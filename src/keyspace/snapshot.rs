@@ -12,12 +12,13 @@ use std::{mem, vec};
 
 use super::Keyspace;
 use super::held::Held;
+use super::locks::Loaded;
 use super::tables::{TableId, Tables};
 use crate::clock::Deadline;
 use crate::collections::hash::KeyHasher;
 use crate::collections::shared::copied_bytes;
 use crate::collections::table::{Entry, Owned, Table, ValueRef};
-use crate::types::{Value, lock};
+use crate::types::Value;
 
 /// The size at which a chunk is sent. Unit: bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -302,9 +303,9 @@ impl Keyspace {
             let slot = slot.map_err(|entry| LoadedEntry { database, entry, hash })?;
             let entry = self.tables[database].entry(slot);
             if entry.deadline().is_some()
-                && let Some(fence) = lock::fence_of(entry.value(), &self.now)
+                && let Some(loaded) = Loaded::of(entry.value(), &self.now)
             {
-                self.locks.note_loaded(database, entry.key(), fence, self.now.boot_us);
+                self.locks.note_loaded(database, entry.key(), loaded, self.now.boot_us);
             }
             if let ValueRef::Object(Value::Hash(_)) = entry.value() {
                 let key = entry.key().to_vec();

@@ -8,7 +8,7 @@ use super::Turn;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::gate::limits::{clients_memory_max, forget_client};
 use crate::gate::persistence::Persistence;
-use crate::gate::{blocking, tracking, transaction};
+use crate::gate::{blocking, sessions, tracking, transaction};
 use crate::persist::aof::log::LogOffset;
 use crate::sys::log::verbose;
 
@@ -158,6 +158,7 @@ impl Turn<'_> {
                 continue;
             }
             blocking::forget(self.keyspace, self.state, id);
+            sessions::forget(self.keyspace, self.state, id);
             forget_client(self.state, id);
             tracking::stop(self.keyspace, self.state, id);
             if let Some(mut client) = self.state.clients.remove(id) {

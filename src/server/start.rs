@@ -25,7 +25,7 @@ use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::gate::persistence::Closing;
 use crate::gate::state::{PauseCause, Shutdown, State};
 use crate::gate::table::Command;
-use crate::gate::{following, load, persistence, replicas, restart, users};
+use crate::gate::{following, load, persistence, replicas, restart, sessions, users};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::tls::Tls;
@@ -231,8 +231,9 @@ impl Server {
             Ok(()) => {
                 following::follow_at_start(&mut self.keyspace, &mut self.state);
                 restart::begin(&self.keyspace, &mut self.state);
-                let seconds = self.state.now.unix_seconds();
-                self.keyspace.locks.fences.begin_epoch(seconds);
+                if !self.state.replication.is_replica() {
+                    sessions::gain_authority(&mut self.keyspace, &mut self.state);
+                }
                 Ok(())
             }
         }

@@ -1,7 +1,8 @@
 //! A lock as plain data, and how it is read.
 //!
 //! ```text
-//! hash    owner -> holds,  :fence -> number of the grant,  :since -> Unix milliseconds of the grant
+//! hash    owner -> holds,  :fence -> number of the grant,  :since -> Unix milliseconds of the grant,
+//!         :session -> grace and lease of a session in milliseconds
 //! string  the owner: a lock made by SET NX
 //! ```
 //!
@@ -24,9 +25,14 @@ pub const OWNER_MAX: usize = 256;
 pub const FENCE: &[u8] = b":fence";
 /// When the lock was granted, Unix milliseconds.
 pub const SINCE: &[u8] = b":since";
+/// That the server renews the lease: how long it lasts after the connection has closed, and after the last sign of life, in
+/// milliseconds.
+pub const SESSION: &[u8] = b":session";
 /// The owner that nobody is: nobody gets the lock until its time is over.
 pub const KEEP: &[u8] = b":keep";
 
+/// The longest grace and lease of a session: a hundred years.
+pub const SESSION_MS_MAX: i64 = 100 * 366 * 24 * 3_600_000;
 /// Fields of a hash that is read as a lock. A larger one is no lock.
 const FIELDS_MAX: usize = 64;
 
@@ -41,6 +47,8 @@ pub struct Lock<'a> {
     pub fence: Option<u64>,
     /// Unix milliseconds; None: it was not granted here.
     pub since_ms: Option<i64>,
+    /// Grace and lease of its session, in milliseconds.
+    pub session: Option<(i64, i64)>,
     /// Whether it is a string.
     pub is_string: bool,
     /// Whether there are further owners.
@@ -88,6 +96,7 @@ pub fn read<'a>(value: ValueRef<'a, Value>, now: &Now) -> Result<Option<Lock<'a>
             holds: 1,
             fence: None,
             since_ms: None,
+            session: None,
             is_string: true,
             is_shared: false,
         };
@@ -102,10 +111,11 @@ fn read_hash<'a>(hash: HashView<'_>, now: &Now) -> Result<Option<Lock<'a>>, Comm
         return Err(CommandError::WrongType);
     }
     let (mut lock, mut is_lock): (Option<Lock<'a>>, bool) = (None, true);
-    let (mut fence, mut since_ms) = (None, None);
+    let (mut fence, mut since_ms, mut session) = (None, None, None);
     hash.for_each(now, |field, value| match (field, parse_i64(value)) {
         (FENCE, number) => fence = number.and_then(|number| u64::try_from(number).ok()),
         (SINCE, number) => since_ms = number,
+        (SESSION, _) => session = parse_session(value),
         ([b':', ..], _) if field != KEEP => {}
         (owner, Some(holds @ 1..)) => match &mut lock {
             Some(lock) => lock.is_shared = true,
@@ -115,6 +125,7 @@ fn read_hash<'a>(hash: HashView<'_>, now: &Now) -> Result<Option<Lock<'a>>, Comm
                     holds,
                     fence: None,
                     since_ms: None,
+                    session: None,
                     is_string: false,
                     is_shared: false,
                 });
@@ -126,9 +137,16 @@ fn read_hash<'a>(hash: HashView<'_>, now: &Now) -> Result<Option<Lock<'a>>, Comm
         return Err(CommandError::WrongType);
     }
     if let Some(lock) = &mut lock {
-        (lock.fence, lock.since_ms) = (fence, since_ms);
+        (lock.fence, lock.since_ms, lock.session) = (fence, since_ms, session);
     }
     Ok(lock)
+}
+
+/// Grace and lease of a session: two positive numbers of milliseconds.
+fn parse_session(text: &[u8]) -> Option<(i64, i64)> {
+    let at = text.iter().position(|&byte| byte == b' ')?;
+    let number = |text: &[u8]| parse_i64(text).filter(|ms| (1..=SESSION_MS_MAX).contains(ms));
+    Some((number(&text[..at])?, number(&text[at + 1..])?))
 }
 
 #[cfg(test)]

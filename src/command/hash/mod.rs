@@ -15,6 +15,7 @@ use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
 use crate::keyspace::Key;
+use crate::keyspace::locks::Loaded;
 use crate::resp::float80::Float80;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -266,15 +267,15 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
     Ok(added as i64)
 }
 
-/// Notes a lock that was granted earlier, or at the primary, and is repeated here: its fence is the third field at most.
+/// Notes a lock that was granted earlier, or at the primary, and is repeated here. Its fence is the second field that is set.
 fn note_lock(ctx: &mut Context<'_>, key: Key<'_>) {
-    let args = ctx.args;
-    let names = (2..args.len().min(8)).step_by(2);
-    if let Some(at) = names.into_iter().find(|&at| args.get(at) == lock::FENCE)
-        && let Some(fence) = number::parse_i64(args.get(at + 1))
-    {
+    if ctx.args.len() < 6 || ctx.args.get(4) != lock::FENCE {
+        return;
+    }
+    let Some(slot) = ctx.keyspace.find_quietly(key) else { return };
+    if let Some(loaded) = Loaded::of(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now()) {
         let (database, now_us) = (ctx.keyspace.selected(), ctx.state.now.boot_us);
-        ctx.keyspace.locks.note_loaded(database, key.bytes, fence.max(0) as u64, now_us);
+        ctx.keyspace.locks.note_loaded(database, key.bytes, loaded, now_us);
     }
 }
 

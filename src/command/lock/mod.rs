@@ -16,13 +16,14 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::{TimeoutUnit, parse_timeout};
 use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
+use crate::gate::effect::Effect;
 use crate::gate::evict::{self, Room};
 use crate::gate::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, spec,
 };
-use crate::gate::{locks, publish};
+use crate::gate::{locks, publish, sessions};
 use crate::keyspace::Key;
-use crate::keyspace::locks::{EndReason, Granted, Held};
+use crate::keyspace::locks::{EndReason, Granted, Held, Session};
 use crate::keyspace::waiting::Wanted;
 use crate::pubsub::Kind;
 use crate::resp::args::{Args, BadKeyCount, Cursor};
@@ -36,9 +37,16 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(5)
         .keys(KeySpec::RW_ACCESS_UPDATE)
         .docs(
-            "key owner PX milliseconds [BLOCK milliseconds] [REENTRANT [MAXHOLDS count]]",
+            "key owner PX milliseconds [BLOCK milliseconds] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS count]]",
             "Takes a lock for a time, or waits for it in the order of arrival.",
             "O(1)",
+        ),
+    lock_spec("LOCK.ATTACH", attach, Flags::WRITE_FAST.union(Flags::NEEDS_CLIENT))
+        .at_least(2)
+        .docs(
+            "owner [owner ...]",
+            "Binds the locks with sessions of owners to this connection.",
+            "O(N) with N locks of the owners",
         ),
     lock_spec("LOCK.RELEASE", release, Flags::WRITE_FAST)
         .at_least(3)
@@ -114,16 +122,19 @@ struct Acquire<'a> {
     lease_ms: i64,
     /// BLOCK: until when it waits, boot-time clock in microseconds, or for ever.
     wait_until_us: Option<Option<i64>>,
+    /// SESSION: how long the lease lasts after the connection has closed.
+    grace_ms: Option<i64>,
     /// REENTRANT: how often the owner may hold the lock.
     holds_max: Option<i64>,
 }
 
 impl<'a> Acquire<'a> {
-    /// Parses `owner PX ms [BLOCK ms] [REENTRANT [MAXHOLDS n]]`.
+    /// Parses `owner PX ms [BLOCK ms] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]]`.
     fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
         let mut arguments = ctx.args.cursor(2);
         let owner = owner_of(arguments.take()?)?;
         let (mut lease_ms, mut wait_until_us, mut holds_max) = (None, None, None);
+        let mut grace_ms = None;
         while !arguments.is_at_end() {
             if lease_ms.is_none() && arguments.take_word("PX") {
                 lease_ms = Some(take_lease(&mut arguments, ctx, "lock.acquire")?);
@@ -131,6 +142,11 @@ impl<'a> Acquire<'a> {
                 let timeout = arguments.take()?;
                 let until = parse_timeout(timeout, TimeoutUnit::Milliseconds, ctx.state.now)?;
                 wait_until_us = Some(until);
+            } else if grace_ms.is_none() && arguments.take_word("SESSION") {
+                if !arguments.take_word("GRACE") {
+                    return Err(CommandError::Syntax);
+                }
+                grace_ms = Some(take_lease(&mut arguments, ctx, "lock.acquire")?);
             } else if holds_max.is_none() && arguments.take_word("REENTRANT") {
                 let most = match arguments.take_word("MAXHOLDS") {
                     true => arguments.take_positive(BAD_HOLDS)? as i64,
@@ -142,7 +158,15 @@ impl<'a> Acquire<'a> {
             }
         }
         let lease_ms = lease_ms.ok_or(CommandError::Syntax)?;
-        Ok(Acquire { owner, lease_ms, wait_until_us, holds_max })
+        if grace_ms.is_some_and(|grace_ms| grace_ms.max(lease_ms) > lock::SESSION_MS_MAX) {
+            return Err(CommandError::InvalidExpire("lock.acquire"));
+        }
+        Ok(Acquire { owner, lease_ms, wait_until_us, grace_ms, holds_max })
+    }
+
+    /// Grace and lease of the session that is asked for.
+    fn session(&self) -> Option<(i64, i64)> {
+        self.grace_ms.map(|grace_ms| (grace_ms, self.lease_ms))
     }
 }
 
@@ -164,7 +188,7 @@ pub(super) fn ms_left(ctx: &Context<'_>, slot: Slot) -> i64 {
 
 // ---- LOCK.ACQUIRE --------------------------------------------------------------------------------------------------------
 
-/// `LOCK.ACQUIRE key owner PX ms [BLOCK ms] [REENTRANT [MAXHOLDS n]]`: an array of fence, holds and milliseconds left; if it
+/// `LOCK.ACQUIRE key owner PX ms [BLOCK ms] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]]`: an array of fence, holds and milliseconds left; if it
 /// is not granted, of 0, the milliseconds left of the holder's lease, the number of waiting clients and the holder.
 fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let asked = Acquire::parse(ctx)?;
@@ -172,7 +196,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let (slot, found) = find(ctx, key)?;
     match (slot, found) {
         (Some(slot), Some(lock)) if lock.is_held_by(asked.owner, None) && !lock.is_string => {
-            grant_again(ctx, key, slot, &lock, &asked)
+            grant_again(ctx, key, slot, lock, &asked)
         }
         (Some(slot), Some(lock)) => refuse(ctx, key, &asked, Some((slot, lock))),
         _ if has_its_turn_later(ctx, key) => refuse(ctx, key, &asked, None),
@@ -201,17 +225,23 @@ fn grant(
     // Whoever held it until now has lost it.
     locks::review(ctx.keyspace, ctx.state);
     let fence = ctx.keyspace.locks.fences.next();
-    let since_ms = ctx.state.now.unix().0;
     let deadline = ctx.keyspace.now().after(asked.lease_ms);
-    write(ctx, key, slot, (asked.owner, 1), (Some(fence), since_ms), Some(deadline));
-    let database = ctx.keyspace.selected();
-    let held =
-        Held { fence, client: ctx.caller.client(), since_us: ctx.state.now.boot_us, renewals: 0 };
-    if let Some(client) = held.client {
+    let lock = Lock {
+        owner: asked.owner.into(),
+        holds: 1,
+        fence: Some(fence),
+        since_ms: Some(ctx.state.now.unix().0),
+        session: asked.session(),
+        is_string: false,
+        is_shared: false,
+    };
+    write(ctx, key, slot, &lock, Some(deadline));
+    note_held(ctx, key, fence, &lock);
+    if let Some(client) = ctx.caller.client() {
+        let database = ctx.keyspace.selected();
         let granted = Granted { client, database, key: key.bytes.into(), fence, sent_at: None };
         ctx.keyspace.locks.granted.push(granted);
     }
-    ctx.keyspace.locks.insert(database, key.bytes, held);
     ctx.keyspace.locks.stats.grants += 1;
     reply_granted(ctx, fence, 1, asked.lease_ms);
     Ok(Outcome::Replied)
@@ -222,7 +252,7 @@ fn grant_again(
     ctx: &mut Context<'_>,
     key: Key<'_>,
     slot: Slot,
-    lock: &Lock<'_>,
+    lock: Lock<'_>,
     asked: &Acquire<'_>,
 ) -> CommandResult {
     let holds = match asked.holds_max {
@@ -230,28 +260,45 @@ fn grant_again(
         Some(_) => lock.holds + 1,
         None => lock.holds,
     };
+    let old = ctx.keyspace.entry(slot).deadline();
+    let deadline = longer_lease(ctx, old, asked.lease_ms);
     // One that was made by a client library gets a fence now.
     let fence = lock.fence.unwrap_or_else(|| ctx.keyspace.locks.fences.next());
-    let old = ctx.keyspace.entry(slot).deadline();
-    let new = longer_lease(ctx, old, asked.lease_ms);
-    if lock.fence.is_none() || holds != lock.holds {
-        let since_ms = lock.since_ms.unwrap_or(ctx.state.now.unix().0);
-        write(ctx, key, Some(slot), (asked.owner, holds), (Some(fence), since_ms), new);
-    } else if new != old {
-        extend(ctx, key, slot, new);
+    let again = Lock {
+        holds,
+        fence: Some(fence),
+        since_ms: lock.since_ms.or(Some(ctx.state.now.unix().0)),
+        session: asked.session().or(lock.session),
+        ..lock.clone()
+    };
+    if again != lock {
+        write(ctx, key, Some(slot), &again, deadline);
+    } else if deadline != old {
+        extend(ctx, key, slot, deadline);
     }
-    let database = ctx.keyspace.selected();
-    let client = ctx.caller.client();
-    match ctx.keyspace.locks.get_mut(database, key.bytes) {
-        Some(held) => held.client = client,
-        None => {
-            let held = Held { fence, client, since_us: ctx.state.now.boot_us, renewals: 0 };
-            ctx.keyspace.locks.insert(database, key.bytes, held);
-        }
+    let (database, client) = (ctx.keyspace.selected(), ctx.caller.client());
+    let held = ctx.keyspace.locks.get(database, key.bytes);
+    if held.is_none() || again.session != lock.session {
+        note_held(ctx, key, fence, &again);
+    } else {
+        ctx.keyspace.locks.bind(database, key.bytes, client);
+        sessions::look_again(ctx.keyspace, database, key.bytes);
     }
     let ms_left = ms_left(ctx, slot);
     reply_granted(ctx, fence, holds, ms_left);
     Ok(Outcome::Replied)
+}
+
+/// Adds a lock to the index, as one of the calling client.
+fn note_held(ctx: &mut Context<'_>, key: Key<'_>, fence: u64, lock: &Lock<'_>) {
+    let database = ctx.keyspace.selected();
+    let session = lock
+        .session
+        .map(|(grace_ms, lease_ms)| Box::new(Session::new(&lock.owner, grace_ms, lease_ms)));
+    let (client, since_us) = (ctx.caller.client(), ctx.state.now.boot_us);
+    let held = Held { fence, client, since_us, renewals: 0, session };
+    ctx.keyspace.locks.insert(database, key.bytes, held);
+    sessions::look_again(ctx.keyspace, database, key.bytes);
 }
 
 fn reply_granted(ctx: &mut Context<'_>, fence: u64, holds: i64, ms_left: i64) {
@@ -303,25 +350,29 @@ fn check_room(ctx: &mut Context<'_>) -> Result<(), CommandError> {
 
 // ---- changes -------------------------------------------------------------------------------------------------------------
 
-/// Writes a lock: its owner with the number of holds, fence and time of the grant, and its deadline. `slot`: where the key
-/// lies, if there is one.
+/// Writes a lock and its deadline. `slot`: where the key lies, if there is one.
 fn write(
     ctx: &mut Context<'_>,
     key: Key<'_>,
     slot: Option<Slot>,
-    (owner, holds): (&[u8], i64),
-    (fence, since_ms): (Option<u64>, i64),
+    lock: &Lock<'_>,
     deadline: Option<Deadline>,
 ) {
     let (limits, now) = (limits(ctx), ctx.keyspace.now());
-    let (holds, since) = (number::format_i64(holds), number::format_i64(since_ms));
-    let fence = fence.map(|fence| number::format_i64(fence as i64));
-    let mut request: SmallVec<[&[u8]; 8]> =
-        smallvec![&b"HSET"[..], key.bytes, owner, holds.as_ref()];
-    if let Some(fence) = &fence {
-        request.extend([lock::FENCE, fence.as_ref()]);
+    let holds = number::format_i64(lock.holds);
+    let fence = lock.fence.map(|fence| number::format_i64(fence as i64));
+    let since = lock.since_ms.map(number::format_i64);
+    let session = lock.session.map(|(grace_ms, lease_ms)| format!("{grace_ms} {lease_ms}"));
+    let mut request: SmallVec<[&[u8]; 10]> =
+        smallvec![&b"HSET"[..], key.bytes, &*lock.owner, holds.as_ref()];
+    let reserved = [
+        (lock::FENCE, fence.as_ref().map(AsRef::as_ref)),
+        (lock::SINCE, since.as_ref().map(AsRef::as_ref)),
+        (lock::SESSION, session.as_ref().map(String::as_bytes)),
+    ];
+    for (field, value) in reserved {
+        request.extend(value.into_iter().flat_map(|value: &[u8]| [field, value]));
     }
-    request.extend([lock::SINCE, since.as_ref()]);
     let set = |hash: &mut Edit<'_, Hash>| {
         for pair in request[2..].chunks_exact(2) {
             hash.set(pair[0], pair[1], Expiry::Clear, &limits, &now);
@@ -423,8 +474,7 @@ fn release(ctx: &mut Context<'_>) -> CommandResult {
     let holds_left = if options.all { 0 } else { lock.holds - 1 };
     if holds_left > 0 {
         let deadline = ctx.keyspace.entry(slot).deadline();
-        let since_ms = lock.since_ms.unwrap_or(ctx.state.now.unix().0);
-        write(ctx, key, Some(slot), (owner, holds_left), (lock.fence, since_ms), deadline);
+        write(ctx, key, Some(slot), &Lock { holds: holds_left, ..lock }, deadline);
     } else {
         pass_on(ctx, key, slot, options.keep_ms);
     }
@@ -443,8 +493,16 @@ fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, keep_ms: Option<i64>
     }
     if let Some(ms) = keep_ms {
         let deadline = ctx.keyspace.now().after(ms);
-        let since_ms = ctx.state.now.unix().0;
-        write(ctx, key, None, (lock::KEEP, 1), (None, since_ms), Some(deadline));
+        let kept = Lock {
+            owner: lock::KEEP.into(),
+            holds: 1,
+            fence: None,
+            since_ms: Some(ctx.state.now.unix().0),
+            session: None,
+            is_string: false,
+            is_shared: false,
+        };
+        write(ctx, key, None, &kept, Some(deadline));
         return;
     }
     let database = ctx.keyspace.selected();
@@ -526,10 +584,30 @@ fn renew_one(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lease_ms: i64) {
         extend(ctx, key, slot, new);
     }
     let (database, client) = (ctx.keyspace.selected(), ctx.caller.client());
-    if let Some(held) = ctx.keyspace.locks.get_mut(database, key.bytes) {
-        held.renewals = held.renewals.saturating_add(1);
-        held.client = client.or(held.client);
+    ctx.keyspace.locks.count_renewal(database, key.bytes);
+    ctx.keyspace.locks.bind(database, key.bytes, client);
+    sessions::look_again(ctx.keyspace, database, key.bytes);
+}
+
+/// `LOCK.ATTACH owner [owner ...]`: how many locks with sessions of these owners are bound to this connection now.
+fn attach(ctx: &mut Context<'_>) -> CommandResult {
+    for owner in ctx.args.iter_from(1) {
+        owner_of(owner)?;
     }
+    let id = ctx.client_id();
+    let (mut bound, before) = (0, ctx.keyspace.changes_by_commands());
+    for owner in ctx.args.iter_from(1) {
+        for (database, key) in ctx.keyspace.locks.of_owner(owner) {
+            sessions::bind(ctx.keyspace, ctx.state, database, &key, id);
+            bound += 1;
+        }
+    }
+    if ctx.keyspace.changes_by_commands() != before {
+        // The new deadlines.
+        ctx.effect = Effect::Instead;
+    }
+    ctx.reply.integer(bound);
+    Ok(Outcome::Replied)
 }
 
 /// `LOCK.GUARD key owner [FENCE fence]`: 1 if the owner holds the lock, in that grant if a fence is given; else 0.
