@@ -317,3 +317,46 @@ fn what_has_expired_meanwhile_is_there_for_the_commands_that_saw_it() {
         assert_eq!(fields, Reply::Array(vec![Reply::Integer(-1)]));
     }
 }
+
+#[test]
+fn locks_are_hashes_with_deadlines() {
+    let (server, mut client) = start(&[]);
+    let fence = (1_700_000_000_u64 << 21) + 1;
+    let granted = format!(
+        "MULTI | HSET jobs a 1 :fence {fence} :since now+0 | PEXPIREAT jobs now+1000 | EXEC"
+    );
+    let twice = format!(
+        "MULTI | HSET jobs a 2 :fence {fence} :since now+0 | PEXPIREAT jobs now+5000 | EXEC"
+    );
+    let once = twice.replace("a 2", "a 1");
+    let kept = "MULTI | DEL jobs | HSET jobs :keep 1 :since now+0 | PEXPIREAT jobs now+50 | EXEC";
+    check(
+        &server,
+        &mut client,
+        &[
+            ("LOCK.ACQUIRE jobs a PX 1000", &granted),
+            ("LOCK.ACQUIRE jobs a PX 1000", ""),
+            ("LOCK.ACQUIRE jobs b PX 1000", ""),
+            ("LOCK.ACQUIRE jobs a PX 4000", "PEXPIREAT jobs now+4000"),
+            ("LOCK.RENEW 2 jobs other a PX 5000", "PEXPIREAT jobs now+5000"),
+            ("LOCK.RENEW 1 jobs a PX 1000", ""),
+            ("LOCK.ACQUIRE jobs a PX 1000 REENTRANT", &twice),
+            ("LOCK.RELEASE jobs a", &once),
+            ("LOCK.RELEASE jobs b", ""),
+            ("LOCK.GUARD jobs a", ""),
+            ("LOCK.RELEASE jobs a KEEP 50", kept),
+            ("LOCK.BREAK jobs", "DEL jobs"),
+            ("LOCK.BREAK jobs", ""),
+        ],
+    );
+    client.call(&["LOCK.ACQUIRE", "jobs", "a", "PX", "1000"]);
+    taken(&server);
+    let mut waiting = server.connect();
+    waiting.send(&["LOCK.ACQUIRE", "jobs", "b", "PX", "1000", "BLOCK", "0"]);
+    server.settle();
+    client.call(&["LOCK.RELEASE", "jobs", "a"]);
+    server.settle();
+    let handed_over =
+        granted.replace("a 1", "b 1").replace(&fence.to_string(), &(fence + 2).to_string());
+    assert_eq!(taken(&server).replace('\n', " | "), format!("DEL jobs | {handed_over}"));
+}

@@ -26,6 +26,7 @@ mod following;
 mod fuzz_corpus;
 mod hostile_scripts;
 mod integration_redis_rs;
+mod locks;
 mod logs;
 mod packaging;
 mod pairs;
