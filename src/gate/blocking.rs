@@ -162,6 +162,10 @@ fn end(keyspace: &mut Keyspace, state: &mut State, id: ClientId) -> Option<Box<B
         Cause::Keys { wanted, ticket, .. } => {
             for (_, key) in blocked.keys() {
                 keyspace.waiting.remove(blocked.db, key, wanted, ticket);
+                // It may have kept others from a lock that nobody holds.
+                if wanted == Wanted::Lock {
+                    keyspace.waiting.note_change(blocked.db, key);
+                }
             }
         }
         Cause::Acks(_) => state.blocking.for_acks.retain(|&waiting| waiting != id),

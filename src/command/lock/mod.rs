@@ -5,7 +5,10 @@
 //! replicated as the commands that make it. Waiting clients are in the queue of the key (`keyspace/waiting.rs`): whatever
 //! changes or deletes the key wakes the first, before the next request runs.
 
+pub(crate) mod many;
 pub(crate) mod report;
+
+use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -47,6 +50,14 @@ pub const COMMANDS: &[CommandSpec] = &[
             "owner [owner ...]",
             "Binds the locks with sessions of owners to this connection.",
             "O(N) with N locks of the owners",
+        ),
+    lock_spec("LOCK.MACQUIRE", many::macquire, Flags::WRITE_BLOCKING)
+        .at_least(6)
+        .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_UPDATE)])
+        .docs(
+            "numkeys key [key ...] owner PX milliseconds [BLOCK milliseconds] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS count]]",
+            "Takes several locks at once, or none, or waits until all can be had.",
+            "O(N) with N locks",
         ),
     lock_spec("LOCK.RELEASE", release, Flags::WRITE_FAST)
         .at_least(3)
@@ -111,6 +122,14 @@ fn take_lease(
     Some(ms).filter(|_| is_valid).ok_or(CommandError::InvalidExpire(name))
 }
 
+/// The indices of counted keys.
+fn take_keys(arguments: &mut Cursor<'_>) -> Result<Range<usize>, CommandError> {
+    arguments.take_keys(1, 1).map_err(|bad| match bad {
+        BadKeyCount::TooLarge(_) => CommandError::MANY_KEYS,
+        BadKeyCount::NotInteger | BadKeyCount::TooSmall => CommandError::FEW_KEYS,
+    })
+}
+
 pub(super) fn take_fence(arguments: &mut Cursor<'_>) -> Result<u64, CommandError> {
     let fence = parse_i64(arguments.take()?).and_then(|fence| u64::try_from(fence).ok());
     fence.ok_or(BAD_FENCE)
@@ -129,15 +148,18 @@ struct Acquire<'a> {
 }
 
 impl<'a> Acquire<'a> {
-    /// Parses `owner PX ms [BLOCK ms] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]]`.
-    fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
-        let mut arguments = ctx.args.cursor(2);
+    /// Parses `owner PX ms [BLOCK ms] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]]` of the command `name`, which errors quote.
+    fn parse(
+        ctx: &Context<'a>,
+        mut arguments: Cursor<'a>,
+        name: &'static str,
+    ) -> Result<Self, CommandError> {
         let owner = owner_of(arguments.take()?)?;
         let (mut lease_ms, mut wait_until_us, mut holds_max) = (None, None, None);
         let mut grace_ms = None;
         while !arguments.is_at_end() {
             if lease_ms.is_none() && arguments.take_word("PX") {
-                lease_ms = Some(take_lease(&mut arguments, ctx, "lock.acquire")?);
+                lease_ms = Some(take_lease(&mut arguments, ctx, name)?);
             } else if wait_until_us.is_none() && arguments.take_word("BLOCK") {
                 let timeout = arguments.take()?;
                 let until = parse_timeout(timeout, TimeoutUnit::Milliseconds, ctx.state.now)?;
@@ -146,7 +168,7 @@ impl<'a> Acquire<'a> {
                 if !arguments.take_word("GRACE") {
                     return Err(CommandError::Syntax);
                 }
-                grace_ms = Some(take_lease(&mut arguments, ctx, "lock.acquire")?);
+                grace_ms = Some(take_lease(&mut arguments, ctx, name)?);
             } else if holds_max.is_none() && arguments.take_word("REENTRANT") {
                 let most = match arguments.take_word("MAXHOLDS") {
                     true => arguments.take_positive(BAD_HOLDS)? as i64,
@@ -159,7 +181,7 @@ impl<'a> Acquire<'a> {
         }
         let lease_ms = lease_ms.ok_or(CommandError::Syntax)?;
         if grace_ms.is_some_and(|grace_ms| grace_ms.max(lease_ms) > lock::SESSION_MS_MAX) {
-            return Err(CommandError::InvalidExpire("lock.acquire"));
+            return Err(CommandError::InvalidExpire(name));
         }
         Ok(Acquire { owner, lease_ms, wait_until_us, grace_ms, holds_max })
     }
@@ -191,7 +213,7 @@ pub(super) fn ms_left(ctx: &Context<'_>, slot: Slot) -> i64 {
 /// `LOCK.ACQUIRE key owner PX ms [BLOCK ms] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]]`: an array of fence, holds and milliseconds left; if it
 /// is not granted, of 0, the milliseconds left of the holder's lease, the number of waiting clients and the holder.
 fn acquire(ctx: &mut Context<'_>) -> CommandResult {
-    let asked = Acquire::parse(ctx)?;
+    let asked = Acquire::parse(ctx, ctx.args.cursor(2), "lock.acquire")?;
     let key = ctx.key(1);
     let (slot, found) = find(ctx, key)?;
     match (slot, found) {
@@ -226,9 +248,23 @@ fn grant(
     locks::review(ctx.keyspace, ctx.state);
     let fence = ctx.keyspace.locks.fences.next();
     let deadline = ctx.keyspace.now().after(asked.lease_ms);
+    write_grant(ctx, key, slot, asked, (fence, 1), deadline);
+    reply_granted(ctx, fence, 1, asked.lease_ms);
+    Ok(Outcome::Replied)
+}
+
+/// Writes a new grant of a lock with this fence and number of holds, and adds it to the index.
+fn write_grant(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    slot: Option<Slot>,
+    asked: &Acquire<'_>,
+    (fence, holds): (u64, i64),
+    deadline: Deadline,
+) {
     let lock = Lock {
         owner: asked.owner.into(),
-        holds: 1,
+        holds,
         fence: Some(fence),
         since_ms: Some(ctx.state.now.unix().0),
         session: asked.session(),
@@ -243,8 +279,6 @@ fn grant(
         ctx.keyspace.locks.granted.push(granted);
     }
     ctx.keyspace.locks.stats.grants += 1;
-    reply_granted(ctx, fence, 1, asked.lease_ms);
-    Ok(Outcome::Replied)
 }
 
 /// Grants a lock to its owner again: the same grant, once more if it is reentrant. Its lease is never shortened.
@@ -545,10 +579,7 @@ fn tell_redisson(ctx: &mut Context<'_>, key: &[u8]) {
 /// and -1 for one without a fence.
 fn renew(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(1);
-    let keys = arguments.take_keys(1, 1).map_err(|bad| match bad {
-        BadKeyCount::TooLarge(_) => CommandError::MANY_KEYS,
-        BadKeyCount::NotInteger | BadKeyCount::TooSmall => CommandError::FEW_KEYS,
-    })?;
+    let keys = take_keys(&mut arguments)?;
     let owner = owner_of(arguments.take()?)?;
     if !arguments.take_word("PX") {
         return Err(CommandError::Syntax);

@@ -2,6 +2,7 @@
 
 use super::{find, lock_spec, ms_left, owner_of, pass_on_broken, take_fence};
 use crate::client::ClientId;
+use crate::client::blocked::Blocked;
 use crate::collections::glob;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -149,7 +150,7 @@ fn waiters(ctx: &mut Context<'_>) -> CommandResult {
     for (place, id) in (1..).zip(waiting) {
         let blocked = ctx.state.clients.get(id).and_then(|client| client.blocked.as_deref());
         let (owner, since_us, deadline_us) = match blocked {
-            Some(blocked) => (blocked.args().get(2), blocked.since_us, blocked.deadline_us),
+            Some(blocked) => (asking_owner(blocked), blocked.since_us, blocked.deadline_us),
             None => (&b""[..], now_us, None),
         };
         ctx.reply.map(5);
@@ -165,6 +166,12 @@ fn waiters(ctx: &mut Context<'_>) -> CommandResult {
         reply_client(ctx, Some(id));
     }
     Ok(Outcome::Replied)
+}
+
+/// The owner for whom a client waits: after the keys.
+fn asking_owner(blocked: &Blocked) -> &[u8] {
+    let last_key = blocked.keys().map(|(index, _)| index).last();
+    last_key.map_or(&[], |index| blocked.args().get(index + 1))
 }
 
 /// `LOCK.LIST [MATCH pattern] [OWNER owner] [COUNT count] [CURSOR cursor]`: the next cursor, "0" after the last lock, and an
