@@ -14,7 +14,9 @@ use crate::gate::evict::evict;
 use crate::gate::spec::Flags;
 use crate::gate::state::State;
 use crate::gate::table::Command;
-use crate::gate::{admit, blocking, monitor, persistence, publish, tracking, transaction, users};
+use crate::gate::{
+    admit, blocking, locks, monitor, persistence, publish, tracking, transaction, users,
+};
 use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -277,6 +279,10 @@ impl Gate<'_> {
             return Err(error);
         }
         self.run_handler(command, request, origin);
+        // A file may have any number of them.
+        if self.keyspace.locks.has_changed() {
+            locks::review(self.keyspace, self.state);
+        }
         Ok(())
     }
 

@@ -63,38 +63,46 @@ pub fn end(
 /// At the end of a turn: takes back what was granted to clients that were closed before the reply had left. Waiting clients
 /// are served in the next turn.
 pub fn take_back(keyspace: &mut Keyspace, state: &mut State) {
-    if keyspace.locks.granted.is_empty() {
+    if !keyspace.locks.has_granted() {
         return;
     }
-    for mut granted in std::mem::take(&mut keyspace.locks.granted) {
+    let mut lost = Vec::new();
+    keyspace.locks.retain_granted(|database, key, granted| {
         let Some(client) = state.clients.get(granted.client) else {
-            give_up(keyspace, state, &granted);
-            continue;
+            lost.push((database, key.to_vec(), granted.clone()));
+            return false;
         };
-        let sent_at = granted.sent_at.unwrap_or(client.bytes_out + client.output.len() as u64);
-        if client.bytes_out < sent_at {
-            granted.sent_at = Some(sent_at);
-            keyspace.locks.granted.push(granted);
-        }
+        let after_reply = client.bytes_out + client.output.len() as u64;
+        client.bytes_out < *granted.sent_at.get_or_insert(after_reply)
+    });
+    for (database, key, granted) in lost {
+        give_up(keyspace, state, database, &key, &granted);
     }
 }
 
 /// Deletes a lock whose owner will never know that it was granted.
-fn give_up(keyspace: &mut Keyspace, state: &mut State, granted: &Granted) {
-    let Granted { database, key, fence, .. } = granted;
-    let held = keyspace.locks.get(*database, key);
-    let is_held =
-        held.is_some_and(|held| held.fence == *fence && held.client == Some(granted.client));
+fn give_up(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    database: usize,
+    key: &[u8],
+    granted: &Granted,
+) {
+    let held = keyspace.locks.get(database, key);
+    // Nobody else has asked for it since.
+    let is_held = held.is_some_and(|held| {
+        held.fence == granted.fence && held.client.is_none_or(|id| id == granted.client)
+    });
     if !is_held || state.is_read_only() {
         return;
     }
-    keyspace.locks.remove(*database, key);
-    keyspace.in_database(*database, |keyspace| {
+    keyspace.locks.remove(database, key);
+    keyspace.in_database(database, |keyspace| {
         keyspace.delete(keyspace.key(key), "del");
         keyspace.notify(KeyspaceEvents::LOCK, "unlock", key);
     });
     if state.effects.is_heard() {
-        state.effects.push(*database, [&b"DEL"[..], key].into_iter());
+        state.effects.push(database, [&b"DEL"[..], key].into_iter());
         state.effects.end_unit();
     }
     if !keyspace.events.is_empty() {

@@ -118,8 +118,6 @@ impl Loaded {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
     pub client: ClientId,
-    pub database: usize,
-    pub key: Box<[u8]>,
     pub fence: u64,
     /// The client's count of sent bytes when the reply has left; None: not known yet.
     pub sent_at: Option<u64>,
@@ -179,11 +177,11 @@ pub struct Locks {
     /// When each was granted, in order.
     since: BTreeSet<(i64, u64)>,
     /// Indexed keys that changed, to be compared with the index.
-    changed: Vec<(usize, Box<[u8]>)>,
+    changed: BTreeSet<Place>,
     /// Databases of which any key may have changed.
     all_changed: BTreeSet<usize>,
     /// Keys found expired, whose end is not a deletion.
-    expired: BTreeSet<(usize, Box<[u8]>)>,
+    expired: BTreeSet<Place>,
     /// A LOCK command is changing its key: it keeps the index itself.
     is_own_change: bool,
     ends: VecDeque<End>,
@@ -192,7 +190,7 @@ pub struct Locks {
     by_client: HashMap<ClientId, BTreeSet<Place>>,
     looks: BTreeSet<(i64, Place)>,
     /// Grants whose replies have not left yet.
-    pub granted: Vec<Granted>,
+    granted: BTreeMap<Place, Granted>,
     pub fences: Fences,
     pub stats: LockStats,
 }
@@ -244,6 +242,9 @@ impl Locks {
     /// Removes a lock.
     pub fn remove(&mut self, database: usize, key: &[u8]) -> Option<Held> {
         let client = self.get(database, key)?.client;
+        if !self.granted.is_empty() {
+            self.granted.remove(&(database, key.into()));
+        }
         self.bind(database, key, None);
         let mut held = self.databases[database].remove(key)?;
         held.client = client;
@@ -381,7 +382,7 @@ impl Locks {
     #[cold]
     fn note_change_of_lock(&mut self, database: usize, key: &[u8]) {
         if self.get(database, key).is_some() {
-            self.changed.push((database, key.into()));
+            self.changed.insert((database, key.into()));
         }
     }
 
@@ -412,13 +413,31 @@ impl Locks {
             let keys = self.databases[database].keys();
             changed.extend(keys.map(|key| (database, key.clone())));
         }
-        let mut expired = std::mem::take(&mut self.expired);
-        let with_expired = |(database, key)| {
-            let entry = (database, key);
-            let is_expired = expired.remove(&entry);
-            (entry.0, entry.1, is_expired)
+        let expired = std::mem::take(&mut self.expired);
+        let with_expired = |place: Place| {
+            let is_expired = expired.contains(&place);
+            (place.0, place.1, is_expired)
         };
         changed.into_iter().map(with_expired).collect()
+    }
+
+    // ---- replies on their way ------------------------------------------------------------------------------------
+
+    /// Notes a grant whose reply is on its way to a client.
+    pub fn note_granted(&mut self, database: usize, key: &[u8], fence: u64, client: ClientId) {
+        let granted = Granted { client, fence, sent_at: None };
+        self.granted.insert((database, key.into()), granted);
+    }
+
+    /// Whether there are such grants.
+    #[inline]
+    pub fn has_granted(&self) -> bool {
+        !self.granted.is_empty()
+    }
+
+    /// Calls `keep` with each of these grants; those for which it returns false are no longer on their way.
+    pub fn retain_granted(&mut self, mut keep: impl FnMut(usize, &[u8], &mut Granted) -> bool) {
+        self.granted.retain(|(database, key), granted| keep(*database, key, granted));
     }
 
     /// Remembers an involuntary end.

@@ -26,7 +26,7 @@ use crate::gate::spec::{
 };
 use crate::gate::{locks, publish, sessions};
 use crate::keyspace::Key;
-use crate::keyspace::locks::{EndReason, Granted, Held, Session};
+use crate::keyspace::locks::{EndReason, Held, Session};
 use crate::keyspace::waiting::Wanted;
 use crate::pubsub::Kind;
 use crate::resp::args::{Args, BadKeyCount, Cursor};
@@ -275,8 +275,7 @@ fn write_grant(
     note_held(ctx, key, fence, &lock);
     if let Some(client) = ctx.caller.client() {
         let database = ctx.keyspace.selected();
-        let granted = Granted { client, database, key: key.bytes.into(), fence, sent_at: None };
-        ctx.keyspace.locks.granted.push(granted);
+        ctx.keyspace.locks.note_granted(database, key.bytes, fence, client);
     }
     ctx.keyspace.locks.stats.grants += 1;
 }
