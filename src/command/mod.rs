@@ -48,6 +48,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     sorted_set::due::COMMANDS,
     lock::COMMANDS,
     lock::report::COMMANDS,
+    lock::semaphore::COMMANDS,
     key::COMMANDS,
     key::sort::COMMANDS,
     key::expire::COMMANDS,

@@ -149,7 +149,7 @@ fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
 
 /// For clients that wait until a member is due: sets the key's alarm to the first member's time.
 fn set_alarm(keyspace: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
-    if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds) {
+    if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds | Wanted::Semaphore) {
         let at_ms = keyspace.next_due_ms(key, wanted);
         keyspace.waiting.set_alarm(database, key, wanted, at_ms);
     }
@@ -163,7 +163,7 @@ fn end(keyspace: &mut Keyspace, state: &mut State, id: ClientId) -> Option<Box<B
             for (_, key) in blocked.keys() {
                 keyspace.waiting.remove(blocked.db, key, wanted, ticket);
                 // It may have kept others from a lock that nobody holds.
-                if wanted == Wanted::Lock {
+                if matches!(wanted, Wanted::Lock | Wanted::Semaphore) {
                     keyspace.waiting.note_change(blocked.db, key);
                 }
             }
@@ -213,13 +213,19 @@ fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wa
         // An expired key is deleted here.
         false => keyspace.find(key),
     };
-    let Some(slot) = found else { return &[Wanted::StreamGroup, Wanted::Lock] };
+    let Some(slot) = found else {
+        return &[Wanted::StreamGroup, Wanted::Lock, Wanted::Semaphore];
+    };
     match type_name(keyspace.entry(slot).value()) {
-        "hash" | "string" => &[Wanted::Lock, Wanted::StreamGroup],
+        "hash" | "string" => &[Wanted::Lock, Wanted::Semaphore, Wanted::StreamGroup],
         "list" => &[Wanted::List, Wanted::StreamGroup],
-        "zset" => {
-            &[Wanted::SortedSet, Wanted::DueSeconds, Wanted::DueMilliseconds, Wanted::StreamGroup]
-        }
+        "zset" => &[
+            Wanted::SortedSet,
+            Wanted::DueSeconds,
+            Wanted::DueMilliseconds,
+            Wanted::Semaphore,
+            Wanted::StreamGroup,
+        ],
         "stream" => &[Wanted::Stream, Wanted::StreamGroup],
         _ => &[Wanted::StreamGroup],
     }
@@ -272,7 +278,7 @@ fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) ->
         return Woken::InVain;
     }
     if let Some(blocked) = end(keyspace, state, id)
-        && let Cause::Keys { wanted: Wanted::Lock, .. } = blocked.cause
+        && let Cause::Keys { wanted: Wanted::Lock | Wanted::Semaphore, .. } = blocked.cause
     {
         locks::note_latency(state, "lock-wait", blocked.since_us);
     }
@@ -298,7 +304,7 @@ fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     let mut output = OutputBuffer::default();
     let mut reply = ReplyWriter::new(&mut output, protocol);
     match blocked.cause {
-        Cause::Keys { wanted: Wanted::Lock, .. } => {
+        Cause::Keys { wanted: Wanted::Lock | Wanted::Semaphore, .. } => {
             let request = Request {
                 args: blocked.args(),
                 command: Some(command),

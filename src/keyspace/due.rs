@@ -43,11 +43,13 @@ impl Keyspace {
     pub fn next_due_ms(&mut self, key: &[u8], wanted: Wanted) -> Option<i64> {
         let unit = match wanted {
             Wanted::DueSeconds => Unit::Seconds,
-            Wanted::DueMilliseconds => Unit::Milliseconds,
+            Wanted::DueMilliseconds | Wanted::Semaphore => Unit::Milliseconds,
             _ => return None,
         };
         let slot = self.find(self.key(key))?;
         let (score, _) = self.view::<SortedSet>(slot).ok()?.first()?;
-        Some(unit.due_ms(score)).filter(|&ms| ms < i64::MAX)
+        // A permit is held until its deadline has passed.
+        let later = i64::from(wanted == Wanted::Semaphore);
+        Some(unit.due_ms(score).saturating_add(later)).filter(|&ms| ms < i64::MAX)
     }
 }

@@ -29,6 +29,8 @@ pub enum Wanted {
     StreamGroup,
     /// A lock: any change of its key may free it.
     Lock,
+    /// Permits of a semaphore: a sorted set whose scores are the permits' deadlines in Unix milliseconds.
+    Semaphore,
 }
 
 /// Position in the order of arrival, unique.
@@ -41,7 +43,7 @@ struct Waiters {
     /// The key is on the list of ready keys.
     is_ready: bool,
     /// When the queues of each unit must be checked: Unix milliseconds.
-    alarms: [Option<i64>; 2],
+    alarms: [Option<i64>; ALARMS.len()],
 }
 
 /// All queues.
@@ -57,8 +59,11 @@ pub struct Waiting {
     last_ticket: Ticket,
 }
 
+/// What waiting clients are also woken for by time.
+const ALARMS: [Wanted; 3] = [Wanted::DueSeconds, Wanted::DueMilliseconds, Wanted::Semaphore];
+
 fn alarm_index(wanted: Wanted) -> usize {
-    usize::from(wanted == Wanted::DueMilliseconds)
+    ALARMS.iter().position(|alarm| *alarm == wanted).unwrap_or(0)
 }
 
 impl Waiting {
@@ -74,7 +79,7 @@ impl Waiting {
 
     /// Number of keys whose deletion wakes a client too. O(n): for INFO.
     pub fn keys_awaited_on_end(&self) -> usize {
-        let awaited = (Wanted::StreamGroup, 0)..=(Wanted::Lock, Ticket::MAX);
+        let awaited = (Wanted::StreamGroup, 0)..=(Wanted::Semaphore, Ticket::MAX);
         let all = self.databases.iter().flat_map(HashMap::values);
         all.filter(|waiters| waiters.queues.range(awaited.clone()).next().is_some()).count()
     }
@@ -118,8 +123,7 @@ impl Waiting {
         };
         waiters.queues.remove(&(wanted, ticket));
         if waiters.queues.is_empty() {
-            for (index, wanted) in [Wanted::DueSeconds, Wanted::DueMilliseconds].iter().enumerate()
-            {
+            for (index, wanted) in ALARMS.iter().enumerate() {
                 if let Some(at) = waiters.alarms[index] {
                     self.alarms.remove(&(at, database, key.into(), *wanted));
                 }

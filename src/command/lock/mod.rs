@@ -7,6 +7,7 @@
 
 pub(crate) mod many;
 pub(crate) mod report;
+pub(crate) mod semaphore;
 
 use std::ops::Range;
 
@@ -99,6 +100,9 @@ const BAD_FENCE: CommandError = CommandError::Text("ERR fence is not an integer 
 const BAD_HOLDS: CommandError = CommandError::Text("ERR MAXHOLDS should be greater than 0");
 const TOO_MANY_HOLDS: CommandError =
     CommandError::Text("MAXHOLDS the owner already holds the lock that many times");
+
+const TOO_MANY_AT_ONCE: CommandError =
+    CommandError::Text("ERR a request takes 1000 permits at most");
 
 /// The reply of LOCK.RELEASE where there is no lock, and where another owner or grant has it.
 const NO_LOCK: i64 = -1;

@@ -235,12 +235,13 @@ fn clients(out: &mut String, keyspace: &mut Keyspace, state: &State) {
 /// The held locks and the clients that wait for locks.
 fn locks(out: &mut String, keyspace: &mut Keyspace, state: &State) {
     let now_us = state.now.boot_us;
-    let waits_for_lock = |cause: &Cause| matches!(cause, Cause::Keys { wanted: Wanted::Lock, .. });
-    let blocked = state.clients.iter().filter_map(|client| client.blocked.as_deref());
-    let waiting = blocked.filter(|blocked| waits_for_lock(&blocked.cause));
-    let (mut waiters, mut waits_since_us) = (0, now_us);
-    for blocked in waiting {
-        waiters += 1;
+    let (mut waiters, mut sem_waiters, mut waits_since_us) = (0, 0, now_us);
+    for blocked in state.clients.iter().filter_map(|client| client.blocked.as_deref()) {
+        match blocked.cause {
+            Cause::Keys { wanted: Wanted::Lock, .. } => waiters += 1,
+            Cause::Keys { wanted: Wanted::Semaphore, .. } => sem_waiters += 1,
+            _ => continue,
+        }
         waits_since_us = waits_since_us.min(blocked.since_us);
     }
     let held_since_us = keyspace.locks.oldest_us().unwrap_or(now_us);
@@ -253,6 +254,7 @@ fn locks(out: &mut String, keyspace: &mut Keyspace, state: &State) {
     line(out, "lock_timeouts_total", stats.timeouts);
     line(out, "lock_expired_total", stats.expired);
     line(out, "lock_broken_total", stats.broken);
+    line(out, "sem_waiters", sem_waiters);
 }
 
 /// Valkey's fields about the strictest pause.
