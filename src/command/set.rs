@@ -12,8 +12,7 @@ use crate::collections::table::Slot;
 use crate::command::key::scan::{MemberScan, count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::effect::Effect;
+use crate::gate::context::{CommandResult, Context, Effect, Outcome};
 use crate::gate::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, keys, spec,
 };

@@ -7,7 +7,6 @@ use std::ops::Range;
 pub use crate::client::blocked::{AcksAwaited, Replicas, Wait};
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
-use crate::gate::effect::Effect;
 use crate::gate::state::State;
 use crate::keyspace::{Key, Keyspace};
 use crate::resp::args::Prehashed;
@@ -110,6 +109,22 @@ pub enum Origin {
     Script,
     /// From a blocked client that is woken: the key in this argument has changed or its alarm is due.
     Woken(usize),
+}
+
+/// What is repeated of a command that has changed something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effect {
+    /// The request as it was sent.
+    #[default]
+    AsSent,
+    /// The request as it was sent, even if it changed nothing.
+    Forced,
+    /// The requests given to [`Context::instead`].
+    Instead,
+    /// The requests given to [`Context::instead_of`], although the count of changes is the same.
+    Hint,
+    /// Nothing: the commands it ran were repeated themselves, or others need not know.
+    Nothing,
 }
 
 /// Limits of random elements, and of their bytes, that one command of a script may draw with repetition: the command

@@ -9,6 +9,7 @@
 //! A replica has its primary's history, and sends the primary's bytes on unchanged. Source: `replication.c` of Redis 7.0.15.
 
 pub mod backlog;
+pub mod effects;
 pub mod following;
 pub mod link;
 pub mod pipe;

@@ -9,9 +9,7 @@ pub(crate) mod sort;
 
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::Origin;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::effect::Effect;
+use crate::gate::context::{CommandResult, Context, Effect, Origin, Outcome};
 use crate::gate::persistence::{self, Purpose};
 use crate::gate::spec::{
     Categories, CommandSpec, DatabaseUse, Flags, Group, KeyFlags, key, keys, spec,
