@@ -272,6 +272,27 @@ impl Client {
         if self.is_closing() { None } else { self.blocked.take() }
     }
 
+    /// A replica's name in the log and INFO: address and port where it accepts clients.
+    pub fn replica_name(&self) -> String {
+        let port = self.replica.as_deref().map_or(0, |replica| replica.port);
+        match (self.replica_address(), port) {
+            (ip, 0) => format!("{ip}:<unknown-replica-port>"),
+            (ip, port) if ip.contains(':') => format!("[{ip}]:{port}"),
+            (ip, port) => format!("{ip}:{port}"),
+        }
+    }
+
+    /// The address that a replica has announced, else that of its connection.
+    pub fn replica_address(&self) -> String {
+        let announced = self.replica.as_deref().and_then(|replica| replica.address.as_deref());
+        match (announced, &self.peer) {
+            (Some(announced), _) if !announced.is_empty() => announced.to_owned(),
+            (_, Address::Tcp(address)) => address.ip().to_canonical().to_string(),
+            (_, Address::Unix(_)) => "/unixsocket".to_owned(),
+            (_, Address::Unknown) => "?".to_owned(),
+        }
+    }
+
     /// Bytes of memory the client holds.
     pub fn memory(&self) -> usize {
         let subscriptions = self.subscriptions.as_deref().map_or(0, Subscriptions::memory);

@@ -10,7 +10,6 @@ use crate::error::CommandError;
 use crate::gate::context::Caller;
 use crate::gate::evict::Room;
 use crate::gate::redirect;
-use crate::gate::restart;
 use crate::gate::spec::{Flags, Group};
 use crate::gate::state::State;
 use crate::gate::table::Command;
@@ -161,7 +160,7 @@ fn check(state: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> Re
     if state.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
         return Err(CommandError::NoReplicas.into());
     }
-    if let Some(error) = restart::refusal(state)
+    if let Some(error) = state.replication.restart.refusal()
         && writes(state, transaction, asked)
     {
         return Err(error.into());
@@ -325,7 +324,7 @@ pub fn admit_scripted(
     if begins_to_write && state.is_read_only() {
         return refuse(&CommandError::ReadOnlyReplica.wire());
     }
-    if begins_to_write && let Some(error) = restart::refusal(state) {
+    if begins_to_write && let Some(error) = state.replication.restart.refusal() {
         return refuse(&error.wire());
     }
     if begins_to_write && state.lacks_replicas() {

@@ -8,7 +8,7 @@
 //! Each step waits for the one before; ABORT and a timeout undo them. Texts are Redis's.
 
 use crate::gate::state::{Pause, PauseCause, State};
-use crate::gate::{following, persistence, replicas};
+use crate::gate::{following, persistence};
 use crate::keyspace::Keyspace;
 use crate::replication::Failover;
 use crate::sys::log::notice;
@@ -89,13 +89,13 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
 fn replica_with_all(state: &State) -> Option<(String, u16)> {
     let failover = state.replication.failover.as_deref()?;
     let offset = state.replication.offset;
-    let mut found = replicas::replicas(state).filter(|(client, replica)| {
+    let mut found = state.replicas().filter(|(client, replica)| {
         let is_asked_for = failover.target.as_ref().is_none_or(|(host, port)| {
-            host.eq_ignore_ascii_case(&replicas::address(client)) && *port == replica.port
+            host.eq_ignore_ascii_case(&client.replica_address()) && *port == replica.port
         });
         is_asked_for && replica.is_online() && replica.acknowledged == Some(offset)
     });
-    found.next().map(|(client, replica)| (replicas::address(client), replica.port))
+    found.next().map(|(client, replica)| (client.replica_address(), replica.port))
 }
 
 fn hand_over(keyspace: &mut Keyspace, state: &mut State) {

@@ -26,7 +26,6 @@ use crate::gate::looked_up::LookedUp;
 use crate::gate::monitor;
 use crate::gate::persistence::{self, Moment};
 use crate::gate::redirect::{self, Blocked};
-use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::gate::unexpected;
 use crate::keyspace::Keyspace;
@@ -837,7 +836,7 @@ fn feed(state: &mut State, raw: &[u8]) {
     }
     for piece in raw.chunks(FEED_BYTES) {
         state.replication.feed(piece);
-        replicas::trim_backlog(state);
+        state.trim_backlog();
     }
 }
 

@@ -11,7 +11,6 @@ use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::config::{ClientClass, Config, MemoryLimit};
 use crate::gate::admit;
 use crate::gate::publish;
-use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::pubsub::{Kind, Subscriptions};
@@ -329,5 +328,5 @@ fn evict_largest(state: &mut State, limit: usize) {
 pub fn forget_client(state: &mut State, id: ClientId) {
     publish::unsubscribe_all(state, id);
     state.remove_monitor(id);
-    replicas::remove(state, id);
+    state.forget_replica(id);
 }

@@ -21,7 +21,6 @@ use crate::gate::persistence::{self, Purpose};
 use crate::gate::restart;
 use crate::gate::state::{Pause, PauseCause, Shutdown, State};
 use crate::keyspace::Keyspace;
-use crate::net::stream::Address;
 use crate::persist::rdb::Version;
 use crate::replication::backlog::Backlog;
 use crate::replication::pipe::Pipe;
@@ -37,41 +36,12 @@ const FIELD_DEADLINES_SINCE: u32 = 9;
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const GETACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
 
-/// A replica's name in the log and INFO: address and port where it accepts clients.
-pub fn name(client: &Client) -> String {
-    let port = client.replica.as_deref().map_or(0, |replica| replica.port);
-    match (address(client), port) {
-        (ip, 0) => format!("{ip}:<unknown-replica-port>"),
-        (ip, port) if ip.contains(':') => format!("[{ip}]:{port}"),
-        (ip, port) => format!("{ip}:{port}"),
-    }
-}
-
-/// The address that a replica has announced, else that of its connection.
-pub fn address(client: &Client) -> String {
-    let announced = client.replica.as_deref().and_then(|replica| replica.address.as_deref());
-    match (announced, &client.peer) {
-        (Some(announced), _) if !announced.is_empty() => announced.to_owned(),
-        (_, Address::Tcp(address)) => address.ip().to_canonical().to_string(),
-        (_, Address::Unix(_)) => "/unixsocket".to_owned(),
-        (_, Address::Unknown) => "?".to_owned(),
-    }
-}
-
 fn name_of(state: &State, id: ClientId) -> String {
-    state.clients.get(id).map(name).unwrap_or_default()
+    state.clients.get(id).map(Client::replica_name).unwrap_or_default()
 }
 
 fn replica_of(state: &mut State, id: ClientId) -> Option<&mut Replica> {
     state.clients.get_mut(id)?.replica.as_deref_mut()
-}
-
-/// All replicas and their state.
-pub fn replicas(state: &State) -> impl Iterator<Item = (&Client, &Replica)> {
-    state.replication.replicas.iter().filter_map(|&id| {
-        let client = state.clients.get(id)?;
-        Some((client, client.replica.as_deref()?))
-    })
 }
 
 // ---- adding and removing replicas ------------------------------------------------------------------------------------
@@ -102,7 +72,7 @@ pub fn continue_stream(state: &mut State, id: ClientId, from: u64) {
     }
     let bytes = state.replication.backlog.as_ref().map_or(0, |backlog| backlog.end() - from);
     state.stats.counters.partial_syncs += 1;
-    count_good(state);
+    state.count_good_replicas();
     let name = name_of(state, id);
     notice!(
         state,
@@ -175,7 +145,7 @@ fn join_file(state: &mut State, id: ClientId) -> bool {
             && (joining.accepts_new_history || !other.accepts_new_history)
             && joining.filter == other.filter
     };
-    let found = replicas(state).find(|(_, other)| can_share(other));
+    let found = state.replicas().find(|(_, other)| can_share(other));
     let Some(next) = found.map(|(_, other)| other.next) else { return false };
     begin_full(state, id, Stage::AwaitsFile, next);
     true
@@ -193,23 +163,6 @@ fn begin_full(state: &mut State, id: ClientId, stage: Stage, next: u64) {
     }
 }
 
-/// Removes a client that is being closed from the replicas.
-pub fn remove(state: &mut State, id: ClientId) {
-    if !state.replication.replicas.contains(&id) {
-        return;
-    }
-    let name = name_of(state, id);
-    if replica_of(state, id).is_some_and(|replica| matches!(replica.stage, Stage::AwaitsFile)) {
-        state.replication.file_lost_replica = true;
-    }
-    state.replication.replicas.retain(|&replica| replica != id);
-    notice!(state, "Connection with replica {name} lost.");
-    if state.replication.replicas.is_empty() {
-        state.replication.without_replicas_since_us = state.now.boot_us;
-    }
-    count_good(state);
-}
-
 /// Notes a replica's acknowledged offset, and the one on its disk.
 pub fn acknowledge(state: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
     let now_us = state.time_us();
@@ -222,19 +175,6 @@ pub fn acknowledge(state: &mut State, id: ClientId, offset: u64, synced: Option<
     }
 }
 
-/// Counts the good replicas for `min-replicas-to-write`.
-pub fn count_good(state: &mut State) {
-    let now_us = state.now.boot_us;
-    let lag_us = i64::from(state.config.min_replicas_max_lag) * 1_000_000;
-    let is_good = |replica: &Replica| {
-        // Compares whole seconds, as in Redis.
-        replica.is_online() && now_us - replica.acknowledged_us < lag_us + 1_000_000
-    };
-    let good = replicas(state).filter(|(_, replica)| is_good(replica)).count();
-    state.replication.good_replicas = good as u32;
-    state.note_gate();
-}
-
 /// Whether a shutdown must wait for lagging replicas, up to `shutdown-timeout`: then the order is kept, to be checked
 /// again each turn. Otherwise replicas that still lag are logged.
 pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
@@ -242,7 +182,8 @@ pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
     let have_all = {
         persistence::spread_effects(state);
         // As in Redis, a replica loading its first snapshot while the stream is empty is not waited for.
-        replicas(state)
+        state
+            .replicas()
             .all(|(_, replica)| replica.acknowledged.unwrap_or(0) == state.replication.offset)
     };
     let waits = match order.waits_until_us {
@@ -269,8 +210,8 @@ pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
 
 fn log_laggards(state: &State) {
     let offset = state.replication.offset;
-    let (count, mut lagging) = (replicas(state).count(), 0);
-    for (client, replica) in replicas(state) {
+    let (count, mut lagging) = (state.replicas().count(), 0);
+    for (client, replica) in state.replicas() {
         if replica.acknowledged.unwrap_or(0) == offset {
             continue;
         }
@@ -278,7 +219,7 @@ fn log_laggards(state: &State) {
         warning!(
             state,
             "Lagging replica {} reported offset {} behind master, lag={}, state={}.",
-            name(client),
+            client.replica_name(),
             offset as i64 - replica.acknowledged.unwrap_or(0) as i64,
             lag_seconds(state, replica),
             replica.stage_name()
@@ -310,8 +251,8 @@ struct Due {
 fn due(state: &State) -> Option<Due> {
     let config = &state.config;
     let waits = |(_, replica): &(&Client, &Replica)| matches!(replica.stage, Stage::AwaitsSnapshot);
-    let filter = replicas(state).find(waits)?.1.filter;
-    let waiting = || replicas(state).filter(waits).filter(|(_, other)| other.filter == filter);
+    let filter = state.replicas().find(waits)?.1.filter;
+    let waiting = || state.replicas().filter(waits).filter(|(_, other)| other.filter == filter);
     let find_end = waiting().all(|(_, replica)| replica.accepts_eof_mark);
     let count = waiting().count();
     let since_us = waiting().map(|(client, _)| client.active_us).min()?;
@@ -426,7 +367,7 @@ pub fn snapshot_is_written(state: &mut State, written: Result<(), String>) {
             let receives = |(_, replica): &(&Client, &Replica)| {
                 matches!(replica.stage, Stage::ReceivesSnapshot { .. })
             };
-            let count = replicas(state).filter(receives).count();
+            let count = state.replicas().filter(receives).count();
             warning!(
                 state,
                 "Diskless rdb transfer, done reading from pipe, {count} replicas still up."
@@ -490,7 +431,7 @@ pub fn end_broadcast(state: &mut State) {
 
 /// Ends a broadcast without receivers, or lets its writer continue as far as the slowest receiver allows.
 fn advance_broadcast(keyspace: &mut Keyspace, state: &mut State) {
-    let offsets = replicas(state).filter_map(|(client, replica)| match replica.stage {
+    let offsets = state.replicas().filter_map(|(client, replica)| match replica.stage {
         Stage::ReceivesSnapshot { at } if !client.flags.contains(ClientFlags::CLOSE_NOW) => {
             Some(at)
         }
@@ -540,7 +481,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
 /// Cancels a save that was started for replicas of which none is left, if `save` is not configured.
 fn end_useless_file(keyspace: &mut Keyspace, state: &mut State) {
     let awaits = |(_, replica): (&Client, &Replica)| matches!(replica.stage, Stage::AwaitsFile);
-    let is_useful = !state.config.save.is_empty() || replicas(state).any(awaits);
+    let is_useful = !state.config.save.is_empty() || state.replicas().any(awaits);
     if !is_useful && let Some((Purpose::Save, ..)) = state.persistence.under_way() {
         persistence::abort(keyspace, state, Purpose::Save);
     }
@@ -570,16 +511,7 @@ pub fn send(state: &mut State) {
             send_to(state, id, end);
         }
     }
-    trim_backlog(state);
-}
-
-/// Frees bytes of the stream beyond the backlog's size that no replica lacks.
-pub fn trim_backlog(state: &mut State) {
-    let following = replicas(state).filter(|(_, replica)| replica.needs_stream());
-    let needed = following.map(|(_, replica)| replica.next).min();
-    if let Some(backlog) = &mut state.replication.backlog {
-        backlog.trim(needed);
-    }
+    state.trim_backlog();
 }
 
 fn send_to(state: &mut State, id: ClientId, end: u64) {
@@ -622,7 +554,7 @@ fn send_to(state: &mut State, id: ClientId, end: u64) {
             after_sending(state, id, sent);
         }
         Err(error) => {
-            let (is_online, name) = (replica.is_online(), name(client));
+            let (is_online, name) = (replica.is_online(), client.replica_name());
             let what = if is_online {
                 "Error writing to replica"
             } else {
@@ -703,7 +635,7 @@ fn put_online(state: &mut State, id: ClientId) {
         state.replication.has_more = true;
     }
     notice!(state, "Synchronization with replica {name} succeeded");
-    count_good(state);
+    state.count_good_replicas();
 }
 
 // ---- at the start ----------------------------------------------------------------------------------------------------
@@ -757,7 +689,7 @@ pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
     }
     free_backlog(keyspace, state);
     remove_file(state);
-    count_good(state);
+    state.count_good_replicas();
     restart::look(state);
 }
 
@@ -868,7 +800,7 @@ fn remove_file(state: &mut State) {
         state.replication.file_for_replicas = None;
     }
     let persists = !state.config.save.is_empty() || state.persistence.is_aof_on();
-    let is_needed = replicas(state).any(|(_, replica)| replica.is_syncing());
+    let is_needed = state.replicas().any(|(_, replica)| replica.is_syncing());
     if persists || is_needed {
         return;
     }
@@ -885,20 +817,6 @@ fn remove_file(state: &mut State) {
             warning!(state, "{}: {error}", path.display());
         }
     }
-}
-
-/// Bytes of the stream kept beyond the backlog's size for slow replicas. Eviction ignores them: evicting keys would add to them.
-pub fn bytes_behind(state: &State) -> usize {
-    let backlog = state.replication.backlog.as_ref();
-    let kept = backlog.map_or(0, Backlog::memory);
-    kept.saturating_sub(state.config.repl_backlog_size as usize)
-}
-
-/// Bytes of snapshots on their way to replicas: from the thread that writes one, or read of a file.
-pub fn bytes_of_snapshots(state: &State) -> usize {
-    let broadcast = state.replication.broadcast.as_ref();
-    broadcast.map_or(0, |broadcast| broadcast.pipe.memory() + broadcast.bytes.memory())
-        + replicas(state).map(|(_, replica)| replica.file_bytes()).sum::<usize>()
 }
 
 /// Applies `repl-backlog-size`.

@@ -10,9 +10,8 @@
 //! Both end when this server becomes a replica, or an operator confirms it as the primary (`REPLICAOF NO ONE`). While
 //! it refuses replicas, sentinels get errors for their PING, so that they promote one of those replicas.
 
-use crate::client::ClientId;
+use crate::client::{Client, ClientId};
 use crate::error::CommandError;
-use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::replication::Restart;
@@ -38,14 +37,6 @@ pub const HELD_OFF: CommandError = CommandError::Text(
 /// The reply to a sentinel's PING meanwhile: not one of the errors that it accepts as a sign of health.
 const UNHEALTHY: CommandError =
     CommandError::Text("ERR this primary has started without data that its replicas have");
-/// At -READONLY, clients that use sentinels ask them for the primary and retry there.
-const RESTARTED: CommandError = CommandError::Text(
-    "READONLY This primary has restarted, and takes no writes until its part is certain (primary-restart-read-only).",
-);
-const EMPTY: CommandError = CommandError::Text(
-    "READONLY This primary has started without data that its replicas have (repl-protect-empty-primary).",
-);
-
 /// Called when loading has ended, for a primary or a replica.
 pub fn begin(keyspace: &Keyspace, state: &mut State) {
     if state.replication.is_replica() {
@@ -97,17 +88,6 @@ pub fn confirm(state: &mut State) {
     state.note_gate();
 }
 
-/// The error for clients' writes, if they are refused.
-#[inline]
-pub fn refusal(state: &State) -> Option<CommandError> {
-    let restart = &state.replication.restart;
-    match (restart.held_off_us, restart.is_read_only) {
-        (Some(_), _) => Some(EMPTY),
-        (None, true) => Some(RESTARTED),
-        (None, false) => None,
-    }
-}
-
 /// The reply to a sentinel's PING, if the sentinel is to consider this server down.
 pub fn unhealthy(state: &State, client: Option<ClientId>) -> Option<CommandError> {
     let asked_us = state.replication.restart.held_off_us?;
@@ -143,7 +123,7 @@ pub fn holds_off(
     restart.held_off_us = Some(now_us);
     if restart.logged_us.is_none_or(|logged_us| now_us - logged_us >= TELLS_AGAIN_US) {
         restart.logged_us = Some(now_us);
-        let name = state.clients.get(id).map(replicas::name).unwrap_or_default();
+        let name = state.clients.get(id).map(Client::replica_name).unwrap_or_default();
         let (history, offset) = (String::from_utf8_lossy(history), from - 1);
         let has = match data_end {
             0 => format!("without data, and replica {name} has some"),

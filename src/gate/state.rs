@@ -6,6 +6,7 @@
 mod network;
 mod pauses;
 mod process;
+mod replicas;
 
 use std::collections::HashMap;
 
@@ -18,9 +19,7 @@ use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::gate::following::{PrimaryLink, Socket};
 use crate::gate::persistence::Persistence;
-use crate::gate::restart;
 use crate::gate::table::{Command, CommandTable, Opening};
-use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::persist::rdb::Encoder;
 use crate::pubsub::PubSub;
@@ -106,7 +105,7 @@ impl State {
         let now = clock.now();
         let identity = Identity::new(&config, now);
         let scripts = Scripts::default();
-        let mut acl = Acl::new(users::catalogue(commands));
+        let mut acl = Acl::new(commands.catalogue());
         acl.set_default_password(&config.requirepass);
         State {
             clients: Clients::default(),
@@ -214,7 +213,7 @@ impl State {
     fn opening(&self) -> Opening {
         let is_closed = self.applies_maxmemory()
             || self.lacks_replicas()
-            || restart::refusal(self).is_some()
+            || self.replication.restart.refusal().is_some()
             || self.scripts.is_busy()
             || !self.monitors.is_empty()
             || self.pauses.strictest().is_some()

@@ -1,6 +1,7 @@
 //! The table of all commands, numbered, with look-up by name. Built once from the families' tables.
 
-use crate::gate::spec::{Begin, CommandSpec, Find, Flags, KeySpec};
+use crate::acl::catalogue::{Catalogue, Entry};
+use crate::gate::spec::{Begin, CommandSpec, Find, Flags, KeySpec, all_categories};
 use crate::ids::CommandId;
 
 /// A command or subcommand with its number.
@@ -208,6 +209,18 @@ impl CommandTable {
     /// The commands that are not subcommands.
     pub fn top_level(&self) -> impl Iterator<Item = &Command> {
         self.commands.iter().filter(|command| command.parent.is_none())
+    }
+
+    /// The commands as ACL rules name them.
+    pub fn catalogue(&self) -> Catalogue {
+        let entry = |command: &Command| Entry {
+            id: command.id,
+            name: command.full_name.clone(),
+            categories: all_categories(command.spec),
+            is_subcommand: command.parent.is_some(),
+            subcommands: command.subcommands.clone(),
+        };
+        Catalogue::new(self.commands.iter().map(entry).collect())
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use crate::acl::catalogue::{Catalogue, Entry};
 use crate::acl::databases::DatabasesUsed;
 use crate::acl::log::{self, LogContext};
 use crate::acl::{ChangedUser, Denied, Format, Reason, Request, User, allows_channel};
@@ -13,24 +12,12 @@ use crate::gate::keys::keys_of;
 use crate::gate::limits::{describe_client, forget_client};
 use crate::gate::spec::{Categories, Flags, all_categories};
 use crate::gate::state::State;
-use crate::gate::table::{Command, CommandTable};
+use crate::gate::table::Command;
 use crate::gate::tracking;
 use crate::ids::UserId;
 use crate::keyspace::Keyspace;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::args::Args;
-
-/// The commands as ACL rules name them.
-pub fn catalogue(commands: &CommandTable) -> Catalogue {
-    let entry = |command: &Command| Entry {
-        id: command.id,
-        name: command.full_name.clone(),
-        categories: all_categories(command.spec),
-        is_subcommand: command.parent.is_some(),
-        subcommands: command.subcommands.clone(),
-    };
-    Catalogue::new(commands.commands.iter().map(entry).collect())
-}
 
 /// Whether new users and selectors may access all channels.
 pub fn all_channels(state: &State) -> bool {

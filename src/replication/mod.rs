@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::error::CommandError;
 use crate::ids::ClientId;
 use crate::persist::aof::log::LogOffset;
 use crate::sys::random;
@@ -26,6 +27,14 @@ use backlog::Backlog;
 use following::Following;
 use pipe::Pipe;
 use replica::Filter;
+
+/// At -READONLY, clients that use sentinels ask them for the primary and retry there.
+const RESTARTED: CommandError = CommandError::Text(
+    "READONLY This primary has restarted, and takes no writes until its part is certain (primary-restart-read-only).",
+);
+const EMPTY: CommandError = CommandError::Text(
+    "READONLY This primary has started without data that its replicas have (repl-protect-empty-primary).",
+);
 
 /// The history before a promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +73,18 @@ pub struct Restart {
     /// microseconds.
     pub held_off_us: Option<i64>,
     pub logged_us: Option<i64>,
+}
+
+impl Restart {
+    /// The error for clients' writes, if they are refused.
+    #[inline]
+    pub fn refusal(&self) -> Option<CommandError> {
+        match (self.held_off_us, self.is_read_only) {
+            (Some(_), _) => Some(EMPTY),
+            (None, true) => Some(RESTARTED),
+            (None, false) => None,
+        }
+    }
 }
 
 /// A FAILOVER in progress.

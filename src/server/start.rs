@@ -369,7 +369,7 @@ pub type UserLine = (Vec<u8>, Vec<Vec<u8>>);
 
 /// Parses `user` lines. Errors: in any rule, but unknown commands are found later.
 pub fn user_lines(directives: &[Directive]) -> Result<Vec<UserLine>, ConfigError> {
-    let catalogue = users::catalogue(&TABLE);
+    let catalogue = TABLE.catalogue();
     let context = RuleContext { catalogue: &catalogue, all_channels: false };
     let mut lines: Vec<UserLine> = Vec::new();
     for directive in directives {

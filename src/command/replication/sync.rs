@@ -82,7 +82,7 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
     let (history, offset) = (ctx.args.get(1), number::parse_i64(ctx.args.get(2)));
     let id = ctx.client_id();
     let Some(offset) = offset else {
-        let name = replicas::name(ctx.client());
+        let name = ctx.client().replica_name();
         warning!(ctx.state, "Replica {name} asks for synchronization but with a wrong offset");
         return Err(CommandError::NotInteger);
     };
@@ -137,14 +137,14 @@ fn check_can_sync(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     if replica.is_some_and(|replica| replica.filter.is_some() && !replica.accepts_eof_mark) {
         return Err(FILTERED_WITHOUT_END);
     }
-    let name = replicas::name(ctx.client());
+    let name = ctx.client().replica_name();
     notice!(ctx.state, "Replica {name} asks for synchronization");
     Ok(())
 }
 
 /// Says in the log why a replica cannot go on where it was.
 fn log_refusal(ctx: &mut Context<'_>, history: &[u8], offset: i64) {
-    let name = replicas::name(ctx.client());
+    let name = ctx.client().replica_name();
     let state = &*ctx.state;
     let replication = &state.replication;
     let is_known = |id: &str| history.eq_ignore_ascii_case(id.as_bytes());

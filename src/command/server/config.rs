@@ -210,7 +210,7 @@ pub fn apply_config(keyspace: &mut Keyspace, state: &mut State) {
     crash::watch(config.watchdog_period);
     persistence::apply_parameters(state);
     replicas::resize_backlog(state);
-    replicas::count_good(state);
+    state.count_good_replicas();
     restart::look(state);
 }
 
