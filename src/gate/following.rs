@@ -13,8 +13,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-
-use mio::Token;
+use std::net::SocketAddr;
 
 use crate::client::{ClientFlags, ClientId};
 use crate::config::{PrimaryAddress, system_text};
@@ -29,12 +28,16 @@ use crate::gate::redirect::{self, Blocked};
 use crate::gate::state::State;
 use crate::gate::unexpected;
 use crate::keyspace::Keyspace;
-use crate::persist::aof::log::LogOffset;
+use crate::net::dialer::Route;
+use crate::net::primary::{PRIMARY, Reading, Socket};
+use crate::net::stream::Stream;
 use crate::replication::backlog::Backlog;
 use crate::replication::following::{Following, Progress, Transfer};
+use crate::replication::incoming::Sync;
 use crate::replication::link::{
     Broken, Event, HandshakeOptions, Link, Requests, Stage, acknowledge,
 };
+use crate::replication::primary_link::PrimaryLink;
 use crate::replication::{Ancestor, Replication, Restart};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -42,16 +45,11 @@ use crate::sys::log::{notice, warning};
 use crate::sys::process;
 
 mod ahead;
-mod socket;
 mod sync;
 
 use ahead::Ahead;
-use socket::Reading;
-pub use socket::Socket;
-use sync::{Loaded, Sync};
+use sync::Loaded;
 
-/// The connection's token: above those of clients, below those of the server itself.
-pub const PRIMARY: Token = Token(usize::MAX - 66);
 /// Bytes read in one turn.
 const READ_BYTES: usize = 64 * 1024;
 /// Reads of a snapshot in one turn, of [`READ_BYTES`] each.
@@ -69,24 +67,6 @@ const LOGGED_MAX: usize = 4096;
 /// The error for blocked clients when a primary becomes a replica.
 const UNBLOCKED: &[u8] =
     b"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
-
-/// The connection to the primary, but for its [`Socket`].
-pub struct PrimaryLink {
-    link: Link,
-    /// What is read into; empty between reads.
-    buffer: Box<[u8]>,
-    ahead: Ahead,
-    /// A snapshot being received or loaded.
-    sync: Option<Sync>,
-    /// CLIENT KILL.
-    is_killed: bool,
-    /// Part of the stream was received during a pause, and is applied after it.
-    holds: bool,
-    /// Offsets of the stream, each with the log's position after it.
-    logged: VecDeque<(u64, LogOffset)>,
-    /// The last of those offsets known to be on disk.
-    on_disk: Option<u64>,
-}
 
 /// Why a link is closed.
 enum Lost {
@@ -266,7 +246,7 @@ fn connect(state: &mut State) {
     let Some(following) = state.replication.following.as_deref_mut() else { return };
     let (host, port) = (String::from_utf8_lossy(&following.host).into_owned(), following.port);
     following.heard_us = state.now.boot_us;
-    let socket = match Socket::connect(state, &host, port) {
+    let socket = match open_socket(state, host, port) {
         Ok(socket) => socket,
         Err(error) => return cannot_connect(state, &error),
     };
@@ -275,7 +255,6 @@ fn connect(state: &mut State) {
     state.link = Some(Box::new(PrimaryLink {
         link: Link::new(hello),
         buffer: vec![0; READ_BYTES].into(),
-        ahead: Ahead::default(),
         sync: None,
         is_killed: false,
         holds: false,
@@ -284,6 +263,30 @@ fn connect(state: &mut State) {
     }));
     set_progress(state, Progress::Connecting);
     notice!(state, "MASTER <-> REPLICA sync started");
+}
+
+/// Starts to connect to an address or a host name.
+fn open_socket(state: &State, host: String, port: u16) -> io::Result<Socket> {
+    let next_period_us = state.now.boot_us + PERIOD_US;
+    match host.parse().ok().map(|ip| SocketAddr::new(ip, port)) {
+        Some(address) => Ok(Socket::connecting(open(state, address)?, address, next_period_us)),
+        None => {
+            let (background, wake) = (state.persistence.background(), state.persistence.wake());
+            Socket::resolving(host, port, background, wake, next_period_us)
+        }
+    }
+}
+
+/// Opens a connection that is not established yet.
+fn open(state: &State, to: SocketAddr) -> io::Result<Stream> {
+    let from = String::from_utf8_lossy(&state.config.bind_source_addr).parse().ok();
+    let tls = state.net.tls.as_ref().filter(|_| state.config.tls_replication);
+    let route = Route { to, from, tls: tls.map(|tls| &tls.client) };
+    let mut stream = state.net.dialer.connect(&route)?;
+    let registry = state.net.poll.registry();
+    stream.register(registry, PRIMARY)?;
+    stream.reregister(registry, PRIMARY, true)?;
+    Ok(stream)
 }
 
 fn cannot_connect(state: &mut State, error: &io::Error) {
@@ -535,7 +538,7 @@ impl PrimaryLink {
 
     fn close(self: Box<Self>, keyspace: &mut Keyspace, state: &mut State) {
         if let Some(socket) = state.link_socket.take() {
-            socket.close(state);
+            socket.close(state.net.poll.registry());
         }
         if let Some(sync) = self.sync {
             sync.abort(keyspace, state);
@@ -589,7 +592,10 @@ impl PrimaryLink {
         let ended = |error| Lost::Ended(Some(error));
         let resolved = state.link_socket.as_mut().and_then(|socket| socket.take_resolved());
         if let Some(found) = resolved {
-            found.and_then(|address| Socket::open(state, address)).map_err(ended)?;
+            let stream = found.and_then(|address| open(state, address)).map_err(ended)?;
+            if let Some(socket) = &mut state.link_socket {
+                socket.connect(stream);
+            }
         }
         let Some(socket) = &mut state.link_socket else { return Ok(()) };
         if socket.continue_connecting().map_err(ended)? {
@@ -729,7 +735,6 @@ impl PrimaryLink {
     fn apply(&mut self, keyspace: &mut Keyspace, state: &mut State) -> Result<(), Lost> {
         let Some(following) = state.replication.following.as_deref() else { return Ok(()) };
         let mut selected = following.selected;
-        self.ahead.forget();
         let applied = self.apply_units(keyspace, state, &mut selected);
         self.link.shrink();
         self.note_logged(state);
@@ -746,10 +751,11 @@ impl PrimaryLink {
         state: &mut State,
         selected: &mut usize,
     ) -> Result<(), Broken> {
+        let mut ahead = Ahead::default();
         loop {
-            self.ahead.look(&mut self.link, keyspace, state, *selected);
+            ahead.look(&mut self.link, keyspace, state, *selected);
             let Some(unit) = self.link.next_unit()? else { return Ok(()) };
-            let asked = run_unit(keyspace, state, unit, selected, &mut self.ahead);
+            let asked = run_unit(keyspace, state, unit, selected, &mut ahead);
             self.link.applied();
             if let Some(offset) = asked {
                 self.acknowledge(state, offset);

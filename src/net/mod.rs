@@ -3,5 +3,6 @@
 pub mod dialer;
 pub mod listener;
 pub mod outgoing;
+pub mod primary;
 pub mod stream;
 pub mod tls;

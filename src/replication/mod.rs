@@ -11,8 +11,10 @@
 pub mod backlog;
 pub mod effects;
 pub mod following;
+pub mod incoming;
 pub mod link;
 pub mod pipe;
+pub mod primary_link;
 pub mod replica;
 
 use std::collections::VecDeque;

@@ -11,8 +11,8 @@ use super::batch::{BATCH_REQUESTS, Batch, Unparsed};
 use super::{FIRST_LISTENER, LISTENERS_MAX, Turn, WAKER};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::admit::needs_password;
-use crate::gate::following::PRIMARY;
 use crate::gate::limits::describe_for_log;
+use crate::net::primary::PRIMARY;
 use crate::resp::request::{CLIENT_REQUEST_BYTES_MAX, Limits, Parser};
 use crate::sys::log::{verbose, warning};
 

@@ -12,7 +12,8 @@ use crate::resp::args::Args;
 /// Requests looked at together.
 const REQUESTS: usize = 64;
 
-/// What was looked up of the next requests. They are recognised by where they lie in the link's buffer.
+/// What was looked up of the next requests. They are recognised by where they lie in the link's
+/// buffer, which must not move meanwhile.
 #[derive(Default)]
 pub(super) struct Ahead {
     /// Where each request lies, and what was looked up of it.
@@ -21,11 +22,6 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Forgets what was seen. To be called when the link's buffer may have moved.
-    pub(super) fn forget(&mut self) {
-        self.seen.clear();
-    }
-
     /// Looks at the next requests, unless some have been looked at that did not run yet. `selected`: the stream's
     /// database so far.
     pub(super) fn look(

@@ -10,33 +10,28 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::{begin_backlog, close_replicas};
 use crate::client::ClientFlags;
 use crate::config::{DisklessLoad, system_text};
-use crate::gate::load::{
-    KeysExpected, LoadError, Rules, entry_decoder, load_beside, run, version_check,
-};
+use crate::gate::load::{LoadError, Rules, entry_decoder, load_beside, run, version_check};
 use crate::gate::persistence::{self, Loading, Purpose};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
-use crate::keyspace::beside::Beside;
-use crate::persist::ahead::EntryDecoder;
+use crate::persist::ahead::KeysExpected;
 use crate::persist::rdb::{Event, FileError, Parser};
-use crate::sys::disk::{DiskFile, DiskReader, write_all};
+use crate::replication::incoming::{Arriving, Feed, Loader, Sync};
+use crate::sys::disk::write_all;
 use crate::sys::log::{notice, warning};
 
 /// Time for loading in each turn. Unit: microseconds.
 const SLICE_US: i64 = 5_000;
 /// Entries between two readings of the clock.
 const STEPS: u32 = 64;
-/// Pipe size at which reading from the primary stops. Unit: bytes.
-const PIPE_MAX: usize = 1 << 20;
 /// Bytes after which the system is asked to start writing the file out.
 const WRITEBACK_BYTES: u64 = 8 << 20;
 /// An incomplete record is parsed again after this time, unless enough bytes come before. Unit: microseconds.
@@ -52,47 +47,9 @@ pub(super) enum Loaded {
     All,
 }
 
-/// A snapshot being received or loaded.
-pub(super) struct Sync {
-    /// Replication ID and offset of the snapshot.
-    history: Option<(String, u64)>,
-    by_mark: bool,
-    /// None: it goes through a pipe.
-    file: Option<Arriving>,
-    keeps_old: bool,
-    total: Option<u64>,
-    loader: Option<Loader>,
-}
-
-/// A file being received.
-struct Arriving {
-    file: Arc<dyn DiskFile>,
-    path: PathBuf,
-    bytes: u64,
-    written_back: u64,
-}
-
-/// The loader's source.
-enum Feed {
-    Pipe { bytes: VecDeque<u8>, is_ended: bool },
-    File(Box<dyn DiskReader>),
-}
-
-impl Read for Feed {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Feed::Pipe { bytes, is_ended: false } if bytes.is_empty() => {
-                Err(io::ErrorKind::WouldBlock.into())
-            }
-            Feed::Pipe { bytes, .. } => bytes.read(buffer),
-            Feed::File(file) => file.read(buffer),
-        }
-    }
-}
-
 impl Sync {
     /// A snapshot was announced. None: there is no memory or disk for it, which is logged.
-    pub fn begin(
+    pub(super) fn begin(
         keyspace: &Keyspace,
         state: &State,
         history: Option<(String, u64)>,
@@ -110,31 +67,13 @@ impl Sync {
         Some(Sync { history, by_mark: false, file, keeps_old, total: None, loader: None })
     }
 
-    pub fn is_by_mark(&self) -> bool {
-        self.by_mark
-    }
-
-    /// Whether it is being loaded.
-    pub fn is_loading(&self) -> bool {
-        self.loader.is_some()
-    }
-
-    /// Whether it is loaded from a file: no bytes are expected from the primary.
-    pub fn reads_file(&self) -> bool {
-        self.loader.as_ref().is_some_and(|loader| loader.feed_is_file)
-    }
-
-    /// Whether reading from the primary must stop for now.
-    pub fn is_full(&self) -> bool {
-        self.loader.as_ref().is_some_and(Loader::is_full)
-    }
-
-    pub fn wants_turn(&self) -> bool {
-        self.loader.as_ref().is_some_and(|loader| loader.has_more)
-    }
-
     /// The snapshot's bytes follow.
-    pub fn begins(&mut self, keyspace: &mut Keyspace, state: &mut State, total: Option<u64>) {
+    pub(super) fn begins(
+        &mut self,
+        keyspace: &mut Keyspace,
+        state: &mut State,
+        total: Option<u64>,
+    ) {
         self.by_mark = total.is_none();
         self.total = total;
         if let Some(following) = state.replication.following.as_deref_mut() {
@@ -157,7 +96,7 @@ impl Sync {
     }
 
     /// Takes some bytes. None: they cannot be kept, which is logged.
-    pub fn take(&mut self, state: &State, bytes: &[u8]) -> Option<()> {
+    pub(super) fn take(&mut self, state: &State, bytes: &[u8]) -> Option<()> {
         if let Some(arriving) = &mut self.file {
             return arriving.take(state, bytes);
         }
@@ -171,7 +110,7 @@ impl Sync {
     }
 
     /// All bytes were received. None: they cannot be loaded, which is logged.
-    pub fn ends(
+    pub(super) fn ends(
         &mut self,
         keyspace: &mut Keyspace,
         state: &mut State,
@@ -221,7 +160,7 @@ impl Sync {
     }
 
     /// Loads one slice. Errors: already logged.
-    pub fn load(
+    pub(super) fn load(
         &mut self,
         keyspace: &mut Keyspace,
         state: &mut State,
@@ -236,7 +175,7 @@ impl Sync {
     }
 
     /// Replaces the served databases by the loaded ones. False: that failed, which is logged; then there is no data.
-    pub fn put_in_place(mut self, keyspace: &mut Keyspace, state: &mut State) -> bool {
+    pub(super) fn put_in_place(mut self, keyspace: &mut Keyspace, state: &mut State) -> bool {
         let Some(loader) = self.loader.take() else { return false };
         let counts = &state.persistence;
         let (keys, expired) = (counts.keys_loaded, counts.keys_expired_at_load);
@@ -279,7 +218,7 @@ impl Sync {
     }
 
     /// Drops the received bytes.
-    pub fn abort(self, keyspace: &mut Keyspace, state: &mut State) {
+    pub(super) fn abort(self, keyspace: &mut Keyspace, state: &mut State) {
         if let Some(Arriving { path, .. }) = self.file {
             // Fails harmlessly if the file does not exist.
             let _ = state.persistence.disk().remove(&path);
@@ -416,25 +355,6 @@ impl Arriving {
     }
 }
 
-/// Builds databases from a snapshot's bytes.
-struct Loader {
-    parser: Parser<Feed>,
-    feed_is_file: bool,
-    decoder: EntryDecoder,
-    /// None with a pipe: the total is unknown.
-    expected: KeysExpected,
-    beside: Beside,
-    functions: Vec<Vec<u8>>,
-    stream_db: usize,
-    /// It can continue without further bytes.
-    has_more: bool,
-    /// Bytes in the pipe at which the record is parsed again, and the time at which it is parsed anyway.
-    wanted: usize,
-    look_at_us: i64,
-    steps: u32,
-    is_done: bool,
-}
-
 impl Loader {
     fn new(keyspace: &Keyspace, state: &State, feed: Feed, bytes: u64) -> Self {
         let feed_is_file = matches!(feed, Feed::File(_));
@@ -456,25 +376,6 @@ impl Loader {
             steps: 0,
             is_done: false,
         }
-    }
-
-    /// Bytes in the pipe; None: no pipe, or all bytes were received.
-    fn piped(&self) -> Option<usize> {
-        match self.parser.source() {
-            Feed::Pipe { bytes, is_ended: false } => Some(bytes.len()),
-            _ => None,
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        let most = PIPE_MAX.max(2 * self.wanted);
-        self.is_done || self.piped().is_none_or(|piped| piped >= most)
-    }
-
-    /// Notes that bytes were added to the pipe.
-    fn note_bytes(&mut self) {
-        let piped = self.piped();
-        self.has_more |= piped.is_none_or(|piped| piped >= self.wanted);
     }
 
     /// Loads for a bounded time. Errors: a text.

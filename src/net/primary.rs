@@ -1,18 +1,21 @@
 //! The socket to the primary: connecting, reading, and sending.
 //!
-//! It stays in the state while [`super::PrimaryLink`] is taken out of it to work: a script in the stream may keep the server
-//! busy, and nested turns then note readiness, and acknowledge ([`super::keep_alive`]).
+//! It stays in the state while the link is taken out of it to work: a script in the stream may keep the server busy, and
+//! nested turns then note readiness, and acknowledge.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 
-use super::{PERIOD_US, PRIMARY};
-use crate::gate::state::State;
-use crate::net::dialer::Route;
-use crate::net::stream::Stream;
-use crate::net::tls::stream::Handshake;
+use mio::{Registry, Token};
+
+use super::stream::Stream;
+use super::tls::stream::Handshake;
 use crate::persist::saver::lock;
+use crate::sys::background::Background;
+
+/// The connection's token: above those of clients, below those of the server itself.
+pub const PRIMARY: Token = Token(usize::MAX - 66);
 
 /// The address of a host name, once a thread has resolved it.
 type Resolving = Arc<Mutex<Option<io::Result<SocketAddr>>>>;
@@ -49,22 +52,33 @@ pub enum Reading {
 }
 
 impl Socket {
-    /// Starts to connect, to an address or a host name.
-    pub fn connect(state: &State, host: &str, port: u16) -> io::Result<Self> {
-        let address = host.parse().ok().map(|ip| SocketAddr::new(ip, port));
-        let phase = match address {
-            Some(address) => SocketState::Connecting(open(state, address)?),
-            None => SocketState::Resolving(resolve(state, host.to_owned(), port)?),
-        };
-        Ok(Socket {
+    /// A connection being established to an address. `next_period_us`: as [`Self::next_period_us`].
+    pub fn connecting(stream: Stream, address: SocketAddr, next_period_us: i64) -> Self {
+        Self::new(SocketState::Connecting(stream), Some(address), next_period_us)
+    }
+
+    /// One to a host name, which a thread resolves; then it calls `wake`. Errors: there is no thread for it.
+    pub fn resolving(
+        host: String,
+        port: u16,
+        background: &Background,
+        wake: Arc<dyn Fn() + Send + Sync>,
+        next_period_us: i64,
+    ) -> io::Result<Self> {
+        let resolving = resolve(host, port, background, wake)?;
+        Ok(Self::new(SocketState::Resolving(resolving), None, next_period_us))
+    }
+
+    fn new(phase: SocketState, address: Option<SocketAddr>, next_period_us: i64) -> Self {
+        Socket {
             phase,
             address,
             can_read: false,
             can_write: false,
             is_closed: false,
             outgoing: Vec::new(),
-            next_period_us: state.now.boot_us + PERIOD_US,
-        })
+            next_period_us,
+        }
     }
 
     /// Notes readiness events.
@@ -94,13 +108,9 @@ impl Socket {
         Some(found)
     }
 
-    /// Connects to an address.
-    pub fn open(state: &mut State, address: SocketAddr) -> io::Result<()> {
-        let stream = open(state, address)?;
-        if let Some(socket) = &mut state.link_socket {
-            socket.phase = SocketState::Connecting(stream);
-        }
-        Ok(())
+    /// Continues with a connection to the address that was found.
+    pub fn connect(&mut self, stream: Stream) {
+        self.phase = SocketState::Connecting(stream);
     }
 
     /// Continues to connect. True: the connection has just been established.
@@ -173,20 +183,25 @@ impl Socket {
         Ok(())
     }
 
-    pub fn close(self, state: &State) {
+    pub fn close(self, registry: &Registry) {
         if let SocketState::Connecting(mut stream) | SocketState::Connected(mut stream) = self.phase
         {
             // If the system has dropped the socket already, deregistering fails harmlessly.
-            let _ = stream.deregister(state.net.poll.registry());
+            let _ = stream.deregister(registry);
         }
     }
 }
 
 /// Has a thread resolve a host name.
-fn resolve(state: &State, host: String, port: u16) -> io::Result<Resolving> {
+fn resolve(
+    host: String,
+    port: u16,
+    background: &Background,
+    wake: Arc<dyn Fn() + Send + Sync>,
+) -> io::Result<Resolving> {
     let resolving = Resolving::default();
-    let (theirs, wake) = (resolving.clone(), state.persistence.wake());
-    state.persistence.background().spawn("resolver", move || {
+    let theirs = resolving.clone();
+    background.spawn("resolver", move || {
         let none = || io::Error::new(io::ErrorKind::NotFound, "Name or service not known");
         let found = (host.as_str(), port).to_socket_addrs();
         let found = found.and_then(|mut found| found.next().ok_or_else(none));
@@ -194,16 +209,4 @@ fn resolve(state: &State, host: String, port: u16) -> io::Result<Resolving> {
         wake();
     })?;
     Ok(resolving)
-}
-
-/// Opens a connection that is not established yet.
-fn open(state: &State, to: SocketAddr) -> io::Result<Stream> {
-    let from = String::from_utf8_lossy(&state.config.bind_source_addr).parse().ok();
-    let tls = state.net.tls.as_ref().filter(|_| state.config.tls_replication);
-    let route = Route { to, from, tls: tls.map(|tls| &tls.client) };
-    let mut stream = state.net.dialer.connect(&route)?;
-    let registry = state.net.poll.registry();
-    stream.register(registry, PRIMARY)?;
-    stream.reregister(registry, PRIMARY, true)?;
-    Ok(stream)
 }
