@@ -5,6 +5,7 @@
 
 mod network;
 mod pauses;
+pub mod persistence;
 mod process;
 mod replicas;
 
@@ -17,7 +18,6 @@ use crate::client::blocked::Blocking;
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::config::Config;
-use crate::gate::persistence::Persistence;
 use crate::gate::table::{Command, CommandTable, Opening};
 use crate::keyspace::Keyspace;
 use crate::net::primary::Socket;
@@ -33,6 +33,7 @@ use crate::sys::log::{Level, Logger};
 
 pub use network::{Network, Pending};
 pub use pauses::{Pause, PauseCause, Pauses};
+use persistence::Persistence;
 pub use process::{Identity, Process, Shutdown};
 
 /// What a command leaves for the loop to do at the end of the turn.

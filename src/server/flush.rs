@@ -7,7 +7,7 @@ use mio::Token;
 use super::Turn;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::gate::limits::{clients_memory_max, forget_client};
-use crate::gate::persistence::Persistence;
+use crate::gate::state::persistence::Persistence;
 use crate::gate::{blocking, tracking, transaction};
 use crate::persist::aof::log::LogOffset;
 use crate::sys::log::verbose;

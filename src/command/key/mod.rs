@@ -10,10 +10,11 @@ pub(crate) mod sort;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Effect, Origin, Outcome};
-use crate::gate::persistence::{self, Purpose};
+use crate::gate::persistence;
 use crate::gate::spec::{
     Categories, CommandSpec, DatabaseUse, Flags, Group, KeyFlags, key, keys, spec,
 };
+use crate::gate::state::persistence::Purpose;
 use crate::keyspace::{Key, Keyspace};
 use crate::types::type_name;
 

@@ -4,7 +4,8 @@ use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::load::{self, LoadError};
-use crate::gate::persistence::{self, Purpose};
+use crate::gate::persistence;
+use crate::gate::state::persistence::Purpose;
 use crate::sys::log::warning;
 
 const SAVING_FAILED: CommandError = CommandError::Text("ERR");

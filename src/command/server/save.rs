@@ -2,8 +2,9 @@
 
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
-use crate::gate::persistence::{self, Purpose, RewriteError};
+use crate::gate::persistence::{self, RewriteError};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::gate::state::persistence::Purpose;
 use crate::sys::log::{notice, warning};
 
 pub const COMMANDS: &[CommandSpec] = &[

@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::{Purpose, abort, open_folder, plan, save, switch_on, write_log};
+use super::{abort, open_folder, plan, save, switch_on, write_log};
 use crate::config::{AppendFsync, system_text};
 use crate::gate::state::State;
+use crate::gate::state::persistence::Purpose;
 use crate::keyspace::Keyspace;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal};

@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{
-    Aof, Purpose, RewriteError, abort, begin_rewrite, note_listeners, pause_syncs, spread_effects,
-};
+use super::{RewriteError, abort, begin_rewrite, note_listeners, pause_syncs, spread_effects};
 use crate::config::{AppendFsync, system_text};
 use crate::gate::state::State;
+use crate::gate::state::persistence::{Aof, Purpose};
 use crate::keyspace::Keyspace;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::AppendLog;
