@@ -309,10 +309,12 @@ impl Server {
 
     /// Writes the turn's changes to the log, before replies that show them are sent, and ends a save.
     fn persist(&mut self) {
-        if self.ending == Ending::InOrder
-            && let Err(fatal) = persistence::turn(&mut self.keyspace, &mut self.state)
-        {
-            self.fail(&fatal);
+        if self.ending != Ending::InOrder {
+            return;
+        }
+        match persistence::turn(&mut self.keyspace, &mut self.state) {
+            Ok(ended) => replicas::job_ended(&mut self.state, ended),
+            Err(fatal) => self.fail(&fatal),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::gate::evict::evict;
 use crate::gate::spec::Flags;
 use crate::gate::state::State;
 use crate::gate::table::Command;
-use crate::gate::{admit, blocking, monitor, persistence, publish, tracking, transaction, users};
+use crate::gate::{admit, blocking, monitor, publish, tracking, transaction, users};
 use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -493,9 +493,6 @@ impl Gate<'_> {
             && self.state.scripts.running.is_none()
         {
             self.state.effects.end_unit();
-            if self.state.effects.len() >= persistence::SPREAD_BYTES {
-                persistence::spread_early(self.state);
-            }
         }
     }
 

@@ -25,6 +25,7 @@ use crate::gate::looked_up::LookedUp;
 use crate::gate::monitor;
 use crate::gate::persistence;
 use crate::gate::redirect::{self, Blocked};
+use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::gate::state::persistence::Moment;
 use crate::gate::unexpected;
@@ -794,7 +795,7 @@ fn begin_backlog(state: &mut State) {
 
 /// Switches the append-only file, which the snapshot has ended, on again.
 fn restart_log(keyspace: &mut Keyspace, state: &mut State) {
-    if let Err(why) = persistence::begin_aof(keyspace, state, false) {
+    if let Err(why) = replicas::begin_aof(keyspace, state, false) {
         warning!(state, "Failed enabling the AOF after successful master synchronization! {why}");
     }
 }

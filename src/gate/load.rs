@@ -17,7 +17,6 @@ use crate::gate::effect;
 use crate::gate::execute::{Gate, Request};
 use crate::gate::looked_up::LookedUp;
 use crate::gate::persistence;
-use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::gate::state::persistence::{Loading, Purpose};
 use crate::gate::table::Command;
@@ -297,7 +296,7 @@ fn insert_batches(
             }
             Some(Record::Expired { database, key }) => {
                 state.persistence.keys_expired_at_load += 1;
-                replicas::feed_expired(state, database, &key);
+                feed_expired(state, database, &key);
                 progress.step(keyspace, state, offset)?;
             }
             Some(Record::Empty(key)) => skip_empty(state, &key),
@@ -356,6 +355,19 @@ fn skip_empty(state: &mut State, key: &[u8]) {
         }
     }
     state.persistence.empty_keys_skipped += 1;
+}
+
+/// Adds the deletion of an expired key, skipped in the file, to the stream: replicas may still have it.
+fn feed_expired(state: &mut State, database: usize, key: &[u8]) {
+    let unlinks = state.config.lazyfree_lazy_expire;
+    let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
+    state.effects.push(database, [verb, key].into_iter());
+    state.effects.end_unit();
+    if state.effects.len() >= persistence::SPREAD_BYTES {
+        persistence::spread_effects(state);
+        // Nobody is sent it before the file is loaded.
+        state.trim_backlog();
+    }
 }
 
 /// Notes a field about the file itself, for the log and INFO.
@@ -564,27 +576,27 @@ fn end(keyspace: &mut Keyspace, state: &mut State) {
     state.note_gate();
 }
 
-/// Loads the append-only file if it is on, else the RDB file. After an error the server must not start.
+/// Whether keys that have expired in the file, which is then an RDB file, are deleted in the stream: on a replica the primary
+/// decides about them.
+pub fn reports_expired(state: &State) -> bool {
+    !state.config.appendonly && state.config.replicaof.is_none()
+}
+
+/// Loads the append-only file if it is on, else the RDB file. After an error the server must not start. If
+/// [`reports_expired`], the stream has begun before.
 pub fn load_at_start(keyspace: &mut Keyspace, state: &mut State) -> Result<(), LoadError> {
     remove_leftovers(state);
     let started_us = state.clock.now().boot_us;
     let seconds = |state: &State| (state.clock.now().boot_us - started_us) as f64 / 1e6;
     if !state.config.appendonly {
         let path = state.config.dir.join(file_name(&state.config.dbfilename));
-        // On a replica the primary decides about expired keys.
-        let reports_expired = state.config.replicaof.is_none();
-        if reports_expired {
-            replicas::begin_stream_at_start(state);
-        }
+        let reports_expired = reports_expired(state);
         let loaded = load_file(
             keyspace,
             state,
             &path,
             Rules { reports_expired, keeps_expired: !reports_expired, ..Rules::default() },
         )?;
-        if reports_expired {
-            replicas::continue_history_of_file(keyspace, state);
-        }
         if loaded {
             let (keys, expired) =
                 (state.persistence.keys_loaded, state.persistence.keys_expired_at_load);
@@ -694,7 +706,7 @@ pub fn reload_aof(
     if let Some((Purpose::Rewrite, ..)) = state.persistence.under_way() {
         return Err("the append-only file is being rewritten".into());
     }
-    persistence::turn(keyspace, state).map_err(|fatal| fatal.to_string())?;
+    persistence::write_log(state).map_err(|fatal| fatal.to_string())?;
     let folder = persistence::folder_at_start(state)?;
     let bytes = folder.size().map_err(|error| error.to_string())?;
     load_again(keyspace, state, client, true, |keyspace, state| {

@@ -15,7 +15,6 @@ use std::sync::mpsc::{TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 
 use crate::config::system_text;
-use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::gate::state::persistence::{Persistence, Placed, Purpose, Running};
 use crate::keyspace::Keyspace;
@@ -33,8 +32,10 @@ mod ends;
 mod spread;
 mod switch;
 
-pub use ends::{Closing, begin_aof_at_start, folder_at_start, note_loaded, shut_down};
-pub use spread::{SPREAD_BYTES, note_listeners, spread_early, spread_effects};
+pub use ends::{
+    Closing, begin_aof_at_start, begin_shut_down, folder_at_start, note_loaded, shut_down,
+};
+pub use spread::{SPREAD_BYTES, note_listeners, spread_effects};
 pub use switch::{apply_parameters, begin_aof, end_aof, set_flush_delay};
 use switch::{open_folder, switch_on};
 
@@ -47,6 +48,18 @@ const FAILURES_MAX: u32 = 3;
 const PLACER_ENDED: &str = "the thread that puts it in its place has ended";
 /// The longest wait after a failed rewrite. Unit: minutes.
 const WAIT_MINUTES_MAX: i64 = 60;
+
+/// A background job that has ended, for which replicas may wait.
+#[derive(Debug)]
+pub enum EndedJob {
+    /// The RDB file is complete, here.
+    Saved(PathBuf),
+    SaveFailed,
+    /// The snapshot for replicas is written.
+    Sent,
+    /// It could not be written, for this reason; None: it was given up.
+    SendFailed(Option<String>),
+}
 
 // ---- saving ----------------------------------------------------------------------------------------------------------
 
@@ -225,8 +238,10 @@ fn pause_syncs(state: &mut State) {
 }
 
 /// Cancels the background job of this purpose. A file that is being renamed is finished: this waits for its thread,
-/// as two working in one folder would remove each other's files.
-pub fn abort(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) {
+/// as two working in one folder would remove each other's files. A broadcast that is given up still has to be closed: its
+/// writer may be blocked on the pipe.
+#[must_use = "replicas may wait for it"]
+pub fn abort(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) -> Option<EndedJob> {
     if purpose == Purpose::Rewrite {
         state.persistence.preparing = None;
         state.persistence.forget_first_kept();
@@ -239,30 +254,35 @@ pub fn abort(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) {
         let placed = placing.recv().unwrap_or_else(|_| Err(PLACER_ENDED.into()));
         return conclude_job(keyspace, state, placed);
     }
-    if let Some(running) = state.persistence.running.take_if(|running| running.purpose == purpose) {
-        if purpose == Purpose::Sync {
-            // Its writer may be blocked on the pipe to replicas.
-            replicas::end_broadcast(state);
-        }
-        let disk = state.persistence.disk.clone();
-        let seconds = (state.now.boot_us - running.job.started_us) / 1_000_000;
-        running.job.abort(keyspace, &*disk);
-        pause_syncs(state);
-        if purpose == Purpose::Save {
+    let running = state.persistence.running.take_if(|running| running.purpose == purpose)?;
+    let disk = state.persistence.disk.clone();
+    let seconds = (state.now.boot_us - running.job.started_us) / 1_000_000;
+    running.job.abort(keyspace, &*disk);
+    pause_syncs(state);
+    match purpose {
+        Purpose::Save => {
             state.persistence.last_save_seconds = seconds;
-            replicas::file_is_saved(state, None);
+            Some(EndedJob::SaveFailed)
         }
-        if purpose == Purpose::Rewrite {
+        Purpose::Sync => Some(EndedJob::SendFailed(None)),
+        Purpose::Rewrite => {
             notice!(state, "Killing running AOF rewrite child: a thread of this process");
+            None
         }
     }
+}
+
+/// Cancels a rewrite, for which no replica waits.
+fn abort_rewrite(keyspace: &mut Keyspace, state: &mut State) {
+    let ended = abort(keyspace, state, Purpose::Rewrite);
+    debug_assert!(ended.is_none());
 }
 
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
 /// Writes the turn's changes to the log, and finishes a thread's work. To be called before replies are sent. Errors: the
 /// process must end, as changes cannot be made durable.
-pub fn turn(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Fatal> {
+pub fn turn(keyspace: &mut Keyspace, state: &mut State) -> Result<Option<EndedJob>, Fatal> {
     write_log(state)?;
     if state.persistence.preparing.is_some() {
         match continue_rewrite(keyspace, state) {
@@ -271,10 +291,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Fatal> {
             Err(RewriteError::Fatal(fatal)) => return Err(fatal),
         }
     }
-    if state.persistence.running.is_some() {
-        finish_job(keyspace, state);
-    }
-    Ok(())
+    Ok(finish_job(keyspace, state))
 }
 
 /// Writes the effects of ended units to the log.
@@ -322,13 +339,13 @@ pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
 }
 
 /// Finishes a job whose thread has written the file: starts the thread that renames it, and logs the result.
-fn finish_job(keyspace: &mut Keyspace, state: &mut State) {
+fn finish_job(keyspace: &mut Keyspace, state: &mut State) -> Option<EndedJob> {
     let State { persistence, .. } = state;
-    let Some(running) = &mut persistence.running else { return };
+    let running = persistence.running.as_mut()?;
     let placed = match &running.placing {
         Some(placing) => match placing.try_recv() {
             Ok(placed) => placed,
-            Err(TryRecvError::Empty) => return,
+            Err(TryRecvError::Empty) => return None,
             Err(TryRecvError::Disconnected) => Err(PLACER_ENDED.into()),
         },
         None => {
@@ -336,25 +353,25 @@ fn finish_job(keyspace: &mut Keyspace, state: &mut State) {
             if running.purpose == Purpose::Rewrite
                 && persistence.aof.as_ref().is_some_and(|aof| aof.log.is_switching())
             {
-                return;
+                return None;
             }
             match running.job.take_result() {
-                None => return,
+                None => return None,
                 Some(Err(why)) => Err(why),
                 Some(Ok(bytes)) if running.purpose == Purpose::Sync => Ok(bytes),
                 Some(Ok(bytes)) => match place(state, bytes) {
-                    Ok(()) => return,
+                    Ok(()) => return None,
                     Err(why) => Err(why),
                 },
             }
         }
     };
-    conclude_job(keyspace, state, placed);
+    conclude_job(keyspace, state, placed)
 }
 
 /// Finishes a job with this result, and reports it.
-fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) {
-    let Some(running) = state.persistence.running.take() else { return };
+fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) -> Option<EndedJob> {
+    let running = state.persistence.running.take()?;
     let copied = keyspace.snapshot_copied();
     keyspace.abort_snapshot();
     pause_syncs(state);
@@ -373,18 +390,21 @@ fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) {
                 Ok(_) => {
                     notice!(state, "Background saving terminated with success");
                     note_saved(state, running.changes);
-                    replicas::file_is_saved(state, Some(&running.target));
+                    Some(EndedJob::Saved(running.target))
                 }
                 Err(why) => {
                     warning!(state, "Background saving error: {why}");
                     note_save_failed(state);
-                    replicas::file_is_saved(state, None);
+                    Some(EndedJob::SaveFailed)
                 }
             }
         }
         Purpose::Sync => {
             state.persistence.last_save_copied = copied;
-            replicas::snapshot_is_written(state, placed.map(drop));
+            Some(match placed {
+                Ok(_) => EndedJob::Sent,
+                Err(why) => EndedJob::SendFailed(Some(why)),
+            })
         }
         Purpose::Rewrite => {
             state.persistence.last_rewrite_seconds = seconds;
@@ -396,6 +416,7 @@ fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) {
             }
             state.persistence.forget_first_kept();
             note_rewrite_ended(state, placed.map(drop));
+            None
         }
     }
 }

@@ -17,7 +17,7 @@ use mio::Token;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::system_text;
 use crate::gate::limits;
-use crate::gate::persistence;
+use crate::gate::persistence::{self, EndedJob};
 use crate::gate::restart;
 use crate::gate::state::persistence::Purpose;
 use crate::gate::state::{Pause, PauseCause, Shutdown, State};
@@ -357,8 +357,38 @@ fn begin_file(keyspace: &mut Keyspace, state: &mut State, due: &Due) -> Result<(
     Ok(())
 }
 
-/// To be called when the snapshot for the pipe is written or has failed.
-pub fn snapshot_is_written(state: &mut State, written: Result<(), String>) {
+/// What replicas get of a background job that has ended.
+pub fn job_ended(state: &mut State, ended: Option<EndedJob>) {
+    match ended {
+        None => {}
+        Some(EndedJob::Saved(path)) => file_is_saved(state, Some(&path)),
+        Some(EndedJob::SaveFailed) => file_is_saved(state, None),
+        Some(EndedJob::Sent) => snapshot_is_written(state, Ok(())),
+        Some(EndedJob::SendFailed(Some(why))) => snapshot_is_written(state, Err(why)),
+        Some(EndedJob::SendFailed(None)) => end_broadcast(state),
+    }
+}
+
+/// Cancels the background job of this purpose ([`persistence::abort`]), also for the replicas that wait for it.
+pub fn abort_job(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) {
+    let ended = persistence::abort(keyspace, state, purpose);
+    job_ended(state, ended);
+}
+
+/// Switches the append-only file on ([`persistence::begin_aof`]). A running save is cancelled for it.
+pub fn begin_aof(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    in_transaction: bool,
+) -> Result<(), String> {
+    if !state.persistence.is_aof_on() {
+        abort_job(keyspace, state, Purpose::Save);
+    }
+    persistence::begin_aof(keyspace, state, in_transaction)
+}
+
+/// The snapshot for the pipe is written or has failed.
+fn snapshot_is_written(state: &mut State, written: Result<(), String>) {
     let Some(broadcast) = &mut state.replication.broadcast else { return };
     match written {
         Ok(()) => {
@@ -382,8 +412,8 @@ pub fn snapshot_is_written(state: &mut State, written: Result<(), String>) {
     }
 }
 
-/// To be called when a save, for which replicas may wait, has ended.
-pub fn file_is_saved(state: &mut State, saved: Option<&Path>) {
+/// A save, for which replicas may wait, has ended.
+fn file_is_saved(state: &mut State, saved: Option<&Path>) {
     let Some(path) = saved else {
         return close_failed(state, |stage| matches!(stage, Stage::AwaitsFile));
     };
@@ -423,7 +453,7 @@ fn close_failed(state: &mut State, has_failed: impl Fn(&Stage) -> bool) {
 }
 
 /// Ends a broadcast, and closes the replicas that have not received all of it.
-pub fn end_broadcast(state: &mut State) {
+fn end_broadcast(state: &mut State) {
     if let Some(broadcast) = state.replication.broadcast.take() {
         broadcast.pipe.close();
         close_failed(state, |stage| matches!(stage, Stage::ReceivesSnapshot { .. }));
@@ -450,7 +480,7 @@ fn advance_broadcast(keyspace: &mut Keyspace, state: &mut State) {
             end_broadcast(state);
             if !is_complete {
                 warning!(state, "Diskless rdb transfer, last replica dropped, killing fork child.");
-                persistence::abort(keyspace, state, Purpose::Sync);
+                abort_job(keyspace, state, Purpose::Sync);
             }
         }
     }
@@ -484,7 +514,7 @@ fn end_useless_file(keyspace: &mut Keyspace, state: &mut State) {
     let awaits = |(_, replica): (&Client, &Replica)| matches!(replica.stage, Stage::AwaitsFile);
     let is_useful = !state.config.save.is_empty() || state.replicas().any(awaits);
     if !is_useful && let Some((Purpose::Save, ..)) = state.persistence.under_way() {
-        persistence::abort(keyspace, state, Purpose::Save);
+        abort_job(keyspace, state, Purpose::Save);
     }
 }
 
@@ -645,17 +675,6 @@ fn put_online(state: &mut State, id: ClientId) {
 pub fn begin_stream_at_start(state: &mut State) {
     let size = state.config.repl_backlog_size as usize;
     state.replication.backlog = Some(Backlog::new(size, state.replication.offset + 1));
-}
-
-/// Adds the deletion of an expired key, skipped in the file, to the stream: replicas may still have it.
-pub fn feed_expired(state: &mut State, database: usize, key: &[u8]) {
-    let unlinks = state.config.lazyfree_lazy_expire;
-    let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
-    state.effects.push(database, [verb, key].into_iter());
-    state.effects.end_unit();
-    if state.effects.len() >= persistence::SPREAD_BYTES {
-        persistence::spread_early(state);
-    }
 }
 
 /// Continues the history named in the loaded file, so that its replicas can continue too. If the file names none, drops the

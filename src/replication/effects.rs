@@ -357,6 +357,7 @@ impl Effects {
     }
 
     /// Bytes not taken yet.
+    #[inline]
     pub fn len(&self) -> usize {
         self.stream.len()
     }

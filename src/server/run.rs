@@ -8,6 +8,8 @@ use crate::gate::blocking;
 use crate::gate::context::Caller;
 use crate::gate::execute::{Gate, Ran};
 use crate::gate::limits::{check_output_limit, describe_for_log, evict_clients, output_limit};
+use crate::gate::persistence::{SPREAD_BYTES, spread_effects};
+use crate::gate::replicas;
 use crate::gate::spec::Flags;
 use crate::resp::Protocol;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -138,12 +140,22 @@ impl Turn<'_> {
                 blocking::serve(self.keyspace, self.state);
                 self.keyspace.select(database);
             }
+            if self.state.effects.len() >= SPREAD_BYTES && !self.is_nested {
+                self.spread_early();
+            }
             if output.len() > checked + OUTPUT_CHECK_BYTES || output.is_cut() {
                 goes_on &= self.enforce_limits(id, output);
                 checked = output.len();
             }
         }
         (done, goes_on)
+    }
+
+    /// In the middle of a turn with many changes: passes them on, and sends to replicas what may be sent.
+    #[cold]
+    fn spread_early(&mut self) {
+        spread_effects(self.state);
+        replicas::send(self.state);
     }
 
     /// Sends a protocol error to a client, and closes it.

@@ -203,7 +203,15 @@ impl Server {
     /// Loads the data. To be called once, before clients are served. Errors: logged already.
     pub fn load(&mut self) -> Result<(), load::LoadError> {
         self.sample_clock();
-        let loaded = load::load_at_start(&mut self.keyspace, &mut self.state);
+        let Server { keyspace, state, .. } = self;
+        let reports_expired = load::reports_expired(state);
+        if reports_expired {
+            replicas::begin_stream_at_start(state);
+        }
+        let loaded = load::load_at_start(keyspace, state);
+        if reports_expired && loaded.is_ok() {
+            replicas::continue_history_of_file(keyspace, state);
+        }
         match loaded {
             Err(error) if error.text.contains(load::INTERRUPTED) => {
                 // Only a part of the file is in memory.
@@ -254,7 +262,14 @@ impl Server {
             self.supervisor.saving();
         }
         let Server { keyspace, state, .. } = self;
-        match persistence::shut_down(keyspace, state, order.save, order.force) {
+        let closing = match persistence::begin_shut_down(keyspace, state, order.force) {
+            Ok(ended) => {
+                replicas::job_ended(state, ended);
+                persistence::shut_down(keyspace, state, order.save, order.force)
+            }
+            Err(closing) => closing,
+        };
+        match closing {
             Closing::Done => {}
             Closing::Refused => {
                 let text =

@@ -11,6 +11,7 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Effect, Origin, Outcome};
 use crate::gate::persistence;
+use crate::gate::replicas;
 use crate::gate::spec::{
     Categories, CommandSpec, DatabaseUse, Flags, Group, KeyFlags, key, keys, spec,
 };
@@ -343,7 +344,7 @@ fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     ctx.keyspace.clear(0..ctx.keyspace.databases(), sync);
     ctx.effect = Effect::Forced;
     // A snapshot being saved would restore the old data at the next start.
-    persistence::abort(ctx.keyspace, ctx.state, Purpose::Save);
+    replicas::abort_job(ctx.keyspace, ctx.state, Purpose::Save);
     if !ctx.state.config.save.is_empty()
         && ctx.origin == Origin::Client
         && ctx.caller.client().is_some()

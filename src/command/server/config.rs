@@ -155,7 +155,7 @@ fn switch_append_only(ctx: &mut Context<'_>) -> Result<(), String> {
         return Ok(());
     }
     let in_transaction = ctx.origin == Origin::Transaction;
-    persistence::begin_aof(ctx.keyspace, ctx.state, in_transaction).map_err(|why| {
+    replicas::begin_aof(ctx.keyspace, ctx.state, in_transaction).map_err(|why| {
         warning!(ctx.state, "Can't switch the AOF on: {why}");
         "Unable to turn on AOF. Check server logs.".to_owned()
     })

@@ -5,6 +5,7 @@ use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::load::{self, LoadError};
 use crate::gate::persistence;
+use crate::gate::replicas;
 use crate::gate::state::persistence::Purpose;
 use crate::sys::log::warning;
 
@@ -35,7 +36,7 @@ pub(super) fn reload(ctx: &mut Context<'_>) -> CommandResult {
     }
     // Only one snapshot can exist; a cancelled background job is started again afterwards.
     if let Some((purpose, ..)) = ctx.state.persistence.under_way().filter(|_| saves) {
-        persistence::abort(ctx.keyspace, ctx.state, purpose);
+        replicas::abort_job(ctx.keyspace, ctx.state, purpose);
         match purpose {
             Purpose::Save => ctx.state.persistence.save_is_scheduled = true,
             Purpose::Rewrite => ctx.state.persistence.rewrite_is_scheduled = true,

@@ -3,6 +3,7 @@
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::persistence::{self, RewriteError};
+use crate::gate::replicas;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::gate::state::persistence::Purpose;
 use crate::sys::log::{notice, warning};
@@ -61,7 +62,7 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
     }
     // Only one snapshot can exist; a cancelled rewrite is scheduled again.
     if under_way(ctx).is_some() {
-        persistence::abort(ctx.keyspace, ctx.state, Purpose::Rewrite);
+        replicas::abort_job(ctx.keyspace, ctx.state, Purpose::Rewrite);
         ctx.state.persistence.rewrite_is_scheduled = true;
     }
     persistence::save(ctx.keyspace, ctx.state).map_err(|_| FAILED)?;
@@ -104,7 +105,7 @@ fn cancel_save(ctx: &mut Context<'_>) -> CommandResult {
     match under_way(ctx) {
         Some(purpose @ (Purpose::Save | Purpose::Sync)) => {
             notice!(ctx.state, "Background saving will be aborted due to user request");
-            persistence::abort(ctx.keyspace, ctx.state, purpose);
+            replicas::abort_job(ctx.keyspace, ctx.state, purpose);
             ctx.reply.simple("Background saving cancelled");
         }
         _ if ctx.state.persistence.save_is_scheduled => {

@@ -20,6 +20,7 @@ use crate::client::ClientFlags;
 use crate::config::{DisklessLoad, system_text};
 use crate::gate::load::{LoadError, Rules, entry_decoder, load_beside, run, version_check};
 use crate::gate::persistence;
+use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::gate::state::persistence::{Loading, Purpose};
 use crate::keyspace::Keyspace;
@@ -139,7 +140,7 @@ impl Sync {
     ) {
         persistence::end_aof(keyspace, state);
         if let Some((Purpose::Save, ..)) = state.persistence.under_way() {
-            persistence::abort(keyspace, state, Purpose::Save);
+            replicas::abort_job(keyspace, state, Purpose::Save);
         }
         if !self.keeps_old {
             end_history(state);
@@ -189,7 +190,7 @@ impl Sync {
             end_history(state);
             notice!(state, "MASTER <-> REPLICA sync: Swapping active DB with loaded DB");
         }
-        persistence::abort(keyspace, state, Purpose::Save);
+        replicas::abort_job(keyspace, state, Purpose::Save);
         let lazily = state.config.replica_lazy_flush || self.keeps_old;
         keyspace.put_in_place(loader.beside, !lazily);
         if self.keeps_old {

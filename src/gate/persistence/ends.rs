@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::{abort, open_folder, plan, save, switch_on, write_log};
+use super::{EndedJob, abort, open_folder, plan, save, switch_on, write_log};
 use crate::config::{AppendFsync, system_text};
 use crate::gate::state::State;
 use crate::gate::state::persistence::Purpose;
@@ -75,8 +75,32 @@ pub enum Closing {
     Failed(Fatal),
 }
 
-/// Finishes all files before the process ends: writes and syncs the log, and saves if requested or if save points are
-/// configured.
+/// Gives up the background job before the process ends. Errors: the end is refused.
+pub fn begin_shut_down(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    force: bool,
+) -> Result<Option<EndedJob>, Closing> {
+    if state.persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
+        // The existing file has not all of the data.
+        if !force {
+            warning!(state, "Writing initial AOF, can't exit.");
+            return Err(Closing::Refused);
+        }
+        warning!(state, "Writing initial AOF. Exit anyway.");
+    }
+    let Some((purpose, ..)) = state.persistence.under_way() else { return Ok(None) };
+    let text = match purpose {
+        Purpose::Save => "There is a child saving an .rdb. Killing it!",
+        Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",
+        Purpose::Sync => "There is a child sending an .rdb to replicas. Killing it!",
+    };
+    warning!(state, "{text}");
+    Ok(abort(keyspace, state, purpose))
+}
+
+/// Finishes all files before the process ends, after [`begin_shut_down`]: writes and syncs the log, and saves if requested or
+/// if save points are configured.
 ///
 /// Where the log cannot be written the end is refused like one whose save fails, or fails under `always`.
 pub fn shut_down(
@@ -85,23 +109,6 @@ pub fn shut_down(
     save_asked: Option<bool>,
     force: bool,
 ) -> Closing {
-    if state.persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
-        // The existing file has not all of the data.
-        if !force {
-            warning!(state, "Writing initial AOF, can't exit.");
-            return Closing::Refused;
-        }
-        warning!(state, "Writing initial AOF. Exit anyway.");
-    }
-    if let Some((purpose, ..)) = state.persistence.under_way() {
-        let text = match purpose {
-            Purpose::Save => "There is a child saving an .rdb. Killing it!",
-            Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",
-            Purpose::Sync => "There is a child sending an .rdb to replicas. Killing it!",
-        };
-        warning!(state, "{text}");
-        abort(keyspace, state, purpose);
-    }
     if let Err(closing) = write_out(state, force) {
         return closing;
     }

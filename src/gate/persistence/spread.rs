@@ -1,6 +1,5 @@
 //! Passes effects on to the append-only log and to the replication backlog.
 
-use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 
@@ -29,13 +28,6 @@ pub fn spread_effects(state: &mut State) {
             }
         }
     });
-}
-
-/// [`spread_effects`] in the middle of a turn with many changes: also sends to replicas what may be sent.
-#[cold]
-pub fn spread_early(state: &mut State) {
-    spread_effects(state);
-    replicas::send(state);
 }
 
 /// Starts or stops the recording of effects. To be called where the log or backlog is opened or closed, and where the

@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{RewriteError, abort, begin_rewrite, note_listeners, pause_syncs, spread_effects};
+use super::{
+    RewriteError, abort_rewrite, begin_rewrite, note_listeners, pause_syncs, spread_effects,
+};
 use crate::config::{AppendFsync, system_text};
 use crate::gate::state::State;
-use crate::gate::state::persistence::{Aof, Purpose};
+use crate::gate::state::persistence::Aof;
 use crate::keyspace::Keyspace;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::AppendLog;
@@ -68,8 +70,8 @@ pub(super) fn switch_on(
 }
 
 /// `CONFIG SET appendonly yes` on a running server: changes go to a new increment, and the present data becomes the
-/// base. Until the base is complete, the folder's previous content stays valid. Within a transaction, whose effects
-/// are one unit, the base is started after it.
+/// base. Until the base is complete, the folder's previous content stays valid. A running save was given up before.
+/// Within a transaction, whose effects are one unit, the base is started after it.
 pub fn begin_aof(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -80,9 +82,7 @@ pub fn begin_aof(
     }
     // Earlier effects are not for this log: its base contains them.
     spread_effects(state);
-    // A running save is cancelled for it.
-    abort(keyspace, state, Purpose::Save);
-    abort(keyspace, state, Purpose::Rewrite);
+    abort_rewrite(keyspace, state);
     let mut folder = open_folder(state)?;
     let increment = folder.increment_aside().map_err(|error| error.to_string())?;
     let first_kept = increment.seq;
@@ -124,7 +124,7 @@ pub fn begin_aof(
 
 /// `CONFIG SET appendonly no`. The log ends before the unit that has begun, if one has.
 pub fn end_aof(keyspace: &mut Keyspace, state: &mut State) {
-    abort(keyspace, state, Purpose::Rewrite);
+    abort_rewrite(keyspace, state);
     state.persistence.rewrite_is_scheduled = false;
     let now = state.now;
     spread_effects(state);
