@@ -12,19 +12,19 @@ use std::time::Duration;
 
 use mio::{Events, Token, Waker};
 
+use crate::durability::persistence;
 use crate::gate::blocking;
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
-use crate::gate::following;
 use crate::gate::limits::evict_clients;
-use crate::gate::persistence;
 use crate::gate::publish::publish_events;
-use crate::gate::state::{State, Task};
 use crate::gate::tracking;
-use crate::gate::{failover, replicas};
 use crate::keyspace::Keyspace;
 use crate::net::primary::PRIMARY;
 use crate::persist::aof::log::Fatal;
+use crate::roles::following;
+use crate::roles::{failover, replicas};
+use crate::state::{State, Task};
 use crate::sys::log::warning;
 use crate::sys::process::{self, Supervisor};
 use crate::sys::random;

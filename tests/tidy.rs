@@ -7,7 +7,10 @@ const ROWS: &[&[&str]] = &[
     &["main"],
     &["server"],
     &["command"],
+    &["roles"],
+    &["durability"],
     &["gate"],
+    &["state"],
     &["client"],
     &["net"],
     &["script", "persist", "replication"],
@@ -203,7 +206,7 @@ fn no_file_grows_for_ever() {
 /// places know who asks.
 const CLIENT_LIMITS: &[&str] =
     &["config.proto_max_bulk_len", "config.script_source_limit", "config.script_memory_limit"];
-const LIMIT_READERS: &[&str] = &["gate/context.rs", "server/intake.rs"];
+const LIMIT_READERS: &[&str] = &["state/context.rs", "server/intake.rs"];
 
 #[test]
 fn limits_of_clients_are_read_where_it_is_known_who_asks() {

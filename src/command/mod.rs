@@ -18,8 +18,8 @@ pub(crate) mod transaction;
 
 use std::sync::LazyLock;
 
-use crate::gate::spec::CommandSpec;
-use crate::gate::table::CommandTable;
+use crate::state::spec::CommandSpec;
+use crate::state::table::CommandTable;
 
 pub(crate) use server::acl::load_file as load_users;
 pub use server::config::{

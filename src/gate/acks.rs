@@ -1,9 +1,9 @@
 //! WAIT and WAITAOF: how many replicas have acknowledged an offset, and the reply.
 
 use crate::client::blocked::{AcksAwaited, Replicas};
-use crate::gate::state::State;
 use crate::replication::replica::Replica;
 use crate::resp::reply::ReplyWriter;
+use crate::state::State;
 
 /// WAITAOF is to wait for a log that is off.
 pub const WITHOUT_LOG: &str =

@@ -7,17 +7,17 @@ use crate::acl::Denied;
 use crate::client::transaction::Transaction;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
-use crate::gate::context::Caller;
 use crate::gate::evict::Room;
 use crate::gate::redirect;
-use crate::gate::spec::{Flags, Group};
-use crate::gate::state::State;
-use crate::gate::table::Command;
 use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::resp::args::Args;
 use crate::resp::reply::Protocol;
 use crate::script::shebang::{self, ScriptFlags};
+use crate::state::State;
+use crate::state::context::Caller;
+use crate::state::spec::{Flags, Group};
+use crate::state::table::Command;
 
 /// The decision on a command.
 #[derive(Debug)]
@@ -451,12 +451,12 @@ mod tests {
     use crate::command::TABLE;
     use crate::config::Config;
     use crate::gate::execute::{Gate, Request};
-    use crate::gate::state::{Pause, PauseCause};
     use crate::net::stream::{Address, Stream};
     use crate::replication::following::{Following, Progress};
     use crate::resp::reply::{OutputBuffer, ReplyWriter};
     use crate::resp::request::Range;
     use crate::script::Running;
+    use crate::state::{Pause, PauseCause};
     use crate::sys::log::Logger;
 
     fn state(config: &str) -> State {

@@ -10,11 +10,8 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::clock::Now;
 use crate::error::CommandError;
 use crate::gate::acks;
-use crate::gate::context::{Caller, Context, Origin, Wait};
 use crate::gate::execute::{Gate, Request, account_unserved};
 use crate::gate::limits;
-use crate::gate::state::{State, Task};
-use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::keyspace::waiting::Wanted;
 use crate::resp::args::Args;
@@ -22,6 +19,9 @@ use crate::resp::float80::Float80;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::Range;
+use crate::state::context::{Caller, Context, Origin, Wait};
+use crate::state::table::Command;
+use crate::state::{State, Task};
 use crate::types::type_name;
 
 /// Unit of a timeout argument.
@@ -77,7 +77,7 @@ fn parse_seconds(text: &[u8]) -> Option<f64> {
     }
 }
 
-/// Blocks the client whose command returned [`super::context::Outcome::Blocked`].
+/// Blocks the client whose command returned [`crate::state::context::Outcome::Blocked`].
 pub(crate) fn begin(
     keyspace: &mut Keyspace,
     state: &mut State,

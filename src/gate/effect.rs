@@ -5,10 +5,10 @@
 //! evicted keys are repeated as DEL.
 
 use crate::collections::table::{Slot, ValueRef};
-use crate::gate::context::{Context, Effect};
-use crate::gate::state::State;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::replication::effects::Unlinks;
+use crate::state::State;
+use crate::state::context::{Context, Effect};
 use crate::types::Value;
 
 /// Elements of a stored value in one request.

@@ -10,9 +10,9 @@
 use crate::config::MaxmemoryPolicy;
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
-use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::keyspace::evict::InVain;
+use crate::state::State;
 use crate::sys::alloc;
 
 /// Keys evicted between two readings of the clock.

@@ -1,6 +1,6 @@
 //! Limits of clients' unsent output and memory, which clients are closed for them, and the line of CLIENT LIST.
 
-use crate::gate::context::Context;
+use crate::state::context::Context;
 use std::cmp::Reverse;
 use std::fmt::Write;
 use std::os::fd::AsRawFd;
@@ -11,12 +11,12 @@ use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::config::{ClientClass, Config, MemoryLimit};
 use crate::gate::admit;
 use crate::gate::publish;
-use crate::gate::state::State;
-use crate::gate::table::Command;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::replication::backlog::Backlog;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::encoded_len;
+use crate::state::State;
+use crate::state::table::Command;
 use crate::sys::log::{notice, warning};
 
 /// A running command and its client, whose `last_command` does not name it yet.

@@ -10,14 +10,14 @@ use crate::config::AclPubsubDefault;
 use crate::error::CommandError;
 use crate::gate::keys::keys_of;
 use crate::gate::limits::{describe_client, forget_client};
-use crate::gate::spec::{Categories, Flags, all_categories};
-use crate::gate::state::State;
-use crate::gate::table::Command;
 use crate::gate::tracking;
 use crate::ids::UserId;
 use crate::keyspace::Keyspace;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::args::Args;
+use crate::state::State;
+use crate::state::spec::{Categories, Flags, all_categories};
+use crate::state::table::Command;
 
 /// Whether new users and selectors may access all channels.
 pub fn all_channels(state: &State) -> bool {

@@ -58,7 +58,7 @@ pub struct Broadcast {
     pub filter: Filter,
 }
 
-/// The caution of a primary that has just started, whose data may be older than its replicas': see `gate/restart.rs`.
+/// The caution of a primary that has just started, whose data may be older than its replicas': see `roles/restart.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restart {
     /// The offset of its data, if it started without data or with an RDB file. None: replicas cannot have newer data, as with

@@ -1,4 +1,4 @@
-//! The link to the primary while a connection lasts. `gate/following.rs` runs it.
+//! The link to the primary while a connection lasts. `roles/following.rs` runs it.
 
 use std::collections::VecDeque;
 

@@ -7,9 +7,9 @@ use mio::Token;
 use super::Turn;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::gate::limits::{clients_memory_max, forget_client};
-use crate::gate::state::persistence::Persistence;
 use crate::gate::{blocking, tracking, transaction};
 use crate::persist::aof::log::LogOffset;
+use crate::state::persistence::Persistence;
 use crate::sys::log::verbose;
 
 /// Empty output buffers kept for the next turn, and the largest kept.

@@ -4,16 +4,16 @@ use super::Turn;
 use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run, Unparsed};
 use super::intake::{INPUT_MAX, LARGE_BYTES};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
+use crate::durability::persistence::{SPREAD_BYTES, spread_effects};
 use crate::gate::blocking;
-use crate::gate::context::Caller;
 use crate::gate::execute::{Gate, Ran};
 use crate::gate::limits::{check_output_limit, describe_for_log, evict_clients, output_limit};
-use crate::gate::persistence::{SPREAD_BYTES, spread_effects};
-use crate::gate::replicas;
-use crate::gate::spec::Flags;
 use crate::resp::Protocol;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{ProtocolError, encode};
+use crate::roles::replicas;
+use crate::state::context::Caller;
+use crate::state::spec::Flags;
 use crate::sys::log::verbose;
 
 /// A client's limits are checked between its requests after each so much output: a short pipeline can ask for gigabytes.

@@ -22,15 +22,17 @@ use crate::command::{
     TABLE, apply_config, configure_tls, listen, load_users, set_oom_score, set_process_title,
 };
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
-use crate::gate::persistence::Closing;
-use crate::gate::state::{PauseCause, Shutdown, State};
-use crate::gate::table::Command;
-use crate::gate::{following, load, persistence, replicas, restart, users};
+use crate::durability::persistence::Closing;
+use crate::durability::{load, persistence};
+use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::tls::Tls;
 use crate::persist::aof::log::Fatal;
 use crate::resp::reply::ReplyWriter;
+use crate::roles::{following, replicas, restart};
+use crate::state::table::Command;
+use crate::state::{PauseCause, Shutdown, State};
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger, notice, warning};
 use crate::sys::process::{self, Supervisor};

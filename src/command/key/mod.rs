@@ -8,15 +8,15 @@ pub(crate) mod scan;
 pub(crate) mod sort;
 
 use crate::config::KeyspaceEvents;
+use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Effect, Origin, Outcome};
-use crate::gate::persistence;
-use crate::gate::replicas;
-use crate::gate::spec::{
+use crate::keyspace::{Key, Keyspace};
+use crate::roles::replicas;
+use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome};
+use crate::state::persistence::Purpose;
+use crate::state::spec::{
     Categories, CommandSpec, DatabaseUse, Flags, Group, KeyFlags, key, keys, spec,
 };
-use crate::gate::state::persistence::Purpose;
-use crate::keyspace::{Key, Keyspace};
 use crate::types::type_name;
 
 const SUM_OF_SHARDS: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];

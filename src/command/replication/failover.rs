@@ -1,9 +1,9 @@
 //! FAILOVER: handing a primary's part to a replica.
 
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::failover;
-use crate::gate::spec::{CommandSpec, Flags, Group, spec};
+use crate::roles::failover;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, spec};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("FAILOVER", fail_over)
     .at_least(1)

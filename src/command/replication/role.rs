@@ -2,10 +2,10 @@
 
 use crate::command::set_oom_score;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::limits::describe_for_log;
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
-use crate::gate::{following, restart};
+use crate::roles::{following, restart};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::sys::log::notice;
 
 pub const COMMANDS: &[CommandSpec] = &[

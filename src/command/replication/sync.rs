@@ -1,13 +1,14 @@
 //! SYNC, PSYNC and REPLCONF: what replicas say to their primary.
 
 use crate::client::ClientFlags;
+use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::limits::describe_for_log;
-use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::{following, persistence, replicas, restart};
 use crate::replication::replica::{Filter, Replica};
 use crate::resp::number;
+use crate::roles::{following, replicas, restart};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, spec};
 use crate::sys::log::{notice, warning};
 
 const SYNC: Flags = Flags::ADMIN

@@ -10,17 +10,18 @@ use crate::command::server::info::reset_stats;
 use crate::config::{
     Action, Config, LogLevel, OomScoreAdj, RewriteError, SetContext, SetError, expand_title,
 };
+use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::evict::evict;
 use crate::gate::limits::count_clients_memory;
-use crate::gate::persistence;
-use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
-use crate::gate::state::{State, Task};
-use crate::gate::{replicas, restart, users};
+use crate::gate::users;
 use crate::keyspace::{AccessPolicy, Keyspace};
 use crate::net::listener::{Listener, tcp_listeners};
 use crate::net::tls::Tls;
+use crate::roles::{replicas, restart};
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
+use crate::state::{State, Task};
 use crate::sys::log::{Level, warning};
 use crate::sys::process::{self, Score};
 use crate::sys::{alloc, crash};

@@ -1,12 +1,12 @@
 //! DEBUG RELOAD and DEBUG LOADAOF: saves and loads the data.
 
 use crate::client::ClientFlags;
+use crate::durability::load::{self, LoadError};
+use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome};
-use crate::gate::load::{self, LoadError};
-use crate::gate::persistence;
-use crate::gate::replicas;
-use crate::gate::state::persistence::Purpose;
+use crate::roles::replicas;
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
+use crate::state::persistence::Purpose;
 use crate::sys::log::warning;
 
 const SAVING_FAILED: CommandError = CommandError::Text("ERR");

@@ -1,11 +1,11 @@
 //! SAVE, BGSAVE, LASTSAVE and BGREWRITEAOF.
 
+use crate::durability::persistence::{self, RewriteError};
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome};
-use crate::gate::persistence::{self, RewriteError};
-use crate::gate::replicas;
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
-use crate::gate::state::persistence::Purpose;
+use crate::roles::replicas;
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
+use crate::state::persistence::Purpose;
+use crate::state::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::sys::log::{notice, warning};
 
 pub const COMMANDS: &[CommandSpec] = &[

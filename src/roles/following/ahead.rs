@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 
 use crate::gate::looked_up::LookedUp;
-use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::replication::link::Link;
 use crate::resp::args::Args;
+use crate::state::State;
 
 /// Requests looked at together.
 const REQUESTS: usize = 64;

@@ -1,13 +1,20 @@
 //! What the server owns besides the keyspace, as commands see it: clients, configuration, statistics, subscriptions.
 //!
-//! Each part keeps its own invariants; this struct only holds them side by side, so that a handler can borrow one
+//! Each part keeps its own invariants; [`State`] only holds them side by side, so that a handler can borrow one
 //! while it writes to another. No I/O here: what only the loop can do is queued as a [`Task`].
+//!
+//! - Parts: `network`, `pauses`, `process`, `persistence` (saving and the log), `replicas` (those of this server).
+//! - The commands that there are: `table` numbers and finds them, `spec` says what one is, `context` what its handler gets.
+//!   A specification names its handler, the handler gets the state, and the state has the table: one thought.
 
+pub mod context;
 mod network;
 mod pauses;
 pub mod persistence;
 mod process;
 mod replicas;
+pub mod spec;
+pub mod table;
 
 use std::collections::HashMap;
 
@@ -18,7 +25,6 @@ use crate::client::blocked::Blocking;
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::config::Config;
-use crate::gate::table::{Command, CommandTable, Opening};
 use crate::keyspace::Keyspace;
 use crate::net::primary::Socket;
 use crate::persist::rdb::Encoder;
@@ -28,6 +34,7 @@ use crate::replication::effects::Effects;
 use crate::replication::following::Progress;
 use crate::replication::primary_link::PrimaryLink;
 use crate::script::{Engine, Scripts};
+use crate::state::table::{Command, CommandTable, Opening};
 use crate::stats::Statistics;
 use crate::sys::log::{Level, Logger};
 
@@ -211,7 +218,7 @@ impl State {
         self.replication.offset + self.effects.len_for_replicas() as u64
     }
 
-    /// Which commands the gate can run without asking [`admit`](super::admit::admit).
+    /// Which commands the gate can run without asking `gate/admit.rs`.
     fn opening(&self) -> Opening {
         let is_closed = self.applies_maxmemory()
             || self.lacks_replicas()

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use super::{EndedJob, abort, open_folder, plan, save, switch_on, write_log};
 use crate::config::{AppendFsync, system_text};
-use crate::gate::state::State;
-use crate::gate::state::persistence::Purpose;
 use crate::keyspace::Keyspace;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal};
 use crate::persist::saver::write_now;
+use crate::state::State;
+use crate::state::persistence::Purpose;
 use crate::sys::log::{notice, warning};
 
 /// Opens the append-only file after loading: from now on changes are appended.

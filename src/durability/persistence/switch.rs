@@ -7,12 +7,12 @@ use super::{
     RewriteError, abort_rewrite, begin_rewrite, note_listeners, pause_syncs, spread_effects,
 };
 use crate::config::{AppendFsync, system_text};
-use crate::gate::state::State;
-use crate::gate::state::persistence::Aof;
 use crate::keyspace::Keyspace;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::AppendLog;
 use crate::persist::saver::lock;
+use crate::state::State;
+use crate::state::persistence::Aof;
 use crate::sys::log::{notice, warning};
 
 /// Applies `appendfsync` and related parameters.

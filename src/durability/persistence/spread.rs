@@ -1,7 +1,7 @@
 //! Passes effects on to the append-only log and to the replication backlog.
 
-use crate::gate::state::State;
 use crate::keyspace::Keyspace;
+use crate::state::State;
 
 /// Effects collected within a turn before they are passed on. Unit: bytes.
 pub const SPREAD_BYTES: usize = 1 << 20;

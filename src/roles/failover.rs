@@ -7,10 +7,11 @@
 //!
 //! Each step waits for the one before; ABORT and a timeout undo them. Texts are Redis's.
 
-use crate::gate::state::{Pause, PauseCause, State};
-use crate::gate::{following, persistence};
+use crate::durability::persistence;
 use crate::keyspace::Keyspace;
 use crate::replication::Failover;
+use crate::roles::following;
+use crate::state::{Pause, PauseCause, State};
 use crate::sys::log::notice;
 
 /// Starts a failover to this replica, or to the first that has the whole stream. Pauses writes.

@@ -12,9 +12,9 @@
 
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
-use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::replication::Restart;
+use crate::state::State;
 use crate::sys::log::warning;
 
 /// A refused replica asks again each second: after this time without a request it has another primary, or is gone.

@@ -4,7 +4,7 @@
 //! transcript.
 
 pub use crate::facts::*;
-use crate::gate::context::{CommandResult, Context};
+use crate::state::context::{CommandResult, Context};
 
 /// Runs a command: parse, look up, change, reply.
 pub type Handler = fn(&mut Context<'_>) -> CommandResult;

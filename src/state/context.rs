@@ -1,16 +1,16 @@
 //! What a handler gets: the keyspace, the server's other state, the request, and where to reply.
 
-use crate::gate::table::Command;
 use crate::resp::args::Args;
+use crate::state::table::Command;
 use std::ops::Range;
 
 pub use crate::client::blocked::{AcksAwaited, Replicas, Wait};
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
-use crate::gate::state::State;
 use crate::keyspace::{Key, Keyspace};
 use crate::resp::args::Prehashed;
 use crate::resp::reply::ReplyWriter;
+use crate::state::State;
 
 /// A handler's result. The gate writes an error as the reply.
 pub type CommandResult = Result<Outcome, CommandError>;

@@ -1,8 +1,8 @@
 //! The table of all commands, numbered, with look-up by name. Built once from the families' tables.
 
 use crate::acl::catalogue::{Catalogue, Entry};
-use crate::gate::spec::{Begin, CommandSpec, Find, Flags, KeySpec, all_categories};
 use crate::ids::CommandId;
+use crate::state::spec::{Begin, CommandSpec, Find, Flags, KeySpec, all_categories};
 
 /// A command or subcommand with its number.
 pub struct Command {

@@ -1,7 +1,7 @@
 //! Errors of requests that have run before: from a file being loaded, or from the primary. The data may not be what it was there.
 
-use crate::gate::context::Caller;
-use crate::gate::state::State;
+use crate::state::State;
+use crate::state::context::Caller;
 use crate::sys::log::warning;
 
 /// So much of an error is logged, in bytes. Source: `afterErrorReply` of Redis 7.0.15.

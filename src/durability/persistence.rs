@@ -15,8 +15,6 @@ use std::sync::mpsc::{TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 
 use crate::config::system_text;
-use crate::gate::state::State;
-use crate::gate::state::persistence::{Persistence, Placed, Purpose, Running};
 use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::log::{Fatal, SwitchError};
@@ -25,6 +23,8 @@ use crate::persist::rdb::Version;
 use crate::persist::saver::{Form, Job, Plan, SavedAccess, lock, put_in_place, save_now};
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
+use crate::state::State;
+use crate::state::persistence::{Persistence, Placed, Purpose, Running};
 use crate::sys::log::{notice, warning};
 use crate::sys::process;
 

@@ -16,17 +16,17 @@ use mio::Token;
 
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::system_text;
+use crate::durability::persistence::{self, EndedJob};
 use crate::gate::limits;
-use crate::gate::persistence::{self, EndedJob};
-use crate::gate::restart;
-use crate::gate::state::persistence::Purpose;
-use crate::gate::state::{Pause, PauseCause, Shutdown, State};
 use crate::keyspace::Keyspace;
 use crate::persist::rdb::Version;
 use crate::replication::backlog::Backlog;
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::{FileSending, Filter, Replica, Sent, Stage};
 use crate::replication::{Ancestor, Broadcast};
+use crate::roles::restart;
+use crate::state::persistence::Purpose;
+use crate::state::{Pause, PauseCause, Shutdown, State};
 use crate::sys::log::{notice, warning};
 use crate::sys::random;
 
