@@ -19,6 +19,7 @@ use crate::gate::evict::evict;
 use crate::gate::limits::evict_clients;
 use crate::gate::publish::publish_events;
 use crate::gate::tracking;
+use crate::gate::waking;
 use crate::keyspace::Keyspace;
 use crate::net::primary::PRIMARY;
 use crate::persist::aof::log::Fatal;
@@ -159,7 +160,7 @@ impl Server {
         self.clients().resume_all();
         self.clients().run_batch();
         blocking::on_time(&mut self.keyspace, &mut self.state);
-        blocking::serve(&mut self.keyspace, &mut self.state);
+        waking::serve(&mut self.keyspace, &mut self.state);
         blocking::serve_acks(&mut self.keyspace, &mut self.state);
         self.do_tasks();
         // What SHUTDOWN has saved is the stream's end: a replica that has more could not go on when this server is back.

@@ -10,6 +10,7 @@ use crate::error::CommandError;
 use crate::gate::evict::Room;
 use crate::gate::redirect;
 use crate::gate::users;
+use crate::gate::verdict::Verdict;
 use crate::keyspace::Keyspace;
 use crate::resp::args::Args;
 use crate::resp::reply::Protocol;
@@ -18,27 +19,6 @@ use crate::state::State;
 use crate::state::context::Caller;
 use crate::state::spec::{Flags, Group};
 use crate::state::table::Command;
-
-/// The decision on a command.
-#[derive(Debug)]
-pub enum Verdict {
-    Run,
-    /// It is queued until EXEC.
-    Queue,
-    /// It runs later, as do its client's requests behind it.
-    Postpone,
-    Refuse(CommandError),
-    /// Its user lacks the permission.
-    Deny(Denied),
-    /// It needs memory: evict keys, then ask again with [`Asked::room`] set.
-    MakeRoom,
-}
-
-impl From<CommandError> for Verdict {
-    fn from(error: CommandError) -> Self {
-        Verdict::Refuse(error)
-    }
-}
 
 /// A command to be admitted. It exists, and its arguments fit its arity.
 #[derive(Clone, Copy)]
@@ -103,7 +83,7 @@ pub fn admit(state: &State, asked: &Asked<'_>) -> Verdict {
 /// The checks that come before keys are evicted for the command.
 fn check_rights(state: &State, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
     let command = asked.command;
-    let lacks_password = !command.is(Flags::NO_AUTH) && needs_password(state, client.flags);
+    let lacks_password = !command.is(Flags::NO_AUTH) && state.needs_password(client.flags);
     let is_told = !lacks_password || !state.config.compatible_with.is_valkey();
     if command.is(Flags::PROTECTED) && is_told {
         check_debug_allowed(state, client)?;
@@ -359,11 +339,6 @@ fn is_harmless_in_script(command: &Command) -> bool {
 }
 
 // ---- single rules ----------------------------------------------------------------------------------------------------
-
-/// Whether a client has to authenticate before it may do anything else.
-pub fn needs_password(state: &State, flags: ClientFlags) -> bool {
-    !flags.contains(ClientFlags::AUTHENTICATED) && state.acl.requires_auth()
-}
 
 const NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is \
     set to \"local\", you can run it from a local connection, otherwise you need to set this \

@@ -9,8 +9,6 @@ use crate::client::tracking::ClientTracking;
 use crate::client::transaction::Transaction;
 use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::config::{ClientClass, Config, MemoryLimit};
-use crate::gate::admit;
-use crate::gate::publish;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::replication::backlog::Backlog;
 use crate::resp::reply::{OutputBuffer, Protocol};
@@ -247,7 +245,7 @@ pub fn check_output_limit(state: &mut State, id: ClientId) {
         client.over_soft_limit_since_us = None;
     }
     let over_unauthenticated =
-        used > OUTPUT_UNAUTHENTICATED_MAX as u64 && admit::needs_password(state, flags);
+        used > OUTPUT_UNAUTHENTICATED_MAX as u64 && state.needs_password(flags);
     if !over_hard && !over_soft && !over_unauthenticated {
         return;
     }
@@ -322,11 +320,4 @@ fn evict_largest(state: &mut State, limit: usize) {
         }
         state.clients.count_memory(id);
     }
-}
-
-/// Removes a client that is about to be closed from all lists that refer to it.
-pub fn forget_client(state: &mut State, id: ClientId) {
-    publish::unsubscribe_all(state, id);
-    state.remove_monitor(id);
-    state.forget_replica(id);
 }

@@ -1,15 +1,18 @@
 //! The gate: how every command runs, whether sent by a client, EXEC or a script.
 //!
-//! - `execute` runs a command, and `admit` says whether it may run, with `users`, `evict`, `redirect` and `limits`.
+//! - `request` is what runs. `execute` runs it, after `admit` has decided (`verdict`) by the rules of `users`, `evict` and
+//!   `redirect`. `limits` are those of clients' output and memory; `closing` takes a client out of all lists.
 //! - `keys` says which arguments are keys; `looked_up` is what was found out about a request ahead of its run; `effect` is what
 //!   a command changes, as requests.
-//! - `blocking`, `acks` and `transaction` are commands that wait; `tracking`, `monitor` and `publish` tell others.
+//! - `blocking`, `acks` and `transaction` are commands that wait, and `waking` runs those whose key has changed; `tracking`,
+//!   `monitor` and `publish` tell others.
 //!
 //! The families above are known here by their specifications alone.
 
 pub mod acks;
 pub mod admit;
 pub mod blocking;
+pub mod closing;
 pub mod effect;
 pub mod evict;
 pub mod execute;
@@ -19,6 +22,9 @@ pub mod looked_up;
 pub mod monitor;
 pub mod publish;
 pub mod redirect;
+pub mod request;
 pub mod tracking;
 pub mod transaction;
 pub mod users;
+pub mod verdict;
+pub mod waking;

@@ -4,7 +4,7 @@
 use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
-use crate::gate::admit::Verdict;
+use crate::gate::verdict::Verdict;
 use crate::ids::ClientId;
 use crate::state::State;
 use crate::state::spec::Flags;

@@ -11,10 +11,10 @@ use bytes::Bytes;
 
 use crate::client::tracking::{Choice, Mode};
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::gate::execute::{Gate, Request};
 use crate::gate::keys::keys_of;
 use crate::gate::limits::{self, OUTPUT_UNCOUNTED_MAX};
 use crate::gate::publish;
+use crate::gate::request::{Gate, Request};
 use crate::keyspace::Keyspace;
 use crate::keyspace::tracking::Change;
 use crate::resp::args::Args;

@@ -4,7 +4,7 @@ use crate::acl::databases::number_of;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
 use crate::gate::admit;
-use crate::gate::execute::Request;
+use crate::gate::request::Request;
 use crate::keyspace::Keyspace;
 use crate::state::State;
 use crate::state::context::Caller;

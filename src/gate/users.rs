@@ -8,9 +8,9 @@ use crate::acl::{ChangedUser, Denied, Format, Reason, Request, User, allows_chan
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::AclPubsubDefault;
 use crate::error::CommandError;
+use crate::gate::closing::close_client;
 use crate::gate::keys::keys_of;
-use crate::gate::limits::{describe_client, forget_client};
-use crate::gate::tracking;
+use crate::gate::limits::describe_client;
 use crate::ids::UserId;
 use crate::keyspace::Keyspace;
 use crate::pubsub::{Kind, Subscriptions};
@@ -398,11 +398,4 @@ fn close_all(
         .filter(|&&id| Some(id) != caller)
         .for_each(|&id| close_client(keyspace, state, id));
     caller.is_some_and(|caller| closing.contains(&caller))
-}
-
-/// Closes a client: it is inactive at once, but its socket is closed at the end of the turn.
-pub fn close_client(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
-    forget_client(state, id);
-    tracking::stop(keyspace, state, id);
-    state.clients.close(id);
 }

@@ -25,6 +25,7 @@ use crate::gate::execute::{Gate, Request};
 use crate::gate::looked_up::LookedUp;
 use crate::gate::monitor;
 use crate::gate::redirect::{self, Blocked};
+use crate::gate::waking;
 use crate::keyspace::Keyspace;
 use crate::net::dialer::Route;
 use crate::net::primary::{PRIMARY, Reading, Socket};
@@ -832,7 +833,7 @@ fn run_unit(
     state.effects.end_unit();
     feed(state, raw);
     if keyspace.waiting.has_ready() {
-        blocking::serve(keyspace, state);
+        waking::serve(keyspace, state);
     }
     asked.then_some(before)
 }

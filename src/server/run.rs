@@ -5,9 +5,9 @@ use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run, Unparsed};
 use super::intake::{INPUT_MAX, LARGE_BYTES};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::durability::persistence::{SPREAD_BYTES, spread_effects};
-use crate::gate::blocking;
 use crate::gate::execute::{Gate, Ran};
 use crate::gate::limits::{check_output_limit, describe_for_log, evict_clients, output_limit};
+use crate::gate::waking;
 use crate::resp::Protocol;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{ProtocolError, encode};
@@ -137,7 +137,7 @@ impl Turn<'_> {
             }
             if self.keyspace.waiting.has_ready() && !self.is_nested {
                 let database = self.keyspace.selected();
-                blocking::serve(self.keyspace, self.state);
+                waking::serve(self.keyspace, self.state);
                 self.keyspace.select(database);
             }
             if self.state.effects.len() >= SPREAD_BYTES && !self.is_nested {

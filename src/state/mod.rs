@@ -22,7 +22,7 @@ use mio::Poll;
 
 use crate::acl::Acl;
 use crate::client::blocked::Blocking;
-use crate::client::{ClientId, Clients};
+use crate::client::{ClientFlags, ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::keyspace::Keyspace;
@@ -193,6 +193,11 @@ impl State {
                 .following
                 .as_deref()
                 .is_some_and(|following| following.progress != Progress::Connected)
+    }
+
+    /// Whether a client with these flags has to authenticate before it may do anything else.
+    pub fn needs_password(&self, flags: ClientFlags) -> bool {
+        !flags.contains(ClientFlags::AUTHENTICATED) && self.acl.requires_auth()
     }
 
     /// Whether `maxmemory` applies: a replica leaves eviction to its primary, unless configured otherwise.

@@ -6,8 +6,8 @@ use crate::command::connection::client_tracking;
 use crate::command::help::help_from_specs;
 use crate::error::CommandError;
 use crate::gate::blocking;
+use crate::gate::closing;
 use crate::gate::limits::{Running, describe};
-use crate::gate::users;
 use crate::resp::number;
 use crate::roles::following;
 use crate::state::context::{CommandResult, Context, Outcome};
@@ -219,7 +219,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     let killed: Vec<ClientId> =
         state.clients.iter().filter(chosen).map(|client| client.id).collect();
     for &id in killed.iter().filter(|&&id| id != own) {
-        users::close_client(ctx.keyspace, state, id);
+        closing::close_client(ctx.keyspace, state, id);
     }
     // The link to the primary is not a client.
     let link = following::link_address(ctx.state);
