@@ -7,7 +7,7 @@ use std::ffi::c_int;
 
 use mlua::ffi::{self, lua_State};
 
-use super::library::{add_functions, number_argument, publish, push_bytes};
+use super::helpers::{add_functions, number_argument, publish, push_bytes};
 
 /// Sets the global table `bit`.
 ///

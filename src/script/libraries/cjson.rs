@@ -12,11 +12,11 @@ use std::ffi::{CStr, c_int, c_void};
 
 use mlua::ffi::{self, lua_State, luaL_error};
 
-use super::library::{
+use super::helpers::{
     Buffer, add_functions, add_texts, argument_error, has_room, integer_argument, publish,
     push_bytes, push_shared, safepoint, shared, string_argument, string_at,
 };
-use super::number::{format_json, parse_prefix};
+use crate::script::number::{format_json, parse_prefix};
 
 /// Bytes of a string written between two checks for interrupts.
 const PIECE: usize = 1 << 20;

@@ -17,34 +17,18 @@ use mlua::ffi::{
     lua_getinfo, lua_gettop, lua_tolstring, lua_tonumberx, lua_type, lua_typename, luaL_error,
 };
 
-use super::{bit, cjson, cmsgpack, structs};
-
 /// The stack slots that Lua 5.1 gives a C function. Luau would allow a million, but the libraries' nesting limits
 /// depend on it, and replies would differ.
 const STACK_SLOTS_MAX: c_int = 8000;
 /// The largest result: the largest string that a script can make.
 const BUFFER_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Parsing a longer text as a number is preceded by a check for interrupts.
-pub(super) const LONG_NUMBER: usize = 1000;
+pub(in crate::script) const LONG_NUMBER: usize = 1000;
 /// Capacity that a buffer keeps between calls.
 const BUFFER_BYTES_KEPT: usize = 64 * 1024;
 
 /// A library function and its name in messages.
 pub(super) type Entry = (&'static CStr, lua_CFunction);
-
-/// Adds Redis's libraries for scripts: `bit`, `cjson`, `cmsgpack`, `struct`.
-///
-/// # Safety
-/// The state is valid, and its stack has room for ten values. It is left as it was.
-pub unsafe fn open_libraries(state: *mut lua_State) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        bit::open(state);
-        cjson::open(state);
-        cmsgpack::open(state);
-        structs::open(state);
-    }
-}
 
 /// Adds functions to the table on top of the stack. Each has the value below the table as its upvalue.
 ///
@@ -247,7 +231,7 @@ pub(super) unsafe fn need_room(state: *mut lua_State, slots: c_int, message: &CS
 ///
 /// # Safety
 /// As for [`argument_error`]: the interrupt may raise an error.
-pub(super) unsafe fn safepoint(state: *mut lua_State) {
+pub(in crate::script) unsafe fn safepoint(state: *mut lua_State) {
     // SAFETY: the callbacks belong to the state and live as long; -1 says that this is not the collector.
     unsafe {
         if let Some(interrupt) = (*lua_callbacks(state)).interrupt {

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_int, c_void};
 
 use mlua::ffi::{self, lua_State, luaL_error};
 
-use super::library::{
+use super::helpers::{
     Buffer, add_functions, add_texts, argument_error, has_room, integer_argument, need_room,
     optional_integer, publish, push_bytes, push_shared, safepoint, shared, string_argument,
     string_at, to_i64,

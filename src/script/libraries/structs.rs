@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_void};
 
 use mlua::ffi::{self, lua_State, luaL_error};
 
-use super::library::{
+use super::helpers::{
     Buffer, add_functions, argument_error, need_room, number_argument, optional_integer, publish,
     push_bytes, push_shared, safepoint, shared, string_argument, to_i64, to_u64,
 };
