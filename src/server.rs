@@ -3,7 +3,11 @@
 //! A request's way: every ready client is read once; its bytes are parsed into a batch without copying (as ranges of the arena
 //! they were read into); the keys of the whole batch are prefetched; then the batch runs through the gate, each client's requests
 //! in order; replies collect in the clients' outputs and are sent in one write each at the end of the turn. An idle client owns
-//! no buffers. `intake` reads and parses, `batch` prefetches, `run` runs, `flush` sends.
+//! no buffers.
+//!
+//! - A request: `accept`, `handshake` (TLS), `intake` reads and parses, `batch` prefetches, `run` runs, `flush` sends.
+//! - Besides: `cron` is periodic work, `busy` nested turns during a script or loading, `start` the start and the end, and
+//!   `driven` a server in a simulation.
 
 use std::io;
 use std::sync::Arc;

@@ -151,6 +151,39 @@ fn a_module_uses_only_its_own_row_and_those_below() {
     assert!(faults.is_empty(), "uses of a row above:\n{}", faults.join("\n"));
 }
 
+/// The head of a room names all its parts. The families of commands need no list.
+#[test]
+fn a_room_is_listed_in_its_head() {
+    const FAMILIES: &str = "command";
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = source_files();
+    let mut missing = Vec::new();
+    let mut count = 0;
+    for (path, _) in &files {
+        let name = path.strip_prefix(&root).expect("a file of the source").with_extension("");
+        let words: Vec<_> = name.iter().map(|word| word.to_string_lossy()).collect();
+        let [room, part, ..] = &words[..] else { continue };
+        if ["mod", "tests"].contains(&&**part) || room == FAMILIES {
+            continue;
+        }
+        count += 1;
+        let heads = [root.join(format!("{room}.rs")), root.join(format!("{room}/mod.rs"))];
+        let (_, head) = files.iter().find(|(path, _)| heads.contains(path)).expect("a room's head");
+        let header = head.lines().take_while(|line| line.starts_with("//!"));
+        let quoted = header.flat_map(|line| line.split('`').skip(1).step_by(2));
+        let first = |word: &str| word.split("::").next().unwrap_or_default().to_owned();
+        let named: Vec<String> = quoted.map(first).collect();
+        let (file, folder) = (format!("{part}.rs"), format!("{part}/"));
+        let is_part = |named: &String| [&**part, &file, &folder].contains(&named.as_str());
+        if !named.iter().any(is_part) {
+            missing.push(format!("{room}: {part}"));
+        }
+    }
+    missing.dedup();
+    assert!(count > 100, "rooms have parts");
+    assert!(missing.is_empty(), "not in the head of its room: {missing:#?}");
+}
+
 #[test]
 fn unsafe_code_lives_in_few_small_rooms() {
     for (path, text) in source_files() {

@@ -1,4 +1,6 @@
 //! The commands: a folder or file for each family, with each command's specification beside its handler.
+//!
+//! `deadline` and `help` are what several families share.
 
 pub(crate) mod connection;
 pub(crate) mod deadline;

@@ -7,6 +7,11 @@
 //! ```
 //!
 //! A replica has its primary's history, and sends the primary's bytes on unchanged. Source: `replication.c` of Redis 7.0.15.
+//!
+//! - The stream: `effects` collects it, `backlog` keeps its end.
+//! - A primary: `replica` is its view of one, `pipe` passes a snapshot from the thread that writes it.
+//! - A replica: `following` is its view of the primary; `primary_link` the connection, with `link`, the protocol without a
+//!   socket, and `incoming`, the snapshot being received.
 
 pub mod backlog;
 pub mod effects;
