@@ -5,9 +5,10 @@
 //! in order; replies collect in the clients' outputs and are sent in one write each at the end of the turn. An idle client owns
 //! no buffers.
 //!
-//! - A request: `accept`, `handshake` (TLS), `intake` reads and parses, `batch` prefetches, `run` runs, `flush` sends.
-//! - Besides: `cron` is periodic work, `busy` nested turns during a script or loading, `start` the start and the end, and
-//!   `driven` a server in a simulation.
+//! - A request: `accept`, `handshake` (TLS), `intake` reads and parses, `batch` prefetches, `run`
+//!   runs, `flush` sends.
+//! - Besides: `cron` is periodic work, `busy` nested turns during a script or loading, `start` the
+//!   start and the end, and `driven` a server in a simulation.
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The architecture's rules, read off the source: who may use whom, where `unsafe` lives, how long a file may grow. Circles of
-//! files are in `circles.rs`.
+//! The architecture's rules, read off the source: who may use whom, where `unsafe` lives, how long
+//! a file may grow. Circles of files are in `circles.rs`.
 
 use std::path::{Path, PathBuf};
 

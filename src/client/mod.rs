@@ -3,7 +3,8 @@
 //! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code that keeps one across a command
 //! looks the client up again. Closing is requested by a flag and done in one place, at the end of the turn.
 //!
-//! `blocked`, `tracking` and `transaction` are what a client has only while it waits, tracks, or is within MULTI.
+//! `blocked`, `tracking` and `transaction` are what a client has only while it waits, tracks, or is
+//! within MULTI.
 
 pub mod blocked;
 pub mod tracking;

@@ -1,9 +1,11 @@
 //! The configuration: a table of parameters, and the file and command line that set them.
 //!
-//! `params.rs` is the table; `param.rs` says what an entry consists of, `value.rs` has types of values, `kind.rs` parses
-//! and formats them, or refuses them with a reason of `reason.rs`. `quoting.rs` splits lines. At the start, `command_line.rs` turns the command line into text, and `file.rs` loads that and the
-//! file into a [`Config`]. CONFIG GET and SET are [`Config::get`] and [`Config::set`]; CONFIG REWRITE is `rewrite.rs`;
-//! `example.rs` writes `redis.conf.example`. Error texts are those of Redis 7.0.15.
+//! `params.rs` is the table; `param.rs` says what an entry consists of, `value.rs` has types of
+//! values, `kind.rs` parses and formats them, or refuses them with a reason of `reason.rs`.
+//! `quoting.rs` splits lines. At the start, `command_line.rs` turns the command line into text, and
+//! `file.rs` loads that and the file into a [`Config`]. CONFIG GET and SET are [`Config::get`] and
+//! [`Config::set`]; CONFIG REWRITE is `rewrite.rs`; `example.rs` writes `redis.conf.example`. Error
+//! texts are those of Redis 7.0.15.
 //!
 //! This module knows no server and no clients: a change is returned as a [`ChangeSet`], and the server acts on it.
 

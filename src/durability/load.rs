@@ -576,14 +576,14 @@ fn end(keyspace: &mut Keyspace, state: &mut State) {
     state.note_gate();
 }
 
-/// Whether keys that have expired in the file, which is then an RDB file, are deleted in the stream: on a replica the primary
-/// decides about them.
+/// Whether keys that have expired in the file, which is then an RDB file, are deleted in the
+/// stream: on a replica the primary decides about them.
 pub fn reports_expired(state: &State) -> bool {
     !state.config.appendonly && state.config.replicaof.is_none()
 }
 
-/// Loads the append-only file if it is on, else the RDB file. After an error the server must not start. If
-/// [`reports_expired`], the stream has begun before.
+/// Loads the append-only file if it is on, else the RDB file. After an error the server must not
+/// start. If [`reports_expired`], the stream has begun before.
 pub fn load_at_start(keyspace: &mut Keyspace, state: &mut State) -> Result<(), LoadError> {
     remove_leftovers(state);
     let started_us = state.clock.now().boot_us;

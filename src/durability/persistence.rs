@@ -237,9 +237,9 @@ fn pause_syncs(state: &mut State) {
     }
 }
 
-/// Cancels the background job of this purpose. A file that is being renamed is finished: this waits for its thread,
-/// as two working in one folder would remove each other's files. A broadcast that is given up still has to be closed: its
-/// writer may be blocked on the pipe.
+/// Cancels the background job of this purpose. A file that is being renamed is finished: this waits
+/// for its thread, as two working in one folder would remove each other's files. A broadcast that
+/// is given up still has to be closed: its writer may be blocked on the pipe.
 #[must_use = "replicas may wait for it"]
 pub fn abort(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) -> Option<EndedJob> {
     if purpose == Purpose::Rewrite {

@@ -1,8 +1,10 @@
 //! Blocked commands: how they start to wait, are woken, time out and are unblocked.
 //!
-//! A command that finds nothing calls [`Context::block`]. Its request is kept, and the client is queued at each of
-//! its keys (`keyspace/waiting.rs`). When one of the keys has changed, the command runs again (`gate/waking.rs`). It either replies, and the client continues, or it keeps its place in the queue.
-//! So clients are served in the order they came, and each element wakes one client.
+//! A command that finds nothing calls [`Context::block`]. Its request is kept, and the client is
+//! queued at each of its keys (`keyspace/waiting.rs`). When one of the keys has changed, the
+//! command runs again (`gate/waking.rs`). It either replies, and the client continues, or it keeps
+//! its place in the queue. So clients are served in the order they came, and each element wakes one
+//! client.
 
 use crate::client::blocked::{AcksAwaited, Blocked, Cause};
 use crate::client::{Client, ClientFlags, ClientId};

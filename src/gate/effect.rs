@@ -1,4 +1,5 @@
-//! What of a command goes to the append-only file and to replicas, as requests ([`crate::replication::effects`]).
+//! What of a command goes to the append-only file and to replicas, as requests
+//! ([`crate::replication::effects`]).
 //!
 //! A command that has changed something is repeated as it was sent, unless its handler gives other requests instead
 //! ([`Context::instead`]): what depends on time, chance or waiting clients is repeated as its result. Expired and

@@ -1,11 +1,12 @@
 //! The gate: how every command runs, whether sent by a client, EXEC or a script.
 //!
-//! - `request` is what runs. `execute` runs it, after `admit` has decided (`verdict`) by the rules of `users`, `evict` and
-//!   `redirect`. `limits` are those of clients' output and memory; `closing` takes a client out of all lists.
-//! - `keys` says which arguments are keys; `looked_up` is what was found out about a request ahead of its run; `effect` is what
-//!   a command changes, as requests.
-//! - `blocking`, `acks` and `transaction` are commands that wait, and `waking` runs those whose key has changed; `tracking`,
-//!   `monitor` and `publish` tell others.
+//! - `request` is what runs. `execute` runs it, after `admit` has decided (`verdict`) by the rules
+//!   of `users`, `evict` and `redirect`. `limits` are those of clients' output and memory;
+//!   `closing` takes a client out of all lists.
+//! - `keys` says which arguments are keys; `looked_up` is what was found out about a request ahead
+//!   of its run; `effect` is what a command changes, as requests.
+//! - `blocking`, `acks` and `transaction` are commands that wait, and `waking` runs those whose key
+//!   has changed; `tracking`, `monitor` and `publish` tell others.
 //!
 //! The families above are known here by their specifications alone.
 

@@ -14,7 +14,8 @@ pub enum Verdict {
     Refuse(CommandError),
     /// Its user lacks the permission.
     Deny(Denied),
-    /// It needs memory: evict keys, then ask again with [`Asked::room`](super::admit::Asked::room) set.
+    /// It needs memory: evict keys, then ask again with [`Asked::room`](super::admit::Asked::room)
+    /// set.
     MakeRoom,
 }
 

@@ -1,4 +1,5 @@
-//! Blocked commands run again when one of their keys has changed: for that key alone, before the next client's request.
+//! Blocked commands run again when one of their keys has changed: for that key alone, before the
+//! next client's request.
 
 use crate::client::ClientId;
 use crate::gate::blocking::{answer, end, set_alarm};

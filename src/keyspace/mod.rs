@@ -6,11 +6,13 @@
 //!
 //! What this module refuses to know: clients, replies, the network.
 //!
-//! - The data: `tables` (with `table_id`), through which all changes go; `collection`, typed access; `transfer` moves and
-//!   copies entries; `beside` replaces all databases.
+//! - The data: `tables` (with `table_id`), through which all changes go; `collection`, typed
+//!   access; `transfer` moves and copies entries; `beside` replaces all databases.
 //! - Changes that can be undone, and views that do not change: `undo`, `snapshot`, `held`.
-//! - What goes by itself: `expire`, `field_deadlines`, `evict`; `deletions` are to be repeated elsewhere, `lazyfree` frees.
-//! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms), `watch`, `tracking`.
+//! - What goes by itself: `expire`, `field_deadlines`, `evict`; `deletions` are to be repeated
+//!   elsewhere, `lazyfree` frees.
+//! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
+//!   `watch`, `tracking`.
 
 pub mod beside;
 pub mod collection;

@@ -1,7 +1,7 @@
 //! The socket to the primary: connecting, reading, and sending.
 //!
-//! It stays in the state while the link is taken out of it to work: a script in the stream may keep the server busy, and
-//! nested turns then note readiness, and acknowledge.
+//! It stays in the state while the link is taken out of it to work: a script in the stream may keep
+//! the server busy, and nested turns then note readiness, and acknowledge.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -57,7 +57,8 @@ impl Socket {
         Self::new(SocketState::Connecting(stream), Some(address), next_period_us)
     }
 
-    /// One to a host name, which a thread resolves; then it calls `wake`. Errors: there is no thread for it.
+    /// One to a host name, which a thread resolves; then it calls `wake`. Errors: there is no
+    /// thread for it.
     pub fn resolving(
         host: String,
         port: u16,

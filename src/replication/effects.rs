@@ -1,4 +1,5 @@
-//! Effects: the stream of changes that the append-only file stores and replicas follow, collected as bytes.
+//! Effects: the stream of changes that the append-only file stores and replicas follow, collected
+//! as bytes.
 //!
 //! ```text
 //! unit    = what one request of a client did, or one woken command, or one slice of expiry

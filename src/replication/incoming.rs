@@ -1,5 +1,5 @@
-//! A snapshot from the primary: the bytes that have arrived, and what is loaded of them. `roles/following/sync.rs` receives and
-//! loads it.
+//! A snapshot from the primary: the bytes that have arrived, and what is loaded of them.
+//! `roles/following/sync.rs` receives and loads it.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};

@@ -9,9 +9,10 @@
 //! A replica has its primary's history, and sends the primary's bytes on unchanged. Source: `replication.c` of Redis 7.0.15.
 //!
 //! - The stream: `effects` collects it, `backlog` keeps its end.
-//! - A primary: `replica` is its view of one, `pipe` passes a snapshot from the thread that writes it.
-//! - A replica: `following` is its view of the primary; `primary_link` the connection, with `link`, the protocol without a
-//!   socket, and `incoming`, the snapshot being received.
+//! - A primary: `replica` is its view of one, `pipe` passes a snapshot from the thread that writes
+//!   it.
+//! - A replica: `following` is its view of the primary; `primary_link` the connection, with `link`,
+//!   the protocol without a socket, and `incoming`, the snapshot being received.
 
 pub mod backlog;
 pub mod effects;
@@ -63,7 +64,8 @@ pub struct Broadcast {
     pub filter: Filter,
 }
 
-/// The caution of a primary that has just started, whose data may be older than its replicas': see `roles/restart.rs`.
+/// The caution of a primary that has just started, whose data may be older than its replicas': see
+/// `roles/restart.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restart {
     /// The offset of its data, if it started without data or with an RDB file. None: replicas cannot have newer data, as with

@@ -369,13 +369,15 @@ pub fn job_ended(state: &mut State, ended: Option<EndedJob>) {
     }
 }
 
-/// Cancels the background job of this purpose ([`persistence::abort`]), also for the replicas that wait for it.
+/// Cancels the background job of this purpose ([`persistence::abort`]), also for the replicas that
+/// wait for it.
 pub fn abort_job(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) {
     let ended = persistence::abort(keyspace, state, purpose);
     job_ended(state, ended);
 }
 
-/// Switches the append-only file on ([`persistence::begin_aof`]). A running save is cancelled for it.
+/// Switches the append-only file on ([`persistence::begin_aof`]). A running save is cancelled for
+/// it.
 pub fn begin_aof(
     keyspace: &mut Keyspace,
     state: &mut State,

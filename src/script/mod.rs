@@ -10,8 +10,8 @@
 //! A script that runs longer than `busy-reply-threshold` is interrupted at its next safepoint, repeatedly
 //! (`watchdog.rs`); each time the host serves other clients, and decides whether the script may continue.
 //!
-//! `shebang` is a script's first line, `functions` are libraries of functions and `payload` their dump; `libraries` are
-//! those that scripts may use, `number` is JSON's numbers.
+//! `shebang` is a script's first line, `functions` are libraries of functions and `payload` their
+//! dump; `libraries` are those that scripts may use, `number` is JSON's numbers.
 
 pub mod cache;
 pub mod functions;

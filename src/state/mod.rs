@@ -1,11 +1,14 @@
 //! What the server owns besides the keyspace, as commands see it: clients, configuration, statistics, subscriptions.
 //!
-//! Each part keeps its own invariants; [`State`] only holds them side by side, so that a handler can borrow one
-//! while it writes to another. No I/O here: what only the loop can do is queued as a [`Task`].
+//! Each part keeps its own invariants; [`State`] only holds them side by side, so that a handler
+//! can borrow one while it writes to another. No I/O here: what only the loop can do is queued as a
+//! [`Task`].
 //!
-//! - Parts: `network`, `pauses`, `process`, `persistence` (saving and the log), `replicas` (those of this server).
-//! - The commands that there are: `table` numbers and finds them, `spec` says what one is, `context` what its handler gets.
-//!   A specification names its handler, the handler gets the state, and the state has the table: one thought.
+//! - Parts: `network`, `pauses`, `process`, `persistence` (saving and the log), `replicas` (those
+//!   of this server).
+//! - The commands that there are: `table` numbers and finds them, `spec` says what one is,
+//!   `context` what its handler gets. A specification names its handler, the handler gets the
+//!   state, and the state has the table: one thought.
 
 pub mod context;
 mod network;

@@ -1,4 +1,5 @@
-//! The state of saving and of the append-only file; what other parts ask of it. `durability/persistence.rs` changes it.
+//! The state of saving and of the append-only file; what other parts ask of it.
+//! `durability/persistence.rs` changes it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

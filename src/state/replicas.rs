@@ -1,4 +1,5 @@
-//! The clients that are replicas, as rules, limits and INFO see them. They are served in `roles/replicas.rs`.
+//! The clients that are replicas, as rules, limits and INFO see them. They are served in
+//! `roles/replicas.rs`.
 
 use super::State;
 use crate::client::{Client, ClientId};

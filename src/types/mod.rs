@@ -4,7 +4,8 @@
 //! and every stream, is a box ([`Value`]). Users of this module cannot see which: reads use a view
 //! ([`Collection::view`]), changes use [`crate::keyspace`]'s `edit`, which unpacks, changes, and stores again.
 //!
-//! - The types: `string`, `list`, `hash`, `set`, `sorted_set`, `stream`. `journal` records changes of large ones, for undoing.
+//! - The types: `string`, `list`, `hash`, `set`, `sorted_set`, `stream`. `journal` records changes
+//!   of large ones, for undoing.
 //! - Inside strings: `bitmap`, `hyperloglog`, `lcs`; inside the scores of sorted sets: `geo`.
 
 pub mod bitmap;

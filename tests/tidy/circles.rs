@@ -58,7 +58,8 @@ impl Source {
         source
     }
 
-    /// The module that a path leads to, and the name that is meant in it. None: it does not begin in this crate.
+    /// The module that a path leads to, and the name that is meant in it. None: it does not begin
+    /// in this crate.
     fn resolve(&self, from: &Module, path: &str) -> Option<(Module, Option<String>)> {
         let mut words = path.split("::").map(str::trim).peekable();
         let mut found = match *words.peek()? {
@@ -85,7 +86,8 @@ impl Source {
         Some((found, None))
     }
 
-    /// The modules that a module uses, those excepted that it lies in: they hold what their parts share.
+    /// The modules that a module uses, those excepted that it lies in: they hold what their parts
+    /// share.
     fn used_by(&self, module: &Module) -> BTreeSet<Module> {
         let mut used = BTreeSet::new();
         for (path, _) in paths(&self.files[module]).into_iter().filter(|(_, passed_on)| !passed_on)
@@ -144,8 +146,8 @@ fn module_of(name: &Path) -> Module {
     words
 }
 
-/// The paths in a text: of `use` lines, and those within code that begin with `crate` or `super`; and whether `pub use` passes
-/// one on.
+/// The paths in a text: of `use` lines, and those within code that begin with `crate` or `super`;
+/// and whether `pub use` passes one on.
 fn paths(text: &str) -> Vec<(String, bool)> {
     let mut paths = Vec::new();
     let mut rest = String::new();
@@ -226,7 +228,8 @@ fn circles_are_found() {
     let files =
         [head, ("a/b.rs", "use super::Thing;"), ("a/c.rs", "pub(super) fn f() {}\nuse super::b;")];
     assert_eq!(circles(&files), [["a::b", "a::c"]]);
-    // Not by using the head of one's own folder, nor by what only goes one way or lies in another room.
+    // Not by using the head of one's own folder, nor by what only goes one way or lies in another
+    // room.
     let files = [
         ("a/mod.rs", "mod b;\nmod c;\nuse b::f;"),
         ("a/b.rs", "use super::Shared;\nuse a::c;\nuse std::fmt;"),

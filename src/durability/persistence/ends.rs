@@ -99,8 +99,8 @@ pub fn begin_shut_down(
     Ok(abort(keyspace, state, purpose))
 }
 
-/// Finishes all files before the process ends, after [`begin_shut_down`]: writes and syncs the log, and saves if requested or
-/// if save points are configured.
+/// Finishes all files before the process ends, after [`begin_shut_down`]: writes and syncs the log,
+/// and saves if requested or if save points are configured.
 ///
 /// Where the log cannot be written the end is refused like one whose save fails, or fails under `always`.
 pub fn shut_down(

@@ -69,9 +69,10 @@ pub(super) fn switch_on(
     state.note_gate();
 }
 
-/// `CONFIG SET appendonly yes` on a running server: changes go to a new increment, and the present data becomes the
-/// base. Until the base is complete, the folder's previous content stays valid. A running save was given up before.
-/// Within a transaction, whose effects are one unit, the base is started after it.
+/// `CONFIG SET appendonly yes` on a running server: changes go to a new increment, and the present
+/// data becomes the base. Until the base is complete, the folder's previous content stays valid. A
+/// running save was given up before. Within a transaction, whose effects are one unit, the base is
+/// started after it.
 pub fn begin_aof(
     keyspace: &mut Keyspace,
     state: &mut State,

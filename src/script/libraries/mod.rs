@@ -1,4 +1,5 @@
-//! Redis's libraries for scripts: `bit`, `cjson`, `cmsgpack`, and `struct` in `structs`. `helpers` is what they share.
+//! Redis's libraries for scripts: `bit`, `cjson`, `cmsgpack`, and `struct` in `structs`. `helpers`
+//! is what they share.
 #![allow(unsafe_code)] // Luau's C interface.
 
 mod bit;

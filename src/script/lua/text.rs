@@ -1,4 +1,5 @@
-//! Long texts of library functions: made in pieces, with checks for interrupts, and counted towards the script's memory.
+//! Long texts of library functions: made in pieces, with checks for interrupts, and counted towards
+//! the script's memory.
 
 use std::os::raw::{c_char, c_int};
 
