@@ -116,7 +116,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         match gate.run_queued(command, &request) {
             Ran::Closes => last = Outcome::Close,
             Ran::Waits => last = Outcome::Suspended,
-            Ran::Done | Ran::NotYet => {}
+            Ran::Done | Ran::DoneMuch | Ran::NotYet => {}
         }
     }
     let protocol = gate.reply.protocol();

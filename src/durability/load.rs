@@ -363,7 +363,7 @@ fn feed_expired(state: &mut State, database: usize, key: &[u8]) {
     let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
     state.effects.push(database, [verb, key].into_iter());
     state.effects.end_unit();
-    if state.effects.len() >= persistence::SPREAD_BYTES {
+    if state.effects.are_many() {
         persistence::spread_effects(state);
         // Nobody is sent it before the file is loaded.
         state.trim_backlog();

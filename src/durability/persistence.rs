@@ -35,7 +35,7 @@ mod switch;
 pub use ends::{
     Closing, begin_aof_at_start, begin_shut_down, folder_at_start, note_loaded, shut_down,
 };
-pub use spread::{SPREAD_BYTES, note_listeners, spread_effects};
+pub use spread::{note_listeners, spread_effects};
 pub use switch::{apply_parameters, begin_aof, end_aof, set_flush_delay};
 use switch::{open_folder, switch_on};
 

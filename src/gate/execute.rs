@@ -319,8 +319,7 @@ impl Gate<'_> {
             Ok(()) => {
                 self.account(command, request, false, before);
                 self.announce(command, request, origin);
-                self.end_unit(origin);
-                Ran::Done
+                self.end_unit(origin)
             }
             Err(ended) => self.conclude(command, request, origin, ended, before),
         }
@@ -450,20 +449,25 @@ impl Gate<'_> {
             _ => self.account(command, request, failed, before),
         }
         self.announce(command, request, origin);
-        self.end_unit(origin);
-        ran
+        let ended = self.end_unit(origin);
+        if ran == Ran::Done { ended } else { ran }
     }
 
-    /// Ends the unit of effects that a command has begun, unless it is part of a larger one.
+    /// Ends the unit of effects that a command has begun, unless it is part of a larger one. Returns
+    /// whether the command's sender must pass effects on.
     #[inline(always)]
-    fn end_unit(&mut self, origin: Origin) {
+    fn end_unit(&mut self, origin: Origin) -> Ran {
         // A command that runs while a script keeps the server busy does not end the script's unit.
         if !self.state.effects.is_between_units()
             && matches!(origin, Origin::Client | Origin::Woken(_))
             && self.state.scripts.running.is_none()
         {
             self.state.effects.end_unit();
+            if self.state.effects.are_many() {
+                return Ran::DoneMuch;
+            }
         }
+        Ran::Done
     }
 
     /// Sends a command's changes to tracking clients and keyspace events to subscribers.

@@ -21,6 +21,8 @@ pub struct Request<'a> {
 pub enum Ran {
     /// The reply is complete, or there is none by design.
     Done,
+    /// The same; it has changed so much that this is passed on before the next request.
+    DoneMuch,
     /// It did not run: it and the client's requests behind it wait until the server resumes the client.
     NotYet,
     /// It has run or is blocked; the client's requests behind it wait.

@@ -18,6 +18,8 @@ use std::ops::Range;
 use crate::keyspace::deletions::{Deleted, Deletion};
 use crate::resp::args::Args;
 
+/// Effects collected within a turn before they are passed on. Unit: bytes.
+const SPREAD_BYTES: usize = 1 << 20;
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
@@ -355,6 +357,12 @@ impl Effects {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.unit_start() == 0
+    }
+
+    /// Whether they are to be passed on within a turn.
+    #[inline]
+    pub fn are_many(&self) -> bool {
+        self.len() >= SPREAD_BYTES
     }
 
     /// Bytes not taken yet.

@@ -4,7 +4,7 @@ use super::Turn;
 use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run, Unparsed};
 use super::intake::{INPUT_MAX, LARGE_BYTES};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
-use crate::durability::persistence::{SPREAD_BYTES, spread_effects};
+use crate::durability::persistence::spread_effects;
 use crate::gate::execute::{Gate, Ran};
 use crate::gate::limits::{check_output_limit, describe_for_log, evict_clients, output_limit};
 use crate::gate::waking;
@@ -125,6 +125,10 @@ impl Turn<'_> {
             *protocol = gate.reply.protocol();
             match ran {
                 Ran::Done => done += 1,
+                Ran::DoneMuch => {
+                    done += 1;
+                    self.spread_early();
+                }
                 Ran::NotYet => goes_on = false,
                 Ran::Waits => {
                     done += 1;
@@ -139,9 +143,6 @@ impl Turn<'_> {
                 let database = self.keyspace.selected();
                 waking::serve(self.keyspace, self.state);
                 self.keyspace.select(database);
-            }
-            if self.state.effects.len() >= SPREAD_BYTES && !self.is_nested {
-                self.spread_early();
             }
             if output.len() > checked + OUTPUT_CHECK_BYTES || output.is_cut() {
                 goes_on &= self.enforce_limits(id, output);

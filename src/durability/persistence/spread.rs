@@ -3,9 +3,6 @@
 use crate::keyspace::Keyspace;
 use crate::state::State;
 
-/// Effects collected within a turn before they are passed on. Unit: bytes.
-pub const SPREAD_BYTES: usize = 1 << 20;
-
 /// Passes the effects of ended units on to the log and the backlog. To be called before a command during which other clients
 /// are served: answers that show earlier changes wait for what the log has been given.
 pub fn spread_effects(state: &mut State) {
