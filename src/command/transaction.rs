@@ -5,13 +5,13 @@
 //! keys are compared by their counts of changes (`keyspace/watch.rs`).
 
 use crate::client::ClientFlags;
+use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::execute::{Gate, Ran, Request};
-use crate::gate::persistence;
-use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
 use crate::gate::transaction::{abandon, forget_watched};
 use crate::resp::reply::ReplyWriter;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
 
 const AT_ANY_TIME: Flags = Flags::NOSCRIPT
     .union(Flags::LOADING)
@@ -116,7 +116,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         match gate.run_queued(command, &request) {
             Ran::Closes => last = Outcome::Close,
             Ran::Waits => last = Outcome::Suspended,
-            Ran::Done | Ran::NotYet => {}
+            Ran::Done | Ran::DoneMuch | Ran::NotYet => {}
         }
     }
     let protocol = gate.reply.protocol();
