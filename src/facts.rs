@@ -1,6 +1,7 @@
 //! A command's properties besides its handler: group, arity, flags, and key positions.
 //!
-//! The specifications in `gate/spec.rs` consist of these; `client` needs only this file, not the gate.
+//! The specifications in `state/spec.rs` consist of these; `client` needs only this file, not the
+//! gate.
 
 use bitflags::bitflags;
 

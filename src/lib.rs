@@ -7,7 +7,10 @@
 //! ```text
 //! server                                   owns all state; runs one turn of the loop
 //! command                                  one folder or file for each family: specifications and handlers
+//! roles                                    a primary and its replicas, and the change between the roles
+//! durability                               saving, the append-only file, and loading
 //! gate                                     how every command runs, whoever sends it
+//! state                                    what the server owns besides the keyspace; what a command is
 //! client                                   a client's state: protocol, transaction, blocking, tracking
 //! net                                      bytes in and out
 //! script  persist  replication             pass requests up to be run; never run one themselves
@@ -22,6 +25,7 @@ pub mod clock;
 pub mod collections;
 pub mod command;
 pub mod config;
+pub mod durability;
 pub mod error;
 pub mod facts;
 pub mod gate;
@@ -32,8 +36,10 @@ pub mod persist;
 pub mod pubsub;
 pub mod replication;
 pub mod resp;
+pub mod roles;
 pub mod script;
 pub mod server;
+pub mod state;
 pub mod stats;
 pub mod sys;
 pub mod types;

@@ -3,7 +3,12 @@
 //! A request's way: every ready client is read once; its bytes are parsed into a batch without copying (as ranges of the arena
 //! they were read into); the keys of the whole batch are prefetched; then the batch runs through the gate, each client's requests
 //! in order; replies collect in the clients' outputs and are sent in one write each at the end of the turn. An idle client owns
-//! no buffers. `intake` reads and parses, `batch` prefetches, `run` runs, `flush` sends.
+//! no buffers.
+//!
+//! - A request: `accept`, `handshake` (TLS), `intake` reads and parses, `batch` prefetches, `run`
+//!   runs, `flush` sends.
+//! - Besides: `cron` is periodic work, `busy` nested turns during a script or loading, `start` the
+//!   start and the end, and `driven` a server in a simulation.
 
 use std::io;
 use std::sync::Arc;
@@ -12,19 +17,19 @@ use std::time::Duration;
 
 use mio::{Events, Token, Waker};
 
+use crate::durability::persistence;
 use crate::gate::blocking;
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
-use crate::gate::following::{self, PRIMARY};
 use crate::gate::limits::evict_clients;
-use crate::gate::locks;
-use crate::gate::persistence;
 use crate::gate::publish::publish_events;
-use crate::gate::state::{State, Task};
-use crate::gate::tracking;
-use crate::gate::{failover, replicas, sessions};
+use crate::gate::{locks, sessions, tracking, waking};
 use crate::keyspace::Keyspace;
+use crate::net::primary::PRIMARY;
 use crate::persist::aof::log::Fatal;
+use crate::roles::following;
+use crate::roles::{failover, replicas};
+use crate::state::{State, Task};
 use crate::sys::log::warning;
 use crate::sys::process::{self, Supervisor};
 use crate::sys::random;
@@ -159,8 +164,8 @@ impl Server {
         self.clients().resume_all();
         self.clients().run_batch();
         sessions::on_time(&mut self.keyspace, &mut self.state);
-        blocking::on_time(&mut self.keyspace, &mut self.state);
-        blocking::serve(&mut self.keyspace, &mut self.state);
+        waking::on_time(&mut self.keyspace, &mut self.state);
+        waking::serve(&mut self.keyspace, &mut self.state);
         blocking::serve_acks(&mut self.keyspace, &mut self.state);
         self.do_tasks();
         // What SHUTDOWN has saved is the stream's end: a replica that has more could not go on when this server is back.
@@ -168,7 +173,7 @@ impl Server {
             self.expire();
             self.evict();
             // Locks that expired are passed on in this turn.
-            blocking::serve(&mut self.keyspace, &mut self.state);
+            waking::serve(&mut self.keyspace, &mut self.state);
             failover::turn(&mut self.keyspace, &mut self.state);
             replicas::ask_for_acks(&mut self.state);
         }
@@ -317,10 +322,12 @@ impl Server {
 
     /// Writes the turn's changes to the log, before replies that show them are sent, and ends a save.
     fn persist(&mut self) {
-        if self.ending == Ending::InOrder
-            && let Err(fatal) = persistence::turn(&mut self.keyspace, &mut self.state)
-        {
-            self.fail(&fatal);
+        if self.ending != Ending::InOrder {
+            return;
+        }
+        match persistence::turn(&mut self.keyspace, &mut self.state) {
+            Ok(ended) => replicas::job_ended(&mut self.state, ended),
+            Err(fatal) => self.fail(&fatal),
         }
     }
 

@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 
 use latchkey::acl::{Acl, Format, is_user_name};
 use latchkey::command::TABLE;
-use latchkey::gate::users::catalogue;
 
 pub fn run(input: &[u8]) {
-    let mut acl = Acl::new(catalogue(&TABLE));
+    let mut acl = Acl::new(TABLE.catalogue());
     if let Err(error) = acl.load_file_text(input, b"file", false) {
         assert!(!error.is_empty());
     }
@@ -28,7 +27,7 @@ pub fn run(input: &[u8]) {
 
 fn check_file_of(acl: &Acl, format: Format) {
     let text = acl.to_file_text(format);
-    let mut again = Acl::new(catalogue(&TABLE));
+    let mut again = Acl::new(TABLE.catalogue());
     if let Err(error) = again.load_file_text(&text, b"file", true) {
         panic!("{}: {}", String::from_utf8_lossy(&text), String::from_utf8_lossy(&error));
     }

@@ -3,6 +3,10 @@
 //! A [`User`] is made from rules (`on >secret ~cache:* +@read`) of the configuration, a file or ACL SETUSER. The gate
 //! checks each request of a client whose user is restricted. This module knows no clients: `gate/users.rs` knows each
 //! client's user.
+//!
+//! `user` has flags, passwords and selectors; a `selector` has `commands`, keys, channels and
+//! `databases`. `catalogue` is the commands that rules may name, `file` the users of a file, `log`
+//! the log of denials.
 
 pub mod catalogue;
 mod commands;

@@ -10,7 +10,7 @@ use crate::gate::users;
 use crate::resp::request::Range;
 
 fn catalogue() -> Catalogue {
-    users::catalogue(&TABLE)
+    TABLE.catalogue()
 }
 
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(catalogue);

@@ -2,6 +2,9 @@
 //!
 //! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code that keeps one across a command
 //! looks the client up again. Closing is requested by a flag and done in one place, at the end of the turn.
+//!
+//! `blocked`, `tracking` and `transaction` are what a client has only while it waits, tracks, or is
+//! within MULTI.
 
 pub mod blocked;
 pub mod tracking;
@@ -270,6 +273,27 @@ impl Client {
     /// Takes out what it is blocked for, to serve it. None: it is not blocked, or on its way out: nobody would get what it is served.
     pub fn take_blocked_to_serve(&mut self) -> Option<Box<Blocked>> {
         if self.is_closing() { None } else { self.blocked.take() }
+    }
+
+    /// A replica's name in the log and INFO: address and port where it accepts clients.
+    pub fn replica_name(&self) -> String {
+        let port = self.replica.as_deref().map_or(0, |replica| replica.port);
+        match (self.replica_address(), port) {
+            (ip, 0) => format!("{ip}:<unknown-replica-port>"),
+            (ip, port) if ip.contains(':') => format!("[{ip}]:{port}"),
+            (ip, port) => format!("{ip}:{port}"),
+        }
+    }
+
+    /// The address that a replica has announced, else that of its connection.
+    pub fn replica_address(&self) -> String {
+        let announced = self.replica.as_deref().and_then(|replica| replica.address.as_deref());
+        match (announced, &self.peer) {
+            (Some(announced), _) if !announced.is_empty() => announced.to_owned(),
+            (_, Address::Tcp(address)) => address.ip().to_canonical().to_string(),
+            (_, Address::Unix(_)) => "/unixsocket".to_owned(),
+            (_, Address::Unknown) => "?".to_owned(),
+        }
     }
 
     /// Bytes of memory the client holds.

@@ -1,4 +1,10 @@
 //! Data structures without knowledge of clients, commands or configuration. Some use `unsafe`.
+//!
+//! - `table` is the hash table of a keyspace, with `hash`, `prefetch` and `scan`; `glob` matches
+//!   names.
+//! - Small collections: `packed` elements, `listpack`, `intset`; large ones: `packed_table`,
+//!   `score_tree`, and `quicklist`, which is made of `run`s.
+//! - Copy-on-write: `shared`, `shared_bytes`, `shared_map`, `shared_tree`.
 
 pub mod glob;
 pub mod hash;

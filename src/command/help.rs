@@ -1,6 +1,6 @@
 //! `HELP` of commands with subcommands.
 
-use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::state::context::{CommandResult, Context, Outcome};
 
 /// Replies a command's help in redis-cli's usual format. `lines` alternate between a subcommand with its arguments
 /// and its explanation, indented by four spaces.

@@ -1,4 +1,6 @@
 //! The commands: a folder or file for each family, with each command's specification beside its handler.
+//!
+//! `deadline` and `help` are what several families share.
 
 pub(crate) mod connection;
 pub(crate) mod deadline;
@@ -19,8 +21,8 @@ pub(crate) mod transaction;
 
 use std::sync::LazyLock;
 
-use crate::gate::spec::CommandSpec;
-use crate::gate::table::CommandTable;
+use crate::state::spec::CommandSpec;
+use crate::state::table::CommandTable;
 
 pub(crate) use server::acl::load_file as load_users;
 pub use server::config::{

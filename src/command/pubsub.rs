@@ -8,13 +8,15 @@ use crate::client::{Client, ClientFlags};
 use crate::collections::glob;
 use crate::command::help::help_from_specs;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::limits;
 use crate::gate::publish::{deliver, take_pushed};
-use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, container, key, keys, spec};
-use crate::gate::state::State;
 use crate::pubsub::{Kind, Name, PubSub};
 use crate::resp::reply::ReplyWriter;
+use crate::state::State;
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
+use crate::state::spec::{
+    CommandSpec, Flags, Group, KeyFlags, KeySpec, container, key, keys, spec,
+};
 
 const SUBSCRIBING: Flags =
     Flags::PUBSUB.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);

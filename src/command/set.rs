@@ -12,15 +12,14 @@ use crate::collections::table::Slot;
 use crate::command::key::scan::{MemberScan, count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::effect::Effect;
-use crate::gate::spec::{
-    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, keys, spec,
-};
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::args::BadKeyCount;
 use crate::resp::number::parse_i64;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::state::context::{CommandResult, Context, Effect, Outcome};
+use crate::state::spec::{
+    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, keys, spec,
+};
 use crate::types::journal::Edit;
 use crate::types::set::{Limits, Set, SetView};
 

@@ -7,13 +7,13 @@
 use crate::client::ClientFlags;
 use crate::client::transaction::Transaction;
 use crate::command::lock::is_guarded;
+use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::execute::{Gate, Ran, Request};
-use crate::gate::persistence;
-use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
 use crate::gate::transaction::{abandon, forget_watched};
 use crate::resp::reply::ReplyWriter;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
 
 const AT_ANY_TIME: Flags = Flags::NOSCRIPT
     .union(Flags::LOADING)
@@ -118,7 +118,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         match gate.run_queued(command, &request) {
             Ran::Closes => last = Outcome::Close,
             Ran::Waits => last = Outcome::Suspended,
-            Ran::Done | Ran::NotYet => {}
+            Ran::Done | Ran::DoneMuch | Ran::NotYet => {}
         }
     }
     let protocol = gate.reply.protocol();

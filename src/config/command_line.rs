@@ -8,8 +8,9 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::file::{ConfigError, Directive, Loader, quoted, read_all, read_files, split_args};
+use super::file::{ConfigError, Directive, Loader, read_all, read_files};
 use super::params::Config;
+use super::quoting::{quoted, split_args};
 
 /// What the command line requests.
 #[derive(Debug)]

@@ -1,9 +1,11 @@
 //! The configuration: a table of parameters, and the file and command line that set them.
 //!
-//! `params.rs` is the table; `param.rs` says what an entry consists of, `value.rs` has types of values, `kind.rs` parses
-//! and formats them. At the start, `command_line.rs` turns the command line into text, and `file.rs` loads that and the
-//! file into a [`Config`]. CONFIG GET and SET are [`Config::get`] and [`Config::set`]; CONFIG REWRITE is `rewrite.rs`;
-//! `example.rs` writes `redis.conf.example`. Error texts are those of Redis 7.0.15.
+//! `params.rs` is the table; `param.rs` says what an entry consists of, `value.rs` has types of
+//! values, `kind.rs` parses and formats them, or refuses them with a reason of `reason.rs`.
+//! `quoting.rs` splits lines. At the start, `command_line.rs` turns the command line into text, and
+//! `file.rs` loads that and the file into a [`Config`]. CONFIG GET and SET are [`Config::get`] and
+//! [`Config::set`]; CONFIG REWRITE is `rewrite.rs`; `example.rs` writes `redis.conf.example`. Error
+//! texts are those of Redis 7.0.15.
 //!
 //! This module knows no server and no clients: a change is returned as a [`ChangeSet`], and the server acts on it.
 
@@ -13,18 +15,19 @@ mod file;
 mod kind;
 mod param;
 mod params;
+mod quoting;
 mod reason;
 mod rewrite;
 mod value;
 
 pub use command_line::{Settings, Startup, USAGE};
 pub use example::example_file;
-pub(crate) use file::quoted;
-pub(crate) use file::split_args;
-pub use file::{ConfigError, Directive, Line, parse_line};
+pub use file::{ConfigError, Directive, Line};
 pub use kind::{expand_title, parse_memory};
 pub use param::{Action, Param, Traits};
 pub use params::{Config, PARAMS};
+pub use quoting::parse_line;
+pub(crate) use quoting::{quoted, split_args};
 pub use reason::{Reason, system_text};
 pub use rewrite::{RewriteError, replace_file};
 pub use value::*;

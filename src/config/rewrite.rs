@@ -10,10 +10,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::file::{quoted, split_args, trim};
 use super::kind::RewriteLine;
 use super::param::Param;
 use super::params::{Config, PARAMS};
+use super::quoting::{quoted, split_args, trim};
 use super::reason::system_text;
 use crate::sys::random;
 

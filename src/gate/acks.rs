@@ -1,10 +1,9 @@
 //! WAIT and WAITAOF: how many replicas have acknowledged an offset, and the reply.
 
 use crate::client::blocked::{AcksAwaited, Replicas};
-use crate::gate::replicas;
-use crate::gate::state::State;
 use crate::replication::replica::Replica;
 use crate::resp::reply::ReplyWriter;
+use crate::state::State;
 
 /// WAITAOF is to wait for a log that is off.
 pub const WITHOUT_LOG: &str =
@@ -12,7 +11,7 @@ pub const WITHOUT_LOG: &str =
 
 /// Replicas that have acknowledged the awaited offset; for WAITAOF, that have it on disk.
 fn count(state: &State, awaited: &AcksAwaited) -> i64 {
-    let has = replicas::replicas(state).filter(|(_, replica)| {
+    let has = state.replicas().filter(|(_, replica)| {
         let reached = match awaited.on_disk {
             Some(_) => replica.synced,
             None => replica.acknowledged,
@@ -29,7 +28,7 @@ fn wanted(state: &State, awaited: &AcksAwaited) -> i64 {
         Replicas::Count(count) => count,
         Replicas::All => {
             let follows = |(_, replica): &(_, &Replica)| !replica.snapshot_only;
-            let here = replicas::replicas(state).filter(follows).count() as i64;
+            let here = state.replicas().filter(follows).count() as i64;
             here.max(state.config.wait_all_replicas.into())
         }
     }

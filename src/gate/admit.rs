@@ -7,39 +7,18 @@ use crate::acl::Denied;
 use crate::client::transaction::Transaction;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
-use crate::gate::context::Caller;
 use crate::gate::evict::Room;
 use crate::gate::redirect;
-use crate::gate::restart;
-use crate::gate::spec::{Flags, Group};
-use crate::gate::state::State;
-use crate::gate::table::Command;
 use crate::gate::users;
+use crate::gate::verdict::Verdict;
 use crate::keyspace::Keyspace;
 use crate::resp::args::Args;
 use crate::resp::reply::Protocol;
 use crate::script::shebang::{self, ScriptFlags};
-
-/// The decision on a command.
-#[derive(Debug)]
-pub enum Verdict {
-    Run,
-    /// It is queued until EXEC.
-    Queue,
-    /// It runs later, as do its client's requests behind it.
-    Postpone,
-    Refuse(CommandError),
-    /// Its user lacks the permission.
-    Deny(Denied),
-    /// It needs memory: evict keys, then ask again with [`Asked::room`] set.
-    MakeRoom,
-}
-
-impl From<CommandError> for Verdict {
-    fn from(error: CommandError) -> Self {
-        Verdict::Refuse(error)
-    }
-}
+use crate::state::State;
+use crate::state::context::Caller;
+use crate::state::spec::{Flags, Group};
+use crate::state::table::Command;
 
 /// A command to be admitted. It exists, and its arguments fit its arity.
 #[derive(Clone, Copy)]
@@ -104,7 +83,7 @@ pub fn admit(state: &State, asked: &Asked<'_>) -> Verdict {
 /// The checks that come before keys are evicted for the command.
 fn check_rights(state: &State, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
     let command = asked.command;
-    let lacks_password = !command.is(Flags::NO_AUTH) && needs_password(state, client.flags);
+    let lacks_password = !command.is(Flags::NO_AUTH) && state.needs_password(client.flags);
     let is_told = !lacks_password || !state.config.compatible_with.is_valkey();
     if command.is(Flags::PROTECTED) && is_told {
         check_debug_allowed(state, client)?;
@@ -161,7 +140,7 @@ fn check(state: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> Re
     if state.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
         return Err(CommandError::NoReplicas.into());
     }
-    if let Some(error) = restart::refusal(state)
+    if let Some(error) = state.replication.restart.refusal()
         && writes(state, transaction, asked)
     {
         return Err(error.into());
@@ -325,7 +304,7 @@ pub fn admit_scripted(
     if begins_to_write && state.is_read_only() {
         return refuse(&CommandError::ReadOnlyReplica.wire());
     }
-    if begins_to_write && let Some(error) = restart::refusal(state) {
+    if begins_to_write && let Some(error) = state.replication.restart.refusal() {
         return refuse(&error.wire());
     }
     if begins_to_write && state.lacks_replicas() {
@@ -360,11 +339,6 @@ fn is_harmless_in_script(command: &Command) -> bool {
 }
 
 // ---- single rules ----------------------------------------------------------------------------------------------------
-
-/// Whether a client has to authenticate before it may do anything else.
-pub fn needs_password(state: &State, flags: ClientFlags) -> bool {
-    !flags.contains(ClientFlags::AUTHENTICATED) && state.acl.requires_auth()
-}
 
 const NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is \
     set to \"local\", you can run it from a local connection, otherwise you need to set this \
@@ -452,12 +426,12 @@ mod tests {
     use crate::command::TABLE;
     use crate::config::Config;
     use crate::gate::execute::{Gate, Request};
-    use crate::gate::state::{Pause, PauseCause};
     use crate::net::stream::{Address, Stream};
     use crate::replication::following::{Following, Progress};
     use crate::resp::reply::{OutputBuffer, ReplyWriter};
     use crate::resp::request::Range;
     use crate::script::Running;
+    use crate::state::{Pause, PauseCause};
     use crate::sys::log::Logger;
 
     fn state(config: &str) -> State {

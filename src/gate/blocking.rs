@@ -1,21 +1,17 @@
 //! Blocked commands: how they start to wait, are woken, time out and are unblocked.
 //!
-//! A command that finds nothing calls [`Context::block`]. Its request is kept, and the client is queued at each of
-//! its keys (`keyspace/waiting.rs`). When one of the keys has changed, the command runs again for that key alone,
-//! before the next client's request. It either replies, and the client continues, or it keeps its place in the queue.
-//! So clients are served in the order they came, and each element wakes one client.
+//! A command that finds nothing calls [`Context::block`]. Its request is kept, and the client is
+//! queued at each of its keys (`keyspace/waiting.rs`). When one of the keys has changed, the
+//! command runs again (`gate/waking.rs`). It either replies, and the client continues, or it keeps
+//! its place in the queue. So clients are served in the order they came, and each element wakes one
+//! client.
 
 use crate::client::blocked::{AcksAwaited, Blocked, Cause};
-use crate::client::{Client, ClientFlags, ClientId};
+use crate::client::{ClientFlags, ClientId};
 use crate::clock::Now;
 use crate::error::CommandError;
 use crate::gate::acks;
-use crate::gate::context::{Caller, Context, Origin, Wait};
-use crate::gate::execute::{Gate, Request, account_unserved};
 use crate::gate::limits;
-use crate::gate::locks;
-use crate::gate::state::{State, Task};
-use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::keyspace::waiting::Wanted;
 use crate::resp::args::Args;
@@ -23,7 +19,9 @@ use crate::resp::float80::Float80;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::Range;
-use crate::types::type_name;
+use crate::state::context::{Context, Origin, Wait};
+use crate::state::table::Command;
+use crate::state::{State, Task};
 
 /// Unit of a timeout argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +76,7 @@ fn parse_seconds(text: &[u8]) -> Option<f64> {
     }
 }
 
-/// Blocks the client whose command returned [`super::context::Outcome::Blocked`].
+/// Blocks the client whose command returned [`crate::state::context::Outcome::Blocked`].
 pub(crate) fn begin(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -148,7 +146,7 @@ fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
 }
 
 /// For clients that wait until a member is due: sets the key's alarm to the first member's time.
-fn set_alarm(keyspace: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
+pub(super) fn set_alarm(keyspace: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
     if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds | Wanted::Semaphore) {
         let at_ms = keyspace.next_due_ms(key, wanted);
         keyspace.waiting.set_alarm(database, key, wanted, at_ms);
@@ -156,7 +154,11 @@ fn set_alarm(keyspace: &mut Keyspace, database: usize, key: &[u8], wanted: Wante
 }
 
 /// Takes a client out of all queues. None if it was not blocked.
-fn end(keyspace: &mut Keyspace, state: &mut State, id: ClientId) -> Option<Box<Blocked>> {
+pub(super) fn end(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    id: ClientId,
+) -> Option<Box<Blocked>> {
     let blocked = state.clients.get_mut(id)?.blocked.take()?;
     match blocked.cause {
         Cause::Keys { wanted, ticket, .. } => {
@@ -183,7 +185,7 @@ pub fn forget(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
 }
 
 /// Sends a client that is no longer blocked its reply, and resumes its further requests.
-fn answer(state: &mut State, id: ClientId, reply: &OutputBuffer) {
+pub(super) fn answer(state: &mut State, id: ClientId, reply: &OutputBuffer) {
     if let Some(client) = state.clients.get_to_push(id) {
         if !client.flags.intersects(ClientFlags::REPLY_OFF) {
             client.output.append(reply);
@@ -193,131 +195,18 @@ fn answer(state: &mut State, id: ClientId, reply: &OutputBuffer) {
     }
 }
 
-/// Runs the commands that wait for changed keys, until no key is ready. May leave another database selected.
-pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
-    while keyspace.has_awaited_changes() {
-        locks::review(keyspace, state);
-        for (database, key) in keyspace.waiting.take_ready() {
-            keyspace.select(database);
-            serve_key(keyspace, state, database, &key);
-            keyspace.delete_found_expired();
-        }
-    }
-}
-
-/// The queues that a key's value can serve now.
-fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wanted] {
-    let key = keyspace.key(key);
-    let found = match state.config.compatible_with.is_valkey() {
-        true => keyspace.find_quietly(key),
-        // An expired key is deleted here.
-        false => keyspace.find(key),
-    };
-    let Some(slot) = found else {
-        return &[Wanted::StreamGroup, Wanted::Lock, Wanted::Semaphore];
-    };
-    match type_name(keyspace.entry(slot).value()) {
-        "hash" | "string" => &[Wanted::Lock, Wanted::Semaphore, Wanted::StreamGroup],
-        "list" => &[Wanted::List, Wanted::StreamGroup],
-        "zset" => &[
-            Wanted::SortedSet,
-            Wanted::DueSeconds,
-            Wanted::DueMilliseconds,
-            Wanted::Semaphore,
-            Wanted::StreamGroup,
-        ],
-        "stream" => &[Wanted::Stream, Wanted::StreamGroup],
-        _ => &[Wanted::StreamGroup],
-    }
-}
-
-fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
-    for &wanted in served_by(keyspace, state, key) {
-        let mut after = 0;
-        while let Some((ticket, id)) = keyspace.waiting.next_after(database, key, wanted, after) {
-            after = ticket;
-            let woken = wake(keyspace, state, id, key);
-            keyspace.select(database);
-            // Later clients get nothing either, unless all get the same or each waits for something else.
-            if woken == Woken::InVain && !matches!(wanted, Wanted::Stream | Wanted::StreamGroup) {
-                break;
-            }
-        }
-        set_alarm(keyspace, database, key, wanted);
-    }
-}
-
-/// The result of waking a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Woken {
-    Served,
-    /// It stays blocked: there is nothing for it.
-    InVain,
-    /// It is on its way out: the next one is served.
-    Gone,
-}
-
-/// Runs a blocked client's command for a key.
-fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) -> Woken {
-    let Some(client) = state.clients.get_mut(id) else { return Woken::Gone };
-    let protocol = client.protocol;
-    let Some(blocked) = client.take_blocked_to_serve() else { return Woken::Gone };
-    let found = blocked.keys().find(|(_, name)| *name == key);
-    let index = found.or_else(|| blocked.keys().next()).map_or(0, |(index, _)| index);
-    let command = state.commands.get(blocked.command);
-    let request =
-        Request { args: blocked.args(), command: Some(command), prehashed: Default::default() };
-    let mut output = OutputBuffer::default();
-    let reply = ReplyWriter::new(&mut output, protocol);
-    let mut gate = Gate { keyspace, state, caller: Caller::Client(id), reply };
-    let ran = gate.run_woken(command, &request, Origin::Woken(index));
-    if let Some(client) = state.clients.get_mut(id) {
-        client.blocked = Some(blocked);
-    }
-    if ran.is_none() {
-        return Woken::InVain;
-    }
-    if let Some(blocked) = end(keyspace, state, id)
-        && let Cause::Keys { wanted: Wanted::Lock | Wanted::Semaphore, .. } = blocked.cause
-    {
-        locks::note_latency(state, "lock-wait", blocked.since_us);
-    }
-    answer(state, id, &output);
-    Woken::Served
-}
-
-/// Times out clients whose deadline has passed, and wakes those whose key's alarm is due.
-pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
-    keyspace.waiting.ring(state.now.unix().0);
-    while let Some((deadline, id)) = state.blocking.deadlines.first().copied()
-        && deadline <= state.now.boot_us
-    {
-        time_out(keyspace, state, id);
-    }
-}
-
-fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
+/// Ends a wait whose time is over, or whose acknowledgements have come.
+pub(super) fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     let Some(blocked) = end(keyspace, state, id) else { return };
     let Some(client) = state.clients.get_mut(id) else { return };
     let protocol = client.protocol;
-    let command = state.commands.get(blocked.command);
     let mut output = OutputBuffer::default();
     let mut reply = ReplyWriter::new(&mut output, protocol);
     match blocked.cause {
-        Cause::Keys { wanted: Wanted::Lock | Wanted::Semaphore, .. } => {
-            let request = Request {
-                args: blocked.args(),
-                command: Some(command),
-                prehashed: Default::default(),
-            };
-            keyspace.select(blocked.db);
-            let mut gate = Gate { keyspace, state, caller: Caller::Client(id), reply };
-            gate.run_woken(command, &request, Origin::TimedOut);
-            return answer(state, id, &output);
-        }
         Cause::Keys { .. } => reply.null_array(),
         Cause::Acks(awaited) => acks::reply(state, &awaited, &mut reply),
     }
+    let command = state.commands.get(blocked.command);
     account_unserved(state, id, command, false);
     answer(state, id, &output);
 }
@@ -335,19 +224,6 @@ pub fn serve_acks(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// CLIENT UNBLOCK: ends the wait with the reply of a timeout or with an error. False: the client was not blocked.
-pub fn unblock(keyspace: &mut Keyspace, state: &mut State, id: ClientId, with_error: bool) -> bool {
-    let is_blocked = |client: &Client| client.blocked.is_some() && !client.is_closing();
-    if !state.clients.get(id).is_some_and(is_blocked) {
-        return false;
-    }
-    if !with_error {
-        time_out(keyspace, state, id);
-        return true;
-    }
-    unblock_with(keyspace, state, id, b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
-}
-
 /// Ends the wait with an error. False: the client was not blocked.
 pub fn unblock_with(keyspace: &mut Keyspace, state: &mut State, id: ClientId, text: &[u8]) -> bool {
     let Some(blocked) = end(keyspace, state, id) else { return false };
@@ -359,6 +235,26 @@ pub fn unblock_with(keyspace: &mut Keyspace, state: &mut State, id: ClientId, te
     account_unserved(state, id, command, true);
     answer(state, id, &output);
     true
+}
+
+/// Counts a blocked command that ended without running again.
+fn account_unserved(state: &mut State, id: ClientId, command: &'static Command, failed: bool) {
+    state.stats.counters.commands += 1;
+    let stats = &mut state.stats.command_stats[command.id.index()];
+    stats.calls += 1;
+    // For Valkey it was refused from outside.
+    match state.config.compatible_with.is_valkey() {
+        true => stats.rejected += failed as u64,
+        false => stats.failed += failed as u64,
+    }
+    if let Some(client) = state.clients.get_mut(id) {
+        client.last_command = Some(command.id);
+        if client.reached.0 == client.commands {
+            // It has changed nothing.
+            client.reached.0 += 1;
+        }
+        client.commands += 1;
+    }
 }
 
 impl Context<'_> {

@@ -10,10 +10,9 @@
 use crate::config::MaxmemoryPolicy;
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
-use crate::gate::replicas;
-use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::keyspace::evict::InVain;
+use crate::state::State;
 use crate::sys::alloc;
 
 /// Keys evicted between two readings of the clock.
@@ -167,8 +166,8 @@ pub fn not_counted(keyspace: &Keyspace, state: &State) -> usize {
     keyspace.lazyfree.pending_bytes()
         + keyspace.tracking.changes_bytes()
         + keyspace.held.bytes()
-        + replicas::bytes_behind(state)
-        + replicas::bytes_of_snapshots(state)
+        + state.bytes_behind()
+        + state.bytes_of_snapshots()
         + state.persistence.log().map_or(0, |log| log.buffer_memory())
 }
 

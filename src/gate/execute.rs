@@ -7,55 +7,23 @@
 use crate::acl::log::LogContext;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::error::CommandError;
-use crate::gate::admit::{Asked, Verdict, admit, needs_password};
-use crate::gate::context::{Caller, CommandResult, Context, Origin, Outcome};
-use crate::gate::effect::{self, Effect};
+use crate::gate::admit::{Asked, admit};
+use crate::gate::effect;
 use crate::gate::evict::evict;
-use crate::gate::spec::Flags;
-use crate::gate::state::State;
-use crate::gate::table::Command;
-use crate::gate::{
-    admit, blocking, locks, monitor, persistence, publish, tracking, transaction, users,
-};
-use crate::keyspace::Keyspace;
-use crate::resp::args::{Args, Prehashed};
+use crate::gate::verdict::Verdict;
+use crate::gate::{admit, blocking, locks, monitor, publish, tracking, transaction, users};
+use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::encoded_len;
+use crate::state::State;
+use crate::state::context::{Caller, CommandResult, Context, Effect, Origin, Outcome};
+use crate::state::spec::Flags;
+use crate::state::table::Command;
 use crate::stats::command_log::LogKind;
 use crate::stats::commands::Histogram;
 use crate::sys::log::warning;
 
-/// A parsed request, its command looked up, its keys hashed while they were prefetched.
-#[derive(Clone, Copy)]
-pub struct Request<'a> {
-    pub args: Args<'a>,
-    /// None: no such command.
-    pub command: Option<&'static Command>,
-    pub prehashed: Prehashed<'a>,
-}
-
-/// The result of a request, for its sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ran {
-    /// The reply is complete, or there is none by design.
-    Done,
-    /// It did not run: it and the client's requests behind it wait until the server resumes the client.
-    NotYet,
-    /// It has run or is blocked; the client's requests behind it wait.
-    Waits,
-    /// The connection is closed once the reply is sent.
-    Closes,
-}
-
-/// What running a command needs: borrowed for one or a few requests.
-pub struct Gate<'a> {
-    /// The keyspace, with the caller's database selected.
-    pub keyspace: &'a mut Keyspace,
-    /// Everything else the server owns.
-    pub state: &'a mut State,
-    pub caller: Caller,
-    pub reply: ReplyWriter<'a>,
-}
+pub use crate::gate::request::{Gate, Ran, Request};
 
 /// Commands without these flags change nothing, nor run scripts that may.
 const MAY_WRITE: Flags = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::ADMIN);
@@ -167,7 +135,7 @@ impl Gate<'_> {
     #[cold]
     fn tells_strangers_nothing(&mut self) -> bool {
         let Some(flags) = self.client().map(|client| client.flags) else { return false };
-        self.state.config.compatible_with.is_valkey() && needs_password(self.state, flags)
+        self.state.config.compatible_with.is_valkey() && self.state.needs_password(flags)
     }
 
     /// Checks, runs and counts one request of a client.
@@ -255,7 +223,7 @@ impl Gate<'_> {
         }
     }
 
-    /// Runs a request of a file being loaded, between [`Keyspace::begin_loading`] and [`Keyspace::end_loading`].
+    /// Runs a request of a file being loaded, between `Keyspace::begin_loading` and `end_loading`.
     /// Keeps the database that SELECT has chosen. Errors: no such command, or not allowed here; an error reply of the
     /// command itself is none.
     pub fn run_loaded(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
@@ -354,8 +322,7 @@ impl Gate<'_> {
             Ok(()) => {
                 self.account(command, request, false, before);
                 self.announce(command, request, origin);
-                self.end_unit(origin);
-                Ran::Done
+                self.end_unit(origin)
             }
             Err(ended) => self.conclude(command, request, origin, ended, before),
         }
@@ -485,23 +452,25 @@ impl Gate<'_> {
             _ => self.account(command, request, failed, before),
         }
         self.announce(command, request, origin);
-        self.end_unit(origin);
-        ran
+        let ended = self.end_unit(origin);
+        if ran == Ran::Done { ended } else { ran }
     }
 
-    /// Ends the unit of effects that a command has begun, unless it is part of a larger one.
+    /// Ends the unit of effects that a command has begun, unless it is part of a larger one. Returns
+    /// whether the command's sender must pass effects on.
     #[inline(always)]
-    fn end_unit(&mut self, origin: Origin) {
+    fn end_unit(&mut self, origin: Origin) -> Ran {
         // A command that runs while a script keeps the server busy does not end the script's unit.
         if !self.state.effects.is_between_units()
             && matches!(origin, Origin::Client | Origin::Woken(_) | Origin::TimedOut)
             && self.state.scripts.running.is_none()
         {
             self.state.effects.end_unit();
-            if self.state.effects.len() >= persistence::SPREAD_BYTES {
-                persistence::spread_early(self.state);
+            if self.state.effects.are_many() {
+                return Ran::DoneMuch;
             }
         }
+        Ran::Done
     }
 
     /// Sends a command's changes to tracking clients and keyspace events to subscribers.
@@ -604,26 +573,6 @@ impl Gate<'_> {
             client.last_command = Some(command.id);
             client.commands += 1;
         }
-    }
-}
-
-/// Counts a blocked command that ended without running again.
-pub fn account_unserved(state: &mut State, id: ClientId, command: &'static Command, failed: bool) {
-    state.stats.counters.commands += 1;
-    let stats = &mut state.stats.command_stats[command.id.index()];
-    stats.calls += 1;
-    // For Valkey it was refused from outside.
-    match state.config.compatible_with.is_valkey() {
-        true => stats.rejected += failed as u64,
-        false => stats.failed += failed as u64,
-    }
-    if let Some(client) = state.clients.get_mut(id) {
-        client.last_command = Some(command.id);
-        if client.reached.0 == client.commands {
-            // It has changed nothing.
-            client.reached.0 += 1;
-        }
-        client.commands += 1;
     }
 }
 

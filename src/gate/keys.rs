@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeyRule, KeySpec};
 use crate::keyspace::due::Unit;
 use crate::resp::args::{Args, Cursor};
+use crate::state::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeyRule, KeySpec};
 
 /// The keys of a request, in the order of the specifications. Empty if there are none or the arguments are invalid (a
 /// count larger than what follows it). `args`: the whole request, for a subcommand with its container.
@@ -249,15 +249,15 @@ mod tests {
     use crate::collections::hash::KeyHasher;
     use crate::command::TABLE;
     use crate::config::Config;
-    use crate::gate::context::Caller;
     use crate::gate::execute::{Gate, Request};
-    use crate::gate::spec::{Flags, counted_keys, key, keys, spec};
-    use crate::gate::state::State;
-    use crate::gate::table::Command;
     use crate::keyspace::Keyspace;
     use crate::keyspace::tests::take_looked_up;
     use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
     use crate::resp::request::Range;
+    use crate::state::State;
+    use crate::state::context::Caller;
+    use crate::state::spec::{Flags, counted_keys, key, keys, spec};
+    use crate::state::table::Command;
     use crate::sys::log::Logger;
 
     /// Makes requests from the syntax of a command's documentation, with words as names that are words of options elsewhere.

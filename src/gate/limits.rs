@@ -1,6 +1,6 @@
 //! Limits of clients' unsent output and memory, which clients are closed for them, and the line of CLIENT LIST.
 
-use crate::gate::context::Context;
+use crate::state::context::Context;
 use std::cmp::Reverse;
 use std::fmt::Write;
 use std::os::fd::AsRawFd;
@@ -9,15 +9,12 @@ use crate::client::tracking::ClientTracking;
 use crate::client::transaction::Transaction;
 use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::config::{ClientClass, Config, MemoryLimit};
-use crate::gate::admit;
-use crate::gate::publish;
-use crate::gate::replicas;
-use crate::gate::state::State;
-use crate::gate::table::Command;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::replication::backlog::Backlog;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::encoded_len;
+use crate::state::State;
+use crate::state::table::Command;
 use crate::sys::log::{notice, warning};
 
 /// A running command and its client, whose `last_command` does not name it yet.
@@ -248,7 +245,7 @@ pub fn check_output_limit(state: &mut State, id: ClientId) {
         client.over_soft_limit_since_us = None;
     }
     let over_unauthenticated =
-        used > OUTPUT_UNAUTHENTICATED_MAX as u64 && admit::needs_password(state, flags);
+        used > OUTPUT_UNAUTHENTICATED_MAX as u64 && state.needs_password(flags);
     if !over_hard && !over_soft && !over_unauthenticated {
         return;
     }
@@ -323,11 +320,4 @@ fn evict_largest(state: &mut State, limit: usize) {
         }
         state.clients.count_memory(id);
     }
-}
-
-/// Removes a client that is about to be closed from all lists that refer to it.
-pub fn forget_client(state: &mut State, id: ClientId) {
-    publish::unsubscribe_all(state, id);
-    state.remove_monitor(id);
-    replicas::remove(state, id);
 }

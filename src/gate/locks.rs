@@ -2,11 +2,11 @@
 
 use crate::client::{ClientFlags, ClientId};
 use crate::config::KeyspaceEvents;
-use crate::gate::state::State;
 use crate::gate::{limits, publish};
 use crate::keyspace::Keyspace;
 use crate::keyspace::locks::{End, EndReason, Granted};
 use crate::resp::reply::{Protocol, ReplyWriter};
+use crate::state::State;
 use crate::types::lock;
 
 /// Compares indexed locks whose keys have changed with the index. Those that are gone have been lost.

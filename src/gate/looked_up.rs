@@ -2,10 +2,10 @@
 
 use std::slice;
 
-use crate::gate::state::State;
-use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};
+use crate::state::State;
+use crate::state::table::Command;
 
 /// A request's command, and its first key's hash.
 #[derive(Clone, Copy)]

@@ -1,40 +1,35 @@
-//! How every command runs, whether sent by a client, EXEC or a script, and what else acts upon the server's state.
+//! The gate: how every command runs, whether sent by a client, EXEC or a script.
 //!
-//! - The gate: `execute` runs a command, and `admit` says whether it may run, with `users`, `evict`, `redirect` and `limits`.
-//!   `spec` and `table` say what commands there are, `keys` which arguments are keys, `context` what a handler gets.
-//!   `blocking`, `acks` and `transaction` are commands that wait; `tracking`, `monitor` and `publish` tell others.
-//! - State: `state` is what the server owns besides the keyspace; `effect` is what a command changes, as requests.
-//! - Durability: `persistence` writes effects and snapshots, `load` reads them, `unexpected` reports what fails there.
-//! - Roles: `following` is the link to a primary, with `looked_up` requests; `replicas` are those of this server; `failover` and
-//!   `restart` are changes of role, and protection against a wrong one.
+//! - `request` is what runs. `execute` runs it, after `admit` has decided (`verdict`) by the rules
+//!   of `users`, `evict` and `redirect`. `limits` are those of clients' output and memory;
+//!   `closing` takes a client out of all lists.
+//! - `keys` says which arguments are keys; `looked_up` is what was found out about a request ahead
+//!   of its run; `effect` is what a command changes, as requests.
+//! - `blocking`, `acks` and `transaction` are commands that wait, and `waking` runs those whose key
+//!   has changed; `tracking`, `monitor` and `publish` tell others.
+//! - `locks` finds locks that ended by themselves or by force; `sessions` renews the leases of
+//!   connections that show life.
 //!
 //! The families above are known here by their specifications alone.
 
 pub mod acks;
 pub mod admit;
 pub mod blocking;
-pub mod context;
+pub mod closing;
 pub mod effect;
 pub mod evict;
 pub mod execute;
-pub mod failover;
-pub mod following;
 pub mod keys;
 pub mod limits;
-pub mod load;
 pub mod locks;
 pub mod looked_up;
 pub mod monitor;
-pub mod persistence;
 pub mod publish;
 pub mod redirect;
-pub mod replicas;
-pub mod restart;
+pub mod request;
 pub mod sessions;
-pub mod spec;
-pub mod state;
-pub mod table;
 pub mod tracking;
 pub mod transaction;
-pub mod unexpected;
 pub mod users;
+pub mod verdict;
+pub mod waking;

@@ -3,14 +3,14 @@
 use std::fmt::Write;
 
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::gate::context::{Caller, Context};
 use crate::gate::limits;
 use crate::gate::publish;
-use crate::gate::spec::{Flags, Secrets};
-use crate::gate::state::State;
-use crate::gate::table::Command;
 use crate::resp::args::Args;
 use crate::resp::reply::OutputBuffer;
+use crate::state::State;
+use crate::state::context::{Caller, Context};
+use crate::state::spec::{Flags, Secrets};
+use crate::state::table::Command;
 
 /// Replaces a secret.
 const REDACTED: &[u8] = b"(redacted)";

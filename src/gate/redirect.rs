@@ -4,10 +4,10 @@
 use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
-use crate::gate::admit::Verdict;
-use crate::gate::spec::Flags;
-use crate::gate::state::State;
+use crate::gate::verdict::Verdict;
 use crate::ids::ClientId;
+use crate::state::State;
+use crate::state::spec::Flags;
 
 /// Checks whether a command, or EXEC of commands, with these flags runs here. Errors: the redirection.
 pub fn check(state: &State, client: &Client, flags: Flags) -> Result<(), Verdict> {

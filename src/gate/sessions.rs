@@ -8,9 +8,9 @@
 use crate::client::{Client, ClientId};
 use crate::clock::Deadline;
 use crate::config::KeyspaceEvents;
-use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::resp::number::format_i64;
+use crate::state::State;
 
 /// Renews the leases whose half has passed and whose clients have shown life since. Under CLIENT PAUSE nothing changes.
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {

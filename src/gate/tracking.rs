@@ -11,18 +11,18 @@ use bytes::Bytes;
 
 use crate::client::tracking::{Choice, Mode};
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::gate::context::{Caller, Origin};
-use crate::gate::execute::{Gate, Request};
 use crate::gate::keys::keys_of;
 use crate::gate::limits::{self, OUTPUT_UNCOUNTED_MAX};
 use crate::gate::publish;
-use crate::gate::spec::Flags;
-use crate::gate::state::State;
-use crate::gate::table::Command;
+use crate::gate::request::{Gate, Request};
 use crate::keyspace::Keyspace;
 use crate::keyspace::tracking::Change;
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::state::State;
+use crate::state::context::{Caller, Origin};
+use crate::state::spec::Flags;
+use crate::state::table::Command;
 
 /// The channel of messages redirected to a RESP2 client.
 const CHANNEL: &[u8] = b"__redis__:invalidate";

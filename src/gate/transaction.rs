@@ -4,12 +4,12 @@ use crate::acl::databases::number_of;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
 use crate::gate::admit;
-use crate::gate::context::Caller;
-use crate::gate::execute::Request;
-use crate::gate::spec::DatabaseUse;
-use crate::gate::state::State;
-use crate::gate::table::Command;
+use crate::gate::request::Request;
 use crate::keyspace::Keyspace;
+use crate::state::State;
+use crate::state::context::Caller;
+use crate::state::spec::DatabaseUse;
+use crate::state::table::Command;
 
 /// Queues a command of a client in a transaction.
 pub fn queue(

@@ -2,35 +2,22 @@
 
 use std::collections::HashSet;
 
-use crate::acl::catalogue::{Catalogue, Entry};
 use crate::acl::databases::DatabasesUsed;
 use crate::acl::log::{self, LogContext};
 use crate::acl::{ChangedUser, Denied, Format, Reason, Request, User, allows_channel};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::AclPubsubDefault;
 use crate::error::CommandError;
+use crate::gate::closing::close_client;
 use crate::gate::keys::keys_of;
-use crate::gate::limits::{describe_client, forget_client};
-use crate::gate::spec::{Categories, Flags, all_categories};
-use crate::gate::state::State;
-use crate::gate::table::{Command, CommandTable};
-use crate::gate::tracking;
+use crate::gate::limits::describe_client;
 use crate::ids::UserId;
 use crate::keyspace::Keyspace;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::args::Args;
-
-/// The commands as ACL rules name them.
-pub fn catalogue(commands: &CommandTable) -> Catalogue {
-    let entry = |command: &Command| Entry {
-        id: command.id,
-        name: command.full_name.clone(),
-        categories: all_categories(command.spec),
-        is_subcommand: command.parent.is_some(),
-        subcommands: command.subcommands.clone(),
-    };
-    Catalogue::new(commands.commands.iter().map(entry).collect())
-}
+use crate::state::State;
+use crate::state::spec::{Categories, Flags, all_categories};
+use crate::state::table::Command;
 
 /// Whether new users and selectors may access all channels.
 pub fn all_channels(state: &State) -> bool {
@@ -411,11 +398,4 @@ fn close_all(
         .filter(|&&id| Some(id) != caller)
         .for_each(|&id| close_client(keyspace, state, id));
     caller.is_some_and(|caller| closing.contains(&caller))
-}
-
-/// Closes a client: it is inactive at once, but its socket is closed at the end of the turn.
-pub fn close_client(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
-    forget_client(state, id);
-    tracking::stop(keyspace, state, id);
-    state.clients.close(id);
 }

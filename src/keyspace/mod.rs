@@ -5,6 +5,14 @@
 //! before the next change. One database is selected at a time: the gate selects the client's before each command.
 //!
 //! What this module refuses to know: clients, replies, the network.
+//!
+//! - The data: `tables` (with `table_id`), through which all changes go; `collection`, typed
+//!   access; `transfer` moves and copies entries; `beside` replaces all databases.
+//! - Changes that can be undone, and views that do not change: `undo`, `snapshot`, `held`.
+//! - What goes by itself: `expire`, `field_deadlines`, `evict`; `deletions` are to be repeated
+//!   elsewhere, `lazyfree` frees.
+//! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
+//!   `watch`, `tracking`.
 
 pub mod beside;
 pub mod collection;
@@ -18,6 +26,7 @@ pub mod lazyfree;
 pub mod locks;
 pub mod notify;
 pub mod snapshot;
+mod table_id;
 mod tables;
 pub mod tracking;
 pub mod transfer;
@@ -51,7 +60,7 @@ use held::HeldBySnapshots;
 use lazyfree::LazyFree;
 use locks::Locks;
 use notify::Events;
-pub use tables::TableId;
+pub use table_id::TableId;
 use tables::Tables;
 use tracking::Tracking;
 use waiting::Waiting;

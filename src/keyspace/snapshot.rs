@@ -13,7 +13,7 @@ use std::{mem, vec};
 use super::Keyspace;
 use super::held::Held;
 use super::locks::Loaded;
-use super::tables::{TableId, Tables};
+use super::table_id::TableId;
 use crate::clock::Deadline;
 use crate::collections::hash::KeyHasher;
 use crate::collections::shared::copied_bytes;
@@ -231,10 +231,9 @@ impl Keyspace {
 
     /// Bytes copied because of changes, by the current snapshot or the last one.
     pub fn snapshot_copied(&self) -> usize {
-        let Tables { snapshot, walked, .. } = &self.tables;
-        let current =
-            snapshot.as_ref().map(|snapshot| (snapshot.copied_bytes, snapshot.parts_before));
-        let counted = current.or(*walked);
+        let snapshot = self.tables.snapshot.as_ref();
+        let current = snapshot.map(|snapshot| (snapshot.copied_bytes, snapshot.parts_before));
+        let counted = current.or(self.tables.walked);
         counted.map_or(0, |(entries, before)| entries + copied_bytes().saturating_sub(before))
     }
 

@@ -16,6 +16,7 @@ use std::ops::Index;
 use super::Key;
 use super::field_deadlines::FieldDeadlines;
 use super::snapshot::Snapshot;
+use super::table_id::TableId;
 use super::undo::{Cleared, Undo};
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
@@ -23,11 +24,6 @@ use crate::collections::table::{Drained, Entry, NewValue, Owned, Slot, Table, Va
 use crate::types::Value;
 use crate::types::journal::Journal;
 use crate::types::stream::Stream;
-
-/// A table's unique identity. It moves with the table when databases are exchanged; an emptied database gets a new
-/// table, and a script's rollback restores the old one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TableId(u64);
 
 /// A change of an entry that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::field_deadlines::FieldDeadlines;
-use super::tables::TableId;
+use super::table_id::TableId;
 use super::{Cause, Key, Keyspace};
 use crate::clock::Deadline;
 use crate::collections::table::{Owned, Table, ValueRef};

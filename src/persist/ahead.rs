@@ -233,3 +233,22 @@ impl ReadAhead<'_> {
         }
     }
 }
+
+/// The smallest entry of a file: a type, an empty key and an empty value. Unit: bytes.
+const ENTRY_BYTES_MIN: u64 = 3;
+
+/// The most keys that the rest of a file can hold: limits the memory reserved for all its databases together.
+pub struct KeysExpected(u64);
+
+impl KeysExpected {
+    pub fn of_file(bytes: u64) -> Self {
+        KeysExpected(bytes / ENTRY_BYTES_MIN)
+    }
+
+    /// The number of keys to reserve memory for in a database that declares `keys`. Deducts them.
+    pub fn take(&mut self, keys: u64) -> usize {
+        let taken = keys.min(self.0);
+        self.0 -= taken;
+        usize::try_from(taken).unwrap_or(0)
+    }
+}

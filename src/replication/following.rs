@@ -1,4 +1,5 @@
-//! A replica's view of its primary, for ROLE and INFO. The link itself is run by `gate/following.rs`.
+//! A replica's view of its primary, for ROLE and INFO. The link itself is run by
+//! `roles/following.rs`.
 
 /// The state of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

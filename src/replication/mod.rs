@@ -7,17 +7,27 @@
 //! ```
 //!
 //! A replica has its primary's history, and sends the primary's bytes on unchanged. Source: `replication.c` of Redis 7.0.15.
+//!
+//! - The stream: `effects` collects it, `backlog` keeps its end.
+//! - A primary: `replica` is its view of one, `pipe` passes a snapshot from the thread that writes
+//!   it.
+//! - A replica: `following` is its view of the primary; `primary_link` the connection, with `link`,
+//!   the protocol without a socket, and `incoming`, the snapshot being received.
 
 pub mod backlog;
+pub mod effects;
 pub mod following;
+pub mod incoming;
 pub mod link;
 pub mod pipe;
+pub mod primary_link;
 pub mod replica;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::error::CommandError;
 use crate::ids::ClientId;
 use crate::persist::aof::log::LogOffset;
 use crate::sys::random;
@@ -25,6 +35,14 @@ use backlog::Backlog;
 use following::Following;
 use pipe::Pipe;
 use replica::Filter;
+
+/// At -READONLY, clients that use sentinels ask them for the primary and retry there.
+const RESTARTED: CommandError = CommandError::Text(
+    "READONLY This primary has restarted, and takes no writes until its part is certain (primary-restart-read-only).",
+);
+const EMPTY: CommandError = CommandError::Text(
+    "READONLY This primary has started without data that its replicas have (repl-protect-empty-primary).",
+);
 
 /// The history before a promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +64,8 @@ pub struct Broadcast {
     pub filter: Filter,
 }
 
-/// The caution of a primary that has just started, whose data may be older than its replicas': see `gate/restart.rs`.
+/// The caution of a primary that has just started, whose data may be older than its replicas': see
+/// `roles/restart.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restart {
     /// The offset of its data, if it started without data or with an RDB file. None: replicas cannot have newer data, as with
@@ -63,6 +82,18 @@ pub struct Restart {
     /// microseconds.
     pub held_off_us: Option<i64>,
     pub logged_us: Option<i64>,
+}
+
+impl Restart {
+    /// The error for clients' writes, if they are refused.
+    #[inline]
+    pub fn refusal(&self) -> Option<CommandError> {
+        match (self.held_off_us, self.is_read_only) {
+            (Some(_), _) => Some(EMPTY),
+            (None, true) => Some(RESTARTED),
+            (None, false) => None,
+        }
+    }
 }
 
 /// A FAILOVER in progress.

@@ -1,8 +1,10 @@
 //! The protocol: bytes to requests, replies to bytes. Knows no server.
 //!
-//! [`request::Parser`] finds the arguments in a client's bytes without copying; a command writes its reply with
-//! [`reply::ReplyWriter`], the only place where RESP2 and RESP3 differ, into a [`reply::OutputBuffer`], which is written to the
-//! socket. `number` converts between text and numbers, `float80` has the extended-precision floats of INCRBYFLOAT.
+//! [`request::Parser`] finds the arguments in a client's bytes without copying; a command writes
+//! its reply with [`reply::ReplyWriter`], the only place where RESP2 and RESP3 differ, into a
+//! [`reply::OutputBuffer`], which is written to the socket. `args` are a request's arguments,
+//! `queue` keeps requests. `number` converts between text and numbers, `float80` has the
+//! extended-precision floats of INCRBYFLOAT.
 //!
 //! Specification: <https://redis.io/docs/latest/develop/reference/protocol-spec/>; where it is silent, what Redis 7.0.15
 //! does.

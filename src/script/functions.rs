@@ -10,7 +10,7 @@ use super::lua::Lua;
 use super::lua::functions::LibraryError;
 use super::payload;
 use super::shebang::ScriptFlags;
-use super::{Function, Host, SourceLimits};
+use super::{Function, Host, Registered, SourceLimits, is_name};
 use crate::config::split_args;
 
 /// Milliseconds that a library may take to register its functions.
@@ -18,15 +18,6 @@ pub const LOAD_TIME_MAX_MS: u64 = 500;
 
 /// The name that clients see of the only engine.
 pub const ENGINE: &str = "LUA";
-
-/// A function that a library has registered.
-#[derive(Debug)]
-pub struct Registered {
-    pub name: Box<[u8]>,
-    pub description: Option<Box<[u8]>>,
-    pub flags: ScriptFlags,
-    pub function: Function,
-}
 
 /// A library that is loaded.
 #[derive(Debug)]
@@ -55,11 +46,6 @@ pub enum RestorePolicy {
     Append,
     /// Replaces libraries of the same name.
     Replace,
-}
-
-/// Whether a text is a valid name of a library or function.
-pub fn is_name(text: &[u8]) -> bool {
-    !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
 /// Settings for loading libraries.

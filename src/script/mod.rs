@@ -9,18 +9,17 @@
 //!
 //! A script that runs longer than `busy-reply-threshold` is interrupted at its next safepoint, repeatedly
 //! (`watchdog.rs`); each time the host serves other clients, and decides whether the script may continue.
+//!
+//! `shebang` is a script's first line, `functions` are libraries of functions and `payload` their
+//! dump; `libraries` are those that scripts may use, `number` is JSON's numbers.
 
-mod bit;
 pub mod cache;
-mod cjson;
-mod cmsgpack;
 pub mod functions;
-mod library;
+mod libraries;
 pub mod lua;
 mod number;
 pub mod payload;
 pub mod shebang;
-mod structs;
 mod watchdog;
 
 use crate::ids::{ClientId, CommandId};
@@ -29,7 +28,7 @@ use crate::resp::request::Range;
 use crate::sys::log::Level;
 use cache::{Cache, Sha};
 use functions::Libraries;
-pub use library::open_libraries;
+pub use libraries::open_libraries;
 use lua::{Failure, Lua};
 use shebang::{BadShebang, ScriptFlags};
 
@@ -84,6 +83,20 @@ pub struct Run<'a, K, A> {
     pub memory_max: usize,
     /// Milliseconds after which the server serves others; 0: never.
     pub busy_after_ms: u64,
+}
+
+/// A function that a library has registered.
+#[derive(Debug)]
+pub struct Registered {
+    pub name: Box<[u8]>,
+    pub description: Option<Box<[u8]>>,
+    pub flags: ScriptFlags,
+    pub function: Function,
+}
+
+/// Whether a text is a valid name of a library or function.
+pub fn is_name(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
 /// A compiled chunk, kept by its Lua state until it is released there.

@@ -8,11 +8,11 @@ use crate::collections::packed_table::{Draw, Draws};
 use crate::collections::prefetch::{Ahead, prefetch_bytes};
 use crate::collections::table::{Table, ValueRef};
 use crate::gate::execute::Request;
-use crate::gate::spec::{Flags, Group};
-use crate::gate::state::State;
-use crate::gate::table::{Command, FixedKeys};
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range};
+use crate::state::State;
+use crate::state::spec::{Flags, Group};
+use crate::state::table::{Command, FixedKeys};
 use crate::types::{PREFETCH_STAGES, Value, Wanted};
 
 /// Requests in a batch, about: enough to hide memory latency, few enough to stay in the cache.

@@ -16,11 +16,11 @@ use mio::Events;
 use super::intake::Intake;
 use super::{Turn, die};
 use crate::client::{ClientFlags, ClientId};
-use crate::gate::following;
-use crate::gate::persistence;
-use crate::gate::replicas;
-use crate::gate::state::State;
+use crate::durability::persistence;
 use crate::keyspace::Keyspace;
+use crate::roles::following;
+use crate::roles::replicas;
+use crate::state::State;
 use crate::sys::log::warning;
 
 /// Serves clients for a moment.

@@ -3,10 +3,10 @@
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::configure_tls;
-use crate::gate::following;
+use crate::durability::persistence;
 use crate::gate::limits::{check_output_limit, count_clients_memory};
-use crate::gate::persistence;
-use crate::gate::replicas;
+use crate::roles::following;
+use crate::roles::replicas;
 use crate::sys::log::{notice, warning};
 use crate::sys::{alloc, crash};
 

@@ -19,9 +19,8 @@ use crate::client::Client;
 use crate::clock::Clock;
 use crate::collections::table::ValueRef;
 use crate::config::Config;
+use crate::durability::load::LoadError;
 use crate::gate::evict::not_counted;
-use crate::gate::load::LoadError;
-use crate::gate::replicas;
 use crate::net::dialer::Dialer;
 use crate::net::stream::{Address, Stream};
 use crate::replication::backlog::Backlog;
@@ -128,7 +127,7 @@ impl DrivenServer {
         // A server that reloads its data has clients, and a stream that replicas or the log still lack.
         let clients: usize = state.clients.iter().map(Client::memory).sum();
         let backlog = state.replication.backlog.as_ref().map_or(0, Backlog::memory);
-        let kept = backlog - replicas::bytes_behind(state);
+        let kept = backlog - state.bytes_behind();
         let rest = clients + kept + not_counted(keyspace, state);
         self.account.set(EMPTY_BYTES + rest + bytes.sum::<usize>());
         self.keys_loaded = state.persistence.keys_loaded;

@@ -6,10 +6,11 @@ use mio::Token;
 
 use super::Turn;
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::gate::limits::{clients_memory_max, forget_client};
-use crate::gate::persistence::Persistence;
+use crate::gate::closing::forget_client;
+use crate::gate::limits::clients_memory_max;
 use crate::gate::{blocking, sessions, tracking, transaction};
 use crate::persist::aof::log::LogOffset;
+use crate::state::persistence::Persistence;
 use crate::sys::log::verbose;
 
 /// Empty output buffers kept for the next turn, and the largest kept.

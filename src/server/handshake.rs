@@ -9,10 +9,10 @@ use std::io;
 use super::Turn;
 use crate::acl::UserFlags;
 use crate::client::{ClientFlags, ClientId};
-use crate::gate::state::State;
 use crate::gate::users;
 use crate::net::tls::NameField;
 use crate::net::tls::stream::Handshake;
+use crate::state::State;
 use crate::sys::log::{verbose, warning};
 
 /// Time limit for handshakes in a turn; the last step may exceed it. As the rest of a turn costs little, a short limit makes other

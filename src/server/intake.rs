@@ -10,9 +10,8 @@ use mio::{Events, Token};
 use super::batch::{BATCH_REQUESTS, Batch, Unparsed};
 use super::{FIRST_LISTENER, LISTENERS_MAX, Turn, WAKER};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
-use crate::gate::admit::needs_password;
-use crate::gate::following::PRIMARY;
 use crate::gate::limits::describe_for_log;
+use crate::net::primary::PRIMARY;
 use crate::resp::request::{CLIENT_REQUEST_BYTES_MAX, Limits, Parser};
 use crate::sys::log::{verbose, warning};
 
@@ -278,7 +277,7 @@ impl Turn<'_> {
         self.count_memory(id);
         let Some(client) = self.state.clients.get_mut(id) else { return false };
         let flags = client.flags;
-        let authenticated = !needs_password(self.state, flags);
+        let authenticated = !self.state.needs_password(flags);
         let Some(client) = self.state.clients.get_mut(id) else { return false };
         let limit = if authenticated { limit } else { limit.min(1 << 20) };
         if client.input.len() as u64 <= limit.min(INPUT_MAX) {
@@ -292,7 +291,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn limits(&self, client: &Client) -> Limits {
-        let authenticated = !needs_password(self.state, client.flags);
+        let authenticated = !self.state.needs_password(client.flags);
         Limits::of_client(self.state.config.proto_max_bulk_len, authenticated)
     }
 

@@ -4,14 +4,16 @@ use super::Turn;
 use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run, Unparsed};
 use super::intake::{INPUT_MAX, LARGE_BYTES};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
-use crate::gate::blocking;
-use crate::gate::context::Caller;
+use crate::durability::persistence::spread_effects;
 use crate::gate::execute::{Gate, Ran};
 use crate::gate::limits::{check_output_limit, describe_for_log, evict_clients, output_limit};
-use crate::gate::spec::Flags;
+use crate::gate::waking;
 use crate::resp::Protocol;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{ProtocolError, encode};
+use crate::roles::replicas;
+use crate::state::context::Caller;
+use crate::state::spec::Flags;
 use crate::sys::log::verbose;
 
 /// A client's limits are checked between its requests after each so much output: a short pipeline can ask for gigabytes.
@@ -123,6 +125,10 @@ impl Turn<'_> {
             *protocol = gate.reply.protocol();
             match ran {
                 Ran::Done => done += 1,
+                Ran::DoneMuch => {
+                    done += 1;
+                    self.spread_early();
+                }
                 Ran::NotYet => goes_on = false,
                 Ran::Waits => {
                     done += 1;
@@ -135,7 +141,7 @@ impl Turn<'_> {
             }
             if self.keyspace.has_awaited_changes() && !self.is_nested {
                 let database = self.keyspace.selected();
-                blocking::serve(self.keyspace, self.state);
+                waking::serve(self.keyspace, self.state);
                 self.keyspace.select(database);
             }
             if output.len() > checked + OUTPUT_CHECK_BYTES || output.is_cut() {
@@ -144,6 +150,14 @@ impl Turn<'_> {
             }
         }
         (done, goes_on)
+    }
+
+    /// In the middle of a turn with many changes: passes them on, and sends to replicas what may be
+    /// sent.
+    #[cold]
+    fn spread_early(&mut self) {
+        spread_effects(self.state);
+        replicas::send(self.state);
     }
 
     /// Sends a protocol error to a client, and closes it.

@@ -22,15 +22,17 @@ use crate::command::{
     TABLE, apply_config, configure_tls, listen, load_users, set_oom_score, set_process_title,
 };
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
-use crate::gate::persistence::Closing;
-use crate::gate::state::{PauseCause, Shutdown, State};
-use crate::gate::table::Command;
-use crate::gate::{following, load, persistence, replicas, restart, sessions, users};
+use crate::durability::persistence::Closing;
+use crate::durability::{load, persistence};
+use crate::gate::{sessions, users};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::tls::Tls;
 use crate::persist::aof::log::Fatal;
 use crate::resp::reply::ReplyWriter;
+use crate::roles::{following, replicas, restart};
+use crate::state::table::Command;
+use crate::state::{PauseCause, Shutdown, State};
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger, notice, warning};
 use crate::sys::process::{self, Supervisor};
@@ -204,7 +206,15 @@ impl Server {
     /// Loads the data. To be called once, before clients are served. Errors: logged already.
     pub fn load(&mut self) -> Result<(), load::LoadError> {
         self.sample_clock();
-        let loaded = load::load_at_start(&mut self.keyspace, &mut self.state);
+        let Server { keyspace, state, .. } = self;
+        let reports_expired = load::reports_expired(state);
+        if reports_expired {
+            replicas::begin_stream_at_start(state);
+        }
+        let loaded = load::load_at_start(keyspace, state);
+        if reports_expired && loaded.is_ok() {
+            replicas::continue_history_of_file(keyspace, state);
+        }
         match loaded {
             Err(error) if error.text.contains(load::INTERRUPTED) => {
                 // Only a part of the file is in memory.
@@ -258,7 +268,14 @@ impl Server {
             self.supervisor.saving();
         }
         let Server { keyspace, state, .. } = self;
-        match persistence::shut_down(keyspace, state, order.save, order.force) {
+        let closing = match persistence::begin_shut_down(keyspace, state, order.force) {
+            Ok(ended) => {
+                replicas::job_ended(state, ended);
+                persistence::shut_down(keyspace, state, order.save, order.force)
+            }
+            Err(closing) => closing,
+        };
+        match closing {
             Closing::Done => {}
             Closing::Refused => {
                 let text =
@@ -373,7 +390,7 @@ pub type UserLine = (Vec<u8>, Vec<Vec<u8>>);
 
 /// Parses `user` lines. Errors: in any rule, but unknown commands are found later.
 pub fn user_lines(directives: &[Directive]) -> Result<Vec<UserLine>, ConfigError> {
-    let catalogue = users::catalogue(&TABLE);
+    let catalogue = TABLE.catalogue();
     let context = RuleContext { catalogue: &catalogue, all_channels: false };
     let mut lines: Vec<UserLine> = Vec::new();
     for directive in directives {

@@ -1,4 +1,7 @@
 //! Counters and logs: per command, slow requests, latency events.
+//!
+//! `commands` counts calls, which `timing` measures; `command_log` keeps slow and large ones,
+//! `latency` long events.
 
 pub mod command_log;
 pub mod commands;

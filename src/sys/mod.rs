@@ -1,4 +1,9 @@
 //! The operating system: allocator, process, log. The `unsafe` code for it is here.
+//!
+//! - The process: `process`, `title`, `log`, `crash` (reports), `build` (the version), `machine`
+//!   (statistics).
+//! - Memory: `alloc`, and `jemalloc` behind it. Threads: `background`. Files: `disk`. Secrets:
+//!   `random`.
 
 pub mod alloc;
 pub mod background;

@@ -3,6 +3,10 @@
 //! A small list, hash, set or sorted set is packed bytes inside its key's entry ([`Stored::Inline`]); a larger one,
 //! and every stream, is a box ([`Value`]). Users of this module cannot see which: reads use a view
 //! ([`Collection::view`]), changes use [`crate::keyspace`]'s `edit`, which unpacks, changes, and stores again.
+//!
+//! - The types: `string`, `list`, `hash`, `set`, `sorted_set`, `stream`. `journal` records changes
+//!   of large ones, for undoing.
+//! - Inside strings: `bitmap`, `hyperloglog`, `lcs`; inside the scores of sorted sets: `geo`.
 
 pub mod bitmap;
 pub mod geo;

@@ -8,15 +8,15 @@ use latchkey::client::{Client, ClientFlags, ClientId};
 use latchkey::clock::Clock;
 use latchkey::collections::hash::KeyHasher;
 use latchkey::config::Config;
-use latchkey::gate::context::Caller;
 use latchkey::gate::execute::{self as gate, Request};
-use latchkey::gate::state::State;
 use latchkey::keyspace::Keyspace;
 use latchkey::net::stream::{Address, Stream};
 use latchkey::resp::args::Args;
 use latchkey::resp::args::Prehashed;
 use latchkey::resp::request::Range;
 use latchkey::resp::{OutputBuffer, Protocol, ReplyWriter};
+use latchkey::state::State;
+use latchkey::state::context::Caller;
 use latchkey::sys::log::Logger;
 
 /// A keyspace, the rest of the server, one client.

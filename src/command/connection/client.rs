@@ -5,14 +5,14 @@ use crate::command::connection::client_filter::{Filter, IdRule};
 use crate::command::connection::client_tracking;
 use crate::command::help::help_from_specs;
 use crate::error::CommandError;
-use crate::gate::blocking;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::following;
+use crate::gate::closing;
 use crate::gate::limits::{Running, describe};
-use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
-use crate::gate::state::{Pause, PauseCause};
-use crate::gate::users;
+use crate::gate::waking;
 use crate::resp::number;
+use crate::roles::following;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, container, spec};
+use crate::state::{Pause, PauseCause};
 
 const OTHERS: Flags = Flags::OF_OWN_CLIENT.union(Flags::ADMIN);
 
@@ -219,7 +219,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     let killed: Vec<ClientId> =
         state.clients.iter().filter(chosen).map(|client| client.id).collect();
     for &id in killed.iter().filter(|&&id| id != own) {
-        users::close_client(ctx.keyspace, state, id);
+        closing::close_client(ctx.keyspace, state, id);
     }
     // The link to the primary is not a client.
     let link = following::link_address(ctx.state);
@@ -402,7 +402,7 @@ fn unblock(ctx: &mut Context<'_>) -> CommandResult {
     // Clients that wait for the end of a pause are not unblocked.
     let client = u64::try_from(number).ok().and_then(|number| ctx.state.clients.by_number(number));
     let id = client.map(|client| client.id);
-    let unblocked = id.is_some_and(|id| blocking::unblock(ctx.keyspace, ctx.state, id, with_error));
+    let unblocked = id.is_some_and(|id| waking::unblock(ctx.keyspace, ctx.state, id, with_error));
     ctx.reply.integer(unblocked as i64);
     Ok(Outcome::Replied)
 }

@@ -8,12 +8,12 @@ use std::ops::Bound;
 use crate::client::ClientFlags;
 use crate::client::tracking::{Choice, ClientTracking, Mode};
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::state::State;
 use crate::gate::tracking::{receiver, stop};
 use crate::resp::args::Args;
 use crate::resp::number;
+use crate::state::State;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, spec};
 
 // Subcommands of CLIENT, which lists them in its table.
 

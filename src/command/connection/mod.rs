@@ -8,12 +8,13 @@ use crate::acl::DEFAULT_NAME;
 use crate::client::ClientFlags;
 use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, DatabaseUse, Flags, Group, Secrets, spec};
-use crate::gate::{publish, restart, tracking, transaction, users};
+use crate::gate::{publish, tracking, transaction, users};
 use crate::ids::UserId;
 use crate::resp::number;
 use crate::resp::reply::Protocol;
+use crate::roles::restart;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, DatabaseUse, Flags, Group, Secrets, spec};
 
 /// Allowed while loading, with stale data, while the server is busy, and before authentication.
 const ALWAYS: Flags = Flags::NOSCRIPT

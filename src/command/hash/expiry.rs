@@ -9,9 +9,9 @@ use crate::command::deadline::{Condition, Lifetime, LifetimeWord, TimeUnit, When
 use crate::command::hash::{edit_or_create, limits};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::keyspace::Key;
 use crate::resp::args::Args;
+use crate::state::context::{CommandResult, Context, Outcome};
 use crate::types::hash::Hash;
 use crate::types::journal::Edit;
 

@@ -12,13 +12,13 @@ use crate::command::hash::expiry::{
 use crate::command::key::scan::{count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
 use crate::keyspace::Key;
 use crate::keyspace::locks::Loaded;
 use crate::resp::float80::Float80;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
 use crate::types::hash::{Hash, HashView, Limits};
 use crate::types::journal::Edit;
 use crate::types::lock;

@@ -2,13 +2,13 @@
 
 use crate::clock::UnixMillis;
 use crate::config::KeyspaceEvents;
+use crate::durability::load::rdb_limits;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::load::rdb_limits;
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, Handler, KeySpec, spec};
 use crate::keyspace::Accessed;
 use crate::persist::rdb::payload::{self, PayloadError};
 use crate::persist::rdb::value_type;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{Categories, CommandSpec, Flags, Group, Handler, KeySpec, spec};
 use crate::sys::log::Level;
 
 pub const COMMANDS: &[CommandSpec] = &[

@@ -5,8 +5,8 @@
 use crate::clock::{Deadline, Now};
 use crate::command::deadline::{Condition, TimeUnit, to_seconds};
 use crate::config::KeyspaceEvents;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Handler, KeySpec, spec};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{Categories, CommandSpec, Flags, Handler, KeySpec, spec};
 
 pub const COMMANDS: &[CommandSpec] = &[
     sets("EXPIRE", expire).since("1.0.0").docs(

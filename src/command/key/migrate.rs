@@ -6,15 +6,15 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{
-    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeyRule, KeySpec, Secrets, key, spec,
-};
 use crate::keyspace::Key;
 use crate::net::outgoing::Connection;
 use crate::persist::rdb::payload;
 use crate::resp::number::parse_i64;
 use crate::resp::request::encode;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{
+    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeyRule, KeySpec, Secrets, key, spec,
+};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("MIGRATE", migrate)
     .key_rule(KeyRule::Migrated)

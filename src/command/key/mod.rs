@@ -8,15 +8,15 @@ pub(crate) mod scan;
 pub(crate) mod sort;
 
 use crate::config::KeyspaceEvents;
+use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::gate::context::Origin;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::effect::Effect;
-use crate::gate::persistence::{self, Purpose};
-use crate::gate::spec::{
+use crate::keyspace::{Key, Keyspace};
+use crate::roles::replicas;
+use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome};
+use crate::state::persistence::Purpose;
+use crate::state::spec::{
     Categories, CommandSpec, DatabaseUse, Flags, Group, KeyFlags, key, keys, spec,
 };
-use crate::keyspace::{Key, Keyspace};
 use crate::types::type_name;
 
 const SUM_OF_SHARDS: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
@@ -344,7 +344,7 @@ fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     ctx.keyspace.clear(0..ctx.keyspace.databases(), sync);
     ctx.effect = Effect::Forced;
     // A snapshot being saved would restore the old data at the next start.
-    persistence::abort(ctx.keyspace, ctx.state, Purpose::Save);
+    replicas::abort_job(ctx.keyspace, ctx.state, Purpose::Save);
     if !ctx.state.config.save.is_empty()
         && ctx.origin == Origin::Client
         && ctx.caller.client().is_some()

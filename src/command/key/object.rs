@@ -3,9 +3,9 @@
 use crate::collections::table::{Slot, ValueRef};
 use crate::config::MaxmemoryPolicy;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Handler, KeyFlags, container, key, spec};
 use crate::resp::number::{parse_i64, parse_u64};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{Categories, CommandSpec, Flags, Handler, KeyFlags, container, key, spec};
 use crate::types::{Value, kind};
 
 pub const COMMANDS: &[CommandSpec] = &[container("OBJECT", SUBCOMMANDS).since("2.2.3").docs(

@@ -8,10 +8,10 @@ use crate::clock::Now;
 use crate::collections::glob;
 use crate::collections::table::Entry;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, spec};
 use crate::resp::args::Cursor;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{Categories, CommandSpec, Flags, spec};
 use crate::types::{Value, type_name};
 
 pub const COMMANDS: &[CommandSpec] = &[

@@ -11,14 +11,14 @@ use crate::collections::table::Slot;
 use crate::command::list;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome};
-use crate::gate::spec::{
-    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeyRule, KeySpec, key, spec,
-};
 use crate::gate::users;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::args::Args;
 use crate::resp::number::parse_f64;
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
+use crate::state::spec::{
+    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeyRule, KeySpec, key, spec,
+};
 use crate::types::hash::Hash;
 use crate::types::journal::Edit;
 use crate::types::list::{End, List};

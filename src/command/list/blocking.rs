@@ -7,9 +7,9 @@ use crate::command::list::{
     MOVE, MultiPop, list_spec, move_one, parse_end, pop_command, pop_named_array, pop_one,
 };
 use crate::gate::blocking::TimeoutUnit;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
-use crate::gate::spec::{CommandSpec, Flags, Handler, KeyFlags, KeySpec, counted_keys, keys};
 use crate::keyspace::waiting::Wanted;
+use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
+use crate::state::spec::{CommandSpec, Flags, Handler, KeyFlags, KeySpec, counted_keys, keys};
 use crate::types::list::{End, List};
 
 /// Keys up to the timeout.

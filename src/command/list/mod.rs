@@ -9,14 +9,14 @@ use crate::collections::packed::Element;
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{
-    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, spec,
-};
 use crate::keyspace::Key;
 use crate::resp::args::{Args, BadKeyCount, Cursor};
 use crate::resp::number::parse_i64;
 use crate::resp::reply::ReplyWriter;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{
+    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, spec,
+};
 use crate::types::journal::Edit;
 use crate::types::list::{End, Limits, List, ListView};
 

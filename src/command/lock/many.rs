@@ -7,10 +7,10 @@ use super::{
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
 use crate::gate::{locks, sessions};
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
+use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
 use std::ops::Range;
 
 const DUPLICATE_KEYS: CommandError = CommandError::Text("ERR a key is named twice");

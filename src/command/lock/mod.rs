@@ -19,12 +19,7 @@ use crate::command::hash::limits;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::{TimeoutUnit, parse_timeout};
-use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
-use crate::gate::effect::Effect;
 use crate::gate::evict::{self, Room};
-use crate::gate::spec::{
-    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, spec,
-};
 use crate::gate::{locks, publish, sessions};
 use crate::keyspace::Key;
 use crate::keyspace::locks::{EndReason, Held, Session};
@@ -32,6 +27,11 @@ use crate::keyspace::waiting::Wanted;
 use crate::pubsub::Kind;
 use crate::resp::args::{Args, BadKeyCount, Cursor};
 use crate::resp::number::{self, parse_i64};
+use crate::state::context::Effect;
+use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
+use crate::state::spec::{
+    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, spec,
+};
 use crate::types::hash::Hash;
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Lock, may_own};
@@ -62,7 +62,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     lock_spec("LOCK.RELEASE", release, Flags::WRITE_FAST)
         .at_least(3)
-        .keys(&[crate::gate::spec::key(1, KeyFlags::RW_ACCESS_DELETE)])
+        .keys(&[crate::state::spec::key(1, KeyFlags::RW_ACCESS_DELETE)])
         .docs(
             "key owner [ALL] [FENCE fence] [KEEP milliseconds]",
             "Releases a lock, and passes it on to the first client that waits for it.",

@@ -5,10 +5,10 @@ use crate::client::ClientId;
 use crate::client::blocked::Blocked;
 use crate::collections::glob;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, KeyFlags, KeySpec, key};
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, KeyFlags, KeySpec, key};
 use crate::sys::log::notice;
 use crate::types::lock::{self, Lock};
 

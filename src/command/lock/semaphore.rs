@@ -11,10 +11,10 @@ use crate::command::sorted_set::limits;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::{TimeoutUnit, parse_timeout};
-use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
-use crate::gate::spec::{CommandSpec, Flags, KeyFlags, KeySpec, key};
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
+use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
+use crate::state::spec::{CommandSpec, Flags, KeyFlags, KeySpec, key};
 use crate::types::journal::Edit;
 use crate::types::sorted_set::SortedSet;
 

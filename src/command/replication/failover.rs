@@ -1,9 +1,9 @@
 //! FAILOVER: handing a primary's part to a replica.
 
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::{failover, replicas};
+use crate::roles::failover;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, spec};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("FAILOVER", fail_over)
     .at_least(1)
@@ -99,8 +99,8 @@ fn fail_over(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The replica of that address, if it is online.
 fn find(ctx: &Context<'_>, host: String, port: i64) -> Result<(String, u16), CommandError> {
-    let found = replicas::replicas(ctx.state).find(|(client, replica)| {
-        host.eq_ignore_ascii_case(&replicas::address(client)) && i64::from(replica.port) == port
+    let found = ctx.state.replicas().find(|(client, replica)| {
+        host.eq_ignore_ascii_case(&client.replica_address()) && i64::from(replica.port) == port
     });
     match found {
         None => Err(NO_SUCH_REPLICA),

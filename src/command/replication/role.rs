@@ -2,11 +2,10 @@
 
 use crate::command::set_oom_score;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::limits::describe_for_log;
-use crate::gate::replicas::{address, replicas};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
-use crate::gate::{following, restart};
+use crate::roles::{following, restart};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::sys::log::notice;
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -51,14 +50,14 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
     let replication = &ctx.state.replication;
     let Some(following) = replication.following.as_deref() else {
         let online: Vec<_> =
-            replicas(ctx.state).filter(|(_, replica)| replica.is_online()).collect();
+            ctx.state.replicas().filter(|(_, replica)| replica.is_online()).collect();
         ctx.reply.array(3);
         ctx.reply.bulk(b"master");
         ctx.reply.integer(replication.offset as i64);
         ctx.reply.array(online.len());
         for (client, replica) in online {
             ctx.reply.array(3);
-            ctx.reply.bulk(address(client).as_bytes());
+            ctx.reply.bulk(client.replica_address().as_bytes());
             ctx.reply.bulk_integer(replica.port.into());
             ctx.reply.bulk_integer(replica.acknowledged.unwrap_or(0) as i64);
         }

@@ -1,13 +1,14 @@
 //! SYNC, PSYNC and REPLCONF: what replicas say to their primary.
 
 use crate::client::ClientFlags;
+use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::limits::describe_for_log;
-use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::{following, persistence, replicas, restart};
 use crate::replication::replica::{Filter, Replica};
 use crate::resp::number;
+use crate::roles::{following, replicas, restart};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, spec};
 use crate::sys::log::{notice, warning};
 
 const SYNC: Flags = Flags::ADMIN
@@ -82,7 +83,7 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
     let (history, offset) = (ctx.args.get(1), number::parse_i64(ctx.args.get(2)));
     let id = ctx.client_id();
     let Some(offset) = offset else {
-        let name = replicas::name(ctx.client());
+        let name = ctx.client().replica_name();
         warning!(ctx.state, "Replica {name} asks for synchronization but with a wrong offset");
         return Err(CommandError::NotInteger);
     };
@@ -137,14 +138,14 @@ fn check_can_sync(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     if replica.is_some_and(|replica| replica.filter.is_some() && !replica.accepts_eof_mark) {
         return Err(FILTERED_WITHOUT_END);
     }
-    let name = replicas::name(ctx.client());
+    let name = ctx.client().replica_name();
     notice!(ctx.state, "Replica {name} asks for synchronization");
     Ok(())
 }
 
 /// Says in the log why a replica cannot go on where it was.
 fn log_refusal(ctx: &mut Context<'_>, history: &[u8], offset: i64) {
-    let name = replicas::name(ctx.client());
+    let name = ctx.client().replica_name();
     let state = &*ctx.state;
     let replication = &state.replication;
     let is_known = |id: &str| history.eq_ignore_ascii_case(id.as_bytes());

@@ -2,13 +2,13 @@
 
 use crate::client::ClientFlags;
 use crate::client::blocked::{LOST, OnDisk};
+use crate::durability::persistence;
 use crate::error::CommandError;
 use crate::gate::acks;
 use crate::gate::blocking::TimeoutUnit;
-use crate::gate::context::{AcksAwaited, CommandResult, Context, Outcome, Replicas};
-use crate::gate::persistence;
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::persist::aof::log::LogOffset;
+use crate::state::context::{AcksAwaited, CommandResult, Context, Outcome, Replicas};
+use crate::state::spec::{Categories, CommandSpec, Flags, Group, spec};
 
 const TIPS: &[&str] = &["request_policy:all_shards", "response_policy:agg_min"];
 

@@ -8,10 +8,6 @@ use crate::command::help::reply_help;
 use crate::command::script::{self, Before, Name, ServerHost};
 use crate::error::CommandError;
 use crate::gate::admit;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::effect::Effect;
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, container, spec};
-use crate::gate::state::State;
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
@@ -21,6 +17,9 @@ use crate::script::functions::{
 use crate::script::lua::Lua;
 use crate::script::shebang::ScriptFlags;
 use crate::script::{Called, Engine, FunctionRun, Host, Run, Verdict};
+use crate::state::State;
+use crate::state::context::{CommandResult, Context, Effect, Outcome};
+use crate::state::spec::{Categories, CommandSpec, Flags, Group, container, spec};
 use crate::sys::log::Level;
 
 const ALTERS: Flags = Flags::NOSCRIPT.union(Flags::WRITE);
@@ -58,7 +57,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
 ];
 
-const fn subcommand(name: &'static str, handler: crate::gate::spec::Handler) -> CommandSpec {
+const fn subcommand(name: &'static str, handler: crate::state::spec::Handler) -> CommandSpec {
     spec(name, handler)
         .flags(Flags::NOSCRIPT)
         .categories(Categories::SCRIPTING)

@@ -12,29 +12,29 @@ use crate::acl::log::LogContext;
 use crate::client::ClientFlags;
 use crate::command::help::reply_help;
 use crate::config::{BusyScriptPolicy, Choice};
+use crate::durability::persistence;
 use crate::error::CommandError;
 use crate::gate::admit::{Refused, admit_scripted, busy};
-use crate::gate::context::{Caller, CommandResult, Context, Origin, Outcome};
-use crate::gate::effect::{Mark, RepeatedAt};
 use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
-use crate::gate::persistence;
-use crate::gate::replicas;
-use crate::gate::spec::{
-    Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
-};
-use crate::gate::state::State;
-use crate::gate::table::Command;
 use crate::gate::users;
 use crate::keyspace::Keyspace;
+use crate::replication::effects::{Mark, RepeatedAt};
 use crate::resp::args::{Args, BadKeyCount};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
+use crate::roles::replicas;
 use crate::script::cache::{Sha, hex};
 use crate::script::lua::{Failure, Returned};
 use crate::script::shebang::{BadShebang, ScriptFlags};
 use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, SourceLimits, Verdict};
+use crate::state::State;
+use crate::state::context::{Caller, CommandResult, Context, Origin, Outcome};
+use crate::state::spec::{
+    Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
+};
+use crate::state::table::Command;
 use crate::sys::log::{Level, warning};
 
 pub(crate) const RUNS: Flags = Flags::NOSCRIPT

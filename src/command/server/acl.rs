@@ -10,13 +10,13 @@ use crate::command::help::reply_help;
 use crate::config::{replace_file, system_text};
 use crate::error::CommandError;
 use crate::facts::CATEGORY_NAMES;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
-use crate::gate::state::State;
 use crate::gate::users;
 use crate::ids::UserId;
 use crate::resp::number;
 use crate::resp::reply::ReplyWriter;
+use crate::state::State;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
 use crate::sys::log::warning;
 use crate::sys::random;
 

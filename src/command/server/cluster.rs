@@ -5,8 +5,8 @@ use crc::{CRC_16_XMODEM, Crc};
 
 use crate::client::ClientFlags;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, Handler, container, spec};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{Categories, CommandSpec, Flags, Group, Handler, container, spec};
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 

@@ -2,9 +2,9 @@
 
 use crate::command::help::reply_help;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, Handler, container, spec};
 use crate::resp::number;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, Handler, container, spec};
 use crate::stats::command_log::LogKind;
 
 const GET_TIPS: &[&str] = &["request_policy:all_nodes", "nondeterministic_output"];

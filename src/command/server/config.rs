@@ -10,17 +10,18 @@ use crate::command::server::info::reset_stats;
 use crate::config::{
     Action, Config, LogLevel, OomScoreAdj, RewriteError, SetContext, SetError, expand_title,
 };
+use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::evict::evict;
 use crate::gate::limits::count_clients_memory;
-use crate::gate::persistence;
-use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
-use crate::gate::state::{State, Task};
-use crate::gate::{replicas, restart, users};
+use crate::gate::users;
 use crate::keyspace::{AccessPolicy, Keyspace};
 use crate::net::listener::{Listener, tcp_listeners};
 use crate::net::tls::Tls;
+use crate::roles::{replicas, restart};
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
+use crate::state::{State, Task};
 use crate::sys::log::{Level, warning};
 use crate::sys::process::{self, Score};
 use crate::sys::{alloc, crash};
@@ -155,7 +156,7 @@ fn switch_append_only(ctx: &mut Context<'_>) -> Result<(), String> {
         return Ok(());
     }
     let in_transaction = ctx.origin == Origin::Transaction;
-    persistence::begin_aof(ctx.keyspace, ctx.state, in_transaction).map_err(|why| {
+    replicas::begin_aof(ctx.keyspace, ctx.state, in_transaction).map_err(|why| {
         warning!(ctx.state, "Can't switch the AOF on: {why}");
         "Unable to turn on AOF. Check server logs.".to_owned()
     })
@@ -210,7 +211,7 @@ pub fn apply_config(keyspace: &mut Keyspace, state: &mut State) {
     crash::watch(config.watchdog_period);
     persistence::apply_parameters(state);
     replicas::resize_backlog(state);
-    replicas::count_good(state);
+    state.count_good_replicas();
     restart::look(state);
 }
 

@@ -4,7 +4,7 @@
 //! values, upper-case words and signs are tokens; `[]` is optional, `<>` groups, `|` separates alternatives, `...`
 //! repeats: `key [key ...]`.
 
-use crate::gate::spec::{CommandSpec, Group};
+use crate::state::spec::{CommandSpec, Group};
 
 /// The kind of an argument, with the names of `COMMAND DOCS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -363,7 +363,7 @@ fn number_keys(arguments: &mut [Argument], specs: usize, next: &mut usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::spec::{KeyFlags, key, spec};
+    use crate::state::spec::{KeyFlags, key, spec};
 
     /// The tree in one line: name:kind, `=TOKEN`, `?` optional, `+` multiple, `++` with its token, `#n` key.
     fn show(arguments: &[Argument]) -> String {
@@ -389,7 +389,7 @@ mod tests {
     }
 
     fn check(syntax: &'static str, expected: &str) {
-        const KEYS: &[crate::gate::spec::KeySpec] = &[key(1, KeyFlags::RO), key(2, KeyFlags::OW)];
+        const KEYS: &[crate::state::spec::KeySpec] = &[key(1, KeyFlags::RO), key(2, KeyFlags::OW)];
         let spec = spec("X", |_| unreachable!("only described")).keys(KEYS).docs(syntax, "", "");
         assert_eq!(show(&arguments_of(&spec)), expected, "{syntax}");
     }

@@ -1,11 +1,11 @@
 //! DEBUG EFFECTS: the stream of effects, for tests to read and to replay.
 
 use crate::error::CommandError;
-use crate::gate::context::{Caller, CommandResult, Context, Origin, Outcome};
 use crate::gate::execute::{Gate, Request};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::{Limits, Parsed, Parser};
+use crate::state::context::{Caller, CommandResult, Context, Origin, Outcome};
 
 const TAKEN: CommandError = CommandError::Text("ERR the append only file takes the stream");
 

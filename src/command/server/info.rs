@@ -8,19 +8,19 @@ use std::fmt::Write;
 use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags};
 use crate::config::{Choice, Compatibility, MaxmemoryPolicy, VALKEY_VERSION};
-use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::evict::not_counted;
-use crate::gate::persistence::Purpose;
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
-use crate::gate::state::{PauseCause, State};
-use crate::gate::table::Command;
-use crate::gate::{failover, replicas, restart};
 use crate::keyspace::locks::LockStats;
 use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{Keyspace, KeyspaceStats};
 use crate::pubsub::Kind;
 use crate::replication::backlog::Backlog;
 use crate::replication::following::{Following, Progress};
+use crate::roles::{failover, replicas, restart};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::persistence::Purpose;
+use crate::state::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::state::table::Command;
+use crate::state::{PauseCause, State};
 use crate::stats::commands::CommandStats;
 use crate::stats::{Counters, Rate};
 use crate::sys::{alloc, build, jemalloc, machine};
@@ -304,11 +304,11 @@ impl MemoryUse {
             peak: state.stats.peak_memory.max(used),
             startup: state.stats.startup_memory,
             clients: state.clients.iter().map(Client::memory).sum(),
-            replicas: replicas::replicas(state).map(|(client, _)| client.memory()).sum(),
+            replicas: state.replicas().map(|(client, _)| client.memory()).sum(),
             backlog: state.replication.backlog.as_ref().map_or(0, Backlog::memory),
             replicas_behind: match state.replication.replicas.is_empty() {
                 true => 0,
-                false => replicas::bytes_behind(state),
+                false => state.bytes_behind(),
             },
             snapshots: keyspace.held.bytes(),
             tables: databases.map(|index| (index, keyspace.table_of(index).memory())).collect(),
@@ -574,14 +574,14 @@ fn replicas_and_history(out: &mut String, state: &State) {
     if config.min_replicas_to_write > 0 && config.min_replicas_max_lag > 0 {
         line(out, "min_slaves_good_slaves", replication.good_replicas);
     }
-    for (index, (client, replica)) in replicas::replicas(state).enumerate() {
+    for (index, (client, replica)) in state.replicas().enumerate() {
         let lag = replicas::lag_seconds(state, replica);
         line(
             out,
             &format!("slave{index}"),
             format_args!(
                 "ip={},port={},state={},offset={},lag={lag}{}",
-                replicas::address(client),
+                client.replica_address(),
                 replica.port,
                 replica.stage_name(),
                 replica.acknowledged.unwrap_or(0),

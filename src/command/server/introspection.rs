@@ -4,16 +4,16 @@ use crate::collections::glob;
 use crate::command::help::reply_help;
 use crate::command::server::docs::{self, Argument, Kind};
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::keys::keys_of;
-use crate::gate::spec::{
+use crate::resp::reply::ReplyWriter;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{
     Arity, Begin, CATEGORY_NAMES, Categories, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec,
     all_categories, spec,
 };
-use crate::gate::table::Command;
-use crate::resp::reply::ReplyWriter;
+use crate::state::table::Command;
 
-const fn subcommand(name: &'static str, handler: crate::gate::spec::Handler) -> CommandSpec {
+const fn subcommand(name: &'static str, handler: crate::state::spec::Handler) -> CommandSpec {
     spec(name, handler)
         .flags(Flags::LOADING_STALE)
         .categories(Categories::CONNECTION)

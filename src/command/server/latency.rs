@@ -2,10 +2,10 @@
 
 use crate::command::help::reply_help;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, Handler, container, spec};
-use crate::gate::state::State;
-use crate::gate::table::Command;
+use crate::state::State;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, Handler, container, spec};
+use crate::state::table::Command;
 use crate::stats::commands::Histogram;
 use crate::stats::latency::LatencySeries;
 

@@ -18,9 +18,9 @@ pub(crate) mod save;
 
 use crate::client::ClientFlags;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::state::{PauseCause, Shutdown, Task};
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, spec};
+use crate::state::{PauseCause, Shutdown, Task};
 use crate::sys::log::notice;
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];

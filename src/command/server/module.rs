@@ -2,8 +2,8 @@
 
 use crate::command::help::help_from_specs;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, container, spec};
 
 const NOT_SUPPORTED: CommandError =
     CommandError::Text("ERR Error loading the extension: this server has no modules");

@@ -1,8 +1,8 @@
 //! MONITOR: starts to show every command that runs.
 
 use crate::client::ClientFlags;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, spec};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, spec};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("MONITOR", monitor)
     .exactly(1)

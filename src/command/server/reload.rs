@@ -1,10 +1,12 @@
 //! DEBUG RELOAD and DEBUG LOADAOF: saves and loads the data.
 
 use crate::client::ClientFlags;
+use crate::durability::load::{self, LoadError};
+use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome};
-use crate::gate::load::{self, LoadError};
-use crate::gate::persistence::{self, Purpose};
+use crate::roles::replicas;
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
+use crate::state::persistence::Purpose;
 use crate::sys::log::warning;
 
 const SAVING_FAILED: CommandError = CommandError::Text("ERR");
@@ -34,7 +36,7 @@ pub(super) fn reload(ctx: &mut Context<'_>) -> CommandResult {
     }
     // Only one snapshot can exist; a cancelled background job is started again afterwards.
     if let Some((purpose, ..)) = ctx.state.persistence.under_way().filter(|_| saves) {
-        persistence::abort(ctx.keyspace, ctx.state, purpose);
+        replicas::abort_job(ctx.keyspace, ctx.state, purpose);
         match purpose {
             Purpose::Save => ctx.state.persistence.save_is_scheduled = true,
             Purpose::Rewrite => ctx.state.persistence.rewrite_is_scheduled = true,

@@ -1,9 +1,11 @@
 //! SAVE, BGSAVE, LASTSAVE and BGREWRITEAOF.
 
+use crate::durability::persistence::{self, RewriteError};
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome};
-use crate::gate::persistence::{self, Purpose, RewriteError};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::roles::replicas;
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
+use crate::state::persistence::Purpose;
+use crate::state::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::sys::log::{notice, warning};
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -60,7 +62,7 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
     }
     // Only one snapshot can exist; a cancelled rewrite is scheduled again.
     if under_way(ctx).is_some() {
-        persistence::abort(ctx.keyspace, ctx.state, Purpose::Rewrite);
+        replicas::abort_job(ctx.keyspace, ctx.state, Purpose::Rewrite);
         ctx.state.persistence.rewrite_is_scheduled = true;
     }
     persistence::save(ctx.keyspace, ctx.state).map_err(|_| FAILED)?;
@@ -103,7 +105,7 @@ fn cancel_save(ctx: &mut Context<'_>) -> CommandResult {
     match under_way(ctx) {
         Some(purpose @ (Purpose::Save | Purpose::Sync)) => {
             notice!(ctx.state, "Background saving will be aborted due to user request");
-            persistence::abort(ctx.keyspace, ctx.state, purpose);
+            replicas::abort_job(ctx.keyspace, ctx.state, purpose);
             ctx.reply.simple("Background saving cancelled");
         }
         _ if ctx.state.persistence.save_is_scheduled => {

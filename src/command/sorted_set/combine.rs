@@ -7,13 +7,13 @@ use crate::collections::table::{Entry, Slot};
 use crate::command::sorted_set::range::store;
 use crate::command::sorted_set::{Pairs, limits};
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{
-    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, spec,
-};
 use crate::keyspace::{Key, Keyspace};
 use crate::resp::args::{BadKeyCount, Cursor};
 use crate::resp::number;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{
+    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, spec,
+};
 use crate::types::set::{Set, SetView};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 use crate::types::{Collection, Value};

@@ -12,14 +12,14 @@ use crate::command::list::limits;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::TimeoutUnit;
-use crate::gate::context::{CommandResult, Context, Outcome, Wait};
 use crate::gate::keys::timeout_of_bzpopdue;
-use crate::gate::spec::{
-    Categories, CommandSpec, Flags, Group, KeyFlags, KeyRule, KeySpec, key, keys, spec,
-};
 use crate::keyspace::Key;
 use crate::resp::Protocol;
 use crate::resp::args::Cursor;
+use crate::state::context::{CommandResult, Context, Outcome, Wait};
+use crate::state::spec::{
+    Categories, CommandSpec, Flags, Group, KeyFlags, KeyRule, KeySpec, key, keys, spec,
+};
 use crate::types::journal::Edit;
 use crate::types::list::{End, List};
 use crate::types::sorted_set::{SortedSet, SortedSetView};

@@ -7,15 +7,15 @@ use crate::collections::score_tree::Place;
 use crate::command::sorted_set::range::store;
 use crate::command::sorted_set::{AddOptions, add_pairs, limits};
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{
-    Begin, CommandSpec, Find, Flags, Group, Handler, KeyFlags, KeySpec, key, spec,
-};
 use crate::keyspace::Key;
 use crate::resp::args::Cursor;
 use crate::resp::float80::Float80;
 use crate::resp::number::{self, format_double_17g};
 use crate::resp::reply::ReplyWriter;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{
+    Begin, CommandSpec, Find, Flags, Group, Handler, KeyFlags, KeySpec, key, spec,
+};
 use crate::types::Collection;
 use crate::types::geo::{Area, Point, Shape};
 use crate::types::sorted_set::{SortedSet, SortedSetView};

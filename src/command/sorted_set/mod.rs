@@ -16,12 +16,12 @@ use smallvec::SmallVec;
 use crate::command::key::scan::{MemberScan, count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, spec};
 use crate::resp::Protocol;
 use crate::resp::args::Args;
 use crate::resp::number::{self, f64_as_i64};
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, spec};
 use crate::types::journal::Edit;
 use crate::types::sorted_set::{Limits, SortedSet, SortedSetView, Updated};
 

@@ -4,14 +4,14 @@ use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::TimeoutUnit;
-use crate::gate::context::{CommandResult, Context, Outcome, Wait};
-use crate::gate::spec::{
-    Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, counted_keys, key, keys, spec,
-};
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
 use crate::resp::args::{Args, BadKeyCount};
 use crate::resp::{Protocol, number};
+use crate::state::context::{CommandResult, Context, Outcome, Wait};
+use crate::state::spec::{
+    Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, counted_keys, key, keys, spec,
+};
 use crate::types::journal::Edit;
 use crate::types::sorted_set::SortedSet;
 use std::ops::Range;

@@ -8,11 +8,11 @@ use crate::collections::score_tree::Place;
 use crate::command::sorted_set::{Pairs, limits, ranks_between};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, spec};
 use crate::keyspace::{Expiry, Key};
 use crate::resp::args::Args;
 use crate::resp::number;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, spec};
 use crate::types::journal::Edit;
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 

@@ -1,8 +1,7 @@
 //! Effects of deliveries and claims, which depend on time and caller: XCLAIM with the exact result, XGROUP
 //! CREATECONSUMER, and XGROUP SETID.
 
-use crate::gate::context::Context;
-use crate::gate::effect::Effect;
+use crate::state::context::{Context, Effect};
 use crate::types::stream::{Group, Pending, StreamId};
 
 /// The effect of one command on one stream's group.

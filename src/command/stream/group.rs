@@ -8,12 +8,14 @@ use crate::command::stream::{
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, Handler, KeyFlags};
-use crate::gate::spec::{container, key, spec};
 use crate::resp::args::Args;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{
+    Categories, CommandSpec, Flags, Group as CommandGroup, Handler, KeyFlags,
+};
+use crate::state::spec::{container, key, spec};
 use crate::types::stream::{ConsumerId, Entries, Group, Pending, Stream, StreamId};
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];

@@ -5,10 +5,10 @@ use crate::command::help::reply_help;
 use crate::command::stream::group::no_group;
 use crate::command::stream::{counting, reply_entry, reply_id, stream_spec};
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, KeyFlags};
-use crate::gate::spec::{container, key, spec};
 use crate::resp::reply::ReplyWriter;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, KeyFlags};
+use crate::state::spec::{container, key, spec};
 use crate::types::stream::{Consumer, Counting, Entries, Group, Stream, StreamId};
 
 pub const COMMANDS: &[CommandSpec] = &[container("XINFO", SUBCOMMANDS)

@@ -10,11 +10,11 @@ pub(crate) mod read;
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
 use crate::keyspace::Key;
 use crate::resp::args::{Args, Cursor};
 use crate::resp::reply::ReplyWriter;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
 use crate::types::journal::Edit;
 use crate::types::stream::{
     AddError, Counting, Entry, Keep, NewId, NodeLimits, Stream, StreamId, Trim,

@@ -9,9 +9,9 @@ use crate::command::stream::{
     Bound, announce, counting, parse_bound, parse_id, reply_entry, reply_id, stream_spec,
 };
 use crate::gate::blocking::TimeoutUnit;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
 use crate::gate::keys::ReadOption;
-use crate::gate::spec::{Begin, CommandSpec, Find, Flags, KeyFlags, KeyRule, KeySpec};
+use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
+use crate::state::spec::{Begin, CommandSpec, Find, Flags, KeyFlags, KeyRule, KeySpec};
 use smallvec::SmallVec;
 
 use crate::collections::table::Slot;

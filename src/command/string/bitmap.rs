@@ -5,12 +5,12 @@
 
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeyRule, KeySpec, key, keys, spec};
 use crate::keyspace::{Expiry, Key};
 use crate::resp::args::{Args, Cursor};
 use crate::resp::number;
 use crate::resp::reply::ReplyWriter;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, KeyRule, KeySpec, key, keys, spec};
 use crate::types::bitmap::{self, BitOperation, FieldType, Overflow, Unit};
 use crate::types::string::{StringMut, StringView};
 

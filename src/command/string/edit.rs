@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::keyspace::Expiry;
 use crate::resp::float80::Float80;
 use crate::resp::number;
+use crate::state::context::{CommandResult, Context, Outcome};
 use crate::types::string::StringView;
 
 const DECREMENT_OVERFLOW: CommandError = CommandError::Text("ERR decrement would overflow");

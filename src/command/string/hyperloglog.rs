@@ -4,9 +4,9 @@
 
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
 use crate::keyspace::{Expiry, Key, Keyspace};
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
 use crate::types::hyperloglog::{self, Corrupt, Encoding, REGISTERS, Registers};
 use crate::types::string::StringView;
 

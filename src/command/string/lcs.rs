@@ -2,9 +2,9 @@
 
 use crate::collections::table::Slot;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::resp::args::Args;
 use crate::resp::reply::ReplyWriter;
+use crate::state::context::{CommandResult, Context, Outcome};
 use crate::types::lcs::{LcsError, Subsequence, length, subsequence};
 use crate::types::string::StringView;
 

@@ -19,13 +19,13 @@ use crate::command::string::options::{
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{
-    Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeyRule, KeySpec, key, keys, spec,
-};
 use crate::keyspace::{Expiry, Key};
 use crate::resp::args::BadKeyCount;
 use crate::resp::reply::ReplyWriter;
+use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::spec::{
+    Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeyRule, KeySpec, key, keys, spec,
+};
 use crate::types::string::StringView;
 
 pub const COMMANDS: &[CommandSpec] = &[

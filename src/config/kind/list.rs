@@ -5,7 +5,7 @@ use super::{
     KeyspaceEvents, Kind, Origin, OutputBufferLimit, PrimaryAddress, Reason, RewriteLine,
     SavePoint, ShutdownOptions, line, parse_memory, single,
 };
-use crate::config::file::quoted;
+use crate::config::quoting::quoted;
 
 /// The words of [`ShutdownOptions`], in the order of CONFIG GET.
 const SHUTDOWN_WORDS: [(&str, ShutdownOptions); 7] = [

@@ -4,7 +4,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use super::{Kind, Origin, Reason, RewriteLine, line, single};
-use crate::config::file::quoted;
+use crate::config::quoting::quoted;
 use crate::config::reason::system_text;
 
 /// Any bytes.

@@ -121,7 +121,7 @@ impl Decoder<'_> {
             }
             value_type::HASH_LISTPACK => {
                 let text = reader.string("a listpack")?;
-                self.packed_hash(listpack(&text, reader)?, reader)
+                self.packed_hash(reader.listpack(&text)?, reader)
             }
             value_type::LIST_ZIPLIST => self.list_of_ziplist(reader),
             value_type::LIST_QUICKLIST | value_type::LIST_QUICKLIST_2 => {
@@ -135,7 +135,7 @@ impl Decoder<'_> {
             }
             value_type::SORTED_SET_LISTPACK => {
                 let text = reader.string("a listpack")?;
-                self.packed_sorted_set(listpack(&text, reader)?, reader)
+                self.packed_sorted_set(reader.listpack(&text)?, reader)
             }
             value_type::STREAM | value_type::STREAM_2 | value_type::STREAM_3 => {
                 streams::read(reader, value_type).map(|stream| Stored::Boxed(Value::Stream(stream)))
@@ -188,7 +188,7 @@ impl Decoder<'_> {
                     run.push(End::Back, crate::collections::packed::Element::new(&text), 0);
                     run
                 }
-                (input::NODE_PACKED, value_type::LIST_QUICKLIST_2) => run(listpack(&text, reader)?),
+                (input::NODE_PACKED, value_type::LIST_QUICKLIST_2) => run(reader.listpack(&text)?),
                 (input::NODE_PACKED, _) => run(ziplist(&text, reader)?),
                 _ => return Err(reader.malformed("a list's node of an unknown container")),
             });
@@ -235,7 +235,7 @@ impl Decoder<'_> {
 
     fn packed_set(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
         let text = reader.string("a listpack")?;
-        let packed = listpack(&text, reader)?;
+        let packed = reader.listpack(&text)?;
         if packed.count == 0 {
             return Err(reader.error(Fault::Empty));
         }
@@ -384,7 +384,7 @@ impl Decoder<'_> {
             reader.unix_ms("the earliest deadline")?;
         }
         let text = reader.string("a listpack")?;
-        let packed = listpack(&text, reader)?;
+        let packed = reader.listpack(&text)?;
         if packed.count == 0 {
             return Err(reader.error(Fault::Empty));
         }
@@ -437,10 +437,6 @@ fn count(reader: &mut Reader<'_>, bytes_min: usize) -> Decoded<usize> {
 /// The result of a check; None becomes an error.
 fn checked<T>(found: Option<T>, reader: &Reader<'_>, what: &'static str) -> Decoded<T> {
     found.ok_or_else(|| reader.malformed(what))
-}
-
-pub(super) fn listpack<'t>(text: &'t Text<'_>, reader: &Reader<'_>) -> Decoded<Packed<'t>> {
-    checked(Packed::of_listpack(text), reader, "a listpack that is damaged")
 }
 
 fn ziplist<'t>(text: &'t Text<'_>, reader: &Reader<'_>) -> Decoded<Packed<'t>> {

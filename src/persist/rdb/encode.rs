@@ -7,9 +7,8 @@ use crate::clock::Now;
 use crate::collections::listpack;
 use crate::collections::packed::Element;
 use crate::collections::run::RunView;
-use crate::collections::shared_bytes::SharedBytes;
 use crate::collections::table::ValueRef;
-use crate::resp::number::{f64_as_i64, format_double_17g, parse_i64};
+use crate::resp::number::{f64_as_i64, format_double_17g};
 use crate::types::hash::{Hash, HashView};
 use crate::types::list::{List, ListView};
 use crate::types::set::{Set, SetView};
@@ -17,28 +16,10 @@ use crate::types::sorted_set::{SortedSet, SortedSetView};
 use crate::types::string::StringView;
 use crate::types::{Collection, Value};
 
-use super::input::{INT8, INT16, INT32, LZF, NODE_PACKED, NODE_PLAIN};
-use super::lzf::Compressor;
-use super::packed::ListpackWriter;
+use super::encoder::{Encoder, Sink};
+use super::input::{NODE_PACKED, NODE_PLAIN};
 use super::{Version, streams, value_type};
 
-/// A destination for bytes. Errors are reported later, by its owner.
-pub trait Sink {
-    fn put(&mut self, bytes: &[u8]);
-}
-
-impl Sink for Vec<u8> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-}
-
-/// Shorter strings are not compressed, as in Redis. Unit: bytes.
-const COMPRESSED_MIN: usize = 21;
-/// Bytes kept of the buffer for compressed strings after a long one.
-const COMPRESSED_KEPT: usize = 1024 * 1024;
-/// Longer texts cannot be 32-bit integers. Unit: bytes.
-const INTEGER_LEN_MAX: usize = 11;
 /// The longest run of a list written as a listpack: Redis has none longer. Unit: bytes.
 const NODE_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 /// The most that an element takes besides its bytes: its header and its length at the end. A score has 24 digits.
@@ -145,26 +126,7 @@ pub fn version_for(value: ValueRef<'_, Value>) -> Version {
     }
 }
 
-/// Writes values. Reuses the compressor's table and a scratch buffer.
-pub struct Encoder {
-    /// None: strings are not compressed. Source: `rdbcompression`.
-    compressor: Option<Compressor>,
-    compressed: Vec<u8>,
-    scratch: ListpackWriter,
-    /// Called between parts of long work without output.
-    pub rest: fn(),
-}
-
 impl Encoder {
-    pub fn new(compresses: bool) -> Self {
-        Encoder {
-            rest: || (),
-            compressor: compresses.then(Compressor::default),
-            compressed: Vec::new(),
-            scratch: ListpackWriter::default(),
-        }
-    }
-
     /// The type under which [`Self::write_value`] writes a value in this version. Version 10 has no times when a stream's
     /// consumers were last active: they are lost. A hash with deadlines of fields is an error below 80.
     pub fn value_type(value: ValueRef<'_, Value>, version: Version) -> Result<u8, NeedsVersion> {
@@ -189,86 +151,6 @@ impl Encoder {
             View::SortedSet(set) => self.sorted_set(set, value_type, out),
             View::Stream(stream) => streams::write(self, stream, value_type, out),
         }
-    }
-
-    // ---- primitives ----------------------------------------------------------------------------------------------
-
-    /// A length or count.
-    #[inline]
-    pub fn length(&self, length: u64, out: &mut impl Sink) {
-        match length {
-            0..0x40 => out.put(&[length as u8]),
-            0x40..0x4000 => out.put(&(length as u16 | 0x4000).to_be_bytes()),
-            0x4000..=0xffff_ffff => {
-                out.put(&[0x80]);
-                out.put(&(length as u32).to_be_bytes());
-            }
-            _ => {
-                out.put(&[0x81]);
-                out.put(&length.to_be_bytes());
-            }
-        }
-    }
-
-    /// A string: as an integer if possible, else compressed if shorter, else as it is.
-    pub fn string(&mut self, text: &[u8], out: &mut impl Sink) {
-        if text.len() <= INTEGER_LEN_MAX
-            && let Some(value) = parse_i64(text)
-        {
-            if let Ok(value) = i8::try_from(value) {
-                return out.put(&[0xc0 | INT8, value as u8]);
-            }
-            if let Ok(value) = i16::try_from(value) {
-                let [low, high] = value.to_le_bytes();
-                return out.put(&[0xc0 | INT16, low, high]);
-            }
-            if let Ok(value) = i32::try_from(value) {
-                out.put(&[0xc0 | INT32]);
-                return out.put(&value.to_le_bytes());
-            }
-        }
-        if text.len() >= COMPRESSED_MIN
-            && let Some(compressor) = &mut self.compressor
-        {
-            self.compressed.clear();
-            if compressor.compress(text, &mut self.compressed) {
-                out.put(&[0xc0 | LZF]);
-                self.length(self.compressed.len() as u64, out);
-                self.length(text.len() as u64, out);
-                return out.put(&self.compressed);
-            }
-        }
-        self.length(text.len() as u64, out);
-        out.put(text);
-    }
-
-    /// A string in pieces, which is no integer.
-    fn long_string(&mut self, text: &SharedBytes, out: &mut impl Sink) {
-        let pieces = text.pieces(0..text.len());
-        if let Some(compressor) = &mut self.compressor {
-            self.compressed.clear();
-            let compressed = &mut self.compressed;
-            if compressor.compress_pieces(text.len(), pieces.clone(), compressed, self.rest) {
-                out.put(&[0xc0 | LZF]);
-                self.length(self.compressed.len() as u64, out);
-                self.length(text.len() as u64, out);
-                out.put(&self.compressed);
-                self.compressed.shrink_to(COMPRESSED_KEPT);
-                return;
-            }
-            self.compressed.shrink_to(COMPRESSED_KEPT);
-        }
-        self.length(text.len() as u64, out);
-        pieces.for_each(|piece| out.put(piece));
-    }
-
-    /// A listpack, as a string.
-    pub(super) fn listpack(&mut self, out: &mut impl Sink, fill: impl FnOnce(&mut ListpackWriter)) {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.clear();
-        fill(&mut scratch);
-        self.string(scratch.finish(), out);
-        self.scratch = scratch;
     }
 
     // ---- collections ---------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ use std::io;
 
 use thiserror::Error;
 
-use super::{Version, VersionCheck};
+use super::version::{HeaderFault, Version, VersionCheck};
 
 /// A fault and its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -48,15 +48,6 @@ impl fmt::Display for ModuleId {
         }
         write!(out, " (encoding version {})", self.0 & 0x3ff)
     }
-}
-
-/// Why a file is not read at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum HeaderFault {
-    #[error("does not begin as an RDB file does")]
-    Signature([u8; Version::MAGIC_BYTES]),
-    #[error("has a version that cannot be read: 1 to 12 of Redis and 80 of Valkey can")]
-    Version(u16),
 }
 
 /// Where in a file an error is, as far as known.

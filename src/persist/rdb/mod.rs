@@ -16,6 +16,7 @@
 
 mod decode;
 mod encode;
+mod encoder;
 mod error;
 mod input;
 pub mod lzf;
@@ -33,12 +34,13 @@ mod tests;
 use crc::{CRC_64_REDIS, Crc, Table};
 
 pub use decode::{Decoder, Limits};
+pub use encode::NeedsVersion;
 pub(in crate::persist) use encode::View;
-pub use encode::{Encoder, NeedsVersion, Sink};
-pub use error::{DecodeError, Fault, FileError, HeaderFault, ModuleId, Place};
+pub use encoder::{Encoder, Sink};
+pub use error::{DecodeError, Fault, FileError, ModuleId, Place};
 pub use parser::{Checksum, Event, Parser, RawEntry};
 pub use reader::{Reader, Text};
-pub use version::{Version, VersionCheck};
+pub use version::{HeaderFault, Version, VersionCheck};
 pub(in crate::persist) use writer::Output;
 pub use writer::{SavedEntry, WriteError, Writer};
 

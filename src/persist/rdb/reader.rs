@@ -7,6 +7,7 @@ use crate::resp::number::{NumberText, format_i64, parse_f64};
 use super::error::{DecodeError, Fault};
 use super::input::{self, Input, Length};
 use super::lzf;
+use super::packed::Packed;
 
 /// A cursor over bytes.
 #[derive(Clone, Debug)]
@@ -60,6 +61,11 @@ impl Input for Reader<'_> {
 }
 
 impl<'a> Reader<'a> {
+    /// The listpack that a string is.
+    pub(super) fn listpack<'t>(&self, text: &'t Text<'_>) -> Result<Packed<'t>, DecodeError> {
+        Packed::of_listpack(text).ok_or_else(|| self.malformed("a listpack that is damaged"))
+    }
+
     /// Reads `bytes`, which begin at offset `base` of the file or payload.
     pub fn new(bytes: &'a [u8], base: u64) -> Self {
         Reader { bytes, at: 0, base }

@@ -21,8 +21,7 @@ use crate::types::stream::{
     Counting, Entries, Group, Loader, LoaderError, Pending, SavedNode, Stream, StreamId,
 };
 
-use super::decode::listpack;
-use super::encode::{Encoder, Sink};
+use super::encoder::{Encoder, Sink};
 use super::error::DecodeError;
 use super::input::ID_BYTES;
 use super::packed::{ListpackWriter, Packed};
@@ -52,7 +51,7 @@ pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
             .map(|id| read_id(*id))
             .ok_or_else(|| reader.malformed("a node's ID that is none"))?;
         let text = reader.string("a node")?;
-        let packed = listpack(&text, reader)?;
+        let packed = reader.listpack(&text)?;
         let what = read_node(&mut loader, id, &packed).err();
         if let Some(what) = what {
             return Err(reader.malformed(what));

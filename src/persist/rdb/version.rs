@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::error::HeaderFault;
+use thiserror::Error;
 
 /// Which versions are read. Source: `rdb-version-check`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +92,15 @@ impl Version {
     pub fn has_checksum(self) -> bool {
         self.0 >= 5
     }
+}
+
+/// Why a file is not read at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum HeaderFault {
+    #[error("does not begin as an RDB file does")]
+    Signature([u8; Version::MAGIC_BYTES]),
+    #[error("has a version that cannot be read: 1 to 12 of Redis and 80 of Valkey can")]
+    Version(u16),
 }
 
 impl fmt::Display for Version {

@@ -10,7 +10,8 @@ use crate::clock::Now;
 use crate::collections::table::ValueRef;
 use crate::types::Value;
 
-use super::encode::{Encoder, NeedsVersion, Sink};
+use super::encode::NeedsVersion;
+use super::encoder::{Encoder, Sink};
 use super::{CHECKSUM, Version, opcode};
 
 /// Bytes collected before they are written.

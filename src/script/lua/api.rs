@@ -14,7 +14,7 @@ use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::script::Called;
 use crate::script::cache::{hex, sha1_of};
-use crate::script::library::safepoint;
+use crate::script::libraries::helpers::safepoint;
 use crate::sys::log::Level;
 
 /// What `redis.set_repl` takes.

@@ -11,7 +11,7 @@ use mlua::ffi::*;
 
 use super::{Name, Returned, bytes_at, push_bytes, raise, shared, upvalue};
 use crate::resp::reply::{Protocol, ReplyWriter};
-use crate::script::library::safepoint;
+use crate::script::libraries::helpers::safepoint;
 
 /// Where the interpreter of Redis has the value that a script returns on its stack, and the highest place that it converts: above
 /// is the limit of its stack, less what a conversion needs. Nested values are above those that they are in ([`Open::inner`]).

@@ -14,9 +14,8 @@ use super::convert::push_error;
 use super::sandbox::no_such_global;
 use super::{Failure, Lua, Name, Returned, Run, base, bytes_at, push_bytes, shared};
 use super::{LARGE_ARGUMENTS, STRING_MAX, TABLE_MAX};
-use crate::script::functions::{Registered, is_name};
 use crate::script::shebang::ScriptFlags;
-use crate::script::{Function, Host};
+use crate::script::{Function, Host, Registered, is_name};
 
 /// Registry names of the chunks' globals, their metatable, and the globals during loading.
 const CHUNK_GLOBALS: &CStr = c"library globals";

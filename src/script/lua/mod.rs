@@ -24,6 +24,7 @@ mod numbers;
 mod patterns;
 mod pieces;
 mod sandbox;
+mod text;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
@@ -33,9 +34,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use mlua::ffi::*;
 
-use super::functions::Registered;
 use super::watchdog::{Interrupt, Watchdog};
-use super::{Function, Host, Run, Verdict};
+use super::{Function, Host, Registered, Run, Verdict};
 use crate::resp::reply::{Protocol, ReplyWriter};
 use api::Exchange;
 use memory::Memory;
@@ -265,6 +265,14 @@ unsafe fn must_end(state: *mut lua_State) -> bool {
 unsafe fn raise(state: *mut lua_State, text: &[u8]) -> ! {
     lua_rawcheckstack(state, 1);
     push_bytes(state, text);
+    lua_error(state)
+}
+
+/// Raises an error with the caller's position before its text.
+unsafe fn raise_here(state: *mut lua_State, text: &[u8]) -> ! {
+    luaL_where(state, 1);
+    push_bytes(state, text);
+    lua_concat(state, 2);
     lua_error(state)
 }
 

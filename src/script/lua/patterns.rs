@@ -10,11 +10,10 @@ use std::os::raw::c_int;
 
 use mlua::ffi::*;
 
-use super::pieces::{Text, text_argument};
-use super::sandbox::raise_here;
-use super::{bytes_at, push_bytes};
+use super::text::{Text, text_argument};
+use super::{bytes_at, push_bytes, raise_here};
 use crate::resp::number::is_space;
-use crate::script::library::safepoint;
+use crate::script::libraries::helpers::safepoint;
 
 /// Steps between two checks for interrupts.
 const STEPS: usize = 1 << 16;

@@ -6,21 +6,17 @@
 //! test runs every function's worst case (`tests/it/hostile_scripts.rs`).
 
 use std::ffi::CStr;
-use std::os::raw::{c_char, c_int};
+use std::os::raw::c_int;
 
 use mlua::ffi::*;
 
-use super::sandbox::raise_here;
-use super::{bytes_at, patterns, push_bytes, shared, string_at};
-use crate::script::library::{LONG_NUMBER, safepoint};
+use super::text::{MADE_BYTES_MAX, PIECE, Taken, Text, push_filled, text_argument};
+use super::{bytes_at, patterns, push_bytes, raise_here, shared, string_at};
+use crate::script::libraries::helpers::{LONG_NUMBER, safepoint};
 use crate::script::number::format_json;
 
-/// Bytes processed between two checks for interrupts: a millisecond at most.
-const PIECE: usize = 1 << 20;
 /// Values processed between two checks for interrupts.
 const VALUES: c_int = 1000;
-/// The most bytes one call produces.
-const MADE_BYTES_MAX: usize = 256 << 20;
 /// Texts of at most as many bytes are joined by the interpreter.
 const JOINED_BYTES: usize = 64 << 10;
 /// Longer texts are searched by another algorithm.
@@ -111,37 +107,6 @@ unsafe fn look(state: *mut lua_State, number: c_int) {
     if number % VALUES == 0 {
         safepoint(state);
     }
-}
-
-/// The bytes of a string argument, valid while it exists.
-pub(super) unsafe fn text_argument<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
-    let mut len = 0;
-    let text: *const c_char = luaL_checklstring(state, index, &mut len);
-    // SAFETY: Lua says where its string is and how long.
-    std::slice::from_raw_parts(text.cast::<u8>(), len)
-}
-
-/// Pushes a string of `total` bytes, written by `fill`: it gets the unwritten bytes and the number of written ones,
-/// and returns how many it has written.
-unsafe fn push_filled(
-    state: *mut lua_State,
-    total: usize,
-    mut fill: impl FnMut(*mut u8, usize) -> usize,
-) {
-    if total == 0 {
-        return push_bytes(state, b"");
-    }
-    // Written in place: copying many megabytes takes milliseconds.
-    let mut buffer = std::mem::MaybeUninit::<luaL_Strbuf>::uninit();
-    let target = luaL_buffinitsize(state, buffer.as_mut_ptr(), total).cast::<u8>();
-    let mut filled = 0;
-    while filled < total {
-        filled += fill(target.add(filled), filled);
-        if filled < total {
-            safepoint(state);
-        }
-    }
-    luaL_pushresultsize(buffer.as_mut_ptr(), total);
 }
 
 /// `string.rep(s, n)`
@@ -377,78 +342,6 @@ unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
             patterns::gsub(state)
         }
         _ => call_original(state),
-    }
-}
-
-/// Bytes being collected, up to the largest string of a script. They are kept in pieces, as growing a block of many
-/// megabytes would copy it, and count towards the script's memory.
-pub(super) struct Text {
-    pieces: Vec<Vec<u8>>,
-    state: *mut lua_State,
-}
-
-impl Text {
-    pub fn new(state: *mut lua_State) -> Self {
-        Text { pieces: Vec::new(), state }
-    }
-
-    /// Appends bytes, piece by piece.
-    #[inline]
-    pub unsafe fn push(&mut self, mut bytes: &[u8]) {
-        loop {
-            let last = self.pieces.last_mut();
-            let room = last.map_or(0, |last| {
-                // The first piece grows.
-                let room = PIECE - last.len();
-                let (now, _) = bytes.split_at(room.min(bytes.len()));
-                last.extend_from_slice(now);
-                room
-            });
-            if bytes.len() <= room {
-                return;
-            }
-            bytes = &bytes[room..];
-            self.add_piece(bytes.len());
-        }
-    }
-
-    /// Adds a piece, for so many bytes or more.
-    #[cold]
-    unsafe fn add_piece(&mut self, wanted: usize) {
-        safepoint(self.state);
-        let is_too_long = wanted > MADE_BYTES_MAX - self.pieces.len() * PIECE;
-        if is_too_long || !shared(self.state).memory.take(PIECE) {
-            super::raise(self.state, b"not enough memory");
-        }
-        // The first one grows, as most texts are short.
-        let capacity = if self.pieces.is_empty() { wanted.min(PIECE) } else { PIECE };
-        self.pieces.push(Vec::with_capacity(capacity));
-    }
-
-    /// Pushes the bytes as a string.
-    pub unsafe fn push_string(self) {
-        let total = self.pieces.iter().map(Vec::len).sum();
-        push_filled(self.state, total, |to, filled| {
-            let piece = &self.pieces[filled / PIECE];
-            std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
-            piece.len()
-        });
-    }
-}
-
-impl Drop for Text {
-    fn drop(&mut self) {
-        drop(Taken(self.state, self.pieces.len() * PIECE));
-    }
-}
-
-/// Bytes counted towards the script's memory until this is dropped.
-struct Taken(*mut lua_State, usize);
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        // SAFETY: the state lives as long as a function that it runs, to which this belongs.
-        unsafe { shared(self.0) }.memory.give_back(self.1);
     }
 }
 

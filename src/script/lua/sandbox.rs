@@ -10,8 +10,8 @@ use std::os::raw::{c_char, c_int};
 use mlua::ffi::*;
 
 use super::api::push_function;
-use super::{Name, bytes_at, load, pieces, push_bytes, raise, shared, upvalue};
-use crate::script::library::safepoint;
+use super::{Name, bytes_at, load, pieces, push_bytes, raise, raise_here, shared, upvalue};
+use crate::script::libraries::helpers::safepoint;
 use crate::script::open_libraries;
 
 /// The longest source that a script may compile: the compiler cannot be interrupted, and takes a millisecond per ten
@@ -180,14 +180,6 @@ pub(super) fn familiar(text: &[u8]) -> Cow<'_, [u8]> {
         Some(place) => [place, b"attempt to index a nil value"].concat().into(),
         None => text.into(),
     }
-}
-
-/// Raises an error with the caller's position before its text.
-pub(super) unsafe fn raise_here(state: *mut lua_State, text: &[u8]) -> ! {
-    luaL_where(state, 1);
-    push_bytes(state, text);
-    lua_concat(state, 2);
-    lua_error(state)
 }
 
 /// `__index` of the globals.

@@ -1,0 +1,803 @@
+//! Loading the RDB file, or the append-only file with its base.
+//!
+//! Entries of an RDB image are checked by the decoder and go straight into the tables; requests of an append-only file
+//! run through the gate, with full rights and without a client. Nothing expires meanwhile: the log was written when the
+//! keys still existed.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::client::{ClientFlags, ClientId};
+use crate::config::system_text;
+use crate::durability::persistence;
+use crate::durability::unexpected;
+use crate::gate::effect;
+use crate::gate::execute::{Gate, Request};
+use crate::gate::looked_up::LookedUp;
+use crate::keyspace::Keyspace;
+use crate::keyspace::beside::Beside;
+use crate::keyspace::snapshot::LoadedEntry;
+use crate::persist::ahead::{
+    BATCHES_AHEAD, Batch, DecodedEntry, EntryDecoder, Failure, KeysExpected, ReadAhead, Record,
+};
+use crate::persist::aof::ahead::Batch as Requests;
+use crate::persist::aof::folder::AofFolder;
+use crate::persist::aof::load::{Loaded, Sink};
+use crate::persist::aof::reader;
+use crate::persist::leftovers;
+use crate::persist::rdb::{FileError, Limits, Place, RawEntry, Version, VersionCheck};
+use crate::resp::args::Args;
+use crate::resp::number::parse_i64;
+use crate::resp::queue::RequestQueue;
+use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::resp::request::Range;
+use crate::state::State;
+use crate::state::context::Caller;
+use crate::state::persistence::{LAST_FENCE, Loading, Purpose};
+use crate::state::table::Command;
+use crate::sys::alloc::Account;
+use crate::sys::disk::DiskReader;
+use crate::sys::jemalloc;
+use crate::sys::log::{Level, notice, warning};
+use crate::types::{hash, list, set, sorted_set};
+
+/// The encoding limits for decoding values.
+pub fn rdb_limits(keyspace: &Keyspace, state: &State) -> Limits {
+    let config = &state.config;
+    Limits {
+        list: list::Limits::from_setting(config.list_max_listpack_size),
+        hash: hash::Limits {
+            entries_max: config.hash_max_listpack_entries,
+            bytes_max: config.hash_max_listpack_value,
+            hasher: keyspace.hasher(),
+        },
+        set: set::Limits {
+            intset_entries: config.set_max_intset_entries,
+            listpack_entries: config.set_max_listpack_entries,
+            listpack_value: config.set_max_listpack_value,
+            hasher: keyspace.hasher(),
+        },
+        sorted_set: sorted_set::Limits {
+            entries: config.zset_max_listpack_entries,
+            value: config.zset_max_listpack_value,
+        },
+    }
+}
+
+/// How often clients are served while a file is loaded. Unit: microseconds.
+const SERVE_EVERY_US: i64 = 5_000;
+/// How often the progress of a long loading is logged. Unit: microseconds.
+const LOG_EVERY_US: i64 = 5_000_000;
+
+/// The error when the server is shut down while loading.
+pub const INTERRUPTED: &str = "The server is ended while it loads";
+
+/// Serves clients and logs progress while a file is loaded.
+struct Progress {
+    steps: u32,
+    /// When clients were last served.
+    served_us: i64,
+    /// When the progress was last logged.
+    logged_us: i64,
+    /// Bytes of the files before the current one.
+    earlier_bytes: u64,
+}
+
+impl Progress {
+    fn new(state: &State) -> Progress {
+        let now_us = state.clock.now().boot_us;
+        Progress { steps: 0, served_us: now_us, logged_us: now_us, earlier_bytes: 0 }
+    }
+
+    /// Called after each group of entries or requests, or after each single one if `key-load-delay` is set. `bytes`: how
+    /// far the file is read. Errors: the server must shut down.
+    fn step(
+        &mut self,
+        keyspace: &mut Keyspace,
+        state: &mut State,
+        bytes: u64,
+    ) -> Result<(), String> {
+        let delay = state.config.key_load_delay;
+        self.steps += 1;
+        if delay > 0 {
+            state.clock.sleep(Duration::from_micros(delay as u64));
+        } else if delay < 0 && self.steps.is_multiple_of(delay.unsigned_abs()) {
+            state.clock.sleep(Duration::from_micros(1));
+        }
+        let now = state.clock.now();
+        if now.boot_us - self.served_us < SERVE_EVERY_US {
+            return Ok(());
+        }
+        self.served_us = now.boot_us;
+        state.now = now;
+        keyspace.set_now(now);
+        if let Some(loading) = &mut state.persistence.loading {
+            loading.loaded_bytes = self.earlier_bytes + bytes;
+        }
+        if now.boot_us - self.logged_us >= LOG_EVERY_US {
+            self.logged_us = now.boot_us;
+            log_progress(keyspace, state);
+        }
+        let serve = state.serve_while_busy;
+        serve(keyspace, state);
+        if !is_to_end(state) {
+            return Ok(());
+        }
+        if let Some(loading) = &mut state.persistence.loading {
+            loading.is_interrupted = true;
+        }
+        Err(INTERRUPTED.into())
+    }
+}
+
+/// Whether the server was stopped meanwhile. A shutdown that waits, for replicas or the end of DEBUG PAUSE-CRON, was
+/// ordered before.
+fn is_to_end(state: &State) -> bool {
+    let order = state.process.shutdown;
+    order.is_some_and(|order| !order.by_signal && order.waits_until_us.is_none())
+        || state.persistence.is_stopped()
+}
+
+/// Logs the progress.
+fn log_progress(keyspace: &Keyspace, state: &State) {
+    let Some(Loading { loaded_bytes, total_bytes, .. }) = state.persistence.loading else {
+        return;
+    };
+    let keys =
+        (0..keyspace.databases()).map(|database| keyspace.table_of(database).len()).sum::<usize>();
+    let percent = loaded_bytes as f64 * 100.0 / total_bytes.max(1) as f64;
+    let megabytes = total_bytes >> 20;
+    notice!(state, "Loading: {percent:.1}% of {megabytes} MB, {keys} keys so far");
+}
+
+/// What to do about expired keys in a file, and about keys that exist already.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// Expired keys are loaded: the requests that follow delete them.
+    pub keeps_expired: bool,
+    /// An existing key or function library is replaced, for DEBUG RELOAD MERGE; otherwise it is an error.
+    pub merges: bool,
+    /// Replicas, which may continue from the file's offset, are told to delete skipped expired keys.
+    pub reports_expired: bool,
+}
+
+/// The decoder for a file that is loaded now.
+pub fn entry_decoder(keyspace: &Keyspace, state: &State, rules: Rules) -> EntryDecoder {
+    EntryDecoder {
+        limits: rdb_limits(keyspace, state),
+        now: state.now,
+        databases: keyspace.databases(),
+        fresh_access: keyspace.fresh_access(),
+        is_lfu: keyspace.access.lfu,
+        keeps_expired: rules.keeps_expired,
+        hides_keys: state.config.hide_user_data_from_log,
+    }
+}
+
+/// Which versions of files are read.
+pub fn version_check(state: &State) -> VersionCheck {
+    match state.config.rdb_version_check {
+        "relaxed" => VersionCheck::Relaxed,
+        _ => VersionCheck::Strict,
+    }
+}
+
+/// Why a file cannot be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text}")]
+pub struct LoadError {
+    /// A line for the log, with file, key, type and offset if known.
+    pub text: String,
+    /// For a file that is refused by its version: Redis's line, see [`FileError::refusal`].
+    pub refusal: Option<String>,
+}
+
+impl From<String> for LoadError {
+    fn from(text: String) -> Self {
+        LoadError { text, refusal: None }
+    }
+}
+
+impl LoadError {
+    pub fn of_file(state: &State, error: FileError) -> Self {
+        let is_valkey = state.config.compatible_with.is_valkey();
+        let refusal = error.refusal(version_check(state), is_valkey);
+        LoadError { text: error.text(state.config.hide_user_data_from_log), refusal }
+    }
+
+    pub fn log(&self, state: &State) {
+        warning!(state, "{}", self.text);
+        self.log_refusal(state);
+    }
+
+    /// Logs Redis's line, if there is one.
+    pub fn log_refusal(&self, state: &State) {
+        if let Some(refusal) = &self.refusal {
+            warning!(state, "{refusal}");
+        }
+    }
+
+    /// With the file's name.
+    fn at(self, path: &Path) -> Self {
+        let path = path.display();
+        let text = match &self.refusal {
+            Some(_) => format!("{path}: {}", self.text),
+            None => format!("Fatal error loading the DB, check server logs. {path}: {}", self.text),
+        };
+        LoadError { text, ..self }
+    }
+}
+
+/// Loads the RDB image at the start of a file of `file_bytes` bytes. Returns the image's length. Errors: a text, with
+/// key, type and offset if known; part of the data is loaded then.
+pub fn load_rdb(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    source: &mut dyn DiskReader,
+    file_bytes: u64,
+    rules: Rules,
+) -> Result<u64, LoadError> {
+    let version_check = version_check(state);
+    let (decoder, checks) = (entry_decoder(keyspace, state, rules), state.config.rdbchecksum);
+    let reports_expired = rules.reports_expired;
+    let arena = jemalloc::arena();
+    std::thread::scope(|scope| {
+        let (sender, batches) = sync_channel(BATCHES_AHEAD);
+        let ahead = ReadAhead {
+            source,
+            checks,
+            version_check,
+            decoder,
+            reports_expired,
+            arena,
+            account: Account::of_thread(),
+            batches: sender,
+        };
+        let thread = std::thread::Builder::new().name("loader".into());
+        let spawned = thread.spawn_scoped(scope, || ahead.run());
+        spawned.map_err(|error| system_text(&error))?;
+        let loaded = insert_batches(keyspace, state, batches, file_bytes, rules);
+        keyspace.fit_tables();
+        loaded
+    })
+}
+
+/// Inserts the entries from the reading thread, which ends when the channel is closed.
+fn insert_batches(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    batches: Receiver<Batch>,
+    file_bytes: u64,
+    rules: Rules,
+) -> Result<u64, LoadError> {
+    let mut progress = Progress::new(state);
+    let mut expected = KeysExpected::of_file(file_bytes);
+    for Batch { entries, expired, offset, record } in batches {
+        insert(keyspace, state, entries, rules, &mut |keyspace, state| {
+            progress.step(keyspace, state, offset)
+        })?;
+        state.persistence.keys_expired_at_load += expired;
+        match record {
+            None => {}
+            Some(Record::Function(text)) => {
+                let mut request: Vec<&[u8]> = vec![b"FUNCTION", b"LOAD"];
+                if rules.merges {
+                    request.push(b"REPLACE");
+                }
+                request.push(&text);
+                run(keyspace, state, &request)?;
+            }
+            Some(Record::Aux { name, value }) => note_aux(keyspace, state, &name, &value),
+            Some(Record::ResizeDb { database, keys }) => {
+                keyspace.expect_keys(database, expected.take(keys));
+            }
+            Some(Record::Expired { database, key }) => {
+                state.persistence.keys_expired_at_load += 1;
+                feed_expired(state, database, &key);
+                progress.step(keyspace, state, offset)?;
+            }
+            Some(Record::Empty(key)) => skip_empty(state, &key),
+            Some(Record::End) => return Ok(offset),
+            Some(Record::Failed(Failure::File(error))) => {
+                return Err(LoadError::of_file(state, error));
+            }
+            Some(Record::Failed(Failure::Entry(why))) => return Err(why.into()),
+        }
+    }
+    // The thread's last message is a result, unless it panicked.
+    Err("the thread that reads the file has ended".to_owned().into())
+}
+
+/// Inserts decoded entries, calling `step` after each group. Errors: a key exists already, or those of `step`.
+fn insert(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    entries: Vec<LoadedEntry>,
+    rules: Rules,
+    step: &mut dyn FnMut(&mut Keyspace, &mut State) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut entries = entries.into_iter();
+    while let Some(first) = entries.as_slice().first() {
+        let count = match rules.merges || state.config.key_load_delay != 0 {
+            true => 1,
+            false => GROUP_ENTRIES.min(entries.len()),
+        };
+        if rules.merges {
+            let key = first.entry.key().to_vec();
+            keyspace.in_database(first.database, |keyspace| keyspace.clear_way(keyspace.key(&key)));
+        }
+        keyspace.load_some(&mut entries, count).map_err(|duplicate| {
+            let hides_key = state.config.hide_user_data_from_log;
+            let key = (!hides_key).then(|| duplicate.entry.key().to_vec());
+            let place = Place { db: duplicate.database as u64, key, ..Place::default() };
+            format!("{place}the key is there already")
+        })?;
+        state.persistence.keys_loaded += count as u64;
+        step(keyspace, state)?;
+    }
+    Ok(())
+}
+
+/// How many empty keys are logged by name.
+const EMPTY_KEYS_LOGGED: u64 = 10;
+
+/// Skips the key of an empty collection, as Redis does; old versions of it saved such keys.
+fn skip_empty(state: &mut State, key: &[u8]) {
+    if state.persistence.empty_keys_skipped < EMPTY_KEYS_LOGGED {
+        let text = "rdbLoadObject skipping empty key";
+        if state.config.hide_user_data_from_log {
+            warning!(state, "{text}");
+        } else {
+            warning!(state, "{text}: {}", key.escape_ascii());
+        }
+    }
+    state.persistence.empty_keys_skipped += 1;
+}
+
+/// Adds the deletion of an expired key, skipped in the file, to the stream: replicas may still have it.
+fn feed_expired(state: &mut State, database: usize, key: &[u8]) {
+    let unlinks = state.config.lazyfree_lazy_expire;
+    let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
+    state.effects.push(database, [verb, key].into_iter());
+    state.effects.end_unit();
+    if state.effects.are_many() {
+        persistence::spread_effects(state);
+        // Nobody is sent it before the file is loaded.
+        state.trim_backlog();
+    }
+}
+
+/// Notes a field about the file itself, for the log and INFO.
+fn note_aux(keyspace: &mut Keyspace, state: &mut State, name: &[u8], value: &[u8]) {
+    state.persistence.moment.note(name, value);
+    let text = String::from_utf8_lossy(value);
+    let number = || parse_i64(value).unwrap_or(0);
+    let notice = |line: std::fmt::Arguments<'_>| state.log(Level::Notice, line);
+    match name {
+        b"redis-ver" | b"valkey-ver" => {
+            notice(format_args!("Loading RDB produced by version {text}"));
+        }
+        b"ctime" => {
+            let age = state.now.unix_seconds().saturating_sub(number()).max(0);
+            notice(format_args!("RDB age {age} seconds"));
+        }
+        b"used-mem" => {
+            let megabytes = number() as f64 / (1 << 20) as f64;
+            notice(format_args!("RDB memory usage when created {megabytes:.2} Mb"));
+            if let Some(loading) = &mut state.persistence.loading {
+                loading.memory_then = number().max(0) as u64;
+            }
+        }
+        b"aof-preamble" if number() != 0 => notice(format_args!("RDB has an AOF tail")),
+        b"aof-base" if number() != 0 => notice(format_args!("RDB is base AOF")),
+        _ if name == LAST_FENCE.as_bytes() => {
+            keyspace.locks.fences.learn(u64::try_from(number()).unwrap_or(0));
+        }
+        _ => {}
+    }
+}
+
+/// Entries in one group.
+const GROUP_ENTRIES: usize = 64;
+
+/// Inserts an entry into databases beside the served ones. Errors: a text.
+pub fn load_beside(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    decoder: &EntryDecoder,
+    raw: &RawEntry<'_>,
+    beside: &mut Beside,
+) -> Result<(), String> {
+    match decoder.decode(raw)? {
+        DecodedEntry::Expired => state.persistence.keys_expired_at_load += 1,
+        DecodedEntry::Empty => skip_empty(state, &raw.key),
+        DecodedEntry::Entry(loaded) => {
+            if !keyspace.load_beside(beside, loaded.database, loaded.entry) {
+                return Err(format!("{}the key is there already", raw.place()));
+            }
+            state.persistence.keys_loaded += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a request. Errors: the text of an error reply.
+pub fn run(keyspace: &mut Keyspace, state: &mut State, args: &[&[u8]]) -> Result<(), String> {
+    let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
+    for arg in args {
+        ranges.push(Range { start: buffer.len() as u32, len: arg.len() as u32 });
+        buffer.extend_from_slice(arg);
+    }
+    let mut output = OutputBuffer::default();
+    let args = Args::new(&buffer, &ranges);
+    let looked_up = LookedUp::without_key(state, args);
+    run_request(keyspace, state, args, &looked_up, &mut output)?;
+    match output.whole().strip_prefix(b"-") {
+        Some(error) => Err(String::from_utf8_lossy(error).trim_end().to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// Runs a request of a file. Errors: it cannot run at all.
+fn run_request(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    args: Args<'_>,
+    looked_up: &LookedUp,
+    output: &mut OutputBuffer,
+) -> Result<(), String> {
+    let request = Request { args, command: looked_up.command, prehashed: looked_up.prehashed() };
+    let reply = ReplyWriter::new(output, Protocol::Resp2);
+    let mut gate = Gate { keyspace, state, caller: Caller::Load, reply };
+    let ran = gate.run_loaded(&request);
+    ran.map_err(|error| match request.command {
+        None => {
+            let name = String::from_utf8_lossy(request.args.get(0)).into_owned();
+            format!("Unknown command '{name}' reading the append only file")
+        }
+        Some(_) => String::from_utf8_lossy(&error.wire()).into_owned(),
+    })
+}
+
+/// Applies the files of the append-only folder.
+struct Loader<'a> {
+    keyspace: &'a mut Keyspace,
+    state: &'a mut State,
+    /// The open transaction's requests.
+    queued: RequestQueue,
+    /// What was looked up of the next requests, in their order.
+    ahead: Vec<LookedUp>,
+    /// The next request's index in `ahead`.
+    next: usize,
+    output: OutputBuffer,
+    progress: Progress,
+    /// Size of the file being loaded.
+    file_bytes: u64,
+}
+
+impl Loader<'_> {
+    fn apply(&mut self, args: Args<'_>, looked_up: Option<LookedUp>) -> Result<(), String> {
+        if args.get(0).eq_ignore_ascii_case(b"SELECT") {
+            let number = if args.len() == 2 { args.integer(1).ok() } else { None };
+            let number = number.and_then(|number| usize::try_from(number).ok());
+            let number = number.filter(|&number| number < self.keyspace.databases());
+            self.keyspace.select(number.ok_or("a SELECT of a database that is not there")?);
+            return Ok(());
+        }
+        self.output.clear();
+        let looked_up = looked_up.unwrap_or_else(|| LookedUp::without_key(self.state, args));
+        run_request(self.keyspace, self.state, args, &looked_up, &mut self.output)?;
+        match self.output.whole().starts_with(b"-") {
+            true => self.note_error(looked_up.command),
+            false => Ok(()),
+        }
+    }
+
+    /// A logged request has failed: the data may not be what it was. Errors: the server must not start.
+    #[cold]
+    fn note_error(&mut self, command: Option<&'static Command>) -> Result<(), String> {
+        let name = command.map_or("<unknown>", |command| &command.full_name);
+        let told = unexpected::note(self.state, Caller::Load, name, &self.output.whole());
+        told.map_or(Ok(()), Err)
+    }
+}
+
+impl Sink for Loader<'_> {
+    fn file_begins(&mut self, _: &[u8], bytes: u64) {
+        self.progress.earlier_bytes += std::mem::replace(&mut self.file_bytes, bytes);
+        self.keyspace.select(0);
+        self.transaction_abandoned();
+    }
+
+    fn rdb(&mut self, source: &mut dyn DiskReader, bytes: u64) -> Result<u64, String> {
+        let rules = Rules { keeps_expired: true, ..Rules::default() };
+        load_rdb(self.keyspace, self.state, source, bytes, rules).map_err(|error| {
+            error.log_refusal(self.state);
+            error.text
+        })
+    }
+
+    /// Looks up the commands, and prefetches their keys' entries.
+    fn prefetch(&mut self, batch: &Requests, requests: std::ops::Range<usize>) {
+        self.ahead.clear();
+        self.next = 0;
+        for index in requests {
+            let request = batch.get(index);
+            let args = Args::new(request.buf, request.args);
+            self.ahead.push(LookedUp::of(self.keyspace, self.state, args));
+        }
+        let hashes = self.ahead.iter().filter_map(LookedUp::hash);
+        self.keyspace.table_of(self.keyspace.selected()).prefetch(hashes);
+    }
+
+    fn request(&mut self, request: &reader::Request<'_>) -> Result<(), String> {
+        let looked_up = self.ahead.get(self.next).copied();
+        if self.next == 0 || self.state.config.key_load_delay != 0 {
+            self.progress.step(self.keyspace, self.state, request.end)?;
+        }
+        self.next += 1;
+        if !request.in_transaction {
+            return self.apply(Args::new(request.buf, request.args), looked_up);
+        }
+        let name = request.args[0].of(request.buf);
+        if name.eq_ignore_ascii_case(b"MULTI") {
+            self.transaction_abandoned();
+        } else if name.eq_ignore_ascii_case(b"EXEC") {
+            let mut queued = std::mem::take(&mut self.queued);
+            queued.iter().try_for_each(|args| self.apply(args, None))?;
+            queued.clear();
+            self.queued = queued;
+        } else {
+            self.queued.push(Args::new(request.buf, request.args));
+        }
+        Ok(())
+    }
+
+    fn transaction_abandoned(&mut self) {
+        self.queued.clear();
+    }
+}
+
+fn begin(keyspace: &mut Keyspace, state: &mut State, total_bytes: u64) {
+    let started_unix = state.now.unix_seconds();
+    let loading = Loading { started_unix, total_bytes, ..Loading::default() };
+    state.persistence.loading = Some(loading);
+    state.note_gate();
+    keyspace.begin_loading();
+}
+
+fn end(keyspace: &mut Keyspace, state: &mut State) {
+    keyspace.select(0);
+    if state.persistence.loading.is_some_and(|loading| loading.is_interrupted) {
+        return;
+    }
+    keyspace.end_loading();
+    state.persistence.loading = None;
+    state.note_gate();
+}
+
+/// Whether keys that have expired in the file, which is then an RDB file, are deleted in the
+/// stream: on a replica the primary decides about them.
+pub fn reports_expired(state: &State) -> bool {
+    !state.config.appendonly && state.config.replicaof.is_none()
+}
+
+/// Loads the append-only file if it is on, else the RDB file. After an error the server must not
+/// start. If [`reports_expired`], the stream has begun before.
+pub fn load_at_start(keyspace: &mut Keyspace, state: &mut State) -> Result<(), LoadError> {
+    remove_leftovers(state);
+    let started_us = state.clock.now().boot_us;
+    let seconds = |state: &State| (state.clock.now().boot_us - started_us) as f64 / 1e6;
+    if !state.config.appendonly {
+        let path = state.config.dir.join(file_name(&state.config.dbfilename));
+        let reports_expired = reports_expired(state);
+        let loaded = load_file(
+            keyspace,
+            state,
+            &path,
+            Rules { reports_expired, keeps_expired: !reports_expired, ..Rules::default() },
+        )?;
+        if loaded {
+            let (keys, expired) =
+                (state.persistence.keys_loaded, state.persistence.keys_expired_at_load);
+            let empty = state.persistence.empty_keys_skipped;
+            notice!(
+                state,
+                "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."
+            );
+            let took = seconds(state);
+            notice!(state, "DB loaded from disk: {took:.3} seconds");
+        }
+        persistence::note_loaded(keyspace, state);
+        return Ok(());
+    }
+    let folder = persistence::folder_at_start(state)?;
+    let bytes = folder.size().map_err(|error| error.to_string())?;
+    let may_cut = state.config.aof_load_truncated;
+    let loaded = load_folder(keyspace, state, &folder, bytes, may_cut)?;
+    for warning in &loaded.warnings {
+        warning!(state, "{warning}");
+    }
+    if bytes > 0 {
+        let took = seconds(state);
+        notice!(state, "DB loaded from append only file: {took:.3} seconds");
+    }
+    persistence::note_loaded(keyspace, state);
+    persistence::begin_aof_at_start(keyspace, state, folder, loaded.bytes, loaded.base_bytes)?;
+    Ok(())
+}
+
+/// Removes temporary files of killed processes.
+fn remove_leftovers(state: &State) {
+    let config = &state.config;
+    let folder = config.dir.join(file_name(&config.appenddirname));
+    // Errors are ignored: loading will report a problem with the folder.
+    for name in leftovers::remove(&**state.persistence.disk(), &folder).unwrap_or_default() {
+        let path = folder.join(name);
+        notice!(state, "Removing the temporary file that a process has left: {}", path.display());
+    }
+}
+
+/// Loads the files of an append-only folder, `bytes` in total.
+fn load_folder(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    folder: &AofFolder,
+    bytes: u64,
+    may_cut: bool,
+) -> Result<Loaded, String> {
+    begin(keyspace, state, bytes);
+    let progress = Progress::new(state);
+    let mut loader = Loader {
+        progress,
+        file_bytes: 0,
+        keyspace,
+        state,
+        queued: RequestQueue::default(),
+        ahead: Vec::new(),
+        next: 0,
+        output: OutputBuffer::default(),
+    };
+    let loaded = folder.load(may_cut, &mut loader);
+    end(keyspace, state);
+    loaded.map_err(|error| error.to_string())
+}
+
+// ---- loading on a running server -------------------------------------------------------------------------------------
+
+/// `DEBUG RELOAD` without saving: loads the RDB file. `client` asked for it. A file of a
+/// version that is not read changes nothing.
+pub fn reload_rdb(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    client: Option<ClientId>,
+    flushes: bool,
+    merges: bool,
+) -> Result<(), LoadError> {
+    let path = state.config.dir.join(file_name(&state.config.dbfilename));
+    check_header(state, &path).map_err(|error| error.at(&path))?;
+    load_again(keyspace, state, client, flushes, |keyspace, state| {
+        match load_file(keyspace, state, &path, Rules { merges, ..Rules::default() })? {
+            true => Ok(()),
+            false => Err(format!("{} is not there", path.display()).into()),
+        }
+    })
+}
+
+/// Reads a file's version. Errors: it is not read. Any other fault is found by loading it.
+fn check_header(state: &State, path: &Path) -> Result<(), LoadError> {
+    let mut magic = [0; Version::MAGIC_BYTES];
+    let read = state.persistence.disk().open_read(path);
+    if read.and_then(|mut source| source.read_exact(&mut magic)).is_err() {
+        return Ok(());
+    }
+    match Version::from_magic(&magic, version_check(state)) {
+        Ok(_) => Ok(()),
+        Err(fault) => Err(LoadError::of_file(state, FileError::Header(fault))),
+    }
+}
+
+/// `DEBUG LOADAOF`: loads the append-only file, up to the last write. `client` asked for it. Errors: a text for the log.
+pub fn reload_aof(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    client: Option<ClientId>,
+) -> Result<(), String> {
+    if let Some((Purpose::Rewrite, ..)) = state.persistence.under_way() {
+        return Err("the append-only file is being rewritten".into());
+    }
+    persistence::write_log(state).map_err(|fatal| fatal.to_string())?;
+    let folder = persistence::folder_at_start(state)?;
+    let bytes = folder.size().map_err(|error| error.to_string())?;
+    load_again(keyspace, state, client, true, |keyspace, state| {
+        load_folder(keyspace, state, &folder, bytes, false).map(drop)
+    })?;
+    persistence::note_loaded(keyspace, state);
+    Ok(())
+}
+
+/// Loads on a running server. Clients are served meanwhile as at the start, except the one that waits for the end.
+/// Nothing goes to the log or replicas.
+fn load_again<E>(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    client: Option<ClientId>,
+    flushes: bool,
+    load: impl FnOnce(&mut Keyspace, &mut State) -> Result<(), E>,
+) -> Result<(), E> {
+    let selected = keyspace.selected();
+    effect::note_deletions(keyspace, state);
+    persistence::spread_effects(state);
+    // Not stopped: those of this turn, and of a transaction around this command, are still to be taken.
+    let effects = std::mem::take(&mut state.effects);
+    let is_heard = keyspace.deletions.is_heard();
+    keyspace.deletions.listen(false);
+    hold(state, client, true);
+    if flushes && let Some(mut engine) = state.take_engine() {
+        let (lua, libraries) = engine.functions();
+        libraries.flush(lua);
+        state.scripts.put_engine(engine);
+    }
+    state.persistence.keys_loaded = 0;
+    state.persistence.keys_expired_at_load = 0;
+    let loaded = keyspace.uncounted(|keyspace| {
+        if flushes {
+            keyspace.clear(0..keyspace.databases(), true);
+        }
+        load(keyspace, state)
+    });
+    state.effects = effects;
+    keyspace.deletions.listen(is_heard);
+    hold(state, client, false);
+    keyspace.select(selected);
+    loaded
+}
+
+/// Nested turns skip a client that is held.
+fn hold(state: &mut State, client: Option<ClientId>, is_held: bool) {
+    if let Some(client) = client.and_then(|id| state.clients.get_mut(id)) {
+        client.flags.set(ClientFlags::HELD, is_held);
+    }
+}
+
+fn file_name(name: &[u8]) -> &Path {
+    use std::os::unix::ffi::OsStrExt;
+    Path::new(std::ffi::OsStr::from_bytes(name))
+}
+
+/// Loads an RDB file. False: there is none.
+pub fn load_file(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    path: &Path,
+    rules: Rules,
+) -> Result<bool, LoadError> {
+    let disk = state.persistence.disk().clone();
+    let unreadable = |error: std::io::Error| LoadError::from(system_text(&error)).at(path);
+    let mut source = match disk.open_read(path) {
+        Ok(source) => source,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let bytes = disk.size(path).map_err(unreadable)?;
+    begin(keyspace, state, bytes);
+    let loaded = load_rdb(keyspace, state, &mut *source, bytes, rules);
+    end(keyspace, state);
+    loaded.map(|_| true).map_err(|error| error.at(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_databases_of_a_file_share_its_limit_of_keys() {
+        let mut expected = KeysExpected::of_file(300);
+        assert_eq!(expected.take(40), 40);
+        assert_eq!(expected.take(u64::MAX), 60);
+        assert_eq!(expected.take(1), 0);
+    }
+}

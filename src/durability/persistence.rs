@@ -1,0 +1,633 @@
+//! Saving, the append-only file, and rewriting it.
+//!
+//! ```text
+//!   SAVE, BGSAVE, save points -> snapshot -> saver's thread -> temporary file, synced -> renamed
+//!   stream of changes -> append-only log, written at the turn's end, before replies leave -> synced by a thread
+//!   rewrite: another increment begins and a snapshot is taken at the same moment; the snapshot becomes the base
+//! ```
+//!
+//! [`turn`] is called once a turn of the loop, [`periodic`] some times a second. [`Persistence::may_leave`] says
+//! which replies must wait for the log.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{TryRecvError, channel};
+use std::sync::{Arc, Mutex};
+
+use crate::config::system_text;
+use crate::keyspace::Keyspace;
+use crate::keyspace::snapshot::Walked;
+use crate::persist::aof::log::{Fatal, SwitchError};
+use crate::persist::leftovers;
+use crate::persist::rdb::Version;
+use crate::persist::saver::{Form, Job, Plan, SavedAccess, lock, put_in_place, save_now};
+use crate::replication::pipe::Pipe;
+use crate::replication::replica::Filter;
+use crate::state::State;
+use crate::state::persistence::{LAST_FENCE, Persistence, Placed, Purpose, Running};
+use crate::sys::log::{notice, warning};
+use crate::sys::process;
+
+mod ends;
+mod spread;
+mod switch;
+
+pub use ends::{
+    Closing, begin_aof_at_start, begin_shut_down, folder_at_start, note_loaded, shut_down,
+};
+pub use spread::{note_listeners, spread_effects};
+pub use switch::{apply_parameters, begin_aof, end_aof, set_flush_delay};
+use switch::{open_folder, switch_on};
+
+/// Time for the snapshot's iteration in each turn. Unit: microseconds.
+const SLICE_US: i64 = 250;
+/// Save points try again this long after a failed save. Unit: microseconds.
+const RETRY_US: i64 = 5_000_000;
+/// After this many failures in a row, rewrites are started less and less often.
+const FAILURES_MAX: u32 = 3;
+const PLACER_ENDED: &str = "the thread that puts it in its place has ended";
+/// The longest wait after a failed rewrite. Unit: minutes.
+const WAIT_MINUTES_MAX: i64 = 60;
+
+/// A background job that has ended, for which replicas may wait.
+#[derive(Debug)]
+pub enum EndedJob {
+    /// The RDB file is complete, here.
+    Saved(PathBuf),
+    SaveFailed,
+    /// The snapshot for replicas is written.
+    Sent,
+    /// It could not be written, for this reason; None: it was given up.
+    SendFailed(Option<String>),
+}
+
+// ---- saving ----------------------------------------------------------------------------------------------------------
+
+fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
+    let database = if is_base { None } else { stream_database(state) };
+    let config = &state.config;
+    let mut plan = Plan::new(keyspace, state.scripts.library_texts());
+    // Replicas get expired keys too: they are told of the deletion later.
+    plan.now.is_loading = state.replication.is_replica() || database.is_some();
+    plan.compresses = config.rdbcompression;
+    plan.checks = config.rdbchecksum;
+    plan.starts_writeback = match is_base {
+        true => config.aof_rewrite_incremental_fsync,
+        false => config.rdb_save_incremental_fsync,
+    };
+    plan.key_delay = config.rdb_key_save_delay;
+    if is_base && !config.aof_use_rdb_preamble {
+        plan.form = Form::Commands { has_timestamps: config.aof_timestamp_enabled };
+    }
+    plan.access = if config.maxmemory_policy.is_lfu() {
+        SavedAccess::Frequency
+    } else if config.maxmemory_policy.is_lru() {
+        SavedAccess::Idle
+    } else {
+        SavedAccess::None
+    };
+    let number = |number: i64| number.to_string().into_bytes();
+    plan.aux = vec![
+        ("redis-ver", config.redis_version.clone()),
+        ("redis-bits", number(64)),
+        ("ctime", number(keyspace.now().unix_seconds())),
+        ("used-mem", number(crate::sys::alloc::allocated() as i64)),
+    ];
+    if let Some(database) = database {
+        plan.keeps_expired = true;
+        plan.aux.extend([
+            ("repl-stream-db", number(database as i64)),
+            ("repl-id", state.replication.id.clone().into_bytes()),
+            ("repl-offset", number(state.replication.offset as i64)),
+        ]);
+    }
+    plan.aux.push(("aof-base", number(is_base as i64)));
+    // Only where locks have been granted: other files are those of Redis.
+    if keyspace.locks.fences.is_used() {
+        plan.aux.push((LAST_FENCE, number(keyspace.locks.fences.last() as i64)));
+    }
+    plan
+}
+
+/// The database selected by the stream of changes, if a file saved now can hold its position in the stream: the
+/// fields `repl-stream-db`, `repl-id` and `repl-offset`, from which a restarted replica continues.
+fn stream_database(state: &mut State) -> Option<usize> {
+    let is_between = state.effects.is_between_units();
+    if let Some(following) = &state.replication.following {
+        return following.knows_history.then_some(following.selected);
+    }
+    if state.replication.backlog.is_none() || !is_between {
+        return None;
+    }
+    spread_effects(state);
+    Some(state.effects.selected().unwrap_or(0))
+}
+
+fn temporary_rdb(state: &State) -> PathBuf {
+    state.config.dir.join(format!("temp-{}.rdb", std::process::id()))
+}
+
+/// `SAVE`: writes the RDB file and waits for it. Errors: a text, already logged.
+pub fn save(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> {
+    let plan = plan(keyspace, state, false);
+    let (changes, target) = (keyspace.dirty(), state.rdb_path());
+    let temporary = temporary_rdb(state);
+    let disk = state.persistence.disk.clone();
+    state.persistence.saves += 1;
+    process::remove_when_interrupted(Some(&temporary));
+    let saved = save_now(keyspace, &*disk, &temporary, &target, &plan);
+    process::remove_when_interrupted(None);
+    match saved {
+        Ok(_) => {
+            notice!(state, "DB saved on disk");
+            note_saved(state, changes);
+            Ok(())
+        }
+        Err(error) => {
+            let why = system_text(&error);
+            let at = target.display();
+            warning!(state, "Failed saving the DB to {at}: {why}");
+            Err(why)
+        }
+    }
+}
+
+fn note_saved(state: &mut State, changes: u64) {
+    let unix = state.clock.now().unix_seconds();
+    let persistence = &mut state.persistence;
+    persistence.saved_changes = changes;
+    persistence.last_save_unix = unix;
+    persistence.last_save_failed = false;
+    state.note_gate();
+}
+
+fn note_save_failed(state: &mut State) {
+    state.persistence.last_save_failed = true;
+    state.note_gate();
+}
+
+/// Starts a background save. False: it failed, which is logged.
+pub fn begin_save(keyspace: &mut Keyspace, state: &mut State) -> bool {
+    let plan = plan(keyspace, state, false);
+    let temporary = temporary_rdb(state);
+    state.persistence.saves += 1;
+    state.persistence.save_is_scheduled = false;
+    state.persistence.last_try_us = state.now.boot_us;
+    let begun = begin_job(keyspace, state, Purpose::Save, temporary, plan);
+    match begun {
+        Ok(()) => {
+            notice!(state, "Background saving started");
+            true
+        }
+        Err(error) => {
+            let why = system_text(&error);
+            warning!(state, "Can't save in background: {why}");
+            note_save_failed(state);
+            false
+        }
+    }
+}
+
+fn begin_job(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    purpose: Purpose,
+    temporary: PathBuf,
+    plan: Plan,
+) -> io::Result<()> {
+    let (changes, target) = (keyspace.dirty(), state.rdb_path());
+    let persistence = &mut state.persistence;
+    let wake = persistence.wake.clone();
+    let file = persistence.disk.create(&temporary)?;
+    let job = Job::begin(keyspace, file, Some(temporary), plan, wake, &persistence.background)?;
+    persistence.running = Some(Running { purpose, job, target, changes, placing: None });
+    persistence.jobs += 1;
+    pause_syncs(state);
+    Ok(())
+}
+
+/// Starts a snapshot for replicas, written to a pipe, in this RDB version or a later one if the data needs that.
+/// Closing the pipe requires [`abort`].
+pub fn begin_sync(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    pipe: Arc<Pipe>,
+    filter: Filter,
+    version: Version,
+) -> io::Result<()> {
+    let mut plan = plan(keyspace, state, false);
+    plan.version = plan.version.max(version);
+    plan.starts_writeback = false;
+    plan.omits_keys = filter.keys;
+    if filter.functions {
+        plan.functions.clear();
+    }
+    let changes = keyspace.dirty();
+    let wake = state.persistence.wake.clone();
+    let job = Job::begin(keyspace, pipe, None, plan, wake, &state.persistence.background)?;
+    let (purpose, target) = (Purpose::Sync, PathBuf::new());
+    let running = Running { purpose, job, target, changes, placing: None };
+    state.persistence.running = Some(running);
+    state.persistence.saves += 1;
+    pause_syncs(state);
+    Ok(())
+}
+
+/// `no-appendfsync-on-rewrite`: no syncs while another file is written.
+fn pause_syncs(state: &mut State) {
+    let paused = state.config.no_appendfsync_on_rewrite && state.persistence.running.is_some();
+    if let Some(aof) = &mut state.persistence.aof {
+        aof.log.pause_syncs(paused);
+    }
+}
+
+/// Cancels the background job of this purpose. A file that is being renamed is finished: this waits
+/// for its thread, as two working in one folder would remove each other's files. A broadcast that
+/// is given up still has to be closed: its writer may be blocked on the pipe.
+#[must_use = "replicas may wait for it"]
+pub fn abort(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) -> Option<EndedJob> {
+    if purpose == Purpose::Rewrite {
+        state.persistence.preparing = None;
+        state.persistence.forget_first_kept();
+    }
+    let Persistence { running, background, .. } = &state.persistence;
+    if let Some(Running { placing: Some(placing), .. }) =
+        running.as_ref().filter(|running| running.purpose == purpose)
+    {
+        background.run();
+        let placed = placing.recv().unwrap_or_else(|_| Err(PLACER_ENDED.into()));
+        return conclude_job(keyspace, state, placed);
+    }
+    let running = state.persistence.running.take_if(|running| running.purpose == purpose)?;
+    let disk = state.persistence.disk.clone();
+    let seconds = (state.now.boot_us - running.job.started_us) / 1_000_000;
+    running.job.abort(keyspace, &*disk);
+    pause_syncs(state);
+    match purpose {
+        Purpose::Save => {
+            state.persistence.last_save_seconds = seconds;
+            Some(EndedJob::SaveFailed)
+        }
+        Purpose::Sync => Some(EndedJob::SendFailed(None)),
+        Purpose::Rewrite => {
+            notice!(state, "Killing running AOF rewrite child: a thread of this process");
+            None
+        }
+    }
+}
+
+/// Cancels a rewrite, for which no replica waits.
+fn abort_rewrite(keyspace: &mut Keyspace, state: &mut State) {
+    let ended = abort(keyspace, state, Purpose::Rewrite);
+    debug_assert!(ended.is_none());
+}
+
+// ---- each turn -------------------------------------------------------------------------------------------------------
+
+/// Writes the turn's changes to the log, and finishes a thread's work. To be called before replies are sent. Errors: the
+/// process must end, as changes cannot be made durable.
+pub fn turn(keyspace: &mut Keyspace, state: &mut State) -> Result<Option<EndedJob>, Fatal> {
+    write_log(state)?;
+    if state.persistence.preparing.is_some() {
+        match continue_rewrite(keyspace, state) {
+            Ok(()) => {}
+            Err(RewriteError::Failed(why)) => note_rewrite_ended(state, Err(why)),
+            Err(RewriteError::Fatal(fatal)) => return Err(fatal),
+        }
+    }
+    Ok(finish_job(keyspace, state))
+}
+
+/// Writes the effects of ended units to the log.
+pub fn write_log(state: &mut State) -> Result<(), Fatal> {
+    spread_effects(state);
+    let now = state.now;
+    let Persistence { aof, running, fatal, .. } = &mut state.persistence;
+    if let Some(fatal) = fatal.take() {
+        return Err(fatal);
+    }
+    let Some(aof) = aof else { return Ok(()) };
+    let had_error = aof.log.disk_error().is_some();
+    let written = aof.log.write(now);
+    let has_error = aof.log.disk_error().is_some();
+    if let Some(result) = aof.log.take_switch_result() {
+        // The rewrite that the increment was made for may have been given up meanwhile.
+        let rewrites = running.as_ref().is_some_and(|running| running.purpose == Purpose::Rewrite);
+        aof.first_kept = result.ok().filter(|_| rewrites);
+    }
+    for (level, line) in aof.log.take_notices() {
+        state.log(level, format_args!("{line}"));
+    }
+    if had_error != has_error {
+        state.note_gate();
+    }
+    written
+}
+
+/// Continues the snapshot's iteration for one slice, unless the thread is behind. To be called after replies are sent, so
+/// that they wait for one slice at most.
+pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
+    if !keyspace.has_snapshot() {
+        return;
+    }
+    let start_us = state.clock.now().boot_us;
+    while keyspace.has_snapshot() {
+        let full = state.persistence.running.as_ref().is_none_or(|running| running.job.is_full());
+        if full || matches!(keyspace.walk_snapshot(), Walked::Done) {
+            break;
+        }
+        if state.clock.now().boot_us - start_us >= SLICE_US {
+            break;
+        }
+    }
+}
+
+/// Finishes a job whose thread has written the file: starts the thread that renames it, and logs the result.
+fn finish_job(keyspace: &mut Keyspace, state: &mut State) -> Option<EndedJob> {
+    let State { persistence, .. } = state;
+    let running = persistence.running.as_mut()?;
+    let placed = match &running.placing {
+        Some(placing) => match placing.try_recv() {
+            Ok(placed) => placed,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => Err(PLACER_ENDED.into()),
+        },
+        None => {
+            // The manifest must name the increment before its base.
+            if running.purpose == Purpose::Rewrite
+                && persistence.aof.as_ref().is_some_and(|aof| aof.log.is_switching())
+            {
+                return None;
+            }
+            match running.job.take_result() {
+                None => return None,
+                Some(Err(why)) => Err(why),
+                Some(Ok(bytes)) if running.purpose == Purpose::Sync => Ok(bytes),
+                Some(Ok(bytes)) => match place(state, bytes) {
+                    Ok(()) => return None,
+                    Err(why) => Err(why),
+                },
+            }
+        }
+    };
+    conclude_job(keyspace, state, placed)
+}
+
+/// Finishes a job with this result, and reports it.
+fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) -> Option<EndedJob> {
+    let running = state.persistence.running.take()?;
+    let copied = keyspace.snapshot_copied();
+    keyspace.abort_snapshot();
+    pause_syncs(state);
+    if placed.is_err()
+        && let Some(temporary) = running.job.temporary()
+    {
+        // Fails harmlessly if it was renamed already.
+        let _ = state.persistence.disk.remove(temporary);
+    }
+    let seconds = (state.now.boot_us - running.job.started_us) / 1_000_000;
+    match running.purpose {
+        Purpose::Save => {
+            state.persistence.last_save_seconds = seconds;
+            state.persistence.last_save_copied = copied;
+            match placed {
+                Ok(_) => {
+                    notice!(state, "Background saving terminated with success");
+                    note_saved(state, running.changes);
+                    Some(EndedJob::Saved(running.target))
+                }
+                Err(why) => {
+                    warning!(state, "Background saving error: {why}");
+                    note_save_failed(state);
+                    Some(EndedJob::SaveFailed)
+                }
+            }
+        }
+        Purpose::Sync => {
+            state.persistence.last_save_copied = copied;
+            Some(match placed {
+                Ok(_) => EndedJob::Sent,
+                Err(why) => EndedJob::SendFailed(Some(why)),
+            })
+        }
+        Purpose::Rewrite => {
+            state.persistence.last_rewrite_seconds = seconds;
+            state.persistence.last_rewrite_copied = copied;
+            if let (Ok(bytes), Some(aof)) = (&placed, &mut state.persistence.aof) {
+                aof.is_aside = false;
+                aof.log.rewrite_finished(*bytes);
+                state.note_gate();
+            }
+            state.persistence.forget_first_kept();
+            note_rewrite_ended(state, placed.map(drop));
+            None
+        }
+    }
+}
+
+/// Has a thread rename a complete file: that syncs folders, which takes long.
+fn place(state: &mut State, bytes: u64) -> Result<(), String> {
+    let keeps_history = state.config.aof_disable_auto_gc;
+    let Persistence { disk, background, wake, running, aof, folder_alone, .. } =
+        &mut state.persistence;
+    let Some(running) = running else { return Ok(()) };
+    let (disk, wake, target) = (disk.clone(), wake.clone(), running.target.clone());
+    let temporary = running.job.temporary().map(Path::to_owned).unwrap_or_default();
+    let work: Box<dyn FnOnce() -> Placed + Send> = match running.purpose {
+        Purpose::Save => Box::new(move || {
+            let placed = put_in_place(&*disk, &temporary, &target);
+            placed.map(|()| bytes).map_err(|error| system_text(&error))
+        }),
+        Purpose::Sync => return Ok(()),
+        Purpose::Rewrite => {
+            let (folder, first_kept) = match (aof, folder_alone.take()) {
+                (Some(aof), _) => {
+                    let first_kept = aof.first_kept.take();
+                    let first_kept = first_kept.ok_or("no other increment could be made")?;
+                    (aof.folder.clone(), first_kept)
+                }
+                (None, Some(folder)) => (folder, i64::MAX),
+                (None, None) => return Err("it is switched off".into()),
+            };
+            let format = running.job.form.base_format();
+            Box::new(move || {
+                let mut folder = lock(&folder);
+                let finished = folder.finish_rewrite(&temporary, format, first_kept);
+                let bytes = finished.map_err(|error| error.to_string())?;
+                if !keeps_history {
+                    // Files that cannot be removed are in no manifest and do no harm.
+                    let _ = folder.remove_history();
+                }
+                Ok(bytes)
+            })
+        }
+    };
+    let (sender, placing) = channel();
+    let spawned = background.spawn("placer", move || {
+        // Fails harmlessly if the server is shutting down.
+        let _ = sender.send(work());
+        wake();
+    });
+    spawned.map_err(|error| system_text(&error))?;
+    running.placing = Some(placing);
+    Ok(())
+}
+
+// ---- the append-only file --------------------------------------------------------------------------------------------
+
+/// Why a rewrite cannot start.
+#[derive(Debug)]
+pub enum RewriteError {
+    /// A text for the log.
+    Failed(String),
+    Fatal(Fatal),
+}
+
+/// Starts to rewrite the append-only file: a new increment, and a snapshot as the new base. With `appendonly no` the
+/// base is written too, as in Redis.
+pub fn begin_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
+    state.persistence.rewrite_is_scheduled = false;
+    if state.persistence.aof.is_none() {
+        return begin_rewrite_alone(keyspace, state);
+    }
+    state.persistence.preparing = Some(state.now.boot_us);
+    notice!(state, "Background append only file rewriting started");
+    continue_rewrite(keyspace, state)
+}
+
+/// BGREWRITEAOF while the append-only file is off: writes a folder with the base alone, for a start with it on.
+fn begin_rewrite_alone(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
+    let folder = open_folder(state).map_err(RewriteError::Failed)?;
+    folder.create().map_err(|error| RewriteError::Failed(error.to_string()))?;
+    let temporary = folder.path().join(leftovers::temporary_base(std::process::id()));
+    state.persistence.folder_alone = Some(Arc::new(Mutex::new(folder)));
+    let plan = plan(keyspace, state, true);
+    let begun = begin_job(keyspace, state, Purpose::Rewrite, temporary, plan);
+    begun.map_err(|error| RewriteError::Failed(system_text(&error)))?;
+    notice!(state, "Background append only file rewriting started");
+    Ok(())
+}
+
+/// Opens the next increment and starts the snapshot, once the log is synced so far that this is quick.
+fn continue_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
+    let now = state.now;
+    let Some(aof) = &mut state.persistence.aof else { return Ok(()) };
+    if !aof.log.sync_ahead(now) {
+        return Ok(());
+    }
+    state.persistence.preparing = None;
+    debug_assert!(state.effects.is_between_units(), "a unit is in one increment");
+    // Earlier changes go to the old increment, later ones to the next.
+    write_log(state).map_err(RewriteError::Fatal)?;
+    let plan = plan(keyspace, state, true);
+    let Some(aof) = &mut state.persistence.aof else { return Ok(()) };
+    let temporary = lock(&aof.folder).path().join(leftovers::temporary_base(std::process::id()));
+    // If the log was just switched on, it has an increment of its own already.
+    if aof.first_kept.is_none() {
+        match aof.log.begin_switch(now) {
+            Ok(()) => {}
+            Err(SwitchError::Refused(why)) => return Err(RewriteError::Failed(why.into())),
+            Err(SwitchError::Fatal(fatal)) => return Err(RewriteError::Fatal(fatal)),
+        }
+    }
+    state.effects.select_anew();
+    let begun = begin_job(keyspace, state, Purpose::Rewrite, temporary, plan);
+    begun.map_err(|error| {
+        state.persistence.forget_first_kept();
+        RewriteError::Failed(system_text(&error))
+    })
+}
+
+fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
+    let now_us = state.now.boot_us;
+    let persistence = &mut state.persistence;
+    persistence.rewrites += 1;
+    persistence.last_rewrite_failed = result.is_err();
+    let mut wait_minutes = None;
+    match result {
+        Ok(()) => {
+            persistence.rewrite_failures = 0;
+            let text = "Background AOF rewrite terminated with success";
+            notice!(state, "{text}");
+            notice!(state, "Background AOF rewrite finished successfully");
+        }
+        Err(why) => {
+            persistence.rewrite_failures += 1;
+            if persistence.rewrite_failures >= FAILURES_MAX {
+                let doubled = persistence.rewrite_failures - FAILURES_MAX;
+                let minutes = 1_i64.checked_shl(doubled.min(16)).unwrap_or(WAIT_MINUTES_MAX);
+                let minutes = minutes.min(WAIT_MINUTES_MAX);
+                persistence.next_rewrite_us = now_us + minutes * 60_000_000;
+                wait_minutes = Some(minutes);
+            }
+            if persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
+                persistence.rewrite_is_scheduled = true;
+            }
+            warning!(state, "Background AOF rewrite terminated with error: {why}");
+        }
+    }
+    if let Some(minutes) = wait_minutes {
+        let text =
+            "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in";
+        warning!(state, "{text} {minutes} minutes");
+    }
+}
+
+// ---- periodic work ---------------------------------------------------------------------------------------------------
+
+/// Starts what is due: scheduled saves and rewrites, save points, a rewrite of a grown file.
+pub fn periodic(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Fatal> {
+    // While loading the data is incomplete: nothing to save.
+    if state.persistence.under_way().is_some() || state.persistence.loading.is_some() {
+        return Ok(());
+    }
+    let now_us = state.now.boot_us;
+    let may_retry = now_us >= state.persistence.next_rewrite_us;
+    if may_retry && (state.persistence.rewrite_is_scheduled || has_grown(state)) {
+        return match begin_rewrite(keyspace, state) {
+            Ok(()) => Ok(()),
+            Err(RewriteError::Failed(why)) => {
+                note_rewrite_ended(state, Err(why));
+                Ok(())
+            }
+            Err(RewriteError::Fatal(fatal)) => Err(fatal),
+        };
+    }
+    if state.persistence.save_is_scheduled {
+        begin_save(keyspace, state);
+        return Ok(());
+    }
+    let changes = state.changes_since_save(keyspace);
+    let since = state.now.unix_seconds() - state.persistence.last_save_unix;
+    let failed_lately =
+        state.persistence.last_save_failed && now_us - state.persistence.last_try_us <= RETRY_US;
+    let points = state.config.save.iter();
+    let due = points
+        .clone()
+        .find(|point| changes >= point.changes && since > point.seconds as i64 && !failed_lately);
+    if let Some(point) = due {
+        let (changes, seconds) = (point.changes, point.seconds);
+        notice!(state, "{changes} changes in {seconds} seconds. Saving...");
+        begin_save(keyspace, state);
+    }
+    Ok(())
+}
+
+/// Whether the append-only file has grown enough since the last rewrite for another one.
+fn has_grown(state: &State) -> bool {
+    let config = &state.config;
+    let Some(log) = state.persistence.log() else { return false };
+    if config.auto_aof_rewrite_percentage == 0
+        || log.current_size() <= config.auto_aof_rewrite_min_size
+    {
+        return false;
+    }
+    let base = log.base_size().max(1);
+    let growth = log.current_size().saturating_mul(100) / base;
+    let grown = growth.saturating_sub(100);
+    let is_due = grown >= u64::from(config.auto_aof_rewrite_percentage);
+    if is_due && state.now.boot_us >= state.persistence.next_rewrite_us {
+        notice!(state, "Starting automatic rewriting of AOF on {grown}% growth");
+    }
+    is_due
+}

@@ -1,0 +1,164 @@
+//! Persistence at the server's start and end: opening the append-only file after loading, and closing all files.
+
+use std::sync::{Arc, Mutex};
+
+use super::{EndedJob, abort, open_folder, plan, save, switch_on, write_log};
+use crate::config::{AppendFsync, system_text};
+use crate::keyspace::Keyspace;
+use crate::persist::aof::folder::AofFolder;
+use crate::persist::aof::log::{AppendLog, Fatal};
+use crate::persist::saver::write_now;
+use crate::state::State;
+use crate::state::persistence::Purpose;
+use crate::sys::log::{notice, warning};
+
+/// Opens the append-only file after loading: from now on changes are appended.
+pub fn begin_aof_at_start(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    mut folder: AofFolder,
+    mut loaded_bytes: u64,
+    mut base_bytes: u64,
+) -> Result<(), String> {
+    let plan = plan(keyspace, state, true);
+    let was_marked = folder.is_marked();
+    if was_marked {
+        warning!(
+            state,
+            "An earlier process could not fsync the AOF file. Writing the loaded data to a new AOF base file."
+        );
+    }
+    let increment = folder
+        .open_at_start(plan.form.base_format(), |file| write_now(keyspace, file, &plan).map(drop))
+        .map_err(|error| error.to_string())?;
+    if was_marked {
+        base_bytes = folder.base_size();
+        loaded_bytes = base_bytes;
+    }
+    let folder = Arc::new(Mutex::new(folder));
+    let wake = state.persistence.wake.clone();
+    let wake = Box::new(move || wake());
+    let policy = state.config.appendfsync;
+    let mut log = AppendLog::new(folder.clone(), increment, loaded_bytes, base_bytes, policy, wake);
+    if state.persistence.background.has_threads() {
+        log.spawn().map_err(|error| system_text(&error))?;
+    }
+    switch_on(keyspace, state, folder, log, false);
+    Ok(())
+}
+
+/// Marks the just-loaded data as saved.
+pub fn note_loaded(keyspace: &Keyspace, state: &mut State) {
+    state.persistence.saved_changes = keyspace.dirty();
+}
+
+/// Opens the append-only folder, taking over an old single file.
+pub fn folder_at_start(state: &State) -> Result<AofFolder, String> {
+    let mut folder = open_folder(state)?;
+    let taken = folder.take_over_single_file().map_err(|error| error.to_string())?;
+    if taken {
+        notice!(
+            state,
+            "Successfully migrated an old-style AOF configuration into the AOF directory"
+        );
+    }
+    Ok(folder)
+}
+
+/// What came of closing the files at the end.
+#[derive(Debug)]
+pub enum Closing {
+    Done,
+    /// The server must go on: not all could be written, and nobody forces the end.
+    Refused,
+    /// The process ends, without what was answered last: replies that are not sent yet must not be.
+    Failed(Fatal),
+}
+
+/// Gives up the background job before the process ends. Errors: the end is refused.
+pub fn begin_shut_down(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    force: bool,
+) -> Result<Option<EndedJob>, Closing> {
+    if state.persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
+        // The existing file has not all of the data.
+        if !force {
+            warning!(state, "Writing initial AOF, can't exit.");
+            return Err(Closing::Refused);
+        }
+        warning!(state, "Writing initial AOF. Exit anyway.");
+    }
+    let Some((purpose, ..)) = state.persistence.under_way() else { return Ok(None) };
+    let text = match purpose {
+        Purpose::Save => "There is a child saving an .rdb. Killing it!",
+        Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",
+        Purpose::Sync => "There is a child sending an .rdb to replicas. Killing it!",
+    };
+    warning!(state, "{text}");
+    Ok(abort(keyspace, state, purpose))
+}
+
+/// Finishes all files before the process ends, after [`begin_shut_down`]: writes and syncs the log,
+/// and saves if requested or if save points are configured.
+///
+/// Where the log cannot be written the end is refused like one whose save fails, or fails under `always`.
+pub fn shut_down(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    save_asked: Option<bool>,
+    force: bool,
+) -> Closing {
+    if let Err(closing) = write_out(state, force) {
+        return closing;
+    }
+    let saves = save_asked.unwrap_or(!state.config.save.is_empty());
+    if saves {
+        let text = "Saving the final RDB snapshot before exiting.";
+        notice!(state, "{text}");
+        if save(keyspace, state).is_err() {
+            if !force {
+                let text = "Error trying to save the DB, can't exit.";
+                warning!(state, "{text}");
+                return Closing::Refused;
+            }
+            warning!(state, "Error trying to save the DB. Exit anyway.");
+        }
+    }
+    let now = state.now;
+    match state.persistence.aof.take().map(|aof| aof.log.close(now)) {
+        Some(Err(fatal)) => Closing::Failed(fatal),
+        None | Some(Ok(())) => Closing::Done,
+    }
+}
+
+/// Writes the rest of the log. Errors: the end is refused or fails.
+fn write_out(state: &mut State, force: bool) -> Result<(), Closing> {
+    if state.persistence.aof.is_some() {
+        notice!(state, "Calling fsync() on the AOF file.");
+    }
+    // Also where it was switched off: that may have failed in this turn.
+    write_log(state).map_err(Closing::Failed)?;
+    let now = state.now;
+    let Some(aof) = &mut state.persistence.aof else { return Ok(()) };
+    let written = aof.log.write_out(now);
+    let is_always = aof.log.policy() == AppendFsync::Always;
+    for (level, line) in aof.log.take_notices() {
+        state.log(level, format_args!("{line}"));
+    }
+    state.note_gate();
+    match written {
+        Ok(()) => Ok(()),
+        Err(fatal) if is_always => Err(Closing::Failed(fatal)),
+        Err(why) if !force => {
+            warning!(state, "{why}");
+            warning!(state, "Error trying to write the AOF, can't exit.");
+            Err(Closing::Refused)
+        }
+        Err(why) => {
+            warning!(state, "{why}");
+            warning!(state, "Error trying to write the AOF. Exit anyway.");
+            Ok(())
+        }
+    }
+}

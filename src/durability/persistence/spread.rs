@@ -1,0 +1,38 @@
+//! Passes effects on to the append-only log and to the replication backlog.
+
+use crate::keyspace::Keyspace;
+use crate::state::State;
+
+/// Passes the effects of ended units on to the log and the backlog. To be called before a command during which other clients
+/// are served: answers that show earlier changes wait for what the log has been given.
+pub fn spread_effects(state: &mut State) {
+    let State { persistence, effects, replication, now, .. } = state;
+    // A replica's backlog is its primary's stream, byte for byte.
+    let feeds = replication.backlog.is_some() && !replication.is_replica();
+    // If neither takes them, DEBUG EFFECTS does.
+    if effects.is_empty() || !(feeds || persistence.is_aof_on()) {
+        return;
+    }
+    let units = effects.take_ended();
+    effects.take_apart(|logged, sent| {
+        if let Some(aof) = &mut persistence.aof {
+            aof.log.append(logged, units, *now);
+        }
+        if feeds {
+            replication.feed(sent);
+            if let (Some(aof), Some(backlog)) = (&persistence.aof, &replication.backlog) {
+                replication.logged.push_back((backlog.end(), aof.log.end()));
+            }
+        }
+    });
+}
+
+/// Starts or stops the recording of effects. To be called where the log or backlog is opened or closed, and where the
+/// role changes. A new reader's stream starts with SELECT.
+pub fn note_listeners(keyspace: &mut Keyspace, state: &mut State) {
+    let replication = &state.replication;
+    let follows = replication.backlog.is_some() && !replication.is_replica();
+    let heard = state.persistence.is_aof_on() || follows;
+    state.effects.listen(heard);
+    keyspace.deletions.listen(heard);
+}

@@ -1,0 +1,149 @@
+//! Switching the append-only file on and off, and applying its parameters.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{
+    RewriteError, abort_rewrite, begin_rewrite, note_listeners, pause_syncs, spread_effects,
+};
+use crate::config::{AppendFsync, system_text};
+use crate::keyspace::Keyspace;
+use crate::persist::aof::folder::AofFolder;
+use crate::persist::aof::log::AppendLog;
+use crate::persist::saver::lock;
+use crate::state::State;
+use crate::state::persistence::Aof;
+use crate::sys::log::{notice, warning};
+
+/// Applies `appendfsync` and related parameters.
+pub fn apply_parameters(state: &mut State) {
+    let (policy, timestamps) = (state.config.appendfsync, state.config.aof_timestamp_enabled);
+    if let Some(aof) = &mut state.persistence.aof {
+        aof.log.set_policy(policy);
+        aof.log.set_timestamps(timestamps);
+        aof.log.set_flush_delay(state.persistence.flush_delay);
+        if !state.config.aof_disable_auto_gc {
+            remove_history(state);
+        }
+    }
+    pause_syncs(state);
+}
+
+/// Removes files that rewrites have replaced and `aof-disable-auto-gc` has kept.
+fn remove_history(state: &State) {
+    let Some(aof) = &state.persistence.aof else { return };
+    // Locked: a thread is renaming a file, and will remove them.
+    let Ok(mut folder) = aof.folder.try_lock() else { return };
+    for file in folder.manifest().history() {
+        let name = String::from_utf8_lossy(&file.name);
+        notice!(state, "Removing the history file {name} in the background");
+    }
+    if let Err(error) = folder.remove_history() {
+        warning!(state, "{error}");
+    }
+}
+
+/// `DEBUG AOF-FLUSH-SLEEP`: the loop sleeps this long before each write to the log.
+pub fn set_flush_delay(state: &mut State, delay: Duration) {
+    state.persistence.flush_delay = delay;
+    apply_parameters(state);
+}
+
+pub(super) fn open_folder(state: &State) -> Result<AofFolder, String> {
+    let config = &state.config;
+    let disk = state.persistence.disk.clone();
+    let folder = AofFolder::open(disk, &config.dir, &config.appenddirname, &config.appendfilename);
+    folder.map_err(|error| error.to_string())
+}
+
+pub(super) fn switch_on(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    folder: Arc<Mutex<AofFolder>>,
+    log: AppendLog,
+    is_aside: bool,
+) {
+    state.persistence.aof = Some(Aof { log, folder, first_kept: None, is_aside });
+    apply_parameters(state);
+    note_listeners(keyspace, state);
+    state.note_gate();
+}
+
+/// `CONFIG SET appendonly yes` on a running server: changes go to a new increment, and the present
+/// data becomes the base. Until the base is complete, the folder's previous content stays valid. A
+/// running save was given up before. Within a transaction, whose effects are one unit, the base is
+/// started after it.
+pub fn begin_aof(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    in_transaction: bool,
+) -> Result<(), String> {
+    if state.persistence.aof.is_some() {
+        return Ok(());
+    }
+    // Earlier effects are not for this log: its base contains them.
+    spread_effects(state);
+    abort_rewrite(keyspace, state);
+    let mut folder = open_folder(state)?;
+    let increment = folder.increment_aside().map_err(|error| error.to_string())?;
+    let first_kept = increment.seq;
+    let folder = Arc::new(Mutex::new(folder));
+    let wake = state.persistence.wake.clone();
+    let policy = state.config.appendfsync;
+    let wake = Box::new(move || wake());
+    let log = AppendLog::new(folder.clone(), increment, 0, 0, policy, wake);
+    let mut log = log.behind(state.persistence.closed_log);
+    if state.persistence.background.has_threads() {
+        log.spawn().map_err(|error| system_text(&error))?;
+    }
+    switch_on(keyspace, state, folder, log, true);
+    // A snapshot for waiting replicas goes first.
+    let syncs = state.persistence.running.is_some();
+    if in_transaction || syncs {
+        let text = if syncs {
+            "AOF was enabled but there is already another background operation. An AOF background was scheduled to start when possible."
+        } else {
+            "AOF was enabled during a transaction. An AOF background was scheduled to start when possible."
+        };
+        warning!(state, "{text}");
+        // The scheduled rewrite will start another increment, and this one is dropped.
+        state.persistence.rewrite_is_scheduled = true;
+        return Ok(());
+    }
+    if let Some(aof) = &mut state.persistence.aof {
+        aof.first_kept = Some(first_kept);
+    }
+    match begin_rewrite(keyspace, state) {
+        Ok(()) => Ok(()),
+        Err(RewriteError::Failed(why)) => {
+            end_aof(keyspace, state);
+            Err(why)
+        }
+        Err(RewriteError::Fatal(fatal)) => Err(fatal.to_string()),
+    }
+}
+
+/// `CONFIG SET appendonly no`. The log ends before the unit that has begun, if one has.
+pub fn end_aof(keyspace: &mut Keyspace, state: &mut State) {
+    abort_rewrite(keyspace, state);
+    state.persistence.rewrite_is_scheduled = false;
+    let now = state.now;
+    spread_effects(state);
+    if let Some(aof) = state.persistence.aof.take() {
+        state.persistence.closed_log = aof.log.end();
+        // CONFIG SET may give another policy together with this.
+        let is_always = aof.log.policy() == AppendFsync::Always;
+        if let Err(fatal) = aof.log.close(now) {
+            warning!(state, "{fatal}");
+            if is_always {
+                state.persistence.fatal = Some(fatal);
+            }
+        }
+        if let Some(name) = lock(&aof.folder).drop_aside() {
+            let name = String::from_utf8_lossy(&name);
+            notice!(state, "Removing the temp incr aof file {name} in the background");
+        }
+    }
+    note_listeners(keyspace, state);
+    state.note_gate();
+}

@@ -1,0 +1,42 @@
+//! A request, what it runs with, and what its sender is told.
+
+use crate::keyspace::Keyspace;
+use crate::resp::args::{Args, Prehashed};
+use crate::resp::reply::ReplyWriter;
+use crate::state::State;
+use crate::state::context::Caller;
+use crate::state::table::Command;
+
+/// A parsed request, its command looked up, its keys hashed while they were prefetched.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    pub args: Args<'a>,
+    /// None: no such command.
+    pub command: Option<&'static Command>,
+    pub prehashed: Prehashed<'a>,
+}
+
+/// The result of a request, for its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// The reply is complete, or there is none by design.
+    Done,
+    /// The same; it has changed so much that this is passed on before the next request.
+    DoneMuch,
+    /// It did not run: it and the client's requests behind it wait until the server resumes the client.
+    NotYet,
+    /// It has run or is blocked; the client's requests behind it wait.
+    Waits,
+    /// The connection is closed once the reply is sent.
+    Closes,
+}
+
+/// What running a command needs: borrowed for one or a few requests.
+pub struct Gate<'a> {
+    /// The keyspace, with the caller's database selected.
+    pub keyspace: &'a mut Keyspace,
+    /// Everything else the server owns.
+    pub state: &'a mut State,
+    pub caller: Caller,
+    pub reply: ReplyWriter<'a>,
+}

@@ -1,0 +1,26 @@
+//! What the rules decide on a command.
+
+use crate::acl::Denied;
+use crate::error::CommandError;
+
+/// The decision on a command.
+#[derive(Debug)]
+pub enum Verdict {
+    Run,
+    /// It is queued until EXEC.
+    Queue,
+    /// It runs later, as do its client's requests behind it.
+    Postpone,
+    Refuse(CommandError),
+    /// Its user lacks the permission.
+    Deny(Denied),
+    /// It needs memory: evict keys, then ask again with [`Asked::room`](super::admit::Asked::room)
+    /// set.
+    MakeRoom,
+}
+
+impl From<CommandError> for Verdict {
+    fn from(error: CommandError) -> Self {
+        Verdict::Refuse(error)
+    }
+}

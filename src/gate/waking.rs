@@ -1,0 +1,155 @@
+//! Blocked commands run again when one of their keys has changed: for that key alone, before the
+//! next client's request. Those that have more to reply than a null array run once more when their
+//! time is over.
+
+use crate::client::blocked::{Blocked, Cause};
+use crate::client::{Client, ClientId};
+use crate::gate::blocking::{self, answer, end, set_alarm, unblock_with};
+use crate::gate::execute::{Gate, Request};
+use crate::gate::locks;
+use crate::keyspace::Keyspace;
+use crate::keyspace::waiting::Wanted;
+use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::state::State;
+use crate::state::context::{Caller, Origin};
+use crate::types::type_name;
+
+/// Runs the commands that wait for changed keys, until no key is ready. May leave another database selected.
+pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
+    while keyspace.has_awaited_changes() {
+        locks::review(keyspace, state);
+        for (database, key) in keyspace.waiting.take_ready() {
+            keyspace.select(database);
+            serve_key(keyspace, state, database, &key);
+            keyspace.delete_found_expired();
+        }
+    }
+}
+
+/// The queues that a key's value can serve now.
+fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wanted] {
+    let key = keyspace.key(key);
+    let found = match state.config.compatible_with.is_valkey() {
+        true => keyspace.find_quietly(key),
+        // An expired key is deleted here.
+        false => keyspace.find(key),
+    };
+    let Some(slot) = found else {
+        return &[Wanted::StreamGroup, Wanted::Lock, Wanted::Semaphore];
+    };
+    match type_name(keyspace.entry(slot).value()) {
+        "hash" | "string" => &[Wanted::Lock, Wanted::Semaphore, Wanted::StreamGroup],
+        "list" => &[Wanted::List, Wanted::StreamGroup],
+        "zset" => &[
+            Wanted::SortedSet,
+            Wanted::DueSeconds,
+            Wanted::DueMilliseconds,
+            Wanted::Semaphore,
+            Wanted::StreamGroup,
+        ],
+        "stream" => &[Wanted::Stream, Wanted::StreamGroup],
+        _ => &[Wanted::StreamGroup],
+    }
+}
+
+fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
+    for &wanted in served_by(keyspace, state, key) {
+        let mut after = 0;
+        while let Some((ticket, id)) = keyspace.waiting.next_after(database, key, wanted, after) {
+            after = ticket;
+            let woken = wake(keyspace, state, id, key);
+            keyspace.select(database);
+            // Later clients get nothing either, unless all get the same or each waits for something else.
+            if woken == Woken::InVain && !matches!(wanted, Wanted::Stream | Wanted::StreamGroup) {
+                break;
+            }
+        }
+        set_alarm(keyspace, database, key, wanted);
+    }
+}
+
+/// The result of waking a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    Served,
+    /// It stays blocked: there is nothing for it.
+    InVain,
+    /// It is on its way out: the next one is served.
+    Gone,
+}
+
+/// Runs a blocked client's command for a key.
+fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) -> Woken {
+    let Some(client) = state.clients.get_mut(id) else { return Woken::Gone };
+    let protocol = client.protocol;
+    let Some(blocked) = client.take_blocked_to_serve() else { return Woken::Gone };
+    let found = blocked.keys().find(|(_, name)| *name == key);
+    let index = found.or_else(|| blocked.keys().next()).map_or(0, |(index, _)| index);
+    let command = state.commands.get(blocked.command);
+    let request =
+        Request { args: blocked.args(), command: Some(command), prehashed: Default::default() };
+    let mut output = OutputBuffer::default();
+    let reply = ReplyWriter::new(&mut output, protocol);
+    let mut gate = Gate { keyspace, state, caller: Caller::Client(id), reply };
+    let ran = gate.run_woken(command, &request, Origin::Woken(index));
+    if let Some(client) = state.clients.get_mut(id) {
+        client.blocked = Some(blocked);
+    }
+    if ran.is_none() {
+        return Woken::InVain;
+    }
+    if let Some(blocked) = end(keyspace, state, id)
+        && waits_for_lock(&blocked)
+    {
+        locks::note_latency(state, "lock-wait", blocked.since_us);
+    }
+    answer(state, id, &output);
+    Woken::Served
+}
+
+fn waits_for_lock(blocked: &Blocked) -> bool {
+    matches!(blocked.cause, Cause::Keys { wanted: Wanted::Lock | Wanted::Semaphore, .. })
+}
+
+/// Times out clients whose deadline has passed, and wakes those whose key's alarm is due.
+pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
+    keyspace.waiting.ring(state.now.unix().0);
+    while let Some((deadline, id)) = state.blocking.deadlines.first().copied()
+        && deadline <= state.now.boot_us
+    {
+        time_out(keyspace, state, id);
+    }
+}
+
+/// Ends a wait whose time is over. A client that waits for a lock is told who holds it.
+fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
+    let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
+    if !blocked.is_some_and(waits_for_lock) {
+        return blocking::time_out(keyspace, state, id);
+    }
+    let Some(blocked) = end(keyspace, state, id) else { return };
+    let Some(client) = state.clients.get_mut(id) else { return };
+    let protocol = client.protocol;
+    let command = state.commands.get(blocked.command);
+    let request =
+        Request { args: blocked.args(), command: Some(command), prehashed: Default::default() };
+    let mut output = OutputBuffer::default();
+    let reply = ReplyWriter::new(&mut output, protocol);
+    keyspace.select(blocked.db);
+    let mut gate = Gate { keyspace, state, caller: Caller::Client(id), reply };
+    gate.run_woken(command, &request, Origin::TimedOut);
+    answer(state, id, &output);
+}
+
+/// CLIENT UNBLOCK: ends the wait with the reply of a timeout or with an error. False: the client was not blocked.
+pub fn unblock(keyspace: &mut Keyspace, state: &mut State, id: ClientId, with_error: bool) -> bool {
+    let is_blocked = |client: &Client| client.blocked.is_some() && !client.is_closing();
+    if !state.clients.get(id).is_some_and(is_blocked) {
+        return false;
+    }
+    if !with_error {
+        time_out(keyspace, state, id);
+        return true;
+    }
+    unblock_with(keyspace, state, id, b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
+}

@@ -1,0 +1,892 @@
+//! Following a primary: the connection to it, its stream, and the change between the roles.
+//!
+//! ```text
+//! socket -> Link: handshake, snapshot, stream
+//!   snapshot -> file or pipe -> databases beside the served ones -> replace them
+//!   stream   -> the gate, as Caller::Primary -> the backlog, byte for byte -> acknowledgement
+//! ```
+//!
+//! [`turn`] does all this in bounded pieces, once a turn of the loop: clients are served meanwhile. A snapshot
+//! becomes visible when it is complete. The stream is applied without checking deadlines.
+//!
+//! Source: `replication.c` of Redis 7.0.15, whose log lines these are.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+
+use crate::client::{ClientFlags, ClientId};
+use crate::config::{PrimaryAddress, system_text};
+use crate::durability::persistence;
+use crate::durability::unexpected;
+use crate::error::CommandError;
+use crate::gate::blocking;
+use crate::gate::execute::{Gate, Request};
+use crate::gate::looked_up::LookedUp;
+use crate::gate::monitor;
+use crate::gate::redirect::{self, Blocked};
+use crate::gate::{sessions, waking};
+use crate::keyspace::Keyspace;
+use crate::net::dialer::Route;
+use crate::net::primary::{PRIMARY, Reading, Socket};
+use crate::net::stream::Stream;
+use crate::replication::backlog::Backlog;
+use crate::replication::following::{Following, Progress, Transfer};
+use crate::replication::incoming::Sync;
+use crate::replication::link::{
+    Broken, Event, HandshakeOptions, Link, Requests, Stage, acknowledge,
+};
+use crate::replication::primary_link::PrimaryLink;
+use crate::replication::{Ancestor, Replication, Restart};
+use crate::resp::args::Args;
+use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::roles::replicas;
+use crate::state::State;
+use crate::state::context::{Caller, Origin};
+use crate::state::persistence::Moment;
+use crate::sys::log::{notice, warning};
+use crate::sys::process;
+
+mod ahead;
+mod sync;
+
+use ahead::Ahead;
+use sync::Loaded;
+
+/// Bytes read in one turn.
+const READ_BYTES: usize = 64 * 1024;
+/// Reads of a snapshot in one turn, of [`READ_BYTES`] each.
+const SNAPSHOT_READS: usize = 8;
+/// Bytes of the stream that are read while a pause postpones it.
+const HELD_BYTES: usize = 1 << 20;
+/// Bytes of a unit that are added to the stream at once.
+const FEED_BYTES: usize = 1 << 20;
+/// Interval of checks of the link, acknowledgements and attempts to connect. Unit: microseconds.
+const PERIOD_US: i64 = 1_000_000;
+
+/// Positions of the log that are kept to tell which offset of the stream is on disk.
+const LOGGED_MAX: usize = 4096;
+
+/// The error for blocked clients when a primary becomes a replica.
+const UNBLOCKED: &[u8] =
+    b"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+
+/// Why a link is closed.
+enum Lost {
+    /// Logged already.
+    Logged,
+    /// The connection has ended, with an error or without.
+    Ended(Option<io::Error>),
+    Broken(Broken),
+}
+
+// ---- roles -----------------------------------------------------------------------------------------------------------
+
+/// Starts to follow a primary, another one than before.
+pub fn follow(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    host: &[u8],
+    port: u16,
+    is_failover: bool,
+) {
+    let was_primary = !state.replication.is_replica();
+    state.effects.end_unit();
+    persistence::spread_effects(state);
+    let known = close_link(keyspace, state);
+    // Valkey waits for the failover's success: after an abort this is the primary again.
+    if !(is_failover && state.config.compatible_with.is_valkey()) {
+        end_blocking(keyspace, state, host, port);
+    }
+    let mut following = Following::new(host.to_vec(), port);
+    following.is_failover = is_failover;
+    if was_primary {
+        notice!(
+            state,
+            "Before turning into a replica, using my own master parameters to synthesize a cached master: I may be able \
+                 to synchronize with the new master with just a partial transfer."
+        );
+        following.knows_history = true;
+    } else if let Some((knows_history, selected)) = known {
+        (following.knows_history, following.selected) = (knows_history, selected);
+    }
+    take_role(keyspace, state, Some(following));
+    notice!(state, "Connecting to MASTER {}", primary_name(state));
+    connect(state);
+}
+
+/// At the start, after loading: follows the configured primary, continuing at the history and offset saved in the RDB
+/// file, if it has them and no append-only file was loaded.
+pub fn follow_at_start(keyspace: &mut Keyspace, state: &mut State) {
+    let Moment { id, offset, stream_db } = std::mem::take(&mut state.persistence.moment);
+    let moment = id.zip(offset).filter(|_| !state.config.appendonly);
+    let Some(PrimaryAddress { host, port }) = state.config.replicaof.clone() else { return };
+    let mut following = Following::new(host, port);
+    if let Some((id, offset)) = moment {
+        (state.replication.id, state.replication.offset) = (id, offset);
+        following.knows_history = true;
+        following.selected = stream_db.min(keyspace.databases() - 1);
+    }
+    take_role(keyspace, state, Some(following));
+}
+
+/// Stops following: this server becomes a primary with its present data; replicas that know its history can continue.
+pub fn unfollow(keyspace: &mut Keyspace, state: &mut State) {
+    if !state.replication.is_replica() {
+        return;
+    }
+    state.effects.end_unit();
+    persistence::spread_effects(state);
+    close_link(keyspace, state);
+    state.replication.branch_off();
+    state.replication.without_replicas_since_us = state.now.boot_us;
+    close_replicas(state);
+    take_role(keyspace, state, None);
+    state.effects.select_anew();
+    if state.config.appendonly && !state.persistence.is_aof_on() {
+        restart_log(keyspace, state);
+    }
+    sessions::gain_authority(keyspace, state);
+}
+
+fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Following>) {
+    let address = following.as_ref();
+    state.config.replicaof = address
+        .map(|following| PrimaryAddress { host: following.host.clone(), port: following.port });
+    let follows = following.is_some();
+    state.replication.restart = Restart::default();
+    state.replication.following = following.map(Box::new);
+    state.logger.set_role(follows);
+    (keyspace.follows, keyspace.keeps_expired) = (follows, follows);
+    persistence::note_listeners(keyspace, state);
+    state.note_gate();
+}
+
+/// Unblocks the clients that this server's following another one concerns.
+pub fn end_blocking(keyspace: &mut Keyspace, state: &mut State, host: &[u8], port: u16) {
+    let blocked = state.clients.iter().filter(|client| client.blocked.is_some());
+    let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
+    blocked.into_iter().for_each(|id| unblock_and_close(keyspace, state, id, host, port));
+}
+
+/// Unblocks a client that the change of role concerns, and closes it, or sends it to the primary.
+fn unblock_and_close(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    id: ClientId,
+    host: &[u8],
+    port: u16,
+) {
+    match redirect::blocked(state, id) {
+        Blocked::Stays => return,
+        Blocked::Redirected => {
+            blocking::unblock_with(keyspace, state, id, &redirect::error(host, port).wire());
+            return;
+        }
+        Blocked::Closed => {}
+    }
+    blocking::unblock_with(keyspace, state, id, UNBLOCKED);
+    if let Some(client) = state.clients.get_mut(id) {
+        client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
+        state.clients.last_replies.push(id);
+        state.clients.flush_later(id);
+    }
+}
+
+/// Closes this server's replicas: they learn of the change when they reconnect.
+fn close_replicas(state: &mut State) {
+    for id in state.replication.replicas.clone() {
+        state.clients.close(id);
+    }
+}
+
+/// Closes the link, if there is one. Returns whether the primary knows the history here, and the database that its
+/// stream has selected.
+fn close_link(keyspace: &mut Keyspace, state: &mut State) -> Option<(bool, usize)> {
+    let following = state.replication.following.as_deref()?;
+    let known = (following.knows_history, following.selected);
+    if following.progress == Progress::Connected {
+        log_lost(state);
+        notice!(state, "Caching the disconnected master state.");
+    }
+    if let Some(link) = state.link.take() {
+        link.close(keyspace, state);
+    }
+    Some(known)
+}
+
+fn log_lost(state: &State) {
+    warning!(state, "Connection with master lost.");
+}
+
+/// The primary's host and port for the log.
+fn primary_name(state: &State) -> String {
+    state.replication.following.as_ref().map_or_else(String::new, |following| following.name())
+}
+
+/// The primary's address, while the link is in use.
+pub fn link_address(state: &State) -> Option<String> {
+    let following = state.replication.following.as_deref()?;
+    let address = state.link_socket.as_deref()?.address?;
+    following.is_connected().then(|| address.to_string())
+}
+
+/// `CLIENT KILL` of the link. False: no link is in use.
+pub fn kill_link(state: &mut State) -> bool {
+    let is_connected = |following: &Following| following.progress == Progress::Connected;
+    match &mut state.link {
+        Some(link) if state.replication.following.as_deref().is_some_and(is_connected) => {
+            link.is_killed = true;
+            true
+        }
+        _ => false,
+    }
+}
+
+// ---- connecting ------------------------------------------------------------------------------------------------------
+
+/// Starts to connect. An immediate failure is tried again after [`PERIOD_US`].
+fn connect(state: &mut State) {
+    let Some(following) = state.replication.following.as_deref_mut() else { return };
+    let (host, port) = (String::from_utf8_lossy(&following.host).into_owned(), following.port);
+    following.heard_us = state.now.boot_us;
+    let socket = match open_socket(state, host, port) {
+        Ok(socket) => socket,
+        Err(error) => return cannot_connect(state, &error),
+    };
+    let hello = hello(state);
+    state.link_socket = Some(Box::new(socket));
+    state.link = Some(Box::new(PrimaryLink {
+        link: Link::new(hello),
+        buffer: vec![0; READ_BYTES].into(),
+        sync: None,
+        is_killed: false,
+        holds: false,
+        logged: VecDeque::new(),
+        on_disk: None,
+    }));
+    set_progress(state, Progress::Connecting);
+    notice!(state, "MASTER <-> REPLICA sync started");
+}
+
+/// Starts to connect to an address or a host name.
+fn open_socket(state: &State, host: String, port: u16) -> io::Result<Socket> {
+    let next_period_us = state.now.boot_us + PERIOD_US;
+    match host.parse().ok().map(|ip| SocketAddr::new(ip, port)) {
+        Some(address) => Ok(Socket::connecting(open(state, address)?, address, next_period_us)),
+        None => {
+            let (background, wake) = (state.persistence.background(), state.persistence.wake());
+            Socket::resolving(host, port, background, wake, next_period_us)
+        }
+    }
+}
+
+/// Opens a connection that is not established yet.
+fn open(state: &State, to: SocketAddr) -> io::Result<Stream> {
+    let from = String::from_utf8_lossy(&state.config.bind_source_addr).parse().ok();
+    let tls = state.net.tls.as_ref().filter(|_| state.config.tls_replication);
+    let route = Route { to, from, tls: tls.map(|tls| &tls.client) };
+    let mut stream = state.net.dialer.connect(&route)?;
+    let registry = state.net.poll.registry();
+    stream.register(registry, PRIMARY)?;
+    stream.reregister(registry, PRIMARY, true)?;
+    Ok(stream)
+}
+
+fn cannot_connect(state: &mut State, error: &io::Error) {
+    let why = system_text(error);
+    warning!(state, "Unable to connect to MASTER: {why}");
+    set_progress(state, Progress::Connect);
+}
+
+/// What this server announces in the handshake.
+fn hello(state: &State) -> HandshakeOptions {
+    let config = &state.config;
+    let text = |text: &Vec<u8>| Some(text.clone()).filter(|text| !text.is_empty());
+    let own_port =
+        if config.tls_replication && config.tls_port != 0 { config.tls_port } else { config.port };
+    let port = match (config.replica_announce_port, own_port) {
+        (0, 0) => state.process.identity.port,
+        (0, port) | (port, _) => port,
+    };
+    let Replication { id, offset, following, .. } = &state.replication;
+    let following = following.as_deref();
+    let knows_history = following.is_some_and(|following| following.knows_history);
+    HandshakeOptions {
+        password: text(&config.masterauth),
+        user: text(&config.masteruser),
+        port,
+        address: text(&config.replica_announce_ip),
+        continues: knows_history.then(|| (id.clone(), offset + 1)),
+        is_failover: following.is_some_and(|following| following.is_failover),
+    }
+}
+
+fn set_progress(state: &mut State, progress: Progress) {
+    if let Some(following) = state.replication.following.as_deref_mut() {
+        following.progress = progress;
+        if progress == Progress::Connected {
+            following.down_since_us = None;
+            following.transfer = Transfer::default();
+        }
+    }
+    state.note_gate();
+}
+
+// ---- each turn -------------------------------------------------------------------------------------------------------
+
+/// Notes the connection's readiness events.
+pub fn look(state: &mut State, events: &mio::Events) {
+    if let Some(socket) = &mut state.link_socket {
+        socket.look(events);
+    }
+}
+
+/// Whether [`turn`] has work now, without waiting for an event.
+pub fn wants_turn(state: &State) -> bool {
+    let State { link: Some(link), link_socket: Some(socket), .. } = state else { return false };
+    link.wants_turn(socket, link.is_paused(state))
+}
+
+/// Continues the link's handshake, snapshot or stream, for a bounded time.
+pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
+    let Some(mut link) = state.link.take() else { return };
+    let database = keyspace.selected();
+    match link.go_on(keyspace, state) {
+        Ok(()) => state.link = Some(link),
+        Err(lost) => lose(keyspace, state, link, lost),
+    }
+    keyspace.select(database);
+}
+
+/// Some times a second: acknowledges, tries to connect, and closes a link after a timeout.
+pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
+    let Some(following) = state.replication.following.as_deref() else { return };
+    let now_us = state.now.boot_us;
+    let silent_us = now_us - following.heard_us;
+    let progress = following.progress;
+    let Some(mut link) = state.link.take() else {
+        if silent_us >= PERIOD_US {
+            let name = following.name();
+            notice!(state, "Connecting to MASTER {name}");
+            connect(state);
+        }
+        return;
+    };
+    if take_period(state, now_us) {
+        if link.sync.as_ref().is_some_and(Sync::is_loading) {
+            link.link.output.push(b'\n');
+        } else if progress == Progress::Connected {
+            // What a rewrite has put on disk is told though no write follows.
+            link.note_logged(state);
+            link.acknowledge(state, state.replication.offset);
+        }
+    }
+    let timeout_us = i64::from(state.config.repl_timeout) * 1_000_000;
+    if !link.waits_for_bytes(state) {
+        note_heard(state, now_us);
+    } else if silent_us > timeout_us && progress != Progress::Connect {
+        return end_silent(keyspace, state, link);
+    }
+    state.link = Some(link);
+}
+
+/// Whether the link's periodic word is due, which is counted as said.
+fn take_period(state: &mut State, now_us: i64) -> bool {
+    let Some(socket) = &mut state.link_socket else { return false };
+    let is_due = now_us >= socket.next_period_us;
+    if is_due {
+        socket.next_period_us = now_us + PERIOD_US;
+    }
+    is_due
+}
+
+/// Notes a sign of life of the primary, or that none could have been seen.
+fn note_heard(state: &mut State, now_us: i64) {
+    if let Some(following) = state.replication.following.as_deref_mut() {
+        following.heard_us = now_us;
+    }
+}
+
+/// In nested turns, while a script or a loading keeps the server busy: acknowledges once a second, so that the primary does
+/// not take this server for dead.
+pub fn keep_alive(state: &mut State) {
+    let now_us = state.time_us();
+    let is_connected = state.replication.following.as_deref().is_some_and(Following::is_connected);
+    if !is_connected || !take_period(state, now_us) {
+        return;
+    }
+    let mut request = Vec::new();
+    acknowledge(state.replication.offset, None, &mut request);
+    if let Some(socket) = &mut state.link_socket {
+        socket.push(&mut request);
+        // An error is found again when the link is read.
+        let _ = socket.write();
+    }
+}
+
+/// Closes a link whose primary has been silent for too long.
+fn end_silent(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>) {
+    let Some(following) = state.replication.following.as_deref() else { return };
+    let progress = following.progress;
+    let text = match progress {
+        Progress::Connect | Progress::Connecting | Progress::Handshake => {
+            "Timeout connecting to the MASTER..."
+        }
+        Progress::Sync => {
+            "Timeout receiving bulk data from MASTER... If the problem persists try to set the 'repl-timeout' parameter in \
+             redis.conf to a larger value."
+        }
+        Progress::Connected => "MASTER timeout: no data nor PING received...",
+    };
+    warning!(state, "{text}");
+    if progress != Progress::Connected {
+        set_progress(state, Progress::Sync);
+    }
+    lose(keyspace, state, link, Lost::Logged);
+}
+
+/// Closes a link and reconnects: at once if it worked before, otherwise after [`PERIOD_US`].
+fn lose(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>, lost: Lost) {
+    let Some(following) = state.replication.following.as_deref_mut() else { return };
+    let progress = following.progress;
+    // A target that cannot be reached is tried again; one that has refused would refuse again.
+    if following.is_failover
+        && progress == Progress::Handshake
+        && matches!(lost, Lost::Logged | Lost::Broken(_))
+    {
+        following.failover_failed = true;
+    }
+    if progress == Progress::Connected {
+        following.down_since_us = Some(state.now.boot_us);
+        following.knows_history = !matches!(lost, Lost::Broken(_));
+    }
+    let why = match &lost {
+        Lost::Ended(Some(error)) => system_text(error),
+        _ => "connection lost".into(),
+    };
+    let stage = link.link.stage();
+    if link.sync.as_ref().is_some_and(|sync| sync.is_loading() && !sync.reads_file()) {
+        let at = state.persistence.loading.map_or(0, |loading| loading.loaded_bytes);
+        warning!(
+            state,
+            "Internal error in RDB reading offset {at}: the connection has ended. Failure loading rdb format from socket, \
+                 assuming connection error, resuming operation."
+        );
+    }
+    link.close(keyspace, state);
+    let is_again = matches!(progress, Progress::Sync | Progress::Connected);
+    set_progress(state, Progress::Connect);
+    let name = primary_name(state);
+    match (progress, lost) {
+        (Progress::Connected, lost) => {
+            if let Lost::Broken(Broken(text)) = &lost {
+                warning!(state, "{text}");
+            }
+            log_lost(state);
+            if !matches!(lost, Lost::Broken(_)) {
+                notice!(state, "Caching the disconnected master state.");
+            }
+            notice!(state, "Reconnecting to MASTER {name}");
+        }
+        (Progress::Sync, lost) => {
+            if let Lost::Ended(_) = lost {
+                let text = "I/O error trying to sync with MASTER";
+                warning!(state, "{text}: {why}");
+            }
+            let text = "Reconnecting to MASTER";
+            notice!(state, "{text} {name} after failure");
+        }
+        (Progress::Connecting, Lost::Ended(_)) => {
+            let text = "Error condition on socket for SYNC";
+            warning!(state, "{text}: {why}");
+        }
+        (_, Lost::Ended(_)) if stage == Stage::Handshake => {
+            let text = "Failed to read response from the server";
+            warning!(state, "{text}: {why}");
+            warning!(state, "Master did not respond to command during SYNC handshake");
+        }
+        _ => {}
+    }
+    if is_again {
+        connect(state);
+    }
+}
+
+impl PrimaryLink {
+    /// Whether CLIENT PAUSE postpones the stream: the data must not change, so bytes wait here or at the primary.
+    fn is_paused(&self, state: &State) -> bool {
+        let following = state.replication.following.as_deref();
+        state.pauses.strictest().is_some() && following.is_some_and(Following::is_connected)
+    }
+
+    fn wants_turn(&self, socket: &Socket, is_paused: bool) -> bool {
+        let sync = self.sync.as_ref();
+        let may_read = sync.is_none_or(|sync| !sync.is_full()) && !self.holds_enough(is_paused);
+        may_read && socket.may_read() || self.is_killed || sync.is_some_and(Sync::wants_turn)
+    }
+
+    /// Whether so much was received during a pause that the rest waits at the primary.
+    fn holds_enough(&self, is_paused: bool) -> bool {
+        is_paused && self.link.waiting() >= HELD_BYTES
+    }
+
+    /// Whether the primary's silence means anything: not while this server loads what it has received, or leaves bytes
+    /// unread.
+    fn waits_for_bytes(&self, state: &State) -> bool {
+        let sync = self.sync.as_ref();
+        let loads = sync.is_some_and(|sync| sync.wants_turn() || sync.is_full());
+        let leaves = state.link_socket.as_ref().is_some_and(|socket| socket.may_read());
+        !loads && !leaves && !self.holds_enough(self.is_paused(state))
+    }
+
+    fn close(self: Box<Self>, keyspace: &mut Keyspace, state: &mut State) {
+        if let Some(socket) = state.link_socket.take() {
+            socket.close(state.net.poll.registry());
+        }
+        if let Some(sync) = self.sync {
+            sync.abort(keyspace, state);
+        }
+    }
+
+    fn go_on(&mut self, keyspace: &mut Keyspace, state: &mut State) -> Result<(), Lost> {
+        if self.is_killed {
+            return Err(Lost::Logged);
+        }
+        self.continue_connecting(state)?;
+        if !state.link_socket.as_ref().is_some_and(|socket| socket.is_connected()) {
+            return Ok(());
+        }
+        let is_paused = self.is_paused(state);
+        if !is_paused && std::mem::take(&mut self.holds) {
+            self.apply(keyspace, state)?;
+        }
+        let reads = if self.sync.is_some() { SNAPSHOT_READS } else { 1 };
+        for _ in 0..reads {
+            let may_read = state.link_socket.as_ref().is_some_and(|socket| socket.can_read);
+            let is_full = self.sync.as_ref().is_some_and(Sync::is_full);
+            if !may_read || is_full || self.holds_enough(is_paused) {
+                break;
+            }
+            let ended = self.read(state);
+            self.take_events(keyspace, state)?;
+            if is_paused {
+                self.hold(state);
+            } else if self.sync.is_none() {
+                self.apply(keyspace, state)?;
+            }
+            if let Some(error) = ended {
+                // A complete snapshot is loaded even if the link is closed.
+                return Err(Lost::Ended(error));
+            }
+        }
+        if let Some(sync) = &mut self.sync
+            && sync.load(keyspace, state)? == Loaded::All
+            && let Some(sync) = self.sync.take()
+        {
+            self.finish_sync(keyspace, state, sync);
+            self.take_events(keyspace, state)?;
+            self.apply(keyspace, state)?;
+        }
+        self.write(state)
+    }
+
+    /// Continues to connect.
+    fn continue_connecting(&mut self, state: &mut State) -> Result<(), Lost> {
+        let ended = |error| Lost::Ended(Some(error));
+        let resolved = state.link_socket.as_mut().and_then(|socket| socket.take_resolved());
+        if let Some(found) = resolved {
+            let stream = found.and_then(|address| open(state, address)).map_err(ended)?;
+            if let Some(socket) = &mut state.link_socket {
+                socket.connect(stream);
+            }
+        }
+        let Some(socket) = &mut state.link_socket else { return Ok(()) };
+        if socket.continue_connecting().map_err(ended)? {
+            set_progress(state, Progress::Handshake);
+            notice!(state, "Non blocking connect for SYNC fired the event.");
+        }
+        Ok(())
+    }
+
+    /// Reads once. Some: the connection has ended after these bytes, with an error or without.
+    fn read(&mut self, state: &mut State) -> Option<Option<io::Error>> {
+        let count = match state.link_socket.as_mut()?.read(&mut self.buffer) {
+            Reading::Bytes(count) => count,
+            Reading::Nothing => return None,
+            Reading::Ended(error) => return Some(error),
+        };
+        self.link.receive(&self.buffer[..count]);
+        state.stats.counters.reads += 1;
+        state.stats.counters.bytes_in += count as u64;
+        state.stats.counters.replication_bytes_in += count as u64;
+        note_heard(state, state.now.boot_us);
+        None
+    }
+
+    fn write(&mut self, state: &mut State) -> Result<(), Lost> {
+        let Some(socket) = &mut state.link_socket else { return Ok(()) };
+        socket.push(&mut self.link.output);
+        socket.write().map_err(|error| Lost::Ended(Some(error)))
+    }
+
+    /// Acts on the events of the handshake and the snapshot.
+    fn take_events(&mut self, keyspace: &mut Keyspace, state: &mut State) -> Result<(), Lost> {
+        while let Some(event) = self.link.next_event() {
+            match event {
+                Event::Log(level, text) => state.log(level, format_args!("{text}")),
+                Event::Alive => {}
+                Event::Failed { .. } => return Err(Lost::Logged),
+                Event::Continues { id } => {
+                    end_failover(state);
+                    continue_history(state, id);
+                    set_progress(state, Progress::Connected);
+                    let text =
+                        "MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.";
+                    notice!(state, "{text}");
+                }
+                Event::FullSync { history } => {
+                    end_failover(state);
+                    set_progress(state, Progress::Sync);
+                    self.sync = Some(Sync::begin(keyspace, state, history).ok_or(Lost::Logged)?);
+                }
+                Event::Begins { bytes } => {
+                    if let Some(sync) = &mut self.sync {
+                        sync.begins(keyspace, state, bytes);
+                    }
+                }
+                Event::Snapshot(bytes) => {
+                    if let Some(following) = state.replication.following.as_deref_mut() {
+                        following.transfer.read += bytes.len() as u64;
+                    }
+                    if let Some(sync) = &mut self.sync {
+                        sync.take(state, &bytes).ok_or(Lost::Logged)?;
+                    }
+                }
+                Event::Ends { by_mark } => {
+                    if let Some(sync) = &mut self.sync {
+                        sync.ends(keyspace, state, by_mark).ok_or(Lost::Logged)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the data by the loaded snapshot.
+    fn finish_sync(&mut self, keyspace: &mut Keyspace, state: &mut State, sync: Sync) {
+        let by_mark = sync.is_by_mark();
+        if !sync.put_in_place(keyspace, state) {
+            return;
+        }
+        set_progress(state, Progress::Connected);
+        self.logged.clear();
+        self.on_disk = None;
+        // Putting it in place may have taken long, and the primary may have waited for the acknowledgement.
+        note_heard(state, state.clock.now().boot_us);
+        notice!(state, "MASTER <-> REPLICA sync: Finished with success");
+        if by_mark {
+            self.acknowledge(state, state.replication.offset);
+        }
+        if state.config.appendonly {
+            restart_log(keyspace, state);
+        }
+    }
+
+    /// Tells the primary the offset that was applied, and the one on disk.
+    fn acknowledge(&mut self, state: &State, offset: u64) {
+        let synced = state.persistence.on_disk();
+        while let (Some(synced), Some(&(applied, logged))) = (synced, self.logged.front())
+            && logged <= synced
+        {
+            self.on_disk = Some(applied);
+            self.logged.pop_front();
+        }
+        self.link.acknowledge(offset, self.on_disk.filter(|_| synced.is_some()));
+    }
+
+    /// Notes the log's position for the offset applied so far. Under `appendfsync no` too, as rewrites sync.
+    fn note_logged(&mut self, state: &mut State) {
+        if !state.persistence.is_aof_on() {
+            return self.logged.clear();
+        }
+        persistence::spread_effects(state);
+        let logged = (state.replication.offset, state.persistence.depends_on());
+        if self.logged.back().is_none_or(|last| last.0 < logged.0) {
+            self.logged.push_back(logged);
+        }
+        if self.logged.len() > LOGGED_MAX {
+            // Keep every other entry: a later offset on disk implies the earlier ones.
+            let mut behind = self.logged.len();
+            self.logged.retain(|_| {
+                behind -= 1;
+                behind.is_multiple_of(2)
+            });
+        }
+    }
+
+    // ---- the stream ----------------------------------------------------------------------------------------------
+
+    /// Keeps received bytes until the pause is over.
+    fn hold(&mut self, state: &mut State) {
+        self.holds = true;
+        if let Some(following) = state.replication.following.as_deref_mut() {
+            following.unapplied = self.link.waiting() as u64;
+        }
+    }
+
+    /// Applies received bytes of the stream, whole units only.
+    fn apply(&mut self, keyspace: &mut Keyspace, state: &mut State) -> Result<(), Lost> {
+        let Some(following) = state.replication.following.as_deref() else { return Ok(()) };
+        let mut selected = following.selected;
+        let applied = self.apply_units(keyspace, state, &mut selected);
+        self.link.shrink();
+        self.note_logged(state);
+        if let Some(following) = state.replication.following.as_deref_mut() {
+            following.selected = selected;
+            following.unapplied = self.link.waiting() as u64;
+        }
+        applied.map_err(Lost::Broken)
+    }
+
+    fn apply_units(
+        &mut self,
+        keyspace: &mut Keyspace,
+        state: &mut State,
+        selected: &mut usize,
+    ) -> Result<(), Broken> {
+        let mut ahead = Ahead::default();
+        loop {
+            ahead.look(&mut self.link, keyspace, state, *selected);
+            let Some(unit) = self.link.next_unit()? else { return Ok(()) };
+            let asked = run_unit(keyspace, state, unit, selected, &mut ahead);
+            self.link.applied();
+            if let Some(offset) = asked {
+                self.acknowledge(state, offset);
+            }
+        }
+    }
+}
+
+fn end_failover(state: &mut State) {
+    if let Some(following) = state.replication.following.as_deref_mut() {
+        following.is_failover = false;
+    }
+}
+
+/// Continues the primary's history, which may have a new replication ID.
+fn continue_history(state: &mut State, id: Option<String>) {
+    if let Some(id) = id.filter(|id| *id != state.replication.id) {
+        warning!(state, "Master replication ID changed to {id}");
+        let replication = &mut state.replication;
+        let old = std::mem::replace(&mut replication.id, id);
+        replication.ancestor = Some(Ancestor { id: old, end: replication.offset + 1 });
+        close_replicas(state);
+    }
+    begin_backlog(state);
+}
+
+/// A replica always has a backlog, because it may become a primary.
+fn begin_backlog(state: &mut State) {
+    let size = usize::try_from(state.config.repl_backlog_size).unwrap_or(usize::MAX);
+    let replication = &mut state.replication;
+    if replication.backlog.is_none() {
+        replication.backlog = Some(Backlog::new(size, replication.offset + 1));
+    }
+}
+
+/// Switches the append-only file, which the snapshot has ended, on again.
+fn restart_log(keyspace: &mut Keyspace, state: &mut State) {
+    if let Err(why) = replicas::begin_aof(keyspace, state, false) {
+        warning!(state, "Failed enabling the AOF after successful master synchronization! {why}");
+    }
+}
+
+/// Runs one unit, and adds its bytes to the stream. Some: the offset before a REPLCONF GETACK in it, which is to be acknowledged.
+fn run_unit(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    unit: Requests<'_>,
+    selected: &mut usize,
+    ahead: &mut Ahead,
+) -> Option<u64> {
+    let (raw, before) = (unit.raw(), state.replication.offset);
+    let mut asked = false;
+    keyspace.begin_loading();
+    for request in unit {
+        let args = Args::new(request.buffer, request.ranges);
+        keyspace.select(*selected);
+        match args.get(0) {
+            name if name.eq_ignore_ascii_case(b"SELECT") && args.len() == 2 => {
+                let number = args.integer(1).ok().and_then(|number| usize::try_from(number).ok());
+                match number.filter(|&number| number < keyspace.databases()) {
+                    Some(number) => *selected = number,
+                    None => note_error(state, args, &CommandError::DbIndexOutOfRange.wire()),
+                }
+            }
+            name if name.eq_ignore_ascii_case(b"REPLCONF") => {
+                asked |= args.len() > 1 && args.get(1).eq_ignore_ascii_case(b"GETACK");
+            }
+            _ => run_request(keyspace, state, args, ahead.take(request.at)),
+        }
+    }
+    keyspace.end_loading();
+    state.effects.end_unit();
+    feed(state, raw);
+    if keyspace.has_awaited_changes() {
+        waking::serve(keyspace, state);
+    }
+    asked.then_some(before)
+}
+
+/// Adds a unit's bytes to the stream. Those of a large one in pieces, so that they are not kept twice.
+fn feed(state: &mut State, raw: &[u8]) {
+    if raw.len() <= FEED_BYTES {
+        return state.replication.feed(raw);
+    }
+    for piece in raw.chunks(FEED_BYTES) {
+        state.replication.feed(piece);
+        state.trim_backlog();
+    }
+}
+
+/// Runs one request. `ahead`: what was looked up of it.
+fn run_request(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    args: Args<'_>,
+    ahead: Option<LookedUp>,
+) {
+    let looked_up = ahead.unwrap_or_else(|| LookedUp::without_key(state, args));
+    let command = looked_up.command;
+    let mut output = OutputBuffer::default();
+    let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
+    let mut gate = Gate { keyspace, state, caller: Caller::Primary, reply };
+    let request = Request { args, command, prehashed: looked_up.prehashed() };
+    let ran = gate.run_trusted(&request, Origin::Transaction);
+    if let (true, Some(command)) = (state.is_monitored(), command) {
+        let database = keyspace.selected();
+        monitor::feed_followed(state, database, command, args);
+    }
+    match (ran, output.whole().strip_prefix(b"-")) {
+        (Err(error), _) => note_error(state, args, &error.wire()),
+        (Ok(()), Some(error)) => note_error(state, args, error),
+        (Ok(()), None) => {}
+    }
+}
+
+/// A command of the primary has failed here: the data may differ from now on, and `propagation-error-behavior` may
+/// stop the server.
+#[cold]
+fn note_error(state: &mut State, args: Args<'_>, error: &[u8]) {
+    let command = state.commands.find(args.get(0));
+    let name = match command {
+        Some(command) => command.full_name.to_string(),
+        None => String::from_utf8_lossy(args.get(0)).to_ascii_lowercase(),
+    };
+    let wire = [b"-", error].concat();
+    if let Some(line) = unexpected::note(state, Caller::Primary, &name, &wire) {
+        warning!(state, "{line}");
+        process::end(1);
+    }
+}

@@ -1,0 +1,62 @@
+//! Looking ahead in the primary's stream: commands are looked up, keys hashed, and their entries prefetched, so that
+//! cache misses of many requests overlap.
+
+use std::collections::VecDeque;
+
+use crate::gate::looked_up::LookedUp;
+use crate::keyspace::Keyspace;
+use crate::replication::link::Link;
+use crate::resp::args::Args;
+use crate::state::State;
+
+/// Requests looked at together.
+const REQUESTS: usize = 64;
+
+/// What was looked up of the next requests. They are recognised by where they lie in the link's
+/// buffer, which must not move meanwhile.
+#[derive(Default)]
+pub(super) struct Ahead {
+    /// Where each request lies, and what was looked up of it.
+    seen: VecDeque<(usize, LookedUp)>,
+    hashes: Vec<u64>,
+}
+
+impl Ahead {
+    /// Looks at the next requests, unless some have been looked at that did not run yet. `selected`: the stream's
+    /// database so far.
+    pub(super) fn look(
+        &mut self,
+        link: &mut Link,
+        keyspace: &Keyspace,
+        state: &State,
+        selected: usize,
+    ) {
+        if !self.seen.is_empty() {
+            return;
+        }
+        self.hashes.clear();
+        link.look_ahead(REQUESTS, |request| {
+            let looked_up =
+                LookedUp::of(keyspace, state, Args::new(request.buffer, request.ranges));
+            self.hashes.extend(looked_up.hash());
+            self.seen.push_back((request.at, looked_up));
+        });
+        if self.hashes.len() < 2 {
+            return;
+        }
+        keyspace.table_of(selected).prefetch(self.hashes.iter().copied());
+    }
+
+    /// What was seen of the next request to run, which lies at `at`. None: it was not looked at.
+    pub(super) fn take(&mut self, at: usize) -> Option<LookedUp> {
+        // MULTI and EXEC are not asked for.
+        while self.seen.front().is_some_and(|&(seen_at, _)| seen_at < at) {
+            self.seen.pop_front();
+        }
+        let &(seen_at, looked_up) = self.seen.front()?;
+        (seen_at == at).then(|| {
+            self.seen.pop_front();
+            looked_up
+        })
+    }
+}

@@ -1,0 +1,446 @@
+//! A snapshot from the primary: receiving its bytes, and loading them into databases.
+//!
+//! Without `repl-diskless-load` the bytes go to a file, which becomes the RDB file and is loaded; with it, through a
+//! pipe in memory. Entries go into databases beside the served ones. What clients see meanwhile:
+//!
+//! ```text
+//! disabled, on-empty-db   the old data until loading starts, then -LOADING; the old data is freed first
+//! swapdb                  the old data if it is of the same history, else -LOADING; kept on failure
+//! ```
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{begin_backlog, close_replicas};
+use crate::client::ClientFlags;
+use crate::config::{DisklessLoad, system_text};
+use crate::durability::load::{LoadError, Rules, entry_decoder, load_beside, run, version_check};
+use crate::durability::persistence;
+use crate::keyspace::Keyspace;
+use crate::persist::ahead::KeysExpected;
+use crate::persist::rdb::{Event, FileError, Parser};
+use crate::replication::incoming::{Arriving, Feed, Loader, Sync};
+use crate::roles::replicas;
+use crate::state::State;
+use crate::state::persistence::{LAST_FENCE, Loading, Purpose};
+use crate::sys::disk::write_all;
+use crate::sys::log::{notice, warning};
+
+/// Time for loading in each turn. Unit: microseconds.
+const SLICE_US: i64 = 5_000;
+/// Entries between two readings of the clock.
+const STEPS: u32 = 64;
+/// Bytes after which the system is asked to start writing the file out.
+const WRITEBACK_BYTES: u64 = 8 << 20;
+/// An incomplete record is parsed again after this time, unless enough bytes come before. Unit: microseconds.
+const LOOK_AGAIN_US: i64 = 20_000;
+
+/// The result of a step of loading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loaded {
+    /// There is more to load now.
+    Part,
+    /// More bytes are needed.
+    Waits,
+    All,
+}
+
+impl Sync {
+    /// A snapshot was announced. None: there is no memory or disk for it, which is logged.
+    pub(super) fn begin(
+        keyspace: &Keyspace,
+        state: &State,
+        history: Option<(String, u64)>,
+    ) -> Option<Self> {
+        let keys: usize =
+            (0..keyspace.databases()).map(|number| keyspace.table_of(number).len()).sum();
+        let mode = state.config.repl_diskless_load;
+        let by_pipe = match mode {
+            DisklessLoad::Disabled => false,
+            DisklessLoad::OnEmptyDb => keys == 0,
+            DisklessLoad::SwapDb | DisklessLoad::FlushBeforeLoad => true,
+        };
+        let file = if by_pipe { None } else { Some(Arriving::create(state)?) };
+        let keeps_old = mode == DisklessLoad::SwapDb;
+        Some(Sync { history, by_mark: false, file, keeps_old, total: None, loader: None })
+    }
+
+    /// The snapshot's bytes follow.
+    pub(super) fn begins(
+        &mut self,
+        keyspace: &mut Keyspace,
+        state: &mut State,
+        total: Option<u64>,
+    ) {
+        self.by_mark = total.is_none();
+        self.total = total;
+        if let Some(following) = state.replication.following.as_deref_mut() {
+            following.transfer.total = total;
+        }
+        let to = if self.file.is_some() { "to disk" } else { "to parser" };
+        match total {
+            Some(bytes) => {
+                notice!(state, "MASTER <-> REPLICA sync: receiving {bytes} bytes from master {to}")
+            }
+            None => notice!(
+                state,
+                "MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF {to}"
+            ),
+        }
+        if self.file.is_none() {
+            let feed = Feed::Pipe { bytes: VecDeque::new(), is_ended: false };
+            self.begin_loading(keyspace, state, feed, total.unwrap_or(0));
+        }
+    }
+
+    /// Takes some bytes. None: they cannot be kept, which is logged.
+    pub(super) fn take(&mut self, state: &State, bytes: &[u8]) -> Option<()> {
+        if let Some(arriving) = &mut self.file {
+            return arriving.take(state, bytes);
+        }
+        if let Some(loader) = &mut self.loader
+            && let Feed::Pipe { bytes: pipe, .. } = loader.parser.source_mut()
+        {
+            pipe.extend(bytes);
+            loader.note_bytes();
+        }
+        Some(())
+    }
+
+    /// All bytes were received. None: they cannot be loaded, which is logged.
+    pub(super) fn ends(
+        &mut self,
+        keyspace: &mut Keyspace,
+        state: &mut State,
+        by_mark: bool,
+    ) -> Option<()> {
+        self.by_mark = by_mark;
+        if let Some(arriving) = self.file.take() {
+            let (feed, bytes) = arriving.put_in_place(state)?;
+            self.begin_loading(keyspace, state, feed, bytes);
+        } else if let Some(loader) = &mut self.loader {
+            if let Feed::Pipe { is_ended, .. } = loader.parser.source_mut() {
+                *is_ended = true;
+            }
+            loader.has_more = true;
+        }
+        Some(())
+    }
+
+    fn begin_loading(
+        &mut self,
+        keyspace: &mut Keyspace,
+        state: &mut State,
+        feed: Feed,
+        total: u64,
+    ) {
+        persistence::end_aof(keyspace, state);
+        if let Some((Purpose::Save, ..)) = state.persistence.under_way() {
+            replicas::abort_job(keyspace, state, Purpose::Save);
+        }
+        if !self.keeps_old {
+            end_history(state);
+            notice!(state, "MASTER <-> REPLICA sync: Flushing old data");
+            let lazily = state.config.replica_lazy_flush;
+            keyspace.clear(0..keyspace.databases(), !lazily);
+        }
+        notice!(state, "MASTER <-> REPLICA sync: Loading DB in memory");
+        let is_same = |(id, _): &(String, u64)| *id == state.replication.id;
+        let is_beside = self.keeps_old && self.history.as_ref().is_some_and(is_same);
+        let started_unix = state.now.unix_seconds();
+        let persistence = &mut state.persistence;
+        persistence.loading =
+            Some(Loading { started_unix, total_bytes: total, is_beside, ..Loading::default() });
+        (persistence.keys_loaded, persistence.keys_expired_at_load) = (0, 0);
+        persistence.empty_keys_skipped = 0;
+        state.note_gate();
+        self.loader = Some(Loader::new(keyspace, state, feed, total));
+    }
+
+    /// Loads one slice. Errors: already logged.
+    pub(super) fn load(
+        &mut self,
+        keyspace: &mut Keyspace,
+        state: &mut State,
+    ) -> Result<Loaded, super::Lost> {
+        let Some(loader) = &mut self.loader else { return Ok(Loaded::Waits) };
+        let is_file = loader.feed_is_file;
+        loader.step(keyspace, state).map_err(|why| {
+            let from = if is_file { "DB from disk" } else { "DB from socket" };
+            warning!(state, "Failed trying to load the MASTER synchronization {from}: {why}");
+            super::Lost::Logged
+        })
+    }
+
+    /// Replaces the served databases by the loaded ones. False: that failed, which is logged; then there is no data.
+    pub(super) fn put_in_place(mut self, keyspace: &mut Keyspace, state: &mut State) -> bool {
+        let Some(loader) = self.loader.take() else { return false };
+        let counts = &state.persistence;
+        let (keys, expired) = (counts.keys_loaded, counts.keys_expired_at_load);
+        let empty = counts.empty_keys_skipped;
+        notice!(
+            state,
+            "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."
+        );
+        if self.keeps_old {
+            end_history(state);
+            notice!(state, "MASTER <-> REPLICA sync: Swapping active DB with loaded DB");
+        }
+        replicas::abort_job(keyspace, state, Purpose::Save);
+        let lazily = state.config.replica_lazy_flush || self.keeps_old;
+        keyspace.put_in_place(loader.beside, !lazily);
+        if self.keeps_old {
+            notice!(state, "MASTER <-> REPLICA sync: Discarding old DB in background");
+        }
+        take_functions(keyspace, state, &loader.functions);
+        state.clients.iter_mut().for_each(|client| client.flags |= ClientFlags::LOST_WRITES);
+        end_loading(state);
+        let replication = &mut state.replication;
+        replication.has_lost_writes = true;
+        match self.history {
+            Some((id, offset)) => (replication.id, replication.offset) = (id, offset),
+            None => {
+                replication.begin_history();
+                replication.offset = 0;
+            }
+        }
+        replication.ancestor = None;
+        replication.backlog = None;
+        if let Some(following) = replication.following.as_deref_mut() {
+            following.knows_history = true;
+            following.selected = loader.stream_db.min(keyspace.databases() - 1);
+        }
+        begin_backlog(state);
+        remove_file(state);
+        true
+    }
+
+    /// Drops the received bytes.
+    pub(super) fn abort(self, keyspace: &mut Keyspace, state: &mut State) {
+        if let Some(Arriving { path, .. }) = self.file {
+            // Fails harmlessly if the file does not exist.
+            let _ = state.persistence.disk().remove(&path);
+        }
+        if let Some(loader) = self.loader {
+            keyspace.drop_beside(loader.beside);
+            end_loading(state);
+            if self.keeps_old {
+                notice!(state, "MASTER <-> REPLICA sync: Discarding temporary DB in background");
+            }
+        }
+    }
+}
+
+/// Ends the replication history, as the data no longer matches it: no replica can continue from here.
+fn end_history(state: &mut State) {
+    if let Some(following) = state.replication.following.as_deref_mut()
+        && following.knows_history
+    {
+        following.knows_history = false;
+        notice!(state, "Discarding previously cached master state.");
+    }
+    close_replicas(state);
+    state.replication.backlog = None;
+    state.replication.logged.clear();
+}
+
+fn end_loading(state: &mut State) {
+    state.persistence.loading = None;
+    state.note_gate();
+}
+
+/// Replaces the function libraries. One that does not compile is skipped and logged.
+fn take_functions(keyspace: &mut Keyspace, state: &mut State, texts: &[Vec<u8>]) {
+    if let Some(mut engine) = state.take_engine() {
+        let (lua, libraries) = engine.functions();
+        libraries.flush(lua);
+        state.scripts.put_engine(engine);
+    }
+    for text in texts {
+        if let Err(why) = run(keyspace, state, &[b"FUNCTION", b"LOAD", text]) {
+            warning!(state, "Failed loading a library of functions from the master: {why}");
+        }
+    }
+}
+
+/// `rdb-del-sync-files`: removes the file, if persistence is off.
+fn remove_file(state: &State) {
+    let config = &state.config;
+    if config.rdb_del_sync_files && config.save.is_empty() && !config.appendonly {
+        let text =
+            "Removing the RDB file obtained from the master. This replica has persistence disabled";
+        notice!(state, "{text}");
+        let _ = state.persistence.disk().remove(&rdb_path(state));
+    }
+}
+
+fn rdb_path(state: &State) -> PathBuf {
+    state.config.dir.join(OsStr::from_bytes(&state.config.dbfilename))
+}
+
+impl Arriving {
+    fn create(state: &State) -> Option<Self> {
+        let name = format!("temp-{}.{}.rdb", state.now.unix_seconds(), std::process::id());
+        let path = state.config.dir.join(name);
+        match state.persistence.disk().create(&path) {
+            Ok(file) => Some(Arriving { file, path, bytes: 0, written_back: 0 }),
+            Err(error) => {
+                let why = system_text(&error);
+                warning!(
+                    state,
+                    "Opening the temp file needed for MASTER <-> REPLICA synchronization: {why}"
+                );
+                None
+            }
+        }
+    }
+
+    fn take(&mut self, state: &State, bytes: &[u8]) -> Option<()> {
+        if let Err(error) = write_all(&*self.file, bytes) {
+            let why = system_text(&error);
+            warning!(
+                state,
+                "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA synchronization: {why}"
+            );
+            return None;
+        }
+        self.bytes += bytes.len() as u64;
+        let behind = self.bytes - self.written_back;
+        if behind >= WRITEBACK_BYTES {
+            self.file.start_writeback(self.written_back, behind);
+            self.written_back = self.bytes;
+        }
+        Some(())
+    }
+
+    /// Syncs the file and renames it to the RDB file. None: that failed, which is logged.
+    fn put_in_place(self, state: &State) -> Option<(Feed, u64)> {
+        let (disk, target) = (state.persistence.disk(), rdb_path(state));
+        let say = |what: &str, error: io::Error| {
+            let why = system_text(&error);
+            warning!(state, "{what}: {why}");
+            let _ = disk.remove(&self.path);
+        };
+        let name = target.display();
+        if let Err(error) = self.file.sync_data() {
+            say(
+                "Failed trying to sync the temp DB to disk in MASTER <-> REPLICA synchronization",
+                error,
+            );
+            return None;
+        }
+        if let Err(error) = disk.rename(&self.path, &target) {
+            let what = format!(
+                "Failed trying to rename the temp DB into {name} in MASTER <-> REPLICA synchronization"
+            );
+            say(&what, error);
+            return None;
+        }
+        if let Err(error) = disk.sync_folder(&state.config.dir) {
+            let what = format!(
+                "Failed trying to sync DB directory {name} in MASTER <-> REPLICA synchronization"
+            );
+            say(&what, error);
+            return None;
+        }
+        match disk.open_read(&target) {
+            Ok(file) => Some((Feed::File(file), self.bytes)),
+            Err(error) => {
+                say("Failed trying to load the MASTER synchronization DB from disk", error);
+                None
+            }
+        }
+    }
+}
+
+impl Loader {
+    fn new(keyspace: &Keyspace, state: &State, feed: Feed, bytes: u64) -> Self {
+        let feed_is_file = matches!(feed, Feed::File(_));
+        Loader {
+            parser: Parser::new(feed, state.config.rdbchecksum).with_versions(version_check(state)),
+            feed_is_file,
+            expected: KeysExpected::of_file(if feed_is_file { bytes } else { 0 }),
+            decoder: entry_decoder(
+                keyspace,
+                state,
+                Rules { keeps_expired: true, ..Rules::default() },
+            ),
+            beside: keyspace.beside(),
+            functions: Vec::new(),
+            stream_db: 0,
+            has_more: feed_is_file,
+            wanted: 0,
+            look_at_us: 0,
+            steps: 0,
+            is_done: false,
+        }
+    }
+
+    /// Loads for a bounded time. Errors: a text.
+    fn step(&mut self, keyspace: &mut Keyspace, state: &mut State) -> Result<Loaded, String> {
+        let start_us = state.clock.now().boot_us;
+        if !self.has_more && (self.piped() == Some(0) || start_us < self.look_at_us) {
+            return Ok(Loaded::Waits);
+        }
+        let delay = state.config.key_load_delay;
+        loop {
+            let event = match self.parser.next_event() {
+                Ok(event) => event,
+                Err(FileError::Io { error, .. }) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // The record is parsed again from its beginning, so not after each few bytes of a large one.
+                    self.wanted = self.parser.go_back() / 4;
+                    self.look_at_us = start_us + LOOK_AGAIN_US;
+                    self.has_more = false;
+                    break;
+                }
+                Err(error) => {
+                    let error = LoadError::of_file(state, error);
+                    error.log_refusal(state);
+                    return Err(error.text);
+                }
+            };
+            match event {
+                Event::Entry(entry) => {
+                    load_beside(keyspace, state, &self.decoder, &entry, &mut self.beside)?;
+                    self.steps += 1;
+                }
+                Event::Function(text) => self.functions.push(text.to_vec()),
+                Event::Aux { name, value } if &*name == b"repl-stream-db" => {
+                    let number =
+                        std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+                    self.stream_db = number.unwrap_or(0);
+                }
+                Event::ResizeDb { db: number, keys, .. } => {
+                    self.beside.expect_keys(number, self.expected.take(keys));
+                }
+                Event::Aux { name, value } if &*name == LAST_FENCE.as_bytes() => {
+                    let fence = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+                    keyspace.locks.fences.learn(fence.unwrap_or(0));
+                }
+                Event::Aux { .. } | Event::Header(_) | Event::SelectDb(_) => {}
+                Event::End(_) => {
+                    self.is_done = true;
+                    return Ok(Loaded::All);
+                }
+            }
+            if delay > 0 {
+                state.clock.sleep(Duration::from_micros(delay as u64));
+            } else if delay < 0 && self.steps.is_multiple_of(delay.unsigned_abs()) {
+                state.clock.sleep(Duration::from_micros(1));
+            }
+            let looks = delay != 0 || self.steps.is_multiple_of(STEPS);
+            if looks && state.clock.now().boot_us - start_us >= SLICE_US {
+                self.has_more = true;
+                break;
+            }
+        }
+        if let Some(loading) = &mut state.persistence.loading {
+            loading.loaded_bytes = self.parser.offset();
+        }
+        Ok(if self.has_more { Loaded::Part } else { Loaded::Waits })
+    }
+}

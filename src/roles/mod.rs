@@ -1,0 +1,11 @@
+//! The roles of a server, as a primary or a replica.
+//!
+//! - `following` runs the link to the primary: `following/sync` takes its snapshot,
+//!   `following/ahead` looks ahead in its stream.
+//! - `replicas` serves those of this server.
+//! - `failover` and `restart` are a change of role, and protection against a wrong one.
+
+pub mod failover;
+pub mod following;
+pub mod replicas;
+pub mod restart;

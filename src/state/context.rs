@@ -1,0 +1,241 @@
+//! What a handler gets: the keyspace, the server's other state, the request, and where to reply.
+
+use crate::resp::args::Args;
+use crate::state::table::Command;
+use std::ops::Range;
+
+pub use crate::client::blocked::{AcksAwaited, Replicas, Wait};
+use crate::client::{Client, ClientId};
+use crate::error::CommandError;
+use crate::keyspace::{Key, Keyspace};
+use crate::resp::args::Prehashed;
+use crate::resp::reply::ReplyWriter;
+use crate::state::State;
+
+/// A handler's result. The gate writes an error as the reply.
+pub type CommandResult = Result<Outcome, CommandError>;
+
+/// What became of a command.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The reply is complete (or there is none by design).
+    Replied,
+    /// It did not run: it and the client's requests behind it wait until the server resumes the client.
+    Postponed,
+    /// The reply is complete; the client's further requests wait until the server resumes it.
+    Suspended,
+    /// No reply yet: the client is blocked. Made by [`Context::block`].
+    Blocked(Box<Wait>),
+    /// No reply yet: the client waits for replicas to acknowledge.
+    AwaitsAcks(Box<AcksAwaited>),
+    /// A woken command still has nothing to reply: the client keeps its place and its deadline.
+    WaitsOn,
+    /// The connection is closed once the reply is sent.
+    Close,
+}
+
+/// Who sends a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    Client(ClientId),
+    /// A file being loaded: full rights, replies are discarded.
+    Load,
+    /// The primary that this server follows: full rights, replies are discarded.
+    Primary,
+}
+
+impl Caller {
+    /// The client's ID, if the caller is a client.
+    #[inline]
+    pub fn client(self) -> Option<ClientId> {
+        match self {
+            Caller::Client(id) => Some(id),
+            Caller::Load | Caller::Primary => None,
+        }
+    }
+
+    /// Whether its requests are effects that have happened already, in an earlier process or at the primary. They are
+    /// exact, and trusted: no limit, permission or state of this server may refuse one, as the data would then differ.
+    #[inline]
+    pub fn is_repeating(self) -> bool {
+        matches!(self, Caller::Load | Caller::Primary)
+    }
+}
+
+/// How large a command's data may become, in bytes. The configured limits are for clients: what one was allowed is in the log and
+/// goes to replicas, and must have the same effect there whatever is configured then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeLimits {
+    /// A string. Source: `proto-max-bulk-len`.
+    pub string: u64,
+    /// The source of a script or library. Source: `script-source-limit`.
+    pub script_source: usize,
+    /// The memory of a script. Source: `script-memory-limit`.
+    pub script_memory: usize,
+}
+
+impl SizeLimits {
+    /// Of files and the primary: what no client can reach.
+    const TRUSTED: Self =
+        SizeLimits { string: 1 << 40, script_source: 1 << 40, script_memory: 1 << 40 };
+
+    /// Those of a caller.
+    pub fn of(state: &State, caller: Caller) -> Self {
+        let config = &state.config;
+        let configured = SizeLimits {
+            string: config.proto_max_bulk_len,
+            script_source: config.script_source_limit as usize,
+            script_memory: config.script_memory_limit as usize,
+        };
+        match caller {
+            Caller::Client(_) => configured,
+            Caller::Load | Caller::Primary => SizeLimits {
+                string: configured.string.max(Self::TRUSTED.string),
+                script_source: configured.script_source.max(Self::TRUSTED.script_source),
+                script_memory: configured.script_memory.max(Self::TRUSTED.script_memory),
+            },
+        }
+    }
+}
+
+/// How a command has come to the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// As a request of its caller.
+    Client,
+    /// From EXEC: nothing in it blocks.
+    Transaction,
+    /// From a client's script: nothing in it blocks.
+    Script,
+    /// From a blocked client that is woken: the key in this argument has changed or its alarm is due.
+    Woken(usize),
+    /// From a blocked client whose time is over, of a command that has more to reply then than a null array.
+    TimedOut,
+}
+
+/// What is repeated of a command that has changed something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effect {
+    /// The request as it was sent.
+    #[default]
+    AsSent,
+    /// The request as it was sent, even if it changed nothing.
+    Forced,
+    /// The requests given to [`Context::instead`].
+    Instead,
+    /// The requests given to [`Context::instead_of`], although the count of changes is the same.
+    Hint,
+    /// Nothing: the commands it ran were repeated themselves, or others need not know.
+    Nothing,
+}
+
+/// Limits of random elements, and of their bytes, that one command of a script may draw with repetition: the command
+/// cannot be interrupted, and the collection's size does not bound its reply.
+const SCRIPT_DRAWS_MAX: u64 = 100_000;
+const SCRIPT_DRAWN_BYTES_MAX: usize = 16 << 20;
+const TOO_MANY_DRAWS: CommandError =
+    CommandError::Text("ERR a script may draw at most 100000 elements with repetition at once");
+
+/// One command being run.
+pub struct Context<'a> {
+    /// The keyspace, with the client's database selected.
+    pub keyspace: &'a mut Keyspace,
+    /// Everything else the server owns.
+    pub state: &'a mut State,
+    pub reply: ReplyWriter<'a>,
+    pub args: Args<'a>,
+    pub command: &'static Command,
+    pub caller: Caller,
+    pub prehashed: Prehashed<'a>,
+    pub origin: Origin,
+    /// What goes to the append-only file and to replicas.
+    pub effect: Effect,
+}
+
+impl<'a> Context<'a> {
+    /// Argument `index` as a key.
+    #[inline]
+    pub fn key(&self, index: usize) -> Key<'a> {
+        let bytes = self.args.get(index);
+        let hash = self.prehashed.get(index).unwrap_or_else(|| self.keyspace.hash(bytes));
+        debug_assert_eq!(hash, self.keyspace.hash(bytes), "a hash made ahead is the argument's");
+        Key { bytes, hash }
+    }
+
+    /// The arguments among `keys` that a blocking command tries: all, or the one that woke it.
+    pub fn keys_to_try(&self, keys: Range<usize>) -> Range<usize> {
+        match self.origin {
+            Origin::Woken(key) => key..key + 1,
+            Origin::Client | Origin::Transaction | Origin::Script | Origin::TimedOut => keys,
+        }
+    }
+
+    /// How large the command's data may become.
+    pub fn size_limits(&self) -> SizeLimits {
+        SizeLimits::of(self.state, self.caller)
+    }
+
+    /// Whether the command may block: not in a transaction or script, nor without a client.
+    pub fn may_wait(&self) -> bool {
+        let has_client = self.caller.client().is_some();
+        has_client && matches!(self.origin, Origin::Client | Origin::Woken(_))
+    }
+
+    /// Blocks the client. A woken command that is not served keeps its place and deadline; its new wait is ignored.
+    /// Where nothing may block the reply is that of a timeout, a null array.
+    pub fn block(&mut self, wait: Wait) -> CommandResult {
+        match self.origin {
+            Origin::Client if self.caller.client().is_some() => {
+                Ok(Outcome::Blocked(Box::new(wait)))
+            }
+            Origin::Woken(_) => Ok(Outcome::WaitsOn),
+            Origin::Client | Origin::Transaction | Origin::Script | Origin::TimedOut => {
+                self.reply.null_array();
+                Ok(Outcome::Replied)
+            }
+        }
+    }
+
+    /// Checks a number of random elements to be drawn with repetition. Errors: a script asks for too many. Also
+    /// limits the bytes of a script's reply.
+    pub fn check_draws(&mut self, count: u64) -> Result<(), CommandError> {
+        if self.origin != Origin::Script {
+            return Ok(());
+        }
+        if count > SCRIPT_DRAWS_MAX {
+            return Err(TOO_MANY_DRAWS);
+        }
+        self.reply.output().lower_limit(SCRIPT_DRAWN_BYTES_MAX);
+        Ok(())
+    }
+
+    /// Whether it has run before: see [`Caller::is_repeating`].
+    #[inline]
+    pub fn is_repeated(&self) -> bool {
+        self.caller.is_repeating()
+    }
+
+    /// The caller's client ID. Only for commands with `Flags::NEEDS_CLIENT`.
+    #[inline]
+    pub fn client_id(&self) -> ClientId {
+        self.caller.client().expect("the gate lets what needs a client run for clients alone")
+    }
+
+    /// The calling client. Only for commands with `Flags::NEEDS_CLIENT`.
+    pub fn client(&mut self) -> &mut Client {
+        let id = self.client_id();
+        self.state.clients.get_mut(id).expect("a client outlives the command it runs")
+    }
+
+    /// The error for a subcommand with too few arguments that its arity lets through.
+    pub fn wrong_subcommand(&self) -> CommandError {
+        let container = self.command.parent.map(|id| self.state.commands.get(id));
+        let container = container.map_or("", |container| container.spec.name);
+        CommandError::wrong_subcommand(container, self.args.get(1))
+    }
+
+    /// The command's name in lower case, as error texts quote it.
+    pub fn name(&self) -> &'static str {
+        &self.command.full_name
+    }
+}

@@ -1,0 +1,317 @@
+//! What the server owns besides the keyspace, as commands see it: clients, configuration, statistics, subscriptions.
+//!
+//! Each part keeps its own invariants; [`State`] only holds them side by side, so that a handler
+//! can borrow one while it writes to another. No I/O here: what only the loop can do is queued as a
+//! [`Task`].
+//!
+//! - Parts: `network`, `pauses`, `process`, `persistence` (saving and the log), `replicas` (those
+//!   of this server).
+//! - The commands that there are: `table` numbers and finds them, `spec` says what one is,
+//!   `context` what its handler gets. A specification names its handler, the handler gets the
+//!   state, and the state has the table: one thought.
+
+pub mod context;
+mod network;
+mod pauses;
+pub mod persistence;
+mod process;
+mod replicas;
+pub mod spec;
+pub mod table;
+
+use std::collections::HashMap;
+
+use mio::Poll;
+
+use crate::acl::Acl;
+use crate::client::blocked::Blocking;
+use crate::client::{ClientFlags, ClientId, Clients};
+use crate::clock::{Clock, Now};
+use crate::config::Config;
+use crate::keyspace::Keyspace;
+use crate::net::primary::Socket;
+use crate::persist::rdb::Encoder;
+use crate::pubsub::PubSub;
+use crate::replication::Replication;
+use crate::replication::effects::Effects;
+use crate::replication::following::Progress;
+use crate::replication::primary_link::PrimaryLink;
+use crate::script::{Engine, Scripts};
+use crate::state::table::{Command, CommandTable, Opening};
+use crate::stats::Statistics;
+use crate::sys::log::{Level, Logger};
+
+pub use network::{Network, Pending};
+pub use pauses::{Pause, PauseCause, Pauses};
+use persistence::Persistence;
+pub use process::{Identity, Process, Shutdown};
+
+/// What a command leaves for the loop to do at the end of the turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// `State::listeners` has changed: register the new ones.
+    Listen,
+    /// Resume this client's pending requests.
+    Resume(ClientId),
+    /// CLIENT UNPAUSE, or the pause has changed.
+    Unpause,
+    /// SHUTDOWN ABORT: reply an error to the clients of SHUTDOWN.
+    RefuseShutdown,
+}
+
+/// Everything commands act upon besides the keyspace.
+pub struct State {
+    pub clients: Clients,
+    pub config: Config,
+    pub commands: &'static CommandTable,
+    /// `rename-command`: lower-case new names; None forbids the name.
+    pub renamed: HashMap<Box<[u8]>, Option<&'static Command>>,
+    pub pubsub: PubSub,
+    pub acl: Acl,
+    pub clock: Clock,
+    /// The clocks, read once a turn.
+    pub now: Now,
+    pub process: Process,
+    pub logger: Logger,
+    pub stats: Statistics,
+    pub replication: Replication,
+    /// The connection to the primary, while there is one.
+    pub link: Option<Box<PrimaryLink>>,
+    pub link_socket: Option<Box<Socket>>,
+    pub net: Network,
+    monitors: Vec<ClientId>,
+    pub blocking: Blocking,
+    pub scripts: Scripts,
+    pub effects: Effects,
+    pub persistence: Persistence,
+    /// See [`State::payload_encoder`]; true: it compresses.
+    encoder: Option<(bool, Box<Encoder>)>,
+    /// Serves other clients for a moment during a long-running script. Set by the server.
+    pub serve_while_busy: fn(&mut Keyspace, &mut State),
+    pub pauses: Pauses,
+    /// See [`State::opening`].
+    gate: Opening,
+    /// Done by the loop at the end of the turn.
+    pub tasks: Vec<Task>,
+    pub debug: DebugSwitches,
+}
+
+/// Switches set by DEBUG.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DebugSwitches {
+    /// DEBUG PAUSE-CRON: no periodic work.
+    pub cron_paused: bool,
+    /// DEBUG SET-SKIP-CHECKSUM-VALIDATION: RESTORE accepts payloads with a wrong checksum.
+    pub skips_payload_checksum: bool,
+}
+
+impl State {
+    /// The state of a new server without clients.
+    pub fn new(
+        commands: &'static CommandTable,
+        config: Config,
+        clock: Clock,
+        logger: Logger,
+        poll: Poll,
+    ) -> Self {
+        let now = clock.now();
+        let identity = Identity::new(&config, now);
+        let scripts = Scripts::default();
+        let mut acl = Acl::new(commands.catalogue());
+        acl.set_default_password(&config.requirepass);
+        State {
+            clients: Clients::default(),
+            config,
+            commands,
+            renamed: HashMap::new(),
+            pubsub: PubSub::default(),
+            acl,
+            clock,
+            now,
+            process: Process::new(identity),
+            logger,
+            stats: Statistics::new(commands.commands.len()),
+            replication: Replication::default(),
+            link: None,
+            link_socket: None,
+            net: Network::new(poll),
+            monitors: Vec::new(),
+            blocking: Blocking::default(),
+            scripts,
+            effects: Effects::default(),
+            persistence: Persistence::new(now.unix_seconds()),
+            encoder: None,
+            serve_while_busy: |_, _| {},
+            pauses: Pauses::default(),
+            // Until the configuration is applied.
+            gate: Opening::Closed,
+            tasks: Vec::new(),
+            debug: DebugSwitches::default(),
+        }
+    }
+
+    /// Takes the script engine out, to run a script or change the compiled ones. None while a script runs.
+    pub fn take_engine(&mut self) -> Option<Box<Engine>> {
+        let deprecated = self.config.lua_enable_deprecated_api;
+        let config = &self.config;
+        let is_valkey = config.compatible_with.is_valkey();
+        self.scripts.take_engine(&config.redis_version, is_valkey, deprecated)
+    }
+
+    /// The encoder of DUMP and MIGRATE, kept because its compression table is large.
+    pub fn payload_encoder(&mut self) -> &mut Encoder {
+        let compresses = self.config.rdbcompression;
+        let kept = self.encoder.take().filter(|(did, _)| *did == compresses);
+        let new = || (compresses, Box::new(Encoder::new(compresses)));
+        &mut self.encoder.insert(kept.unwrap_or_else(new)).1
+    }
+
+    /// Writes a line to the log.
+    pub fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
+        self.logger.write(self.real_now(), level, message);
+    }
+
+    /// The time, also while a script keeps the server busy: for commands time stands still then, possibly for minutes.
+    fn real_now(&self) -> Now {
+        if self.scripts.is_busy() { self.clock.now() } else { self.now }
+    }
+
+    /// The time that connections to primary and replicas count by: boot-time clock, microseconds.
+    pub fn time_us(&self) -> i64 {
+        self.real_now().boot_us
+    }
+
+    /// Whether clients may not write, this server being a replica.
+    #[inline]
+    pub fn is_read_only(&self) -> bool {
+        self.replication.is_replica() && self.config.replica_read_only
+    }
+
+    /// Whether this is a replica that is disconnected from its primary and may not serve possibly stale data.
+    #[inline]
+    pub fn is_stale(&self) -> bool {
+        !self.config.replica_serve_stale_data
+            && self
+                .replication
+                .following
+                .as_deref()
+                .is_some_and(|following| following.progress != Progress::Connected)
+    }
+
+    /// Whether a client with these flags has to authenticate before it may do anything else.
+    pub fn needs_password(&self, flags: ClientFlags) -> bool {
+        !flags.contains(ClientFlags::AUTHENTICATED) && self.acl.requires_auth()
+    }
+
+    /// Whether `maxmemory` applies: a replica leaves eviction to its primary, unless configured otherwise.
+    #[inline]
+    pub fn applies_maxmemory(&self) -> bool {
+        let leaves = self.config.replica_ignore_maxmemory && self.replication.is_replica();
+        self.config.maxmemory > 0 && !leaves
+    }
+
+    /// Whether writes are refused for lack of replicas. On a replica the primary decides.
+    #[inline]
+    pub fn lacks_replicas(&self) -> bool {
+        let wanted = self.config.min_replicas_to_write;
+        wanted > 0
+            && self.config.min_replicas_max_lag > 0
+            && self.replication.good_replicas < wanted
+            && !self.replication.is_replica()
+    }
+
+    /// A primary's offset after everything commands have changed so far.
+    #[inline]
+    pub fn stream_end(&self) -> u64 {
+        self.replication.offset + self.effects.len_for_replicas() as u64
+    }
+
+    /// Which commands the gate can run without asking `gate/admit.rs`.
+    fn opening(&self) -> Opening {
+        let is_closed = self.applies_maxmemory()
+            || self.lacks_replicas()
+            || self.replication.restart.refusal().is_some()
+            || self.scripts.is_busy()
+            || !self.monitors.is_empty()
+            || self.pauses.strictest().is_some()
+            || self.is_stale()
+            || self.config.import_mode
+            || self.persistence.loading.is_some()
+            || self.disk_refusal().is_some();
+        match is_closed {
+            true => Opening::Closed,
+            false if self.replication.is_replica() => Opening::Reads,
+            false => Opening::All,
+        }
+    }
+
+    /// Recomputes [`Self::gate`]. To be called where a cause of [`Self::opening`] may have changed.
+    pub fn note_gate(&mut self) {
+        self.gate = self.opening();
+    }
+
+    #[inline]
+    pub fn gate(&self) -> Opening {
+        debug_assert!(self.gate <= self.opening(), "note_gate was not called");
+        self.gate
+    }
+
+    /// Sets or ends a pause. Postponed requests are tried again if less is paused than before: what another cause pauses too
+    /// stays postponed.
+    pub fn set_pause(&mut self, cause: PauseCause, pause: Option<Pause>) {
+        // All commands, writes, nothing.
+        let rank = |pauses: &Pauses| pauses.strictest().map(|pause| !pause.writes_only);
+        let before = rank(&self.pauses);
+        self.pauses.set(cause, pause);
+        if rank(&self.pauses) < before {
+            self.tasks.push(Task::Unpause);
+        }
+        self.note_gate();
+    }
+
+    /// Ends a pause, as [`Self::set_pause`] does.
+    pub fn end_pause(&mut self, cause: PauseCause) {
+        self.set_pause(cause, None);
+    }
+
+    /// Ends the pauses whose time is up.
+    pub fn end_due_pauses(&mut self) {
+        for cause in [PauseCause::Asked, PauseCause::Shutdown, PauseCause::Failover] {
+            if self.pauses.by(cause).is_some_and(|pause| pause.until_us <= self.now.boot_us) {
+                self.end_pause(cause);
+            }
+        }
+    }
+
+    /// Whether a client monitors.
+    #[inline]
+    pub fn is_monitored(&self) -> bool {
+        !self.monitors.is_empty()
+    }
+
+    pub fn monitors(&self) -> &[ClientId] {
+        &self.monitors
+    }
+
+    pub fn add_monitor(&mut self, id: ClientId) {
+        self.monitors.push(id);
+        self.note_gate();
+    }
+
+    pub fn remove_monitor(&mut self, id: ClientId) {
+        self.monitors.retain(|&monitor| monitor != id);
+        self.note_gate();
+    }
+
+    /// The command of this name after `rename-command`.
+    #[inline]
+    pub fn find_command(&self, name: &[u8]) -> Option<&'static Command> {
+        if self.renamed.is_empty() {
+            return self.commands.find(name);
+        }
+        match self.renamed.get(name.to_ascii_lowercase().as_slice()) {
+            Some(command) => *command,
+            None => self.commands.find(name),
+        }
+    }
+}

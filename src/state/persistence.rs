@@ -1,0 +1,318 @@
+//! The state of saving and of the append-only file; what other parts ask of it.
+//! `durability/persistence.rs` changes it.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::State;
+use crate::error::CommandError;
+use crate::keyspace::Keyspace;
+use crate::persist::aof::folder::AofFolder;
+use crate::persist::aof::log::{AppendLog, Fatal, LogOffset};
+use crate::persist::saver::Job;
+use crate::replication::parse_offset;
+use crate::sys::background::Background;
+use crate::sys::disk::{Disk, RealDisk};
+
+/// What a background job writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The RDB file.
+    Save,
+    /// The append-only file's base.
+    Rewrite,
+    /// A snapshot for replicas, sent while it is made.
+    Sync,
+}
+
+/// A background job.
+pub struct Running {
+    pub purpose: Purpose,
+    pub job: Job,
+    /// Where a save's file goes: as configured when it began.
+    pub target: PathBuf,
+    /// The count of changes when it began.
+    pub changes: u64,
+    /// Set when the file is complete, while a thread renames it.
+    pub placing: Option<Receiver<Placed>>,
+}
+
+/// The result of renaming a file: its bytes, or an error.
+pub type Placed = Result<u64, String>;
+
+/// The append-only file, while it is on.
+pub struct Aof {
+    pub log: AppendLog,
+    pub folder: Arc<Mutex<AofFolder>>,
+    /// The first increment that the running rewrite keeps, once known. It began with that rewrite's snapshot: another rewrite's
+    /// base would contain a part of it, which a start would run again.
+    pub first_kept: Option<i64>,
+    /// No rewrite has ended since the file was switched on: a start would not load it.
+    pub is_aside: bool,
+}
+
+/// State and statistics of saving and of the append-only file.
+pub struct Persistence {
+    pub disk: Arc<dyn Disk>,
+    pub background: Background,
+    pub wake: Arc<dyn Fn() + Send + Sync>,
+    pub stop: Arc<AtomicUsize>,
+    pub running: Option<Running>,
+    pub aof: Option<Aof>,
+    /// The end of the log that was switched off last.
+    pub closed_log: LogOffset,
+    /// The log was switched off without all that was answered under `always`: the process must end.
+    pub fatal: Option<Fatal>,
+    /// The folder of a rewrite that was started while the append-only file is off.
+    pub folder_alone: Option<Arc<Mutex<AofFolder>>>,
+    /// When a rewrite was requested (boot-time clock, microseconds) that waits for a sync of the log, after which a
+    /// new increment can be opened without delay.
+    pub preparing: Option<i64>,
+    /// Unix seconds of the last successful save; before the first, of the start.
+    pub last_save_unix: i64,
+    /// The count of changes when it began.
+    pub saved_changes: u64,
+    pub last_save_failed: bool,
+    pub last_try_us: i64,
+    /// Duration in seconds; -1: none.
+    pub last_save_seconds: i64,
+    pub saves: u64,
+    /// Background jobs started.
+    pub jobs: u64,
+    /// BGSAVE SCHEDULE or BGREWRITEAOF waits for a running job.
+    pub save_is_scheduled: bool,
+    pub rewrite_is_scheduled: bool,
+    pub last_rewrite_seconds: i64,
+    pub last_rewrite_failed: bool,
+    pub rewrites: u64,
+    pub rewrite_failures: u32,
+    pub next_rewrite_us: i64,
+    pub last_save_copied: usize,
+    pub last_rewrite_copied: usize,
+    pub keys_loaded: u64,
+    pub keys_expired_at_load: u64,
+    /// Collections without elements that were skipped while loading.
+    pub empty_keys_skipped: u64,
+    /// The replication position saved in the RDB file that was loaded last.
+    pub moment: Moment,
+    /// The file being loaded.
+    pub loading: Option<Loading>,
+    /// `DEBUG AOF-FLUSH-SLEEP`
+    pub flush_delay: Duration,
+}
+
+/// The field of an RDB file that has the last fence of a lock.
+pub const LAST_FENCE: &str = "latchkey-last-fence";
+
+/// The replication history and offset that an RDB file belongs to, as far as it says.
+#[derive(Clone, Debug, Default)]
+pub struct Moment {
+    pub id: Option<String>,
+    pub offset: Option<u64>,
+    /// The database that the stream had selected.
+    pub stream_db: usize,
+}
+
+impl Moment {
+    /// Reads a field about the file.
+    pub fn note(&mut self, name: &[u8], value: &[u8]) {
+        let Ok(text) = std::str::from_utf8(value) else { return };
+        match name {
+            b"repl-id" => self.id = Some(text.to_owned()).filter(|id| id.len() == 40),
+            b"repl-offset" => self.offset = parse_offset(text),
+            b"repl-stream-db" => self.stream_db = text.parse().unwrap_or(0),
+            _ => {}
+        }
+    }
+}
+
+/// The file being loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Loading {
+    pub started_unix: i64,
+    pub total_bytes: u64,
+    pub loaded_bytes: u64,
+    /// The memory used when the file was saved, as it says. Unit: bytes.
+    pub memory_then: u64,
+    /// It comes from the primary, into databases beside the served ones.
+    pub is_beside: bool,
+    /// Clients were served meanwhile.
+    pub others_heard: bool,
+    /// The server is to end: the rest is not loaded, and nobody sees what was.
+    pub is_interrupted: bool,
+}
+
+impl Persistence {
+    pub fn new(started_unix: i64) -> Self {
+        Persistence {
+            disk: Arc::new(RealDisk),
+            background: Background::Threads,
+            wake: Arc::new(|| ()),
+            stop: Arc::default(),
+            running: None,
+            aof: None,
+            closed_log: LogOffset::default(),
+            fatal: None,
+            folder_alone: None,
+            preparing: None,
+            last_save_unix: started_unix,
+            saved_changes: 0,
+            last_save_failed: false,
+            last_try_us: i64::MIN / 2,
+            last_save_seconds: -1,
+            saves: 0,
+            jobs: 0,
+            save_is_scheduled: false,
+            rewrite_is_scheduled: false,
+            last_rewrite_seconds: -1,
+            last_rewrite_failed: false,
+            rewrites: 0,
+            rewrite_failures: 0,
+            next_rewrite_us: i64::MIN / 2,
+            last_save_copied: 0,
+            last_rewrite_copied: 0,
+            keys_loaded: 0,
+            keys_expired_at_load: 0,
+            empty_keys_skipped: 0,
+            moment: Moment::default(),
+            loading: None,
+            flush_delay: Duration::ZERO,
+        }
+    }
+
+    /// Wakes the event loop from another thread.
+    pub fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
+        self.wake.clone()
+    }
+
+    /// Runs work that the loop must not wait for.
+    pub fn background(&self) -> &Background {
+        &self.background
+    }
+
+    /// Replaces the disk, and threads by work run in the loop (for simulation). To be called before anything starts.
+    pub fn set_apart(&mut self, disk: Arc<dyn Disk>) {
+        (self.disk, self.background) = (disk, Background::Later(Arc::default()));
+    }
+
+    /// Syncs the log where no thread does.
+    pub fn sync_log(&self) {
+        if let Some(log) = self.log().filter(|_| !self.background.has_threads()) {
+            while log.syncer().step() {}
+        }
+    }
+
+    /// Sets how a thread wakes the event loop.
+    pub fn set_wake(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.wake = wake;
+    }
+
+    /// Sets the flag by which a signal stops the server while it loads.
+    pub fn set_stop(&mut self, stop: Arc<AtomicUsize>) {
+        self.stop = stop;
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) != 0
+    }
+
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    /// The running background job: purpose, start (boot-time clock, microseconds), keys written and in all.
+    pub fn under_way(&self) -> Option<(Purpose, i64, usize, u64)> {
+        if let Some(since_us) = self.preparing {
+            return Some((Purpose::Rewrite, since_us, 0, 0));
+        }
+        let running = self.running.as_ref()?;
+        let job = &running.job;
+        Some((running.purpose, job.started_us, job.keys_done(), job.keys_total))
+    }
+
+    /// The append-only log, if it is on.
+    pub fn log(&self) -> Option<&AppendLog> {
+        self.aof.as_ref().map(|aof| &aof.log)
+    }
+
+    pub fn is_aof_on(&self) -> bool {
+        self.aof.is_some()
+    }
+
+    /// The log's offset that a reply sent now depends on.
+    #[inline]
+    pub fn depends_on(&self) -> LogOffset {
+        self.aof.as_ref().map_or(LogOffset::default(), |aof| aof.log.end())
+    }
+
+    /// Whether the log may delay replies.
+    #[inline]
+    pub fn may_hold_replies(&self) -> bool {
+        self.aof.is_some()
+    }
+
+    /// Whether a reply that depends on this offset may be sent.
+    #[inline]
+    pub fn may_leave(&self, offset: LogOffset) -> bool {
+        self.aof.as_ref().is_none_or(|aof| offset <= aof.log.acknowledged())
+    }
+
+    /// The log's offset on disk. None: unknown, or a start would not load this log.
+    pub fn on_disk(&self) -> Option<LogOffset> {
+        let aof = self.aof.as_ref().filter(|aof| !aof.is_aside)?;
+        Some(aof.log.synced())
+    }
+
+    /// When the log must be called again even without events: boot-time clock, microseconds.
+    pub fn next_call_us(&self) -> Option<i64> {
+        self.aof.as_ref().and_then(|aof| aof.log.next_call_us())
+    }
+
+    /// To be called when a rewrite has ended or is given up.
+    pub fn forget_first_kept(&mut self) {
+        if let Some(aof) = &mut self.aof {
+            aof.first_kept = None;
+        }
+    }
+
+    /// Whether the snapshot's iteration can continue now.
+    pub fn wants_turn(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| !running.job.is_full())
+    }
+}
+
+impl State {
+    /// Changes since the last save, for INFO.
+    pub fn changes_since_save(&self, keyspace: &Keyspace) -> u64 {
+        keyspace.dirty().saturating_sub(self.persistence.saved_changes)
+    }
+
+    /// The error for write commands while the disk fails.
+    pub fn disk_refusal(&self) -> Option<CommandError> {
+        const SAVES_FAIL: CommandError = CommandError::Text(
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that may \
+             modify the data set are disabled, because this instance is configured to report errors during writes if RDB \
+             snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB \
+             error.",
+        );
+        let config = &self.config;
+        if config.stop_writes_on_bgsave_error
+            && self.persistence.last_save_failed
+            && !config.save.is_empty()
+        {
+            return Some(SAVES_FAIL);
+        }
+        let error = self.persistence.log().and_then(AppendLog::disk_error)?;
+        Some(CommandError::formatted(format!("MISCONF Errors writing to the AOF file: {error}")))
+    }
+
+    /// Path of the RDB file.
+    pub fn rdb_path(&self) -> PathBuf {
+        self.config.dir.join(OsStr::from_bytes(&self.config.dbfilename))
+    }
+}

@@ -1,0 +1,288 @@
+//! The table of all commands, numbered, with look-up by name. Built once from the families' tables.
+
+use crate::acl::catalogue::{Catalogue, Entry};
+use crate::ids::CommandId;
+use crate::state::spec::{Begin, CommandSpec, Find, Flags, KeySpec, all_categories};
+
+/// A command or subcommand with its number.
+pub struct Command {
+    pub spec: &'static CommandSpec,
+    /// Its place in [`CommandTable::commands`], and in the statistics.
+    pub id: CommandId,
+    /// Lower case; a subcommand's with its container's: `client|kill`.
+    pub full_name: Box<str>,
+    /// Container of a subcommand.
+    pub parent: Option<CommandId>,
+    /// Numbers of the subcommands, which follow each other.
+    pub subcommands: std::ops::Range<u16>,
+    pub passes: Passes,
+    pub fixed_keys: FixedKeys,
+}
+
+/// The arguments of a command that are keys, if they have fixed positions: these are hashed ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FixedKeys {
+    /// The first one; 0: there are none.
+    pub first: u8,
+    /// Distance from one key to the next; 0: there is only one.
+    pub step: u8,
+}
+
+impl FixedKeys {
+    fn of(spec: &CommandSpec) -> Self {
+        let Some(KeySpec { begin: Begin::Index(first), find, .. }) = spec.keys.first() else {
+            return FixedKeys::default();
+        };
+        match *find {
+            Find::Range { last, step, .. } => {
+                FixedKeys { first: *first as u8, step: if last < 0 { step as u8 } else { 0 } }
+            }
+            _ => FixedKeys::default(),
+        }
+    }
+}
+
+/// Which commands may run without further checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Opening {
+    Closed,
+    /// On a replica: those that neither write nor run what may.
+    Reads,
+    All,
+}
+
+/// The opening of the gate that a command needs to run without further checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passes {
+    Reads = Opening::Reads as isize,
+    All = Opening::All as isize,
+    /// Always checked: it has subcommands, or needs a permission of its own.
+    Never,
+}
+
+impl Passes {
+    fn of(command: &Command) -> Self {
+        let flags = command.spec.flags;
+        let is_plain = command.spec.handler.is_some() && command.subcommands.is_empty();
+        match is_plain && !flags.contains(Flags::PROTECTED) {
+            false => Passes::Never,
+            true if flags.intersects(Flags::WRITE | Flags::RUNS_SCRIPT) => Passes::All,
+            true => Passes::Reads,
+        }
+    }
+
+    #[inline(always)]
+    pub fn through(self, opening: Opening) -> bool {
+        self as u8 <= opening as u8
+    }
+}
+
+/// Every command by number and by name.
+pub struct CommandTable {
+    pub commands: Vec<Command>,
+    /// Hash table with open addressing over the top-level names.
+    slots: Vec<Slot>,
+}
+
+/// A name's slot, with enough of the name to decide most look-ups without another cache miss.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// See [`fold`].
+    folded: u64,
+    len: u8,
+    /// The name is compared with the command's own from this byte on.
+    compared_from: u8,
+    /// The command's number + 1; 0: empty slot.
+    number: u16,
+}
+
+/// The longest command name in bytes.
+const NAME_BYTES_MAX: usize = 32;
+
+impl CommandTable {
+    /// Builds the table of these families, in the order of `COMMAND LIST`.
+    pub fn build(families: &'static [&'static [CommandSpec]]) -> Self {
+        let specs = families.iter().flat_map(|family| family.iter());
+        let mut commands: Vec<Command> = specs
+            .map(|spec| Command {
+                spec,
+                id: CommandId(0),
+                full_name: spec.name.to_ascii_lowercase().into_boxed_str(),
+                parent: None,
+                subcommands: 0..0,
+                passes: Passes::Never,
+                fixed_keys: FixedKeys::of(spec),
+            })
+            .collect();
+        let top_level = commands.len();
+        for parent in 0..top_level {
+            let start = commands.len() as u16;
+            for spec in commands[parent].spec.subcommands {
+                let name = spec.name.to_ascii_lowercase();
+                let full_name = format!("{}|{name}", commands[parent].full_name).into_boxed_str();
+                let parent = Some(CommandId(parent as u16));
+                commands.push(Command {
+                    spec,
+                    id: CommandId(0),
+                    full_name,
+                    parent,
+                    subcommands: 0..0,
+                    passes: Passes::Never,
+                    fixed_keys: FixedKeys::of(spec),
+                });
+            }
+            commands[parent].subcommands = start..commands.len() as u16;
+        }
+        for (id, command) in commands.iter_mut().enumerate() {
+            command.id = CommandId(id as u16);
+            command.passes = Passes::of(command);
+        }
+        let mut slots = vec![Slot::default(); (top_level * 4).next_power_of_two()];
+        for command in &commands[..top_level] {
+            let name = command.full_name.as_bytes();
+            assert!(name.len() <= NAME_BYTES_MAX, "{} is too long a name", command.full_name);
+            let folded = fold(name);
+            let mut position = mix(folded, name.len()) & (slots.len() - 1);
+            while slots[position].number != 0 {
+                position = (position + 1) & (slots.len() - 1);
+            }
+            // `fold` is exact for letters alone; other bytes may collide.
+            let letters = name.iter().take(8).all(u8::is_ascii_alphabetic);
+            let compared_from = if letters { name.len().min(8) as u8 } else { 0 };
+            slots[position] =
+                Slot { folded, len: name.len() as u8, compared_from, number: command.id.0 + 1 };
+        }
+        CommandTable { commands, slots }
+    }
+
+    /// The top-level command of this name, in any case.
+    #[inline]
+    pub fn find(&self, name: &[u8]) -> Option<&Command> {
+        if name.len() > NAME_BYTES_MAX {
+            return None;
+        }
+        let folded = fold(name);
+        let mut position = mix(folded, name.len()) & (self.slots.len() - 1);
+        loop {
+            let slot = self.slots[position];
+            if slot.number == 0 {
+                return None;
+            }
+            if slot.folded == folded && slot.len as usize == name.len() {
+                let command = &self.commands[slot.number as usize - 1];
+                let rest = slot.compared_from as usize..;
+                if slot.compared_from == slot.len
+                    || name[rest.clone()].eq_ignore_ascii_case(&command.full_name.as_bytes()[rest])
+                {
+                    return Some(command);
+                }
+            }
+            position = (position + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    /// The command of this number.
+    #[inline]
+    pub fn get(&self, id: CommandId) -> &Command {
+        &self.commands[id.index()]
+    }
+
+    /// The subcommand of this name, in any case.
+    pub fn find_subcommand(&self, parent: &Command, name: &[u8]) -> Option<&Command> {
+        self.subcommands(parent)
+            .iter()
+            .find(|command| name.eq_ignore_ascii_case(command.spec.name.as_bytes()))
+    }
+
+    /// A command by its full name (`get`, `client|kill`), in any case.
+    pub fn find_full(&self, name: &[u8]) -> Option<&Command> {
+        match name.iter().position(|&byte| byte == b'|') {
+            None => self.find(name),
+            Some(bar) => self.find_subcommand(self.find(&name[..bar])?, &name[bar + 1..]),
+        }
+    }
+
+    pub fn subcommands(&self, parent: &Command) -> &[Command] {
+        &self.commands[parent.subcommands.start as usize..parent.subcommands.end as usize]
+    }
+
+    /// The commands that are not subcommands.
+    pub fn top_level(&self) -> impl Iterator<Item = &Command> {
+        self.commands.iter().filter(|command| command.parent.is_none())
+    }
+
+    /// The commands as ACL rules name them.
+    pub fn catalogue(&self) -> Catalogue {
+        let entry = |command: &Command| Entry {
+            id: command.id,
+            name: command.full_name.clone(),
+            categories: all_categories(command.spec),
+            is_subcommand: command.parent.is_some(),
+            subcommands: command.subcommands.clone(),
+        };
+        Catalogue::new(self.commands.iter().map(entry).collect())
+    }
+}
+
+impl Command {
+    pub fn is(&self, flags: Flags) -> bool {
+        self.spec.flags.intersects(flags)
+    }
+
+    /// Whether MULTI queues it, rather than running or refusing it.
+    #[inline]
+    pub fn is_queueable(&self) -> bool {
+        !self.is(Flags::NEVER_QUEUED | Flags::NO_MULTI)
+    }
+}
+
+/// The first eight bytes of a name, case-insensitive.
+#[inline]
+fn fold(name: &[u8]) -> u64 {
+    let word = if let Some(first) = name.first_chunk::<8>() {
+        u64::from_le_bytes(*first)
+    } else if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+        // Overlapping bytes are equal in both words.
+        let last = u64::from(u32::from_le_bytes(*last)) << (8 * (name.len() - 4));
+        u64::from(u32::from_le_bytes(*first)) | last
+    } else {
+        name.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    };
+    // Bit 5 is the case of a letter: setting it everywhere ignores the case.
+    word | 0x2020_2020_2020_2020
+}
+
+/// A hash of a name's length and its [`fold`].
+#[inline]
+fn mix(folded: u64, len: usize) -> usize {
+    let mixed = (folded ^ ((len as u64) << 48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 40) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::command::TABLE;
+
+    #[test]
+    fn every_name_is_found_in_any_case_and_nothing_like_it() {
+        for command in TABLE.top_level() {
+            let name = command.spec.name.as_bytes();
+            let found = |name: &[u8]| TABLE.find(name).map(|found| found.id);
+            assert_eq!(found(name), Some(command.id));
+            assert_eq!(found(&name.to_ascii_lowercase()), Some(command.id));
+            for at in 0..name.len() {
+                let mut other = name.to_vec();
+                // Bit 5 and the bit above it, which tells letters from digits and control bytes.
+                other[at] ^= 0x40;
+                assert_ne!(found(&other), Some(command.id));
+                if !name[at].is_ascii_alphabetic() {
+                    other[at] = name[at] ^ 0x20;
+                    assert_ne!(found(&other), Some(command.id));
+                }
+            }
+            assert_ne!(found(&name[1..]), Some(command.id));
+            assert_ne!(found(&[name, b"x"].concat()), Some(command.id));
+        }
+        assert!(TABLE.find(b"").is_none());
+    }
+}
