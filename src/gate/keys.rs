@@ -410,7 +410,7 @@ mod tests {
         let mut keyspace = Keyspace::new(16, KeyHasher::new([1, 2]), state.now);
         let mut author = Author { random: fastrand::Rng::with_seed(7), count: 1 };
         let mut succeeded = BTreeSet::new();
-        for round in 0..60_000 {
+        for round in 0..300 * TABLE.commands.len() {
             let command = &TABLE.commands[round % TABLE.commands.len()];
             let name = command.full_name.to_string();
             let outer = name.split('|').next().unwrap_or_default();
