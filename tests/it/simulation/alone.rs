@@ -477,6 +477,7 @@ impl Alone {
             self.keeps_all = false;
             self.world.trace.note(|| format!("transaction of {set:?}"));
             self.turn();
+            self.take_all();
             self.count("switches in a transaction");
         } else {
             self.ask(&set.join(" "));
@@ -510,8 +511,11 @@ impl Alone {
             }
             let fields = self.world.section(NODE, "persistence");
             let field = |name: &str| fields.get(name).map_or("", |field| field.as_str());
-            if field("aof_enabled") == "1" && field("aof_last_write_status") == "err" {
-                // A failed sync is final for its file.
+            let is_failed = ["aof_last_write_status", "aof_last_bgrewrite_status"]
+                .iter()
+                .any(|name| field(name) == "err");
+            if field("aof_enabled") == "1" && is_failed {
+                // A failed sync is final for its file, and a log that was switched on lacks what was there before.
                 self.ask("BGREWRITEAOF");
             }
             let waits =
@@ -519,8 +523,7 @@ impl Alone {
                     .iter()
                     .any(|name| field(name) != "0");
             let is_on = field("aof_enabled") == "1";
-            let is_written = !is_on
-                || field("aof_last_write_status") == "ok" && field("aof_buffer_length") == "0";
+            let is_written = !is_on || !is_failed && field("aof_buffer_length") == "0";
             if !waits && is_written {
                 self.is_disk_well = true;
                 self.is_safe = is_on;
