@@ -24,6 +24,9 @@ const GROUP: usize = 16;
 /// Groups of a bank, a power of two.
 const BANK: usize = 256;
 
+/// What a change may copy of a shared part: checked where assertions are. Unit: bytes.
+const COPY_BYTES_MAX: isize = 256 << 10;
+
 thread_local! {
     static COPIED: Cell<usize> = const { Cell::new(0) };
 }
@@ -160,7 +163,10 @@ pub fn own<T: Part>(shared: &mut Arc<T>) -> &mut T {
 #[cold]
 fn copy<T: Part>(shared: &mut Arc<T>) {
     COPIED.set(COPIED.get() + size_of::<T>() + shared.heap_bytes());
+    let before = alloc::balance();
     *shared = Arc::new(T::clone(shared));
+    let made = alloc::balance() - before;
+    debug_assert!(made <= COPY_BYTES_MAX, "a change copies {made} bytes");
 }
 
 /// A vector, see the module's text.

@@ -18,6 +18,7 @@ use crate::clock::Deadline;
 use crate::collections::hash::KeyHasher;
 use crate::collections::shared::copied_bytes;
 use crate::collections::table::{Entry, Owned, Table, ValueRef};
+use crate::sys::alloc;
 use crate::types::Value;
 
 /// The size at which a chunk is sent. Unit: bytes.
@@ -31,6 +32,10 @@ const ENTRY_COST: usize = 64;
 /// The same with an object, whose parts are counted; and the bytes that cloning it copies at most, mostly.
 const OBJECT_COST: usize = 1024;
 const CLONED_BYTES_MAX: usize = 64 * 1024;
+
+/// What copying an entry, and what a step, may allocate: checked where assertions are. Unit: bytes.
+const ENTRY_BYTES_MAX: isize = 1 << 20;
+const STEP_BYTES_MAX: isize = 2 << 20;
 
 /// Some entries of one database, as they were when the snapshot began.
 #[derive(Default)]
@@ -153,7 +158,11 @@ struct Emptied {
 impl Snapshot {
     /// Copies the next entries of the table `id`. False at its end.
     pub(super) fn walk(&mut self, id: TableId, table: &mut Table<Value>) -> bool {
-        table.walk_on(STEP_COST, &mut |entry| self.take(id, entry))
+        let before = alloc::balance();
+        let has_more = table.walk_on(STEP_COST, &mut |entry| self.take(id, entry));
+        let made = alloc::balance() - before;
+        debug_assert!(made <= STEP_BYTES_MAX, "a step allocates {made} bytes");
+        has_more
     }
 
     /// Copies an entry of the table `id`. Returns what that has cost: [`STEP_COST`].
@@ -164,7 +173,11 @@ impl Snapshot {
             self.chunk.database = number;
         }
         let Snapshot { held, chunk, .. } = self;
-        held.count_made(|| chunk.push(entry))
+        let before = alloc::balance();
+        let cost = held.count_made(|| chunk.push(entry));
+        let made = alloc::balance() - before;
+        debug_assert!(made <= ENTRY_BYTES_MAX, "copying an entry allocates {made} bytes");
+        cost
     }
 
     /// Copies an entry that is about to change.

@@ -188,4 +188,10 @@ impl DrivenServer {
     pub fn history(&self) -> (&str, u64) {
         (&self.server.state.replication.id, self.server.state.replication.offset)
     }
+
+    /// The history that the present one goes on with, and its length there: `master_replid2`, `second_repl_offset` less one.
+    pub fn ancestor(&self) -> Option<(&str, u64)> {
+        let ancestor = self.server.state.replication.ancestor.as_ref()?;
+        Some((&ancestor.id, ancestor.end.saturating_sub(1)))
+    }
 }

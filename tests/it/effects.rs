@@ -3,6 +3,10 @@
 //!
 //! `EFFECTS_COMMANDS` is how many commands a run has, `EFFECTS_SEED` repeats one. What differs is reduced to a short session.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
 use crate::support::grammar::{Generator, Rule, parse, rules};
 use crate::support::{Client, Reply, TestServer, encode, number_from, quote, seed};
 
@@ -181,7 +185,11 @@ const NARROW: &[&str] = &[
     "maxmemory-policy noeviction",
     "replica-ignore-maxmemory no",
     "stream-node-max-entries 1",
+    "busy-reply-threshold 1",
+    "busy-script-policy rollback",
 ];
+/// Those of a server that leaves busy scripts to its clients.
+const PATIENT: &[&str] = &["busy-reply-threshold 1"];
 /// Bytes of a stream that such a server takes from a client as one argument.
 const PART: usize = 500_000;
 /// How they repeat: as a file is loaded, and as a primary is followed.
@@ -443,7 +451,7 @@ fn repeated_anywhere() -> Vec<Vec<String>> {
     let long = "v".repeat(100_000);
     let library = format!(
         "#!lua name=l\n--{long}\nredis.register_function('f', function(keys, args) local t = {{}} \
-         for i = 1, 100000 do t[i] = i end return redis.call('set', args[1], #t) end)"
+         for i = 1, 100000 do t[i] = i end for i = 1, 3000000 do t[1] = i end return redis.call('set', args[1], t[1]) end)"
     );
     let table: [&[&str]; 16] = [
         &["XADD", "x", "MAXLEN", "=", "3", "LIMIT", "10", "1-1", "f", "v"],
@@ -466,16 +474,43 @@ fn repeated_anywhere() -> Vec<Vec<String>> {
     table.iter().map(|words| words.iter().map(|word| (*word).to_owned()).collect()).collect()
 }
 
+/// A client that would end whatever script keeps a server busy.
+struct Killer {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Killer {
+    fn start(server: &TestServer) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (theirs, mut client) = (is_over.clone(), server.connect());
+        let thread = std::thread::spawn(move || {
+            while !theirs.load(Ordering::Relaxed) {
+                for kind in ["SCRIPT", "FUNCTION"] {
+                    client.call(&[kind, "KILL"]);
+                }
+            }
+        });
+        Killer { is_over, thread }
+    }
+
+    fn end(self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the server answers");
+    }
+}
+
 #[test]
 fn limits_are_for_clients_and_not_for_what_is_repeated() {
     let stale = ["replica-serve-stale-data no"];
     let narrow_and_stale = [NARROW, &stale[..]].concat();
     let mut digests = Vec::new();
-    for lines in [&[][..], NARROW, &narrow_and_stale[..]] {
+    for lines in [PATIENT, NARROW, &narrow_and_stale[..]] {
         let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
         for way in WAYS {
             let server = TestServer::start(&lines);
             let mut client = server.connect();
+            let killer = Killer::start(&server);
             if lines.len() > NARROW.len() {
                 // Nobody is there.
                 client.call(&["REPLICAOF", "127.0.0.1", "1"]);
@@ -489,6 +524,7 @@ fn limits_are_for_clients_and_not_for_what_is_repeated() {
             client.call(&["REPLICAOF", "NO", "ONE"]);
             assert_eq!(client.call(&["XRANGE", "x", "-", "+"]).show().matches("1-").count(), 1);
             digests.push(client.call(&["DEBUG", "DIGEST"]));
+            killer.end();
         }
     }
     assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");

@@ -303,6 +303,7 @@ impl AofFolder {
         let last = manifest.increments().last().cloned();
         let AofFile { name, seq } = last.unwrap_or(AofFile { name: Vec::new(), seq: 0 });
         let path = self.path_of(&name);
+        let is_left = !keep && self.disk.size(&path).is_ok_and(|bytes| bytes > 0);
         let opened = if keep {
             self.disk.open_append(&path)
         } else {
@@ -312,6 +313,9 @@ impl AofFolder {
         let opened = opened.and_then(|file| {
             if keep {
                 file.sync_data().inspect_err(|_| self.mark())?;
+            } else if is_left {
+                // A power loss must not bring back what it held, once the manifest names it.
+                file.sync_data()?;
             }
             let len = file.size()?;
             Ok((file, len))

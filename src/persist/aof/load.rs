@@ -4,6 +4,9 @@
 //! last file short, it is truncated after its last complete command or transaction, provided that `aof-load-truncated`
 //! is set. Any other fault makes loading fail with a line that names file, offset and fault; the files stay unchanged.
 //!
+//! Where an earlier process could not sync a file ([`AofFolder::is_marked`]) a power loss may leave one before the last cut short.
+//! Then loading ends there, as what came later was not promised to survive that; the start writes what was loaded to a new base.
+//!
 //! "The last file" is the last one that is not empty: a crash at the start of a rewrite can leave an empty one after it.
 
 use std::io::{self, Read, Seek, SeekFrom};
@@ -76,6 +79,9 @@ impl AofFolder {
             let is_last = last.is_none_or(|last| index >= last);
             let kept = self.check_end(name, &end, may_cut, is_last, sink, &mut loaded.warnings)?;
             loaded.bytes += kept;
+            if kept < end.size && !is_last {
+                break;
+            }
         }
         loaded.base_bytes = self.base_size();
         Ok(loaded)
@@ -146,6 +152,14 @@ impl AofFolder {
             }
         };
         let cut_at = end.valid_up_to;
+        if !is_last && may_cut && self.is_marked() {
+            sink.transaction_abandoned();
+            warnings.push(format!("!!! Warning: {fault}!!!"));
+            warnings.push(format!(
+                "AOF {text} ends at offset {cut_at}, and the files after it are left out: an earlier process could not fsync it"
+            ));
+            return Ok(cut_at);
+        }
         if !is_last {
             return Err(refusal(format!(
                 "Fatal error: the truncated file is not the last file: {fault}; whole up to offset {cut_at} of {}",

@@ -4,12 +4,14 @@
 //! One client keeps a ledger of what it has written (`ledger.rs`); others write what comes to mind (`support/grammar.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 
 use latchkey::sys::disk::model::{Call, Fault};
 
 use super::clients;
 use super::kills;
 use super::kinds::Kinds;
+use super::large;
 use super::ledger::{Change, Ledger};
 use super::memory;
 use super::oracle;
@@ -27,11 +29,19 @@ const KEYS: usize = 12;
 /// Values of this many bytes are large.
 const LARGE: usize = 1 << 20;
 
+/// Files in the server's folder that are none of its own, called as those might be that a process has left.
+const FOREIGN: &[&str] =
+    &["/temp-1.rdb", "/temp-4000000001.rdb", "/temp-rewriteaof-4000000001.aof", "/backup.rdb"];
+
 /// What a reply to the ledger's client is to.
 enum Expect {
     Any,
     /// The last reply of a unit.
     Unit(usize),
+    /// The same where the unit's second command makes the first change of the second one, or is refused.
+    Either(usize),
+    /// The same of a script, which may end after any of its commands if it needs more memory than it may.
+    Script(usize),
 }
 
 pub struct Alone {
@@ -61,11 +71,15 @@ impl Alone {
     pub fn new(options: Options) -> Self {
         let seed = options.seed;
         let mut world = World::new(options);
+        world.waits_for_busy = false;
         (0..NODES).for_each(|node| world.crash(node, Loss::Disk));
         world.configure(NODE, "appendonly yes");
         world.configure(NODE, "primary-restart-read-only 0");
         world.configure(NODE, "repl-protect-empty-primary no");
         world.configure(NODE, "wait-all-replicas 0");
+        for name in FOREIGN {
+            world.nodes[NODE].disk.put(Path::new(name), name.as_bytes());
+        }
         world.start(NODE, None);
         let grammar = Generator::new(seed, clients::grammar(world.kinds));
         Alone {
@@ -158,6 +172,9 @@ impl Alone {
             32 if self.has(Kinds::MEMORY) => memory::overwrite_during_a_snapshot(self),
             33 if self.has(Kinds::MEMORY) => memory::limit(self),
             34 | 35 if self.has(Kinds::KILLS) => kills::serve_and_kill(&mut self.world, NODE),
+            36 if self.has(Kinds::MEMORY) => memory::evict_while_somebody_listens(self),
+            37 if self.has(Kinds::PARAMETERS) => self.save_elsewhere(),
+            38 if self.has(Kinds::LARGE) => self.write_large(),
             _ => {
                 let us = self.world.random.i64(1..200) * MS;
                 self.world.step(us);
@@ -230,6 +247,7 @@ impl Alone {
                 talk.send(words);
                 expects.push_back(Expect::Any);
             };
+            let mut expects_unit: fn(usize) -> Expect = Expect::Unit;
             let unit = match form {
                 0 if one != other => {
                     any(talk, &["MULTI"]);
@@ -245,6 +263,7 @@ impl Alone {
                     let script =
                         "redis.call('SET', KEYS[1], ARGV[1]) redis.call('SET', KEYS[2], ARGV[2])";
                     talk.send(&["EVAL", script, "2", &one, &other, &first, &second]);
+                    expects_unit = Expect::Script;
                     self.ledger.send(both)
                 }
                 3 | 4 if first.len() > LARGE => {
@@ -261,6 +280,7 @@ impl Alone {
                     let kinds = self.world.kinds;
                     if kinds.contains(Kinds::LIMITS) || kinds.contains(Kinds::PARAMETERS) {
                         // The second command may be refused: `proto-max-bulk-len`.
+                        expects_unit = Expect::Either;
                         changes.push(Change::Set(one, head.to_owned()));
                     }
                     self.ledger.send(changes)
@@ -274,7 +294,7 @@ impl Alone {
                     self.ledger.send(vec![Change::Set(one, first)])
                 }
             };
-            self.expects.push_back(Expect::Unit(unit));
+            self.expects.push_back(expects_unit(unit));
         }
     }
 
@@ -284,7 +304,20 @@ impl Alone {
         let mut replies = talk.take();
         for reply in replies.drain(..) {
             let Some(expect) = self.expects.pop_front() else { continue };
-            let Expect::Unit(unit) = expect else { continue };
+            let unit = match expect {
+                Expect::Any => continue,
+                Expect::Unit(unit) => unit,
+                Expect::Either(unit) => {
+                    let is_refused = reply.show().contains("ERR string exceeds maximum");
+                    self.ledger.keep(unit, usize::from(is_refused));
+                    unit
+                }
+                Expect::Script(unit) if reply.show().contains("not enough memory") => {
+                    self.ledger.leave_open(unit);
+                    continue;
+                }
+                Expect::Script(unit) => unit,
+            };
             let is_done = match &reply {
                 Reply::Error(_) | Reply::NullArray => false,
                 Reply::Array(replies) => !replies.iter().any(|reply| match reply {
@@ -384,6 +417,17 @@ impl Alone {
         talk.take();
     }
 
+    /// The same of what is large.
+    fn write_large(&mut self) {
+        let Some(mut talk) = self.world.connect(NODE) else { return };
+        talk.send(&["SELECT", "2"]);
+        for words in large::requests(&mut self.world.random) {
+            talk.send(&words);
+            self.world.turn(NODE);
+        }
+        talk.take();
+    }
+
     /// Somebody becomes a replica for a while: there is a backlog then, and a snapshot for it.
     fn attach(&mut self) {
         match &mut self.replica {
@@ -429,8 +473,11 @@ impl Alone {
             talk.send(&["EXEC"]);
             let unit = self.ledger.send(vec![Change::Set(one, first)]);
             self.expects.push_back(Expect::Unit(unit));
+            // The reply is sent as the new value allows it.
+            self.keeps_all = false;
             self.world.trace.note(|| format!("transaction of {set:?}"));
             self.turn();
+            self.take_all();
             self.count("switches in a transaction");
         } else {
             self.ask(&set.join(" "));
@@ -452,7 +499,7 @@ impl Alone {
     }
 
     /// Lets all that is under way end.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         self.heal_disk();
         self.take_all();
         for _ in 0..400 {
@@ -464,8 +511,11 @@ impl Alone {
             }
             let fields = self.world.section(NODE, "persistence");
             let field = |name: &str| fields.get(name).map_or("", |field| field.as_str());
-            if field("aof_enabled") == "1" && field("aof_last_write_status") == "err" {
-                // A failed sync is final for its file.
+            let is_failed = ["aof_last_write_status", "aof_last_bgrewrite_status"]
+                .iter()
+                .any(|name| field(name) == "err");
+            if field("aof_enabled") == "1" && is_failed {
+                // A failed sync is final for its file, and a log that was switched on lacks what was there before.
                 self.ask("BGREWRITEAOF");
             }
             let waits =
@@ -473,8 +523,7 @@ impl Alone {
                     .iter()
                     .any(|name| field(name) != "0");
             let is_on = field("aof_enabled") == "1";
-            let is_written = !is_on
-                || field("aof_last_write_status") == "ok" && field("aof_buffer_length") == "0";
+            let is_written = !is_on || !is_failed && field("aof_buffer_length") == "0";
             if !waits && is_written {
                 self.is_disk_well = true;
                 self.is_safe = is_on;
@@ -495,7 +544,40 @@ impl Alone {
         self.settle();
     }
 
+    /// `dbfilename` changes while a snapshot is written, which goes where it was to go.
+    fn save_elsewhere(&mut self) {
+        self.be_quiet();
+        if !self.world.is_up(NODE) {
+            return;
+        }
+        let before = parameters::current(&mut self.world, NODE, "dbfilename");
+        let told = self.ask("BGSAVE");
+        self.counter += 1;
+        let other = format!("other{}.rdb", self.counter);
+        let set = self.ask(&format!("CONFIG SET dbfilename {other}"));
+        if set != "OK" && self.world.is_up(NODE) {
+            self.world.fail(&format!("CONFIG SET dbfilename: {set}"));
+        }
+        self.settle();
+        self.ask(&format!("CONFIG SET dbfilename {before}"));
+        let disk = self.world.nodes[NODE].disk.clone();
+        if disk.bytes(&Path::new("/").join(&other)).is_some() {
+            self.world.fail(&format!("BGSAVE ({told}) was to write {before}, and wrote {other}"));
+        }
+        self.count("saves elsewhere");
+    }
+
+    fn check_foreign_files(&self) {
+        for name in FOREIGN {
+            let bytes = self.world.nodes[NODE].disk.bytes(Path::new(name));
+            if bytes.as_deref() != Some(name.as_bytes()) {
+                self.world.fail(&format!("{name} is not the server's, and was changed"));
+            }
+        }
+    }
+
     fn compare(&mut self) {
+        self.check_foreign_files();
         self.settle();
         self.changed.undo(&mut self.world);
         self.check_live();
@@ -620,6 +702,7 @@ impl Alone {
         }
         let is_known = self.is_safe;
         self.world.start(NODE, None);
+        self.check_foreign_files();
         self.count("starts");
         (self.is_safe, self.keeps_all) = (true, self.world.keeps_all);
         self.look_at_policy();
@@ -650,7 +733,10 @@ impl Alone {
             ("aof-load-truncated", &["yes"]),
             ("sanitize-dump-payload", &["no", "yes"]),
         ];
-        let (name, values) = limits[self.world.random.usize(..limits.len())];
+        // Where values are large the first one matters most.
+        let is_first = self.has(Kinds::LARGE) && self.world.random.bool();
+        let chosen = if is_first { 0 } else { self.world.random.usize(..limits.len()) };
+        let (name, values) = limits[chosen];
         let value = values[self.world.random.usize(..values.len())];
         self.world.configure(NODE, &format!("{name} {value}"));
         self.world.trace.note(|| format!("limit {name} {value}"));

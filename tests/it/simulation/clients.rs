@@ -67,6 +67,8 @@ enum Expect {
     Write { number: u64, before: (String, u64), bytes: u64 },
     /// WAIT behind it.
     Wait,
+    /// WAIT later: the last write may have been thrown away meanwhile.
+    WaitLater,
     /// SET NX of a lock: which, its token, and until when it is held at least.
     Lock { lock: u32, token: u64, until_us: i64 },
     /// SET of a key that expires after so long.
@@ -93,8 +95,10 @@ struct Actor {
     kind: Kind,
     talk: Option<Talk>,
     expects: VecDeque<Expect>,
-    /// The write that the next WAIT is about, once it is done, and how much of the stream there was then.
-    written: Option<(u64, u64)>,
+    /// The write that the next WAIT is about, once it is done, and how much of which history there was then.
+    written: Option<(u64, String, u64)>,
+    /// The number of the connection's last write that was done, which other servers' data may have replaced since.
+    last: Option<u64>,
     locked: Option<(u32, u64, i64)>,
     next_us: i64,
 }
@@ -119,6 +123,7 @@ pub struct Clients {
     /// Keys may be evicted.
     may_lack: bool,
     pub waits_for_all: u64,
+    pub waits_later: u64,
     pub reads: u64,
     pub writes: u64,
 }
@@ -137,6 +142,7 @@ impl Clients {
             talk: None,
             expects: VecDeque::new(),
             written: None,
+            last: None,
             locked: None,
             next_us: 0,
         });
@@ -146,6 +152,7 @@ impl Clients {
             known,
             may_lack: false,
             waits_for_all: 0,
+            waits_later: 0,
             reads: 0,
             writes: 0,
         }
@@ -238,21 +245,32 @@ impl Clients {
                 }
                 Expect::Any => {}
                 Expect::Write { number, before: (id, offset), bytes } => {
+                    if !refused && reply != Reply::NullBulk {
+                        actor.last = Some(number);
+                    }
                     let now = world.is_up(node).then(|| world.history(node));
                     actor.written = match now {
                         Some((now_id, now))
                             if !refused && reply != Reply::NullBulk && now_id == id =>
                         {
-                            Some((number, now.min(offset + bytes)))
+                            Some((number, id, now.min(offset + bytes)))
                         }
                         _ => None,
                     };
-                    if let (Some((number, _)), Kind::Register(register)) =
-                        (actor.written, &actor.kind)
+                    if let (Some((number, ..)), Kind::Register(register)) =
+                        (&actor.written, &actor.kind)
                     {
-                        self.known.answered[*register] = (number, node);
+                        self.known.answered[*register] = (*number, node);
                     }
                     actor.next_us = if refused { world.now_us + 100 * MS } else { 0 };
+                }
+                Expect::WaitLater => {
+                    let (Reply::Integer(1..), Some(number)) = (&reply, actor.last) else {
+                        continue;
+                    };
+                    let Kind::Register(register) = actor.kind else { continue };
+                    self.waits_later += 1;
+                    check_wait(world, node, register, number, self.may_lack);
                 }
                 Expect::Lock { lock, token, until_us } => {
                     actor.locked =
@@ -260,12 +278,12 @@ impl Clients {
                 }
                 Expect::Wait => {
                     let Reply::Integer(count) = reply else { continue };
-                    if let Some((number, offset)) = actor.written.take()
+                    if let Some((number, then, offset)) = actor.written.take()
                         && world.is_up(node)
                     {
                         // The first replica, and the loss of the last for long, give a history another name.
                         let (id, _) = world.history(node);
-                        let really = world.others_with(node, &id, offset);
+                        let really = world.others_with(node, [&id, &then], offset);
                         if count as usize > really {
                             world.fail(&format!(
                                 "WAIT told client {index} of server {node} {count}, and {really} have {id} up to {offset}"
@@ -307,8 +325,11 @@ impl Clients {
         let wanted = if let Kind::Reader(node) = actor.kind { node } else { primary };
         let is_stale = |talk: &Talk| talk.life != world.nodes[talk.node].life || talk.has_ended;
         // Most find out at once where the primary is, and some later.
+        // One stays with a former primary, which may be one again.
+        let stays = matches!(actor.kind, Kind::Register(1));
+        let patience = if stays { 2000 } else { 60 };
         let moves = actor.talk.as_ref().is_none_or(|talk| {
-            is_stale(talk) || talk.node != wanted && world.random.u32(..60) == 0
+            is_stale(talk) || talk.node != wanted && world.random.u32(..patience) == 0
         });
         if moves {
             actor.leave();
@@ -348,6 +369,15 @@ impl Clients {
                     expects.push_back(Expect::Any);
                 }
             }
+            Kind::Register(_)
+                if actor.last.is_some() && random.u32(..if stays { 2 } else { 8 }) == 0 =>
+            {
+                // ALL asks for what the server has written, whoever asks.
+                let wanted = ["1", "2"][random.usize(..2)];
+                talk.send(&["WAIT", wanted, &random.u32(1..800).to_string()]);
+                expects.push_back(Expect::WaitLater);
+                actor.next_us = world.now_us + i64::from(world.random.u32(..1000)) * MS;
+            }
             Kind::Register(register) => {
                 known.counter += 1;
                 let number = known.counter;
@@ -369,15 +399,21 @@ impl Clients {
                     }
                     _ => talk.send(&set),
                 }
-                let wanted = ["1", "2", "ALL"][random.usize(..3)];
-                talk.send(&["WAIT", wanted, &random.u32(1..800).to_string()]);
+                let waits = !stays || random.bool();
                 let before = match world.nodes[node].server.as_ref().map(|server| server.history())
                 {
                     Some((id, offset)) => (id.to_owned(), offset),
                     None => return,
                 };
-                expects.extend([Expect::Write { number, before, bytes }, Expect::Wait]);
-                actor.next_us = world.now_us + i64::from(world.random.u32(..100)) * MS;
+                expects.push_back(Expect::Write { number, before, bytes });
+                if waits {
+                    let wanted = ["1", "2", "ALL"][world.random.usize(..3)];
+                    talk.send(&["WAIT", wanted, &world.random.u32(1..800).to_string()]);
+                    expects.push_back(Expect::Wait);
+                }
+                // Whoever waits is sent away when the server is no primary any more.
+                let pause_ms = if waits { 100 } else { 5000 };
+                actor.next_us = world.now_us + i64::from(world.random.u32(..pause_ms)) * MS;
             }
             Kind::Pair => {
                 known.counter += 1;
@@ -476,11 +512,27 @@ impl Clients {
     }
 }
 
+/// Whether a primary that has counted replicas for a write has that write itself.
+fn check_wait(world: &mut World, node: usize, register: usize, number: u64, may_lack: bool) {
+    if !world.is_up(node) || world.info(node).get("role").is_none_or(|role| role != "master") {
+        return;
+    }
+    world.ask(node, &["SELECT", CHECKED]);
+    let shown = world.show(node, &["GET", &format!("register:{register}")]);
+    let held = shown.trim_matches('"').parse::<u64>().unwrap_or(0);
+    let is_evicted = may_lack && shown == "(nil)";
+    if held < number && shown != "(ended)" && !is_evicted {
+        world.fail(&format!(
+            "WAIT counted replicas for {number} in register {register}, and server {node} itself has {shown}"
+        ));
+    }
+}
+
 impl Actor {
     fn leave(&mut self) {
         self.talk = None;
         self.expects.clear();
-        (self.written, self.locked) = (None, None);
+        (self.written, self.locked, self.last) = (None, None, None);
     }
 }
 

@@ -56,6 +56,10 @@ pub fn serve_and_kill(world: &mut World, node: usize) {
     if !matches!(served, Some(Reply::Integer(_) | Reply::Bulk(_))) || replies.len() < asked.len() {
         return;
     }
+    if world.nodes[node].server.as_ref().is_some_and(|server| server.evictions().1 > 0) {
+        // What was served may have been evicted.
+        return;
+    }
     world.ask(node, &["SELECT", "0"]);
     let told = world.show(node, &words(asks));
     if told != expected && told != "(ended)" {

@@ -20,6 +20,10 @@ const SLACK: usize = 96 << 10;
 /// Requests sent before an answer has come: further ones would fill the input buffer, which counts for the limit.
 const UNANSWERED_MAX: usize = 8;
 
+/// Keys with long names, and the length of those. Unit: bytes.
+const LONG_NAMES: usize = 400;
+const LONG_NAME: usize = 4000;
+
 /// A limit near what is used, until the next one or the next start.
 pub fn limit(alone: &mut Alone) {
     let policy = POLICIES[alone.world.random.usize(..POLICIES.len())];
@@ -122,6 +126,54 @@ pub fn overwrite_during_a_snapshot(alone: &mut Alone) {
     world.ask(0, &["CONFIG", "SET", "maxmemory", "0"]);
     alone.be_quiet();
     *alone.counts.entry("snapshots under a limit").or_default() += 1;
+}
+
+/// Keys that are evicted cost more memory than they free, as somebody is told of each: that ends soon, and most of them stay.
+pub fn evict_while_somebody_listens(alone: &mut Alone) {
+    alone.be_quiet();
+    alone.may_lack = true;
+    let world = &mut alone.world;
+    let Some(mut talk) = world.connect(0) else { return };
+    world.ask(0, &["CONFIG", "SET", "maxmemory", "0", "notify-keyspace-events", "Ee"]);
+    talk.send(&["SELECT", "2"]);
+    let name = "n".repeat(LONG_NAME);
+    for key in 0..LONG_NAMES {
+        talk.send(&["SET", &format!("{name}:{key}"), "v", "EX", "100000"]);
+        if key % 16 == 0 {
+            answers(world, &mut talk);
+        }
+    }
+    answers(world, &mut talk);
+    let listeners: Vec<Option<Talk>> = (0..3).map(|_| world.connect(0)).collect();
+    let mut listeners: Vec<Talk> = listeners.into_iter().flatten().collect();
+    for listener in &mut listeners {
+        listener.send(&["PSUBSCRIBE", "__keyevent@*__:evicted"]);
+    }
+    world.turn(0);
+    alone.settle();
+    let Some(server) = &alone.world.nodes[0].server else { return };
+    let limit = (server.used_memory() - LONG_NAME).to_string();
+    let policy = POLICIES[alone.world.random.usize(1..POLICIES.len())];
+    let set_limit = ["CONFIG", "SET", "maxmemory-policy", policy, "maxmemory", &limit];
+    let world = &mut alone.world;
+    world.trace.note(|| format!("{set_limit:?}, and somebody listens"));
+    world.ask(0, &set_limit);
+    world.ask(0, &["CONFIG", "SET", "maxmemory", "0", "notify-keyspace-events", ""]);
+    world.ask(0, &["SELECT", "2"]);
+    let names: Vec<String> = (0..LONG_NAMES).map(|key| format!("{name}:{key}")).collect();
+    let mut left = 0;
+    for names in names.chunks(20) {
+        let mut words = vec!["DEL"];
+        words.extend(names.iter().map(String::as_str));
+        match world.ask(0, &words) {
+            Some(Reply::Integer(count)) => left += count as usize,
+            _ => return,
+        }
+    }
+    if left < LONG_NAMES / 2 {
+        world.fail(&format!("{policy}: eviction frees nothing, and goes on: {left} keys are left"));
+    }
+    *alone.counts.entry("evictions in vain").or_default() += 1;
 }
 
 /// Waits until all that was sent is answered. Returns an error among the answers.

@@ -3,6 +3,7 @@
 use super::clients::Clients;
 use super::kills;
 use super::kinds::Kinds;
+use super::large;
 use super::memory::POLICIES;
 use super::operator::Operator;
 use super::oracle;
@@ -98,31 +99,9 @@ impl Mishaps {
             self.talk = world.connect(primary);
         }
         let Some(talk) = &mut self.talk else { return };
-        let random = &mut world.random;
-        let name = format!("large:{}", random.u32(..3));
-        let form = random.u32(..6);
-        world.trace.note(|| format!("large {form} {name}"));
-        match form {
-            0 => talk.send(&["SET", &name, &"v".repeat(random.usize(1..3) << 20)]),
-            1 => talk.send(&["APPEND", &name, "x"]),
-            2 => {
-                let script = "redis.call('DEL', KEYS[1]) for i = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], i .. ':' .. \
-                              string.rep('e', 20)) end";
-                talk.send(&["EVAL", script, "1", &name, &random.usize(100..8000).to_string()]);
-            }
-            3 => {
-                let script = "redis.call('DEL', KEYS[1]) for i = 1, ARGV[1] do redis.call('HSET', KEYS[1], i, i) end";
-                talk.send(&["EVAL", script, "1", &name, &random.usize(100..8000).to_string()]);
-            }
-            4 => {
-                talk.send(&["MULTI"]);
-                for part in 0..random.usize(1..20) {
-                    talk.send(&["SET", &format!("{name}:{}", part % 4), &"w".repeat(60_000)]);
-                }
-                talk.send(&["EXEC"]);
-            }
-            _ => talk.send(&["DEL", &name]),
-        }
+        let requests = large::requests(&mut world.random);
+        world.trace.note(|| format!("large {:.60}", requests[0].join(" ")));
+        requests.iter().for_each(|words| talk.send(words));
         world.turn(primary);
     }
 

@@ -27,6 +27,7 @@ mod clients;
 mod full_disk;
 mod kills;
 mod kinds;
+mod large;
 mod ledger;
 mod memory;
 mod mishaps;
@@ -56,19 +57,20 @@ fn run(options: Options) -> Outcome {
     let mut clients = Clients::new(world.options.seed, world.kinds);
     let mut operator = Operator::default();
     let mut mishaps = Mishaps::default();
+    let mut primary = operator.primary;
     for _ in 0..rounds {
         for _ in 0..world.random.usize(20..60) {
             for _ in 0..world.random.usize(1..40) {
                 let us = world.random.i64(1..30) * MS + world.random.i64(0..1000);
                 world.step(us);
                 clients.act(&mut world, operator.primary, false);
-                let before = operator.primary;
                 operator.act(&mut world);
                 mishaps.act(&mut world, &mut operator, &mut clients);
                 if std::mem::take(&mut operator.is_back) {
                     clients.check_answered(&mut world, operator.primary);
                 }
-                if operator.primary != before {
+                if operator.primary != primary {
+                    primary = operator.primary;
                     clients.forget_answered();
                     clients.check_registers(&mut world, operator.primary);
                 }
@@ -85,13 +87,13 @@ fn run(options: Options) -> Outcome {
         clients.check_registers(&mut world, operator.primary);
         mishaps.compare(&mut world, operator.primary);
     }
-    let Clients { waits_for_all, reads, writes, .. } = clients;
+    let Clients { waits_for_all, waits_later, reads, writes, .. } = clients;
     world.tell_longest();
     let (turns, seconds, events) = (world.turns, world.now_us / 1_000_000, world.trace.events);
     let counts = &operator.counts;
     let hash = world.trace.hash();
     let summary = format!(
-        "kinds {}, {seconds} s in {turns} turns, {events} events, {writes} writes, {reads} reads, {waits_for_all} acknowledged by all, {counts:?}, \
+        "kinds {}, {seconds} s in {turns} turns, {events} events, {writes} writes, {reads} reads, {waits_for_all} acknowledged by all, {waits_later} later, {counts:?}, \
          trace {hash:016x}",
         world.kinds
     );

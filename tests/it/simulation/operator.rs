@@ -412,6 +412,7 @@ impl Operator {
                         world.random.i64(-3600..3600) * SECOND + world.random.i64(-2000..2000) * MS;
                     world.trace.note(|| format!("step {node} {us}"));
                     world.nodes[node].clock.step_wall_us(us);
+                    world.nodes[node].has_stepped = true;
                     self.count("clock steps");
                 }
             }

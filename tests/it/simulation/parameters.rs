@@ -61,6 +61,8 @@ fn value(random: &mut fastrand::Rng, param: &Param) -> String {
         }
         "maxmemory-clients" => return pick(&["0", "1mb", "10mb", "80%"]),
         "key-load-delay" => return pick(&["0", "100", "2000", "-3"]),
+        // An empty one is allowed, and no file.
+        "dbfilename" => return pick(&["dump.rdb", "x", "x.rdb"]),
         // Values come up to so many bytes.
         "client-query-buffer-limit" => return pick(&["8mb", "1gb"]),
         _ => {}

@@ -29,6 +29,9 @@ pub const SECOND: i64 = 1_000_000;
 /// Memory that a turn may need for a while.
 const ROOM_BYTES: u64 = 8 << 20;
 
+/// A turn that takes longer keeps its server from taking others.
+const LONG_US: i64 = 20 * MS;
+
 /// What a run is to be.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -63,6 +66,10 @@ pub struct Node {
     lines: Vec<String>,
     /// Starts so far.
     pub life: usize,
+    /// Until then it is busy with its last turn, by the world's clock.
+    busy_until_us: i64,
+    /// Somebody has set its wall clock.
+    pub has_stepped: bool,
     inspector: Option<Talk>,
 }
 
@@ -75,6 +82,8 @@ pub struct World {
     pub nodes: Vec<Node>,
     pub wires: Wires,
     pub trace: Trace,
+    /// A server that is busy takes no turn until the others' clocks have caught up.
+    pub waits_for_busy: bool,
     /// Somebody sets wall clocks.
     pub has_steps: bool,
     /// `appendonly yes`.
@@ -126,7 +135,16 @@ impl World {
             let mut lines = common.clone();
             let load = ["disabled", "disabled", "on-empty-db", "swapdb"][random.usize(..4)];
             lines.push(format!("repl-diskless-load {load}"));
-            Node { server: None, clock, disk, lines, life: 0, inspector: None }
+            Node {
+                server: None,
+                clock,
+                disk,
+                lines,
+                life: 0,
+                has_stepped: false,
+                busy_until_us: 0,
+                inspector: None,
+            }
         });
         let nodes = nodes.collect();
         let mut wires = Wires::default();
@@ -143,6 +161,7 @@ impl World {
             nodes,
             wires,
             trace,
+            waits_for_busy: true,
             has_steps,
             has_log,
             keeps_all,
@@ -261,6 +280,9 @@ impl World {
         let mut order: Vec<usize> = (0..NODES).collect();
         self.random.shuffle(&mut order);
         for node in order {
+            if self.is_busy(node) {
+                continue;
+            }
             for _ in 0..self.random.usize(1..3) {
                 self.turn(node);
             }
@@ -271,6 +293,11 @@ impl World {
             }
         }
         self.pump();
+    }
+
+    /// Whether a server's last turn has not ended yet: it took long, as loading and a slow disk do.
+    fn is_busy(&self, node: usize) -> bool {
+        self.waits_for_busy && self.nodes[node].busy_until_us > self.now_us
     }
 
     fn pump(&mut self) {
@@ -284,12 +311,18 @@ impl World {
 
     /// One server takes a turn.
     pub fn turn(&mut self, node: usize) {
-        let Some(server) = &mut self.nodes[node].server else { return };
+        let Node { server, clock, busy_until_us, .. } = &mut self.nodes[node];
+        let Some(server) = server else { return };
         self.turns += 1;
         let used_before = server.used_memory();
+        let begun_at_us = clock.boot_us();
         let (evicted, limit_before) = server.evictions();
         let begun_us = if self.options.is_timed { processor_us() } else { 0 };
         let turned = catch_unwind(AssertUnwindSafe(|| server.turn_now()));
+        let took_us = clock.boot_us() - begun_at_us;
+        if took_us > LONG_US {
+            *busy_until_us = self.now_us + took_us;
+        }
         if self.options.is_timed {
             self.longest = self.longest.max((processor_us() - begun_us, self.trace.events));
         }
@@ -315,6 +348,11 @@ impl World {
         let (id, offset) = server.history();
         let (last_id, last_offset) = &mut self.seen[node];
         if id != last_id || offset != *last_offset {
+            // What it has had of the former one in the turn in which it was promoted.
+            if let Some((former, end)) = server.ancestor().filter(|_| id != last_id) {
+                let most = self.applied.entry((node, former.to_owned())).or_default();
+                *most = end.max(*most);
+            }
             (*last_id, *last_offset) = (id.to_owned(), offset);
             let most = self.applied.entry((node, id.to_owned())).or_default();
             *most = offset.max(*most);
@@ -339,12 +377,13 @@ impl World {
         (id.to_owned(), offset)
     }
 
-    /// How many others have had a history up to an offset.
-    pub fn others_with(&self, node: usize, id: &str, offset: u64) -> usize {
-        let has = |&other: &usize| {
+    /// How many others have had a history, under any of its names, up to an offset.
+    pub fn others_with(&self, node: usize, ids: [&str; 2], offset: u64) -> usize {
+        let has_applied = |other: usize, id: &str| {
             let applied = self.applied.get(&(other, id.to_owned()));
-            other != node && applied.is_some_and(|&applied| applied >= offset)
+            applied.is_some_and(|&applied| applied >= offset)
         };
+        let has = |&other: &usize| other != node && ids.iter().any(|id| has_applied(other, id));
         (0..NODES).filter(has).count()
     }
 
@@ -387,14 +426,15 @@ impl World {
         };
         inspector.send(words);
         for turn in 0..1000 {
-            match turn {
+            if turn >= 20 {
                 // CLIENT PAUSE holds this back too.
-                20.. => self.step(10 * MS),
-                _ => self.turn(node),
+                self.step(10 * MS);
             }
-            if node == COPY {
+            // Also if it is busy, so that it can be asked at any time.
+            self.turn(node);
+            if node == COPY || turn >= 20 && self.is_busy(node) {
                 // Nobody else looks after it.
-                self.background(COPY);
+                self.background(node);
             }
             let reply = inspector.take().pop().filter(|_| inspector.awaited == 0);
             if inspector.has_ended || !self.is_up(node) {
@@ -466,6 +506,7 @@ fn common_lines(random: &mut fastrand::Rng) -> Vec<String> {
         format!("replica-announce-port {PORT}"),
         "protected-mode no".into(),
         "enable-debug-command yes".into(),
+        "enable-protected-configs yes".into(),
         "save \"\"".into(),
         // On the model's disk.
         "dir /".into(),

@@ -131,3 +131,18 @@ fn a_start_does_not_append_to_an_increment_left_aside() {
     folder.open_at_start(BaseFormat::Rdb, |_| panic!("there is a base")).unwrap();
     assert_eq!(content(&disk, &folder), b"REDIS");
 }
+
+#[test]
+fn what_a_file_held_that_was_left_does_not_come_back_with_its_name() {
+    for seed in 0..8 {
+        let disk = ModelDisk::new(seed);
+        let mut folder = open(&disk).unwrap();
+        folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+        disk.put(Path::new("/dir/a.aof.2.incr.aof"), OLD);
+        assert_eq!(folder.next_increment().unwrap().seq, 2);
+        disk.restart(Death::PowerLoss);
+        let folder = open(&disk).unwrap();
+        assert_eq!(folder.manifest().increments().len(), 2);
+        assert_eq!(content(&disk, &folder), b"");
+    }
+}

@@ -125,6 +125,23 @@ fn the_last_file_is_the_last_one_that_is_not_empty() {
 }
 
 #[test]
+fn after_a_failed_sync_loading_ends_at_the_first_file_that_is_cut_short() {
+    for tail in [&GOOD[..20], "\0\0\0\0"] {
+        let torn = format!("{GOOD}{tail}");
+        let (disk, folder) = folder(b"", &[&torn, GOOD]);
+        disk.put(Path::new("/aof/a.unsynced"), b"");
+        let (result, notes) = load(&folder, true);
+        let loaded = result.unwrap();
+        assert_eq!(loaded.bytes, 27);
+        assert!(loaded.warnings[1].contains("ends at offset 27"), "{:?}", loaded.warnings);
+        assert_eq!(notes.iter().filter(|note| *note == "SET").count(), 1, "{notes:?}");
+        // The start replaces it by a base; until then another start finds the same.
+        assert_eq!(disk.bytes(Path::new("/aof/a.1.incr.aof")).unwrap(), torn.as_bytes());
+        assert!(load(&folder, false).0.is_err());
+    }
+}
+
+#[test]
 fn damage_is_refused_with_file_offset_and_fault() {
     let damaged = format!("{GOOD}*1\r\n$3\r\nDELxx{GOOD}");
     let error = refused(b"", &[&damaged], true);
