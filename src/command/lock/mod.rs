@@ -62,7 +62,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     lock_spec("LOCK.RELEASE", release, Flags::WRITE_FAST)
         .at_least(3)
-        .keys(&[crate::state::spec::key(1, KeyFlags::RW_ACCESS_DELETE)])
+        .keys(KeySpec::RW_ACCESS_DELETE)
         .docs(
             "key owner [ALL] [FENCE fence] [KEEP milliseconds]",
             "Releases a lock, and passes it on to the first client that waits for it.",

@@ -8,14 +8,14 @@ use crate::error::CommandError;
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Outcome};
-use crate::state::spec::{CommandSpec, Flags, KeyFlags, KeySpec, key};
+use crate::state::spec::{CommandSpec, Flags, KeySpec};
 use crate::sys::log::notice;
 use crate::types::lock::{self, Lock};
 
 pub const COMMANDS: &[CommandSpec] = &[
     lock_spec("LOCK.BREAK", break_lock, Flags::WRITE_FAST.union(Flags::ADMIN))
         .at_least(2)
-        .keys(&[key(1, KeyFlags::RW_DELETE)])
+        .keys(KeySpec::RW_DELETE)
         .docs(
             "key [FENCE fence]",
             "Takes a lock from its owner, and passes it on to the first client that waits for it.",

@@ -14,7 +14,7 @@ use crate::gate::blocking::{TimeoutUnit, parse_timeout};
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
-use crate::state::spec::{CommandSpec, Flags, KeyFlags, KeySpec, key};
+use crate::state::spec::{CommandSpec, Flags, KeySpec};
 use crate::types::journal::Edit;
 use crate::types::sorted_set::SortedSet;
 
@@ -34,7 +34,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
     lock_spec("SEM.RELEASE", release, Flags::WRITE_FAST)
         .at_least(3)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
+        .keys(KeySpec::RW_ACCESS_DELETE)
         .docs(
             "key permit [permit ...]",
             "Gives permits back, and serves the clients that wait for them.",
