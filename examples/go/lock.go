@@ -160,7 +160,14 @@ func (l *Lock) do(ctx context.Context, request ...any) *redis.Cmd {
 // abandon ends a wait that nobody is interested in any more, and gives back what it may have been granted.
 func (l *Lock) abandon(id int64, outcome <-chan error) {
 	ctx := context.Background()
+	// Those who wait may have all connections of the pool.
+	options := *l.client.Options()
+	options.PoolSize, options.MinIdleConns = 1, 0
+	other := redis.NewClient(&options)
+	defer other.Close()
 	for {
+		// Again and again: the wait may not have begun.
+		other.ClientUnblock(ctx, id)
 		select {
 		case err := <-outcome:
 			if !errors.Is(err, ErrHeld) {
@@ -170,8 +177,6 @@ func (l *Lock) abandon(id int64, outcome <-chan error) {
 			l.conn.Close()
 			return
 		case <-time.After(5 * time.Millisecond):
-			// Again and again: the wait may not have begun.
-			l.client.ClientUnblock(ctx, id)
 		}
 	}
 }
