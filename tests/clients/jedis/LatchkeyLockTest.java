@@ -179,25 +179,28 @@ class LatchkeyLockTest {
         Crowd.until(() -> waiters() == 0);
         lock.unlock();
 
-        // An interrupt at any moment leaves nothing held and nobody waiting.
-        Crowd.sideBySide(4, number -> {
-            for (int round = 0; round < 25; round++) {
-                Thread worker = new Thread(() -> {
-                    try {
-                        lock.lockInterruptibly();
-                        lock.unlock();
-                    } catch (InterruptedException expected) {
-                        // As often as not.
-                    }
-                });
-                worker.start();
-                TimeUnit.MICROSECONDS.sleep(ThreadLocalRandom.current().nextInt(2000));
-                worker.interrupt();
-                worker.join(20_000);
-                assertFalse(worker.isAlive());
+        // One that comes together with the grant leaves nothing held and nobody waiting.
+        for (int round = 0; round < 100; round++) {
+            lock.lock();
+            Thread worker = new Thread(() -> {
+                try {
+                    lock.lockInterruptibly();
+                    lock.unlock();
+                } catch (InterruptedException expected) {
+                    // What the server granted meanwhile is given back.
+                }
+            });
+            worker.start();
+            Crowd.until(() -> waiters() == 1);
+            worker.interrupt();
+            for (long end = System.nanoTime() + ThreadLocalRandom.current().nextInt(300_000); System.nanoTime() < end; ) {
+                Thread.onSpinWait();
             }
-        });
-        Crowd.until(() -> waiters() == 0 && !client.exists("lock"));
+            lock.unlock();
+            worker.join(20_000);
+            assertFalse(worker.isAlive());
+            Crowd.until(() -> waiters() == 0 && !client.exists("lock"));
+        }
     }
 
     @Test

@@ -116,6 +116,9 @@ class Locks(ServerTest):
         held = self.lock(pool, timeout=60, session_grace=0.02)
         held.acquire()
         self.assertEqual(self.redis.hget("lock", ":session"), "20 60000")
+        # Other requests of the process say nothing about the life of the lock's connection.
+        info = self.connect(protocol=3).execute_command("LOCK.INFO", "lock")
+        self.assertNotEqual(info["owners"][0]["client"]["id"], pool.client_id())
         # The process dies.
         pool.connection_pool.disconnect()
         following = self.lock(blocking_timeout=20)
