@@ -148,7 +148,9 @@ fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
 /// For clients that wait until a member is due: sets the key's alarm to the first member's time.
 pub(super) fn set_alarm(keyspace: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
     if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds | Wanted::Semaphore) {
-        let at_ms = keyspace.next_due_ms(key, wanted);
+        // Without anybody who waits, an expired key is left alone.
+        let is_awaited = keyspace.waiting.next_after(database, key, wanted, 0).is_some();
+        let at_ms = if is_awaited { keyspace.next_due_ms(key, wanted) } else { None };
         keyspace.waiting.set_alarm(database, key, wanted, at_ms);
     }
 }

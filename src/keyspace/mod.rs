@@ -12,7 +12,7 @@
 //! - What goes by itself: `expire`, `field_deadlines`, `evict`; `deletions` are to be repeated
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
-//!   `watch`, `tracking`.
+//!   `watch`, `tracking`; `locks` is the index of held locks.
 
 pub mod beside;
 pub mod collection;

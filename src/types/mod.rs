@@ -6,7 +6,8 @@
 //!
 //! - The types: `string`, `list`, `hash`, `set`, `sorted_set`, `stream`. `journal` records changes
 //!   of large ones, for undoing.
-//! - Inside strings: `bitmap`, `hyperloglog`, `lcs`; inside the scores of sorted sets: `geo`.
+//! - Inside strings: `bitmap`, `hyperloglog`, `lcs`; inside the scores of sorted sets: `geo`;
+//!   `lock` reads hashes and strings as locks.
 
 pub mod bitmap;
 pub mod geo;
