@@ -35,8 +35,8 @@ impl Fences {
         self.last = epoch << COUNT_BITS;
     }
 
-    /// The next fence.
-    pub fn next(&mut self) -> u64 {
+    /// The fence of the next grant.
+    pub fn grant(&mut self) -> u64 {
         self.is_used = true;
         self.last += 1;
         self.last
@@ -471,18 +471,18 @@ mod tests {
     fn fences_grow_over_epochs_and_clocks_that_are_set_back() {
         let mut fences = Fences::default();
         fences.begin_epoch(1_700_000_000);
-        let first = fences.next();
+        let first = fences.grant();
         assert_eq!(first, (1_700_000_000 << COUNT_BITS) + 1);
-        assert_eq!(fences.next(), first + 1);
+        assert_eq!(fences.grant(), first + 1);
         fences.begin_epoch(1_600_000_000);
-        assert_eq!(fences.next() >> COUNT_BITS, 1_700_000_001);
+        assert_eq!(fences.grant() >> COUNT_BITS, 1_700_000_001);
         fences.learn(1_800_000_000 << COUNT_BITS);
-        assert_eq!(fences.next(), (1_800_000_000 << COUNT_BITS) + 1);
+        assert_eq!(fences.grant(), (1_800_000_000 << COUNT_BITS) + 1);
         fences.learn(u64::MAX);
         fences.learn(5);
-        assert_eq!(fences.next(), (1_800_000_000 << COUNT_BITS) + 2);
+        assert_eq!(fences.grant(), (1_800_000_000 << COUNT_BITS) + 2);
         fences.last = (7 << COUNT_BITS) - 1;
-        assert_eq!(fences.next(), 7 << COUNT_BITS);
+        assert_eq!(fences.grant(), 7 << COUNT_BITS);
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     }
     // Whoever held them until now has lost them.
     locks::review(ctx.keyspace, ctx.state);
-    let fence = ctx.keyspace.locks.fences.next();
+    let fence = ctx.keyspace.locks.fences.grant();
     for index in keys {
         let key = ctx.key(index);
         let (slot, lock) = find(ctx, key)?;

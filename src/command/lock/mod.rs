@@ -250,7 +250,7 @@ fn grant(
     }
     // Whoever held it until now has lost it.
     locks::review(ctx.keyspace, ctx.state);
-    let fence = ctx.keyspace.locks.fences.next();
+    let fence = ctx.keyspace.locks.fences.grant();
     let deadline = ctx.keyspace.now().after(asked.lease_ms);
     write_grant(ctx, key, slot, asked, (fence, 1), deadline);
     reply_granted(ctx, fence, 1, asked.lease_ms);
@@ -300,7 +300,7 @@ fn grant_again(
     let old = ctx.keyspace.entry(slot).deadline();
     let deadline = longer_lease(ctx, old, asked.lease_ms);
     // One that was made by a client library gets a fence now.
-    let fence = lock.fence.unwrap_or_else(|| ctx.keyspace.locks.fences.next());
+    let fence = lock.fence.unwrap_or_else(|| ctx.keyspace.locks.fences.grant());
     let again = Lock {
         holds,
         fence: Some(fence),

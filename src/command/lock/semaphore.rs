@@ -135,7 +135,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     }
     let fence = match own.first() {
         Some((_, permit)) if needed == 0 => fence_in(permit),
-        _ => ctx.keyspace.locks.fences.next(),
+        _ => ctx.keyspace.locks.fences.grant(),
     };
     own.truncate(asked.count);
     let mut permits: Vec<(f64, Vec<u8>)> =
