@@ -127,11 +127,11 @@ for (const protocol of [2, 3]) {
     });
 
     test("are held through work that is told when they are lost", async () => {
-      const lock = lockOf({ lease: 60 });
+      const lock = lockOf({ lease: 600 });
       // Longer than a lease: it is renewed.
       const result = await lock.using(async (signal) => {
         const fence = lock.fence;
-        await sleep(200);
+        await sleep(900);
         assert.equal(signal.aborted, false);
         assert.equal(await redis.hget("lock", ":fence"), String(fence));
         return "done";
