@@ -25,6 +25,7 @@ import org.redisson.config.Protocol;
 import redis.clients.jedis.ConnectionPoolConfig;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.RedisClient;
+import redis.clients.jedis.params.ClientKillParams;
 
 /** Redisson's lock and examples/java/LatchkeyLock.java on one key: they exclude and wake each other. */
 @TestInstance(TestInstance.Lifecycle.PER_CLASS)
@@ -157,6 +158,32 @@ class MixedLocksTest {
             assertFalse(jedis.exists("lock"));
             Crowd.until(() -> !isSubscribed());
         }
+    }
+
+    @Test
+    void theEndOfASessionWakesRedissonsWaiters() throws Exception {
+        new LatchkeyLock(jedis, "lock", LEASE_MS, 20).lock();
+        CompletableFuture<Void> waiting = takeElsewhere(redissons(), LEASE_MS);
+        Crowd.until(this::isSubscribed);
+        // The holder's process dies, as far as the server sees.
+        try (Jedis other = new Jedis("127.0.0.1", server.port)) {
+            String holder = other.clientList().lines().filter(line -> line.contains("cmd=lock.acquire")).findFirst().orElseThrow();
+            other.clientKill(ClientKillParams.clientKillParams().id(holder.split(" ")[0].substring("id=".length())));
+        }
+        waiting.get(20, TimeUnit.SECONDS);
+    }
+
+    @Test
+    void theLostLeaseOfOneThatWasServedFirstWakesRedissonsWaiters() throws Exception {
+        nativeLock.lock();
+        // It has been told to come back when this lease ends.
+        CompletableFuture<Void> waiting = takeElsewhere(redissons(), LEASE_MS);
+        Crowd.until(this::isSubscribed);
+        CompletableFuture<Void> served = CompletableFuture.runAsync(new LatchkeyLock(jedis, "lock", 50)::lock);
+        Crowd.until(this::isQueued);
+        nativeLock.unlock();
+        served.get(20, TimeUnit.SECONDS);
+        waiting.get(20, TimeUnit.SECONDS);
     }
 
     @Test
