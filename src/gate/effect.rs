@@ -99,21 +99,11 @@ impl Context<'_> {
 
     /// Has replicas repeat this request, a message.
     pub fn repeat_message(&mut self) {
-        let args = self.args;
-        self.repeat_request_as_message(args.iter_from(0));
-    }
-
-    /// Has replicas repeat a message that is no request of a client.
-    pub fn repeat_message_of(&mut self, request: &[&[u8]]) {
-        self.repeat_request_as_message(request.iter().copied());
-    }
-
-    fn repeat_request_as_message<'b>(&mut self, request: impl ExactSizeIterator<Item = &'b [u8]>) {
         let replication = &self.state.replication;
         if replication.backlog.is_some() && !replication.is_replica() {
             note_deletions(self.keyspace, self.state);
             let database = self.keyspace.selected();
-            self.state.effects.push_message(database, request);
+            self.state.effects.push_message(database, self.args.iter_from(0));
         }
     }
 

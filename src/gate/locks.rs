@@ -2,9 +2,11 @@
 
 use crate::client::{ClientFlags, ClientId};
 use crate::config::KeyspaceEvents;
-use crate::gate::{limits, publish};
+use crate::gate::{effect, limits, publish};
 use crate::keyspace::Keyspace;
 use crate::keyspace::locks::{End, EndReason, Granted};
+use crate::keyspace::waiting::Wanted;
+use crate::pubsub::Kind;
 use crate::resp::reply::{Protocol, ReplyWriter};
 use crate::state::State;
 use crate::types::lock;
@@ -55,6 +57,9 @@ pub fn end(
         publish::publish_events(keyspace, state);
     }
     note_hold(state, held.since_us);
+    if reason != EndReason::Overwritten {
+        tell_redisson(keyspace, state, database, key);
+    }
     if let Some(id) = held.client {
         tell_holder(state, id, key, held.fence, reason);
     }
@@ -107,6 +112,34 @@ fn give_up(
     }
     if !keyspace.events.is_empty() {
         publish::publish_events(keyspace, state);
+    }
+    tell_redisson(keyspace, state, database, key);
+}
+
+/// Publishes the message by which Redisson's lock tells its waiting clients that it was released: they sleep until it comes, or
+/// until the lease ends that they have seen. Not if a client waits here, which takes the lock.
+pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
+    let has_backlog = state.replication.backlog.is_some();
+    if state.pubsub.is_silent() && !has_backlog
+        || keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_some()
+    {
+        return;
+    }
+    let mut channel = b"redisson_lock__channel:".to_vec();
+    // Where the key has a hash tag, the channel has the same.
+    match key.contains(&b'{') {
+        true => channel.extend_from_slice(key),
+        false => channel.extend([b"{", key, b"}"].concat()),
+    }
+    publish::deliver(state, Kind::Channel, &channel, b"0");
+    if has_backlog && !state.replication.is_replica() {
+        let is_apart = state.effects.is_between_units();
+        effect::note_deletions(keyspace, state);
+        let request = [&b"PUBLISH"[..], &channel, b"0"];
+        state.effects.push_message(database, request.into_iter());
+        if is_apart {
+            state.effects.end_unit();
+        }
     }
 }
 

@@ -20,11 +20,10 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::{TimeoutUnit, parse_timeout};
 use crate::gate::evict::{self, Room};
-use crate::gate::{locks, publish, sessions};
+use crate::gate::{locks, sessions};
 use crate::keyspace::Key;
 use crate::keyspace::locks::{EndReason, Held, Session};
 use crate::keyspace::waiting::Wanted;
-use crate::pubsub::Kind;
 use crate::resp::args::{Args, BadKeyCount, Cursor};
 use crate::resp::number::{self, parse_i64};
 use crate::state::context::Effect;
@@ -519,8 +518,7 @@ fn release(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Frees a lock for whoever is next, or keeps it from everybody for a time. Clients of Redisson, which wait for a message
-/// instead, are told unless a client that waits here takes the lock.
+/// Frees a lock for whoever is next, or keeps it from everybody for a time.
 fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, keep_ms: Option<i64>) {
     let held = delete(ctx, key, slot);
     ctx.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
@@ -540,12 +538,9 @@ fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, keep_ms: Option<i64>
             is_shared: false,
         };
         write(ctx, key, None, &kept, Some(deadline));
-        return;
     }
     let database = ctx.keyspace.selected();
-    if ctx.keyspace.waiting.next_after(database, key.bytes, Wanted::Lock, 0).is_none() {
-        tell_redisson(ctx, key.bytes);
-    }
+    locks::tell_redisson(ctx.keyspace, ctx.state, database, key.bytes);
 }
 
 /// Frees a lock that is broken. Its holder is told.
@@ -556,24 +551,6 @@ fn pass_on_broken(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot) {
     ctx.instead(&[b"DEL", key.bytes]);
     let database = ctx.keyspace.selected();
     locks::end(ctx.keyspace, ctx.state, database, key.bytes, EndReason::Broken);
-    if ctx.keyspace.waiting.next_after(database, key.bytes, Wanted::Lock, 0).is_none() {
-        tell_redisson(ctx, key.bytes);
-    }
-}
-
-/// Publishes the message by which Redisson's lock tells its waiting clients that it was released.
-fn tell_redisson(ctx: &mut Context<'_>, key: &[u8]) {
-    if ctx.state.pubsub.is_silent() && ctx.state.replication.backlog.is_none() {
-        return;
-    }
-    let mut channel = b"redisson_lock__channel:".to_vec();
-    // Where the key has a hash tag, the channel has the same.
-    match key.contains(&b'{') {
-        true => channel.extend_from_slice(key),
-        false => channel.extend([b"{", key, b"}"].concat()),
-    }
-    publish::deliver(ctx.state, Kind::Channel, &channel, b"0");
-    ctx.repeat_message_of(&[b"PUBLISH", &channel, b"0"]);
 }
 
 // ---- LOCK.RENEW, LOCK.GUARD ----------------------------------------------------------------------------------------------
