@@ -255,6 +255,7 @@ impl AofFolder {
     fn mark(&self) {
         // If this fails too the next start goes on as if all were synced: nothing else is left to be tried.
         let _ = self.disk.create(&self.mark_path());
+        let _ = self.disk.sync_folder(&self.path);
     }
 
     fn remove_mark(&self) {

@@ -4,8 +4,8 @@
 //! last file short, it is truncated after its last complete command or transaction, provided that `aof-load-truncated`
 //! is set. Any other fault makes loading fail with a line that names file, offset and fault; the files stay unchanged.
 //!
-//! Where an earlier process could not sync a file ([`AofFolder::is_marked`]) a power loss may leave one before the last cut short.
-//! Then loading ends there, as what came later was not promised to survive that; the start writes what was loaded to a new base.
+//! Where an earlier process could not sync a file ([`AofFolder::is_marked`]) a power loss may leave a hole in it, or cut short one
+//! before the last. Then loading ends there, as what came later was not promised to survive that; the start writes what was loaded to a new base.
 //!
 //! "The last file" is the last one that is not empty: a crash at the start of a rewrite can leave an empty one after it.
 
@@ -128,8 +128,13 @@ impl AofFolder {
         warnings: &mut Vec<String>,
     ) -> Result<u64, FolderError> {
         let text = String::from_utf8_lossy(name);
+        let has_lost_some = may_cut && self.is_marked();
+        let is_hole = matches!(&end.tail, Tail::Damage(fault) if fault.kind.is_nul());
         let fault = match &end.tail {
             Tail::Clean => return Ok(end.size),
+            Tail::Damage(fault) if is_hole && has_lost_some => {
+                format!("NULs from offset {} of the AOF file {text}", fault.at)
+            }
             Tail::Damage(fault) => {
                 let Fault { kind, field_at, at } = fault;
                 let size = end.size;
@@ -152,11 +157,11 @@ impl AofFolder {
             }
         };
         let cut_at = end.valid_up_to;
-        if !is_last && may_cut && self.is_marked() {
+        if has_lost_some && (!is_last || is_hole) {
             sink.transaction_abandoned();
             warnings.push(format!("!!! Warning: {fault}!!!"));
             warnings.push(format!(
-                "AOF {text} ends at offset {cut_at}, and the files after it are left out: an earlier process could not fsync it"
+                "AOF {text} ends at offset {cut_at}, and what follows is left out: an earlier process could not fsync it"
             ));
             return Ok(cut_at);
         }

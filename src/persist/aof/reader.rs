@@ -148,6 +148,18 @@ pub enum FaultKind {
     ExecWithoutMulti,
 }
 
+impl FaultKind {
+    /// Whether a NUL stands where something else belongs, as in a hole.
+    pub fn is_nul(&self) -> bool {
+        matches!(
+            self,
+            FaultKind::Prefix { got: 0, .. }
+                | FaultKind::NotARequest(0)
+                | FaultKind::LineEnd([0, _])
+        )
+    }
+}
+
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

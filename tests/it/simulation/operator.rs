@@ -197,6 +197,11 @@ impl Operator {
             self.failover = None;
             self.count("failovers given up");
         } else if world.now_us > since_us + FAILOVER_US {
+            if !world.is_up(self.primary) {
+                // It has ended meanwhile, and nobody was promoted.
+                self.failover = None;
+                return self.count("failovers given up");
+            }
             world.ask(self.primary, &["FAILOVER", "ABORT"]);
         }
     }
