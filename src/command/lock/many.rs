@@ -2,8 +2,8 @@
 //! each. As places are given in one order for all keys, no two such clients can keep each other waiting.
 
 use super::{
-    Acquire, TOO_MANY_HOLDS, check_room, extend, find, longer_lease, ms_left, take_keys,
-    write_grant,
+    Acquire, TAKEN_MAX, TOO_MANY_AT_ONCE, TOO_MANY_HOLDS, check_room, extend, find, longer_lease,
+    ms_left, take_keys, write_grant,
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -24,13 +24,16 @@ struct Obstacle<'a> {
     holder: Vec<u8>,
 }
 
-/// `LOCK.MACQUIRE numkeys key [key ...] owner PX ms [BLOCK ms] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]]`: an array of one
-/// fence for all and the milliseconds left; if they are not granted, of 0, the first key that is held, the milliseconds left
-/// of its lease and its holder.
+/// `LOCK.MACQUIRE numkeys key [key ...] owner PX ms [BLOCK ms] [SESSION GRACE ms]
+/// [REENTRANT [MAXHOLDS n]]`: an array of one fence for all and the milliseconds left; if they are
+/// not granted, of 0, the first key that is held, the milliseconds left of its lease and its holder.
 pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(1);
     let keys = take_keys(&mut arguments)?;
     let asked = Acquire::parse(ctx, arguments, "lock.macquire")?;
+    if keys.len() > TAKEN_MAX {
+        return Err(TOO_MANY_AT_ONCE);
+    }
     let mut names: Vec<&[u8]> = keys.clone().map(|index| ctx.args.get(index)).collect();
     names.sort_unstable();
     if names.windows(2).any(|pair| pair[0] == pair[1]) {

@@ -100,8 +100,10 @@ const BAD_HOLDS: CommandError = CommandError::Text("ERR MAXHOLDS should be great
 const TOO_MANY_HOLDS: CommandError =
     CommandError::Text("MAXHOLDS the owner already holds the lock that many times");
 
+/// Locks or permits that one request may take.
+const TAKEN_MAX: usize = 1000;
 const TOO_MANY_AT_ONCE: CommandError =
-    CommandError::Text("ERR a request takes 1000 permits at most");
+    CommandError::Text("ERR a request takes 1000 locks or permits at most");
 
 /// The reply of LOCK.RELEASE where there is no lock, and where another owner or grant has it.
 const NO_LOCK: i64 = -1;
@@ -213,8 +215,9 @@ pub(super) fn ms_left(ctx: &Context<'_>, slot: Slot) -> i64 {
 
 // ---- LOCK.ACQUIRE --------------------------------------------------------------------------------------------------------
 
-/// `LOCK.ACQUIRE key owner PX ms [BLOCK ms] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]]`: an array of fence, holds and milliseconds left; if it
-/// is not granted, of 0, the milliseconds left of the holder's lease, the number of waiting clients and the holder.
+/// `LOCK.ACQUIRE key owner PX ms [BLOCK ms] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]]`: an array of
+/// fence, holds and milliseconds left; if it is not granted, of 0, the milliseconds left of the
+/// holder's lease, the number of waiting clients and the holder.
 fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let asked = Acquire::parse(ctx, ctx.args.cursor(2), "lock.acquire")?;
     let key = ctx.key(1);
@@ -225,7 +228,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
         }
         (Some(slot), Some(lock)) => refuse(ctx, key, &asked, Some((slot, lock))),
         _ if has_its_turn_later(ctx, key) => refuse(ctx, key, &asked, None),
-        (slot, _) => grant(ctx, key, slot, &asked),
+        _ => grant(ctx, key, &asked),
     }
 }
 
@@ -236,13 +239,8 @@ fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>) -> bool {
         && ctx.keyspace.waiting.next_after(database, key.bytes, Wanted::Lock, 0).is_some()
 }
 
-/// Grants a lock that nobody holds. `slot`: of a hash without an owner.
-fn grant(
-    ctx: &mut Context<'_>,
-    key: Key<'_>,
-    slot: Option<Slot>,
-    asked: &Acquire<'_>,
-) -> CommandResult {
+/// Grants a lock that nobody holds.
+fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) -> CommandResult {
     // Whoever has waited gets the lock without memory too.
     if !matches!(ctx.origin, Origin::Woken(_)) {
         check_room(ctx)?;
@@ -251,6 +249,8 @@ fn grant(
     locks::review(ctx.keyspace, ctx.state);
     let fence = ctx.keyspace.locks.fences.grant();
     let deadline = ctx.keyspace.now().after(asked.lease_ms);
+    // A hash without an owner, which may have been evicted just now.
+    let slot = ctx.keyspace.find_for_write(key);
     write_grant(ctx, key, slot, asked, (fence, 1), deadline);
     reply_granted(ctx, fence, 1, asked.lease_ms);
     Ok(Outcome::Replied)

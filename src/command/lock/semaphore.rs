@@ -4,7 +4,7 @@
 //! key ends with its last permit. Waiting clients sleep until a permit is given back or the first one ends: each key has one
 //! alarm (`keyspace/waiting.rs`).
 
-use super::{TOO_MANY_AT_ONCE, check_room, lock_spec, owner_of, take_lease};
+use super::{TAKEN_MAX, TOO_MANY_AT_ONCE, check_room, lock_spec, owner_of, take_lease};
 use crate::clock::UnixMillis;
 use crate::collections::table::Slot;
 use crate::command::sorted_set::limits;
@@ -46,10 +46,10 @@ pub const COMMANDS: &[CommandSpec] = &[
         .docs("key permit PX milliseconds", "Extends the time of a permit.", "O(log(N))"),
 ];
 
-const BAD_LIMIT: CommandError = CommandError::Text("ERR LIMIT should be greater than 0");
+const BAD_LIMIT: CommandError = CommandError::Text("ERR LIMIT should be between 1 and 10000");
 const COUNT_ABOVE_LIMIT: CommandError = CommandError::Text("ERR COUNT is greater than LIMIT");
-/// Permits that one request may take.
-const COUNT_MAX: usize = 1000;
+/// Permits of a semaphore. A larger sorted set is none: a request looks at each permit.
+const LIMIT_MAX: usize = 10_000;
 /// The latest deadline: above it scores are not exact.
 const DEADLINE_MS_MAX: i64 = 1 << 53;
 
@@ -71,7 +71,8 @@ impl<'a> Acquire<'a> {
         let (mut limit, mut lease_ms, mut count, mut wait_until_us) = (None, None, None, None);
         while !arguments.is_at_end() {
             if limit.is_none() && arguments.take_word("LIMIT") {
-                limit = Some(arguments.take_positive(BAD_LIMIT)?);
+                let most = arguments.take_positive(BAD_LIMIT)?;
+                limit = Some(Some(most).filter(|&most| most <= LIMIT_MAX).ok_or(BAD_LIMIT)?);
             } else if lease_ms.is_none() && arguments.take_word("PX") {
                 lease_ms = Some(take_lease(&mut arguments, ctx, "sem.acquire")?);
             } else if count.is_none() && arguments.take_word("COUNT") {
@@ -90,7 +91,7 @@ impl<'a> Acquire<'a> {
         if count > limit {
             return Err(COUNT_ABOVE_LIMIT);
         }
-        if count > COUNT_MAX {
+        if count > TAKEN_MAX {
             return Err(TOO_MANY_AT_ONCE);
         }
         Ok(Acquire { owner, limit, lease_ms, count, wait_until_us })
@@ -203,6 +204,9 @@ fn refuse(
 /// Removes the permits whose time is over. Returns where the semaphore lies, if permits are left. Errors: WRONGTYPE.
 fn remove_ended(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
     let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? else { return Ok(None) };
+    if ctx.keyspace.view::<SortedSet>(slot)?.len() > LIMIT_MAX {
+        return Err(CommandError::WrongType);
+    }
     let now_ms = ctx.state.now.unix().0 as f64;
     let ended = ctx.keyspace.view::<SortedSet>(slot)?.iter().take_while(|(at, _)| *at < now_ms);
     let ended: Vec<Vec<u8>> = ended.map(|(_, permit)| permit.as_ref().to_vec()).collect();
@@ -315,6 +319,9 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     let now_ms = ctx.state.now.unix().0;
     let mut permits = Vec::new();
     if let Some(set) = ctx.keyspace.read::<SortedSet>(key)? {
+        if set.len() > LIMIT_MAX {
+            return Err(CommandError::WrongType);
+        }
         let held = set.iter().filter(|(score, _)| *score >= now_ms as f64);
         permits.extend(held.map(|(score, permit)| (score as i64, permit.as_ref().to_vec())));
     }
