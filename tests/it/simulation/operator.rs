@@ -202,6 +202,12 @@ impl Operator {
                 self.failover = None;
                 return self.count("failovers given up");
             }
+            if !world.is_up(target) && self.role(world, self.primary) == "slave" {
+                // The other one has ended when it had just taken over.
+                self.failover = None;
+                world.start(target, None);
+                return self.take_primary(world, target);
+            }
             world.ask(self.primary, &["FAILOVER", "ABORT"]);
         }
     }
