@@ -237,7 +237,10 @@ impl Operator {
         let lacks_data = self.has_lost_data || holds_off(&primary);
         let mut best: Option<(u64, usize)> = None;
         for node in (0..NODES).filter(|&node| node != self.primary) {
-            if !world.is_up(node) {
+            // One that was told to end may end as soon as it is promoted, with less than the others have.
+            let ends =
+                self.tasks.iter().any(|(_, task)| matches!(task, Task::Start(it) if *it == node));
+            if !world.is_up(node) || ends {
                 continue;
             }
             let info = world.info(node);
