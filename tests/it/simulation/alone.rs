@@ -171,7 +171,11 @@ impl Alone {
             30..32 if self.has(Kinds::ENDINGS) => self.end(),
             32 if self.has(Kinds::MEMORY) => memory::overwrite_during_a_snapshot(self),
             33 if self.has(Kinds::MEMORY) => memory::limit(self),
-            34 | 35 if self.has(Kinds::KILLS) => kills::serve_and_kill(&mut self.world, NODE),
+            34 | 35 if self.has(Kinds::KILLS) => {
+                // Nothing that was sent before is done between.
+                self.take_all();
+                kills::serve_and_kill(&mut self.world, NODE);
+            }
             36 if self.has(Kinds::MEMORY) => memory::evict_while_somebody_listens(self),
             37 if self.has(Kinds::PARAMETERS) => self.save_elsewhere(),
             38 if self.has(Kinds::LARGE) => self.write_large(),

@@ -202,6 +202,12 @@ impl Operator {
                 self.failover = None;
                 return self.count("failovers given up");
             }
+            if !world.is_up(target) && self.role(world, self.primary) == "slave" {
+                // The other one has ended when it had just taken over.
+                self.failover = None;
+                world.start(target, None);
+                return self.take_primary(world, target);
+            }
             world.ask(self.primary, &["FAILOVER", "ABORT"]);
         }
     }
@@ -231,7 +237,10 @@ impl Operator {
         let lacks_data = self.has_lost_data || holds_off(&primary);
         let mut best: Option<(u64, usize)> = None;
         for node in (0..NODES).filter(|&node| node != self.primary) {
-            if !world.is_up(node) {
+            // One that was told to end may end as soon as it is promoted, with less than the others have.
+            let ends =
+                self.tasks.iter().any(|(_, task)| matches!(task, Task::Start(it) if *it == node));
+            if !world.is_up(node) || ends {
                 continue;
             }
             let info = world.info(node);
