@@ -47,6 +47,9 @@ fn last_life_us(client: &Client, now_us: i64) -> i64 {
 
 /// Plans the next look at a lock that has a session and a client: when half of its lease has passed.
 pub fn look_again(keyspace: &mut Keyspace, database: usize, key: &[u8]) {
+    if !keyspace.locks.has_sessions() {
+        return;
+    }
     let Some(held) = keyspace.locks.get(database, key) else { return };
     if held.session.is_none() || held.client.is_none() {
         return;

@@ -95,14 +95,25 @@ impl Keyspace {
 
     /// Adds a collection under an absent key. Announces `new`.
     pub fn insert_collection<C: Collection>(&mut self, key: Key<'_>, collection: C) -> Slot {
+        self.insert_collection_until(key, collection, None)
+    }
+
+    /// The same, with a deadline.
+    pub fn insert_collection_until<C: Collection>(
+        &mut self,
+        key: Key<'_>,
+        collection: C,
+        deadline: Option<Deadline>,
+    ) -> Slot {
+        self.note_own_deadline(key.bytes, deadline);
         let slot = match collection.store() {
             Stored::Inline { kind, bytes } => {
-                let slot = self.insert(key, NewValue::Bytes { bytes: &bytes, kind }, None);
+                let slot = self.insert(key, NewValue::Bytes { bytes: &bytes, kind }, deadline);
                 self.scratch = bytes;
                 slot
             }
             Stored::Boxed(value) => {
-                let slot = self.insert(key, NewValue::Object(Box::new(value)), None);
+                let slot = self.insert(key, NewValue::Object(Box::new(value)), deadline);
                 self.note_moved_field_deadlines(slot, key.bytes);
                 slot
             }

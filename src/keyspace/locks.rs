@@ -5,6 +5,7 @@
 //! `gate/locks.rs` compares the key with the index before the next request. Grants are numbered by [`Fences`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::hash::Hash;
 use std::ops::Bound;
 
 use crate::clock::Now;
@@ -14,6 +15,8 @@ use crate::types::{Value, lock};
 
 /// Fences below 2^53, which every client's numbers can represent: an epoch of 32 bits and a count of 21 bits.
 const COUNT_BITS: u32 = 21;
+/// Grants on their way, above which those that have been released are dropped.
+const GRANTED_MAX: usize = 1024;
 /// Involuntary ends remembered for LOCK.INFO.
 const ENDS_KEPT: usize = 256;
 
@@ -174,8 +177,8 @@ pub struct Locks {
     /// By database, then by key: in order for LOCK.LIST.
     databases: Vec<BTreeMap<Box<[u8]>, Held>>,
     len: usize,
-    /// When each was granted, in order.
-    since: BTreeSet<(i64, u64)>,
+    /// How many were granted when, in order: boot-time clock, microseconds.
+    since: BTreeMap<i64, usize>,
     /// Indexed keys that changed, to be compared with the index.
     changed: BTreeSet<Place>,
     /// Databases of which any key may have changed.
@@ -190,7 +193,7 @@ pub struct Locks {
     by_client: HashMap<ClientId, BTreeSet<Place>>,
     looks: BTreeSet<(i64, Place)>,
     /// Grants whose replies have not left yet.
-    granted: BTreeMap<Place, Granted>,
+    granted: Vec<(Place, Granted)>,
     pub fences: Fences,
     pub stats: LockStats,
 }
@@ -227,41 +230,54 @@ impl Locks {
         if self.databases.len() <= database {
             self.databases.resize_with(database + 1, BTreeMap::new);
         }
-        self.remove(database, key);
-        self.since.insert((held.since_us, held.fence));
+        *self.since.entry(held.since_us).or_default() += 1;
         self.len += 1;
-        if let Some(session) = &held.session {
-            let place = (database, key.into());
-            self.by_owner.entry(session.owner.clone()).or_default().insert(place);
-        }
         let client = held.client;
-        self.databases[database].insert(key.into(), Held { client: None, ..held });
-        self.bind(database, key, client);
+        let session = held.session.as_ref().map(|session| session.owner.clone());
+        let unbound = Held { client: client.filter(|_| session.is_none()), ..held };
+        if let Some(old) = self.databases[database].insert(key.into(), unbound) {
+            self.forget(database, key, &old);
+        }
+        if let Some(owner) = session {
+            self.by_owner.entry(owner).or_default().insert((database, key.into()));
+            self.bind(database, key, client);
+        }
     }
 
     /// Removes a lock.
     pub fn remove(&mut self, database: usize, key: &[u8]) -> Option<Held> {
-        let client = self.get(database, key)?.client;
-        if !self.granted.is_empty() {
-            self.granted.remove(&(database, key.into()));
-        }
-        self.bind(database, key, None);
-        let mut held = self.databases[database].remove(key)?;
-        held.client = client;
-        self.since.remove(&(held.since_us, held.fence));
-        if let Some(session) = &held.session
-            && let Some(places) = self.by_owner.get_mut(&session.owner)
-        {
-            places.remove(&(database, key.into()));
-            if places.is_empty() {
-                self.by_owner.remove(&session.owner);
-            }
-        }
-        self.len -= 1;
+        let held = self.databases.get_mut(database)?.remove(key)?;
+        self.forget(database, key, &held);
         Some(held)
     }
 
+    /// Removes a lock that is no longer in the index from all that refers to it.
+    fn forget(&mut self, database: usize, key: &[u8], held: &Held) {
+        self.len -= 1;
+        if let Some(count) = self.since.get_mut(&held.since_us) {
+            *count -= 1;
+            if *count == 0 {
+                self.since.remove(&held.since_us);
+            }
+        }
+        let Some(session) = &held.session else { return };
+        let place: Place = (database, key.into());
+        remove_place(&mut self.by_owner, &session.owner, &place);
+        if let Some(client) = held.client {
+            remove_place(&mut self.by_client, &client, &place);
+        }
+        if let Some(at_us) = session.look_at_us {
+            self.looks.remove(&(at_us, place));
+        }
+    }
+
     // ---- sessions ------------------------------------------------------------------------------------------------
+
+    /// Whether there are locks with sessions.
+    #[inline]
+    pub fn has_sessions(&self) -> bool {
+        !self.by_owner.is_empty()
+    }
 
     /// Sets the client that a lock belongs to. One with a session is looked after from now on, or no more.
     pub fn bind(&mut self, database: usize, key: &[u8], client: Option<ClientId>) {
@@ -271,11 +287,8 @@ impl Locks {
             return;
         }
         let place: Place = (database, key.into());
-        if let Some(places) = before.and_then(|before| self.by_client.get_mut(&before)) {
-            places.remove(&place);
-            if places.is_empty() {
-                self.by_client.remove(&before.expect("it was just looked up"));
-            }
+        if let Some(before) = before {
+            remove_place(&mut self.by_client, &before, &place);
         }
         match client {
             Some(client) => drop(self.by_client.entry(client).or_default().insert(place)),
@@ -333,7 +346,7 @@ impl Locks {
 
     /// When the lock that is held longest was granted: boot-time clock, microseconds.
     pub fn oldest_us(&self) -> Option<i64> {
-        self.since.first().map(|(since_us, _)| *since_us)
+        self.since.first_key_value().map(|(since_us, _)| *since_us)
     }
 
     /// The locks of a database in the order of their keys, from after `after` on.
@@ -425,8 +438,16 @@ impl Locks {
 
     /// Notes a grant whose reply is on its way to a client.
     pub fn note_granted(&mut self, database: usize, key: &[u8], fence: u64, client: ClientId) {
+        // A script may take and release locks without end.
+        if self.granted.len() >= GRANTED_MAX.max(2 * self.len) {
+            let mut granted = std::mem::take(&mut self.granted);
+            granted.retain(|((database, key), granted)| {
+                self.get(*database, key).is_some_and(|held| held.fence == granted.fence)
+            });
+            self.granted = granted;
+        }
         let granted = Granted { client, fence, sent_at: None };
-        self.granted.insert((database, key.into()), granted);
+        self.granted.push(((database, key.into()), granted));
     }
 
     /// Whether there are such grants.
@@ -437,7 +458,7 @@ impl Locks {
 
     /// Calls `keep` with each of these grants; those for which it returns false are no longer on their way.
     pub fn retain_granted(&mut self, mut keep: impl FnMut(usize, &[u8], &mut Granted) -> bool) {
-        self.granted.retain(|(database, key), granted| keep(*database, key, granted));
+        self.granted.retain_mut(|((database, key), granted)| keep(*database, key, granted));
     }
 
     /// Remembers an involuntary end.
@@ -456,6 +477,16 @@ impl Locks {
     /// A key's last involuntary end, if it is still remembered.
     pub fn last_end(&self, database: usize, key: &[u8]) -> Option<&End> {
         self.ends.iter().rev().find(|end| end.database == database && *end.key == *key)
+    }
+}
+
+/// Removes a place from one of an index's sets, and the set with its last place.
+fn remove_place<K: Eq + Hash>(index: &mut HashMap<K, BTreeSet<Place>>, name: &K, place: &Place) {
+    if let Some(places) = index.get_mut(name) {
+        places.remove(place);
+        if places.is_empty() {
+            index.remove(name);
+        }
     }
 }
 

@@ -364,6 +364,16 @@ impl<'a> HashView<'a> {
         }
     }
 
+    /// The fields with their values, if they are packed: in insertion order.
+    pub fn packed_fields(&self) -> Option<impl Iterator<Item = (Text<'a>, Text<'a>)> + use<'a>> {
+        match *self {
+            HashView::Packed(bytes) => {
+                Some(pairs(bytes).map(|(field, value)| (field.text(), value.text())))
+            }
+            HashView::Table(_) => None,
+        }
+    }
+
     /// As [`Self::for_each`], including expired fields.
     pub fn for_each_kept(&self, mut visit: impl FnMut(&[u8], &[u8])) {
         match self {

@@ -15,6 +15,7 @@ use super::hash::{Hash, HashView};
 use super::string::StringView;
 use super::{Collection, Value, kind};
 use crate::clock::Now;
+use crate::collections::packed::Text;
 use crate::collections::table::ValueRef;
 use crate::error::CommandError;
 use crate::resp::number::parse_i64;
@@ -106,40 +107,66 @@ pub fn read<'a>(value: ValueRef<'a, Value>, now: &Now) -> Result<Option<Lock<'a>
     read_hash(hash, now)
 }
 
-fn read_hash<'a>(hash: HashView<'_>, now: &Now) -> Result<Option<Lock<'a>>, CommandError> {
+fn read_hash<'a>(hash: HashView<'a>, now: &Now) -> Result<Option<Lock<'a>>, CommandError> {
     if hash.kept_len() > FIELDS_MAX {
         return Err(CommandError::WrongType);
     }
-    let (mut lock, mut is_lock): (Option<Lock<'a>>, bool) = (None, true);
-    let (mut fence, mut since_ms, mut session) = (None, None, None);
-    hash.for_each(now, |field, value| match (field, parse_i64(value)) {
-        (FENCE, number) => fence = number.and_then(|number| u64::try_from(number).ok()),
-        (SINCE, number) => since_ms = number,
-        (SESSION, _) => session = parse_session(value),
-        ([b':', ..], _) if field != KEEP => {}
-        (owner, Some(holds @ 1..)) => match &mut lock {
-            Some(lock) => lock.is_shared = true,
-            None => {
-                lock = Some(Lock {
-                    owner: Cow::Owned(owner.to_vec()),
-                    holds,
-                    fence: None,
-                    since_ms: None,
-                    session: None,
-                    is_string: false,
-                    is_shared: false,
-                });
-            }
-        },
-        _ => is_lock = false,
-    });
-    if !is_lock {
-        return Err(CommandError::WrongType);
+    let mut fields = Fields::default();
+    match hash.packed_fields() {
+        Some(packed) => packed.for_each(|(field, value)| {
+            let owner = match field {
+                Text::Bytes(bytes) => Cow::Borrowed(bytes),
+                Text::Number(_) => Cow::Owned(field.as_ref().to_vec()),
+            };
+            fields.add(owner, value.as_ref());
+        }),
+        None => hash.for_each(now, |field, value| fields.add(Cow::Owned(field.to_vec()), value)),
     }
-    if let Some(lock) = &mut lock {
-        (lock.fence, lock.since_ms, lock.session) = (fence, since_ms, session);
+    fields.lock()
+}
+
+/// The fields of a hash that is read as a lock.
+#[derive(Default)]
+struct Fields<'a> {
+    owner: Option<(Cow<'a, [u8]>, i64)>,
+    has_others: bool,
+    fence: Option<u64>,
+    since_ms: Option<i64>,
+    session: Option<(i64, i64)>,
+    /// A field is not one of a lock.
+    is_foreign: bool,
+}
+
+impl<'a> Fields<'a> {
+    fn add(&mut self, field: Cow<'a, [u8]>, value: &[u8]) {
+        let number = parse_i64(value);
+        match &*field {
+            FENCE => self.fence = number.and_then(|number| u64::try_from(number).ok()),
+            SINCE => self.since_ms = number,
+            SESSION => self.session = parse_session(value),
+            name if name.starts_with(b":") && name != KEEP => {}
+            _ => match number {
+                Some(holds @ 1..) if self.owner.is_none() => self.owner = Some((field, holds)),
+                Some(1..) => self.has_others = true,
+                _ => self.is_foreign = true,
+            },
+        }
     }
-    Ok(lock)
+
+    fn lock(self) -> Result<Option<Lock<'a>>, CommandError> {
+        if self.is_foreign {
+            return Err(CommandError::WrongType);
+        }
+        Ok(self.owner.map(|(owner, holds)| Lock {
+            owner,
+            holds,
+            fence: self.fence,
+            since_ms: self.since_ms,
+            session: self.session,
+            is_string: false,
+            is_shared: self.has_others,
+        }))
+    }
 }
 
 /// Grace and lease of a session: two positive numbers of milliseconds.

@@ -54,7 +54,7 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     let fence = ctx.keyspace.locks.fences.grant();
     for index in keys {
         let key = ctx.key(index);
-        let (slot, lock) = find(ctx, key)?;
+        let (slot, lock) = find(ctx, key, asked.owner)?;
         let holds = lock.map_or(1, |lock| lock.holds + i64::from(asked.holds_max.is_some()));
         let old = slot.and_then(|slot| ctx.keyspace.entry(slot).deadline());
         let new = ctx.keyspace.now().after(asked.lease_ms);
@@ -75,7 +75,7 @@ fn obstacle<'a>(
     let (mut held, mut awaited) = (None, None);
     for index in keys {
         let key = ctx.key(index);
-        match find(ctx, key)? {
+        match find(ctx, key, asked.owner)? {
             (Some(_), Some(lock)) if lock.is_held_by(asked.owner, None) && !lock.is_string => {
                 if asked.holds_max.is_some_and(|most| lock.holds >= most) {
                     return Err(TOO_MANY_HOLDS);
@@ -112,7 +112,7 @@ fn common_fence(
     let mut common = None;
     for index in keys {
         let key = ctx.key(index);
-        let (_, lock) = find(ctx, key)?;
+        let (_, lock) = find(ctx, key, asked.owner)?;
         let fence = lock.and_then(|lock| lock.fence);
         if fence.is_none() || asked.holds_max.is_some() || common.is_some_and(|it| it != fence) {
             return Ok(None);
@@ -132,7 +132,7 @@ fn grant_again(
     let mut least_ms_left = i64::MAX;
     for index in keys {
         let key = ctx.key(index);
-        let (Some(slot), _) = find(ctx, key)? else { continue };
+        let (Some(slot), _) = find(ctx, key, asked.owner)? else { continue };
         let old = ctx.keyspace.entry(slot).deadline();
         let new = longer_lease(ctx, old, asked.lease_ms);
         if new != old {

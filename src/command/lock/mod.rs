@@ -105,6 +105,9 @@ const TAKEN_MAX: usize = 1000;
 const TOO_MANY_AT_ONCE: CommandError =
     CommandError::Text("ERR a request takes 1000 locks or permits at most");
 
+/// Room for the fields of a new lock.
+const NEW_BYTES: usize = 128;
+
 /// The reply of LOCK.RELEASE where there is no lock, and where another owner or grant has it.
 const NO_LOCK: i64 = -1;
 const NOT_YOURS: i64 = -2;
@@ -197,14 +200,20 @@ impl<'a> Acquire<'a> {
     }
 }
 
-/// A key's lock and where it lies; None: nobody holds it. Errors: WRONGTYPE.
-pub(super) fn find(
+/// A key's lock and where it lies; None: nobody holds it. The name of another owner than the one that asks is copied.
+/// Errors: WRONGTYPE.
+pub(super) fn find<'a>(
     ctx: &mut Context<'_>,
     key: Key<'_>,
-) -> Result<(Option<Slot>, Option<Lock<'static>>), CommandError> {
+    asking: &'a [u8],
+) -> Result<(Option<Slot>, Option<Lock<'a>>), CommandError> {
     let Some(slot) = ctx.keyspace.find_for_write(key) else { return Ok((None, None)) };
     let found = lock::read(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now())?;
-    Ok((Some(slot), found.map(Lock::into_owned)))
+    let found = found.map(|lock| match *lock.owner == *asking {
+        true => Lock { owner: asking.into(), ..lock },
+        false => lock.into_owned(),
+    });
+    Ok((Some(slot), found))
 }
 
 /// Milliseconds left of the lease at `slot`; -1: it does not end.
@@ -221,7 +230,7 @@ pub(super) fn ms_left(ctx: &Context<'_>, slot: Slot) -> i64 {
 fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let asked = Acquire::parse(ctx, ctx.args.cursor(2), "lock.acquire")?;
     let key = ctx.key(1);
-    let (slot, found) = find(ctx, key)?;
+    let (slot, found) = find(ctx, key, asked.owner)?;
     match (slot, found) {
         (Some(slot), Some(lock)) if lock.is_held_by(asked.owner, None) && !lock.is_string => {
             grant_again(ctx, key, slot, lock, &asked)
@@ -415,18 +424,17 @@ fn write(
         }
     };
     ctx.keyspace.locks.begin_own_change();
-    let slot = match slot {
+    match slot {
         Some(slot) => {
             ctx.keyspace.edit::<Hash, _>(slot, set);
-            slot
+            ctx.keyspace.set_deadline(slot, deadline);
         }
         None => {
-            let mut hash = Hash::default();
+            let mut hash = Hash::Packed(Vec::with_capacity(NEW_BYTES));
             set(&mut Edit::unnoted(&mut hash));
-            ctx.keyspace.insert_collection(key, hash)
+            ctx.keyspace.insert_collection_until(key, hash, deadline);
         }
-    };
-    ctx.keyspace.set_deadline(slot, deadline);
+    }
     ctx.keyspace.changed(KeyspaceEvents::LOCK, "lock", key.bytes);
     ctx.keyspace.locks.end_own_change();
     ctx.instead(&request);
@@ -498,7 +506,7 @@ fn release(ctx: &mut Context<'_>) -> CommandResult {
     let owner = owner_of(ctx.args.get(2))?;
     let options = ReleaseOptions::parse(ctx)?;
     let key = ctx.key(1);
-    let (slot, found) = find(ctx, key)?;
+    let (slot, found) = find(ctx, key, owner)?;
     let (Some(slot), Some(lock)) = (slot, found) else {
         ctx.reply.integer(NO_LOCK);
         return Ok(Outcome::Replied);
@@ -571,12 +579,12 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
     // Of another type than a lock: nothing is renewed.
     for index in keys.clone() {
         let key = ctx.key(index);
-        find(ctx, key)?;
+        find(ctx, key, owner)?;
     }
     ctx.reply.array(keys.len());
     for index in keys {
         let key = ctx.key(index);
-        let fence = match find(ctx, key)? {
+        let fence = match find(ctx, key, owner)? {
             (Some(slot), Some(lock)) if lock.is_held_by(owner, None) => {
                 renew_one(ctx, key, slot, lease_ms);
                 lock.fence.map_or(-1, |fence| fence as i64)

@@ -52,7 +52,7 @@ const LOOKS_MAX: usize = 10_000;
 /// `LOCK.INFO key`: a map of mode, owners, waiters and the last involuntary end.
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let found = find(ctx, key)?;
+    let found = find(ctx, key, b"")?;
     let lock = match found {
         (Some(slot), Some(lock)) => Some((lock, ms_left(ctx, slot))),
         _ => None,
@@ -244,7 +244,7 @@ fn break_lock(ctx: &mut Context<'_>) -> CommandResult {
         fence = Some(take_fence(&mut arguments)?);
     }
     let key = ctx.key(1);
-    let broken = match find(ctx, key)? {
+    let broken = match find(ctx, key, b"")? {
         (Some(slot), Some(lock)) if fence.is_none() || lock.fence == fence => {
             let (name, owner) = (key.bytes.escape_ascii(), lock.owner.escape_ascii());
             if ctx.state.config.hide_user_data_from_log {
