@@ -161,17 +161,20 @@ impl Server {
         following::look(&mut self.state, events);
         following::turn(&mut self.keyspace, &mut self.state);
         self.clients().take_in(events);
+        // What was read is a sign of life: before anything finds a lock expired.
+        sessions::on_time(&mut self.keyspace, &mut self.state);
         self.clients().resume_all();
         self.clients().run_batch();
-        sessions::on_time(&mut self.keyspace, &mut self.state);
         waking::on_time(&mut self.keyspace, &mut self.state);
         waking::serve(&mut self.keyspace, &mut self.state);
         blocking::serve_acks(&mut self.keyspace, &mut self.state);
         self.do_tasks();
         // What SHUTDOWN has saved is the stream's end: a replica that has more could not go on when this server is back.
         if !self.stopping {
+            sessions::on_time(&mut self.keyspace, &mut self.state);
             self.expire();
             self.evict();
+            waking::retry(&mut self.keyspace, &self.state);
             // Locks that expired are passed on in this turn.
             waking::serve(&mut self.keyspace, &mut self.state);
             failover::turn(&mut self.keyspace, &mut self.state);

@@ -48,6 +48,9 @@ pub fn end(
     if state.replication.is_replica() || state.persistence.loading.is_some() {
         return;
     }
+    if held.is_kept {
+        return tell_redisson(keyspace, state, database, key);
+    }
     let at_ms = state.now.unix().0;
     keyspace.locks.note_end(End { database, key: key.into(), fence: held.fence, reason, at_ms });
     keyspace.in_database(database, |keyspace| {

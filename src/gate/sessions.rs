@@ -12,14 +12,17 @@ use crate::keyspace::Keyspace;
 use crate::resp::number::format_i64;
 use crate::state::State;
 
+/// A look this late means that the server stood still: a long script, a pause, a stopped process. Unit: microseconds.
+const STALL_US: i64 = 50_000;
+
 /// Renews the leases whose half has passed and whose clients have shown life since. Under CLIENT PAUSE nothing changes.
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     if state.pauses.strictest().is_some() {
         return;
     }
-    while let Some((database, key)) = keyspace.locks.take_look(state.now.boot_us) {
+    while let Some((at_us, database, key)) = keyspace.locks.take_look(state.now.boot_us) {
         if !state.replication.is_replica() {
-            look(keyspace, state, database, &key);
+            look(keyspace, state, database, &key, at_us);
         }
     }
 }
@@ -29,14 +32,26 @@ pub fn next_us(keyspace: &Keyspace, state: &State) -> Option<i64> {
     keyspace.locks.next_look_us().filter(|_| state.pauses.strictest().is_none())
 }
 
-fn look(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
+/// `at_us`: when it was to be looked after. A server that stood still until its lease had ended cannot know of signs of life,
+/// and begins the lease anew.
+fn look(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8], at_us: i64) {
     let Some(held) = keyspace.locks.get(database, key) else { return };
     let Some(session) = &held.session else { return };
     let client = held.client.and_then(|id| state.clients.get(id));
     let Some(client) = client.filter(|client| !client.is_closing()) else { return };
-    let silent_ms = (state.now.boot_us - last_life_us(client, state.now.boot_us)) / 1000;
-    let deadline = state.now.after(session.lease_ms - silent_ms);
-    extend(keyspace, state, database, key, deadline);
+    let now_us = state.now.boot_us;
+    let silent_ms = (now_us - last_life_us(client, now_us)) / 1000;
+    let lease_ms = session.lease_ms;
+    let is_past = keyspace.in_database(database, |keyspace| {
+        let found = keyspace.find_even_expired(keyspace.key(key));
+        let deadline = found.and_then(|slot| keyspace.entry(slot).deadline());
+        deadline.is_some_and(|deadline| state.now.is_past(deadline))
+    });
+    if is_past && now_us - at_us > STALL_US {
+        set_deadline(keyspace, state, database, key, state.now.after(lease_ms));
+    } else {
+        extend(keyspace, state, database, key, state.now.after(lease_ms - silent_ms));
+    }
     look_again(keyspace, database, key);
 }
 
@@ -60,7 +75,8 @@ pub fn look_again(keyspace: &mut Keyspace, database: usize, key: &[u8]) {
     });
     let now = keyspace.now();
     let ms_left = deadline.map_or(0, |deadline| now.remaining_ms(deadline));
-    let at_us = (ms_left > 1).then(|| now.boot_us + ms_left / 2 * 1000);
+    let at_us =
+        (ms_left > 1).then(|| now.boot_us.saturating_add((ms_left / 2).saturating_mul(1000)));
     keyspace.locks.look_at(database, key, at_us);
 }
 
@@ -135,7 +151,8 @@ fn set_deadline(
     deadline: Deadline,
 ) {
     let is_set = keyspace.in_database(database, |keyspace| {
-        let Some(slot) = keyspace.find_quietly(keyspace.key(key)) else { return false };
+        let found = keyspace.find_even_expired(keyspace.key(key));
+        let Some(slot) = found else { return false };
         keyspace.locks.begin_own_change();
         keyspace.set_deadline(slot, Some(deadline));
         keyspace.changed(KeyspaceEvents::LOCK, "lockrenew", key);

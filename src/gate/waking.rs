@@ -26,6 +26,13 @@ pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
+/// Looks again after the keys whose waiting clients could be granted nothing, if they can be now.
+pub fn retry(keyspace: &mut Keyspace, state: &State) {
+    if keyspace.waiting.has_postponed() && !state.grants_nothing() {
+        keyspace.waiting.retry_postponed();
+    }
+}
+
 /// The queues that a key's value can serve now.
 fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wanted] {
     let key = keyspace.key(key);
@@ -54,6 +61,10 @@ fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wa
 
 fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
     for &wanted in served_by(keyspace, state, key) {
+        if matches!(wanted, Wanted::Lock | Wanted::Semaphore) && state.grants_nothing() {
+            keyspace.waiting.postpone(database, key);
+            continue;
+        }
         let mut after = 0;
         while let Some((ticket, id)) = keyspace.waiting.next_after(database, key, wanted, after) {
             after = ticket;

@@ -7,7 +7,8 @@
 use crate::collections::shared::given_up_bytes;
 use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::config::{KeyspaceEvents, MaxmemoryPolicy};
-use crate::types::Value;
+use crate::types::sorted_set::SortedSet;
+use crate::types::{Collection, Value, lock};
 
 use super::deletions::Deleted;
 use super::{Cause, Key, Keyspace};
@@ -208,15 +209,13 @@ impl Keyspace {
         if !volatile_only {
             // Locks are drawn again.
             let drawn = (0..LOCK_TRIES).map_while(|_| table.random());
-            let free = drawn.map(|slot| (database, slot)).find(|&(_, slot)| {
-                self.locks.is_empty() || self.locks.get(database, table.entry(slot).key()).is_none()
-            });
-            return free;
+            let mut drawn = drawn.map(|slot| (database, slot));
+            return drawn.find(|&(_, slot)| !self.is_spared(database, &table.entry(slot)));
         }
         // Choose among some neighbours: otherwise the first key after many without deadlines would be chosen too often.
         let (mut chosen, mut seen) = (None, 0);
         table.sample(samples, true, |slot, entry| {
-            if !self.locks.is_empty() && self.locks.get(database, entry.key()).is_some() {
+            if self.is_spared(database, &entry) {
                 return;
             }
             seen += 1;
@@ -234,12 +233,12 @@ impl Keyspace {
             pool = Pool { policy: Some(policy), candidates: Vec::with_capacity(POOL_SIZE) };
         }
         // Where all that was drawn are locks, others are drawn.
-        let mut tries = if self.locks.is_empty() { 0 } else { LOCK_TRIES };
+        let mut tries = if self.locks.fences.is_used() { LOCK_TRIES } else { 0 };
         let victim = loop {
             let mut found_any = false;
             for (database, table) in self.tables.iter().enumerate() {
                 table.sample(samples, policy.is_volatile(), |_, entry| {
-                    if !self.locks.is_empty() && self.locks.get(database, entry.key()).is_some() {
+                    if self.is_spared(database, &entry) {
                         return;
                     }
                     if let Some(score) = self.score(policy, &entry) {
@@ -267,6 +266,19 @@ impl Keyspace {
         let slot = table.find(hash, bytes)?;
         let score = self.score(policy, &table.entry(slot))?;
         (score >= candidate.score).then_some((candidate.database, slot))
+    }
+
+    /// Whether a key is a lock or a semaphore, which are not evicted.
+    fn is_spared(&self, database: usize, entry: &Entry<'_, Value>) -> bool {
+        if !self.locks.fences.is_used() {
+            return false;
+        }
+        let is_semaphore = || {
+            let first = SortedSet::view(entry.value()).and_then(|set| set.first());
+            first.is_some_and(|(_, member)| lock::is_permit(member.as_ref()))
+        };
+        self.locks.get(database, entry.key()).is_some()
+            || entry.deadline().is_some() && is_semaphore()
     }
 
     /// A key's score for eviction by a policy; None: it may not be evicted.

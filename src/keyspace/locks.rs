@@ -15,6 +15,7 @@ use crate::types::{Value, lock};
 
 /// Fences below 2^53, which every client's numbers can represent: an epoch of 32 bits and a count of 21 bits.
 const COUNT_BITS: u32 = 21;
+const TEN_YEARS_SECONDS: u64 = 10 * 366 * 24 * 3600;
 /// Grants on their way, above which those that have been released are dropped.
 const GRANTED_MAX: usize = 1024;
 /// Involuntary ends remembered for LOCK.INFO.
@@ -29,6 +30,8 @@ pub struct Fences {
     last: u64,
     /// Whether `last` was granted, here or elsewhere, and is not the beginning of an epoch.
     is_used: bool,
+    /// Greater ones were not granted by any server: ten years ahead of the clock.
+    ceiling: u64,
 }
 
 impl Fences {
@@ -36,6 +39,7 @@ impl Fences {
     pub fn begin_epoch(&mut self, unix_seconds: i64) {
         let epoch = ((self.last >> COUNT_BITS) + 1).max(unix_seconds.max(0) as u64);
         self.last = epoch << COUNT_BITS;
+        self.ceiling = (unix_seconds.max(0) as u64 + TEN_YEARS_SECONDS).max(epoch) << COUNT_BITS;
     }
 
     /// The fence of the next grant.
@@ -48,7 +52,7 @@ impl Fences {
     /// Learns of a fence that was granted elsewhere or earlier.
     pub fn learn(&mut self, fence: u64) {
         // What no server has granted does not count.
-        if fence < 1 << 53 {
+        if fence < self.ceiling.min(1 << 53) {
             self.is_used |= fence > 0;
             self.last = self.last.max(fence);
         }
@@ -76,6 +80,8 @@ pub struct Held {
     pub renewals: u32,
     /// None: its lease is renewed by requests alone.
     pub session: Option<Box<Session>>,
+    /// Nobody holds it: LOCK.RELEASE keeps it from everybody for a time.
+    pub is_kept: bool,
 }
 
 /// A lease that the server renews while the connection of the client that asked for it shows life.
@@ -103,6 +109,7 @@ type Place = (usize, Box<[u8]>);
 pub struct Loaded {
     pub fence: u64,
     pub session: Option<Session>,
+    pub is_kept: bool,
 }
 
 impl Loaded {
@@ -113,7 +120,7 @@ impl Loaded {
         let session = found
             .session
             .map(|(grace_ms, lease_ms)| Session::new(&found.owner, grace_ms, lease_ms));
-        Some(Loaded { fence, session })
+        Some(Loaded { fence, session, is_kept: *found.owner == *lock::KEEP })
     }
 }
 
@@ -192,6 +199,8 @@ pub struct Locks {
     by_owner: HashMap<Box<[u8]>, BTreeSet<Place>>,
     by_client: HashMap<ClientId, BTreeSet<Place>>,
     looks: BTreeSet<(i64, Place)>,
+    /// While changes can be undone: the last fence granted before, and the locks removed since that were older.
+    undoable: Option<(u64, Vec<(Place, Held)>)>,
     /// Grants whose replies have not left yet.
     granted: Vec<(Place, Granted)>,
     pub fences: Fences,
@@ -248,7 +257,34 @@ impl Locks {
     pub fn remove(&mut self, database: usize, key: &[u8]) -> Option<Held> {
         let held = self.databases.get_mut(database)?.remove(key)?;
         self.forget(database, key, &held);
+        if let Some((last, removed)) = &mut self.undoable
+            && held.fence <= *last
+        {
+            removed.push(((database, key.into()), held.clone()));
+        }
         Some(held)
+    }
+
+    /// From now on until [`Self::end_undo`] removed locks can be put back.
+    pub fn begin_undo(&mut self) {
+        self.undoable = Some((self.fences.last(), Vec::new()));
+    }
+
+    /// What has been removed since [`Self::begin_undo`] stays so.
+    #[inline]
+    pub fn end_undo(&mut self) {
+        self.undoable = None;
+    }
+
+    /// Puts the locks back that were removed since [`Self::begin_undo`]. All are compared with their keys then.
+    pub fn roll_back(&mut self) {
+        let Some((_, removed)) = self.undoable.take() else { return };
+        for ((database, key), held) in removed {
+            self.insert(database, &key, held);
+        }
+        for database in 0..self.databases.len() {
+            self.note_all(database);
+        }
     }
 
     /// Removes a lock that is no longer in the index from all that refers to it.
@@ -316,17 +352,17 @@ impl Locks {
         self.looks.first().map(|(at_us, _)| *at_us)
     }
 
-    /// The next session that the server must look after by now.
-    pub fn take_look(&mut self, now_us: i64) -> Option<(usize, Box<[u8]>)> {
+    /// The next session that the server must look after by now, and when it was to be looked after.
+    pub fn take_look(&mut self, now_us: i64) -> Option<(i64, usize, Box<[u8]>)> {
         let (at_us, _) = self.looks.first()?;
         if *at_us > now_us {
             return None;
         }
-        let (_, (database, key)) = self.looks.pop_first()?;
+        let (at_us, (database, key)) = self.looks.pop_first()?;
         if let Some(session) = self.get_mut(database, &key).and_then(|held| held.session.as_mut()) {
             session.look_at_us = None;
         }
-        Some((database, key))
+        Some((at_us, database, key))
     }
 
     /// The locks with sessions of a client.
@@ -363,12 +399,13 @@ impl Locks {
 
     /// Notes a lock of a file, or of the primary: one with a fence. Costs little for anything else.
     pub fn note_loaded(&mut self, database: usize, key: &[u8], loaded: Loaded, now_us: i64) {
-        let Loaded { fence, session } = loaded;
+        let Loaded { fence, session, is_kept } = loaded;
         self.fences.learn(fence);
         let is_known = self.get(database, key).is_some_and(|held| held.fence == fence);
         if !is_known {
             let session = session.map(Box::new);
-            let held = Held { fence, client: None, since_us: now_us, renewals: 0, session };
+            let held =
+                Held { fence, client: None, since_us: now_us, renewals: 0, session, is_kept };
             self.insert(database, key, held);
         }
     }
@@ -495,7 +532,14 @@ mod tests {
     use super::*;
 
     fn held(fence: u64) -> Held {
-        Held { fence, client: None, since_us: fence as i64 * 10, renewals: 0, session: None }
+        Held {
+            fence,
+            client: None,
+            since_us: fence as i64 * 10,
+            renewals: 0,
+            session: None,
+            is_kept: false,
+        }
     }
 
     #[test]
@@ -510,6 +554,7 @@ mod tests {
         fences.learn(1_800_000_000 << COUNT_BITS);
         assert_eq!(fences.grant(), (1_800_000_000 << COUNT_BITS) + 1);
         fences.learn(u64::MAX);
+        fences.learn((1 << 53) - 1);
         fences.learn(5);
         assert_eq!(fences.grant(), (1_800_000_000 << COUNT_BITS) + 2);
         fences.last = (7 << COUNT_BITS) - 1;

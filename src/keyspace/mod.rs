@@ -330,6 +330,12 @@ impl Keyspace {
         deadline.is_none_or(|deadline| !self.now.is_past(deadline)).then_some(slot)
     }
 
+    /// The same, whether it has expired or not, as long as nothing has found that out.
+    pub fn find_even_expired(&self, key: Key<'_>) -> Option<Slot> {
+        let slot = self.table().find(key.hash, key.bytes)?;
+        self.found_expired.is_empty().then_some(slot)
+    }
+
     /// Finds a key to change its value: updates its access bits.
     #[inline]
     pub fn find_for_write(&mut self, key: Key<'_>) -> Option<Slot> {

@@ -399,6 +399,7 @@ impl Keyspace {
             (undo.has_moved, undo.has_swapped, undo.cleared) = (false, false, 0);
             undo.dirty = self.dirty;
             undo.expired = self.dirty_by_expiry;
+            self.locks.begin_undo();
         } else {
             undo.mode = Mode::Full;
         }
@@ -413,6 +414,7 @@ impl Keyspace {
     #[inline]
     pub fn end_undo(&mut self) {
         self.tables.undo.mode = Mode::Off;
+        self.locks.end_undo();
         if !self.tables.undo.steps.is_empty() {
             self.forget_steps();
         }
@@ -460,8 +462,7 @@ impl Keyspace {
         let undo = &mut self.tables.undo;
         undo.known.clear();
         self.dirty = undo.dirty + (self.dirty_by_expiry - undo.expired);
-        // What LOCK commands of the script have changed is compared with the index.
-        (0..self.databases()).for_each(|database| self.locks.note_all(database));
+        self.locks.roll_back();
     }
 
     /// Undoes one step. `bytes`: the keys named by the steps.

@@ -57,6 +57,8 @@ pub struct Waiting {
     /// Unix milliseconds, database, key, unit.
     alarms: BTreeSet<(i64, usize, Box<[u8]>, Wanted)>,
     last_ticket: Ticket,
+    /// Keys whose clients could be granted nothing when they were ready.
+    postponed: BTreeSet<(usize, Box<[u8]>)>,
 }
 
 /// What waiting clients are also woken for by time.
@@ -176,6 +178,25 @@ impl Waiting {
             }
         }
         ready
+    }
+
+    /// Puts off serving a key's clients until [`Self::retry_postponed`].
+    pub fn postpone(&mut self, database: usize, key: &[u8]) {
+        if self.databases.get(database).is_some_and(|keys| keys.contains_key(key)) {
+            self.postponed.insert((database, key.into()));
+        }
+    }
+
+    #[inline]
+    pub fn has_postponed(&self) -> bool {
+        !self.postponed.is_empty()
+    }
+
+    /// Adds the postponed keys to the ready ones.
+    pub fn retry_postponed(&mut self) {
+        for (database, key) in std::mem::take(&mut self.postponed) {
+            self.make_ready(database, &key);
+        }
     }
 
     /// The first client in a key's queue after `ticket`.

@@ -210,6 +210,14 @@ impl State {
         self.config.maxmemory > 0 && !leaves
     }
 
+    /// Whether nothing is granted to clients that wait for locks: what a write would be refused or postponed for.
+    pub fn grants_nothing(&self) -> bool {
+        self.pauses.strictest().is_some()
+            || self.lacks_replicas()
+            || self.is_read_only()
+            || self.disk_refusal().is_some()
+    }
+
     /// Whether writes are refused for lack of replicas. On a replica the primary decides.
     #[inline]
     pub fn lacks_replicas(&self) -> bool {

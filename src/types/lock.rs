@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 use super::hash::{Hash, HashView};
 use super::string::StringView;
-use super::{Collection, Value, kind};
+use super::{Collection, Value};
 use crate::clock::Now;
 use crate::collections::packed::Text;
 use crate::collections::table::ValueRef;
@@ -32,8 +32,8 @@ pub const SESSION: &[u8] = b":session";
 /// The owner that nobody is: nobody gets the lock until its time is over.
 pub const KEEP: &[u8] = b":keep";
 
-/// The longest grace and lease of a session: a hundred years.
-pub const SESSION_MS_MAX: i64 = 100 * 366 * 24 * 3_600_000;
+/// The longest lease and grace: a hundred years.
+pub const LEASE_MS_MAX: i64 = 100 * 366 * 24 * 3_600_000;
 /// Fields of a hash that is read as a lock. A larger one is no lock.
 const FIELDS_MAX: usize = 64;
 
@@ -75,11 +75,18 @@ pub fn may_own(name: &[u8]) -> bool {
     (1..=OWNER_MAX).contains(&name.len()) && name[0] != b':'
 }
 
+/// Whether a member of a sorted set is a permit of a semaphore: `owner#fence#number`.
+pub fn is_permit(member: &[u8]) -> bool {
+    let mut parts = member.rsplitn(3, |byte| *byte == b'#');
+    let mut is_number =
+        || parts.next().is_some_and(|text| !text.is_empty() && text.iter().all(u8::is_ascii_digit));
+    is_number() && is_number() && parts.next().is_some_and(may_own)
+}
+
 /// The fence of a value that a file or the primary brings, if it is a lock that was granted here. Costs little for others.
 pub fn fence_of(value: ValueRef<'_, Value>, now: &Now) -> Option<u64> {
-    // A lock that was granted is small enough to lie in its entry.
-    let ValueRef::Bytes { kind: kind::HASH, .. } = value else { return None };
-    let found = Hash::view(value)?.get(FENCE, now)?;
+    let hash = Hash::view(value).filter(|hash| hash.kept_len() <= FIELDS_MAX)?;
+    let found = hash.get(FENCE, now)?;
     let fence = parse_i64(found.value.as_ref())?;
     u64::try_from(fence).ok()
 }
@@ -172,7 +179,7 @@ impl<'a> Fields<'a> {
 /// Grace and lease of a session: two positive numbers of milliseconds.
 fn parse_session(text: &[u8]) -> Option<(i64, i64)> {
     let at = text.iter().position(|&byte| byte == b' ')?;
-    let number = |text: &[u8]| parse_i64(text).filter(|ms| (1..=SESSION_MS_MAX).contains(ms));
+    let number = |text: &[u8]| parse_i64(text).filter(|ms| (1..=LEASE_MS_MAX).contains(ms));
     Some((number(&text[..at])?, number(&text[at + 1..])?))
 }
 

@@ -329,7 +329,10 @@ fn locks_are_hashes_with_deadlines() {
         "MULTI | HSET jobs a 2 :fence {fence} :since now+0 | PEXPIREAT jobs now+5000 | EXEC"
     );
     let once = twice.replace("a 2", "a 1");
-    let kept = "MULTI | DEL jobs | HSET jobs :keep 1 :since now+0 | PEXPIREAT jobs now+50 | EXEC";
+    let keep_fence = fence + 1;
+    let kept = format!(
+        "MULTI | DEL jobs | HSET jobs :keep 1 :fence {keep_fence} :since now+0 | PEXPIREAT jobs now+50 | EXEC"
+    );
     check(
         &server,
         &mut client,
@@ -344,7 +347,7 @@ fn locks_are_hashes_with_deadlines() {
             ("LOCK.RELEASE jobs a", &once),
             ("LOCK.RELEASE jobs b", ""),
             ("LOCK.GUARD jobs a", ""),
-            ("LOCK.RELEASE jobs a KEEP 50", kept),
+            ("LOCK.RELEASE jobs a KEEP 50", &kept),
             ("LOCK.BREAK jobs", "DEL jobs"),
             ("LOCK.BREAK jobs", ""),
         ],
@@ -357,6 +360,6 @@ fn locks_are_hashes_with_deadlines() {
     client.call(&["LOCK.RELEASE", "jobs", "a"]);
     server.settle();
     let handed_over =
-        granted.replace("a 1", "b 1").replace(&fence.to_string(), &(fence + 2).to_string());
+        granted.replace("a 1", "b 1").replace(&fence.to_string(), &(fence + 3).to_string());
     assert_eq!(taken(&server).replace('\n', " | "), format!("DEL jobs | {handed_over}"));
 }

@@ -50,6 +50,9 @@ fn locks_are_back_after_a_restart_and_fences_go_on_growing() {
         let mut client = server.connect();
         let (fence, _) = granted(&mut client, "LOCK.ACQUIRE jobs alice PX 60000");
         granted(&mut client, "LOCK.ACQUIRE kept bob PX 60000 SESSION GRACE 5000");
+        // One that a listpack does not hold.
+        let long = "w".repeat(200);
+        granted(&mut client, &format!("LOCK.ACQUIRE long {long} PX 60000 SESSION GRACE 5000"));
         let (last, _) = granted(&mut client, "LOCK.ACQUIRE gone carol PX 60000");
         integer(&mut client, "LOCK.RELEASE gone carol");
         // A rewritten file and one that goes on from there.
@@ -65,7 +68,7 @@ fn locks_are_back_after_a_restart_and_fences_go_on_growing() {
         // Somebody has set the clock back meanwhile.
         server.step_wall(-DAY_US);
         let mut client = server.connect();
-        assert_eq!(listed(&mut client), 2, "{lines:?}");
+        assert_eq!(listed(&mut client), 3, "{lines:?}");
         assert_eq!(integer(&mut client, "LOCK.GUARD jobs alice"), 1);
         let (again, _) = granted(&mut client, "LOCK.ACQUIRE jobs alice PX 1");
         assert_eq!(again, fence, "{lines:?}");
@@ -73,6 +76,7 @@ fn locks_are_back_after_a_restart_and_fences_go_on_growing() {
         assert!(next > last, "{lines:?}: {next} after {last}");
         // The connection of a session is gone with the process.
         assert!((1..=5000).contains(&integer(&mut client, "PTTL kept")), "{lines:?}");
+        assert!((1..=5000).contains(&integer(&mut client, "PTTL long")), "{lines:?}");
         assert_eq!(integer(&mut client, "LOCK.ATTACH bob"), 1);
         assert_eq!(integer(&mut client, "PTTL kept"), 60_000);
     }
@@ -166,4 +170,46 @@ fn listed_all(client: &mut Client) -> usize {
         },
         reply => panic!("{reply:?}"),
     }
+}
+
+#[test]
+fn a_script_that_is_rolled_back_gives_back_the_locks_that_it_released() {
+    let server = TestServer::start(&[
+        "busy-reply-threshold 10".into(),
+        "busy-script-policy rollback".into(),
+    ]);
+    let [mut holder, mut other] = [(); 2].map(|()| server.connect());
+    let (fence, _) = granted(&mut holder, "LOCK.ACQUIRE held alice PX 60000 SESSION GRACE 500");
+    granted(&mut holder, "LOCK.ACQUIRE broken alice PX 60000");
+    let script = "redis.call('LOCK.RELEASE', 'held', 'alice') redis.call('LOCK.BREAK', 'broken') \
+                  redis.call('LOCK.ACQUIRE', 'held', 'bob', 'PX', 1000) \
+                  redis.call('LOCK.ACQUIRE', 'new', 'bob', 'PX', 1000) while true do end";
+    let reply = other.call(&["EVAL", script, "0"]);
+    assert!(matches!(reply, Reply::Error(_)), "{reply:?}");
+    server.settle();
+    assert_eq!(listed(&mut other), 2);
+    let guard = format!("LOCK.GUARD held alice FENCE {fence}");
+    assert_eq!(integer(&mut other, &guard), 1);
+    // Its session still belongs to its connection.
+    drop(holder);
+    server.settle();
+    assert_eq!(integer(&mut other, "PTTL held"), 500);
+}
+
+#[test]
+fn semaphores_and_kept_locks_are_not_evicted_either() {
+    let server = TestServer::start(&["maxmemory-policy allkeys-random".into()]);
+    let mut client = server.connect();
+    client.call(&words("SEM.ACQUIRE pool alice LIMIT 3 PX 600000 COUNT 3"));
+    granted(&mut client, "LOCK.ACQUIRE kept alice PX 600000");
+    integer(&mut client, "LOCK.RELEASE kept alice KEEP 600000");
+    for number in 0..50 {
+        client.call(&["SET", &format!("data:{number}"), &"x".repeat(1000)]);
+    }
+    client.call(&["CONFIG", "SET", "maxmemory", "1"]);
+    for _ in 0..300 {
+        client.call(&["SET", "more", "x"]);
+    }
+    assert_eq!(integer(&mut client, "EXISTS pool kept"), 2);
+    assert_eq!(integer(&mut client, "EXISTS data:1 data:2 data:3"), 0);
 }

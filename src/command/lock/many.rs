@@ -2,8 +2,8 @@
 //! each. As places are given in one order for all keys, no two such clients can keep each other waiting.
 
 use super::{
-    Acquire, TAKEN_MAX, TOO_MANY_AT_ONCE, TOO_MANY_HOLDS, check_room, extend, find, longer_lease,
-    ms_left, take_keys, write_grant,
+    Acquire, TOO_MANY_HOLDS, check_room, extend, find, longer_lease, ms_left, note_held, take_keys,
+    write, write_grant,
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -11,8 +11,12 @@ use crate::gate::{locks, sessions};
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
+use crate::types::lock::Lock;
 use std::ops::Range;
 
+/// Locks that one request may take. A client that waits for several looks at all when one changes.
+const KEYS_MAX: usize = 100;
+const TOO_MANY_KEYS: CommandError = CommandError::Text("ERR a request takes 100 locks at most");
 const DUPLICATE_KEYS: CommandError = CommandError::Text("ERR a key is named twice");
 
 /// Why not all locks can be granted: the first key in the way.
@@ -31,15 +35,18 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(1);
     let keys = take_keys(&mut arguments)?;
     let asked = Acquire::parse(ctx, arguments, "lock.macquire")?;
-    if keys.len() > TAKEN_MAX {
-        return Err(TOO_MANY_AT_ONCE);
+    if keys.len() > KEYS_MAX {
+        return Err(TOO_MANY_KEYS);
     }
     let mut names: Vec<&[u8]> = keys.clone().map(|index| ctx.args.get(index)).collect();
     names.sort_unstable();
     if names.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(DUPLICATE_KEYS);
     }
-    let obstacle = obstacle(ctx, keys.clone(), &asked)?;
+    let mut obstacle = obstacle(ctx, keys.clone(), &asked)?;
+    if obstacle.is_none() && ctx.origin == Origin::TimedOut && ctx.state.grants_nothing() {
+        obstacle = Some(Obstacle { key: ctx.key(keys.start), ms_left: -1, holder: Vec::new() });
+    }
     if let Some(obstacle) = obstacle {
         return refuse(ctx, keys, &asked, obstacle);
     }
@@ -55,11 +62,22 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     for index in keys {
         let key = ctx.key(index);
         let (slot, lock) = find(ctx, key, asked.owner)?;
-        let holds = lock.map_or(1, |lock| lock.holds + i64::from(asked.holds_max.is_some()));
-        let old = slot.and_then(|slot| ctx.keyspace.entry(slot).deadline());
-        let new = ctx.keyspace.now().after(asked.lease_ms);
-        let deadline = old.and(longer_lease(ctx, old, asked.lease_ms)).unwrap_or(new);
-        write_grant(ctx, key, slot, &asked, (fence, holds), deadline);
+        let Some((slot, lock)) = slot.zip(lock) else {
+            let deadline = ctx.keyspace.now().after(asked.lease_ms);
+            write_grant(ctx, key, slot, &asked, fence, deadline);
+            continue;
+        };
+        // One that the owner holds already keeps its session and a longer lease.
+        let old = ctx.keyspace.entry(slot).deadline();
+        let deadline = longer_lease(ctx, old, asked.lease_ms);
+        let again = Lock {
+            holds: lock.holds + i64::from(asked.holds_max.is_some()),
+            fence: Some(fence),
+            session: asked.session().or(lock.session),
+            ..lock
+        };
+        write(ctx, key, Some(slot), &again, deadline);
+        note_held(ctx, key, fence, &again);
     }
     reply_granted(ctx, fence, asked.lease_ms);
     Ok(Outcome::Replied)

@@ -9,7 +9,7 @@ pub(crate) mod many;
 pub(crate) mod report;
 pub(crate) mod semaphore;
 
-use std::ops::Range;
+use std::ops;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -20,12 +20,13 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::{TimeoutUnit, parse_timeout};
 use crate::gate::evict::{self, Room};
-use crate::gate::{locks, sessions};
+use crate::gate::{locks, sessions, users};
 use crate::keyspace::Key;
 use crate::keyspace::locks::{EndReason, Held, Session};
 use crate::keyspace::waiting::Wanted;
 use crate::resp::args::{Args, BadKeyCount, Cursor};
 use crate::resp::number::{self, parse_i64};
+use crate::resp::request::Range;
 use crate::state::context::Effect;
 use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
 use crate::state::spec::{
@@ -119,19 +120,16 @@ pub(super) fn owner_of(argument: &[u8]) -> Result<&[u8], CommandError> {
     Some(argument).filter(|name| may_own(name)).ok_or(BAD_OWNER)
 }
 
-/// A positive time in milliseconds, from now on.
-fn take_lease(
-    arguments: &mut Cursor<'_>,
-    ctx: &Context<'_>,
-    name: &'static str,
-) -> Result<i64, CommandError> {
+/// A time in milliseconds, up to [`lock::LEASE_MS_MAX`].
+fn take_lease(arguments: &mut Cursor<'_>, name: &'static str) -> Result<i64, CommandError> {
     let ms = arguments.take_integer()?;
-    let is_valid = ms > 0 && ms.checked_add(ctx.state.now.unix().0).is_some();
-    Some(ms).filter(|_| is_valid).ok_or(CommandError::InvalidExpire(name))
+    Some(ms)
+        .filter(|ms| (1..=lock::LEASE_MS_MAX).contains(ms))
+        .ok_or(CommandError::InvalidExpire(name))
 }
 
 /// The indices of counted keys.
-fn take_keys(arguments: &mut Cursor<'_>) -> Result<Range<usize>, CommandError> {
+fn take_keys(arguments: &mut Cursor<'_>) -> Result<ops::Range<usize>, CommandError> {
     arguments.take_keys(1, 1).map_err(|bad| match bad {
         BadKeyCount::TooLarge(_) => CommandError::MANY_KEYS,
         BadKeyCount::NotInteger | BadKeyCount::TooSmall => CommandError::FEW_KEYS,
@@ -167,7 +165,7 @@ impl<'a> Acquire<'a> {
         let mut grace_ms = None;
         while !arguments.is_at_end() {
             if lease_ms.is_none() && arguments.take_word("PX") {
-                lease_ms = Some(take_lease(&mut arguments, ctx, name)?);
+                lease_ms = Some(take_lease(&mut arguments, name)?);
             } else if wait_until_us.is_none() && arguments.take_word("BLOCK") {
                 let timeout = arguments.take()?;
                 let until = parse_timeout(timeout, TimeoutUnit::Milliseconds, ctx.state.now)?;
@@ -176,7 +174,7 @@ impl<'a> Acquire<'a> {
                 if !arguments.take_word("GRACE") {
                     return Err(CommandError::Syntax);
                 }
-                grace_ms = Some(take_lease(&mut arguments, ctx, name)?);
+                grace_ms = Some(take_lease(&mut arguments, name)?);
             } else if holds_max.is_none() && arguments.take_word("REENTRANT") {
                 let most = match arguments.take_word("MAXHOLDS") {
                     true => arguments.take_positive(BAD_HOLDS)? as i64,
@@ -188,9 +186,6 @@ impl<'a> Acquire<'a> {
             }
         }
         let lease_ms = lease_ms.ok_or(CommandError::Syntax)?;
-        if grace_ms.is_some_and(|grace_ms| grace_ms.max(lease_ms) > lock::SESSION_MS_MAX) {
-            return Err(CommandError::InvalidExpire(name));
-        }
         Ok(Acquire { owner, lease_ms, wait_until_us, grace_ms, holds_max })
     }
 
@@ -233,7 +228,10 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let (slot, found) = find(ctx, key, asked.owner)?;
     match (slot, found) {
         (Some(slot), Some(lock)) if lock.is_held_by(asked.owner, None) && !lock.is_string => {
-            grant_again(ctx, key, slot, lock, &asked)
+            match ctx.origin == Origin::TimedOut && ctx.state.grants_nothing() {
+                true => refuse(ctx, key, &asked, Some((slot, lock))),
+                false => grant_again(ctx, key, slot, lock, &asked),
+            }
         }
         (Some(slot), Some(lock)) => refuse(ctx, key, &asked, Some((slot, lock))),
         _ if has_its_turn_later(ctx, key) => refuse(ctx, key, &asked, None),
@@ -244,6 +242,9 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
 /// Whether others have waited longer for a lock that nobody holds. A woken client comes when it is its turn.
 fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>) -> bool {
     let database = ctx.keyspace.selected();
+    if ctx.origin == Origin::TimedOut && ctx.state.grants_nothing() {
+        return true;
+    }
     !matches!(ctx.origin, Origin::Woken(_))
         && ctx.keyspace.waiting.next_after(database, key.bytes, Wanted::Lock, 0).is_some()
 }
@@ -260,23 +261,23 @@ fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) -> CommandRes
     let deadline = ctx.keyspace.now().after(asked.lease_ms);
     // A hash without an owner, which may have been evicted just now.
     let slot = ctx.keyspace.find_for_write(key);
-    write_grant(ctx, key, slot, asked, (fence, 1), deadline);
+    write_grant(ctx, key, slot, asked, fence, deadline);
     reply_granted(ctx, fence, 1, asked.lease_ms);
     Ok(Outcome::Replied)
 }
 
-/// Writes a new grant of a lock with this fence and number of holds, and adds it to the index.
+/// Writes a new grant of a lock with this fence, and adds it to the index.
 fn write_grant(
     ctx: &mut Context<'_>,
     key: Key<'_>,
     slot: Option<Slot>,
     asked: &Acquire<'_>,
-    (fence, holds): (u64, i64),
+    fence: u64,
     deadline: Deadline,
 ) {
     let lock = Lock {
         owner: asked.owner.into(),
-        holds,
+        holds: 1,
         fence: Some(fence),
         since_ms: Some(ctx.state.now.unix().0),
         session: asked.session(),
@@ -341,7 +342,9 @@ fn note_held(ctx: &mut Context<'_>, key: Key<'_>, fence: u64, lock: &Lock<'_>) {
         .session
         .map(|(grace_ms, lease_ms)| Box::new(Session::new(&lock.owner, grace_ms, lease_ms)));
     let (client, since_us) = (ctx.caller.client(), ctx.state.now.boot_us);
-    let held = Held { fence, client, since_us, renewals: 0, session };
+    let is_kept = *lock.owner == *lock::KEEP;
+    let client = client.filter(|_| !is_kept);
+    let held = Held { fence, client, since_us, renewals: 0, session, is_kept };
     ctx.keyspace.locks.insert(database, key.bytes, held);
     sessions::look_again(ctx.keyspace, database, key.bytes);
 }
@@ -400,16 +403,16 @@ fn write(
     ctx: &mut Context<'_>,
     key: Key<'_>,
     slot: Option<Slot>,
-    lock: &Lock<'_>,
+    granted: &Lock<'_>,
     deadline: Option<Deadline>,
 ) {
     let (limits, now) = (limits(ctx), ctx.keyspace.now());
-    let holds = number::format_i64(lock.holds);
-    let fence = lock.fence.map(|fence| number::format_i64(fence as i64));
-    let since = lock.since_ms.map(number::format_i64);
-    let session = lock.session.map(|(grace_ms, lease_ms)| format!("{grace_ms} {lease_ms}"));
+    let holds = number::format_i64(granted.holds);
+    let fence = granted.fence.map(|fence| number::format_i64(fence as i64));
+    let since = granted.since_ms.map(number::format_i64);
+    let session = granted.session.map(|(grace_ms, lease_ms)| format!("{grace_ms} {lease_ms}"));
     let mut request: SmallVec<[&[u8]; 10]> =
-        smallvec![&b"HSET"[..], key.bytes, &*lock.owner, holds.as_ref()];
+        smallvec![&b"HSET"[..], key.bytes, &*granted.owner, holds.as_ref()];
     let reserved = [
         (lock::FENCE, fence.as_ref().map(AsRef::as_ref)),
         (lock::SINCE, since.as_ref().map(AsRef::as_ref)),
@@ -418,10 +421,12 @@ fn write(
     for (field, value) in reserved {
         request.extend(value.into_iter().flat_map(|value: &[u8]| [field, value]));
     }
-    let set = |hash: &mut Edit<'_, Hash>| {
+    let mut had_session = false;
+    let mut set = |hash: &mut Edit<'_, Hash>| {
         for pair in request[2..].chunks_exact(2) {
             hash.set(pair[0], pair[1], Expiry::Clear, &limits, &now);
         }
+        had_session = granted.session.is_none() && hash.remove(lock::SESSION, &now);
     };
     ctx.keyspace.locks.begin_own_change();
     match slot {
@@ -438,6 +443,9 @@ fn write(
     ctx.keyspace.changed(KeyspaceEvents::LOCK, "lock", key.bytes);
     ctx.keyspace.locks.end_own_change();
     ctx.instead(&request);
+    if had_session {
+        ctx.instead(&[b"HDEL", key.bytes, lock::SESSION]);
+    }
     repeat_deadline(ctx, key, deadline);
 }
 
@@ -486,12 +494,12 @@ impl ReleaseOptions {
         let mut arguments = ctx.args.cursor(3);
         let mut options = ReleaseOptions { all: false, fence: None, keep_ms: None };
         while !arguments.is_at_end() {
-            if arguments.take_word("ALL") {
+            if !options.all && arguments.take_word("ALL") {
                 options.all = true;
-            } else if arguments.take_word("FENCE") {
+            } else if options.fence.is_none() && arguments.take_word("FENCE") {
                 options.fence = Some(take_fence(&mut arguments)?);
-            } else if arguments.take_word("KEEP") {
-                options.keep_ms = Some(take_lease(&mut arguments, ctx, "lock.release")?);
+            } else if options.keep_ms.is_none() && arguments.take_word("KEEP") {
+                options.keep_ms = Some(take_lease(&mut arguments, "lock.release")?);
             } else {
                 return Err(CommandError::Syntax);
             }
@@ -536,16 +544,18 @@ fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, keep_ms: Option<i64>
     }
     if let Some(ms) = keep_ms {
         let deadline = ctx.keyspace.now().after(ms);
+        let fence = ctx.keyspace.locks.fences.grant();
         let kept = Lock {
             owner: lock::KEEP.into(),
             holds: 1,
-            fence: None,
+            fence: Some(fence),
             since_ms: Some(ctx.state.now.unix().0),
             session: None,
             is_string: false,
             is_shared: false,
         };
         write(ctx, key, None, &kept, Some(deadline));
+        note_held(ctx, key, fence, &kept);
     }
     let database = ctx.keyspace.selected();
     locks::tell_redisson(ctx.keyspace, ctx.state, database, key.bytes);
@@ -572,7 +582,7 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
     if !arguments.take_word("PX") {
         return Err(CommandError::Syntax);
     }
-    let lease_ms = take_lease(&mut arguments, ctx, "lock.renew")?;
+    let lease_ms = take_lease(&mut arguments, "lock.renew")?;
     if !arguments.is_at_end() {
         return Err(CommandError::Syntax);
     }
@@ -608,6 +618,18 @@ fn renew_one(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lease_ms: i64) {
     sessions::look_again(ctx.keyspace, database, key.bytes);
 }
 
+/// Whether the calling client may send a request, by its user's rules.
+pub(super) fn may_use(ctx: &Context<'_>, name: &'static str, arguments: &[&[u8]]) -> bool {
+    let Some(command) = ctx.state.commands.find(name.as_bytes()) else { return false };
+    let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
+    for argument in std::iter::once(name.as_bytes()).chain(arguments.iter().copied()) {
+        ranges.push(Range { start: buffer.len() as u32, len: argument.len() as u32 });
+        buffer.extend_from_slice(argument);
+    }
+    let args = Args::new(&buffer, &ranges);
+    users::check_client(ctx.state, ctx.caller.client(), command, args).is_ok()
+}
+
 /// `LOCK.ATTACH owner [owner ...]`: how many locks with sessions of these owners are bound to this connection now.
 fn attach(ctx: &mut Context<'_>) -> CommandResult {
     for owner in ctx.args.iter_from(1) {
@@ -615,8 +637,15 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
     }
     let id = ctx.client_id();
     let (mut bound, before) = (0, ctx.keyspace.changes_by_commands());
+    let selected = ctx.keyspace.selected();
     for owner in ctx.args.iter_from(1) {
         for (database, key) in ctx.keyspace.locks.of_owner(owner) {
+            // Others are none of this client's.
+            if database != selected
+                || !may_use(ctx, "LOCK.RENEW", &[b"1", &key, owner, b"PX", b"1"])
+            {
+                continue;
+            }
             sessions::bind(ctx.keyspace, ctx.state, database, &key, id);
             bound += 1;
         }

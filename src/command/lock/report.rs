@@ -1,6 +1,6 @@
 //! Locks as operators see them: LOCK.INFO, LOCK.WAITERS, LOCK.LIST, and LOCK.BREAK, which ends one.
 
-use super::{find, lock_spec, ms_left, owner_of, pass_on_broken, take_fence};
+use super::{find, lock_spec, may_use, ms_left, owner_of, pass_on_broken, take_fence};
 use crate::client::ClientId;
 use crate::client::blocked::Blocked;
 use crate::collections::glob;
@@ -210,6 +210,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
         let Some(slot) = ctx.keyspace.find_quietly(ctx.keyspace.key(name)) else { continue };
         let found = lock::read(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now());
         if let Ok(Some(lock)) = found
+            && may_use(ctx, "LOCK.INFO", &[name])
             && owner.is_none_or(|owner| lock.is_held_by(owner, None))
         {
             listed.push((name.to_vec(), lock.into_owned(), ms_left(ctx, slot)));

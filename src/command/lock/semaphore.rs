@@ -16,6 +16,7 @@ use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
 use crate::state::spec::{CommandSpec, Flags, KeySpec};
 use crate::types::journal::Edit;
+use crate::types::lock;
 use crate::types::sorted_set::SortedSet;
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -74,7 +75,7 @@ impl<'a> Acquire<'a> {
                 let most = arguments.take_positive(BAD_LIMIT)?;
                 limit = Some(Some(most).filter(|&most| most <= LIMIT_MAX).ok_or(BAD_LIMIT)?);
             } else if lease_ms.is_none() && arguments.take_word("PX") {
-                lease_ms = Some(take_lease(&mut arguments, ctx, "sem.acquire")?);
+                lease_ms = Some(take_lease(&mut arguments, "sem.acquire")?);
             } else if count.is_none() && arguments.take_word("COUNT") {
                 count = Some(arguments.take_positive(CommandError::SMALL_COUNT)?);
             } else if wait_until_us.is_none() && arguments.take_word("BLOCK") {
@@ -117,6 +118,10 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let asked = Acquire::parse(ctx)?;
     let until = deadline(ctx, asked.lease_ms, "sem.acquire")?;
     let key = ctx.key(1);
+    if ctx.origin == Origin::TimedOut && ctx.state.grants_nothing() {
+        let slot = ctx.keyspace.slot_of::<SortedSet>(key)?;
+        return refuse(ctx, key, slot, &asked);
+    }
     let slot = remove_ended(ctx, key)?;
     let (mut used, mut own) = (0, Vec::new());
     if let Some(slot) = slot {
@@ -208,7 +213,12 @@ fn remove_ended(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, Com
         return Err(CommandError::WrongType);
     }
     let now_ms = ctx.state.now.unix().0 as f64;
-    let ended = ctx.keyspace.view::<SortedSet>(slot)?.iter().take_while(|(at, _)| *at < now_ms);
+    let view = ctx.keyspace.view::<SortedSet>(slot)?;
+    // Another kind of sorted set is left alone.
+    if view.iter().any(|(_, member)| !lock::is_permit(member.as_ref())) {
+        return Err(CommandError::WrongType);
+    }
+    let ended = view.iter().take_while(|(at, _)| *at < now_ms);
     let ended: Vec<Vec<u8>> = ended.map(|(_, permit)| permit.as_ref().to_vec()).collect();
     if ended.is_empty() {
         return Ok(Some(slot));
@@ -299,7 +309,7 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
     if !arguments.take_word("PX") {
         return Err(CommandError::Syntax);
     }
-    let lease_ms = take_lease(&mut arguments, ctx, "sem.renew")?;
+    let lease_ms = take_lease(&mut arguments, "sem.renew")?;
     let until = deadline(ctx, lease_ms, "sem.renew")?;
     let (key, permit) = (ctx.key(1), ctx.args.get(2));
     let found = match remove_ended(ctx, key)? {
