@@ -2,15 +2,14 @@
 //! each. As places are given in one order for all keys, no two such clients can keep each other waiting.
 
 use super::{
-    Acquire, TOO_MANY_HOLDS, check_room, extend, find, longer_lease, ms_left, note_held, take_keys,
-    write, write_grant,
+    Acquire, TOO_MANY_HOLDS, check_room, ends_in_vain, find, longer_lease, ms_left, note_held,
+    prolong, take_keys, wait, write, write_grant,
 };
-use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::{locks, sessions};
+use crate::gate::locks;
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
-use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::types::lock::Lock;
 use std::ops::Range;
 
@@ -44,7 +43,7 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
         return Err(DUPLICATE_KEYS);
     }
     let mut obstacle = obstacle(ctx, keys.clone(), &asked)?;
-    if obstacle.is_none() && ctx.origin == Origin::TimedOut && ctx.state.grants_nothing() {
+    if obstacle.is_none() && ends_in_vain(ctx) {
         obstacle = Some(Obstacle { key: ctx.key(keys.start), ms_left: -1, holder: Vec::new() });
     }
     if let Some(obstacle) = obstacle {
@@ -83,7 +82,8 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The first key whose lock another owner has, or else the first for which others wait already. Errors: WRONGTYPE, or one is held as often as it may be.
+/// The first key whose lock another owner has, or else the first for which others wait already.
+/// Errors: WRONGTYPE, or one is held as often as it may be.
 fn obstacle<'a>(
     ctx: &mut Context<'a>,
     keys: Range<usize>,
@@ -151,14 +151,7 @@ fn grant_again(
     for index in keys {
         let key = ctx.key(index);
         let (Some(slot), _) = find(ctx, key, asked.owner)? else { continue };
-        let old = ctx.keyspace.entry(slot).deadline();
-        let new = longer_lease(ctx, old, asked.lease_ms);
-        if new != old {
-            extend(ctx, key, slot, new);
-        }
-        let (database, client) = (ctx.keyspace.selected(), ctx.caller.client());
-        ctx.keyspace.locks.bind(database, key.bytes, client);
-        sessions::look_again(ctx.keyspace, database, key.bytes);
+        prolong(ctx, key, slot, asked.lease_ms);
         least_ms_left = least_ms_left.min(ms_left(ctx, slot));
     }
     reply_granted(ctx, fence, least_ms_left);
@@ -177,16 +170,8 @@ fn refuse(
     asked: &Acquire<'_>,
     obstacle: Obstacle<'_>,
 ) -> CommandResult {
-    if let Some(deadline_us) = asked.wait_until_us
-        && ctx.may_wait()
-    {
-        if ctx.origin == Origin::Client {
-            ctx.keyspace.notify(KeyspaceEvents::LOCK, "lockwait", obstacle.key.bytes);
-        }
-        return ctx.block(Wait { wanted: Wanted::Lock, keys, deadline_us, rewritten: None });
-    }
-    if ctx.origin == Origin::TimedOut {
-        ctx.keyspace.locks.stats.timeouts += 1;
+    if let Some(waits) = wait(ctx, Wanted::Lock, keys, asked.wait_until_us, obstacle.key) {
+        return waits;
     }
     ctx.reply.array(4);
     ctx.reply.integer(0);

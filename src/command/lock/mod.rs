@@ -228,25 +228,47 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let (slot, found) = find(ctx, key, asked.owner)?;
     match (slot, found) {
         (Some(slot), Some(lock)) if lock.is_held_by(asked.owner, None) && !lock.is_string => {
-            match ctx.origin == Origin::TimedOut && ctx.state.grants_nothing() {
+            match ends_in_vain(ctx) {
                 true => refuse(ctx, key, &asked, Some((slot, lock))),
                 false => grant_again(ctx, key, slot, lock, &asked),
             }
         }
         (Some(slot), Some(lock)) => refuse(ctx, key, &asked, Some((slot, lock))),
-        _ if has_its_turn_later(ctx, key) => refuse(ctx, key, &asked, None),
+        _ if has_its_turn_later(ctx, key, Wanted::Lock) => refuse(ctx, key, &asked, None),
         _ => grant(ctx, key, &asked),
     }
 }
 
-/// Whether others have waited longer for a lock that nobody holds. A woken client comes when it is its turn.
-fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>) -> bool {
+/// Whether a client whose time is over can be granted nothing now.
+fn ends_in_vain(ctx: &Context<'_>) -> bool {
+    ctx.origin == Origin::TimedOut && ctx.state.grants_nothing()
+}
+
+/// Whether others have waited longer for what nobody holds. A woken client comes when it is its turn.
+fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>, wanted: Wanted) -> bool {
     let database = ctx.keyspace.selected();
-    if ctx.origin == Origin::TimedOut && ctx.state.grants_nothing() {
-        return true;
+    ends_in_vain(ctx)
+        || !matches!(ctx.origin, Origin::Woken(_))
+            && ctx.keyspace.waiting.next_after(database, key.bytes, wanted, 0).is_some()
+}
+
+/// Waits for what is not granted until `until_us`, the time of BLOCK. None: nothing waits here, or the time is over.
+fn wait(
+    ctx: &mut Context<'_>,
+    wanted: Wanted,
+    keys: ops::Range<usize>,
+    until_us: Option<Option<i64>>,
+    obstacle: Key<'_>,
+) -> Option<CommandResult> {
+    if ctx.origin == Origin::TimedOut {
+        ctx.keyspace.locks.stats.timeouts += 1;
     }
-    !matches!(ctx.origin, Origin::Woken(_))
-        && ctx.keyspace.waiting.next_after(database, key.bytes, Wanted::Lock, 0).is_some()
+    let deadline_us = until_us.filter(|_| ctx.may_wait())?;
+    if ctx.origin == Origin::Client {
+        let event = if wanted == Wanted::Lock { "lockwait" } else { "semwait" };
+        ctx.keyspace.notify(KeyspaceEvents::LOCK, event, obstacle.bytes);
+    }
+    Some(ctx.block(Wait { wanted, keys, deadline_us, rewritten: None }))
 }
 
 /// Grants a lock that nobody holds.
@@ -363,16 +385,8 @@ fn refuse(
     asked: &Acquire<'_>,
     holder: Option<(Slot, Lock<'_>)>,
 ) -> CommandResult {
-    if let Some(deadline_us) = asked.wait_until_us
-        && ctx.may_wait()
-    {
-        if ctx.origin == Origin::Client {
-            ctx.keyspace.notify(KeyspaceEvents::LOCK, "lockwait", key.bytes);
-        }
-        return ctx.block(Wait { wanted: Wanted::Lock, keys: 1..2, deadline_us, rewritten: None });
-    }
-    if ctx.origin == Origin::TimedOut {
-        ctx.keyspace.locks.stats.timeouts += 1;
+    if let Some(waits) = wait(ctx, Wanted::Lock, 1..2, asked.wait_until_us, key) {
+        return waits;
     }
     let database = ctx.keyspace.selected();
     let ms_left = holder.as_ref().map_or(-1, |(slot, _)| ms_left(ctx, *slot));
@@ -596,7 +610,9 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
         let key = ctx.key(index);
         let fence = match find(ctx, key, owner)? {
             (Some(slot), Some(lock)) if lock.is_held_by(owner, None) => {
-                renew_one(ctx, key, slot, lease_ms);
+                prolong(ctx, key, slot, lease_ms);
+                let database = ctx.keyspace.selected();
+                ctx.keyspace.locks.count_renewal(database, key.bytes);
                 lock.fence.map_or(-1, |fence| fence as i64)
             }
             _ => 0,
@@ -606,14 +622,14 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-fn renew_one(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lease_ms: i64) {
+/// Extends a lease to `lease_ms` from now, unless it is longer, and binds the lock to the calling client.
+fn prolong(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lease_ms: i64) {
     let old = ctx.keyspace.entry(slot).deadline();
     let new = longer_lease(ctx, old, lease_ms);
     if new != old {
         extend(ctx, key, slot, new);
     }
     let (database, client) = (ctx.keyspace.selected(), ctx.caller.client());
-    ctx.keyspace.locks.count_renewal(database, key.bytes);
     ctx.keyspace.locks.bind(database, key.bytes, client);
     sessions::look_again(ctx.keyspace, database, key.bytes);
 }

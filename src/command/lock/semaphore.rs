@@ -4,7 +4,10 @@
 //! key ends with its last permit. Waiting clients sleep until a permit is given back or the first one ends: each key has one
 //! alarm (`keyspace/waiting.rs`).
 
-use super::{TAKEN_MAX, TOO_MANY_AT_ONCE, check_room, lock_spec, owner_of, take_lease};
+use super::{
+    TAKEN_MAX, TOO_MANY_AT_ONCE, check_room, ends_in_vain, has_its_turn_later, lock_spec, owner_of,
+    take_lease, wait,
+};
 use crate::clock::UnixMillis;
 use crate::collections::table::Slot;
 use crate::command::sorted_set::limits;
@@ -13,7 +16,7 @@ use crate::error::CommandError;
 use crate::gate::blocking::{TimeoutUnit, parse_timeout};
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
-use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, KeySpec};
 use crate::types::journal::Edit;
 use crate::types::lock;
@@ -118,7 +121,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let asked = Acquire::parse(ctx)?;
     let until = deadline(ctx, asked.lease_ms, "sem.acquire")?;
     let key = ctx.key(1);
-    if ctx.origin == Origin::TimedOut && ctx.state.grants_nothing() {
+    if ends_in_vain(ctx) {
         let slot = ctx.keyspace.slot_of::<SortedSet>(key)?;
         return refuse(ctx, key, slot, &asked);
     }
@@ -133,7 +136,9 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
         }
     }
     let needed = asked.count.saturating_sub(own.len());
-    if needed > 0 && (used + needed > asked.limit || has_its_turn_later(ctx, key)) {
+    if needed > 0
+        && (used + needed > asked.limit || has_its_turn_later(ctx, key, Wanted::Semaphore))
+    {
         return refuse(ctx, key, slot, &asked);
     }
     if needed > 0 && !matches!(ctx.origin, Origin::Woken(_)) {
@@ -169,29 +174,14 @@ fn fence_in(permit: &[u8]) -> u64 {
     fence.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>) -> bool {
-    let database = ctx.keyspace.selected();
-    !matches!(ctx.origin, Origin::Woken(_))
-        && ctx.keyspace.waiting.next_after(database, key.bytes, Wanted::Semaphore, 0).is_some()
-}
-
 fn refuse(
     ctx: &mut Context<'_>,
     key: Key<'_>,
     slot: Option<Slot>,
     asked: &Acquire<'_>,
 ) -> CommandResult {
-    if let Some(deadline_us) = asked.wait_until_us
-        && ctx.may_wait()
-    {
-        if ctx.origin == Origin::Client {
-            ctx.keyspace.notify(KeyspaceEvents::LOCK, "semwait", key.bytes);
-        }
-        let wait = Wait { wanted: Wanted::Semaphore, keys: 1..2, deadline_us, rewritten: None };
-        return ctx.block(wait);
-    }
-    if ctx.origin == Origin::TimedOut {
-        ctx.keyspace.locks.stats.timeouts += 1;
+    if let Some(waits) = wait(ctx, Wanted::Semaphore, 1..2, asked.wait_until_us, key) {
+        return waits;
     }
     let first = match slot {
         Some(slot) => ctx.keyspace.view::<SortedSet>(slot)?.first().map(|(score, _)| score),
