@@ -1,6 +1,8 @@
 //! The arguments of a line, and quoting.
 
 use super::reason::Reason;
+use crate::resp::number::hex_value;
+use crate::resp::request::unescaped;
 
 /// Splits a line of the file into its arguments. `None`: a blank line or a comment.
 ///
@@ -54,18 +56,11 @@ fn take_double_quoted<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [
             [b'\\', b'x', high, low, tail @ ..]
                 if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
             {
-                arg.push(hex_digit(*high) << 4 | hex_digit(*low));
+                arg.push(hex_value(*high) << 4 | hex_value(*low));
                 tail
             }
             [b'\\', escaped, tail @ ..] => {
-                arg.push(match escaped {
-                    b'n' => b'\n',
-                    b'r' => b'\r',
-                    b't' => b'\t',
-                    b'b' => 0x08,
-                    b'a' => 0x07,
-                    other => *other,
-                });
+                arg.push(unescaped(*escaped));
                 tail
             }
             [b'"', tail @ ..] => return after_quote(tail),
@@ -100,13 +95,6 @@ fn after_quote(rest: &[u8]) -> Option<&[u8]> {
     match rest.first() {
         Some(byte) if !is_space(*byte) => None,
         _ => Some(rest),
-    }
-}
-
-fn hex_digit(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        _ => (digit | 0x20) - b'a' + 10,
     }
 }
 

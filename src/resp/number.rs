@@ -405,7 +405,7 @@ pub(super) fn split_sign(text: &[u8]) -> (bool, &[u8]) {
 }
 
 /// The value of a hexadecimal digit.
-pub(super) fn hex_value(digit: u8) -> u8 {
+pub fn hex_value(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',
         _ => (digit | 0x20) - b'a' + 10,

@@ -540,16 +540,8 @@ fn split_line(line: &mut [u8], base: usize, args: &mut Vec<Range>) -> Result<(),
                     byte
                 }
                 (Some(b'"'), [b'\\', escaped, ..]) => {
-                    let byte = match escaped {
-                        b'n' => b'\n',
-                        b'r' => b'\r',
-                        b't' => b'\t',
-                        b'b' => 0x08,
-                        b'a' => 0x07,
-                        other => *other,
-                    };
                     at += 2;
-                    byte
+                    unescaped(*escaped)
                 }
                 (Some(b'\''), [b'\\', b'\'', ..]) => {
                     at += 2;
@@ -597,6 +589,18 @@ where
     let line = |number: usize| 4 + number.checked_ilog10().unwrap_or(0) as usize;
     let args = args.into_iter();
     line(args.len()) + args.map(|arg| line(arg.len()) + arg.len() + 2).sum::<usize>()
+}
+
+/// The byte that `\` and this one stand for in double quotes.
+pub fn unescaped(byte: u8) -> u8 {
+    match byte {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 0x08,
+        b'a' => 0x07,
+        other => other,
+    }
 }
 
 #[cfg(test)]
