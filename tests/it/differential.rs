@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::support::derived::Grammar;
 use crate::support::grammar::{FILLERS, Generator, Order, Request, Rule, parse, rules};
-use crate::support::{Client, Reply, TestServer, number_from, quote, seed, split_args};
+use crate::support::{Client, Reply, TestServer, number_from, quote, seed, shrink, split_args};
 
 /// Commands from one emptying of the servers to the next.
 const EPOCH: usize = 2_000;
@@ -159,27 +159,6 @@ impl Pair {
         let (ours, theirs) = (ours.last()?.clone(), theirs.last()?.clone());
         (ours != theirs).then_some((ours, theirs))
     }
-
-    /// A shorter session with the same last command that shows a difference too.
-    fn shrink(&mut self, mut session: Vec<Request>, protocol: &str) -> Vec<Request> {
-        let mut tries = SHRINK_TRIES;
-        let mut chunk = session.len() / 2;
-        while chunk > 0 && tries > 0 {
-            let mut start = 0;
-            while start + 1 < session.len() && tries > 0 {
-                let end = (start + chunk).min(session.len() - 1);
-                let shorter = [&session[..start], &session[end..]].concat();
-                tries -= 1;
-                if self.differ(&shorter, protocol).is_some() {
-                    session = shorter;
-                } else {
-                    start = end;
-                }
-            }
-            chunk /= 2;
-        }
-        session
-    }
 }
 
 fn in_order(reply: Reply, order: Order) -> Reply {
@@ -285,7 +264,8 @@ fn compare(mut pair: Pair, seed: u64, commands: usize, mut rules: Vec<Rule>) {
             continue;
         }
         session.truncate(index + 1);
-        let short = pair.shrink(session, protocol);
+        let short =
+            shrink(session, 1, SHRINK_TRIES, |steps| pair.differ(steps, protocol).is_some());
         let lines: Vec<String> = short.iter().map(show).collect();
         println!("RESP{protocol}, seed {seed}:\n  {}", lines.join("\n  "));
         match pair.differ(&short, protocol) {

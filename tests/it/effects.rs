@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crate::support::grammar::{Generator, Rule, parse, rules};
-use crate::support::{Client, Reply, TestServer, encode, number_from, quote, seed};
+use crate::support::{Client, Reply, TestServer, encode, number_from, quote, seed, shrink};
 
 /// Commands from one emptying of the servers to the next.
 const EPOCH: usize = 1_000;
@@ -324,26 +324,6 @@ impl Servers {
         drop(waiting);
         server.settle();
     }
-
-    fn shrink(&mut self, mut steps: Vec<Step>, later_ms: i64) -> Vec<Step> {
-        let mut tries = SHRINK_TRIES;
-        let mut chunk = steps.len() / 2;
-        while chunk > 0 && tries > 0 {
-            let mut start = 0;
-            while start < steps.len() && tries > 0 {
-                let end = (start + chunk).min(steps.len());
-                let shorter = [&steps[..start], &steps[end..]].concat();
-                tries -= 1;
-                if self.differ(&shorter, later_ms).is_some() {
-                    steps = shorter;
-                } else {
-                    start = end;
-                }
-            }
-            chunk /= 2;
-        }
-        steps
-    }
 }
 
 fn show(stream: &[u8]) -> String {
@@ -433,7 +413,7 @@ fn what_is_repeated_elsewhere_makes_the_same_data_there() {
         if pair.differ(&steps, later_ms).is_none() {
             continue;
         }
-        let short = pair.shrink(steps, later_ms);
+        let short = shrink(steps, 0, SHRINK_TRIES, |steps| pair.differ(steps, later_ms).is_some());
         for step in &short {
             match step {
                 Step::Send(args) => println!("  {}", line(args)),

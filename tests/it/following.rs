@@ -114,15 +114,21 @@ fn follower(lines: &[&str]) -> (TestServer, TcpListener, Client, tempfile::TempD
     (server, listener, client, folder)
 }
 
-/// As [`follower`], and sends it a snapshot with offset 100 that holds `a` in database 1.
-fn synced(lines: &[&str]) -> (TestServer, TcpListener, Link, Client, tempfile::TempDir) {
-    let (server, listener, mut client, folder) = follower(lines);
-    let mut link = Link::accept(&listener);
+/// Sends a replica a snapshot with offset 100 that holds `a` in database 1.
+fn send_snapshot(listener: &TcpListener, client: &mut Client) -> Link {
+    let mut link = Link::accept(listener);
     assert!(link.greet().starts_with("PSYNC "));
     link.send(format!("+FULLRESYNC {ID} 100\r\n$EOF:{MARK}\r\n"));
     link.send([&snapshot(&[("a", "old")]), MARK.as_bytes()].concat());
-    await_link(&mut client, "up");
+    await_link(client, "up");
     assert_eq!(link.request(), "REPLCONF ACK 100");
+    link
+}
+
+/// As [`follower`], and sends it a snapshot with offset 100 that holds `a` in database 1.
+fn synced(lines: &[&str]) -> (TestServer, TcpListener, Link, Client, tempfile::TempDir) {
+    let (server, listener, mut client, folder) = follower(lines);
+    let link = send_snapshot(&listener, &mut client);
     client.call(&["SELECT", "1"]);
     (server, listener, link, client, folder)
 }
@@ -502,12 +508,7 @@ fn who_connects_in_the_turn_of_a_primarys_script_is_told_that_the_server_is_busy
     let mut client = Client::connect(address);
     let port = listener.local_addr().expect("an address").port().to_string();
     client.call(&["REPLICAOF", "127.0.0.1", &port]);
-    let mut link = Link::accept(&listener);
-    assert!(link.greet().starts_with("PSYNC "));
-    link.send(format!("+FULLRESYNC {ID} 100\r\n$EOF:{MARK}\r\n"));
-    link.send([&snapshot(&[("a", "old")]), MARK.as_bytes()].concat());
-    await_link(&mut client, "up");
-    assert_eq!(link.request(), "REPLCONF ACK 100");
+    let mut link = send_snapshot(&listener, &mut client);
     // Both are announced to the same turn, which looks at the link first.
     may_turn.store(false, Ordering::SeqCst);
     wait_for("the turn's end", || has_stopped.load(Ordering::SeqCst).then_some(()));

@@ -35,6 +35,32 @@ pub fn seed(variable: &str) -> u64 {
     number_from(variable, number_from("TEST_SEED", 1))
 }
 
+/// A shorter session that still fails: ever smaller chunks are left out. The last `kept` steps stay, and `fails` is asked
+/// at most `tries` times.
+pub fn shrink<T: Clone>(
+    mut steps: Vec<T>,
+    kept: usize,
+    mut tries: usize,
+    mut fails: impl FnMut(&[T]) -> bool,
+) -> Vec<T> {
+    let mut chunk = steps.len().div_ceil(2);
+    while chunk > 0 && tries > 0 {
+        let mut start = 0;
+        while start + kept < steps.len() && tries > 0 {
+            let end = (start + chunk).min(steps.len() - kept);
+            let shorter = [&steps[..start], &steps[end..]].concat();
+            tries -= 1;
+            if fails(&shorter) {
+                steps = shorter;
+            } else {
+                start = end;
+            }
+        }
+        chunk = if chunk == 1 { 0 } else { chunk / 2 };
+    }
+    steps
+}
+
 thread_local! {
     /// Servers that this test has started: each draws random numbers of its own.
     static STARTED: Cell<u64> = const { Cell::new(0) };
@@ -483,4 +509,13 @@ impl Session {
             None => drop(Client::connect(self.address).call(&["PING"])),
         }
     }
+}
+
+#[test]
+fn a_session_is_shrunk_to_what_fails() {
+    let both = |steps: &[u32]| steps.contains(&17) && steps.contains(&42);
+    assert_eq!(shrink((0..100).collect(), 0, 300, both), [17, 42]);
+    assert_eq!(shrink((0..100).collect(), 1, 300, both), [17, 42, 99]);
+    assert_eq!(shrink(vec![1], 0, 300, |_| true), []);
+    assert_eq!(shrink((0..100).collect(), 0, 0, both).len(), 100);
 }

@@ -29,7 +29,7 @@ use told::{difference, told};
 
 use crate::simulation::talk::Talk;
 use crate::support::derived::{DATABASES, Grammar};
-use crate::support::{Reply, encode};
+use crate::support::{Reply, encode, shrink};
 
 mod author;
 mod coverage;
@@ -403,27 +403,6 @@ fn hear_panics() {
     });
 }
 
-/// A shorter session that fails likewise.
-fn shrink(plan: &Plan, mut steps: Vec<Step>, kind: &str) -> Vec<Step> {
-    let mut tries = SHRINK_TRIES;
-    let mut chunk = steps.len().div_ceil(2);
-    while chunk > 0 && tries > 0 {
-        let mut start = 0;
-        while start < steps.len() && tries > 0 {
-            let end = (start + chunk).min(steps.len());
-            let shorter = [&steps[..start], &steps[end..]].concat();
-            tries -= 1;
-            if run(plan, &shorter).is_err_and(|error| kind_of(&error) == kind) {
-                steps = shorter;
-            } else {
-                start = end;
-            }
-        }
-        chunk = if chunk == 1 { 0 } else { chunk / 2 };
-    }
-    steps
-}
-
 /// Not to take one failure for another one.
 fn kind_of(error: &str) -> &str {
     let first = error.lines().next().unwrap_or_default();
@@ -500,7 +479,10 @@ fn try_seed(sources: &Sources, seed: u64, length: usize) -> bool {
         Err(error) => error,
     };
     IS_QUIET.set(true);
-    let short = shrink(&plan, steps, kind_of(&error));
+    let kind = kind_of(&error);
+    let short = shrink(steps, 0, SHRINK_TRIES, |steps| {
+        run(&plan, steps).is_err_and(|error| kind_of(&error) == kind)
+    });
     let error = run(&plan, &short).err().unwrap_or_else(|| format!("{error}\n(but not each time)"));
     IS_QUIET.set(false);
     let lines: Vec<String> = short.iter().map(Step::show).collect();
