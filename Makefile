@@ -7,7 +7,13 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check test bench bench-peers peer peer-valkey clients crash crossings random failover sentinel simulate fuzz miri doc install uninstall
+.PHONY: build help run check test bench bench-peers bench-locks peer peer-valkey clients crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check release image package-test package-tools
+
+# Kernels of arm64 have pages of 4, 16 or 64 KB; an allocator that is built for one size serves it and the smaller ones.
+MACHINE := $(shell uname -m)
+ifeq ($(MACHINE),aarch64)
+build dist: export JEMALLOC_SYS_WITH_LG_PAGE ?= 16
+endif
 
 build: ## build the server, optimised
 	$(CARGO) build --release
@@ -18,13 +24,14 @@ help: ## list the targets
 run: ## build and start the server; ARGS="--port 7777" adds to its command line
 	$(CARGO) run --release -- $(ARGS)
 
-check: ## formatting, lints of all targets, the architecture's rules, and a part of `make miri` where Miri is installed
+check: ## formatting, lints of all targets, the architecture's rules, the checker of `make locks`, and a part of `make miri` where Miri is installed
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path benches/micro/Cargo.toml
 	$(CARGO) fmt --check --manifest-path benches/peers/Cargo.toml
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) clippy --all-targets --manifest-path benches/micro/Cargo.toml --target-dir $(TARGET) -- -D warnings
 	$(CARGO) test --quiet --test tidy
+	tests/locks/run --self-test
 	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
 	  $(MIRI) test --lib -- $(MIRI_SMALL); \
 	else echo "SKIPPED Miri: no nightly toolchain with miri is installed"; fi
@@ -39,6 +46,10 @@ bench-peers: build ## CPU per operation, latency and memory beside Redis and Val
 	$(CARGO) build --release --manifest-path benches/peers/Cargo.toml --target-dir $(TARGET)/peers
 	PEERS="$(PEERS)" $(TARGET)/peers/release/bench-peers --latchkey $(TARGET)/release/latchkey --out docs $(ARGS)
 
+bench-locks: build ## hand-over, memory and leases of locks beside Redisson, redis-py and BLPOP; writes docs/benchmarks.md
+	$(CARGO) build --release --manifest-path benches/peers/Cargo.toml --target-dir $(TARGET)/peers
+	PEERS="$(PEERS)" benches/locks/run $(TARGET)/peers/release/bench-peers $(TARGET)/release/latchkey --out docs $(ARGS)
+
 peer: ## transcripts, random commands, and Redis's own test suite, beside the real Redis; ARGS="unit/expire" runs files of the suite
 	tests/peer/run $(ARGS)
 
@@ -48,11 +59,17 @@ peer-valkey: ## Valkey's own test suite with compatible-with valkey-9; ARGS="uni
 clients: ## real clients in their languages against this server; ARGS="redis-py jedis" names some
 	tests/clients/run $(ARGS)
 
+page: ## the page in a real browser: a stuck lock is found and broken (needs python3, chromium and chromedriver); PICTURES=DIR keeps screenshots
+	tests/page/run $(ARGS)
+
 crash: build ## kills a server under load for a minute and looks for answered writes; ARGS="--seconds 600 --binary PATH"
 	tests/crash/run --binary $(TARGET)/release/latchkey $(ARGS)
 
 failover: build ## three nodes, three redis-sentinels, 20 failovers under load; ARGS="--binary PATH --rounds 4 --config 'NAME VALUE'"
 	tests/failover/run --binary $(TARGET)/release/latchkey $(ARGS)
+
+locks: build ## locks under kills, pauses, clock steps, restarts and failovers; ARGS="--only L1,L5 --seconds 60 --seed 7", "--list"
+	tests/locks/run --binary $(TARGET)/release/latchkey $(ARGS)
 
 sentinel: ## the sentinel tests of Redis's suite, real sentinels over this server's nodes; REDIS_SOURCE and SENTINEL may name others
 	$(CARGO) build
@@ -93,15 +110,21 @@ BUILT = $(if $(filter file,$(origin BINARY)),build)
 SHARE = $(DESTDIR)$(PREFIX)/share
 FILL_IN = sed -e 's|@BINDIR@|$(PREFIX)/bin|; s|@SYSCONFDIR@|$(SYSCONFDIR)|'
 LINKS = redis-server redis-check-rdb redis-check-aof
-INSTALLED = $(DESTDIR)$(PREFIX)/bin/latchkey $(SHARE)/man/man1/latchkey.1 $(SHARE)/doc/latchkey \
+ZSH_FUNCTIONS ?= $(PREFIX)/share/zsh/site-functions
+INSTALLED = $(DESTDIR)$(PREFIX)/bin/latchkey $(SHARE)/man/man1/latchkey.1 $(SHARE)/man/man5/latchkey.conf.5 $(SHARE)/doc/latchkey \
+  $(SHARE)/bash-completion/completions/latchkey $(DESTDIR)$(ZSH_FUNCTIONS)/_latchkey $(SHARE)/fish/vendor_completions.d/latchkey.fish \
   $(DESTDIR)$(PREFIX)/lib/systemd/system/latchkey.service $(DESTDIR)$(PREFIX)/lib/sysusers.d/latchkey.conf \
   $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/latchkey.conf $(DESTDIR)$(SYSCONFDIR)/logrotate.d/latchkey
 
-install: $(BUILT) ## install to PREFIX: program, manual, systemd, logrotate, a first configuration; REDIS_SERVER=yes links Redis's names
+install: $(BUILT) ## install to PREFIX: program, manual, completions, systemd, logrotate, a first configuration; REDIS_SERVER=yes links Redis's names
 	install -Dm755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/latchkey
 	if [ "$(REDIS_SERVER)" = yes ]; then for name in $(LINKS); do \
 	  ln -sf latchkey $(DESTDIR)$(PREFIX)/bin/$$name || exit 1; done; fi
 	install -Dm644 man/latchkey.1 -t $(SHARE)/man/man1
+	install -Dm644 man/latchkey.conf.5 -t $(SHARE)/man/man5
+	install -Dm644 packaging/completions/latchkey.bash $(SHARE)/bash-completion/completions/latchkey
+	install -Dm644 packaging/completions/latchkey.zsh $(DESTDIR)$(ZSH_FUNCTIONS)/_latchkey
+	install -Dm644 packaging/completions/latchkey.fish -t $(SHARE)/fish/vendor_completions.d
 	install -Dm644 README.md CHANGELOG.md LICENSE redis.conf.example docs/*.md docs/*.svg -t $(SHARE)/doc/latchkey
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/lib/,systemd/system tmpfiles.d)
 	$(FILL_IN) packaging/latchkey.service.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/latchkey.service
@@ -115,3 +138,25 @@ uninstall: ## remove what `make install` has put there, but for the configuratio
 	rm -rf $(INSTALLED)
 	for name in $(LINKS); do link=$(DESTDIR)$(PREFIX)/bin/$$name; \
 	  [ "$$(readlink $$link)" != latchkey ] || rm $$link; done
+
+TAG ?=
+VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p; /^\[lib\]/q' Cargo.toml)
+
+dist: ## what a release consists of, in target/dist/out: program, symbols, Debian packages, bill of materials, checksums; the same each time
+	CARGO="$(CARGO)" TAG="$(TAG)" packaging/dist $(ARGS)
+
+dist-check: ## builds the committed source twice, in two folders, and compares what `make dist` makes (two release builds)
+	packaging/dist-check $(ARGS)
+
+release: ## publishes FILES (a folder of what `make dist` made) as the release TAG on GitHub (needs gh)
+	gh release create "$(TAG)" $(FILES)/* --verify-tag --title "Latchkey $(VERSION)" --notes "See CHANGELOG.md."
+
+image: ## the container's image, latchkey:VERSION (needs docker)
+	docker build --tag latchkey:$(VERSION) .
+
+package-test: ## the package and the image's steps in clean systems: installed, started, removed (root and mmdebstrap or debootstrap, else skipped)
+	packaging/test $(ARGS)
+
+package-tools: ## installs what package-test needs, on Debian and Ubuntu (root)
+	apt-get -qq update
+	DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends mmdebstrap debian-archive-keyring dpkg-dev iproute2

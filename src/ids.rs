@@ -26,6 +26,11 @@ impl UserId {
 pub struct CommandId(pub u16);
 
 impl CommandId {
+    /// The ID with this index, which must be one of another's.
+    pub fn new(index: usize) -> Self {
+        CommandId(index as u16)
+    }
+
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize

@@ -6,7 +6,9 @@
 //!
 //! ```text
 //! server                                   owns all state; runs one turn of the loop
+//! http                                     probes, metrics and the page
 //! command                                  one folder or file for each family: specifications and handlers
+//! figures                                  the table of all that is counted and measured
 //! roles                                    a primary and its replicas, and the change between the roles
 //! durability                               saving, the append-only file, and loading
 //! gate                                     how every command runs, whoever sends it
@@ -28,7 +30,9 @@ pub mod config;
 pub mod durability;
 pub mod error;
 pub mod facts;
+pub mod figures;
 pub mod gate;
+pub mod http;
 pub mod ids;
 pub mod keyspace;
 pub mod net;

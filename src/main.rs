@@ -13,14 +13,19 @@ use std::process::ExitCode;
 use indicatif::ProgressBar;
 use latchkey::clock::Clock;
 use latchkey::command::log_level;
-use latchkey::config::{Config, ConfigError, Settings, Startup, USAGE, system_text};
+use latchkey::config::{
+    Config, ConfigError, Examined, Loaded, SHELLS, Settings, Startup, USAGE, completions,
+};
 use latchkey::persist::check::rdb::{CheckRdb, check_file, check_image};
 use latchkey::persist::check::{CheckAof, Environment};
 use latchkey::persist::rdb::VersionCheck;
-use latchkey::server::{Ending, Server, renamed_commands, user_lines};
+use latchkey::server::{
+    Ending, NO_EFFECT, NOWHERE, SOMAXCONN, Server, allow_files, check_config, check_system,
+    renamed_commands, user_lines,
+};
 use latchkey::sys::disk::RealDisk;
 use latchkey::sys::log::{Level, Logger};
-use latchkey::sys::process::{self, RESERVED_FILES, Supervisor};
+use latchkey::sys::process::{self, Supervisor};
 use latchkey::sys::title::Title;
 use latchkey::sys::{build, crash};
 
@@ -40,6 +45,7 @@ fn main() -> ExitCode {
     }
     let served = match Config::load(&args) {
         Ok(Startup::Serve(settings)) => serve(*settings, &name, args.is_empty()),
+        Ok(Startup::Check { what, json, loaded }) => return check(what, json, *loaded),
         Ok(Startup::Version) => {
             println!("{}", version());
             return ExitCode::SUCCESS;
@@ -66,25 +72,45 @@ const NO_SENTINEL: &str = "Latchkey has no Sentinel of its own: redis-sentinel a
 /// Whether Sentinel mode is requested, by the program's name or an option.
 fn asks_for_sentinel(name: &OsStr, args: &[OsString]) -> bool {
     let file_name = Path::new(name).file_name().unwrap_or_default();
-    file_name == "redis-sentinel" || args.iter().any(|arg| arg == "--sentinel")
+    file_name == "redis-sentinel"
+        || file_name == "valkey-sentinel"
+        || args.iter().any(|arg| arg == "--sentinel")
 }
 
 /// Runs the check tool requested by the program's name or first argument; returns its exit code.
 fn check_tool(name: &OsStr, args: &[OsString]) -> Option<u8> {
     let file_name = Path::new(name).file_name().unwrap_or_default();
     let first = args.first().map(OsString::as_os_str);
-    let code = if file_name == "redis-check-rdb" {
+    let code = if file_name == "redis-check-rdb" || file_name == "valkey-check-rdb" {
         check_rdb("redis-check-rdb", args)
-    } else if file_name == "redis-check-aof" {
+    } else if file_name == "redis-check-aof" || file_name == "valkey-check-aof" {
         check_aof("redis-check-aof", args)
     } else if first == Some(OsStr::new("--check-rdb")) {
         check_rdb("latchkey --check-rdb", &args[1..])
     } else if first == Some(OsStr::new("--check-aof")) {
         check_aof("latchkey --check-aof", &args[1..])
+    } else if first == Some(OsStr::new("--completions")) {
+        print_completions(&args[1..])
     } else {
         return None;
     };
     Some(code as u8)
+}
+
+fn print_completions(args: &[OsString]) -> i32 {
+    let text = match args {
+        [shell] => shell.to_str().and_then(completions),
+        _ => None,
+    };
+    match text {
+        // Fails harmlessly if nobody reads all of it.
+        Some(text) => _ = std::io::stdout().write_all(text.as_bytes()),
+        None => {
+            eprintln!("Usage: latchkey --completions {}", SHELLS.join(" | "));
+            return 1;
+        }
+    }
+    0
 }
 
 fn check_rdb(program: &str, args: &[OsString]) -> i32 {
@@ -164,21 +190,35 @@ fn version() -> String {
     )
 }
 
-/// Introduces a list of directives.
-const NO_EFFECT: &str = "Directives without effect in this server";
+/// `--check-config` and `--check-system`. Fails if a server would not start, or if there are warnings about the system.
+fn check(what: Examined, json: bool, loaded: Loaded) -> ExitCode {
+    let (is_good, findings, shown) = match what {
+        Examined::Configuration => {
+            let report = check_config(loaded);
+            let shown = if json { report.json() + "\n" } else { report.summary() };
+            (report.is_good(), report.findings(), shown)
+        }
+        Examined::System => {
+            let report = check_system(loaded);
+            let shown = if json { report.json() + "\n" } else { report.text() };
+            (report.is_good(), String::new(), shown)
+        }
+    };
+    // Either fails harmlessly if nobody reads it.
+    if !json {
+        let _ = std::io::stderr().write_all(findings.as_bytes());
+    }
+    let _ = std::io::stdout().write_all(shown.as_bytes());
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
 
 /// Runs a server until it ends. Errors: in the configuration; other failures are logged.
 fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, ConfigError> {
-    let Settings { mut config, users, renamed_commands: renames, without_effect, check_only } =
-        settings;
-    let renamed = renamed_commands(&renames)?;
-    let users = user_lines(&users)?;
-    if check_only {
-        println!("The configuration is in order");
-        if !without_effect.is_empty() {
-            println!("{NO_EFFECT}: {}", without_effect.join(", "));
-        }
-        return Ok(ExitCode::SUCCESS);
+    let Settings { mut config, users, renamed_commands: renames, without_effect } = settings;
+    let (renamed, errors) = renamed_commands(&renames);
+    let (users, wrong) = user_lines(&users);
+    if let Some(first) = errors.into_iter().chain(wrong).next() {
+        return Err(first);
     }
     if let Err(error) = std::env::set_current_dir(&config.dir) {
         eprintln!("Can't chdir to '{}': {error}", config.dir.display());
@@ -201,7 +241,11 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     if !without_effect.is_empty() {
         log.warn(format_args!("{NO_EFFECT}: {}", without_effect.join(", ")));
     }
-    if !allow_files(&mut config, &log) {
+    let files = allow_files(&mut config);
+    for (level, line) in files.lines {
+        log.0.write(Clock::System.now(), level, format_args!("{line}"));
+    }
+    if !files.is_enough {
         return Ok(ExitCode::FAILURE);
     }
     // Must come before the first thread.
@@ -220,7 +264,7 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     };
     server.rename_commands(renamed);
     if !server.is_listening() {
-        log.warn(format_args!("Configured to not listen anywhere, exiting."));
+        log.warn(format_args!("{NOWHERE}"));
         return Ok(ExitCode::FAILURE);
     }
     server.set_title(title, name.as_bytes().to_vec());
@@ -359,50 +403,9 @@ fn find_supervisor(supervised: &str, log: &Log) -> Supervisor {
     found
 }
 
-/// Raises the limit of open files for `maxclients`, or lowers `maxclients` to what the limit allows. False if none is left.
-fn allow_files(config: &mut Config, log: &Log) -> bool {
-    let asked = config.maxclients;
-    let wanted = asked as u64 + RESERVED_FILES;
-    let files = process::raise_open_files(wanted);
-    if files.limit >= wanted {
-        if files.before < wanted {
-            log.notice(format_args!(
-                "Increased maximum number of open files to {wanted} (it was originally set to {}).",
-                files.before
-            ));
-        }
-        return true;
-    }
-    if files.limit <= RESERVED_FILES {
-        log.warn(format_args!(
-                "Your current 'ulimit -n' of {} is not enough for the server to start. Please increase your open file \
-                 limit to at least {wanted}. Exiting.",
-                files.before
-            ),
-        );
-        return false;
-    }
-    config.maxclients = (files.limit - RESERVED_FILES) as u32;
-    let reason = files.error.map_or_else(String::new, |error| system_text(&error));
-    for text in [
-        format!(
-            "You requested maxclients of {asked} requiring at least {wanted} max file descriptors."
-        ),
-        format!("Server can't set maximum open files to {wanted} because of OS error: {reason}."),
-        format!(
-            "Current maximum open files is {}. maxclients has been reduced to {} to compensate for low ulimit. If you \
-             need higher maxclients increase 'ulimit -n'.",
-            files.limit, config.maxclients
-        ),
-    ] {
-        log.warn(format_args!("{text}"));
-    }
-    true
-}
-
 /// Warns if the kernel's limit of the accept queue is below `tcp-backlog`.
 fn warn_of_backlog(backlog: u32, log: &Log) {
-    let path = "/proc/sys/net/core/somaxconn";
+    let path = SOMAXCONN;
     let Ok(text) = std::fs::read_to_string(path) else {
         return;
     };

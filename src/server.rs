@@ -8,7 +8,9 @@
 //! - A request: `accept`, `handshake` (TLS), `intake` reads and parses, `batch` prefetches, `run`
 //!   runs, `flush` sends.
 //! - Besides: `cron` is periodic work, `busy` nested turns during a script or loading, `start` the
-//!   start and the end, and `driven` a server in a simulation.
+//!   start and the end, with `names` (users and renamed commands) and `open_files`, and `driven` a
+//!   server in a simulation.
+//! - Instead of a start: `check` checks the configuration, `check_system` the machine.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +25,8 @@ use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
 use crate::gate::limits::evict_clients;
 use crate::gate::publish::publish_events;
-use crate::gate::{locks, sessions, tracking, waking};
+use crate::gate::{confirm, locks, sessions, tracking, waking};
+use crate::http;
 use crate::keyspace::Keyspace;
 use crate::net::primary::PRIMARY;
 use crate::persist::aof::log::Fatal;
@@ -38,15 +41,23 @@ use intake::Intake;
 pub mod accept;
 mod batch;
 mod busy;
+mod check;
+mod check_system;
 pub mod cron;
 pub mod driven;
 mod flush;
 mod handshake;
 mod intake;
+mod names;
+mod open_files;
 mod run;
 pub mod start;
 
-pub use start::{RenamedCommands, renamed_commands, user_lines};
+pub use check::{NO_EFFECT, check_config};
+pub use check_system::{SOMAXCONN, check_system};
+pub use names::{RenamedCommands, renamed_commands, user_lines};
+pub use open_files::allow_files;
+pub use start::NOWHERE;
 
 /// Pages of hash fields checked for due ones in one turn: under a millisecond of work.
 const EXPIRE_FIELD_PAGES: usize = 400;
@@ -154,24 +165,29 @@ impl Server {
         }
         self.state.stats.timing.begin_turn();
         self.sample_clock();
+        self.end_pauses();
         self.take_signal();
         self.expire_fields();
         self.state.stats.timing.start();
         // Before the clients, so that they see what the primary sent earlier, or that it is gone.
+        http::look(&mut self.state, events);
         following::look(&mut self.state, events);
         following::turn(&mut self.keyspace, &mut self.state);
         self.clients().take_in(events);
         // What was read is a sign of life: before anything finds a lock expired.
         sessions::on_time(&mut self.keyspace, &mut self.state);
+        locks::on_time(&mut self.keyspace, &mut self.state);
         self.clients().resume_all();
         self.clients().run_batch();
         waking::on_time(&mut self.keyspace, &mut self.state);
         waking::serve(&mut self.keyspace, &mut self.state);
         blocking::serve_acks(&mut self.keyspace, &mut self.state);
+        confirm::serve(&mut self.keyspace, &mut self.state);
         self.do_tasks();
         // What SHUTDOWN has saved is the stream's end: a replica that has more could not go on when this server is back.
         if !self.stopping {
             sessions::on_time(&mut self.keyspace, &mut self.state);
+            locks::on_time(&mut self.keyspace, &mut self.state);
             self.expire();
             self.evict();
             waking::retry(&mut self.keyspace, &self.state);
@@ -190,11 +206,13 @@ impl Server {
         self.clients().flush();
         persistence::walk(&mut self.keyspace, &mut self.state);
         self.clients().run_handshakes();
+        http::turn(&mut self.keyspace, &mut self.state);
         evict_clients(&mut self.state);
         if !self.stopping {
             self.cron_if_due();
         }
         self.clients().close_clients();
+        confirm::take_back_given_up(&mut self.keyspace, &mut self.state);
         locks::take_back(&mut self.keyspace, &mut self.state);
         self.state.stats.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
@@ -221,6 +239,7 @@ impl Server {
             || self.keyspace.eviction.unfinished
             || following::wants_turn(&self.state)
             || self.keyspace.tracking.is_over(keys_max);
+        let more = more || self.state.net.http.has_work();
         if work || more || !self.state.net.pending.accept_again.is_empty() {
             return Some(Duration::ZERO);
         }
@@ -237,8 +256,14 @@ impl Server {
         if let Some(deadline) = self.state.blocking.next_deadline_us() {
             wait_us = wait_us.min((deadline - now_us).max(0));
         }
+        if self.keyspace.waiting.has_postponed() && self.state.is_recovering_locks() {
+            wait_us = wait_us.min(self.state.locks_recovered_us - now_us);
+        }
         if let Some(look_us) = sessions::next_us(&self.keyspace, &self.state) {
             wait_us = wait_us.min((look_us - now_us).max(0));
+        }
+        if let Some(end_us) = locks::next_us(&self.keyspace, &self.state) {
+            wait_us = wait_us.min((end_us - now_us).max(0));
         }
         if let Some(alarm) = self.keyspace.waiting.next_alarm_ms() {
             let wall_us = self.state.now.wall_us;
@@ -253,13 +278,21 @@ impl Server {
         self.keyspace.set_now(now);
     }
 
+    /// Ends the pauses whose time is up, also those that ended late in the last turn: postponed requests come before newer ones.
+    fn end_pauses(&mut self) {
+        if self.state.pauses.strictest().is_some() {
+            self.state.end_due_pauses();
+        }
+        let State { pauses, net, .. } = &mut self.state;
+        if pauses.strictest().is_none() {
+            net.pending.resumed.append(&mut pauses.waiting);
+        }
+    }
+
     // ---- end of the turn -----------------------------------------------------------------------------------------
 
     /// Does the tasks that commands have queued.
     fn do_tasks(&mut self) {
-        if self.state.pauses.strictest().is_some() {
-            self.state.end_due_pauses();
-        }
         for task in std::mem::take(&mut self.state.tasks) {
             match task {
                 Task::Listen => self.listen_again(),

@@ -13,7 +13,9 @@ mod figures;
 const ROWS: &[&[&str]] = &[
     &["main"],
     &["server"],
+    &["http"],
     &["command"],
+    &["figures"],
     &["roles"],
     &["durability"],
     &["gate"],

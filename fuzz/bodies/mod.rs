@@ -7,6 +7,7 @@ pub mod aof;
 pub mod config;
 pub mod function_payload;
 pub mod glob;
+pub mod http;
 pub mod hyperloglog;
 pub mod inline;
 pub mod link;
@@ -84,6 +85,14 @@ impl Driven {
         let (ours, theirs) = pair();
         let address = || Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 4000)));
         self.server.take_in(theirs.into(), address(), address());
+        Peer(ours)
+    }
+
+    /// A connection for HTTP, by a listener that only this machine reaches.
+    fn connect_for_http(&mut self) -> Peer {
+        let (ours, theirs) = pair();
+        let address = Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 4000)));
+        self.server.take_in_http(theirs.into(), address);
         Peer(ours)
     }
 

@@ -20,37 +20,39 @@ pub struct Loaded {
 type Users = Vec<(Box<[u8]>, User)>;
 
 impl Acl {
-    /// Sets the users of `user` lines, each a name and rules. A `user default` line starts without permissions. Returns the
-    /// users that are off. Error: a text for the log.
-    pub fn load_config_lines(
+    /// Sets the user of a `user` line. `default` starts without permissions. Returns whether the user is off. Errors: texts
+    /// for the log; then the user is not set.
+    pub fn load_config_line(
         &mut self,
-        lines: &[(Vec<u8>, Vec<Vec<u8>>)],
+        name: &[u8],
+        rules: &[Vec<u8>],
         all_channels: bool,
-    ) -> Result<Vec<Vec<u8>>, Vec<u8>> {
-        let mut off = Vec::new();
-        for (name, line) in lines {
-            if !is_user_name(name) {
-                return Err(b"Spaces not allowed in ACL usernames".to_vec());
-            }
-            let context = self.rule_context(all_channels);
-            let mut user = User::new(context);
-            if name == DEFAULT_NAME {
-                let applied = user.apply(b"reset", context);
-                debug_assert_eq!(applied, Ok(()));
-            }
-            for rule in line {
-                user.apply(rule, context).map_err(|error| {
-                    let what: &[u8] = b"' for the user named '";
-                    let why = error.text().as_bytes();
-                    [b"Error loading ACL rule '", &rule[..], what, name, b"': ", why].concat()
-                })?;
-            }
-            if user.has_flag(UserFlags::OFF) {
-                off.push(name.clone());
-            }
-            self.put(name, user);
+    ) -> Result<bool, Vec<Vec<u8>>> {
+        if !is_user_name(name) {
+            return Err(vec![b"Spaces not allowed in ACL usernames".to_vec()]);
         }
-        Ok(off)
+        let context = self.rule_context(all_channels);
+        let mut user = User::new(context);
+        if name == DEFAULT_NAME {
+            let applied = user.apply(b"reset", context);
+            debug_assert_eq!(applied, Ok(()));
+        }
+        let mut errors = Vec::new();
+        for rule in rules {
+            if let Err(error) = user.apply(rule, context) {
+                let what: &[u8] = b"' for the user named '";
+                let why = error.text().as_bytes();
+                errors.push(
+                    [b"Error loading ACL rule '", &rule[..], what, name, b"': ", why].concat(),
+                );
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let is_off = user.has_flag(UserFlags::OFF);
+        self.put(name, user);
+        Ok(is_off)
     }
 
     /// Replaces all users by those of a file's text, or none on an error. Error: a text.

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use crate::client::acks::{AcksAwaited, Confirmations, Unconfirmed};
+use crate::client::asynchronous::AsyncWaits;
+use crate::client::places::{Asker, KeptPlaces};
 use crate::ids::{ClientId, CommandId};
 use crate::keyspace::waiting::{Ticket, Wanted};
-use crate::persist::aof::log::LogOffset;
 use crate::resp::args::Args;
 use crate::resp::request;
 
@@ -19,39 +21,17 @@ pub struct Wait {
     pub deadline_us: Option<i64>,
     /// The request to run when a key is ready, if it differs from the sent one; its keys have the same indices.
     pub rewritten: Option<Vec<Vec<u8>>>,
+    /// How long its place is kept while the client is away; None: it is not.
+    pub grace_ms: Option<i64>,
+    /// Whether the client is served before all that have arrived earlier.
+    pub is_first: bool,
 }
 
-/// How many replicas must acknowledge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replicas {
-    /// This number of replicas.
-    Count(i64),
-    /// All that could be promoted: the connected ones, but at least `wait-all-replicas`.
-    All,
-}
-
-/// The offset of what no replica will ever acknowledge.
-pub const LOST: u64 = u64::MAX;
-
-/// What WAIT and WAITAOF wait for: replicas that acknowledge an offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AcksAwaited {
-    /// The replication offset; [`LOST`] if a full synchronisation has thrown away what was written.
-    pub offset: u64,
-    pub replicas: Replicas,
-    /// WAITAOF: replicas must have it on disk.
-    pub on_disk: Option<OnDisk>,
-    /// Boot-time clock, microseconds; None: no timeout.
-    pub deadline_us: Option<i64>,
-}
-
-/// What WAITAOF asks of this server's own log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OnDisk {
-    /// The log offset to be on disk.
-    pub logged: LogOffset,
-    /// Whether to wait for it.
-    pub here_too: bool,
+impl Wait {
+    /// In the order of arrival, with the request that was sent.
+    pub fn new(wanted: Wanted, keys: Range<usize>, deadline_us: Option<i64>) -> Self {
+        Wait { wanted, keys, deadline_us, rewritten: None, grace_ms: None, is_first: false }
+    }
 }
 
 /// Why a client is blocked.
@@ -63,6 +43,8 @@ pub enum Cause {
         ticket: Ticket,
     },
     Acks(AcksAwaited),
+    /// A granted lock's reply waits for replicas: its number in [`Confirmations`].
+    Confirmation(u64),
 }
 
 /// A blocked client's request and what it waits for.
@@ -77,12 +59,34 @@ pub struct Blocked {
     pub ranges: Vec<request::Range>,
     /// When it began to wait: boot-time clock, microseconds.
     pub since_us: i64,
+    /// How long its place is kept while the client is away; None: it is not.
+    pub grace_ms: Option<i64>,
 }
 
 impl Blocked {
     /// The request.
     pub fn args(&self) -> Args<'_> {
         Args::new(&self.buffer, &self.ranges)
+    }
+
+    /// The keys and the argument after them: the owner for whom a client waits for locks.
+    pub fn keys_and_next(&self) -> Vec<&[u8]> {
+        let after = self.keys().last().map(|(last, _)| last + 1);
+        let next = after.filter(|&index| index < self.args().len());
+        let next = next.map(|index| self.args().get(index));
+        self.keys().map(|(_, key)| key).chain(next).collect()
+    }
+
+    /// Who waits for a lock or permits, and the place, if it is kept while the client is away.
+    pub fn kept_place(&self) -> Option<(Asker, Ticket, i64)> {
+        let Cause::Keys { wanted, ticket, .. } = self.cause else { return None };
+        let asker = Asker::new(wanted, self.db, &self.keys_and_next());
+        Some((asker, ticket, self.grace_ms?))
+    }
+
+    /// Whether it waits for locks or permits.
+    pub fn waits_for_lock(&self) -> bool {
+        matches!(self.cause, Cause::Keys { wanted: Wanted::Lock | Wanted::Semaphore, .. })
     }
 
     /// Bytes of memory held.
@@ -92,11 +96,19 @@ impl Blocked {
             + self.ranges.capacity() * size_of::<request::Range>()
     }
 
+    /// What it waits for at its keys, if it does.
+    pub fn wanted(&self) -> Option<Wanted> {
+        match self.cause {
+            Cause::Keys { wanted, .. } => Some(wanted),
+            Cause::Acks(_) | Cause::Confirmation(_) => None,
+        }
+    }
+
     /// The keys, each with its argument index.
     pub fn keys(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let keys = match &self.cause {
             Cause::Keys { keys, .. } => keys.clone(),
-            Cause::Acks(_) => 0..0,
+            Cause::Acks(_) | Cause::Confirmation(_) => 0..0,
         };
         keys.map(|index| (index, self.args().get(index)))
     }
@@ -108,13 +120,99 @@ pub struct Blocking {
     pub deadlines: BTreeSet<(i64, ClientId)>,
     /// Clients that wait for replicas, in order.
     pub for_acks: Vec<ClientId>,
-    pub count: usize,
+    pub confirmations: Confirmations,
+    /// What the command that has just run leaves to be confirmed: the gate takes it.
+    pub unconfirmed: Option<Box<Unconfirmed>>,
+    /// Clients that wait for locks without being blocked.
+    pub asynchronous: AsyncWaits,
+    /// The command that runs is one of theirs: a grant is sent as a push message.
+    pub serves_async: bool,
+    /// The places of clients that are away.
+    pub places: KeptPlaces,
+    count: usize,
+    /// By command number.
+    by_command: Vec<usize>,
+    /// Those that wait for locks or permits, by the time when they began: boot-time clock, microseconds.
+    for_locks: BTreeSet<(i64, ClientId)>,
+    /// How many of them wait for locks.
+    lock_waiters: usize,
+    due_waiters: usize,
 }
 
 impl Blocking {
+    /// Adds a client that begins to wait.
+    pub fn add(&mut self, id: ClientId, blocked: &Blocked) {
+        if let Some(deadline) = blocked.deadline_us {
+            self.deadlines.insert((deadline, id));
+        }
+        self.count += 1;
+        let command = blocked.command.index();
+        if self.by_command.len() <= command {
+            self.by_command.resize(command + 1, 0);
+        }
+        self.by_command[command] += 1;
+        match blocked.wanted() {
+            Some(wanted @ (Wanted::Lock | Wanted::Semaphore)) => {
+                self.for_locks.insert((blocked.since_us, id));
+                self.lock_waiters += usize::from(wanted == Wanted::Lock);
+            }
+            Some(Wanted::DueSeconds | Wanted::DueMilliseconds) => self.due_waiters += 1,
+            _ => {}
+        }
+    }
+
+    /// Removes a client that no longer waits.
+    pub fn remove(&mut self, id: ClientId, blocked: &Blocked) {
+        if let Some(deadline) = blocked.deadline_us {
+            self.deadlines.remove(&(deadline, id));
+        }
+        self.count -= 1;
+        self.by_command[blocked.command.index()] -= 1;
+        match blocked.wanted() {
+            Some(wanted @ (Wanted::Lock | Wanted::Semaphore)) => {
+                self.for_locks.remove(&(blocked.since_us, id));
+                self.lock_waiters -= usize::from(wanted == Wanted::Lock);
+            }
+            Some(Wanted::DueSeconds | Wanted::DueMilliseconds) => self.due_waiters -= 1,
+            _ => {}
+        }
+    }
+
     /// Number of blocked clients.
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// Number of blocked clients by command, of those commands that have any.
+    pub fn by_command(&self) -> impl Iterator<Item = (CommandId, usize)> {
+        let counts = self.by_command.iter().enumerate().filter(|(_, count)| **count > 0);
+        counts.map(|(index, count)| (CommandId::new(index), *count))
+    }
+
+    /// Number of clients that wait for locks, blocked or not.
+    pub fn lock_waiters(&self) -> usize {
+        self.lock_waiters + self.asynchronous.len()
+    }
+
+    /// Number of clients that wait for permits.
+    pub fn semaphore_waiters(&self) -> usize {
+        self.for_locks.len() - self.lock_waiters
+    }
+
+    /// Number of clients that wait until a sorted set's member is due.
+    pub fn due_waiters(&self) -> usize {
+        self.due_waiters
+    }
+
+    /// The clients that wait for locks or permits, and since when, the longest waiting first: boot-time clock, microseconds.
+    pub fn for_locks(&self) -> impl Iterator<Item = (i64, ClientId)> {
+        self.for_locks.iter().copied()
+    }
+
+    /// Since when the first of them has waited.
+    pub fn waits_for_lock_since_us(&self) -> Option<i64> {
+        let blocked = self.for_locks.first().map(|(since_us, _)| *since_us);
+        blocked.into_iter().chain(self.asynchronous.oldest_us()).min()
     }
 
     /// Number of blocked clients with a timeout.
@@ -124,6 +222,25 @@ impl Blocking {
 
     /// The next deadline: boot-time clock, microseconds.
     pub fn next_deadline_us(&self) -> Option<i64> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+        let deadlines = [
+            self.deadlines.first().map(|(deadline, _)| *deadline),
+            self.asynchronous.next_deadline_us(),
+            self.confirmations.next_deadline_us(),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Clients that wait for locks and permits, blocked or not, and those that are away.
+    pub fn all_lock_waiters(&self) -> usize {
+        self.for_locks.len()
+            + self.asynchronous.len()
+            + self.places.len()
+            + self.confirmations.len()
+    }
+
+    /// Keeps the place of a client that is away for `grace_ms` from `now_us`, boot-time clock.
+    pub fn keep_place(&mut self, (asker, ticket, grace_ms): (Asker, Ticket, i64), now_us: i64) {
+        let until_us = now_us.saturating_add(grace_ms.saturating_mul(1000));
+        self.places.keep(asker, ticket, until_us);
     }
 }

@@ -3,10 +3,14 @@
 //! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code that keeps one across a command
 //! looks the client up again. Closing is requested by a flag and done in one place, at the end of the turn.
 //!
-//! `blocked`, `tracking` and `transaction` are what a client has only while it waits, tracks, or is
-//! within MULTI.
+//! `blocked`, `asynchronous`, `acks`, `tracking` and `transaction` are what a client has only while it
+//! waits for keys (blocked or not) or replicas, tracks, or is within MULTI; `places` is what is kept
+//! for one that waited and is away.
 
+pub mod acks;
+pub mod asynchronous;
 pub mod blocked;
+pub mod places;
 pub mod tracking;
 pub mod transaction;
 
@@ -86,6 +90,9 @@ bitflags! {
         /// A full synchronisation has thrown away what it had written, and it has changed nothing since: no replica ever
         /// acknowledges that.
         const LOST_WRITES = 1 << 21;
+
+        /// Those of a client that waits: its requests are kept.
+        const WAITS = Self::SUSPENDED.bits() | Self::PAUSED.bits();
 
         /// The flags that end the gate's fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
@@ -194,6 +201,8 @@ pub struct Client {
     pub tracking: Option<Box<ClientTracking>>,
     /// What it waits for.
     pub blocked: Option<Box<Blocked>>,
+    /// Bytes that its waits for locks without being blocked hold.
+    pub waits_bytes: usize,
     /// REPLCONF state of a replica, or one to be.
     pub replica: Option<Box<Replica>>,
     /// The count of its commands at the end of its last turn, and the stream's offset after them: what WAIT waits for.
@@ -247,6 +256,7 @@ impl Client {
             watching: None,
             tracking: None,
             blocked: None,
+            waits_bytes: 0,
             replica: None,
             reached: (0, 0),
             awaited: (0, 0),
@@ -307,7 +317,7 @@ impl Client {
         let tracking = self.tracking.as_deref().map_or(0, ClientTracking::memory);
         let replica = self.replica.as_deref().map_or(0, Replica::memory);
         let own = size_of::<Client>() + names + buffers + replica;
-        own + subscriptions + blocked + transaction + watching + tracking
+        own + subscriptions + blocked + self.waits_bytes + transaction + watching + tracking
     }
 
     /// Marks the client to be closed at the end of this turn.
@@ -323,6 +333,8 @@ pub struct Clients {
     /// The slot of each client number.
     by_number: HashMap<u64, u32>,
     last_number: u64,
+    /// Number of clients that are suspended or paused.
+    suspended: usize,
     /// Sums of the clients' counted memory by [`Eviction`]: see `maxmemory-clients`.
     memory: [usize; 3],
     /// It was logged that they exceed the limit and none can be closed.
@@ -404,8 +416,40 @@ impl Clients {
         self.get(id)?;
         self.by_number.remove(&id.number);
         let client = self.slab.remove(id.slot as usize);
+        self.suspended -= usize::from(client.flags.intersects(ClientFlags::WAITS));
         self.memory[client.counted_as as usize] -= client.counted_memory;
         Some(client)
+    }
+
+    /// Marks a client as suspended or paused, by this flag. False: it is gone.
+    pub fn suspend(&mut self, id: ClientId, flag: ClientFlags) -> bool {
+        let Some(client) = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)
+        else {
+            return false;
+        };
+        self.suspended += usize::from(!client.flags.intersects(ClientFlags::WAITS));
+        client.flags |= flag;
+        true
+    }
+
+    /// Ends that.
+    pub fn release(&mut self, id: ClientId) {
+        let Some(client) = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)
+        else {
+            return;
+        };
+        self.suspended -= usize::from(client.flags.intersects(ClientFlags::WAITS));
+        client.flags.remove(ClientFlags::WAITS);
+    }
+
+    /// Number of clients that are suspended or paused.
+    pub fn suspended(&self) -> usize {
+        debug_assert_eq!(
+            self.suspended,
+            self.iter().filter(|client| client.flags.intersects(ClientFlags::WAITS)).count(),
+            "only `suspend` and `release` set these flags"
+        );
+        self.suspended
     }
 
     pub fn len(&self) -> usize {
@@ -459,6 +503,17 @@ impl Clients {
         self.slab.iter().map(|(_, client)| &**client)
     }
 
+    /// The clients from this slot on.
+    pub fn from_slot(&self, slot: usize) -> impl Iterator<Item = &Client> {
+        let slots = slot..self.slots();
+        slots.filter_map(|slot| self.slab.get(slot).map(|client| &**client))
+    }
+
+    /// One more than the highest slot in use, or somewhat higher.
+    fn slots(&self) -> usize {
+        self.slab.capacity()
+    }
+
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
         self.slab.iter_mut().map(|(_, client)| &mut **client)
     }
@@ -498,7 +553,9 @@ mod tests {
     #[test]
     fn each_flag_has_a_bit_of_its_own() {
         let mut taken = ClientFlags::empty();
-        for flag in ClientFlags::FLAGS.iter().filter(|flag| flag.name() != "GATE") {
+        for flag in
+            ClientFlags::FLAGS.iter().filter(|flag| !["GATE", "WAITS"].contains(&flag.name()))
+        {
             assert!(
                 !taken.intersects(*flag.value()),
                 "{} stands for something else too",

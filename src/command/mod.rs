@@ -26,7 +26,8 @@ use crate::state::table::CommandTable;
 
 pub(crate) use server::acl::load_file as load_users;
 pub use server::config::{
-    apply_config, configure_tls, listen, log_level, set_oom_score, set_process_title,
+    apply_config, configure_tls, listen, listen_for_http, log_level, set_oom_score,
+    set_process_title,
 };
 
 /// The families, in the order of `COMMAND LIST`.

@@ -104,6 +104,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         persistence::spread_effects(ctx.state);
     }
     ctx.reply.array(transaction.len());
+    let gathered = ctx.state.effects.gather(true);
     let mut last = Outcome::Replied;
     let protocol = ctx.reply.protocol();
     let mut gate = Gate {
@@ -123,6 +124,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     }
     let protocol = gate.reply.protocol();
     ctx.reply.set_protocol(protocol);
+    ctx.state.effects.gather(gathered);
     ctx.state.clients.spare_transaction = transaction.emptied();
     Ok(last)
 }

@@ -1,14 +1,17 @@
-//! The command line: `[--check-config] [file] [-] [--directive value ...]`, parsed as by redis-server 7.0.15.
+//! The command line: `[--check-config | --check-system] [file] [-] [--directive value ...]`, parsed as by redis-server 7.0.15.
 //!
 //! Options become lines after the file's text, and are loaded with it: so they override the file, and errors show their
 //! line numbers.
 
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::file::{ConfigError, Directive, Loader, read_all, read_files};
+use super::file::{
+    ConfigError, Directive, Line, Loader, Purpose, Refused, Source, Text, read_all, read_files,
+};
 use super::params::Config;
 use super::quoting::{quoted, split_args};
 
@@ -17,10 +20,32 @@ use super::quoting::{quoted, split_args};
 pub enum Startup {
     /// Serve clients.
     Serve(Box<Settings>),
+    /// `--check-config`, `--check-system`: report, and serve nobody. `json`: as one JSON document.
+    Check { what: Examined, json: bool, loaded: Box<Loaded> },
     /// `-v`, `--version`: print the version and exit with 0.
     Version,
     /// `-h`, `--help`: print [`USAGE`] and exit with 1, as Redis does.
     Help,
+}
+
+/// What is checked instead of a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Examined {
+    Configuration,
+    /// The machine on which a server with this configuration would run.
+    System,
+}
+
+/// A configuration that is only checked.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Directives with a fault are left out.
+    pub settings: Settings,
+    pub faults: Vec<Refused>,
+    /// The line of each directive that has set it.
+    pub places: HashMap<&'static str, Line>,
+    /// Directives whose last line was refused: their values are others than they were meant to be.
+    pub refused: HashSet<Vec<u8>>,
 }
 
 /// The settings of a start.
@@ -33,17 +58,19 @@ pub struct Settings {
     pub renamed_commands: Vec<Directive>,
     /// Directives of the file or command line that are accepted and have no effect, each name once.
     pub without_effect: Vec<&'static str>,
-    /// `--check-config`: only report the first error, and serve nobody.
-    pub check_only: bool,
 }
 
 /// The text of `--help`.
 pub const USAGE: &str = "\
 Usage: latchkey [/path/to/redis.conf] [options] [-]
        latchkey -            reads the configuration from standard input
-       latchkey --check-config [/path/to/redis.conf] [options] [-]
+       latchkey --check-config [--json] [/path/to/redis.conf] [options] [-]
+                             tells every fault that would prevent a start
+       latchkey --check-system [--json] [/path/to/redis.conf] [options] [-]
+                             tells which settings of the machine stand out
        latchkey --check-rdb <file> [--rdb-version-check relaxed]
        latchkey --check-aof [--fix | --truncate-to-timestamp <seconds>] <file or manifest>
+       latchkey --completions bash | zsh | fish
        latchkey -v | --version
        latchkey -h | --help
 
@@ -54,6 +81,17 @@ Examples:
        latchkey /etc/redis.conf --maxmemory 1gb --save \"\"
        echo 'maxmemory 128mb' | latchkey -
 ";
+
+/// Options that are no directives, and what they do. They are recognised as the first argument only.
+pub(super) const TOOL_OPTIONS: [(&str, &str); 7] = [
+    ("check-config", "Tells every fault that would prevent a start"),
+    ("check-system", "Tells which settings of the machine stand out"),
+    ("check-rdb", "Checks an RDB file"),
+    ("check-aof", "Checks an append-only file or its manifest"),
+    ("completions", "Prints what a shell completes"),
+    ("version", "Prints the version"),
+    ("help", "Prints a summary"),
+];
 
 impl Config {
     /// Parses the command line (without the program's name), and reads its file and, for `-`, standard input.
@@ -66,49 +104,91 @@ impl Config {
     /// A configuration from text, with defaults for other parameters. No file is read or written: `include` is an error,
     /// `user` and `rename-command` lines are only parsed. `dir` must exist.
     pub fn from_text(text: &[u8]) -> Result<Config, ConfigError> {
-        let mut loader = Loader::new(false);
-        loader.load_text(text, 0)?;
+        let mut loader = Loader::new(Purpose::Text);
+        loader.load_text(&Text::of(text.to_vec()), 0)?;
         Ok(loader.config)
     }
 }
 
 fn load(args: &[OsString], stdin: &mut dyn Read) -> Result<Startup, ConfigError> {
     let mut args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
-    let check_only = args.first() == Some(&&b"--check-config"[..]);
-    if check_only {
+    let examined = match args.first() {
+        Some(&b"--check-config") => Some(Examined::Configuration),
+        Some(&b"--check-system") => Some(Examined::System),
+        _ => None,
+    };
+    let mut json = false;
+    if examined.is_some() {
         args.remove(0);
+        while args.first() == Some(&&b"--json"[..]) {
+            args.remove(0);
+            json = true;
+        }
     }
-    let mut loader = Loader::new(true);
-    if let Some(first) = args.first() {
-        match *first {
-            b"-v" | b"--version" => return Ok(Startup::Version),
-            b"-h" | b"--help" => return Ok(Startup::Help),
-            _ => {}
-        }
-        let mut text = Vec::new();
-        let mut options = &args[..];
-        if !first.starts_with(b"-") {
-            let path = absolute(&loader.config.dir, first);
-            text = read_files(path.as_os_str().as_bytes(), &loader.config.dir)?;
-            loader.config.config_file = Some(path);
-            options = &args[1..];
-        }
-        let (from_stdin, lines) = option_lines(options, options.len() == args.len());
-        if from_stdin {
-            let path = PathBuf::from("-");
-            read_all(stdin, &mut text).map_err(|error| ConfigError::File { path, error })?;
-        }
-        text.push(b'\n');
-        text.extend_from_slice(&lines);
-        loader.load_text(&text, 0)?;
+    match args.first() {
+        Some(&(b"-v" | b"--version")) => return Ok(Startup::Version),
+        Some(&(b"-h" | b"--help")) => return Ok(Startup::Help),
+        _ => {}
     }
-    let Loader { config, users, renamed_commands, without_effect, .. } = loader;
-    let settings = Settings { config, users, renamed_commands, without_effect, check_only };
-    Ok(Startup::Serve(Box::new(settings)))
+    let purpose = if examined.is_some() { Purpose::Check } else { Purpose::Start };
+    let mut loader = Loader::new(purpose);
+    if !args.is_empty() {
+        let asks_for_json = examined.is_some().then_some(&mut json);
+        let loaded = load_args(&mut loader, &args, asks_for_json, stdin);
+        // A check ends early only at so many faults that no more are told.
+        if purpose != Purpose::Check {
+            loaded?;
+        }
+    }
+    let Loader { config, users, renamed_commands, without_effect, faults, places, refused, .. } =
+        loader;
+    let settings = Settings { config, users, renamed_commands, without_effect };
+    Ok(match examined {
+        None => Startup::Serve(Box::new(settings)),
+        Some(what) => {
+            let loaded = Box::new(Loaded { settings, faults, places, refused });
+            Startup::Check { what, json, loaded }
+        }
+    })
 }
 
-/// Whether to read standard input (`-` is the first or last argument), and the options as lines.
-fn option_lines(options: &[&[u8]], first_is_option: bool) -> (bool, Vec<u8>) {
+/// Loads the file, standard input, and the options. `json`: set if `--json` is among them; without it, that is no option.
+fn load_args(
+    loader: &mut Loader,
+    args: &[&[u8]],
+    json: Option<&mut bool>,
+    stdin: &mut dyn Read,
+) -> Result<(), ConfigError> {
+    let mut text = Text::default();
+    let mut options = args;
+    if !args[0].starts_with(b"-") {
+        let path = absolute(&loader.config.dir, args[0]);
+        match read_files(path.as_os_str().as_bytes(), &loader.config.dir) {
+            Ok(read) => text = read,
+            Err(error) => loader.note_fault(None, error)?,
+        }
+        loader.config.config_file = Some(path);
+        options = &args[1..];
+    }
+    let (from_stdin, lines) = option_lines(options, options.len() == args.len(), json);
+    if from_stdin {
+        let path = PathBuf::from("-");
+        text.begin(Source::StandardInput);
+        let read = read_all(stdin, &mut text.bytes);
+        read.or_else(|error| loader.note_fault(None, ConfigError::File { path, error }))?;
+    }
+    text.bytes.push(b'\n');
+    text.begin(Source::CommandLine);
+    text.bytes.extend_from_slice(&lines);
+    loader.load_text(&text, 0)
+}
+
+/// Whether to read standard input (`-` is the first or last argument), and the options as lines. `json`: see [`load_args`].
+fn option_lines(
+    options: &[&[u8]],
+    first_is_option: bool,
+    mut json: Option<&mut bool>,
+) -> (bool, Vec<u8>) {
     let mut from_stdin = false;
     let mut lines = Vec::new();
     // The first argument after a directive is its value, even with dashes: in `--requirepass --x`, `--x` is the password.
@@ -125,6 +205,12 @@ fn option_lines(options: &[&[u8]], first_is_option: bool) -> (bool, Vec<u8>) {
             has_value = true;
             continue;
         };
+        if directive == b"json"
+            && let Some(json) = &mut json
+        {
+            **json = true;
+            continue;
+        }
         if !lines.is_empty() {
             lines.push(b'\n');
         }

@@ -51,19 +51,8 @@ fn entry(param: &Param) -> Vec<u8> {
     for line in param.doc {
         text.extend(format!("#{line}\n").into_bytes());
     }
-    text.extend(format!("# Value: {}.\n", param.field.describe()).into_bytes());
-    if !param.aliases.is_empty() {
-        text.extend(format!("# Other names: {}.\n", param.aliases.join(", ")).into_bytes());
-    }
-    let traits = param.traits;
-    for (applies, sentence) in [
-        (traits.immutable, "# Fixed while the server runs.\n"),
-        (traits.protected, "# CONFIG SET needs enable-protected-configs.\n"),
-        (traits.only_stored, "# Accepted, but without effect.\n"),
-    ] {
-        if applies {
-            text.extend_from_slice(sentence.as_bytes());
-        }
+    for note in notes(param) {
+        text.extend(format!("# {note}\n").into_bytes());
     }
     for line in param.field.example(param.name) {
         text.push(b'#');
@@ -71,4 +60,23 @@ fn entry(param: &Param) -> Vec<u8> {
         text.push(b'\n');
     }
     text
+}
+
+/// Allowed values, aliases and traits, a sentence each.
+pub(super) fn notes(param: &Param) -> Vec<String> {
+    let mut notes = vec![format!("Value: {}.", param.field.describe())];
+    if !param.aliases.is_empty() {
+        notes.push(format!("Other names: {}.", param.aliases.join(", ")));
+    }
+    let traits = param.traits;
+    for (applies, sentence) in [
+        (traits.immutable, "Fixed while the server runs."),
+        (traits.protected, "CONFIG SET needs enable-protected-configs."),
+        (traits.only_stored, "Accepted, but without effect."),
+    ] {
+        if applies {
+            notes.push(sentence.to_owned());
+        }
+    }
+    notes
 }

@@ -4,6 +4,8 @@
 //! `rename-command`). `include` loads the files that match its pattern; their lines are counted together, from 1, as in
 //! Redis. Nothing is printed here: errors are returned as a [`ConfigError`], with Redis' messages.
 
+use std::collections::{HashMap, HashSet};
+use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -32,6 +34,18 @@ const IGNORED: [&str; 4] = [
 /// Prefixes of the parameters of Redis 8's modules. Those of other modules have a dot in their name.
 const MODULE_PREFIXES: [&str; 4] = ["bf-", "cf-", "search-", "ts-"];
 
+/// Maximum number of faults that a check collects.
+const FAULTS_MAX: usize = 1000;
+
+/// Where a line was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    File(PathBuf),
+    StandardInput,
+    /// An option.
+    CommandLine,
+}
+
 /// A line of the file, for error messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
@@ -39,6 +53,53 @@ pub struct Line {
     pub number: usize,
     /// Without spaces at both ends.
     pub text: Vec<u8>,
+    pub source: Source,
+    /// Counted from 1 in its own source, unlike `number`.
+    pub number_there: usize,
+}
+
+impl Line {
+    /// Its first word, in lower case.
+    pub fn directive(&self) -> Vec<u8> {
+        let is_end = |byte: &u8| byte.is_ascii_whitespace();
+        let word = self.text.split(is_end).next().unwrap_or_default();
+        word.to_ascii_lowercase()
+    }
+}
+
+/// Texts that are loaded as one, and where each begins.
+#[derive(Debug, Default)]
+pub(super) struct Text {
+    pub bytes: Vec<u8>,
+    parts: Vec<(usize, Source)>,
+}
+
+impl Text {
+    pub fn of(bytes: Vec<u8>) -> Self {
+        Text { bytes, parts: Vec::new() }
+    }
+
+    /// From here on, until the next call, bytes are from this source.
+    pub fn begin(&mut self, source: Source) {
+        self.parts.push((self.bytes.len(), source));
+    }
+
+    /// All lines, without spaces at both ends.
+    fn lines(&self) -> impl Iterator<Item = Line> {
+        let (mut offset, mut number_there) = (0, 0);
+        let mut part = 0;
+        self.bytes.split(|byte| *byte == b'\n').enumerate().map(move |(index, bytes)| {
+            while let Some((start, _)) = self.parts.get(part + 1).filter(|next| next.0 <= offset) {
+                // A text without a line end at its end takes the first line of the next one.
+                number_there = usize::from(*start < offset);
+                part += 1;
+            }
+            number_there += 1;
+            offset += bytes.len() + 1;
+            let source = self.parts.get(part).map_or(Source::StandardInput, |part| part.1.clone());
+            Line { number: index + 1, text: trim(bytes).to_vec(), source, number_there }
+        })
+    }
 }
 
 /// A directive that the server must run.
@@ -106,6 +167,26 @@ impl std::fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// What a configuration is loaded for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The configuration is made of a text alone: no file is read or written.
+    #[default]
+    Text,
+    /// The first fault ends the loading.
+    Start,
+    /// Faults are collected, and no file is left behind.
+    Check,
+}
+
+/// A fault that a check has found.
+#[derive(Debug)]
+pub struct Refused {
+    /// The line whose fault it is, if it is that of one.
+    pub line: Option<Line>,
+    pub error: ConfigError,
+}
+
 /// A configuration that is being loaded.
 #[derive(Debug, Default)]
 pub(super) struct Loader {
@@ -114,8 +195,12 @@ pub(super) struct Loader {
     pub renamed_commands: Vec<Directive>,
     /// Directives that were loaded and have no effect, each name once.
     pub without_effect: Vec<&'static str>,
-    /// Whether files may be read.
-    may_read_files: bool,
+    /// All faults, if this is a check.
+    pub faults: Vec<Refused>,
+    /// If this is a check: the line of each directive that has set it, and the directives whose last line was refused.
+    pub places: HashMap<&'static str, Line>,
+    pub refused: HashSet<Vec<u8>>,
+    purpose: Purpose,
     /// A `save` line was loaded, and has replaced the default.
     save_seen: bool,
     /// Parameters with a line of their own that `compatible-with` sets too.
@@ -125,39 +210,77 @@ pub(super) struct Loader {
 
 impl Loader {
     /// A loader that starts from the defaults.
-    pub fn new(may_read_files: bool) -> Self {
-        Loader { may_read_files, ..Loader::default() }
+    pub fn new(purpose: Purpose) -> Self {
+        Loader { purpose, ..Loader::default() }
     }
 
     /// Loads each line of a text. `depth`: the number of `include` lines that led to it.
-    pub fn load_text(&mut self, text: &[u8], depth: u32) -> Result<(), ConfigError> {
-        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
-            let line = trim(line);
-            let position = || Line { number: index + 1, text: line.to_vec() };
-            let at_line = |reason| ConfigError::Line { line: position(), reason };
-            let Some(mut args) = parse_line(line).map_err(at_line)? else {
-                continue;
-            };
-            if args.is_empty() {
-                continue;
-            }
-            let directive = args.remove(0).to_ascii_lowercase();
-            if directive == b"include" && args.len() == 1 {
-                self.include(&args[0], depth).map_err(|error| match error {
-                    ConfigError::Whole(reason) => at_line(reason),
-                    other => other,
-                })?;
-                continue;
-            }
-            match (directive.as_slice(), args.len()) {
-                (b"user", 1..) => self.users.push(Directive { args, line: position() }),
-                (b"rename-command", 2) => {
-                    self.renamed_commands.push(Directive { args, line: position() })
-                }
-                _ => self.set(&directive, &args).map_err(at_line)?,
+    pub fn load_text(&mut self, text: &Text, depth: u32) -> Result<(), ConfigError> {
+        for line in text.lines() {
+            if let Err(error) = self.load_line(&line, depth) {
+                self.note_fault(Some(line), error)?;
             }
         }
-        self.check().map_err(ConfigError::Whole)
+        let checked = self.check().map_err(ConfigError::Whole);
+        checked.or_else(|error| self.note_fault(None, error))
+    }
+
+    fn load_line(&mut self, line: &Line, depth: u32) -> Result<(), ConfigError> {
+        let at_line = |reason| ConfigError::Line { line: line.clone(), reason };
+        let Some(mut args) = parse_line(&line.text).map_err(at_line)? else {
+            return Ok(());
+        };
+        if args.is_empty() {
+            return Ok(());
+        }
+        let directive = args.remove(0).to_ascii_lowercase();
+        if directive == b"include" && args.len() == 1 {
+            return self.include(&args[0], depth).map_err(|error| match error {
+                ConfigError::Whole(reason) => at_line(reason),
+                other => other,
+            });
+        }
+        match (directive.as_slice(), args.len()) {
+            (b"user", 1..) => self.users.push(Directive { args, line: line.clone() }),
+            (b"rename-command", 2) => {
+                self.renamed_commands.push(Directive { args, line: line.clone() })
+            }
+            _ => {
+                self.set(&directive, &args).map_err(at_line)?;
+                self.note_place(&directive, line);
+            }
+        }
+        Ok(())
+    }
+
+    /// A check goes on after a fault; a start does not.
+    pub fn note_fault(
+        &mut self,
+        line: Option<Line>,
+        error: ConfigError,
+    ) -> Result<(), ConfigError> {
+        if self.purpose != Purpose::Check || self.faults.len() == FAULTS_MAX {
+            return Err(error);
+        }
+        self.refused.extend(line.as_ref().map(Line::directive));
+        // What concerns the whole is checked after each included text again.
+        let is_known = line.is_none()
+            && self.faults.iter().any(|known| known.error.message() == error.message());
+        if !is_known {
+            self.faults.push(Refused { line, error });
+        }
+        Ok(())
+    }
+
+    fn note_place(&mut self, directive: &[u8], line: &Line) {
+        if self.purpose != Purpose::Check {
+            return;
+        }
+        let ignored = IGNORED.into_iter().find(|known| known.as_bytes() == directive);
+        if let Some(name) = Param::find(directive).map(|param| param.name).or(ignored) {
+            self.places.insert(name, line.clone());
+            self.refused.remove(directive);
+        }
     }
 
     /// Sets a parameter.
@@ -227,10 +350,14 @@ impl Loader {
 
     /// Checks the whole configuration at the end of each text.
     fn check(&self) -> Result<(), Reason> {
-        if self.may_read_files && !self.config.logfile.is_empty() {
+        if self.purpose != Purpose::Text && !self.config.logfile.is_empty() {
             // Checked now, as a server in the background could not report it.
             let path = self.config.dir.join(path_of(&self.config.logfile));
-            let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+            let opened = match self.purpose {
+                Purpose::Check if self.is_unknown(&path) => Ok(()),
+                Purpose::Check => try_append(&path),
+                _ => OpenOptions::new().append(true).create(true).open(path).map(drop),
+            };
             opened.map_err(|error| Reason::LogFile(system_text(&error)))?;
         }
         if self.config.cluster_enabled && self.config.replicaof.is_some() {
@@ -239,9 +366,14 @@ impl Loader {
         Ok(())
     }
 
+    /// Whether a path may be another one: it lies below `dir`, and the line that should set that is refused.
+    fn is_unknown(&self, path: &Path) -> bool {
+        path.starts_with(&self.config.dir) && self.refused.contains(&b"dir"[..])
+    }
+
     /// Loads the files that match a pattern.
     fn include(&mut self, pattern: &[u8], depth: u32) -> Result<(), ConfigError> {
-        if !self.may_read_files {
+        if self.purpose == Purpose::Text {
             return Err(ConfigError::Whole(Reason::IncludeForbidden));
         }
         self.includes += 1;
@@ -262,17 +394,30 @@ fn path_of(bytes: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(bytes))
 }
 
+/// Whether lines could be appended to a file, or a new one created, which does not stay.
+fn try_append(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().append(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            OpenOptions::new().append(true).create_new(true).open(path)?;
+            std::fs::remove_file(path)
+        }
+        opened => opened.map(drop),
+    }
+}
+
 /// The text of a file, or the joined texts of all that match if the name has `*`, `?` or `[`: there may be none. Relative
 /// names start at `dir`.
-pub(super) fn read_files(name: &[u8], dir: &Path) -> Result<Vec<u8>, ConfigError> {
+pub(super) fn read_files(name: &[u8], dir: &Path) -> Result<Text, ConfigError> {
     if name.is_empty() {
         let error = io::Error::from(rustix::io::Errno::NOENT);
         return Err(ConfigError::File { path: PathBuf::new(), error });
     }
-    let mut text = Vec::new();
+    let mut text = Text::default();
     let paths = if is_pattern(name) { expand(name, dir) } else { vec![dir.join(path_of(name))] };
     for path in paths {
-        let read = std::fs::File::open(&path).and_then(|file| read_all(file, &mut text));
+        text.begin(Source::File(path.clone()));
+        let file = std::fs::File::open(&path);
+        let read = file.and_then(|file| read_all(file, &mut text.bytes));
         // In errors, a plain name is shown as written.
         let shown = if is_pattern(name) { path } else { path_of(name).to_owned() };
         read.map_err(|error| ConfigError::File { path: shown, error })?;
@@ -328,6 +473,10 @@ mod tests {
     use crate::config::quoting::quoted;
     use proptest::prelude::*;
 
+    fn text_of(bytes: &[u8]) -> Text {
+        Text::of(bytes.to_vec())
+    }
+
     fn words(line: &[u8]) -> Option<Vec<String>> {
         let args = parse_line(line).ok()??;
         Some(args.iter().map(|arg| arg.escape_ascii().to_string()).collect())
@@ -369,7 +518,7 @@ mod tests {
         write("conf.d/a.conf", "timeout 1\nhz 20\n");
         write("conf.d/.hidden.conf", "timeout 3\n");
         write("main.conf", "include conf.d/*.conf\ninclude nothing/*.conf\nmaxclients 7");
-        let mut loader = Loader::new(true);
+        let mut loader = Loader::new(Purpose::Start);
         loader.config.dir = dir.path().to_owned();
         let text = read_files(b"main.conf", dir.path()).unwrap();
         loader.load_text(&text, 0).unwrap();
@@ -379,9 +528,9 @@ mod tests {
     #[test]
     fn an_include_without_a_pattern_must_exist() {
         let dir = tempfile::tempdir().unwrap();
-        let mut loader = Loader::new(true);
+        let mut loader = Loader::new(Purpose::Start);
         loader.config.dir = dir.path().to_owned();
-        let error = loader.load_text(b"include nosuch.conf", 0).unwrap_err();
+        let error = loader.load_text(&text_of(b"include nosuch.conf"), 0).unwrap_err();
         let text = "Fatal error, can't open config file 'nosuch.conf': No such file or directory\n";
         assert_eq!(error.message(), text.as_bytes());
     }
@@ -390,9 +539,9 @@ mod tests {
     fn a_file_that_includes_itself_is_refused_at_that_line() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a"), "hz 10\ninclude a\ninclude a\n").unwrap();
-        let mut loader = Loader::new(true);
+        let mut loader = Loader::new(Purpose::Start);
         loader.config.dir = dir.path().to_owned();
-        let error = loader.load_text(b"include a", 0).unwrap_err();
+        let error = loader.load_text(&text_of(b"include a"), 0).unwrap_err();
         assert!(matches!(
             error,
             ConfigError::Line { line: Line { number: 2, .. }, reason: Reason::IncludeDepth }
@@ -404,17 +553,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         std::fs::write(dir.path().join("sub/x.conf"), "timeout 4").unwrap();
-        let mut loader = Loader::new(true);
+        let mut loader = Loader::new(Purpose::Start);
         loader.config.dir = dir.path().to_owned();
-        loader.load_text(b"dir sub\ninclude x.conf", 0).unwrap();
+        loader.load_text(&text_of(b"dir sub\ninclude x.conf"), 0).unwrap();
         assert_eq!(loader.config.timeout, 4);
         assert!(loader.config.dir.is_absolute() && loader.config.dir.ends_with("sub"));
     }
 
     #[test]
     fn users_and_renamed_commands_are_returned_with_their_lines() {
-        let mut loader = Loader::new(false);
-        loader.load_text(b"\nuser bob on >x\nrename-command CONFIG \"\"\n", 0).unwrap();
+        let mut loader = Loader::new(Purpose::Text);
+        loader.load_text(&text_of(b"\nuser bob on >x\nrename-command CONFIG \"\"\n"), 0).unwrap();
         assert_eq!(loader.users[0].args, [&b"bob"[..], b"on", b">x"]);
         assert_eq!(loader.renamed_commands[0].args, [&b"CONFIG"[..], b""]);
         let message =
@@ -440,6 +589,42 @@ mod tests {
             let error = Config::from_text(line).unwrap_err();
             assert!(matches!(error, ConfigError::Line { reason: found, .. } if found == reason));
         }
+    }
+
+    #[test]
+    fn lines_are_counted_in_each_source_of_a_joined_text() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.conf"), "hz 1\n\nhz 3").unwrap();
+        std::fs::write(dir.path().join("b.conf"), "hz 4\nhz 5\n").unwrap();
+        let mut text = read_files(b"*.conf", dir.path()).unwrap();
+        text.begin(Source::CommandLine);
+        text.bytes.extend(b"hz 6");
+        let file = |name| Source::File(dir.path().join(name));
+        let found: Vec<_> = text.lines().map(|line| (line.number_there, line.source)).collect();
+        // The first line of b.conf continues the last one of a.conf, as in Redis.
+        let wanted = [
+            (1, file("a.conf")),
+            (2, file("a.conf")),
+            (3, file("a.conf")),
+            (2, file("b.conf")),
+            (1, Source::CommandLine),
+        ];
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn a_check_collects_all_faults_and_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("more"), "nosuch 1\nlogfile gone/log\n").unwrap();
+        let mut loader = Loader::new(Purpose::Check);
+        loader.config.dir = dir.path().to_owned();
+        let text = b"port x\nhz 20\nlogfile log\nx \"\ninclude more\ninclude gone\nhz 30";
+        loader.load_text(&text_of(text), 0).unwrap();
+        let lines: Vec<_> =
+            loader.faults.iter().map(|fault| fault.line.as_ref().map(|line| line.number)).collect();
+        assert_eq!(lines, [Some(1), Some(4), Some(1), None, Some(6)], "{:?}", loader.faults);
+        assert_eq!((loader.config.hz, loader.places["hz"].number), (30, 7));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     proptest! {

@@ -4,15 +4,18 @@
 //! values, `kind.rs` parses and formats them, or refuses them with a reason of `reason.rs`.
 //! `quoting.rs` splits lines. At the start, `command_line.rs` turns the command line into text, and
 //! `file.rs` loads that and the file into a [`Config`]. CONFIG GET and SET are [`Config::get`] and
-//! [`Config::set`]; CONFIG REWRITE is `rewrite.rs`; `example.rs` writes `redis.conf.example`. Error
-//! texts are those of Redis 7.0.15.
+//! [`Config::set`]; CONFIG REWRITE is `rewrite.rs`. From the table, `example.rs` writes
+//! `redis.conf.example`, `manual.rs` the manual page, and `completions.rs` what shells complete.
+//! Error texts are those of Redis 7.0.15.
 //!
 //! This module knows no server and no clients: a change is returned as a [`ChangeSet`], and the server acts on it.
 
 mod command_line;
+mod completions;
 mod example;
 mod file;
 mod kind;
+mod manual;
 mod param;
 mod params;
 mod quoting;
@@ -20,10 +23,12 @@ mod reason;
 mod rewrite;
 mod value;
 
-pub use command_line::{Settings, Startup, USAGE};
+pub use command_line::{Examined, Loaded, Settings, Startup, USAGE};
+pub use completions::{SHELLS, completions};
 pub use example::example_file;
-pub use file::{ConfigError, Directive, Line};
+pub use file::{ConfigError, Directive, Line, Refused, Source};
 pub use kind::{expand_title, parse_memory};
+pub use manual::manual_page;
 pub use param::{Action, Param, Traits};
 pub use params::{Config, PARAMS};
 pub use quoting::parse_line;

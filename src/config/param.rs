@@ -16,6 +16,8 @@ pub enum Action {
     TlsPort,
     /// Load certificates and TLS options again.
     Tls,
+    /// Serve HTTP elsewhere, or not.
+    Http,
     /// Change the process' working directory, if relative paths are used.
     Dir,
     /// Raise the limit of open files.
@@ -36,6 +38,8 @@ pub enum Action {
     ReplicationBacklog,
     /// Count the good replicas.
     GoodReplicas,
+    /// Serve the clients that wait for locks by the new rule.
+    Locks,
     /// Set the process' OOM score.
     OomScore,
     /// Install or remove the signal handlers of crash reports.

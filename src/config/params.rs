@@ -113,6 +113,21 @@ section "Network" {
     "rdma-completion-vector" => rdma_completion_vector: i32 = -1, int(-1, 1024), IMMUTABLE.only_stored();
 }
 
+section "HTTP" {
+    /// Port for HTTP: probes, metrics, and a page for operators (docs/http.md). 0 is off. This server only.
+    "http-port" => http_port: u16 = 0, int(0, 65535), MODIFIABLE.then(Action::Http);
+    /// Addresses on which HTTP is served. Anywhere but on loopback addresses a user's password is asked for. This server only.
+    "http-bind" => http_bind: Vec<Vec<u8>> = vec![b"127.0.0.1".to_vec()], Addresses, MODIFIABLE.then(Action::Http);
+    /// Uses TLS for HTTP, with the server's certificate and tls-auth-clients. This server only.
+    "http-tls" => http_tls: bool = false, YesNo, MODIFIABLE.then(Action::Http);
+    /// Asks for a user's password on loopback addresses too. This server only.
+    "http-auth" => http_auth: bool = false, YesNo, MODIFIABLE;
+    /// Host names under which the page and its data are served, besides localhost and addresses. This server only.
+    "http-hosts" => http_hosts: Vec<Vec<u8>> = Vec::new(), Words, MODIFIABLE;
+    /// Patterns of keys that are shown as queues and get labels in metrics, at most 100 keys. This server only.
+    "page-keys" => page_keys: Vec<Vec<u8>> = Vec::new(), Words, MODIFIABLE;
+}
+
 section "TLS" {
     /// Port for TLS clients. 0 accepts none.
     "tls-port" => tls_port: u16 = 0, int(0, 65535), MODIFIABLE.then(Action::TlsPort);
@@ -253,6 +268,9 @@ section "Clients and security" {
     "acl-pubsub-default" => acl_pubsub_default: AclPubsubDefault = AclPubsubDefault::ResetChannels, OneOf, MODIFIABLE;
     /// Maximum number of clients. Further ones get an error and are closed.
     "maxclients" => maxclients: u32 = 10000, int(1, UINT_MAX), MODIFIABLE.then(Action::MaxClients);
+    /// Places of maxclients that only clients of the Unix socket and of loopback addresses get, so that an operator can log
+    /// in when the others are taken. One place is for everybody, even if this is more than maxclients. This server only.
+    "maxclients-reserved" => maxclients_reserved: u32 = 0, int(0, UINT_MAX), MODIFIABLE;
     /// Bytes of unread replies at which a client is closed: at once at the hard limit, after some seconds above the
     /// soft limit. 0 is no limit. Each line sets one or more classes; the others are unchanged.
     "client-output-buffer-limit" => client_output_buffer_limit: [OutputBufferLimit; 3] = [
@@ -476,6 +494,21 @@ section "Append-only file" {
     "aof-rewrite-incremental-fsync" => aof_rewrite_incremental_fsync: bool = true, YesNo, MODIFIABLE;
     /// Keeps the files that a rewrite replaced.
     "aof-disable-auto-gc" => aof_disable_auto_gc: bool = false, YesNo, MODIFIABLE.then(Action::AofHistory);
+}
+
+section "Locks" {
+    /// Number of replicas that must acknowledge each grant and renewal of a lock before the reply leaves, unless the command
+    /// says otherwise (REPLICAS). This server only.
+    "lock-min-replicas" => lock_min_replicas: u32 = 0, int(0, 1000), MODIFIABLE.then(Action::Locks);
+    /// Milliseconds for which such a reply waits. Then the grant is taken back. This server only.
+    "lock-ack-timeout" => lock_ack_timeout: i64 = 1000, int(1, 3_600_000), MODIFIABLE;
+    /// Milliseconds for which no lock is granted after a start or a promotion: the longest lease that may have been lost with
+    /// the last writes. This server only.
+    "lock-recovery-delay" => lock_recovery_delay: i64 = 0, int(0, 3_600_000), MODIFIABLE;
+    /// Milliseconds for which nobody gets a lock whose lease or session has ended, or that was broken. This server only.
+    "lock-delay" => lock_delay: i64 = 0, int(0, 3_600_000), MODIFIABLE;
+    /// Maximum number of clients that wait for locks and permits. This server only.
+    "lock-max-waiters" => lock_max_waiters: u32 = 100_000, int(0, INT_MAX), MODIFIABLE;
 }
 
 section "Replication" {

@@ -1,16 +1,21 @@
 //! WAIT and WAITAOF: how many replicas have acknowledged an offset, and the reply.
 
-use crate::client::blocked::{AcksAwaited, Replicas};
+use crate::client::acks::{AcksAwaited, Replicas};
+use crate::error::CommandError;
 use crate::replication::replica::Replica;
 use crate::resp::reply::ReplyWriter;
 use crate::state::State;
+
+/// Too few replicas have acknowledged a grant of a lock.
+pub const NO_REPLICAS: CommandError =
+    CommandError::Text("NOREPLICAS too few replicas have acknowledged the lock in time");
 
 /// WAITAOF is to wait for a log that is off.
 pub const WITHOUT_LOG: &str =
     "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
 /// Replicas that have acknowledged the awaited offset; for WAITAOF, that have it on disk.
-fn count(state: &State, awaited: &AcksAwaited) -> i64 {
+pub fn count(state: &State, awaited: &AcksAwaited) -> i64 {
     let has = state.replicas().filter(|(_, replica)| {
         let reached = match awaited.on_disk {
             Some(_) => replica.synced,

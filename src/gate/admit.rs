@@ -456,6 +456,7 @@ mod tests {
             is_dropped: false,
             is_busy: true,
             others_heard: false,
+            name: Box::default(),
         }
     }
 

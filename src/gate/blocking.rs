@@ -6,12 +6,12 @@
 //! its place in the queue. So clients are served in the order they came, and each element wakes one
 //! client.
 
-use crate::client::blocked::{AcksAwaited, Blocked, Cause};
+use crate::client::acks::AcksAwaited;
+use crate::client::blocked::{Blocked, Cause};
 use crate::client::{ClientFlags, ClientId};
 use crate::clock::Now;
 use crate::error::CommandError;
-use crate::gate::acks;
-use crate::gate::limits;
+use crate::gate::{acks, limits};
 use crate::keyspace::Keyspace;
 use crate::keyspace::waiting::Wanted;
 use crate::resp::args::Args;
@@ -95,20 +95,27 @@ pub(crate) fn begin(
         Some(rewritten) => rewritten.iter().for_each(|argument| keep(argument)),
         None => args.iter_from(0).for_each(keep),
     }
-    let ticket = keyspace.waiting.next_ticket();
-    let Wait { wanted, keys, deadline_us, .. } = wait;
-    let blocked = Blocked {
+    let Wait { wanted, keys, deadline_us, grace_ms, is_first, .. } = wait;
+    let mut blocked = Blocked {
         command: command.id,
-        cause: Cause::Keys { wanted, keys, ticket },
+        cause: Cause::Keys { wanted, keys: keys.clone(), ticket: 0 },
         deadline_us,
         db: client.db,
         buffer,
         ranges,
         since_us: state.now.boot_us,
+        grace_ms,
     };
+    let kept = blocked.kept_place().and_then(|(asker, ..)| state.blocking.places.take(&asker));
+    let ticket = kept.unwrap_or_else(|| keyspace.waiting.next_ticket(is_first));
+    blocked.cause = Cause::Keys { wanted, keys, ticket };
+    let is_postponed = blocked.waits_for_lock() && state.grants_nothing();
     for (_, key) in blocked.keys() {
-        keyspace.waiting.add(client.db, key, wanted, ticket, id);
+        keyspace.waiting.add(blocked.db, key, wanted, ticket, id);
         set_alarm(keyspace, blocked.db, key, wanted);
+        if is_postponed {
+            keyspace.waiting.postpone(blocked.db, key);
+        }
     }
     suspend(state, id, blocked);
 }
@@ -129,18 +136,18 @@ pub(crate) fn await_acks(
         buffer: Vec::new(),
         ranges: Vec::new(),
         since_us: state.now.boot_us,
+        grace_ms: None,
     };
     state.blocking.for_acks.push(id);
     suspend(state, id, blocked);
 }
 
-fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
-    let Some(client) = state.clients.get_mut(id) else { return };
-    if let Some(deadline) = blocked.deadline_us {
-        state.blocking.deadlines.insert((deadline, id));
+pub(super) fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
+    if !state.clients.suspend(id, ClientFlags::SUSPENDED) {
+        return;
     }
-    state.blocking.count += 1;
-    client.flags |= ClientFlags::SUSPENDED;
+    let Some(client) = state.clients.get_mut(id) else { return };
+    state.blocking.add(id, &blocked);
     client.last_command = Some(blocked.command);
     client.blocked = Some(Box::new(blocked));
 }
@@ -173,17 +180,28 @@ pub(super) fn end(
             }
         }
         Cause::Acks(_) => state.blocking.for_acks.retain(|&waiting| waiting != id),
+        Cause::Confirmation(number) => state.blocking.confirmations.give_up(number),
     }
-    if let Some(deadline) = blocked.deadline_us {
-        state.blocking.deadlines.remove(&(deadline, id));
-    }
-    state.blocking.count -= 1;
+    state.blocking.remove(id, &blocked);
     Some(blocked)
+}
+
+/// The result of waking a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    Served,
+    /// It stays blocked: there is nothing for it.
+    InVain,
+    /// It is on its way out: the next one is served.
+    Gone,
 }
 
 /// Takes a client that is about to be closed out of all queues.
 pub fn forget(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
-    end(keyspace, state, id);
+    if let Some(place) = end(keyspace, state, id).and_then(|blocked| blocked.kept_place()) {
+        state.blocking.keep_place(place, state.now.boot_us);
+    }
+    state.blocking.confirmations.forget_client(id);
 }
 
 /// Sends a client that is no longer blocked its reply, and resumes its further requests.
@@ -207,6 +225,7 @@ pub(super) fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId)
     match blocked.cause {
         Cause::Keys { .. } => reply.null_array(),
         Cause::Acks(awaited) => acks::reply(state, &awaited, &mut reply),
+        Cause::Confirmation(_) => reply.error(acks::NO_REPLICAS.wire()),
     }
     let command = state.commands.get(blocked.command);
     account_unserved(state, id, command, false);

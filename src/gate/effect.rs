@@ -55,6 +55,13 @@ impl Context<'_> {
         }
     }
 
+    /// What has changed since `before` ([`Keyspace::changes_by_commands`]) is in the stream already.
+    pub fn note_own_effects(&mut self, before: u64) {
+        if self.keyspace.changes_by_commands() != before {
+            self.effect = Effect::Instead;
+        }
+    }
+
     /// As [`Self::instead`], in any database.
     pub fn instead_of<'b>(
         &mut self,
@@ -161,12 +168,10 @@ fn note_all_deletions(keyspace: &mut Keyspace, state: &mut State) {
 
 /// Adds keys that were deleted outside of commands, each as a unit of its own; inside a unit, to that unit.
 pub fn note_deletions_apart(keyspace: &mut Keyspace, state: &mut State) {
-    let is_apart = state.effects.is_between_units();
+    let apart = state.effects.begin_apart();
     let unlinks = unlinks(state);
     for deletion in keyspace.deletions.take() {
         state.effects.push_deletion(&deletion, unlinks);
-        if is_apart {
-            state.effects.end_unit();
-        }
+        state.effects.end_apart(apart);
     }
 }

@@ -11,7 +11,9 @@ use crate::gate::admit::{Asked, admit};
 use crate::gate::effect;
 use crate::gate::evict::evict;
 use crate::gate::verdict::Verdict;
-use crate::gate::{admit, blocking, locks, monitor, publish, tracking, transaction, users};
+use crate::gate::{
+    admit, blocking, confirm, locks, monitor, publish, tracking, transaction, users,
+};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::encoded_len;
@@ -428,12 +430,15 @@ impl Gate<'_> {
             self.write_error(&error);
             Outcome::Replied
         });
+        let unconfirmed = self.state.blocking.unconfirmed.as_ref();
         let ran = match outcome {
             Outcome::Replied => Ran::Done,
+            Outcome::Unconfirmed if unconfirmed.is_some_and(|it| it.is_pushed) => Ran::Done,
             Outcome::Postponed => Ran::NotYet,
             Outcome::Suspended
             | Outcome::Blocked(_)
             | Outcome::AwaitsAcks(_)
+            | Outcome::Unconfirmed
             | Outcome::WaitsOn => Ran::Waits,
             Outcome::Close => Ran::Closes,
         };
@@ -453,6 +458,13 @@ impl Gate<'_> {
         }
         self.announce(command, request, origin);
         let ended = self.end_unit(origin);
+        // The effects are whole now. A woken client still has to be taken out of its queues.
+        if origin == Origin::Client
+            && let Some(unconfirmed) = self.state.blocking.unconfirmed.take()
+            && let Some(id) = self.caller.client()
+        {
+            confirm::suspend(self.state, id, command, *unconfirmed);
+        }
         if ran == Ran::Done { ended } else { ran }
     }
 
@@ -482,8 +494,9 @@ impl Gate<'_> {
         self.keyspace.delete_found_expired();
         if !self.keyspace.events.is_empty() {
             publish::publish_events(self.keyspace, self.state);
-            // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end.
-            if !matches!(origin, Origin::Transaction | Origin::Script) {
+            // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end. That of a woken
+            // client follows its reply (`waking::wake`).
+            if origin == Origin::Client {
                 publish::take_pushed(self.state, self.caller, self.reply.output());
             }
         }
@@ -496,9 +509,8 @@ impl Gate<'_> {
     /// Suspends a client until CLIENT PAUSE ends.
     fn hold_back(&mut self) {
         if let Some(id) = self.caller.client()
-            && let Some(client) = self.state.clients.get_mut(id)
+            && self.state.clients.suspend(id, ClientFlags::PAUSED)
         {
-            client.flags |= ClientFlags::PAUSED;
             self.state.pauses.waiting.push(id);
         }
     }
@@ -615,6 +627,9 @@ fn note(
             let name = client.name.clone();
             let args = monitor::shown_args(command, request.args).into_iter();
             state.stats.command_logs[kind as usize].push(args, time, value, peer, &name, max_len);
+            if kind == LogKind::Slow {
+                state.stats.command_stats[command.id.index()].slow += 1;
+            }
         }
     }
     let threshold_ms = state.config.latency_monitor_threshold;

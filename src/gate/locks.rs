@@ -1,15 +1,23 @@
-//! Locks that end other than by a LOCK command: found before the next request runs, and told to who held them.
+//! Locks that end other than by a LOCK command: found before the next request runs, and told to who held them. Readers whose time
+//! is over while others still read are taken out at that time.
 
+use std::collections::HashMap;
+
+use crate::client::acks::Unconfirmed;
 use crate::client::{ClientFlags, ClientId};
+use crate::clock::Expiry;
 use crate::config::KeyspaceEvents;
-use crate::gate::{effect, limits, publish};
+use crate::gate::{effect, limits, publish, readers};
 use crate::keyspace::Keyspace;
-use crate::keyspace::locks::{End, EndReason, Granted};
+use crate::keyspace::locks::{At, End, EndReason, Granted, Held, Place};
 use crate::keyspace::waiting::Wanted;
 use crate::pubsub::Kind;
+use crate::resp::number::format_i64;
 use crate::resp::reply::{Protocol, ReplyWriter};
 use crate::state::State;
-use crate::types::lock;
+use crate::types::hash::Hash;
+use crate::types::journal::Edit;
+use crate::types::lock::{self, Reader};
 
 /// Compares indexed locks whose keys have changed with the index. Those that are gone have been lost.
 pub fn review(keyspace: &mut Keyspace, state: &mut State) {
@@ -17,37 +25,78 @@ pub fn review(keyspace: &mut Keyspace, state: &mut State) {
         return;
     }
     for (database, key, is_expired) in keyspace.locks.take_changed() {
-        let Some(fence) = keyspace.locks.get(database, &key).map(|held| held.fence) else {
-            continue;
-        };
-        let found = keyspace.in_database(database, |keyspace| {
-            let slot = keyspace.find_quietly(keyspace.key(&key))?;
-            let found = lock::read(keyspace.entry(slot).value(), &keyspace.now());
-            Some(found.ok().flatten().and_then(|lock| lock.fence))
-        });
-        let reason = match found {
-            Some(found) if found == Some(fence) => continue,
-            Some(_) => EndReason::Overwritten,
-            None if is_expired => EndReason::Expired,
-            None => EndReason::Deleted,
-        };
-        end(keyspace, state, database, &key, reason);
+        for (place, reason) in lost(keyspace, database, &key, is_expired) {
+            end(keyspace, state, place.at(), reason);
+        }
     }
 }
 
-/// Takes a lost lock out of the index, announces it, and tells the client that asked for it. A replica only follows its
-/// primary, which tells.
-pub fn end(
+/// What of an indexed lock its key no longer has, and why.
+fn lost(
     keyspace: &mut Keyspace,
-    state: &mut State,
     database: usize,
     key: &[u8],
+    is_expired: bool,
+) -> Vec<(Place, EndReason)> {
+    let holdings = keyspace.locks.holdings(database, key);
+    let found = keyspace.in_database(database, |keyspace| {
+        let slot = keyspace.find_quietly(keyspace.key(key))?;
+        let (value, now) = (keyspace.entry(slot).value(), keyspace.now());
+        let lock = lock::read(value, &now).ok().flatten();
+        // The fence of an owner that has it alone, and the readers.
+        match lock.map(|lock| (lock.readers > 0, lock.fence)) {
+            Some((true, _)) => Some((None, lock::readers(value, &now).into_iter().collect())),
+            Some((false, fence)) => Some((fence, HashMap::new())),
+            None => Some((None, HashMap::new())),
+        }
+    });
+    let fate = |place: &Place| {
+        let held = keyspace.locks.get(place.at())?;
+        let gone = if is_expired { end_of_lease(held) } else { EndReason::Deleted };
+        let Some((alone, readers)) = &found else { return Some(gone) };
+        let fence = match place.at().reader {
+            None => *alone,
+            Some(owner) => readers.get(owner).map(|reader: &Reader| reader.fence),
+        };
+        match fence {
+            Some(fence) if fence == held.fence => None,
+            // Only this reader's field.
+            None if !readers.is_empty() => Some(EndReason::Deleted),
+            _ => Some(EndReason::Overwritten),
+        }
+    };
+    let lost = holdings.into_iter().map(|place| (fate(&place), place));
+    lost.filter_map(|(reason, place)| Some((place, reason?))).collect()
+}
+
+/// How a lease ended that was not renewed.
+fn end_of_lease(held: &Held) -> EndReason {
+    match held.session.is_some() && held.client.is_none() {
+        true => EndReason::SessionEnded,
+        false => EndReason::Expired,
+    }
+}
+
+/// Takes what was lost out of the index, announces it, and tells the client that asked for it. A replica only follows its
+/// primary, which tells.
+pub fn end(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, reason: EndReason) {
+    if let Some(held) = keyspace.locks.remove(at) {
+        announce_end(keyspace, state, at, &held, reason);
+    }
+}
+
+/// The same for what is no longer in the index.
+pub fn announce_end(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    at: At<'_>,
+    held: &Held,
     reason: EndReason,
 ) {
-    let Some(held) = keyspace.locks.remove(database, key) else { return };
     if state.replication.is_replica() || state.persistence.loading.is_some() {
         return;
     }
+    let At { database, key, .. } = at;
     if held.is_kept {
         return tell_redisson(keyspace, state, database, key);
     }
@@ -60,12 +109,84 @@ pub fn end(
         publish::publish_events(keyspace, state);
     }
     note_hold(state, held.since_us);
-    if reason != EndReason::Overwritten {
+    // With the last of the readers.
+    let is_free = !keyspace.locks.is_held(database, key);
+    if reason != EndReason::Overwritten && is_free {
         tell_redisson(keyspace, state, database, key);
     }
     if let Some(id) = held.client {
         tell_holder(state, id, key, held.fence, reason);
     }
+    let delay_ms = state.config.lock_delay;
+    if delay_ms > 0
+        && is_free
+        && matches!(reason, EndReason::Expired | EndReason::SessionEnded | EndReason::Broken)
+    {
+        keep(keyspace, state, database, key, delay_ms);
+    }
+}
+
+/// Keeps a lock that was lost from everybody for a time: whoever had it may not know yet. Source: `lock-delay`.
+fn keep(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8], ms: i64) {
+    let limits = readers::limits(keyspace, state);
+    let fence = keyspace.locks.fences.grant();
+    let (now, deadline) = (keyspace.now(), keyspace.now().after(ms));
+    let (fence_text, since) = (format_i64(fence as i64), format_i64(state.now.unix().0));
+    let fields: [&[u8]; 6] =
+        [lock::KEEP, b"1", lock::FENCE, fence_text.as_ref(), lock::SINCE, since.as_ref()];
+    let is_kept = keyspace.in_database(database, |keyspace| {
+        if keyspace.find_quietly(keyspace.key(key)).is_some() {
+            return false;
+        }
+        let mut hash = Hash::default();
+        for pair in fields.chunks_exact(2) {
+            Edit::unnoted(&mut hash).set(pair[0], pair[1], Expiry::Clear, &limits, &now);
+        }
+        keyspace.locks.begin_own_change();
+        keyspace.insert_collection_until(keyspace.key(key), hash, Some(deadline));
+        keyspace.changed(KeyspaceEvents::LOCK, "lock", key);
+        keyspace.locks.end_own_change();
+        true
+    });
+    if !is_kept {
+        return;
+    }
+    let (client, session, since_us) = (None, None, state.now.boot_us);
+    let (renewals, reading) = (0, None);
+    let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
+    keyspace.locks.insert(At::key(database, key), held);
+    if state.effects.is_heard() {
+        let at_ms = format_i64(deadline.unix(keyspace.wall_offset_ms()).0);
+        let apart = state.effects.begin_apart();
+        effect::note_deletions(keyspace, state);
+        let set = [b"HSET", key].into_iter().chain(fields).collect::<Vec<_>>();
+        state.effects.push(database, set.into_iter());
+        let expire = [&b"PEXPIREAT"[..], key, at_ms.as_ref()];
+        state.effects.push(database, expire.into_iter());
+        state.effects.end_apart(apart);
+    }
+}
+
+/// Ends the leases of readers whose time is over. Under CLIENT PAUSE nothing ends, and a replica follows its primary.
+pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
+    if stands_still(keyspace, state) {
+        return;
+    }
+    while let Some(place) = keyspace.locks.ended_reader(state.now.boot_us) {
+        let Some(held) = keyspace.locks.remove(place.at()) else { return };
+        readers::take_out(keyspace, state, place.at(), &held, true);
+        state.effects.end_unit();
+        announce_end(keyspace, state, place.at(), &held, end_of_lease(&held));
+    }
+}
+
+/// When [`on_time`] is due: boot-time clock, microseconds.
+pub fn next_us(keyspace: &Keyspace, state: &State) -> Option<i64> {
+    keyspace.locks.next_end_us().filter(|_| !stands_still(keyspace, state))
+}
+
+fn stands_still(keyspace: &Keyspace, state: &State) -> bool {
+    state.pauses.strictest().is_some() || keyspace.leaves_expiry()
 }
 
 /// At the end of a turn: takes back what was granted to clients that were closed before the reply had left. Waiting clients
@@ -75,28 +196,22 @@ pub fn take_back(keyspace: &mut Keyspace, state: &mut State) {
         return;
     }
     let mut lost = Vec::new();
-    keyspace.locks.retain_granted(|database, key, granted| {
+    keyspace.locks.retain_granted(|place, granted| {
         let Some(client) = state.clients.get(granted.client) else {
-            lost.push((database, key.to_vec(), granted.clone()));
+            lost.push((place.clone(), granted.clone()));
             return false;
         };
         let after_reply = client.bytes_out + client.output.len() as u64;
         client.bytes_out < *granted.sent_at.get_or_insert(after_reply)
     });
-    for (database, key, granted) in lost {
-        give_up(keyspace, state, database, &key, &granted);
+    for (place, granted) in lost {
+        give_up(keyspace, state, place.at(), &granted);
     }
 }
 
-/// Deletes a lock whose owner will never know that it was granted.
-fn give_up(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    database: usize,
-    key: &[u8],
-    granted: &Granted,
-) {
-    let held = keyspace.locks.get(database, key);
+/// Deletes a lock whose owner will never know that it was granted, or takes that reader out of it.
+pub fn give_up(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, granted: &Granted) {
+    let held = keyspace.locks.get(at);
     // Nobody else has asked for it since.
     let is_held = held.is_some_and(|held| {
         held.fence == granted.fence && held.client.is_none_or(|id| id == granted.client)
@@ -104,19 +219,70 @@ fn give_up(
     if !is_held || state.is_read_only() {
         return;
     }
-    keyspace.locks.remove(database, key);
+    let At { database, key, .. } = at;
+    let Some(held) = keyspace.locks.remove(at) else { return };
+    let apart = state.effects.begin_apart();
+    if at.reader.is_some() {
+        readers::take_out(keyspace, state, at, &held, false);
+    } else {
+        keyspace.in_database(database, |keyspace| keyspace.delete(keyspace.key(key), "del"));
+        if state.effects.is_heard() {
+            state.effects.push(database, [&b"DEL"[..], key].into_iter());
+        }
+    }
+    state.effects.end_apart(apart);
     keyspace.in_database(database, |keyspace| {
-        keyspace.delete(keyspace.key(key), "del");
         keyspace.notify(KeyspaceEvents::LOCK, "unlock", key);
     });
-    if state.effects.is_heard() {
-        state.effects.push(database, [&b"DEL"[..], key].into_iter());
-        state.effects.end_unit();
-    }
     if !keyspace.events.is_empty() {
         publish::publish_events(keyspace, state);
     }
-    tell_redisson(keyspace, state, database, key);
+    if !keyspace.locks.is_held(database, key) {
+        tell_redisson(keyspace, state, database, key);
+    }
+}
+
+/// Repeats a request, in a unit of its own unless one has begun.
+fn push_apart(state: &mut State, database: usize, request: &[&[u8]]) {
+    let apart = state.effects.begin_apart();
+    state.effects.push(database, request.iter().copied());
+    state.effects.end_apart(apart);
+}
+
+/// Takes back one hold of a reentrant lock, whose grant was not confirmed.
+pub fn take_hold_back(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    database: usize,
+    key: &[u8],
+    unconfirmed: &Unconfirmed,
+) {
+    if state.is_read_only() {
+        return;
+    }
+    let limits = readers::limits(keyspace, state);
+    let left = keyspace.in_database(database, |keyspace| {
+        let slot = keyspace.find_quietly(keyspace.key(key))?;
+        let now = keyspace.now();
+        let lock = lock::read(keyspace.entry(slot).value(), &now).ok()??;
+        if !lock.is_held_by(&unconfirmed.owner, Some(unconfirmed.fence)) || lock.holds < 2 {
+            return None;
+        }
+        let left = format_i64(lock.holds - 1);
+        keyspace.locks.begin_own_change();
+        keyspace.edit::<Hash, _>(slot, |hash| {
+            hash.set(&unconfirmed.owner, left.as_ref(), Expiry::Clear, &limits, &now);
+        });
+        keyspace.changed(KeyspaceEvents::LOCK, "unlock", key);
+        keyspace.locks.end_own_change();
+        Some(left)
+    });
+    if let Some(left) = left
+        && state.effects.is_heard()
+    {
+        let request = [&b"HSET"[..], key, &unconfirmed.owner, left.as_ref()];
+        push_apart(state, database, &request);
+    }
 }
 
 /// Publishes the message by which Redisson's lock tells its waiting clients that it was released: they sleep until it comes, or
@@ -136,13 +302,11 @@ pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: usize
     }
     publish::deliver(state, Kind::Channel, &channel, b"0");
     if has_backlog && !state.replication.is_replica() {
-        let is_apart = state.effects.is_between_units();
+        let apart = state.effects.begin_apart();
         effect::note_deletions(keyspace, state);
         let request = [&b"PUBLISH"[..], &channel, b"0"];
         state.effects.push_message(database, request.into_iter());
-        if is_apart {
-            state.effects.end_unit();
-        }
+        state.effects.end_apart(apart);
     }
 }
 
@@ -169,7 +333,12 @@ pub fn note_hold(state: &mut State, since_us: i64) {
 /// Adds what began at `since_us` and ends now to the latency monitor, if it took long enough.
 pub fn note_latency(state: &mut State, event: &'static str, since_us: i64) {
     let threshold_ms = state.config.latency_monitor_threshold;
-    let ms = (state.now.boot_us - since_us) / 1000;
+    let us = (state.now.boot_us - since_us).max(0);
+    match event {
+        "lock-wait" => state.stats.durations.lock_wait.record_us(us.unsigned_abs()),
+        _ => state.stats.durations.lock_hold.record_us(us.unsigned_abs()),
+    }
+    let ms = us / 1000;
     if threshold_ms > 0 && ms >= threshold_ms {
         let time = state.now.unix_seconds();
         state.stats.latency.add(event, time, ms as u64);

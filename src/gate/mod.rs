@@ -5,17 +5,23 @@
 //!   `closing` takes a client out of all lists.
 //! - `keys` says which arguments are keys; `looked_up` is what was found out about a request ahead
 //!   of its run; `effect` is what a command changes, as requests.
-//! - `blocking`, `acks` and `transaction` are commands that wait, and `waking` runs those whose key
-//!   has changed; `tracking`, `monitor` and `publish` tell others.
-//! - `locks` finds locks that ended by themselves or by force; `sessions` renews the leases of
-//!   connections that show life.
+//! - `blocking`, `asynchronous` (waits without a blocked client), `acks`, `confirm` (locks that
+//!   replicas have to acknowledge) and `transaction` are commands that wait, and `waking` runs
+//!   those whose key has changed; `tracking`, `monitor` and
+//!   `publish` tell others.
+//! - `locks` finds locks that ended by themselves or by force; `readers` are those who hold one
+//!   together; `sessions` and `permits` renew the leases of connections that show life; `cycles`
+//!   finds owners that wait for each other.
 //!
 //! The families above are known here by their specifications alone.
 
 pub mod acks;
 pub mod admit;
+pub mod asynchronous;
 pub mod blocking;
 pub mod closing;
+pub mod confirm;
+pub mod cycles;
 pub mod effect;
 pub mod evict;
 pub mod execute;
@@ -24,7 +30,9 @@ pub mod limits;
 pub mod locks;
 pub mod looked_up;
 pub mod monitor;
+pub mod permits;
 pub mod publish;
+pub mod readers;
 pub mod redirect;
 pub mod request;
 pub mod sessions;

@@ -8,7 +8,9 @@
 use crate::client::{Client, ClientId};
 use crate::clock::Deadline;
 use crate::config::KeyspaceEvents;
+use crate::gate::{permits, readers};
 use crate::keyspace::Keyspace;
+use crate::keyspace::locks::{At, Held};
 use crate::resp::number::format_i64;
 use crate::state::State;
 
@@ -20,39 +22,60 @@ pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     if state.pauses.strictest().is_some() {
         return;
     }
-    while let Some((at_us, database, key)) = keyspace.locks.take_look(state.now.boot_us) {
+    while let Some((at_us, place)) = keyspace.locks.take_look(state.now.boot_us) {
         if !state.replication.is_replica() {
-            look(keyspace, state, database, &key, at_us);
+            look(keyspace, state, place.at(), at_us);
         }
     }
+    permits::on_time(keyspace, state);
 }
 
 /// When [`on_time`] is due: boot-time clock, microseconds.
 pub fn next_us(keyspace: &Keyspace, state: &State) -> Option<i64> {
-    keyspace.locks.next_look_us().filter(|_| state.pauses.strictest().is_none())
+    let looks = [keyspace.locks.next_look_us(), keyspace.permits.next_look_us()];
+    looks.into_iter().flatten().min().filter(|_| state.pauses.strictest().is_none())
 }
 
 /// `at_us`: when it was to be looked after. A server that stood still until its lease had ended cannot know of signs of life,
 /// and begins the lease anew.
-fn look(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8], at_us: i64) {
-    let Some(held) = keyspace.locks.get(database, key) else { return };
+fn look(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, at_us: i64) {
+    let Some(held) = keyspace.locks.get(at) else { return };
     let Some(session) = &held.session else { return };
     let client = held.client.and_then(|id| state.clients.get(id));
     let Some(client) = client.filter(|client| !client.is_closing()) else { return };
     let now_us = state.now.boot_us;
     let silent_ms = (now_us - last_life_us(client, now_us)) / 1000;
     let lease_ms = session.lease_ms;
-    let is_past = keyspace.in_database(database, |keyspace| {
-        let found = keyspace.find_even_expired(keyspace.key(key));
-        let deadline = found.and_then(|slot| keyspace.entry(slot).deadline());
-        deadline.is_some_and(|deadline| state.now.is_past(deadline))
-    });
-    if is_past && now_us - at_us > STALL_US {
-        set_deadline(keyspace, state, database, key, state.now.after(lease_ms));
+    let is_past = match at.reader {
+        Some(_) => readers::is_over(keyspace, at),
+        None => keyspace.in_database(at.database, |keyspace| {
+            let found = keyspace.find_even_expired(keyspace.key(at.key));
+            let deadline = found.and_then(|slot| keyspace.entry(slot).deadline());
+            deadline.is_some_and(|deadline| state.now.is_past(deadline))
+        }),
+    };
+    if is_past {
+        // Nobody has found that it has ended: a client that has shown life within one lease still has it.
+        let silent_ms = if now_us - at_us > STALL_US { 0 } else { silent_ms };
+        if silent_ms < lease_ms {
+            set_deadline(keyspace, state, at, state.now.after(lease_ms - silent_ms));
+        }
     } else {
-        extend(keyspace, state, database, key, state.now.after(lease_ms - silent_ms));
+        extend(keyspace, state, at, state.now.after(lease_ms - silent_ms));
     }
-    look_again(keyspace, database, key);
+    look_again(keyspace, at);
+}
+
+/// When a lease ends, unless it has ended.
+fn deadline(keyspace: &mut Keyspace, at: At<'_>) -> Option<Deadline> {
+    if at.reader.is_some() {
+        let until = keyspace.locks.get(at).and_then(Held::until);
+        return until.filter(|until| !keyspace.now().is_past(*until));
+    }
+    keyspace.in_database(at.database, |keyspace| {
+        let slot = keyspace.find_quietly(keyspace.key(at.key))?;
+        keyspace.entry(slot).deadline()
+    })
 }
 
 /// When a client last showed life: boot-time clock, microseconds.
@@ -61,48 +84,46 @@ fn last_life_us(client: &Client, now_us: i64) -> i64 {
 }
 
 /// Plans the next look at a lock that has a session and a client: when half of its lease has passed.
-pub fn look_again(keyspace: &mut Keyspace, database: usize, key: &[u8]) {
+pub fn look_again(keyspace: &mut Keyspace, at: At<'_>) {
     if !keyspace.locks.has_sessions() {
         return;
     }
-    let Some(held) = keyspace.locks.get(database, key) else { return };
+    let Some(held) = keyspace.locks.get(at) else { return };
     if held.session.is_none() || held.client.is_none() {
         return;
     }
-    let deadline = keyspace.in_database(database, |keyspace| {
-        let slot = keyspace.find_quietly(keyspace.key(key))?;
-        keyspace.entry(slot).deadline()
-    });
+    let deadline = deadline(keyspace, at);
     let now = keyspace.now();
     let ms_left = deadline.map_or(0, |deadline| now.remaining_ms(deadline));
     let at_us =
         (ms_left > 1).then(|| now.boot_us.saturating_add((ms_left / 2).saturating_mul(1000)));
-    keyspace.locks.look_at(database, key, at_us);
+    keyspace.locks.look_at(at, at_us);
 }
 
-/// Binds a lock with a session to a client, and renews its lease.
-pub fn bind(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    database: usize,
-    key: &[u8],
-    client: ClientId,
-) {
-    keyspace.locks.bind(database, key, Some(client));
-    let session = keyspace.locks.get(database, key).and_then(|held| held.session.as_ref());
+/// Binds a lock with a session to a client, and renews its lease. False: its lease has ended just now.
+pub fn bind(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, client: ClientId) -> bool {
+    let is_held = keyspace
+        .in_database(at.database, |keyspace| keyspace.find_quietly(keyspace.key(at.key)).is_some());
+    if !is_held || at.reader.is_some() && readers::is_over(keyspace, at) {
+        return false;
+    }
+    keyspace.locks.bind(at, Some(client));
+    let session = keyspace.locks.get(at).and_then(|held| held.session.as_ref());
     if let Some(lease_ms) = session.map(|session| session.lease_ms) {
         let deadline = state.now.after(lease_ms);
-        extend(keyspace, state, database, key, deadline);
-        look_again(keyspace, database, key);
+        extend(keyspace, state, at, deadline);
+        look_again(keyspace, at);
     }
+    true
 }
 
 /// A client is being closed: its leases end after their grace.
 pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
-    for (database, key) in keyspace.locks.of_client(client) {
-        keyspace.locks.bind(database, &key, None);
+    permits::forget(keyspace, state, client);
+    for place in keyspace.locks.of_client(client) {
+        keyspace.locks.bind(place.at(), None);
         if !state.replication.is_replica() {
-            grant_grace(keyspace, state, database, &key);
+            grant_grace(keyspace, state, place.at());
         }
     }
 }
@@ -110,51 +131,67 @@ pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
 /// After a start or a promotion: fences begin anew, above all earlier ones, and all sessions have lost their connections.
 pub fn gain_authority(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.locks.fences.begin_epoch(state.now.unix_seconds());
-    for (database, key) in keyspace.locks.with_sessions() {
-        keyspace.locks.bind(database, &key, None);
-        grant_grace(keyspace, state, database, &key);
+    let delay_us = state.config.lock_recovery_delay * 1000;
+    state.locks_recovered_us = state.now.boot_us + delay_us;
+    permits::lose_connections(keyspace, state);
+    count_on_boot_clock(keyspace);
+    for place in keyspace.locks.with_sessions() {
+        keyspace.locks.bind(place.at(), None);
+        // A reader whose time is over stays one no longer.
+        if !readers::is_over(keyspace, place.at()) {
+            grant_grace(keyspace, state, place.at());
+        }
     }
 }
 
-fn grant_grace(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
-    let session = keyspace.locks.get(database, key).and_then(|held| held.session.as_ref());
+/// Files and primaries tell leases by the wall clock. From now on nobody can set the clock on which they count here.
+pub fn count_on_boot_clock(keyspace: &mut Keyspace) {
+    let now = keyspace.now();
+    for database in 0..keyspace.databases() {
+        let mut last = None;
+        while let Some(key) = keyspace.locks.key_after(database, last.as_deref()) {
+            keyspace.in_database(database, |keyspace| {
+                let Some(slot) = keyspace.find_even_expired(keyspace.key(&key)) else { return };
+                let deadline = keyspace.entry(slot).deadline();
+                if let Some(deadline) = deadline.filter(|deadline| !deadline.is_on_boot_clock()) {
+                    keyspace.set_deadline(slot, Some(now.after(now.remaining_ms(deadline))));
+                }
+            });
+            last = Some(key);
+        }
+    }
+}
+
+fn grant_grace(keyspace: &mut Keyspace, state: &mut State, at: At<'_>) {
+    let session = keyspace.locks.get(at).and_then(|held| held.session.as_ref());
     if let Some(grace_ms) = session.map(|session| session.grace_ms) {
         let deadline = state.now.after(grace_ms);
-        set_deadline(keyspace, state, database, key, deadline);
+        set_deadline(keyspace, state, at, deadline);
     }
 }
 
 /// Sets a lease's deadline if it is later than the present one.
-fn extend(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    database: usize,
-    key: &[u8],
-    deadline: Deadline,
-) {
-    let before = keyspace.in_database(database, |keyspace| {
-        let slot = keyspace.find_quietly(keyspace.key(key))?;
-        keyspace.entry(slot).deadline()
-    });
+fn extend(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, new: Deadline) {
+    let before = deadline(keyspace, at);
     let now = keyspace.now();
-    if before.is_some_and(|before| now.remaining_ms(before) < now.remaining_ms(deadline)) {
-        set_deadline(keyspace, state, database, key, deadline);
+    if before.is_some_and(|before| now.remaining_ms(before) < now.remaining_ms(new)) {
+        set_deadline(keyspace, state, at, new);
     }
 }
 
 /// Sets a lease's deadline, here, in the log and at replicas.
-fn set_deadline(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    database: usize,
-    key: &[u8],
-    deadline: Deadline,
-) {
+fn set_deadline(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, deadline: Deadline) {
+    if at.reader.is_some() {
+        keyspace.locks.stats.renewals += 1;
+        return readers::set_until(keyspace, state, at, deadline);
+    }
+    let At { database, key, .. } = at;
     let is_set = keyspace.in_database(database, |keyspace| {
         let found = keyspace.find_even_expired(keyspace.key(key));
         let Some(slot) = found else { return false };
         keyspace.locks.begin_own_change();
         keyspace.set_deadline(slot, Some(deadline));
+        keyspace.locks.stats.renewals += 1;
         keyspace.changed(KeyspaceEvents::LOCK, "lockrenew", key);
         keyspace.locks.end_own_change();
         true
@@ -162,11 +199,9 @@ fn set_deadline(
     if !is_set || !state.effects.is_heard() {
         return;
     }
-    let is_apart = state.effects.is_between_units();
+    let apart = state.effects.begin_apart();
     let at_ms = format_i64(deadline.unix(keyspace.wall_offset_ms()).0);
     let request = [&b"PEXPIREAT"[..], key, at_ms.as_ref()];
     state.effects.push(database, request.into_iter());
-    if is_apart {
-        state.effects.end_unit();
-    }
+    state.effects.end_apart(apart);
 }

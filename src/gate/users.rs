@@ -6,7 +6,7 @@ use crate::acl::databases::DatabasesUsed;
 use crate::acl::log::{self, LogContext};
 use crate::acl::{ChangedUser, Denied, Format, Reason, Request, User, allows_channel};
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::config::AclPubsubDefault;
+use crate::config::{AclPubsubDefault, Config};
 use crate::error::CommandError;
 use crate::gate::closing::close_client;
 use crate::gate::keys::keys_of;
@@ -20,8 +20,8 @@ use crate::state::spec::{Categories, Flags, all_categories};
 use crate::state::table::Command;
 
 /// Whether new users and selectors may access all channels.
-pub fn all_channels(state: &State) -> bool {
-    state.config.acl_pubsub_default == AclPubsubDefault::AllChannels
+pub fn all_channels(config: &Config) -> bool {
+    config.acl_pubsub_default == AclPubsubDefault::AllChannels
 }
 
 /// The format in which users and their rules are shown.

@@ -2,27 +2,30 @@
 //! next client's request. Those that have more to reply than a null array run once more when their
 //! time is over.
 
-use crate::client::blocked::{Blocked, Cause};
+use crate::client::blocked::Blocked;
 use crate::client::{Client, ClientId};
-use crate::gate::blocking::{self, answer, end, set_alarm, unblock_with};
+use crate::gate::blocking::{self, Woken, answer, end, set_alarm, unblock_with};
 use crate::gate::execute::{Gate, Request};
-use crate::gate::locks;
+use crate::gate::{asynchronous, confirm, locks};
 use crate::keyspace::Keyspace;
 use crate::keyspace::waiting::Wanted;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::state::State;
 use crate::state::context::{Caller, Origin};
+use crate::state::table::Command;
 use crate::types::type_name;
 
 /// Runs the commands that wait for changed keys, until no key is ready. May leave another database selected.
 pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     while keyspace.has_awaited_changes() {
+        keyspace.keeps_expired |= state.pauses.strictest().is_some();
         locks::review(keyspace, state);
         for (database, key) in keyspace.waiting.take_ready() {
             keyspace.select(database);
             serve_key(keyspace, state, database, &key);
             keyspace.delete_found_expired();
         }
+        keyspace.keeps_expired = keyspace.follows;
     }
 }
 
@@ -68,7 +71,10 @@ fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &
         let mut after = 0;
         while let Some((ticket, id)) = keyspace.waiting.next_after(database, key, wanted, after) {
             after = ticket;
-            let woken = wake(keyspace, state, id, key);
+            let woken = match state.blocking.asynchronous.get(ticket).is_some() {
+                true => asynchronous::wake(keyspace, state, ticket, key),
+                false => wake(keyspace, state, id, key),
+            };
             keyspace.select(database);
             // Later clients get nothing either, unless all get the same or each waits for something else.
             if woken == Woken::InVain && !matches!(wanted, Wanted::Stream | Wanted::StreamGroup) {
@@ -79,21 +85,12 @@ fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &
     }
 }
 
-/// The result of waking a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Woken {
-    Served,
-    /// It stays blocked: there is nothing for it.
-    InVain,
-    /// It is on its way out: the next one is served.
-    Gone,
-}
-
-/// Runs a blocked client's command for a key.
+/// Runs a blocked client's command for a key. Its reply comes after earlier ones, and before push messages about what it does.
 fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) -> Woken {
     let Some(client) = state.clients.get_mut(id) else { return Woken::Gone };
     let protocol = client.protocol;
     let Some(blocked) = client.take_blocked_to_serve() else { return Woken::Gone };
+    let earlier = std::mem::take(&mut client.output);
     let found = blocked.keys().find(|(_, name)| *name == key);
     let index = found.or_else(|| blocked.keys().next()).map_or(0, |(index, _)| index);
     let command = state.commands.get(blocked.command);
@@ -103,42 +100,60 @@ fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) ->
     let reply = ReplyWriter::new(&mut output, protocol);
     let mut gate = Gate { keyspace, state, caller: Caller::Client(id), reply };
     let ran = gate.run_woken(command, &request, Origin::Woken(index));
+    let mut pushes = OutputBuffer::default();
     if let Some(client) = state.clients.get_mut(id) {
         client.blocked = Some(blocked);
+        pushes = std::mem::replace(&mut client.output, earlier);
     }
     if ran.is_none() {
+        follow(state, id, &pushes);
         return Woken::InVain;
     }
     if let Some(blocked) = end(keyspace, state, id)
-        && waits_for_lock(&blocked)
+        && blocked.waits_for_lock()
     {
         locks::note_latency(state, "lock-wait", blocked.since_us);
     }
-    answer(state, id, &output);
+    conclude(state, id, command, &output);
+    follow(state, id, &pushes);
     Woken::Served
 }
 
-fn waits_for_lock(blocked: &Blocked) -> bool {
-    matches!(blocked.cause, Cause::Keys { wanted: Wanted::Lock | Wanted::Semaphore, .. })
+/// Adds push messages after a client's replies.
+fn follow(state: &mut State, id: ClientId, pushes: &OutputBuffer) {
+    if !pushes.is_empty()
+        && let Some(client) = state.clients.get_mut(id)
+    {
+        client.output.append(pushes);
+    }
 }
 
 /// Times out clients whose deadline has passed, and wakes those whose key's alarm is due.
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.waiting.ring(state.now.unix().0);
+    // Nothing expires while clients are paused.
+    keyspace.keeps_expired |= state.pauses.strictest().is_some();
     while let Some((deadline, id)) = state.blocking.deadlines.first().copied()
         && deadline <= state.now.boot_us
     {
         time_out(keyspace, state, id);
     }
+    asynchronous::on_time(keyspace, state);
+    keyspace.keeps_expired = keyspace.follows;
+    state.blocking.places.expire(state.now.boot_us);
 }
 
 /// Ends a wait whose time is over. A client that waits for a lock is told who holds it.
 fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
-    if !blocked.is_some_and(waits_for_lock) {
+    if !blocked.is_some_and(Blocked::waits_for_lock) {
         return blocking::time_out(keyspace, state, id);
     }
     let Some(blocked) = end(keyspace, state, id) else { return };
+    // It may ask again. A grant ends that.
+    if let Some(place) = blocked.kept_place() {
+        state.blocking.keep_place(place, state.now.boot_us);
+    }
     let Some(client) = state.clients.get_mut(id) else { return };
     let protocol = client.protocol;
     let command = state.commands.get(blocked.command);
@@ -149,7 +164,15 @@ fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     keyspace.select(blocked.db);
     let mut gate = Gate { keyspace, state, caller: Caller::Client(id), reply };
     gate.run_woken(command, &request, Origin::TimedOut);
-    answer(state, id, &output);
+    conclude(state, id, command, &output);
+}
+
+/// Sends the reply of a command that has been woken, unless it waits for replicas now.
+fn conclude(state: &mut State, id: ClientId, command: &'static Command, output: &OutputBuffer) {
+    match state.blocking.unconfirmed.take() {
+        Some(unconfirmed) => confirm::suspend(state, id, command, *unconfirmed),
+        None => answer(state, id, output),
+    }
 }
 
 /// CLIENT UNBLOCK: ends the wait with the reply of a timeout or with an error. False: the client was not blocked.

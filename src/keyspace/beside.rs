@@ -76,7 +76,7 @@ impl Keyspace {
             self.touch_all(database, database, 0);
         }
         for (database, key, loaded) in std::mem::take(&mut beside.locks) {
-            self.locks.note_loaded(database, &key, loaded, self.now.boot_us);
+            self.locks.note_loaded(database, &key, loaded, &self.now);
         }
     }
 

@@ -189,8 +189,14 @@ impl Keyspace {
         self.lazyfree.discard(owned);
     }
 
-    /// A random key, or a random one with a deadline; larger databases more often.
+    /// A random key, or a random one with a deadline. Where locks were drawn, others are drawn, of all databases.
     fn random_victim(&self, volatile_only: bool, samples: usize) -> Option<(usize, Slot)> {
+        let tries = if self.locks.fences.is_used() { LOCK_TRIES } else { 1 };
+        (0..tries).find_map(|_| self.draw(volatile_only, samples))
+    }
+
+    /// Such a key, larger databases more often; None if it drew only locks.
+    fn draw(&self, volatile_only: bool, samples: usize) -> Option<(usize, Slot)> {
         let eligible = |index: usize| match volatile_only {
             true => self.tables[index].volatile_len(),
             false => self.tables[index].len(),
@@ -207,10 +213,8 @@ impl Keyspace {
         }
         let table = &self.tables[database];
         if !volatile_only {
-            // Locks are drawn again.
-            let drawn = (0..LOCK_TRIES).map_while(|_| table.random());
-            let mut drawn = drawn.map(|slot| (database, slot));
-            return drawn.find(|&(_, slot)| !self.is_spared(database, &table.entry(slot)));
+            let slot = table.random()?;
+            return (!self.is_spared(database, &table.entry(slot))).then_some((database, slot));
         }
         // Choose among some neighbours: otherwise the first key after many without deadlines would be chosen too often.
         let (mut chosen, mut seen) = (None, 0);
@@ -277,8 +281,7 @@ impl Keyspace {
             let first = SortedSet::view(entry.value()).and_then(|set| set.first());
             first.is_some_and(|(_, member)| lock::is_permit(member.as_ref()))
         };
-        self.locks.get(database, entry.key()).is_some()
-            || entry.deadline().is_some() && is_semaphore()
+        self.locks.is_held(database, entry.key()) || entry.deadline().is_some() && is_semaphore()
     }
 
     /// A key's score for eviction by a policy; None: it may not be evicted.

@@ -185,6 +185,10 @@ impl Keyspace {
             }
             self.selected = index;
             while let Some(owned) = self.tables.pop_due(index, &now, &mut budget) {
+                if let Some(deadline) = owned.deadline() {
+                    let late_ms = now.remaining_ms(deadline).min(0).unsigned_abs();
+                    self.stats.expiry_lag.record_us(late_ms.saturating_mul(1000));
+                }
                 self.announce_expired(owned.key());
                 self.lazyfree.discard(owned);
             }

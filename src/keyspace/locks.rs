@@ -3,12 +3,15 @@
 //! The locks themselves are plain values (`types/lock.rs`). The index serves LOCK.LIST, INFO, eviction, which spares locks,
 //! and the notice that a lock was lost: each change of an indexed key by anything but a LOCK command is noted here, and
 //! `gate/locks.rs` compares the key with the index before the next request. Grants are numbered by [`Fences`].
+//!
+//! A lock has one holder, or several readers. Until when each of these holds it only the index knows exactly: what its field
+//! says is a Unix time, and somebody may set the wall clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::ops::Bound;
 
-use crate::clock::Now;
+use crate::clock::{Deadline, Now};
 use crate::collections::table::ValueRef;
 use crate::ids::ClientId;
 use crate::types::{Value, lock};
@@ -69,7 +72,47 @@ impl Fences {
     }
 }
 
-/// What the server knows of a held lock besides its value.
+/// Where something is held: a key, or one of the readers of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At<'a> {
+    pub database: usize,
+    pub key: &'a [u8],
+    /// The reader's owner.
+    pub reader: Option<&'a [u8]>,
+}
+
+impl<'a> At<'a> {
+    /// A lock that one owner has alone.
+    pub fn key(database: usize, key: &'a [u8]) -> Self {
+        At { database, key, reader: None }
+    }
+
+    /// One of a lock's readers.
+    pub fn reader(database: usize, key: &'a [u8], owner: &'a [u8]) -> Self {
+        At { database, key, reader: Some(owner) }
+    }
+
+    pub fn to_place(self) -> Place {
+        let At { database, key, reader } = self;
+        Place { database, key: key.into(), reader: reader.map(Box::from) }
+    }
+}
+
+/// An [`At`] that lasts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    database: usize,
+    key: Box<[u8]>,
+    reader: Option<Box<[u8]>>,
+}
+
+impl Place {
+    pub fn at(&self) -> At<'_> {
+        At { database: self.database, key: &self.key, reader: self.reader.as_deref() }
+    }
+}
+
+/// What the server knows of a held lock, or of one of its readers, besides its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     pub fence: u64,
@@ -82,6 +125,58 @@ pub struct Held {
     pub session: Option<Box<Session>>,
     /// Nobody holds it: LOCK.RELEASE keeps it from everybody for a time.
     pub is_kept: bool,
+    /// Only a reader's.
+    pub reading: Option<Box<Reading>>,
+}
+
+/// How long a reader holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// On the boot-time clock.
+    until: Deadline,
+    /// Unix milliseconds; None: it was granted before the start or at the primary.
+    pub since_ms: Option<i64>,
+}
+
+impl Held {
+    /// When a reader's lease ends, on the boot-time clock.
+    pub fn until(&self) -> Option<Deadline> {
+        self.reading.as_ref().map(|reading| reading.until)
+    }
+
+    /// The holding of a reader until `until`, as other holdings have none.
+    pub fn read_until(self, until: Deadline, since_ms: Option<i64>) -> Self {
+        debug_assert!(until.is_on_boot_clock(), "somebody may set the other one");
+        Held { reading: Some(Box::new(Reading { until, since_ms })), ..self }
+    }
+
+    /// When it ends as a reader's: boot-time clock, microseconds. A lease ends strictly later than its deadline.
+    fn ends_us(&self) -> Option<i64> {
+        let until = self.until()?;
+        Some(until.ms().saturating_add(1).saturating_mul(1000))
+    }
+
+    /// Grace and lease of its session, in milliseconds.
+    pub fn session_ms(&self) -> Option<(i64, i64)> {
+        self.session.as_ref().map(|session| (session.grace_ms, session.lease_ms))
+    }
+}
+
+/// Those who hold a lock.
+enum Holders {
+    One(Held),
+    /// Readers, by owner. Never empty.
+    Readers(BTreeMap<Box<[u8]>, Held>),
+}
+
+impl Holders {
+    /// The one, or the first of the readers.
+    fn any(&self) -> Option<&Held> {
+        match self {
+            Holders::One(held) => Some(held),
+            Holders::Readers(readers) => readers.values().next(),
+        }
+    }
 }
 
 /// A lease that the server renews while the connection of the client that asked for it shows life.
@@ -101,15 +196,14 @@ impl Session {
     }
 }
 
-/// A database and a key.
-type Place = (usize, Box<[u8]>);
-
 /// What a file or the primary tells of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     pub fence: u64,
     pub session: Option<Session>,
     pub is_kept: bool,
+    /// Those who hold it, if several may.
+    pub readers: Vec<(Box<[u8]>, lock::Reader)>,
 }
 
 impl Loaded {
@@ -117,10 +211,15 @@ impl Loaded {
     pub fn of(value: ValueRef<'_, Value>, now: &Now) -> Option<Self> {
         let fence = lock::fence_of(value, now)?;
         let found = lock::read(value, now).ok()??;
+        if found.readers > 0 {
+            let readers = lock::readers(value, now);
+            return Some(Loaded { fence, session: None, is_kept: false, readers });
+        }
         let session = found
             .session
             .map(|(grace_ms, lease_ms)| Session::new(&found.owner, grace_ms, lease_ms));
-        Some(Loaded { fence, session, is_kept: *found.owner == *lock::KEEP })
+        let is_kept = *found.owner == *lock::KEEP;
+        Some(Loaded { fence, session, is_kept, readers: Vec::new() })
     }
 }
 
@@ -149,6 +248,8 @@ pub struct End {
 pub enum EndReason {
     /// Its lease ended.
     Expired,
+    /// Its lease ended after the connection of its session had gone.
+    SessionEnded,
     /// LOCK.BREAK.
     Broken,
     /// Its key was deleted, renamed or exchanged.
@@ -161,6 +262,7 @@ impl EndReason {
     pub fn name(self) -> &'static str {
         match self {
             EndReason::Expired => "expired",
+            EndReason::SessionEnded => "session",
             EndReason::Broken => "broken",
             EndReason::Deleted => "deleted",
             EndReason::Overwritten => "overwritten",
@@ -176,22 +278,33 @@ pub struct LockStats {
     pub timeouts: u64,
     pub expired: u64,
     pub broken: u64,
+    /// Leases that ended because the session's connection had gone.
+    pub sessions_ended: u64,
+    /// Grants that too few replicas acknowledged in time.
+    pub no_replicas: u64,
+    pub released: u64,
+    /// Keys that were deleted or overwritten.
+    pub deleted: u64,
+    /// By requests and by sessions.
+    pub renewals: u64,
 }
 
 /// The held locks of all databases.
 #[derive(Default)]
 pub struct Locks {
     /// By database, then by key: in order for LOCK.LIST.
-    databases: Vec<BTreeMap<Box<[u8]>, Held>>,
+    databases: Vec<BTreeMap<Box<[u8]>, Holders>>,
     len: usize,
-    /// How many were granted when, in order: boot-time clock, microseconds.
+    /// Those who hold them: each lock's owner or readers.
+    holdings: usize,
+    /// How many holdings were granted when, in order: boot-time clock, microseconds.
     since: BTreeMap<i64, usize>,
     /// Indexed keys that changed, to be compared with the index.
-    changed: BTreeSet<Place>,
+    changed: BTreeSet<(usize, Box<[u8]>)>,
     /// Databases of which any key may have changed.
     all_changed: BTreeSet<usize>,
     /// Keys found expired, whose end is not a deletion.
-    expired: BTreeSet<Place>,
+    expired: BTreeSet<(usize, Box<[u8]>)>,
     /// A LOCK command is changing its key: it keeps the index itself.
     is_own_change: bool,
     ends: VecDeque<End>,
@@ -199,7 +312,10 @@ pub struct Locks {
     by_owner: HashMap<Box<[u8]>, BTreeSet<Place>>,
     by_client: HashMap<ClientId, BTreeSet<Place>>,
     looks: BTreeSet<(i64, Place)>,
-    /// While changes can be undone: the last fence granted before, and the locks removed since that were older.
+    /// When each reader's lease ends: boot-time clock, microseconds.
+    ends_us: BTreeSet<(i64, Place)>,
+    /// While changes can be undone: the last fence granted before, and the holdings that were older, as they were before each
+    /// change since.
     undoable: Option<(u64, Vec<(Place, Held)>)>,
     /// Grants whose replies have not left yet.
     granted: Vec<(Place, Granted)>,
@@ -218,50 +334,123 @@ impl Locks {
         self.len == 0
     }
 
-    /// An indexed lock.
-    pub fn get(&self, database: usize, key: &[u8]) -> Option<&Held> {
-        self.databases.get(database)?.get(key)
+    /// Whether a key is a lock that somebody holds.
+    pub fn is_held(&self, database: usize, key: &[u8]) -> bool {
+        self.databases.get(database).is_some_and(|locks| locks.contains_key(key))
     }
 
-    fn get_mut(&mut self, database: usize, key: &[u8]) -> Option<&mut Held> {
-        self.databases.get_mut(database)?.get_mut(key)
-    }
-
-    /// Counts a renewal by a request.
-    pub fn count_renewal(&mut self, database: usize, key: &[u8]) {
-        if let Some(held) = self.get_mut(database, key) {
-            held.renewals = held.renewals.saturating_add(1);
+    /// An indexed holding.
+    pub fn get(&self, at: At<'_>) -> Option<&Held> {
+        match (self.databases.get(at.database)?.get(at.key)?, at.reader) {
+            (Holders::One(held), None) => Some(held),
+            (Holders::Readers(readers), Some(owner)) => readers.get(owner),
+            _ => None,
         }
     }
 
-    /// Adds a lock, in place of an earlier one under its key.
-    pub fn insert(&mut self, database: usize, key: &[u8], held: Held) {
+    fn get_mut(&mut self, at: At<'_>) -> Option<&mut Held> {
+        match (self.databases.get_mut(at.database)?.get_mut(at.key)?, at.reader) {
+            (Holders::One(held), None) => Some(held),
+            (Holders::Readers(readers), Some(owner)) => readers.get_mut(owner),
+            _ => None,
+        }
+    }
+
+    /// A lock's readers, with their owners.
+    pub fn readers<'a>(
+        &'a self,
+        database: usize,
+        key: &[u8],
+    ) -> impl ExactSizeIterator<Item = (&'a [u8], &'a Held)> + use<'a> {
+        static NONE: BTreeMap<Box<[u8]>, Held> = BTreeMap::new();
+        let readers = match self.databases.get(database).and_then(|locks| locks.get(key)) {
+            Some(Holders::Readers(readers)) => readers,
+            _ => &NONE,
+        };
+        readers.iter().map(|(owner, held)| (&**owner, held))
+    }
+
+    /// All holdings of a lock.
+    pub fn holdings(&self, database: usize, key: &[u8]) -> Vec<Place> {
+        let readers = self.readers(database, key);
+        let readers = readers.map(|(owner, _)| At::reader(database, key, owner).to_place());
+        let one = Some(At::key(database, key)).filter(|at| self.get(*at).is_some());
+        readers.chain(one.map(At::to_place)).collect()
+    }
+
+    /// Counts a renewal by a request.
+    pub fn count_renewal(&mut self, at: At<'_>) {
+        if let Some(held) = self.get_mut(at) {
+            held.renewals = held.renewals.saturating_add(1);
+            self.stats.renewals += 1;
+        }
+    }
+
+    /// Adds a holding. Another one there ends, and a reader ends one that excludes readers, and the other way round.
+    pub fn insert(&mut self, at: At<'_>, held: Held) {
+        let At { database, key, reader } = at;
         if self.databases.len() <= database {
             self.databases.resize_with(database + 1, BTreeMap::new);
         }
         *self.since.entry(held.since_us).or_default() += 1;
-        self.len += 1;
-        let client = held.client;
+        self.holdings += 1;
+        let (client, ends_us) = (held.client, held.ends_us());
         let session = held.session.as_ref().map(|session| session.owner.clone());
         let unbound = Held { client: client.filter(|_| session.is_none()), ..held };
-        if let Some(old) = self.databases[database].insert(key.into(), unbound) {
-            self.forget(database, key, &old);
+        let before = match reader {
+            None => self.databases[database].insert(key.into(), Holders::One(unbound)),
+            Some(owner) => match self.databases[database].get_mut(key) {
+                Some(Holders::Readers(readers)) => {
+                    let before = readers.insert(owner.into(), unbound);
+                    if let Some(before) = before {
+                        self.forget(at, &before);
+                    }
+                    None
+                }
+                _ => {
+                    let readers = BTreeMap::from([(owner.into(), unbound)]);
+                    self.len += 1;
+                    self.databases[database].insert(key.into(), Holders::Readers(readers))
+                }
+            },
+        };
+        self.len += usize::from(reader.is_none());
+        if let Some(before) = before {
+            self.len -= 1;
+            self.forget_all(database, key, before);
         }
         if let Some(owner) = session {
-            self.by_owner.entry(owner).or_default().insert((database, key.into()));
-            self.bind(database, key, client);
+            self.by_owner.entry(owner).or_default().insert(at.to_place());
+            self.bind(at, client);
+        }
+        if let Some(ends_us) = ends_us {
+            self.ends_us.insert((ends_us, at.to_place()));
         }
     }
 
-    /// Removes a lock.
-    pub fn remove(&mut self, database: usize, key: &[u8]) -> Option<Held> {
-        let held = self.databases.get_mut(database)?.remove(key)?;
-        self.forget(database, key, &held);
-        if let Some((last, removed)) = &mut self.undoable
-            && held.fence <= *last
-        {
-            removed.push(((database, key.into()), held.clone()));
-        }
+    /// Removes a holding, and the lock with its last.
+    pub fn remove(&mut self, at: At<'_>) -> Option<Held> {
+        let locks = self.databases.get_mut(at.database)?;
+        let (held, is_last) = match at.reader {
+            None => match locks.remove_entry(at.key)? {
+                (_, Holders::One(held)) => (held, true),
+                (key, readers) => {
+                    locks.insert(key, readers);
+                    return None;
+                }
+            },
+            Some(owner) => {
+                let Holders::Readers(readers) = locks.get_mut(at.key)? else { return None };
+                let held = readers.remove(owner)?;
+                let is_last = readers.is_empty();
+                if is_last {
+                    locks.remove(at.key);
+                }
+                (held, is_last)
+            }
+        };
+        self.len -= usize::from(is_last);
+        self.forget(at, &held);
         Some(held)
     }
 
@@ -276,28 +465,42 @@ impl Locks {
         self.undoable = None;
     }
 
-    /// Puts the locks back that were removed since [`Self::begin_undo`]. All are compared with their keys then.
+    /// Puts the holdings back that were changed or removed since [`Self::begin_undo`]. All are compared with their keys then.
     pub fn roll_back(&mut self) {
-        let Some((_, removed)) = self.undoable.take() else { return };
-        for ((database, key), held) in removed {
-            self.insert(database, &key, held);
+        let Some((_, before)) = self.undoable.take() else { return };
+        // As each was before its first change.
+        for (place, held) in before.into_iter().rev() {
+            self.insert(place.at(), held);
         }
         for database in 0..self.databases.len() {
             self.note_all(database);
         }
     }
 
-    /// Removes a lock that is no longer in the index from all that refers to it.
-    fn forget(&mut self, database: usize, key: &[u8], held: &Held) {
-        self.len -= 1;
+    /// Before a holding is changed or removed: notes how it was, if that can be undone.
+    fn note_undo(&mut self, at: At<'_>, held: &Held) {
+        if let Some((last, before)) = &mut self.undoable
+            && held.fence <= *last
+        {
+            before.push((at.to_place(), held.clone()));
+        }
+    }
+
+    /// Removes a holding that is no longer in the index from all that refers to it.
+    fn forget(&mut self, at: At<'_>, held: &Held) {
+        self.holdings -= 1;
+        self.note_undo(at, held);
         if let Some(count) = self.since.get_mut(&held.since_us) {
             *count -= 1;
             if *count == 0 {
                 self.since.remove(&held.since_us);
             }
         }
+        if let Some(ends_us) = held.ends_us() {
+            self.ends_us.remove(&(ends_us, at.to_place()));
+        }
         let Some(session) = &held.session else { return };
-        let place: Place = (database, key.into());
+        let place = at.to_place();
         remove_place(&mut self.by_owner, &session.owner, &place);
         if let Some(client) = held.client {
             remove_place(&mut self.by_client, &client, &place);
@@ -305,6 +508,71 @@ impl Locks {
         if let Some(at_us) = session.look_at_us {
             self.looks.remove(&(at_us, place));
         }
+    }
+
+    fn forget_all(&mut self, database: usize, key: &[u8], holders: Holders) {
+        match holders {
+            Holders::One(held) => self.forget(At::key(database, key), &held),
+            Holders::Readers(readers) => {
+                for (owner, held) in &readers {
+                    self.forget(At::reader(database, key, owner), held);
+                }
+            }
+        }
+    }
+
+    // ---- readers -------------------------------------------------------------------------------------------------
+
+    /// Sets when a reader's lease ends, on the boot-time clock.
+    pub fn set_until(&mut self, at: At<'_>, until: Deadline) {
+        let Some(held) = self.get(at).filter(|held| held.until() != Some(until)).cloned() else {
+            return;
+        };
+        self.note_undo(at, &held);
+        if let Some(ends_us) = held.ends_us() {
+            self.ends_us.remove(&(ends_us, at.to_place()));
+        }
+        let Some(held) = self.get_mut(at) else { return };
+        let Some(reading) = &mut held.reading else { return };
+        reading.until = until;
+        if let Some(ends_us) = held.ends_us() {
+            self.ends_us.insert((ends_us, at.to_place()));
+        }
+    }
+
+    /// When the last of a lock's readers ends, on the boot-time clock. O(n).
+    pub fn last_until(&self, database: usize, key: &[u8]) -> Option<Deadline> {
+        let all = self.readers(database, key).filter_map(|(_, held)| held.until());
+        all.max_by_key(|until| until.ms())
+    }
+
+    /// When the next reader's lease ends: boot-time clock, microseconds.
+    pub fn next_end_us(&self) -> Option<i64> {
+        self.ends_us.first().map(|(at_us, _)| *at_us)
+    }
+
+    /// A reader whose lease has ended by now.
+    pub fn ended_reader(&self, now_us: i64) -> Option<Place> {
+        let (at_us, place) = self.ends_us.first()?;
+        (*at_us <= now_us).then(|| place.clone())
+    }
+
+    /// Notes a reader of a file, or of the primary.
+    pub fn note_reader(&mut self, at: At<'_>, reader: lock::Reader, now: &Now) {
+        let lock::Reader { fence, until, session } = reader;
+        self.fences.learn(fence);
+        let until = now.after(now.remaining_ms(now.at(until)));
+        let known = self.get(at).map(|held| (held.fence, held.session_ms()));
+        if known == Some((fence, session)) {
+            return self.set_until(at, until);
+        }
+        let owner = at.reader.unwrap_or_default();
+        let session =
+            session.map(|(grace_ms, lease_ms)| Box::new(Session::new(owner, grace_ms, lease_ms)));
+        let (since_us, reading) = (now.boot_us, None);
+        let held =
+            Held { fence, client: None, since_us, renewals: 0, session, is_kept: false, reading };
+        self.insert(at, held.read_until(until, None));
     }
 
     // ---- sessions ------------------------------------------------------------------------------------------------
@@ -316,34 +584,32 @@ impl Locks {
     }
 
     /// Sets the client that a lock belongs to. One with a session is looked after from now on, or no more.
-    pub fn bind(&mut self, database: usize, key: &[u8], client: Option<ClientId>) {
-        let Some(held) = self.get_mut(database, key) else { return };
+    pub fn bind(&mut self, at: At<'_>, client: Option<ClientId>) {
+        let Some(held) = self.get_mut(at) else { return };
         let before = std::mem::replace(&mut held.client, client);
         if held.session.is_none() || before == client {
             return;
         }
-        let place: Place = (database, key.into());
+        let place = at.to_place();
         if let Some(before) = before {
             remove_place(&mut self.by_client, &before, &place);
         }
         match client {
             Some(client) => drop(self.by_client.entry(client).or_default().insert(place)),
-            None => self.look_at(database, key, None),
+            None => self.look_at(at, None),
         }
     }
 
     /// Sets when the server looks after a session: boot-time clock, microseconds.
-    pub fn look_at(&mut self, database: usize, key: &[u8], at_us: Option<i64>) {
-        let Some(session) = self.get_mut(database, key).and_then(|held| held.session.as_mut())
-        else {
-            return;
-        };
+    pub fn look_at(&mut self, at: At<'_>, at_us: Option<i64>) {
+        let session = self.get_mut(at).and_then(|held| held.session.as_mut());
+        let Some(session) = session else { return };
         let before = std::mem::replace(&mut session.look_at_us, at_us);
         if let Some(before) = before {
-            self.looks.remove(&(before, (database, key.into())));
+            self.looks.remove(&(before, at.to_place()));
         }
         if let Some(at_us) = at_us {
-            self.looks.insert((at_us, (database, key.into())));
+            self.looks.insert((at_us, at.to_place()));
         }
     }
 
@@ -353,39 +619,45 @@ impl Locks {
     }
 
     /// The next session that the server must look after by now, and when it was to be looked after.
-    pub fn take_look(&mut self, now_us: i64) -> Option<(i64, usize, Box<[u8]>)> {
+    pub fn take_look(&mut self, now_us: i64) -> Option<(i64, Place)> {
         let (at_us, _) = self.looks.first()?;
         if *at_us > now_us {
             return None;
         }
-        let (at_us, (database, key)) = self.looks.pop_first()?;
-        if let Some(session) = self.get_mut(database, &key).and_then(|held| held.session.as_mut()) {
+        let (at_us, place) = self.looks.pop_first()?;
+        let held = self.get_mut(place.at());
+        if let Some(session) = held.and_then(|held| held.session.as_mut()) {
             session.look_at_us = None;
         }
-        Some((at_us, database, key))
+        Some((at_us, place))
     }
 
     /// The locks with sessions of a client.
-    pub fn of_client(&self, client: ClientId) -> Vec<(usize, Box<[u8]>)> {
+    pub fn of_client(&self, client: ClientId) -> Vec<Place> {
         self.by_client.get(&client).into_iter().flatten().cloned().collect()
     }
 
     /// The locks with sessions of an owner.
-    pub fn of_owner(&self, owner: &[u8]) -> Vec<(usize, Box<[u8]>)> {
+    pub fn of_owner(&self, owner: &[u8]) -> Vec<Place> {
         self.by_owner.get(owner).into_iter().flatten().cloned().collect()
     }
 
     /// All locks with sessions.
-    pub fn with_sessions(&self) -> Vec<(usize, Box<[u8]>)> {
+    pub fn with_sessions(&self) -> Vec<Place> {
         self.by_owner.values().flatten().cloned().collect()
     }
 
-    /// When the lock that is held longest was granted: boot-time clock, microseconds.
+    /// When what is held longest was granted: boot-time clock, microseconds.
     pub fn oldest_us(&self) -> Option<i64> {
         self.since.first_key_value().map(|(since_us, _)| *since_us)
     }
 
-    /// The locks of a database in the order of their keys, from after `after` on.
+    /// What is known of a lock; of several readers, of one.
+    pub fn any(&self, database: usize, key: &[u8]) -> Option<&Held> {
+        self.databases.get(database)?.get(key)?.any()
+    }
+
+    /// The locks of a database in the order of their keys, from after `after` on; of several readers, one.
     pub fn iter_after<'a>(
         &'a self,
         database: usize,
@@ -394,19 +666,31 @@ impl Locks {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let locks = self.databases.get(database);
         let range = locks.map(|locks| locks.range::<[u8], _>((from, Bound::Unbounded)));
-        range.into_iter().flatten().map(|(key, held)| (&**key, held))
+        range.into_iter().flatten().filter_map(|(key, holders)| Some((&**key, holders.any()?)))
     }
 
-    /// Notes a lock of a file, or of the primary: one with a fence. Costs little for anything else.
-    pub fn note_loaded(&mut self, database: usize, key: &[u8], loaded: Loaded, now_us: i64) {
-        let Loaded { fence, session, is_kept } = loaded;
+    /// The key of a database's next lock in that order.
+    pub fn key_after(&self, database: usize, after: Option<&[u8]>) -> Option<Box<[u8]>> {
+        self.iter_after(database, after).next().map(|(key, _)| key.into())
+    }
+
+    /// Notes a lock of a file, or of the primary: one with a fence.
+    pub fn note_loaded(&mut self, database: usize, key: &[u8], loaded: Loaded, now: &Now) {
+        let Loaded { fence, session, is_kept, readers } = loaded;
         self.fences.learn(fence);
-        let is_known = self.get(database, key).is_some_and(|held| held.fence == fence);
+        if !readers.is_empty() {
+            for (owner, reader) in readers {
+                self.note_reader(At::reader(database, key, &owner), reader, now);
+            }
+            return;
+        }
+        let at = At::key(database, key);
+        let is_known = self.get(at).is_some_and(|held| held.fence == fence);
         if !is_known {
-            let session = session.map(Box::new);
-            let held =
-                Held { fence, client: None, since_us: now_us, renewals: 0, session, is_kept };
-            self.insert(database, key, held);
+            let (session, since_us) = (session.map(Box::new), now.boot_us);
+            let (client, renewals, reading) = (None, 0, None);
+            let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
+            self.insert(at, held);
         }
     }
 
@@ -431,14 +715,14 @@ impl Locks {
 
     #[cold]
     fn note_change_of_lock(&mut self, database: usize, key: &[u8]) {
-        if self.get(database, key).is_some() {
+        if self.is_held(database, key) {
             self.changed.insert((database, key.into()));
         }
     }
 
     /// Records that a key was found expired.
     pub fn note_expired(&mut self, database: usize, key: &[u8]) {
-        if self.get(database, key).is_some() {
+        if self.is_held(database, key) {
             self.expired.insert((database, key.into()));
         }
     }
@@ -464,7 +748,7 @@ impl Locks {
             changed.extend(keys.map(|key| (database, key.clone())));
         }
         let expired = std::mem::take(&mut self.expired);
-        let with_expired = |place: Place| {
+        let with_expired = |place: (usize, Box<[u8]>)| {
             let is_expired = expired.contains(&place);
             (place.0, place.1, is_expired)
         };
@@ -474,17 +758,17 @@ impl Locks {
     // ---- replies on their way ------------------------------------------------------------------------------------
 
     /// Notes a grant whose reply is on its way to a client.
-    pub fn note_granted(&mut self, database: usize, key: &[u8], fence: u64, client: ClientId) {
+    pub fn note_granted(&mut self, at: At<'_>, fence: u64, client: ClientId) {
         // A script may take and release locks without end.
-        if self.granted.len() >= GRANTED_MAX.max(2 * self.len) {
+        if self.granted.len() >= GRANTED_MAX.max(2 * self.holdings) {
             let mut granted = std::mem::take(&mut self.granted);
-            granted.retain(|((database, key), granted)| {
-                self.get(*database, key).is_some_and(|held| held.fence == granted.fence)
+            granted.retain(|(place, granted)| {
+                self.get(place.at()).is_some_and(|held| held.fence == granted.fence)
             });
             self.granted = granted;
         }
         let granted = Granted { client, fence, sent_at: None };
-        self.granted.push(((database, key.into()), granted));
+        self.granted.push((at.to_place(), granted));
     }
 
     /// Whether there are such grants.
@@ -494,21 +778,27 @@ impl Locks {
     }
 
     /// Calls `keep` with each of these grants; those for which it returns false are no longer on their way.
-    pub fn retain_granted(&mut self, mut keep: impl FnMut(usize, &[u8], &mut Granted) -> bool) {
-        self.granted.retain_mut(|((database, key), granted)| keep(*database, key, granted));
+    pub fn retain_granted(&mut self, mut keep: impl FnMut(&Place, &mut Granted) -> bool) {
+        self.granted.retain_mut(|(place, granted)| keep(place, granted));
     }
 
     /// Remembers an involuntary end.
     pub fn note_end(&mut self, end: End) {
         match end.reason {
             EndReason::Expired => self.stats.expired += 1,
+            EndReason::SessionEnded => self.stats.sessions_ended += 1,
             EndReason::Broken => self.stats.broken += 1,
-            EndReason::Deleted | EndReason::Overwritten => {}
+            EndReason::Deleted | EndReason::Overwritten => self.stats.deleted += 1,
         }
         if self.ends.len() == ENDS_KEPT {
             self.ends.pop_front();
         }
         self.ends.push_back(end);
+    }
+
+    /// The involuntary ends that are remembered, the latest last.
+    pub fn ends(&self) -> impl DoubleEndedIterator<Item = &End> {
+        self.ends.iter()
     }
 
     /// A key's last involuntary end, if it is still remembered.
@@ -539,6 +829,7 @@ mod tests {
             renewals: 0,
             session: None,
             is_kept: false,
+            reading: None,
         }
     }
 
@@ -565,8 +856,8 @@ mod tests {
     fn only_changes_of_indexed_keys_by_others_are_noted() {
         let mut locks = Locks::default();
         locks.note_change(0, b"a");
-        locks.insert(0, b"a", held(1));
-        locks.insert(2, b"b", held(2));
+        locks.insert(At::key(0, b"a"), held(1));
+        locks.insert(At::key(2, b"b"), held(2));
         locks.note_change(0, b"b");
         locks.begin_own_change();
         locks.note_change(0, b"a");
@@ -585,16 +876,16 @@ mod tests {
     fn the_oldest_lock_is_known_whatever_ends() {
         let mut locks = Locks::default();
         for fence in 1..=3 {
-            locks.insert(0, &[fence as u8], held(fence));
+            locks.insert(At::key(0, &[fence as u8]), held(fence));
         }
         assert_eq!((locks.len(), locks.oldest_us()), (3, Some(10)));
-        locks.remove(0, &[1]);
-        locks.insert(0, &[2], held(7));
+        locks.remove(At::key(0, &[1]));
+        locks.insert(At::key(0, &[2]), held(7));
         assert_eq!((locks.len(), locks.oldest_us()), (2, Some(30)));
         let keys: Vec<&[u8]> = locks.iter_after(0, Some(&[2])).map(|(key, _)| key).collect();
         assert_eq!(keys, [&[3]]);
-        locks.remove(0, &[2]);
-        locks.remove(0, &[3]);
+        locks.remove(At::key(0, &[2]));
+        locks.remove(At::key(0, &[3]));
         assert_eq!((locks.len(), locks.oldest_us()), (0, None));
     }
 }

@@ -12,7 +12,8 @@
 //! - What goes by itself: `expire`, `field_deadlines`, `evict`; `deletions` are to be repeated
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
-//!   `watch`, `tracking`; `locks` is the index of held locks.
+//!   `watch`, `tracking`; `locks` is the index of held locks, at which `lock_scan` looks in slices,
+//!   `permits` that of permits with sessions.
 
 pub mod beside;
 pub mod collection;
@@ -23,8 +24,10 @@ pub mod expire;
 pub mod field_deadlines;
 pub mod held;
 pub mod lazyfree;
+pub mod lock_scan;
 pub mod locks;
 pub mod notify;
+pub mod permits;
 pub mod snapshot;
 mod table_id;
 mod tables;
@@ -49,6 +52,7 @@ use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::resp::number::parse_i64;
+use crate::stats::histogram::Histogram;
 use crate::types::string::{StringMut, StringView};
 use crate::types::{Value, kind};
 use deletions::Deletions;
@@ -60,6 +64,7 @@ use held::HeldBySnapshots;
 use lazyfree::LazyFree;
 use locks::Locks;
 use notify::Events;
+use permits::PermitSessions;
 pub use table_id::TableId;
 use tables::Tables;
 use tracking::Tracking;
@@ -83,7 +88,7 @@ pub struct AccessPolicy {
 }
 
 /// Counts since the last `CONFIG RESETSTAT`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct KeyspaceStats {
     pub hits: u64,
     pub misses: u64,
@@ -91,6 +96,8 @@ pub struct KeyspaceStats {
     /// Fields of hashes.
     pub expired_fields: u64,
     pub evicted: u64,
+    /// From a key's deadline to its deletion in time.
+    pub expiry_lag: Histogram,
 }
 
 /// A string of at most this length stays inside its entry when edited; a longer one gets its own allocation at its
@@ -156,6 +163,7 @@ pub struct Keyspace {
     pub held: HeldBySnapshots,
     pub waiting: Waiting,
     pub locks: Locks,
+    pub permits: PermitSessions,
     pub watch: Watch,
     pub tracking: Tracking,
     /// Buffer for unpacking a packed collection that is changed.
@@ -191,6 +199,7 @@ impl Keyspace {
             eviction: Eviction::default(),
             waiting: Waiting::default(),
             locks: Locks::default(),
+            permits: PermitSessions::default(),
             watch: Watch::default(),
             tracking: Tracking::default(),
             scratch: Vec::new(),
@@ -334,6 +343,13 @@ impl Keyspace {
     pub fn find_even_expired(&self, key: Key<'_>) -> Option<Slot> {
         let slot = self.table().find(key.hash, key.bytes)?;
         self.found_expired.is_empty().then_some(slot)
+    }
+
+    /// An entry of any database, for those who only look: nothing is counted, and an expired one is not seen.
+    pub fn entry_quietly(&self, database: usize, key: &[u8]) -> Option<Entry<'_, Value>> {
+        let table = self.table_of(database);
+        let entry = table.entry(table.find(self.hash(key), key)?);
+        entry.deadline().is_none_or(|deadline| !self.now.is_past(deadline)).then_some(entry)
     }
 
     /// Finds a key to change its value: updates its access bits.

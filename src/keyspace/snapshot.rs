@@ -317,7 +317,7 @@ impl Keyspace {
             if entry.deadline().is_some()
                 && let Some(loaded) = Loaded::of(entry.value(), &self.now)
             {
-                self.locks.note_loaded(database, entry.key(), loaded, self.now.boot_us);
+                self.locks.note_loaded(database, entry.key(), loaded, &self.now);
             }
             if let ValueRef::Object(Value::Hash(_)) = entry.value() {
                 let key = entry.key().to_vec();

@@ -9,6 +9,7 @@
 //! the wall clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 
 use crate::ids::ClientId;
 
@@ -33,13 +34,41 @@ pub enum Wanted {
     Semaphore,
 }
 
-/// Position in the order of arrival, unique.
+/// Position in a queue, unique: the order of arrival, behind those at the head.
 pub type Ticket = u64;
+/// Lower ones are at the head of a queue.
+const ARRIVED: Ticket = 1 << (Position::TICKET_BITS - 1);
+
+/// A queue and a position in it, in eight bytes: there may be many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Position(u64);
+
+impl Position {
+    const TICKET_BITS: u32 = 56;
+    const TICKET_MAX: Ticket = (1 << Self::TICKET_BITS) - 1;
+
+    fn new(wanted: Wanted, ticket: Ticket) -> Self {
+        Position((wanted as u64) << Self::TICKET_BITS | ticket.min(Self::TICKET_MAX))
+    }
+
+    fn ticket(self) -> Ticket {
+        self.0 & Self::TICKET_MAX
+    }
+
+    fn is_for(self, wanted: Wanted) -> bool {
+        self.0 >> Self::TICKET_BITS == wanted as u64
+    }
+
+    /// All positions of a queue after a ticket.
+    fn after(wanted: Wanted, ticket: Ticket) -> RangeInclusive<Self> {
+        Self::new(wanted, ticket + 1)..=Self::new(wanted, Self::TICKET_MAX)
+    }
+}
 
 /// The clients that wait for one key.
 #[derive(Default)]
 struct Waiters {
-    queues: BTreeMap<(Wanted, Ticket), ClientId>,
+    queues: BTreeMap<Position, ClientId>,
     /// The key is on the list of ready keys.
     is_ready: bool,
     /// When the queues of each unit must be checked: Unix milliseconds.
@@ -59,6 +88,8 @@ pub struct Waiting {
     last_ticket: Ticket,
     /// Keys whose clients could be granted nothing when they were ready.
     postponed: BTreeSet<(usize, Box<[u8]>)>,
+    /// Keys whose first client needs more replicas than have acknowledged an earlier grant.
+    held_back: BTreeSet<(usize, Box<[u8]>)>,
 }
 
 /// What waiting clients are also woken for by time.
@@ -79,9 +110,16 @@ impl Waiting {
         self.keys
     }
 
+    /// The databases with waiting clients.
+    pub fn databases(&self) -> impl Iterator<Item = usize> {
+        let waiting = self.databases.iter().enumerate().filter(|(_, keys)| !keys.is_empty());
+        waiting.map(|(database, _)| database)
+    }
+
     /// Number of keys whose deletion wakes a client too. O(n): for INFO.
     pub fn keys_awaited_on_end(&self) -> usize {
-        let awaited = (Wanted::StreamGroup, 0)..=(Wanted::Semaphore, Ticket::MAX);
+        let last = Position::new(Wanted::Semaphore, Position::TICKET_MAX);
+        let awaited = Position::new(Wanted::StreamGroup, 0)..=last;
         let all = self.databases.iter().flat_map(HashMap::values);
         all.filter(|waiters| waiters.queues.range(awaited.clone()).next().is_some()).count()
     }
@@ -92,10 +130,20 @@ impl Waiting {
         !self.ready.is_empty()
     }
 
-    /// The next position in the order of arrival.
-    pub fn next_ticket(&mut self) -> Ticket {
+    /// The next position in the order of arrival, or one before all who have arrived.
+    pub fn next_ticket(&mut self, is_first: bool) -> Ticket {
         self.last_ticket += 1;
-        self.last_ticket
+        if is_first { self.last_ticket } else { ARRIVED + self.last_ticket }
+    }
+
+    /// The first client in a key's queue, if it has a place before those who have arrived.
+    pub fn at_head(
+        &self,
+        database: usize,
+        key: &[u8],
+        wanted: Wanted,
+    ) -> Option<(Ticket, ClientId)> {
+        self.next_after(database, key, wanted, 0).filter(|(ticket, _)| *ticket < ARRIVED)
     }
 
     /// Adds a client to the end of a key's queue. One that waits for a key twice (`BLPOP k k 0`) is added once.
@@ -114,7 +162,7 @@ impl Waiting {
         if waiters.queues.is_empty() {
             self.keys += 1;
         }
-        waiters.queues.insert((wanted, ticket), id);
+        waiters.queues.insert(Position::new(wanted, ticket), id);
     }
 
     /// Removes a client from a key's queue.
@@ -123,7 +171,7 @@ impl Waiting {
         else {
             return;
         };
-        waiters.queues.remove(&(wanted, ticket));
+        waiters.queues.remove(&Position::new(wanted, ticket));
         if waiters.queues.is_empty() {
             for (index, wanted) in ALARMS.iter().enumerate() {
                 if let Some(at) = waiters.alarms[index] {
@@ -132,6 +180,11 @@ impl Waiting {
             }
             self.databases[database].remove(key);
             self.keys -= 1;
+            for keys in [&mut self.held_back, &mut self.postponed] {
+                if !keys.is_empty() {
+                    keys.remove(&(database, key.into()));
+                }
+            }
         }
     }
 
@@ -160,7 +213,7 @@ impl Waiting {
         let mut ready: Vec<_> = waiting
             .map(|(key, waiters)| {
                 waiters.is_ready = true;
-                (waiters.queues.keys().map(|(_, ticket)| *ticket).min(), key.clone())
+                (waiters.queues.keys().map(|position| position.ticket()).min(), key.clone())
             })
             .collect();
         ready.sort_unstable();
@@ -199,6 +252,18 @@ impl Waiting {
         }
     }
 
+    /// Puts off serving a key's clients until [`Self::retry_held_back`].
+    pub fn hold_back(&mut self, database: usize, key: &[u8]) {
+        self.held_back.insert((database, key.into()));
+    }
+
+    /// Adds the keys that were held back to the ready ones.
+    pub fn retry_held_back(&mut self) {
+        for (database, key) in std::mem::take(&mut self.held_back) {
+            self.make_ready(database, &key);
+        }
+    }
+
     /// The first client in a key's queue after `ticket`.
     pub fn next_after(
         &self,
@@ -208,14 +273,41 @@ impl Waiting {
         ticket: Ticket,
     ) -> Option<(Ticket, ClientId)> {
         let waiters = self.databases.get(database)?.get(key)?;
-        let range = (wanted, ticket + 1)..=(wanted, Ticket::MAX);
-        let (&(_, ticket), &id) = waiters.queues.range(range).next()?;
-        Some((ticket, id))
+        let (position, &id) = waiters.queues.range(Position::after(wanted, ticket)).next()?;
+        Some((position.ticket(), id))
     }
 
-    /// Number of clients in a key's queue. O(n).
+    /// Number of clients in a key's queue. O(n) if clients wait there for values of another type too.
     pub fn len(&self, database: usize, key: &[u8], wanted: Wanted) -> usize {
-        self.iter(database, key, wanted).count()
+        let waiters = self.databases.get(database).and_then(|keys| keys.get(key));
+        let Some(queues) = waiters.map(|waiters| &waiters.queues) else { return 0 };
+        let ends = [queues.first_key_value(), queues.last_key_value()];
+        match ends.iter().flatten().all(|(position, _)| position.is_for(wanted)) {
+            true => queues.len(),
+            false => self.iter(database, key, wanted).count(),
+        }
+    }
+
+    /// The position of a ticket in a key's queue, from 1. O(n) for any but the last.
+    pub fn place(&self, database: usize, key: &[u8], wanted: Wanted, ticket: Ticket) -> usize {
+        let waiters = self.databases.get(database).and_then(|keys| keys.get(key));
+        let Some(queues) = waiters.map(|waiters| &waiters.queues) else { return 0 };
+        match queues.last_key_value() {
+            Some((last, _)) if *last == Position::new(wanted, ticket) => {
+                self.len(database, key, wanted)
+            }
+            _ => queues.range(Position::new(wanted, 0)..=Position::new(wanted, ticket)).count(),
+        }
+    }
+
+    /// The keys that clients wait for in this way: database, key, number of clients. O(n) with n such keys and clients.
+    pub fn queues_for(&self, wanted: Wanted) -> impl Iterator<Item = (usize, &[u8], usize)> {
+        let databases = self.databases.iter().enumerate();
+        let all = databases.flat_map(|(database, keys)| keys.iter().map(move |it| (database, it)));
+        all.filter_map(move |(database, (key, waiters))| {
+            let count = waiters.queues.range(Position::after(wanted, 0)).count();
+            (count > 0).then_some((database, &**key, count))
+        })
     }
 
     /// The clients in a key's queue, in order.
@@ -224,13 +316,12 @@ impl Waiting {
         database: usize,
         key: &[u8],
         wanted: Wanted,
-    ) -> impl Iterator<Item = ClientId> {
+    ) -> impl Iterator<Item = (Ticket, ClientId)> {
         let waiters = self.databases.get(database).and_then(|keys| keys.get(key));
-        let range = (wanted, 0)..=(wanted, Ticket::MAX);
         waiters
             .into_iter()
-            .flat_map(move |waiters| waiters.queues.range(range.clone()))
-            .map(|(_, id)| *id)
+            .flat_map(move |waiters| waiters.queues.range(Position::after(wanted, 0)))
+            .map(|(position, id)| (position.ticket(), *id))
     }
 
     /// Sets when a key is checked for clients that wait in this unit: Unix milliseconds; None: never.
@@ -282,13 +373,19 @@ mod tests {
     #[test]
     fn waiters_are_found_in_the_order_they_came() {
         let mut waiting = Waiting::default();
-        for number in 1..=3 {
-            let ticket = waiting.next_ticket();
+        let [first, second, third] = [1, 2, 3].map(|number| {
+            let ticket = waiting.next_ticket(false);
             waiting.add(0, b"k", Wanted::List, ticket, client(number));
-        }
-        assert_eq!(waiting.next_after(0, b"k", Wanted::List, 0), Some((1, client(1))));
-        waiting.remove(0, b"k", Wanted::List, 2);
-        assert_eq!(waiting.next_after(0, b"k", Wanted::List, 1), Some((3, client(3))));
+            ticket
+        });
+        assert_eq!(waiting.next_after(0, b"k", Wanted::List, 0), Some((first, client(1))));
+        waiting.remove(0, b"k", Wanted::List, second);
+        assert_eq!(waiting.next_after(0, b"k", Wanted::List, first), Some((third, client(3))));
+        assert_eq!(waiting.at_head(0, b"k", Wanted::List), None);
+        let head = waiting.next_ticket(true);
+        waiting.add(0, b"k", Wanted::List, head, client(4));
+        assert_eq!(waiting.next_after(0, b"k", Wanted::List, 0), Some((head, client(4))));
+        assert_eq!(waiting.at_head(0, b"k", Wanted::List), Some((head, client(4))));
         assert_eq!(waiting.next_after(0, b"k", Wanted::SortedSet, 0), None);
         assert_eq!(waiting.next_after(1, b"k", Wanted::List, 0), None);
     }
@@ -314,8 +411,8 @@ mod tests {
         let mut waiting = Waiting::default();
         let keys: Vec<Box<[u8]>> = (0..20u8).map(|number| Box::from([number ^ 0x15])).collect();
         for key in &keys {
-            let ticket = waiting.next_ticket();
-            waiting.add(0, key, Wanted::List, ticket, client(ticket));
+            let ticket = waiting.next_ticket(false);
+            waiting.add(0, key, Wanted::List, ticket, client(ticket - ARRIVED));
         }
         waiting.note_change(0, &keys[7]);
         waiting.note_all(0);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,12 +26,7 @@ pub enum Listener {
 impl Listener {
     /// Listens on a TCP address, for TLS or without. An IPv6 address accepts no IPv4 connections.
     pub fn tcp(address: SocketAddr, backlog: i32, is_tls: bool) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.set_reuse_address(true)?;
-        socket.bind(&address.into())?;
+        let socket = bind_tcp(address)?;
         socket.listen(backlog)?;
         socket.set_nonblocking(true)?;
         let listener = TcpListener::from_std(socket.into());
@@ -107,6 +103,53 @@ impl Listener {
     }
 }
 
+/// A socket with this address that does not listen yet. Others can take the address meanwhile.
+pub fn bind_tcp(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// Whether [`Listener::unix`] would work. A file at `path` stays as it is.
+pub fn try_unix(path: &Path, mode: Option<u32>, group: Option<u32>) -> io::Result<()> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Removed again at once.
+            return Listener::unix(path, mode, group, 1).map(drop);
+        }
+        found => found?,
+    };
+    socket2::SockAddr::unix(path)?;
+    if found.is_dir() {
+        return Err(io::Error::from_raw_os_error(libc::EISDIR));
+    }
+    let name = format!("latchkey-check-{}", std::process::id());
+    let beside = path.with_file_name(name);
+    std::fs::File::create_new(&beside)?;
+    let folder = beside.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")));
+    let user = rustix::process::geteuid().as_raw();
+    // In a folder such as /tmp, only the owner of a file or of the folder may remove the old file.
+    let is_foreign = folder.is_ok_and(|folder| {
+        let is_sticky = folder.mode() & 0o1000 != 0;
+        is_sticky && ![0, found.uid(), folder.uid()].contains(&user)
+    });
+    if is_foreign {
+        std::fs::remove_file(&beside)?;
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    let changed = match group {
+        Some(group) => std::os::unix::fs::chown(&beside, None, Some(group)),
+        None => Ok(()),
+    };
+    std::fs::remove_file(&beside)?;
+    changed
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Listener::Unix(_, path) = self {
@@ -140,37 +183,59 @@ pub fn tcp_listeners(
     let mut listeners = Vec::new();
     let bind = if port == 0 { &[] } else { bind };
     for entry in bind {
-        let address = entry.strip_prefix(b"-").unwrap_or(entry);
-        let address = String::from_utf8_lossy(address);
-        let listener = resolve(&address, port).and_then(|address| {
-            Listener::tcp(address, backlog.min(i32::MAX as u32) as i32, is_tls)
-        });
-        match listener {
-            Ok(listener) => listeners.push(listener),
-            Err(error) => {
-                let text = format!(
-                    "Could not create server TCP listening socket {address}:{port}: bind: {}",
-                    system_text(&error)
-                );
+        let open = |address| Listener::tcp(address, backlog.min(i32::MAX as u32) as i32, is_tls);
+        match open_entry(entry, port, open) {
+            Entry::Open(listener) => listeners.push(listener),
+            Entry::PassedOver(text) => warnings.push(text),
+            Entry::Refused(text) => {
                 warnings.push(text.clone());
-                let passed_over = match error.raw_os_error() {
-                    Some(libc::EADDRNOTAVAIL) => entry.starts_with(b"-"),
-                    Some(
-                        libc::EAFNOSUPPORT
-                        | libc::EPFNOSUPPORT
-                        | libc::EPROTONOSUPPORT
-                        | libc::ESOCKTNOSUPPORT
-                        | libc::ENOPROTOOPT,
-                    ) => true,
-                    _ => false,
-                };
-                if !passed_over {
-                    return Err(text);
-                }
+                return Err(text);
             }
         }
     }
     Ok(listeners)
+}
+
+/// What became of an entry of `bind`. Texts are for the log.
+pub enum Entry<T> {
+    Open(T),
+    /// It may be unavailable.
+    PassedOver(String),
+    Refused(String),
+}
+
+/// Opens an entry of `bind` by `open`.
+pub fn open_entry<T>(
+    entry: &[u8],
+    port: u16,
+    open: impl FnOnce(SocketAddr) -> io::Result<T>,
+) -> Entry<T> {
+    let address = entry.strip_prefix(b"-").unwrap_or(entry);
+    let address = String::from_utf8_lossy(address);
+    let error = match resolve(&address, port).and_then(open) {
+        Ok(opened) => return Entry::Open(opened),
+        Err(error) => error,
+    };
+    let text = refusal(entry, port, &error);
+    match error.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) if entry.starts_with(b"-") => Entry::PassedOver(text),
+        Some(
+            libc::EAFNOSUPPORT
+            | libc::EPFNOSUPPORT
+            | libc::EPROTONOSUPPORT
+            | libc::ESOCKTNOSUPPORT
+            | libc::ENOPROTOOPT,
+        ) => Entry::PassedOver(text),
+        _ => Entry::Refused(text),
+    }
+}
+
+/// The log's text about an entry of `bind` that cannot be used.
+pub fn refusal(entry: &[u8], port: u16, error: &io::Error) -> String {
+    let address = entry.strip_prefix(b"-").unwrap_or(entry);
+    let address = String::from_utf8_lossy(address);
+    let why = system_text(error);
+    format!("Could not create server TCP listening socket {address}:{port}: bind: {why}")
 }
 
 /// The address of a `bind` entry: `*` is all of IPv4, `::*` all of IPv6, else an address or host name.

@@ -50,6 +50,8 @@ pub struct Effects {
     /// The database selected at the stream's end; None: a SELECT must come next.
     selected: Option<usize>,
     unit: Unit,
+    /// A transaction or a script is under way: all that is added belongs to its unit.
+    is_gathering: bool,
     /// Units that ended and were not taken.
     ended: u64,
     /// Where the next requests are repeated.
@@ -85,6 +87,11 @@ struct Kept {
     range: Range<usize>,
     at: RepeatedAt,
 }
+
+/// Whether what follows is a unit of its own, for [`Effects::end_apart`].
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Apart(bool);
 
 /// A position within the unit, for [`Effects::roll_back`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,6 +297,23 @@ impl Effects {
         self.stream.splice(at..at, bytes.iter().copied());
         for (range, _) in self.withheld.iter_mut().filter(|(range, _)| range.start >= at) {
             *range = range.start + bytes.len()..range.end + bytes.len();
+        }
+    }
+
+    /// Sets whether a transaction or a script is under way, and returns what was set before.
+    pub fn gather(&mut self, is_gathering: bool) -> bool {
+        std::mem::replace(&mut self.is_gathering, is_gathering)
+    }
+
+    /// Begins requests that are a unit of their own, unless a unit has begun or is being gathered.
+    pub fn begin_apart(&self) -> Apart {
+        Apart(self.is_between_units() && !self.is_gathering)
+    }
+
+    /// Ends them.
+    pub fn end_apart(&mut self, apart: Apart) {
+        if apart.0 {
+            self.end_unit();
         }
     }
 

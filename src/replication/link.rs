@@ -7,7 +7,7 @@
 //! AUTH [user] password                        +OK
 //! REPLCONF listening-port 6380                +OK   (an error is ignored)
 //! REPLCONF ip-address 10.0.0.2                +OK   (the same; sent only if configured)
-//! REPLCONF capa eof capa psync2               +OK   (the same)
+//! REPLCONF capa eof capa psync2 capa run-id=ID  +OK   (the same; others ignore capabilities that they do not know)
 //! REPLCONF version 9.0.0                      +OK   (the same: Redis 7.0 does not know it)
 //! PSYNC id offset | PSYNC ? -1                +CONTINUE [id]             and the stream from there
 //!                                             +FULLRESYNC id offset      and a snapshot, then the stream
@@ -44,9 +44,17 @@ pub struct HandshakeOptions {
     pub address: Option<Vec<u8>>,
     /// The replication ID of the local data, and the offset of the first missing byte.
     pub continues: Option<(String, u64)>,
+    /// Of this process.
+    pub run_id: String,
     /// PSYNC is sent with FAILOVER: the other side shall become the primary.
     pub is_failover: bool,
 }
+
+/// Before the process's ID among the capabilities.
+pub const RUN_ID: &[u8] = b"run-id=";
+
+/// Refusals of PSYNC that end by themselves. Redis takes the last two for a primary without PSYNC, and loses its place in the history.
+const FOR_A_WHILE: [&[u8]; 4] = [b"-NOMASTERLINK", b"-LOADING", b"-MASTERDOWN", b"-BUSY"];
 
 /// What is expected from the primary next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,7 +306,7 @@ impl Link {
         }
         let text = "Master replied to PING, replication can continue...";
         self.log(Level::Notice, text.into());
-        let HandshakeOptions { password, user, port, address, .. } = self.options.clone();
+        let HandshakeOptions { password, user, port, address, run_id, .. } = self.options.clone();
         self.awaits = if password.is_some() { Awaits::Auth } else { Awaits::Port };
         match (&user, &password) {
             (Some(user), Some(password)) => self.send(&[b"AUTH", user, password]),
@@ -309,7 +317,8 @@ impl Link {
         if let Some(address) = &address {
             self.send(&[b"REPLCONF", b"ip-address", address]);
         }
-        self.send(&[b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
+        let run_id = [RUN_ID, run_id.as_bytes()].concat();
+        self.send(&[b"REPLCONF", b"capa", b"eof", b"capa", b"psync2", b"capa", &run_id]);
         self.send(&[b"REPLCONF", b"version", VERSION]);
     }
 
@@ -357,7 +366,7 @@ impl Link {
             let id = text.split(' ').nth(1).filter(|id| is_id(id)).map(str::to_owned);
             self.awaits = Awaits::Stream;
             self.events.push_back(Event::Continues { id });
-        } else if line.starts_with(b"-NOMASTERLINK") || line.starts_with(b"-LOADING") {
+        } else if FOR_A_WHILE.iter().any(|error| line.starts_with(error)) {
             let what = "Master is currently unable to PSYNC but should be in the future";
             self.log(Level::Notice, format!("{what}: {text}"));
             self.awaits = Awaits::Nothing;

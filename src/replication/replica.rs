@@ -85,6 +85,8 @@ pub struct Replica {
     pub accepts_eof_mark: bool,
     /// `REPLCONF capa psync2`: it accepts a new replication ID in `+CONTINUE`.
     pub accepts_new_history: bool,
+    /// `REPLCONF capa run-id=ID`, which only this server sends: two links of the same process are one replica.
+    pub run_id: Option<Box<[u8]>>,
     /// `REPLCONF rdb-only 1`: it wants only the snapshot.
     pub snapshot_only: bool,
     /// `REPLCONF version`, the first number; None: not announced, it counts as Redis 7.0.
@@ -123,6 +125,7 @@ impl Default for Replica {
             address: None,
             accepts_eof_mark: false,
             accepts_new_history: false,
+            run_id: None,
             snapshot_only: false,
             version: None,
             filter: Filter::default(),

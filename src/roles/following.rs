@@ -25,7 +25,7 @@ use crate::gate::execute::{Gate, Request};
 use crate::gate::looked_up::LookedUp;
 use crate::gate::monitor;
 use crate::gate::redirect::{self, Blocked};
-use crate::gate::{sessions, waking};
+use crate::gate::{asynchronous, confirm, sessions, waking};
 use crate::keyspace::Keyspace;
 use crate::net::dialer::Route;
 use crate::net::primary::{PRIMARY, Reading, Socket};
@@ -156,6 +156,8 @@ fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Follo
     let follows = following.is_some();
     state.replication.restart = Restart::default();
     state.replication.following = following.map(Box::new);
+    // Of another history.
+    state.blocking.confirmations.failed = None;
     state.logger.set_role(follows);
     (keyspace.follows, keyspace.keeps_expired) = (follows, follows);
     persistence::note_listeners(keyspace, state);
@@ -167,6 +169,8 @@ pub fn end_blocking(keyspace: &mut Keyspace, state: &mut State, host: &[u8], por
     let blocked = state.clients.iter().filter(|client| client.blocked.is_some());
     let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
     blocked.into_iter().for_each(|id| unblock_and_close(keyspace, state, id, host, port));
+    asynchronous::end_all(keyspace, state, UNBLOCKED);
+    confirm::end_pushed(keyspace, state, UNBLOCKED);
 }
 
 /// Unblocks a client that the change of role concerns, and closes it, or sends it to the primary.
@@ -318,6 +322,7 @@ fn hello(state: &State) -> HandshakeOptions {
         port,
         address: text(&config.replica_announce_ip),
         continues: knows_history.then(|| (id.clone(), offset + 1)),
+        run_id: state.process.identity.run_id.clone(),
         is_failover: following.is_some_and(|following| following.is_failover),
     }
 }
@@ -435,7 +440,7 @@ fn end_silent(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>
         }
         Progress::Sync => {
             "Timeout receiving bulk data from MASTER... If the problem persists try to set the 'repl-timeout' parameter in \
-             redis.conf to a larger value."
+             the configuration to a larger value."
         }
         Progress::Connected => "MASTER timeout: no data nor PING received...",
     };

@@ -49,6 +49,7 @@ fn replica_of(state: &mut State, id: ClientId) -> Option<&mut Replica> {
 
 /// Makes a client a replica.
 fn make_replica(state: &mut State, id: ClientId) {
+    close_former_link(state, id);
     state.replication.replicas.push(id);
     let now_us = state.now.boot_us;
     if let Some(client) = state.clients.get_mut(id) {
@@ -58,6 +59,20 @@ fn make_replica(state: &mut State, id: ClientId) {
         (replica.acknowledged, replica.synced) = (None, None);
     }
     state.clients.note_eviction(id);
+}
+
+/// A replica that has connected anew is not counted twice, for WAIT and whoever else counts: its former connection may look alive here.
+fn close_former_link(state: &mut State, id: ClientId) {
+    let run_id_of = |id: ClientId| state.clients.get(id)?.replica.as_deref()?.run_id.as_deref();
+    let Some(run_id) = run_id_of(id) else { return };
+    let is_former = |other: &ClientId| *other != id && run_id_of(*other) == Some(run_id);
+    let former: Vec<ClientId> =
+        state.replication.replicas.iter().copied().filter(is_former).collect();
+    for other in former {
+        let name = name_of(state, other);
+        notice!(state, "Replica {name} has connected anew: closing its former connection.");
+        state.clients.close(other);
+    }
 }
 
 /// Continues a replica's stream from an offset for which [`crate::replication::Replication::can_continue`] is true.

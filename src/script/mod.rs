@@ -129,6 +129,8 @@ pub struct Running {
     pub is_busy: bool,
     /// Other clients have been served once.
     pub others_heard: bool,
+    /// Its SHA1 or the function's name, once it is busy.
+    pub name: Box<[u8]>,
 }
 
 impl Running {

@@ -12,7 +12,7 @@ use super::handshake::{HANDSHAKE_US, tls_not_configured};
 use super::{FIRST_LISTENER, Server, Turn};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::configure_tls;
-use crate::config::system_text;
+use crate::config::{Config, system_text};
 use crate::gate::users;
 use crate::net::listener::{Listener, set_keepalive};
 use crate::net::stream::{Address, Stream};
@@ -28,6 +28,13 @@ const PROTECTED: &[u8] = b"-DENIED Latchkey is running in protected mode because
 password is set for the default user. In this mode connections are only accepted from the loopback interface. If you \
 want to connect from external computers, either disable protected mode with 'CONFIG SET protected-mode no' sent from \
 the loopback interface, or set a password for the default user, or bind to a trusted address.\r\n";
+
+/// How many clients there may be for one from this address to be accepted. `maxclients-reserved` goes by the address, not by
+/// the user: who may log in is known only after a request, and strangers who send none would take the places.
+fn places_for(config: &Config, peer: &Address) -> usize {
+    let reserved = if peer.is_local() { 0 } else { config.maxclients_reserved };
+    config.maxclients.saturating_sub(reserved).max(1) as usize
+}
 
 impl Turn<'_> {
     /// Accepts the connections waiting at a listener.
@@ -59,12 +66,13 @@ impl Turn<'_> {
         peer: Address,
         local: Address,
     ) {
-        if self.state.clients.len() as u64 >= self.state.config.maxclients as u64 {
+        let places = places_for(&self.state.config, &peer);
+        if self.state.clients.len() >= places {
             // Clients that left in this turn must not count towards the limit.
             self.close_clients();
         }
         let config = &self.state.config;
-        if self.state.clients.len() as u64 >= config.maxclients as u64 {
+        if self.state.clients.len() >= places {
             self.state.stats.counters.rejected_connections += 1;
             if !is_tls {
                 // Written once, without retry: the client is refused even if it does not get the text.
@@ -130,21 +138,13 @@ impl Server {
     /// Listens on the Unix socket `unixsocket`. Errors: a text.
     pub(super) fn listen_on_unix_socket(&mut self) -> Result<(), String> {
         let config = &self.state.config;
-        if config.unixsocket.is_empty() {
-            return Ok(());
-        }
-        let path: &Path = OsStr::from_bytes(&config.unixsocket).as_ref();
-        let mode = (config.unixsocketperm != 0).then_some(config.unixsocketperm);
-        let why =
-            |error: io::Error| format!("Failed opening Unix socket: bind: {}", system_text(&error));
-        let group = match &config.unixsocketgroup[..] {
-            b"" => None,
-            name => Some(process::group_id(name).map_err(why)?),
-        };
         let backlog = config.tcp_backlog as i32;
-        let listener = Listener::unix(path, mode, group, backlog).map_err(why)?;
-        // Before the TCP listeners, which CONFIG SET replaces.
-        self.state.net.listeners.insert(0, listener);
+        let listener =
+            unix_socket(config, |path, mode, group| Listener::unix(path, mode, group, backlog))?;
+        if let Some(listener) = listener {
+            // Before the TCP listeners, which CONFIG SET replaces.
+            self.state.net.listeners.insert(0, listener);
+        }
         Ok(())
     }
 
@@ -162,6 +162,15 @@ impl Server {
         }
         let address = self.listen_besides(address, true)?;
         self.state.process.identity.tls_port = address.port();
+        Ok(address)
+    }
+
+    /// The same for HTTP.
+    pub fn listen_for_http_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let listener = Listener::tcp(address, self.state.config.tcp_backlog as i32, false)?;
+        let address = listener.local_address().unwrap_or(address);
+        self.state.net.http.listen_besides(listener);
+        self.register_listeners()?;
         Ok(address)
     }
 
@@ -184,6 +193,53 @@ impl Server {
             // Edge-triggered: earlier connections may not be announced, so accept once.
             self.state.net.pending.accept_again.push(index);
         }
+        self.state.net.http.register(registry)?;
         Ok(())
+    }
+}
+
+/// Calls `open` with the path, permissions and group of the Unix socket, if there is one. Errors: a text.
+pub(super) fn unix_socket<T>(
+    config: &Config,
+    open: impl FnOnce(&Path, Option<u32>, Option<u32>) -> io::Result<T>,
+) -> Result<Option<T>, String> {
+    if config.unixsocket.is_empty() {
+        return Ok(None);
+    }
+    let path: &Path = OsStr::from_bytes(&config.unixsocket).as_ref();
+    let mode = (config.unixsocketperm != 0).then_some(config.unixsocketperm);
+    let why =
+        |error: io::Error| format!("Failed opening Unix socket: bind: {}", system_text(&error));
+    let group = match &config.unixsocketgroup[..] {
+        b"" => None,
+        name => Some(process::group_id(name).map_err(why)?),
+    };
+    open(path, mode, group).map(Some).map_err(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_places_are_for_local_clients_and_one_is_for_everybody() {
+        let remote = [Address::Tcp("192.0.2.1:5000".parse().unwrap()), Address::Unknown];
+        let local = [
+            Address::Tcp("127.0.0.1:5000".parse().unwrap()),
+            Address::Tcp("[::1]:5000".parse().unwrap()),
+            Address::Tcp("[::ffff:127.0.0.1]:5000".parse().unwrap()),
+            Address::Unix(Default::default()),
+        ];
+        for (maxclients, maxclients_reserved, for_remote) in
+            [(10, 0, 10), (10, 3, 7), (10, 10, 1), (10, u32::MAX, 1), (1, 1, 1)]
+        {
+            let config = Config { maxclients, maxclients_reserved, ..Config::default() };
+            for peer in &remote {
+                assert_eq!(places_for(&config, peer), for_remote, "{maxclients_reserved}");
+            }
+            for peer in &local {
+                assert_eq!(places_for(&config, peer), maxclients as usize);
+            }
+        }
     }
 }

@@ -17,6 +17,7 @@ use super::intake::Intake;
 use super::{Turn, die};
 use crate::client::{ClientFlags, ClientId};
 use crate::durability::persistence;
+use crate::http;
 use crate::keyspace::Keyspace;
 use crate::roles::following;
 use crate::roles::replicas;
@@ -55,6 +56,7 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
         }
         _ => {}
     }
+    http::look(turn.state, &events);
     following::look(turn.state, &events);
     turn.take_in(&events);
     if is_first {
@@ -76,5 +78,6 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     following::keep_alive(turn.state);
     turn.flush();
     turn.run_handshakes();
+    http::turn(turn.keyspace, turn.state);
     turn.close_clients();
 }

@@ -5,6 +5,7 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::configure_tls;
 use crate::durability::persistence;
 use crate::gate::limits::{check_output_limit, count_clients_memory};
+use crate::http;
 use crate::roles::following;
 use crate::roles::replicas;
 use crate::sys::log::{notice, warning};
@@ -27,7 +28,11 @@ impl Server {
         }
         crash::tell_watchdog();
         let state = &mut self.state;
-        state.stats.peak_memory = state.stats.peak_memory.max(alloc::allocated());
+        let used = alloc::allocated();
+        if used > state.stats.peak_memory {
+            state.stats.peak_memory = used;
+            state.stats.peak_memory_unix = state.now.unix_seconds();
+        }
         if now_us >= self.next_sample_us {
             self.next_sample_us = now_us + 100_000;
             state.stats.commands_rate.sample(state.stats.counters.commands, now_us);
@@ -50,6 +55,7 @@ impl Server {
         self.clients().close_slow_handshakes();
         self.reload_tls_if_due();
         replicas::periodic(&mut self.keyspace, &mut self.state);
+        http::periodic(&self.keyspace, &mut self.state);
         self.close_idle_clients();
         self.close_stuck_clients();
         self.check_soft_limits();

@@ -147,6 +147,14 @@ impl DrivenServer {
         self.server.clients().add_client(stream, false, peer, local);
     }
 
+    /// Adds a connection for HTTP, as if accepted by a listener that only this machine reaches.
+    pub fn take_in_http(&mut self, stream: Stream, peer: Address) {
+        let _entered = Entered::into(self.account);
+        let state = &mut self.server.state;
+        let now_us = state.now.boot_us;
+        state.net.http.take_in(state.net.poll.registry(), stream, peer, true, now_us);
+    }
+
     /// Runs one turn, without waiting for events. False: the server has ended. Unwinds with [`process::Ended`] if the process ends
     /// at once; the server is to be dropped then.
     pub fn turn_now(&mut self) -> io::Result<bool> {

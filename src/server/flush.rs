@@ -8,7 +8,7 @@ use super::Turn;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::gate::closing::forget_client;
 use crate::gate::limits::clients_memory_max;
-use crate::gate::{blocking, sessions, tracking, transaction};
+use crate::gate::{asynchronous, blocking, sessions, tracking, transaction};
 use crate::persist::aof::log::LogOffset;
 use crate::state::persistence::Persistence;
 use crate::sys::log::verbose;
@@ -159,6 +159,7 @@ impl Turn<'_> {
                 continue;
             }
             blocking::forget(self.keyspace, self.state, id);
+            asynchronous::forget(self.keyspace, self.state, id);
             sessions::forget(self.keyspace, self.state, id);
             forget_client(self.state, id);
             tracking::stop(self.keyspace, self.state, id);

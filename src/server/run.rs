@@ -271,8 +271,8 @@ impl Turn<'_> {
 
     /// Continues the requests a client sent while it was suspended.
     fn resume(&mut self, id: ClientId) {
+        self.state.clients.release(id);
         let Some(client) = self.state.clients.get_mut(id) else { return };
-        client.flags.remove(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
         // Unrun requests were put back before later input: together they may exceed the limit.
         if client.input.len() as u64 > INPUT_MAX && !self.check_query_limit(id) {
             return;

@@ -1,6 +1,5 @@
 //! The server's start and end.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
@@ -13,31 +12,33 @@ use sha1::{Digest, Sha1};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::intake::Intake;
+use super::names::RenamedCommands;
 use super::{Ending, Server, WAKER, busy};
-use crate::acl::{RuleContext, RuleError, User, join_selectors};
 use crate::client::ClientFlags;
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
 use crate::command::{
-    TABLE, apply_config, configure_tls, listen, load_users, set_oom_score, set_process_title,
+    TABLE, apply_config, configure_tls, listen, listen_for_http, set_oom_score, set_process_title,
 };
-use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
+use crate::config::{Config, ShutdownOptions};
 use crate::durability::persistence::Closing;
 use crate::durability::{load, persistence};
-use crate::gate::{sessions, users};
+use crate::gate::sessions;
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::tls::Tls;
 use crate::persist::aof::log::Fatal;
 use crate::resp::reply::ReplyWriter;
 use crate::roles::{following, replicas, restart};
-use crate::state::table::Command;
 use crate::state::{PauseCause, Shutdown, State};
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger, notice, warning};
 use crate::sys::process::{self, Supervisor};
 use crate::sys::random;
 use crate::sys::title::Title;
+
+/// Why a server does not start that nobody could reach.
+pub const NOWHERE: &str = "Configured to not listen anywhere, exiting.";
 
 impl Server {
     /// Creates a listening server. Errors: an address that cannot be listened on.
@@ -51,8 +52,9 @@ impl Server {
         let now = clock.now();
         let hasher = KeyHasher::new(hash_secret(&config));
         let mut keyspace = Keyspace::new(config.databases as usize, hasher, now);
-        keyspace.locks.fences.begin_epoch(now.unix_seconds());
         let mut state = State::new(&TABLE, config, clock, logger, poll);
+        state.now = now;
+        sessions::gain_authority(&mut keyspace, &mut state);
         state.serve_while_busy = busy::serve;
         let waker = Arc::new(waker);
         let wakes = waker.clone();
@@ -83,6 +85,9 @@ impl Server {
         }
         if let Err(which) = listen(&mut server.state) {
             // The address and reason are in the log.
+            return Err(format!("Failed listening on {which}, aborting."));
+        }
+        if let Err(which) = listen_for_http(&mut server.state) {
             return Err(format!("Failed listening on {which}, aborting."));
         }
         server.listen_on_unix_socket()?;
@@ -143,7 +148,7 @@ impl Server {
         });
     }
 
-    /// Applies `rename-command`; see [`renamed_commands`].
+    /// Applies `rename-command`; see [`super::renamed_commands`].
     pub fn rename_commands(&mut self, renamed: RenamedCommands) {
         self.state.renamed = renamed;
     }
@@ -308,6 +313,7 @@ impl Server {
         let listeners = &mut self.state.net.listeners;
         let had_path = listeners.iter().any(|listener| matches!(listener, Listener::Unix(..)));
         listeners.clear();
+        self.state.net.http.end();
         if had_path {
             notice!(self.state, "Removing the unix socket file.");
         }
@@ -323,8 +329,8 @@ impl Server {
             .filter(|client| client.flags.contains(waits) && client.blocked.is_none());
         let ids: Vec<_> = asked.map(|client| client.id).collect();
         for id in ids {
+            self.state.clients.release(id);
             if let Some(client) = self.state.clients.get_to_push(id) {
-                client.flags.remove(waits);
                 let text = b"ERR Errors trying to SHUTDOWN. Check logs.";
                 ReplyWriter::new(&mut client.output, client.protocol).error(text);
                 self.state.net.pending.resumed.push(id);
@@ -353,112 +359,4 @@ fn hash_secret(config: &Config) -> [u64; 2] {
     let part =
         |from: usize| digest[from..from + 8].iter().fold(0, |sum, &b| sum << 8 | u64::from(b));
     [part(0), part(8)]
-}
-
-/// Renamed commands by lower-case name; None: removed.
-pub type RenamedCommands = HashMap<Box<[u8]>, Option<&'static Command>>;
-
-/// Applies `rename-command` lines to the command table, one after the other, so that two commands can swap names through a third.
-pub fn renamed_commands(directives: &[Directive]) -> Result<RenamedCommands, ConfigError> {
-    let mut renamed = RenamedCommands::new();
-    for directive in directives {
-        let [old, new] = &directive.args[..] else {
-            return Err(directive.error("wrong number of arguments"));
-        };
-        let (old, new) = (old.to_ascii_lowercase(), new.to_ascii_lowercase());
-        let find = |renamed: &RenamedCommands, name: &[u8]| match renamed.get(name) {
-            Some(command) => *command,
-            None => TABLE.find(name),
-        };
-        let Some(command) = find(&renamed, &old) else {
-            return Err(directive.error("No such command in rename-command"));
-        };
-        renamed.insert(old.into(), None);
-        if new.is_empty() {
-            continue;
-        }
-        if find(&renamed, &new).is_some() {
-            return Err(directive.error("Target command name already exists"));
-        }
-        renamed.insert(new.into(), Some(command));
-    }
-    Ok(renamed)
-}
-
-/// A `user` line: the user's name and rules.
-pub type UserLine = (Vec<u8>, Vec<Vec<u8>>);
-
-/// Parses `user` lines. Errors: in any rule, but unknown commands are found later.
-pub fn user_lines(directives: &[Directive]) -> Result<Vec<UserLine>, ConfigError> {
-    let catalogue = TABLE.catalogue();
-    let context = RuleContext { catalogue: &catalogue, all_channels: false };
-    let mut lines: Vec<UserLine> = Vec::new();
-    for directive in directives {
-        let wrong = |what: &[u8], why: &str| {
-            let what = String::from_utf8_lossy(what);
-            directive.error(format!("Error in user declaration '{what}': {why}"))
-        };
-        let [name, args @ ..] = &directive.args[..] else {
-            return Err(directive.error("wrong number of arguments"));
-        };
-        if lines.iter().any(|(known, _)| known == name) {
-            const TWICE: &str =
-                "Duplicate user found. A user can only be defined once in config files";
-            return Err(wrong(name, TWICE));
-        }
-        let args: Vec<&[u8]> = args.iter().map(|arg| &arg[..]).collect();
-        let rules = join_selectors(&args).map_err(|open| wrong(open, "Wrong format"))?;
-        let mut user = User::new(context);
-        for rule in &rules {
-            match user.apply(rule, context) {
-                Ok(()) | Err(RuleError::Unknown) => {}
-                Err(error) => return Err(wrong(rule, error.text())),
-            }
-        }
-        lines.push((name.clone(), rules));
-    }
-    Ok(lines)
-}
-
-impl Server {
-    /// Creates the users of `user` lines, or of `aclfile`. False on an error, which is logged.
-    pub fn load_users(&mut self, lines: &[UserLine]) -> bool {
-        let server = &mut self.state;
-        let file = server.config.aclfile.clone();
-        if !file.is_empty() && !lines.is_empty() {
-            let why = "Configuring Redis with users defined in redis.conf and at the same setting an ACL file path is \
-                       invalid. This setup is very likely to lead to configuration errors and security holes, please \
-                       define either an ACL file or declare users directly in your redis.conf, but not both.";
-            warning!(server, "{why}");
-            return false;
-        }
-        let all_channels = users::all_channels(server);
-        match server.acl.load_config_lines(lines, all_channels) {
-            Err(why) => {
-                warning!(server, "{}", String::from_utf8_lossy(&why));
-                let end = "Critical error while loading ACLs. Exiting.";
-                warning!(server, "{end}");
-                return false;
-            }
-            Ok(off) => {
-                for name in off {
-                    let name = String::from_utf8_lossy(&name);
-                    notice!(
-                        server,
-                        "The user '{name}' is disabled (there is no 'on' modifier in the user description). Make sure \
-                             this is not a configuration error."
-                    );
-                }
-            }
-        }
-        if !file.is_empty()
-            && let Err(why) = load_users(&mut server.acl, &file, all_channels)
-        {
-            let why = String::from_utf8_lossy(&why);
-            let what = "Aborting Redis startup because of ACL errors";
-            warning!(server, "{what}: {why}");
-            return false;
-        }
-        true
-    }
 }

@@ -4,7 +4,8 @@ use crate::resp::args::Args;
 use crate::state::table::Command;
 use std::ops::Range;
 
-pub use crate::client::blocked::{AcksAwaited, Replicas, Wait};
+pub use crate::client::acks::{AcksAwaited, Replicas};
+pub use crate::client::blocked::Wait;
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::{Key, Keyspace};
@@ -28,6 +29,8 @@ pub enum Outcome {
     Blocked(Box<Wait>),
     /// No reply yet: the client waits for replicas to acknowledge.
     AwaitsAcks(Box<AcksAwaited>),
+    /// No reply yet: what it has granted waits for replicas, see `State::blocking.unconfirmed`.
+    Unconfirmed,
     /// A woken command still has nothing to reply: the client keeps its place and its deadline.
     WaitsOn,
     /// The connection is closed once the reply is sent.

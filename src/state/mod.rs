@@ -4,13 +4,16 @@
 //! can borrow one while it writes to another. No I/O here: what only the loop can do is queued as a
 //! [`Task`].
 //!
-//! - Parts: `network`, `pauses`, `process`, `persistence` (saving and the log), `replicas` (those
-//!   of this server).
+//! - Parts: `network`, with answers of HTTP under way (`http_job`), `pauses`, `process`,
+//!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (who waits
+//!   for locks).
 //! - The commands that there are: `table` numbers and finds them, `spec` says what one is,
 //!   `context` what its handler gets. A specification names its handler, the handler gets the
 //!   state, and the state has the table: one thought.
 
 pub mod context;
+pub mod http_job;
+pub mod lock_waits;
 mod network;
 mod pauses;
 pub mod persistence;
@@ -37,6 +40,7 @@ use crate::replication::effects::Effects;
 use crate::replication::following::Progress;
 use crate::replication::primary_link::PrimaryLink;
 use crate::script::{Engine, Scripts};
+use crate::state::http_job::PageKeys;
 use crate::state::table::{Command, CommandTable, Opening};
 use crate::stats::Statistics;
 use crate::sys::log::{Level, Logger};
@@ -79,8 +83,11 @@ pub struct State {
     pub link: Option<Box<PrimaryLink>>,
     pub link_socket: Option<Box<Socket>>,
     pub net: Network,
+    pub page_keys: PageKeys,
     monitors: Vec<ClientId>,
     pub blocking: Blocking,
+    /// Until when no lock is granted: boot-time clock, microseconds.
+    pub locks_recovered_us: i64,
     pub scripts: Scripts,
     pub effects: Effects,
     pub persistence: Persistence,
@@ -135,8 +142,10 @@ impl State {
             link: None,
             link_socket: None,
             net: Network::new(poll),
+            page_keys: PageKeys::default(),
             monitors: Vec::new(),
             blocking: Blocking::default(),
+            locks_recovered_us: 0,
             scripts,
             effects: Effects::default(),
             persistence: Persistence::new(now.unix_seconds()),
@@ -212,10 +221,17 @@ impl State {
 
     /// Whether nothing is granted to clients that wait for locks: what a write would be refused or postponed for.
     pub fn grants_nothing(&self) -> bool {
-        self.pauses.strictest().is_some()
+        self.is_recovering_locks()
+            || self.pauses.strictest().is_some()
             || self.lacks_replicas()
             || self.is_read_only()
             || self.disk_refusal().is_some()
+    }
+
+    /// Whether locks may be held that were lost with the last writes before a start or a promotion: see
+    /// `lock-recovery-delay`.
+    pub fn is_recovering_locks(&self) -> bool {
+        self.now.boot_us < self.locks_recovered_us
     }
 
     /// Whether writes are refused for lack of replicas. On a replica the primary decides.

@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 
 use mio::Poll;
 
+use super::http_job::HttpJob;
 use crate::client::ClientId;
 use crate::net::dialer::{Dialer, SystemDialer};
+use crate::net::http::Http;
 use crate::net::listener::Listener;
 use crate::net::outgoing::Outgoing;
 use crate::net::tls::Tls;
@@ -25,6 +27,8 @@ pub struct Network {
     pub dialer: Box<dyn Dialer>,
     /// Connections to other servers, kept for the next MIGRATE.
     pub outgoing: Outgoing,
+    /// Probes, metrics and the page.
+    pub http: Http<HttpJob>,
     pub pending: Pending,
 }
 
@@ -37,6 +41,7 @@ impl Network {
             tls: None,
             dialer: Box::new(SystemDialer),
             outgoing: Outgoing::default(),
+            http: Http::default(),
             pending: Pending::default(),
         }
     }

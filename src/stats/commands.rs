@@ -9,6 +9,8 @@ pub struct CommandStats {
     pub rejected: u64,
     /// Ran and answered with an error.
     pub failed: u64,
+    /// Came into the slow log.
+    pub slow: u32,
     pub histogram: Option<Box<Histogram>>,
 }
 
@@ -82,6 +84,30 @@ impl Histogram {
         Self::upper(BUCKETS - 1)
     }
 
+    /// As [`Self::percentile`], for several, in one pass over the buckets.
+    pub fn percentiles(&self, percents: &[f64]) -> Vec<u64> {
+        let total = self.total();
+        let wanted = |percent: f64| ((percent / 100.0 * total as f64) + 0.5).max(1.0) as u64;
+        let mut values =
+            vec![if total == 0 { 0 } else { Self::upper(BUCKETS - 1) }; percents.len()];
+        let mut left: Vec<usize> = (0..if total == 0 { 0 } else { percents.len() }).collect();
+        left.sort_unstable_by_key(|&index| std::cmp::Reverse(wanted(percents[index])));
+        let mut seen = 0;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            seen += count;
+            while let Some(&index) = left.last()
+                && seen >= wanted(percents[index])
+            {
+                values[index] = Self::upper(bucket);
+                left.pop();
+            }
+            if left.is_empty() {
+                break;
+            }
+        }
+        values
+    }
+
     /// Number of values up to `limit` nanoseconds, to the precision of a bucket.
     pub fn at_most(&self, limit: u64) -> u64 {
         self.counts
@@ -120,5 +146,9 @@ mod tests {
             let got = histogram.percentile(percent) as f64;
             assert!((got / exact - 1.0).abs() < 0.04, "p{percent}: {got}");
         }
+        let percents = [99.0, 50.0, 100.0, 0.0, 99.9];
+        let each = percents.map(|percent| histogram.percentile(percent));
+        assert_eq!(histogram.percentiles(&percents), each);
+        assert_eq!(Histogram::default().percentiles(&percents), [0; 5]);
     }
 }

@@ -1,10 +1,11 @@
 //! Counters and logs: per command, slow requests, latency events.
 //!
 //! `commands` counts calls, which `timing` measures; `command_log` keeps slow and large ones,
-//! `latency` long events.
+//! `latency` long events, `histogram` durations.
 
 pub mod command_log;
 pub mod commands;
+pub mod histogram;
 pub mod latency;
 pub mod timing;
 
@@ -12,6 +13,7 @@ use std::collections::HashMap;
 
 use command_log::CommandLogs;
 use commands::CommandStats;
+use histogram::Histogram;
 use latency::LatencyMonitor;
 use timing::Timing;
 
@@ -34,9 +36,21 @@ pub struct Statistics {
     /// Microseconds per turn.
     pub turn_time: Rate,
     pub peak_memory: usize,
+    /// When that was. Unit: Unix seconds.
+    pub peak_memory_unix: i64,
     /// Bytes in use after the start, before any data.
     pub startup_memory: usize,
     pub timing: Timing,
+    pub durations: Durations,
+}
+
+/// Durations of what the server waits for or keeps.
+#[derive(Debug, Default)]
+pub struct Durations {
+    /// Waits for locks and permits that were granted.
+    pub lock_wait: Histogram,
+    /// Locks that have ended.
+    pub lock_hold: Histogram,
 }
 
 impl Statistics {
@@ -54,8 +68,10 @@ impl Statistics {
             turns_rate: Rate::default(),
             turn_time: Rate::default(),
             peak_memory: 0,
+            peak_memory_unix: 0,
             startup_memory: 0,
             timing: Timing::new(quanta::Clock::new()),
+            durations: Durations::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Durations of commands and turns, by the processor's time stamp counter.
 
+use super::histogram::Histogram;
 use crate::config::Config;
 
 /// The time stamp counter, and thresholds in its ticks: each command costs one reading, each turn two.
@@ -14,6 +15,7 @@ pub struct Timing {
     /// Turns that have ended, and their ticks without the wait for events.
     turns: u64,
     turn_ticks: u64,
+    turn_times: Histogram,
     /// Ticks from which a command may go to the slow log or latency monitor. u64::MAX: both are off.
     notable_ns: u64,
     /// Bytes of arguments or of a reply from which a command may go to the command log.
@@ -32,6 +34,7 @@ impl Timing {
             turn_begun: 0,
             turns: 0,
             turn_ticks: 0,
+            turn_times: Histogram::default(),
             notable_ns: u64::MAX,
             notable_bytes: usize::MAX,
         }
@@ -45,7 +48,9 @@ impl Timing {
     /// Ends a turn, before the wait for events.
     pub fn end_turn(&mut self) {
         self.turns += 1;
-        self.turn_ticks += self.clock.raw().saturating_sub(self.turn_begun);
+        let ticks = self.clock.raw().saturating_sub(self.turn_begun);
+        self.turn_ticks += ticks;
+        self.turn_times.record_us(self.clock.delta_as_nanos(0, ticks) / 1000);
     }
 
     /// Number of ended turns.
@@ -58,6 +63,11 @@ impl Timing {
         self.clock.delta_as_nanos(0, self.turn_ticks) / 1000
     }
 
+    /// How long turns took, without the wait for events.
+    pub fn turn_times(&self) -> &Histogram {
+        &self.turn_times
+    }
+
     /// Microseconds of all commands; those called by a script are part of it.
     pub fn commands_us(&self) -> u64 {
         self.clock.delta_as_nanos(0, self.command_ticks) / 1000
@@ -66,6 +76,7 @@ impl Timing {
     /// Resets the sums.
     pub fn reset(&mut self) {
         (self.turns, self.turn_ticks, self.command_ticks) = (0, 0, 0);
+        self.turn_times = Histogram::default();
     }
 
     /// Starts the next command's time.

@@ -25,6 +25,11 @@ pub struct Limits {
     pub hasher: KeyHasher,
 }
 
+/// Bytes of the longest integer's text.
+const INTEGER_BYTES_MAX: usize = 20;
+/// What a field and a short value take besides the field's text, about.
+const PAIR_BYTES: usize = 16;
+
 /// A hash.
 #[derive(Clone, Debug)]
 pub enum Hash {
@@ -183,6 +188,27 @@ impl Hash {
             Hash::Table(hash) => hash,
             Hash::Packed(_) => unreachable!("what was packed has become a table above"),
         }
+    }
+}
+
+impl Hash {
+    /// A hash of fields that all differ, as setting one after the other makes it. None: it would not stay packed.
+    pub fn packed_of(fields: &[(&[u8], Element<'_>)], limits: &Limits) -> Option<Hash> {
+        let is_short = |element: &Element<'_>| match element {
+            Element::Bytes(bytes) => bytes.len() <= limits.bytes_max,
+            Element::Integer(_) => limits.bytes_max >= INTEGER_BYTES_MAX,
+        };
+        let mut bytes = Vec::new();
+        bytes.reserve_exact(fields.iter().map(|(field, _)| field.len() + PAIR_BYTES).sum());
+        for (field, value) in fields {
+            if field.len() > limits.bytes_max || !is_short(value) {
+                return None;
+            }
+            Element::new(field).write(&mut bytes);
+            value.write(&mut bytes);
+        }
+        (fields.len() <= limits.entries_max && bytes.len() <= INLINE_MAX)
+            .then_some(Hash::Packed(bytes))
     }
 }
 
@@ -365,11 +391,11 @@ impl<'a> HashView<'a> {
     }
 
     /// The fields with their values, if they are packed: in insertion order.
-    pub fn packed_fields(&self) -> Option<impl Iterator<Item = (Text<'a>, Text<'a>)> + use<'a>> {
+    pub fn packed_fields(
+        &self,
+    ) -> Option<impl Iterator<Item = (Element<'a>, Element<'a>)> + use<'a>> {
         match *self {
-            HashView::Packed(bytes) => {
-                Some(pairs(bytes).map(|(field, value)| (field.text(), value.text())))
-            }
+            HashView::Packed(bytes) => Some(pairs(bytes)),
             HashView::Table(_) => None,
         }
     }
@@ -586,6 +612,30 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(96))]
+
+        #[test]
+        fn a_hash_made_at_once_is_the_one_that_is_made_field_by_field(
+            entries_max in prop_oneof![Just(0usize), 1..6usize, Just(512)],
+            bytes_max in prop_oneof![Just(0usize), Just(19), Just(64), Just(1000)],
+            values in prop::collection::vec(prop_oneof!["-?[0-9]{1,20}", "[a-z]{0,300}"], 0..8),
+        ) {
+            let limits = Limits { entries_max, bytes_max, hasher: KeyHasher::new([1, 2]) };
+            let now = Now { wall_us: 1, boot_us: 1, is_loading: false };
+            let names: Vec<String> = (0..values.len()).map(|number| format!("{number}")).collect();
+            let fields: Vec<(&[u8], Element<'_>)> = names
+                .iter()
+                .zip(&values)
+                .map(|(name, value)| (name.as_bytes(), Element::new(value.as_bytes())))
+                .collect();
+            let mut expected = Hash::default();
+            for (name, value) in names.iter().zip(&values) {
+                let (name, value) = (name.as_bytes(), value.as_bytes());
+                Edit::unnoted(&mut expected).set(name, value, Expiry::Clear, &limits, &now);
+            }
+            if let Some(Hash::Packed(bytes)) = Hash::packed_of(&fields, &limits) {
+                prop_assert!(matches!(expected, Hash::Packed(expected) if expected == bytes));
+            }
+        }
 
         #[test]
         fn a_hash_agrees_with_a_list_of_pairs(

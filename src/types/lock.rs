@@ -3,6 +3,8 @@
 //! ```text
 //! hash    owner -> holds,  :fence -> number of the grant,  :since -> Unix milliseconds of the grant,
 //!         :session -> grace and lease of a session in milliseconds
+//! hash    :r:<owner> -> fence and deadline in Unix milliseconds; with a session also grace and lease: one of the readers,
+//!         :fence -> number of the latest grant,  :mode -> shared
 //! string  the owner: a lock made by SET NX
 //! ```
 //!
@@ -14,8 +16,8 @@ use std::borrow::Cow;
 use super::hash::{Hash, HashView};
 use super::string::StringView;
 use super::{Collection, Value};
-use crate::clock::Now;
-use crate::collections::packed::Text;
+use crate::clock::{Now, UnixMillis};
+use crate::collections::packed::Element;
 use crate::collections::table::ValueRef;
 use crate::error::CommandError;
 use crate::resp::number::parse_i64;
@@ -29,31 +31,83 @@ pub const SINCE: &[u8] = b":since";
 /// That the server renews the lease: how long it lasts after the connection has closed, and after the last sign of life, in
 /// milliseconds.
 pub const SESSION: &[u8] = b":session";
+/// That the lock is held by readers, where its value is [`SHARED`].
+pub const MODE: &[u8] = b":mode";
+pub const SHARED: &[u8] = b"shared";
+/// What the name of a reader's field begins with; the owner follows.
+const READER: &[u8] = b":r:";
 /// The owner that nobody is: nobody gets the lock until its time is over.
 pub const KEEP: &[u8] = b":keep";
 
 /// The longest lease and grace: a hundred years.
 pub const LEASE_MS_MAX: i64 = 100 * 366 * 24 * 3_600_000;
-/// Fields of a hash that is read as a lock. A larger one is no lock.
+/// Readers of a lock.
+pub const READERS_MAX: usize = 1000;
+/// Fields of a hash that is read as a lock, besides those of readers. A larger one is no lock.
 const FIELDS_MAX: usize = 64;
 
 /// A held lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock<'a> {
-    /// The first of the owners: only a foreign lock has several.
+    /// Of several readers the one that was asked for, or else the first; the fence and the session are those of its grant.
+    /// The first of the owners of a foreign lock.
     pub owner: Cow<'a, [u8]>,
-    /// How often the owner holds it; 1 for a string.
+    /// How often the owner holds it; 1 for a string, and for a reader.
     pub holds: i64,
     /// None: it was not granted here.
     pub fence: Option<u64>,
-    /// Unix milliseconds; None: it was not granted here.
+    /// Unix milliseconds; None: it was not granted here, or is a reader's.
     pub since_ms: Option<i64>,
     /// Grace and lease of its session, in milliseconds.
     pub session: Option<(i64, i64)>,
     /// Whether it is a string.
     pub is_string: bool,
-    /// Whether there are further owners.
+    /// Whether it is a foreign one with further owners.
     pub is_shared: bool,
+    /// How many hold it for reading; 0: one owner has it alone.
+    pub readers: usize,
+}
+
+/// What the field of a reader says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reader {
+    pub fence: u64,
+    pub until: UnixMillis,
+    /// Grace and lease of its session, in milliseconds.
+    pub session: Option<(i64, i64)>,
+}
+
+impl Reader {
+    /// Parses `fence deadline [grace lease]`.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let mut parts = text.splitn(3, |&byte| byte == b' ');
+        let mut number = || parts.next().and_then(parse_i64);
+        let (fence, until) = (u64::try_from(number()?).ok()?, UnixMillis(number()?));
+        let session = match parts.next() {
+            Some(rest) => Some(parse_session(rest)?),
+            None => None,
+        };
+        Some(Reader { fence, until, session })
+    }
+
+    /// The text that [`Self::parse`] reads.
+    pub fn text(&self) -> String {
+        let Reader { fence, until: UnixMillis(until_ms), session } = self;
+        match session {
+            Some((grace_ms, lease_ms)) => format!("{fence} {until_ms} {grace_ms} {lease_ms}"),
+            None => format!("{fence} {until_ms}"),
+        }
+    }
+}
+
+/// The name of a reader's field.
+pub fn reader_field(owner: &[u8]) -> Vec<u8> {
+    [READER, owner].concat()
+}
+
+/// The owner whose reader's field has this name.
+pub fn reader_in(field: &[u8]) -> Option<&[u8]> {
+    field.strip_prefix(READER).filter(|owner| may_own(owner))
 }
 
 impl Lock<'_> {
@@ -85,7 +139,7 @@ pub fn is_permit(member: &[u8]) -> bool {
 
 /// The fence of a value that a file or the primary brings, if it is a lock that was granted here. Costs little for others.
 pub fn fence_of(value: ValueRef<'_, Value>, now: &Now) -> Option<u64> {
-    let hash = Hash::view(value).filter(|hash| hash.kept_len() <= FIELDS_MAX)?;
+    let hash = Hash::view(value).filter(|hash| hash.kept_len() <= READERS_MAX + FIELDS_MAX)?;
     let found = hash.get(FENCE, now)?;
     let fence = parse_i64(found.value.as_ref())?;
     u64::try_from(fence).ok()
@@ -94,6 +148,15 @@ pub fn fence_of(value: ValueRef<'_, Value>, now: &Now) -> Option<u64> {
 /// A key's value as a lock; None: nobody holds it. Errors: WRONGTYPE for other types, and for a hash with anything but
 /// positive integers in its unreserved fields.
 pub fn read<'a>(value: ValueRef<'a, Value>, now: &Now) -> Result<Option<Lock<'a>>, CommandError> {
+    read_for(value, now, b"")
+}
+
+/// The same for an owner that asks: of several readers, it is the one that is told.
+pub fn read_for<'a>(
+    value: ValueRef<'a, Value>,
+    now: &Now,
+    asking: &[u8],
+) -> Result<Option<Lock<'a>>, CommandError> {
     if let Some(string) = StringView::new(value) {
         if string.len() > OWNER_MAX {
             return Err(CommandError::WrongType);
@@ -107,53 +170,115 @@ pub fn read<'a>(value: ValueRef<'a, Value>, now: &Now) -> Result<Option<Lock<'a>
             session: None,
             is_string: true,
             is_shared: false,
+            readers: 0,
         };
         return Ok(Some(lock));
     }
     let hash = Hash::view(value).ok_or(CommandError::WrongType)?;
-    read_hash(hash, now)
+    read_hash(hash, now, asking)
 }
 
-fn read_hash<'a>(hash: HashView<'a>, now: &Now) -> Result<Option<Lock<'a>>, CommandError> {
-    if hash.kept_len() > FIELDS_MAX {
+/// The readers of a key's value, with their owners; none if it is no lock that readers hold.
+pub fn readers(value: ValueRef<'_, Value>, now: &Now) -> Vec<(Box<[u8]>, Reader)> {
+    let mut readers = Vec::new();
+    if let Some(hash) = Hash::view(value)
+        && read_hash(hash, now, b"").is_ok_and(|lock| lock.is_some_and(|lock| lock.readers > 0))
+    {
+        hash.for_each(now, |field, value| {
+            readers.extend(reader_in(field).map(Box::from).zip(Reader::parse(value)));
+        });
+    }
+    readers
+}
+
+fn read_hash<'a>(
+    hash: HashView<'a>,
+    now: &Now,
+    asking: &[u8],
+) -> Result<Option<Lock<'a>>, CommandError> {
+    let len = hash.kept_len();
+    if len > READERS_MAX + FIELDS_MAX {
         return Err(CommandError::WrongType);
     }
-    let mut fields = Fields::default();
+    let mut fields = Fields { asking, ..Fields::default() };
     match hash.packed_fields() {
-        Some(packed) => packed.for_each(|(field, value)| {
-            let owner = match field {
-                Text::Bytes(bytes) => Cow::Borrowed(bytes),
-                Text::Number(_) => Cow::Owned(field.as_ref().to_vec()),
-            };
-            fields.add(owner, value.as_ref());
+        Some(packed) => packed.for_each(|(field, value)| match field {
+            Element::Bytes(bytes) => fields.add(Name::Lasting(bytes), value),
+            Element::Integer(_) => fields.add(Name::Passing(field.text().as_ref()), value),
         }),
-        None => hash.for_each(now, |field, value| fields.add(Cow::Owned(field.to_vec()), value)),
+        None => hash.for_each(now, |field, value| {
+            fields.add(Name::Passing(field), Element::Bytes(value));
+        }),
     }
+    fields.is_foreign |= len - fields.readers > FIELDS_MAX;
     fields.lock()
+}
+
+/// A field's name, which lasts as long as the hash, or only now.
+#[derive(Clone, Copy)]
+enum Name<'a, 'b> {
+    Lasting(&'a [u8]),
+    Passing(&'b [u8]),
+}
+
+impl<'a> Name<'a, '_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Name::Lasting(bytes) => bytes,
+            Name::Passing(bytes) => bytes,
+        }
+    }
+
+    /// The name from byte `from` on.
+    fn rest(self, from: usize) -> Cow<'a, [u8]> {
+        match self {
+            Name::Lasting(bytes) => Cow::Borrowed(&bytes[from..]),
+            Name::Passing(bytes) => Cow::Owned(bytes[from..].to_vec()),
+        }
+    }
 }
 
 /// The fields of a hash that is read as a lock.
 #[derive(Default)]
-struct Fields<'a> {
+struct Fields<'a, 'q> {
+    /// The owner that asks.
+    asking: &'q [u8],
     owner: Option<(Cow<'a, [u8]>, i64)>,
     has_others: bool,
     fence: Option<u64>,
     since_ms: Option<i64>,
     session: Option<(i64, i64)>,
+    /// The first of the readers, or the one that asks.
+    reader: Option<(Cow<'a, [u8]>, Reader)>,
+    readers: usize,
     /// A field is not one of a lock.
     is_foreign: bool,
 }
 
-impl<'a> Fields<'a> {
-    fn add(&mut self, field: Cow<'a, [u8]>, value: &[u8]) {
-        let number = parse_i64(value);
-        match &*field {
-            FENCE => self.fence = number.and_then(|number| u64::try_from(number).ok()),
-            SINCE => self.since_ms = number,
-            SESSION => self.session = parse_session(value),
-            name if name.starts_with(b":") && name != KEEP => {}
-            _ => match number {
-                Some(holds @ 1..) if self.owner.is_none() => self.owner = Some((field, holds)),
+impl<'a> Fields<'a, '_> {
+    fn add(&mut self, field: Name<'a, '_>, value: Element<'_>) {
+        let integer = || match value {
+            Element::Integer(number) => Some(number),
+            Element::Bytes(text) => parse_i64(text),
+        };
+        match field.bytes() {
+            FENCE => self.fence = integer().and_then(|number| u64::try_from(number).ok()),
+            SINCE => self.since_ms = integer(),
+            SESSION => self.session = parse_session(value.text().as_ref()),
+            name if name.starts_with(b":") && name != KEEP => {
+                if let Some(owner) = reader_in(name)
+                    && let Some(reader) = Reader::parse(value.text().as_ref())
+                {
+                    self.readers += 1;
+                    if self.reader.is_none() || *owner == *self.asking {
+                        self.reader = Some((field.rest(READER.len()), reader));
+                    }
+                }
+            }
+            _ => match integer() {
+                Some(holds @ 1..) if self.owner.is_none() => {
+                    self.owner = Some((field.rest(0), holds));
+                }
                 Some(1..) => self.has_others = true,
                 _ => self.is_foreign = true,
             },
@@ -164,14 +289,23 @@ impl<'a> Fields<'a> {
         if self.is_foreign {
             return Err(CommandError::WrongType);
         }
-        Ok(self.owner.map(|(owner, holds)| Lock {
+        // Whoever has a field without a colon excludes all readers.
+        if let Some((owner, holds)) = self.owner {
+            let Fields { fence, since_ms, session, has_others: is_shared, .. } = self;
+            let (is_string, readers) = (false, 0);
+            let lock =
+                Lock { owner, holds, fence, since_ms, session, is_string, is_shared, readers };
+            return Ok(Some(lock));
+        }
+        Ok(self.reader.map(|(owner, Reader { fence, session, .. })| Lock {
             owner,
-            holds,
-            fence: self.fence,
-            since_ms: self.since_ms,
-            session: self.session,
+            holds: 1,
+            fence: Some(fence),
+            since_ms: None,
+            session,
             is_string: false,
-            is_shared: self.has_others,
+            is_shared: false,
+            readers: self.readers,
         }))
     }
 }
@@ -206,16 +340,21 @@ mod tests {
     }
 
     fn shown(fields: &[(&str, &str)]) -> String {
-        match read_hash(hash(fields).as_view(), &now()) {
+        shown_to(b"", fields)
+    }
+
+    fn shown_to(asking: &[u8], fields: &[(&str, &str)]) -> String {
+        match read_hash(hash(fields).as_view(), &now(), asking) {
             Err(_) => "no lock".into(),
             Ok(None) => "free".into(),
             Ok(Some(lock)) => format!(
-                "{} {} {:?} {:?}{}",
+                "{} {} {:?} {:?}{}{}",
                 String::from_utf8_lossy(&lock.owner),
                 lock.holds,
                 lock.fence,
                 lock.since_ms,
                 if lock.is_shared { " shared" } else { "" },
+                if lock.readers > 0 { format!(" {} readers", lock.readers) } else { "".into() },
             ),
         }
     }
@@ -231,5 +370,29 @@ mod tests {
         assert_eq!(shown(&[("a", "x")]), "no lock");
         assert_eq!(shown(&[("a", "0")]), "no lock");
         assert_eq!(shown(&[("a", "1"), (":fence", "-7")]), "a 1 None None");
+    }
+
+    #[test]
+    fn readers_have_a_field_each() {
+        let two = [(":r:a", "7 99"), (":fence", "8"), (":mode", "shared"), (":r:b", "8 90 5 6")];
+        assert_eq!(shown(&two), "a 1 Some(7) None 2 readers");
+        assert_eq!(shown_to(b"b", &two), "b 1 Some(8) None 2 readers");
+        assert_eq!(shown_to(b"c", &two), "a 1 Some(7) None 2 readers");
+        // What is none is not seen; who has the lock alone excludes them; and a foreign field is none of a lock.
+        assert_eq!(
+            shown(&[(":r:a", "7"), (":r:b", "x 9"), (":r:", "7 9"), (":r::c", "7 9")]),
+            "free"
+        );
+        assert_eq!(shown(&[(":r:a", "7 99"), ("b", "1")]), "b 1 None None");
+        assert_eq!(shown(&[(":r:a", "7 99"), ("b", "x")]), "no lock");
+        let reader = Reader { fence: 8, until: UnixMillis(90), session: Some((5, 6)) };
+        assert_eq!(Reader::parse(reader.text().as_bytes()), Some(reader));
+        let reader = Reader { session: None, ..reader };
+        assert_eq!(Reader::parse(reader.text().as_bytes()), Some(reader));
+        assert_eq!(Reader::parse(b"8 90 5"), None);
+        let names: Vec<String> = (0..65).map(|number| format!("o{number}")).collect();
+        let many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
+        assert_eq!(shown(&many[1..]), "o1 1 None None shared");
+        assert_eq!(shown(&many), "no lock");
     }
 }

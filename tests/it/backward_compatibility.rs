@@ -28,7 +28,7 @@ fn ok(client: &mut Client, line: &str) {
     assert!(!matches!(reply, Reply::Error(_)), "{line}: {}", reply.show());
 }
 
-/// Something of each type and encoding, three databases, deadlines of keys and fields, a library of functions.
+/// Something of each type and encoding, three databases, deadlines of keys and fields, a library of functions, locks.
 fn fill(client: &mut Client) {
     dump::fill(client);
     ok(client, &format!("SET session x PXAT {LATER}"));
@@ -40,6 +40,10 @@ fn fill(client: &mut Client) {
     }
     ok(client, "SELECT 0");
     client.call(&["FUNCTION", "LOAD", LIBRARY]);
+    // For longer than anybody will load this: 70 years.
+    ok(client, "LOCK.ACQUIRE lock:held worker PX 2000000000000");
+    ok(client, "LOCK.ACQUIRE lock:read worker PX 2000000000000 SHARED");
+    ok(client, "SEM.ACQUIRE permits worker LIMIT 3 PX 2000000000000");
 }
 
 /// A line that changes if anything of the data does.

@@ -1,21 +1,36 @@
-//! `redis.conf.example` is what the table of parameters says. `UPDATE_EXAMPLE=1 cargo test --test
-//! config_example` writes it anew.
+//! `redis.conf.example`, the manual page latchkey.conf(5) and the completions of shells are what the table of parameters says.
+//! `UPDATE_EXAMPLE=1 cargo test --test it config_example` writes them anew.
 
-use latchkey::config::{Config, example_file};
+use std::path::Path;
 
-const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/redis.conf.example");
+use latchkey::config::{Config, SHELLS, completions, example_file, manual_page};
+
+/// Compares a file of the repository with what the table says, or writes it.
+fn check(path: &str, wanted: &[u8]) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if std::env::var_os("UPDATE_EXAMPLE").is_some() {
+        std::fs::write(&file, wanted).expect("the file can be written");
+    }
+    let found = std::fs::read(&file).unwrap_or_default();
+    assert!(
+        found == wanted,
+        "{path} is not what the table says: set UPDATE_EXAMPLE=1 and test again"
+    );
+}
 
 #[test]
 fn the_example_file_follows_the_table() {
-    let wanted = example_file();
-    if std::env::var_os("UPDATE_EXAMPLE").is_some() {
-        std::fs::write(PATH, &wanted).expect("the example file can be written");
+    check("redis.conf.example", &example_file());
+}
+
+#[test]
+fn the_manual_page_and_the_completions_follow_the_table() {
+    check("man/latchkey.conf.5", manual_page().as_bytes());
+    for shell in SHELLS {
+        let text = completions(shell).expect("completions");
+        check(&format!("packaging/completions/latchkey.{shell}"), text.as_bytes());
     }
-    let found = std::fs::read(PATH).expect("redis.conf.example exists");
-    assert!(
-        found == wanted,
-        "redis.conf.example is not what the table says: set UPDATE_EXAMPLE=1 and test again"
-    );
+    assert_eq!(completions("tcsh"), None);
 }
 
 #[test]

@@ -363,3 +363,79 @@ fn locks_are_hashes_with_deadlines() {
         granted.replace("a 1", "b 1").replace(&fence.to_string(), &(fence + 3).to_string());
     assert_eq!(taken(&server).replace('\n', " | "), format!("DEL jobs | {handed_over}"));
 }
+
+#[test]
+fn a_lease_that_is_extended_in_a_transaction_is_part_of_it() {
+    let (server, mut client) = start(&[]);
+    client.call(&split_args("LOCK.ACQUIRE jobs a PX 1000 SESSION GRACE 50"));
+    client.call(&split_args("LOCK.ACQUIRE reports a PX 1000 SHARED SESSION GRACE 50"));
+    server.advance(400_000);
+    taken(&server);
+    client.send(&["MULTI"]);
+    client.send(&["LOCK.ATTACH", "a"]);
+    client.send(&["SET", "done", "1"]);
+    client.send(&["EXEC"]);
+    server.settle();
+    let effects = taken(&server);
+    let lines: Vec<&str> = effects.lines().collect();
+    assert_eq!(
+        (lines[0], lines[lines.len() - 2..].to_vec()),
+        ("MULTI", vec!["SET done 1", "EXEC"])
+    );
+    assert!(lines.contains(&"PEXPIREAT jobs now+1000"), "{effects}");
+}
+
+#[test]
+fn readers_are_fields_with_deadlines() {
+    let (server, mut client) = start(&[]);
+    let first = (1_700_000_000_u64 << 21) + 1;
+    let reader = |owner: &str, fence: u64, ms: i64, more: &str| {
+        format!(
+            "HSET jobs :r:{owner} {fence} {}{more} :fence {fence} :mode shared",
+            1_700_000_000_000 + ms
+        )
+    };
+    let renewed = |owner: &str, fence: u64, ms: i64| {
+        format!("HSET jobs :r:{owner} {fence} {}", 1_700_000_000_000 + ms)
+    };
+    let unit = |requests: &[&str]| format!("MULTI | {} | EXEC", requests.join(" | "));
+    let alone = format!("HSET jobs c 1 :fence {} :since now+0", first + 4);
+    check(
+        &server,
+        &mut client,
+        &[
+            (
+                "LOCK.ACQUIRE jobs a PX 1000 SHARED",
+                &unit(&[&reader("a", first, 1000, ""), "PEXPIREAT jobs now+1000"]),
+            ),
+            ("LOCK.ACQUIRE jobs a PX 1000 SHARED", ""),
+            ("LOCK.ACQUIRE jobs b PX 500 SHARED", &reader("b", first + 1, 500, "")),
+            (
+                "LOCK.ACQUIRE jobs c PX 3000 SHARED SESSION GRACE 50",
+                &unit(&[&reader("c", first + 2, 3000, " 50 3000"), "PEXPIREAT jobs now+3000"]),
+            ),
+            ("LOCK.ACQUIRE jobs d PX 1000", ""),
+            ("LOCK.RENEW 1 jobs b PX 2000", &renewed("b", first + 1, 2000)),
+            ("LOCK.ACQUIRE jobs a PX 2500 SHARED", &renewed("a", first, 2500)),
+            ("LOCK.RELEASE jobs a", "HDEL jobs :r:a"),
+            ("LOCK.RELEASE jobs c", &unit(&["HDEL jobs :r:c", "PEXPIREAT jobs now+2000"])),
+            ("LOCK.RELEASE jobs b", "DEL jobs"),
+            (
+                "LOCK.ACQUIRE jobs c PX 1000 SHARED",
+                &unit(&[&reader("c", first + 3, 1000, ""), "PEXPIREAT jobs now+1000"]),
+            ),
+            (
+                "LOCK.ACQUIRE jobs c PX 500",
+                &unit(&[&alone, "PEXPIREAT jobs now+1000", "HDEL jobs :r:c :mode"]),
+            ),
+            ("LOCK.BREAK jobs", "DEL jobs"),
+        ],
+    );
+    client.call(&["LOCK.ACQUIRE", "jobs", "a", "PX", "10", "SHARED"]);
+    client.call(&["LOCK.ACQUIRE", "jobs", "b", "PX", "20", "SHARED"]);
+    taken(&server);
+    server.advance(11_000);
+    assert_eq!(taken(&server), "HDEL jobs :r:a");
+    server.advance(10_000);
+    assert_eq!(taken(&server), "DEL jobs");
+}

@@ -10,6 +10,7 @@ use latchkey::config::Config;
 use latchkey::server::Server;
 use latchkey::sys::log::Logger;
 
+use crate::support::http::get;
 use crate::support::{Client, PATIENCE, Reply, START, TestServer, encode, wait_for};
 
 const ID: &str = "0123456789012345678901234567890123456789";
@@ -65,7 +66,11 @@ impl Link {
         assert_eq!(self.request(), "PING");
         self.send("+PONG\r\n");
         assert!(self.request().starts_with("REPLCONF listening-port "));
-        assert_eq!(self.request(), "REPLCONF capa eof capa psync2");
+        let capabilities = self.request();
+        assert!(
+            capabilities.starts_with("REPLCONF capa eof capa psync2 capa run-id="),
+            "{capabilities}"
+        );
         assert_eq!(self.request(), "REPLCONF version 9.0.0");
         self.send("+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n");
         self.request()
@@ -251,6 +256,35 @@ fn incomplete_snapshots_are_never_visible() {
     assert_eq!(client.call(&["MGET", "a", "new", "more"]).show(), "1) (nil)\n2) \"1\"\n3) \"2\"");
     assert_eq!(info(&mut client, "master_replid"), OTHER_ID);
     assert_eq!(link.await_ack(0).0, 300);
+}
+
+#[test]
+fn probes_are_answered_while_a_snapshot_is_loaded() {
+    let lines = ["repl-diskless-load flush-before-load", "http-auth no"];
+    let (server, listener, link, mut client, _folder) = synced(&lines);
+    let address = server.http_address.expect("HTTP is on");
+    let whole = snapshot(&[("new", "1")]);
+    drop(link);
+    let mut link = Link::accept(&listener);
+    assert!(link.greet().starts_with("PSYNC "));
+    assert!(get(address, "/readyz").body.starts_with("[-]link-down "));
+    link.send(format!("+FULLRESYNC {OTHER_ID} 300\r\n"));
+    wait_for("the transfer", || {
+        get(address, "/readyz").body.starts_with("[-]syncing ").then_some(())
+    });
+    link.send(format!("${}\r\n", whole.len()));
+    link.send(&whole[..whole.len() - 1]);
+    wait_for("loading", || get(address, "/readyz").body.starts_with("[-]loading ").then_some(()));
+    assert!(client.call(&["PING"]).show().starts_with("(error) LOADING"));
+    for (target, status) in
+        [("/livez", 200), ("/readyz", 503), ("/primary", 503), ("/replica", 503)]
+    {
+        assert_eq!(get(address, target).status, status, "{target}");
+    }
+    assert!(get(address, "/metrics").body.contains("\nredis_loading_dump_file 1\n"));
+    link.send(&whole[whole.len() - 1..]);
+    await_link(&mut client, "up");
+    assert_eq!((get(address, "/readyz").status, get(address, "/replica").status), (200, 200));
 }
 
 #[test]

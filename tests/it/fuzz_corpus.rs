@@ -38,6 +38,7 @@ targets! {
     config,
     function_payload,
     glob,
+    http,
     hyperloglog,
     inline,
     link,

@@ -1,4 +1,4 @@
-//! What people get to see first: the files of `make install`, the container's image, and `--check-config`.
+//! What people get to see first: the files of `make install`, and the container's image.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,11 @@ fn install_puts_each_file_in_its_place_and_uninstall_takes_them_away() {
         "usr/local/lib/systemd/system/latchkey.service",
         "usr/local/lib/sysusers.d/latchkey.conf",
         "usr/local/lib/tmpfiles.d/latchkey.conf",
+        "usr/local/share/bash-completion/completions/latchkey",
+        "usr/local/share/fish/vendor_completions.d/latchkey.fish",
         "usr/local/share/man/man1/latchkey.1",
+        "usr/local/share/man/man5/latchkey.conf.5",
+        "usr/local/share/zsh/site-functions/_latchkey",
     ];
     assert_eq!(files(folder.path()), installed.map(String::from).into());
     let documents = folder.path().join("usr/local/share/doc/latchkey");
@@ -92,73 +96,42 @@ fn the_first_configuration_starts_a_server() {
 }
 
 #[test]
-fn a_configuration_is_checked_as_a_start_would_and_nobody_is_served() {
-    let folder = tempfile::tempdir().expect("a directory");
-    let file = folder.path().join("redis.conf");
-    let check = |text: &str, options: &[&str]| {
-        std::fs::write(&file, text).expect("a file that can be written");
-        let mut command = Command::new(PROGRAM);
-        let output = command.arg("--check-config").arg(&file).args(options).output();
-        let output = output.expect("the program starts");
-        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
-    };
-    assert_eq!(check("port 0\nmaxmemory 1gb\n", &[]), (Some(0), String::new()));
-    let unused =
-        "io-threads 4\nport 0\nactivedefrag no\nio-threads 2\nlua-replicate-commands yes\n";
-    std::fs::write(&file, unused).expect("a file that can be written");
-    let told = run(Command::new(PROGRAM).arg("--check-config").arg(&file)).stdout;
-    let wanted = "The configuration is in order\n\
-        Directives without effect in this server: io-threads, lua-replicate-commands\n";
-    assert_eq!(String::from_utf8(told).expect("text"), wanted);
-    for (text, options, line, reason) in [
-        (
-            "timeout 5\nport eighty\n",
-            &[][..],
-            "at line 2\n>>> 'port eighty'",
-            "argument couldn't be parsed into an integer",
-        ),
-        (
-            "nosuch 1\n",
-            &[],
-            "at line 1\n>>> 'nosuch 1'",
-            "Bad directive or wrong number of arguments",
-        ),
-        (
-            "rename-command NOSUCH X\n",
-            &[],
-            "at line 1\n>>> 'rename-command NOSUCH X'",
-            "No such command in rename-command",
-        ),
-        (
-            "cluster-enabled yes\n",
-            &[],
-            "at line 1\n>>> 'cluster-enabled yes'",
-            "Cluster mode is not supported by this server: without it the nodes would be servers that know nothing of each other. \
-             Remove the directive, or use Redis or Valkey for this node",
-        ),
-        (
-            "port 1\n",
-            &["--hz", "x"],
-            "at line 3\n>>> 'hz \"x\"'",
-            "argument couldn't be parsed into an integer",
-        ),
-    ] {
-        let (code, told) = check(text, options);
-        assert_eq!(code, Some(1), "{text}");
-        let shown = format!(
-            "\n*** FATAL CONFIG FILE ERROR (Latchkey {}) ***\nReading the configuration file, {line}\n{reason}\n",
-            env!("CARGO_PKG_VERSION")
-        );
-        assert_eq!(told, shown);
-    }
-    std::fs::remove_file(&file).expect("a file");
-    let output =
-        Command::new(PROGRAM).arg("--check-config").arg(&file).output().expect("a program");
-    let told = String::from_utf8(output.stderr).expect("text");
-    assert!(output.status.code() == Some(1) && told.contains("redis.conf"), "{told}");
+fn the_steps_of_the_image_are_in_order() {
+    run(&mut Command::new("tests/docker/check"));
 }
 
 #[test]
-fn the_steps_of_the_image_are_in_order() {
-    run(&mut Command::new("tests/docker/check"));
+fn completions_are_printed_and_complete_in_bash() {
+    let complete = |words: &str, at: usize| {
+        let script = format!(
+            "source <({PROGRAM} --completions bash); COMP_WORDS=({words}); COMP_CWORD={at}; _latchkey; echo ${{COMPREPLY[*]}}"
+        );
+        let told = run(Command::new("bash").args(["-c", &script])).stdout;
+        String::from_utf8(told).expect("text").trim_end().to_owned()
+    };
+    assert_eq!(complete("latchkey --appendf", 1), "--appendfilename --appendfsync");
+    assert_eq!(complete("latchkey --check-r", 1), "--check-rdb");
+    assert_eq!(complete("latchkey --appendfsync a", 2), "always");
+    assert_eq!(complete("latchkey --port 7 --supervised ''", 4), "upstart systemd auto no");
+    assert_eq!(complete("latchkey Cargo.t", 1), "Cargo.toml");
+    for bad in [&["tcsh"][..], &[], &["bash", "zsh"]] {
+        let output = Command::new(PROGRAM).arg("--completions").args(bad).output();
+        let output = output.expect("the program starts");
+        assert_eq!(output.status.code(), Some(1), "{bad:?}");
+        assert_eq!(output.stderr, b"Usage: latchkey --completions bash | zsh | fish\n");
+    }
+}
+
+#[test]
+fn the_manual_page_has_every_option_of_the_summary() {
+    let summary = Command::new(PROGRAM).arg("--help").output().expect("the program starts");
+    let summary = String::from_utf8(summary.stderr).expect("text");
+    let page = read(Path::new(SOURCE).join("man/latchkey.1")).replace('\\', "");
+    let usage = summary.split("Examples:").next().expect("a usage");
+    let options = usage.split([' ', '[', ']', '|', '\n']).filter(|word| word.starts_with("--"));
+    let options: BTreeSet<&str> = options.collect();
+    assert!(options.len() > 8, "{options:?}");
+    for option in options {
+        assert!(page.contains(option), "{option} is not in man/latchkey.1");
+    }
 }

@@ -212,10 +212,13 @@ fn files_that_other_servers_ship_start_this_one() {
 fn users_that_cannot_be_stop_the_start() {
     for (lines, last) in [
         ("user a +nosuch", "# Critical error while loading ACLs. Exiting."),
-        ("aclfile users\nuser a on", "or declare users directly in your redis.conf, but not both."),
+        (
+            "aclfile users\nuser a on",
+            "or declare users directly in your configuration, but not both.",
+        ),
         (
             "aclfile nosuch",
-            "# Aborting Redis startup because of ACL errors: Error loading ACLs, opening file 'nosuch': No such file or directory",
+            "# Aborting Latchkey's start because of ACL errors: Error loading ACLs, opening file 'nosuch': No such file or directory",
         ),
     ] {
         let ended = run(&["-"], &format!("port {}\nbind 127.0.0.1\n{lines}", free_port()));

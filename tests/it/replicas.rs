@@ -461,6 +461,42 @@ fn wait_counts_replicas_that_have_this_clients_writes() {
 }
 
 #[test]
+fn a_replica_that_has_connected_anew_counts_once() {
+    let server = start(&[]);
+    let mut client = server.connect();
+    let connect = |from: Option<&str>, offset: u64| {
+        let mut replica = Replica::connect(&server);
+        replica.greet();
+        replica.say("REPLCONF capa run-id=a4");
+        assert_eq!(replica.line(), "+OK");
+        match from {
+            Some(history) => {
+                replica.say(&format!("PSYNC {history} {}", offset + 1));
+                assert_eq!(replica.line(), format!("+CONTINUE {history}"));
+            }
+            None => drop(replica.sync(&server)),
+        }
+        replica.say(&format!("REPLCONF ACK {offset}"));
+        server.settle();
+        replica
+    };
+    let mut replica = connect(None, 0);
+    client.call(&["SET", "a", "1"]);
+    let written = stream(&["SELECT 0", "SET a 1"]);
+    replica.take(written.len());
+    replica.say(&format!("REPLCONF ACK {}", written.len()));
+    assert_eq!(client.call(&["WAIT", "1", "0"]), Reply::Integer(1));
+    client.send(&["WAIT", "2", "100"]);
+    server.settle();
+    // The server has not heard that its connection is gone.
+    let history = field(&mut server.connect(), "master_replid");
+    let _again = connect(Some(&history), written.len() as u64);
+    replica.await_close();
+    server.advance(100_000);
+    assert_eq!(client.reply(), Some(Reply::Integer(1)));
+}
+
+#[test]
 fn what_is_paused_twice_waits_for_the_end_of_both_pauses() {
     let server = start(&[]);
     let (mut operator, mut writer) = (server.connect(), server.connect());

@@ -6,6 +6,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
+use latchkey::sys::disk::model::ModelDisk;
+
+use crate::crossings::house::House;
 use crate::support::{Client, Reply, TestServer, wait_for};
 
 fn config(lines: &[&str]) -> TestServer {
@@ -147,6 +150,40 @@ fn a_client_takes_the_place_of_one_that_has_just_gone() {
     assert_eq!(client.call(&["PING"]), simple("PONG"));
     let refusal = rest(&mut connect(&server));
     assert_eq!(shown(&refusal), "-ERR max number of clients reached\r\n");
+}
+
+#[test]
+fn reserved_places_let_an_operator_in_and_nobody_from_elsewhere() {
+    const REFUSED: &str = "ERR max number of clients reached";
+    const APPLICATION: [u8; 4] = [10, 0, 1, 1];
+    const HERE: [u8; 4] = [127, 0, 0, 1];
+    let mut house = House::new();
+    let lines = ["maxclients 4", "maxclients-reserved 2"].map(String::from);
+    let node = house.start(&lines, ModelDisk::new(0)).expect("a server");
+    // What a new client is told first; it stays if it is served.
+    let mut clients = Vec::new();
+    let mut arrive = |house: &mut House, host| {
+        let mut client = house.connect_from(node, host);
+        client.send(&["PING"]);
+        let told = house.answers(&mut client)[0].show();
+        if !client.has_ended {
+            clients.push(client);
+        }
+        told
+    };
+    for (host, told) in [
+        (APPLICATION, "PONG"),
+        (APPLICATION, "PONG"),
+        (APPLICATION, REFUSED),
+        (HERE, "PONG"),
+        // The operator's own connection takes one of the places; nobody else gets the other.
+        (APPLICATION, REFUSED),
+        (HERE, "PONG"),
+        (HERE, REFUSED),
+    ] {
+        assert!(arrive(&mut house, host).ends_with(told), "{host:?}: {told}");
+    }
+    drop(clients);
 }
 
 #[test]

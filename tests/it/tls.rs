@@ -777,3 +777,31 @@ fn a_replica_follows_its_primary_over_tls() {
     });
     assert_eq!(reader.call(&["GET", "more:19"]), Reply::Bulk(large.into()));
 }
+
+#[test]
+fn http_is_served_over_tls_and_asks_for_the_same_certificates() {
+    let certificates = Certificates::new();
+    certificates.add("client", "client", None);
+    let server = certificates.start(&["tls-auth-clients yes", "http-tls yes"]);
+    let address = server.http_address.expect("HTTP is on");
+    let ask = |config: &Arc<ClientConfig>| -> std::io::Result<String> {
+        let mut client = TlsClient::connect_to(address, config);
+        let mut answer = String::new();
+        let request = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        client.stream.write_all(request.as_bytes())?;
+        client.stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = ask(&certificates.client(Some("client"))).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer:.100}");
+    let line = "\nlatchkey_tls_certificate_expiry_timestamp_seconds{file=\"";
+    assert!(answer.contains(line), "{answer}");
+    assert!(ask(&certificates.client(None)).is_err());
+    // Whoever speaks no TLS is told nothing, and is closed.
+    let mut plain = TcpStream::connect(address).expect("the server takes connections");
+    plain.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
+    plain.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").expect("the server reads");
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"));
+}

@@ -4,6 +4,7 @@
 
 pub mod derived;
 pub mod grammar;
+pub mod http;
 pub mod peer;
 
 use std::cell::Cell;
@@ -114,6 +115,8 @@ pub struct TestServer {
     pub address: SocketAddr,
     /// Where it speaks TLS, if its configuration names a certificate.
     pub tls_address: Option<SocketAddr>,
+    /// Where it serves HTTP, if its configuration says anything about that.
+    pub http_address: Option<SocketAddr>,
     pub clock: ManualClock,
     handle: Handle,
     thread: Option<JoinHandle<Ending>>,
@@ -151,6 +154,10 @@ impl TestServer {
             Server::start(config, Clock::Manual(clock.clone()), logger).expect("the server starts");
         let tls_address =
             has_tls.then(|| server.listen_for_tls_on(address).expect("a free port, and TLS"));
+        let has_http =
+            lines.iter().any(|line| line.starts_with("http-") || line.starts_with("page-"));
+        let http_address =
+            has_http.then(|| server.listen_for_http_on(address).expect("a free port"));
         let address = server.listen_on(address).expect("a free port");
         // Only from a folder of the test's own: what lies where the tests run is nobody's data.
         if has_folder {
@@ -161,7 +168,8 @@ impl TestServer {
             random::repeat_from(seed);
             server.run().expect("the loop ends in order")
         });
-        TestServer { address, tls_address, clock, handle, thread: Some(thread), _folder: folder }
+        let thread = Some(thread);
+        TestServer { address, tls_address, http_address, clock, handle, thread, _folder: folder }
     }
 
     pub fn connect(&self) -> Client {

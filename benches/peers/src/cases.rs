@@ -3,13 +3,15 @@
 use crate::load::{self, Random, Requests};
 use crate::resp::encode_request;
 
-/// The arguments of a request. An argument that is one of [`KEY`], [`OTHER`], [`NUMBER`], [`V3`], [`V32`], [`V200`], [`FAR`] is replaced,
+/// The arguments of a request. An argument that is one of [`KEY`], [`AGAIN`], [`OTHER`], [`NUMBER`], [`V3`], [`V32`], [`V200`], [`FAR`] is replaced,
 /// each time it stands there; all others are sent as they are. [`NEXT`] ends a request and begins another: an operation may
 /// be several.
 pub type Template = &'static [&'static str];
 
 /// A key of 16 bytes. Which one, [`Keys`] says.
 pub const KEY: &str = "{key}";
+/// The last such key again.
+pub const AGAIN: &str = "{the same key}";
 /// Any such key, whatever the order.
 pub const OTHER: &str = "{any key}";
 /// A random number up to a million.
@@ -84,6 +86,7 @@ const NUMBERS: Setup = Setup::Some(100, &["RPUSH", "numbers", NUMBER]);
 const SCRIPT_GET: &str = "return redis.call('get',KEYS[1])";
 const SCRIPT_COMPARE_AND_DELETE: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+const RELEASE_SCRIPT: Setup = Setup::Some(1, &["SCRIPT", "LOAD", SCRIPT_COMPARE_AND_DELETE]);
 /// 955 bytes.
 const JSON: &str = "{\"items\":[{\"id\":0,\"name\":\"element 0\",\"tags\":[\"a\",\"b\"],\"price\":0.0},{\"id\":1,\"name\":\"element 1\",\"tags\":[\"a\",\"b\"],\"price\":1.5},{\"id\":2,\"name\":\"element 2\",\"tags\":[\"a\",\"b\"],\"price\":3.0},{\"id\":3,\"name\":\"element 3\",\"tags\":[\"a\",\"b\"],\"price\":4.5},{\"id\":4,\"name\":\"element 4\",\"tags\":[\"a\",\"b\"],\"price\":6.0},{\"id\":5,\"name\":\"element 5\",\"tags\":[\"a\",\"b\"],\"price\":7.5},{\"id\":6,\"name\":\"element 6\",\"tags\":[\"a\",\"b\"],\"price\":9.0},{\"id\":7,\"name\":\"element 7\",\"tags\":[\"a\",\"b\"],\"price\":10.5},{\"id\":8,\"name\":\"element 8\",\"tags\":[\"a\",\"b\"],\"price\":12.0},{\"id\":9,\"name\":\"element 9\",\"tags\":[\"a\",\"b\"],\"price\":13.5},{\"id\":10,\"name\":\"element 10\",\"tags\":[\"a\",\"b\"],\"price\":15.0},{\"id\":11,\"name\":\"element 11\",\"tags\":[\"a\",\"b\"],\"price\":16.5},{\"id\":12,\"name\":\"element 12\",\"tags\":[\"a\",\"b\"],\"price\":18.0},{\"id\":13,\"name\":\"element 13\",\"tags\":[\"a\",\"b\"],\"price\":19.5},{\"id\":14,\"name\":\"element 14\",\"tags\":[\"a\",\"b\"],\"price\":21.0},{\"id\":15,\"name\":\"element 15\",\"tags\":[\"a\",\"b\"],\"price\":22.5}],\"total\":16}";
 
@@ -135,7 +138,13 @@ pub const CASES: &[Case] = &[
     Case { name: "EVAL (100 calls)", setup: STRINGS_3, keeps_setup: true, keys: Keys::Random, request: &["EVAL", "for i=1,100 do redis.call('get',KEYS[1]) end return 1", "1", KEY] },
     Case { name: "EVAL (cjson of 1 KB)", setup: Setup::Any, keeps_setup: true, keys: Keys::Random, request: &["EVAL", "local t=cjson.decode(ARGV[1]) return #cjson.encode(t)", "0", JSON] },
     Case { name: "EVALSHA (GET)", setup: Setup::Some(1, &["SCRIPT", "LOAD", SCRIPT_GET]), keeps_setup: true, keys: Keys::Random, request: &["EVALSHA", "fd758d1589d044dd850a6f05d52f2eefd27f033f", "1", KEY] },
-    Case { name: "EVALSHA (compare and delete)", setup: Setup::Some(1, &["SCRIPT", "LOAD", SCRIPT_COMPARE_AND_DELETE]), keeps_setup: true, keys: Keys::Random, request: &["EVALSHA", "b998f9dfb154cdbea8cda65ad5177aadf0e945a2", "1", KEY, "other"] },
+    Case { name: "EVALSHA (compare and delete)", setup: RELEASE_SCRIPT, keeps_setup: true, keys: Keys::Random, request: &["EVALSHA", "b998f9dfb154cdbea8cda65ad5177aadf0e945a2", "1", KEY, "other"] },
+    Case { name: "LOCK.ACQUIRE, LOCK.RELEASE", setup: RELEASE_SCRIPT, keeps_setup: false, keys: Keys::Random,
+           request: &["LOCK.ACQUIRE", KEY, V32, "PX", "30000", NEXT, "LOCK.RELEASE", AGAIN, V32] },
+    Case { name: "SET NX PX, DELIFEQ", setup: RELEASE_SCRIPT, keeps_setup: false, keys: Keys::Random,
+           request: &["SET", KEY, V32, "NX", "PX", "30000", NEXT, "DELIFEQ", AGAIN, V32] },
+    Case { name: "SET NX PX, EVALSHA (compare and delete)", setup: RELEASE_SCRIPT, keeps_setup: false, keys: Keys::Random,
+           request: &["SET", KEY, V32, "NX", "PX", "30000", NEXT, "EVALSHA", "b998f9dfb154cdbea8cda65ad5177aadf0e945a2", "1", AGAIN, V32] },
     Case { name: "MULTI, 5 SET, EXEC", setup: STRINGS_3, keeps_setup: true, keys: Keys::Random,
            request: &["MULTI", NEXT, "SET", KEY, V3, NEXT, "SET", KEY, V3, NEXT, "SET", KEY, V3, NEXT, "SET", KEY, V3, NEXT, "SET", KEY, V3, NEXT, "EXEC"] },
     Case { name: "PUBLISH (nobody listens)", setup: Setup::Listeners(0), keeps_setup: true, keys: Keys::Random, request: PUBLISH },
@@ -186,14 +195,17 @@ pub fn encode(
     let mut in_order = order.iter();
     let count = if keys == Keys::Once { count.min(u64::from(key_count)) } else { count };
     let mut made: Vec<String> = Vec::new();
+    let mut last = String::new();
     let replies = template.split(|&argument| argument == NEXT).count() as u64;
     Requests::build(count, pipeline, replies, |out| {
         made.clear();
         made.extend(template.iter().map(|&argument| match argument {
-            KEY => match in_order.next() {
-                Some(&number) => load::key(number),
-                None => load::key(random.below(u64::from(key_count)) as u32),
-            },
+            KEY => {
+                let any = || random.below(u64::from(key_count)) as u32;
+                last = load::key(in_order.next().copied().unwrap_or_else(any));
+                last.clone()
+            }
+            AGAIN => last.clone(),
             OTHER => load::key(random.below(u64::from(key_count)) as u32),
             FAR => (DAY + random.below(10 * DAY)).to_string(),
             NUMBER => random.below(1_000_000).to_string(),
@@ -203,7 +215,7 @@ pub fn encode(
             .iter()
             .zip(&made)
             .map(|(&argument, made)| match argument {
-                KEY | OTHER | FAR | NUMBER => made.as_bytes(),
+                KEY | AGAIN | OTHER | FAR | NUMBER => made.as_bytes(),
                 V3 => &long_value[..3],
                 V32 => &long_value[..32],
                 V200 => &long_value,
@@ -241,6 +253,14 @@ mod tests {
         assert_eq!(requests.count(), 1);
         let expected = b"*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000000\r\n$3\r\nvvv\r\n";
         assert_eq!(requests.bytes(), expected);
+    }
+
+    #[test]
+    fn an_operation_may_name_a_key_twice() {
+        let requests = encode(&["GET", KEY, NEXT, "DEL", AGAIN], Keys::Random, 1000, 1, 16);
+        let text = String::from_utf8_lossy(requests.bytes());
+        let keys: Vec<&str> = text.split("\r\n").filter(|word| word.starts_with("key:")).collect();
+        assert_eq!((keys.len(), keys[0]), (2, keys[1]));
     }
 
     #[test]

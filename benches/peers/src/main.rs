@@ -4,7 +4,7 @@
 //! table of [`cases`] -> sent by a load generator on another core ([`load`]) -> the kernel's accounts of the server read
 //! before and after ([`sys`]) -> tables and a chart ([`report`], [`chart`]).
 //!
-//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`], [`handover`], [`saving`],
+//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`], [`handover`], [`locks`], [`saving`],
 //! [`replication`], [`tls`]. Linux only.
 
 mod cases;
@@ -16,6 +16,7 @@ mod growth;
 mod handover;
 mod idle;
 mod load;
+mod locks;
 mod memory;
 mod operations;
 mod options;
@@ -53,7 +54,13 @@ fn main() -> ExitCode {
 fn run(arguments: &[String]) -> Result<()> {
     let peers = std::env::var("PEERS").ok();
     let path = std::env::var("PATH").unwrap_or_default();
-    let options = Options::parse(arguments, peers.as_deref(), &path)?;
+    let mut options = Options::parse(arguments, peers.as_deref(), &path)?;
+    let libraries = std::env::var("LOCK_CLIENTS").unwrap_or_default();
+    options.libraries = libraries
+        .split_whitespace()
+        .filter_map(|library| library.split_once('='))
+        .map(|(name, program)| (name.to_owned(), program.to_owned()))
+        .collect();
     if options.servers.is_empty() {
         println!("bench-peers: skipped, there is no server to measure (see --help)");
         return Ok(());
@@ -68,13 +75,14 @@ fn run(arguments: &[String]) -> Result<()> {
         false => None,
     };
     type Measurement = (What, fn(&Options) -> Result<()>);
-    let measurements: [Measurement; 9] = [
+    let measurements: [Measurement; 10] = [
         (What::Operations, operations::measure),
         (What::Memory, memory::measure),
         (What::Growth, growth::measure),
         (What::Expiry, expiry::measure),
         (What::Idle, idle::measure),
         (What::Handover, handover::measure),
+        (What::Locks, locks::measure),
         (What::Saving, saving::measure),
         (What::Replication, replication::measure),
         (What::Tls, tls::measure),

@@ -10,6 +10,7 @@ bench-peers [WHAT] [OPTION...]     measures servers of the Redis protocol side b
 WHAT: ops (default)  CPU, throughput and latency of operations
       memory         bytes per key and per element
       handover       latency of BLPOP with many who wait
+      locks          hand-over of locks beside other recipes, memory, leases; --cases hand-over,memory,leases names some
       growth         latency while the keyspace grows from nothing
       expiry         how late keys expire, and what a mass of them due at once costs
       idle           bytes per idle connection
@@ -31,6 +32,7 @@ WHAT: ops (default)  CPU, throughput and latency of operations
 --out DIRECTORY      where benchmarks.md and benchmarks.svg go (docs)
 
 Environment: PEERS=\"name=/path/of/server ...\"; without it redis-server and valkey-server from PATH, as far as found.
+LOCK_CLIENTS=\"name=/path/of/program ...\": libraries for `locks` (benches/locks).
 ";
 
 /// Which measurements to make.
@@ -39,6 +41,7 @@ pub enum What {
     Operations,
     Memory,
     Handover,
+    Locks,
     Growth,
     Expiry,
     Idle,
@@ -65,6 +68,8 @@ pub struct Options {
     pub connections: usize,
     pub idle: usize,
     pub priority: bool,
+    /// Programs of `locks`, each with its name.
+    pub libraries: Vec<(String, String)>,
     /// Where results are written, if anywhere.
     pub out: Option<PathBuf>,
     /// The arguments as given, for the record, without those that name places of one machine.
@@ -91,6 +96,7 @@ impl Options {
             connections: 50,
             idle: if quick { 1000 } else { 10_000 },
             priority: false,
+            libraries: Vec::new(),
             out: (!quick).then(|| PathBuf::from("docs")),
             given: without_paths(arguments),
         };
@@ -102,6 +108,7 @@ impl Options {
                 "ops" => options.what = What::Operations,
                 "memory" => options.what = What::Memory,
                 "handover" => options.what = What::Handover,
+                "locks" => options.what = What::Locks,
                 "growth" => options.what = What::Growth,
                 "expiry" => options.what = What::Expiry,
                 "idle" => options.what = What::Idle,

@@ -134,6 +134,7 @@ const TITLES: &[&str] = &[
     "Expiry",
     "Idle connections",
     "Hand-over to blocked clients",
+    "Locks",
     "Saving and loading",
     "Replication",
     "TLS",

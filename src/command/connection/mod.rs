@@ -8,7 +8,7 @@ use crate::acl::DEFAULT_NAME;
 use crate::client::ClientFlags;
 use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
-use crate::gate::{publish, tracking, transaction, users};
+use crate::gate::{asynchronous, publish, tracking, transaction, users};
 use crate::ids::UserId;
 use crate::resp::number;
 use crate::resp::reply::Protocol;
@@ -225,6 +225,13 @@ impl<'a> Hello<'a> {
     }
 }
 
+/// Nobody waits any more for what only push messages would tell.
+fn end_pushes(ctx: &mut Context<'_>) {
+    let id = ctx.client_id();
+    asynchronous::forget(ctx.keyspace, ctx.state, id);
+    ctx.state.blocking.confirmations.forget_client(id);
+}
+
 /// `HELLO [protover [AUTH username password] [SETNAME clientname]]`: a map about the server, in the requested protocol.
 fn hello(ctx: &mut Context<'_>) -> CommandResult {
     let hello = Hello::parse(ctx)?;
@@ -235,6 +242,9 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(user) = hello.user {
         let id = ctx.client_id();
         users::log_in(ctx.state, id, user);
+    }
+    if hello.protocol == Some(Protocol::Resp2) {
+        end_pushes(ctx);
     }
     let client = ctx.client();
     if let Some(name) = hello.name {
@@ -279,6 +289,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `RESET`: `RESET`. Database 0, RESP2, no name, subscriptions, monitoring or tracking, replies on, unauthenticated.
 fn reset(ctx: &mut Context<'_>) -> CommandResult {
+    end_pushes(ctx);
     publish::unsubscribe_all(ctx.state, ctx.client_id());
     let id = ctx.client_id();
     ctx.state.remove_monitor(id);

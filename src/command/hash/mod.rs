@@ -13,7 +13,8 @@ use crate::command::key::scan::{count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::keyspace::Key;
-use crate::keyspace::locks::Loaded;
+use crate::keyspace::locks::{At, Loaded};
+use crate::resp::args::Args;
 use crate::resp::float80::Float80;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -260,22 +261,43 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
         let set = |at| hash.set(args.get(at), args.get(at + 1), Expiry::Clear, &limits, &now);
         pairs.map(set).filter(|&is_new| is_new).count()
     });
+    let is_lock = ctx.is_repeated() && fields(args, 2).any(|field| field.starts_with(b":"));
+    if is_lock {
+        ctx.keyspace.locks.begin_own_change();
+    }
     ctx.keyspace.changed_by((args.len() as u64 - 2) / 2, KeyspaceEvents::HASH, "hset", key.bytes);
-    if ctx.is_repeated() {
+    if is_lock {
+        ctx.keyspace.locks.end_own_change();
         note_lock(ctx, key);
     }
     Ok(added as i64)
 }
 
-/// Notes a lock that was granted earlier, or at the primary, and is repeated here. Its fence is the second field that is set.
+/// Every `step`th argument after the key.
+fn fields<'a>(args: Args<'a>, step: usize) -> impl Iterator<Item = &'a [u8]> {
+    args.iter_from(2).step_by(step)
+}
+
+/// Notes a lock that was granted earlier, or at the primary, and is repeated here.
 fn note_lock(ctx: &mut Context<'_>, key: Key<'_>) {
-    if ctx.args.len() < 6 || ctx.args.get(4) != lock::FENCE {
-        return;
+    let (database, now) = (ctx.keyspace.selected(), ctx.keyspace.now());
+    let locks = &mut ctx.keyspace.locks;
+    let mut is_of_readers = false;
+    if locks.get(At::key(database, key.bytes)).is_none() {
+        for (field, value) in fields(ctx.args, 2).zip(ctx.args.iter_from(3).step_by(2)) {
+            if let Some(owner) = lock::reader_in(field)
+                && let Some(reader) = lock::Reader::parse(value)
+            {
+                locks.note_reader(At::reader(database, key.bytes, owner), reader, &now);
+                is_of_readers = true;
+            }
+        }
     }
-    let Some(slot) = ctx.keyspace.find_quietly(key) else { return };
-    if let Some(loaded) = Loaded::of(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now()) {
-        let (database, now_us) = (ctx.keyspace.selected(), ctx.state.now.boot_us);
-        ctx.keyspace.locks.note_loaded(database, key.bytes, loaded, now_us);
+    let Some(slot) = ctx.keyspace.find_quietly(key).filter(|_| !is_of_readers) else { return };
+    match Loaded::of(ctx.keyspace.entry(slot).value(), &now) {
+        Some(loaded) => ctx.keyspace.locks.note_loaded(database, key.bytes, loaded, &now),
+        // It may have been one.
+        None => ctx.keyspace.locks.note_change(database, key.bytes),
     }
 }
 
@@ -308,7 +330,18 @@ fn hdel(ctx: &mut Context<'_>) -> CommandResult {
         args.iter_from(2).filter(|field| hash.remove(field, &now)).count()
     });
     if removed > 0 {
+        // Readers of a lock that have ended earlier, or at the primary.
+        let are_readers =
+            ctx.is_repeated() && fields(args, 1).all(|field| lock::reader_in(field).is_some());
+        if are_readers {
+            let database = ctx.keyspace.selected();
+            for owner in fields(args, 1).filter_map(lock::reader_in) {
+                ctx.keyspace.locks.remove(At::reader(database, key.bytes, owner));
+            }
+            ctx.keyspace.locks.begin_own_change();
+        }
         ctx.keyspace.changed_by(removed as u64, KeyspaceEvents::HASH, "hdel", key.bytes);
+        ctx.keyspace.locks.end_own_change();
         ctx.keyspace.delete_if_empty::<Hash>(slot, key);
     }
     ctx.reply.integer(removed as i64);

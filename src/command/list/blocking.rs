@@ -89,7 +89,7 @@ fn wait(
     keys: std::ops::Range<usize>,
     deadline_us: Option<i64>,
 ) -> CommandResult {
-    ctx.block(Wait { wanted: Wanted::List, keys, deadline_us, rewritten: None })
+    ctx.block(Wait::new(Wanted::List, keys, deadline_us))
 }
 
 /// `BLMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout`: the element; a nil array when the time is up.

@@ -2,11 +2,13 @@
 //! each. As places are given in one order for all keys, no two such clients can keep each other waiting.
 
 use super::{
-    Acquire, TOO_MANY_HOLDS, check_room, ends_in_vain, find, longer_lease, ms_left, note_held,
-    prolong, take_keys, wait, write, write_grant,
+    Acquire, Granted, TOO_MANY_HOLDS, Waiting, Waits, check_room, find, grants_nothing_now,
+    is_held_back, is_plain, leave_place, leave_to_confirm, longer_lease, ms_left, note_held,
+    prolong, review, shared, take_keys, wait, write, write_grant,
 };
+use crate::client::acks::Confirmed;
 use crate::error::CommandError;
-use crate::gate::locks;
+use crate::gate::acks;
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
@@ -25,15 +27,27 @@ struct Obstacle<'a> {
     ms_left: i64,
     /// Empty: nobody.
     holder: Vec<u8>,
+    /// The owner itself is one of several readers: whoever has waited for longer may wait for it.
+    is_own: bool,
 }
 
-/// `LOCK.MACQUIRE numkeys key [key ...] owner PX ms [BLOCK ms] [SESSION GRACE ms]
-/// [REENTRANT [MAXHOLDS n]]`: an array of one fence for all and the milliseconds left; if they are
+impl<'a> Obstacle<'a> {
+    /// A lock that nobody holds.
+    fn nobody(key: Key<'a>) -> Self {
+        Obstacle { key, ms_left: -1, holder: Vec::new(), is_own: false }
+    }
+}
+
+/// `LOCK.MACQUIRE numkeys key [key ...] owner PX ms [BLOCK ms | ASYNC ms] [SESSION GRACE ms]
+/// [REENTRANT [MAXHOLDS n]] [REPLICAS n ms]`: an array of one fence for all and the milliseconds left; if they are
 /// not granted, of 0, the first key that is held, the milliseconds left of its lease and its holder.
 pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(1);
     let keys = take_keys(&mut arguments)?;
     let asked = Acquire::parse(ctx, arguments, "lock.macquire")?;
+    if asked.is_shared {
+        return Err(CommandError::Syntax);
+    }
     if keys.len() > KEYS_MAX {
         return Err(TOO_MANY_KEYS);
     }
@@ -42,9 +56,21 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     if names.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(DUPLICATE_KEYS);
     }
+    for index in keys.clone() {
+        let key = ctx.key(index);
+        find(ctx, key, asked.owner)?;
+    }
+    // Whoever held them until now has lost them; nobody may get them for a time.
+    review(ctx);
     let mut obstacle = obstacle(ctx, keys.clone(), &asked)?;
-    if obstacle.is_none() && ends_in_vain(ctx) {
-        obstacle = Some(Obstacle { key: ctx.key(keys.start), ms_left: -1, holder: Vec::new() });
+    if obstacle.is_none() && grants_nothing_now(ctx) {
+        obstacle = Some(Obstacle::nobody(ctx.key(keys.start)));
+    }
+    if obstacle.is_none() && is_held_back(ctx, &asked, keys.clone()) {
+        if asked.waits == Waits::Not {
+            return Err(acks::NO_REPLICAS);
+        }
+        obstacle = Some(Obstacle::nobody(ctx.key(keys.start)));
     }
     if let Some(obstacle) = obstacle {
         return refuse(ctx, keys, &asked, obstacle);
@@ -55,18 +81,22 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     if !matches!(ctx.origin, Origin::Woken(_)) {
         check_room(ctx)?;
     }
-    // Whoever held them until now has lost them.
-    locks::review(ctx.keyspace, ctx.state);
     let fence = ctx.keyspace.locks.fences.grant();
+    let (all, mut taken) = (keys.clone(), Vec::new());
     for index in keys {
         let key = ctx.key(index);
         let (slot, lock) = find(ctx, key, asked.owner)?;
         let Some((slot, lock)) = slot.zip(lock) else {
             let deadline = ctx.keyspace.now().after(asked.lease_ms);
             write_grant(ctx, key, slot, &asked, fence, deadline);
+            taken.push(key.bytes.into());
             continue;
         };
-        // One that the owner holds already keeps its session and a longer lease.
+        // One that the owner holds already keeps its session and a longer lease; the only reader becomes the writer.
+        if lock.readers > 0 {
+            shared::grant_alone(ctx, key, slot, &lock, &asked, fence);
+            continue;
+        }
         let old = ctx.keyspace.entry(slot).deadline();
         let deadline = longer_lease(ctx, old, asked.lease_ms);
         let again = Lock {
@@ -78,8 +108,14 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
         write(ctx, key, Some(slot), &again, deadline);
         note_held(ctx, key, fence, &again);
     }
-    reply_granted(ctx, fence, asked.lease_ms);
-    Ok(Outcome::Replied)
+    leave_place(ctx, Wanted::Lock, all.clone());
+    if is_plain(ctx, &asked) {
+        reply_granted(ctx, fence, asked.lease_ms);
+        return Ok(Outcome::Replied);
+    }
+    let counted_hold = asked.holds_max.is_some();
+    let granted = Granted { fence, taken, counted_hold };
+    Ok(leave_to_confirm(ctx, all, &asked, Confirmed::Locks, granted))
 }
 
 /// The first key whose lock another owner has, or else the first for which others wait already.
@@ -94,15 +130,20 @@ fn obstacle<'a>(
     for index in keys {
         let key = ctx.key(index);
         match find(ctx, key, asked.owner)? {
-            (Some(_), Some(lock)) if lock.is_held_by(asked.owner, None) && !lock.is_string => {
-                if asked.holds_max.is_some_and(|most| lock.holds >= most) {
+            (Some(slot), Some(lock)) if lock.is_held_by(asked.owner, None) && !lock.is_string => {
+                if lock.readers > 1 {
+                    let ms_left = ms_left(ctx, slot);
+                    let holder = shared::other_reader(ctx, key, asked.owner);
+                    return Ok(Some(Obstacle { key, ms_left, holder, is_own: true }));
+                }
+                if lock.readers == 0 && asked.holds_max.is_some_and(|most| lock.holds >= most) {
                     return Err(TOO_MANY_HOLDS);
                 }
             }
             (Some(slot), Some(lock)) => {
                 let ms_left = ms_left(ctx, slot);
                 let holder = lock.owner.into_owned();
-                held = held.or(Some(Obstacle { key, ms_left, holder }));
+                held = held.or(Some(Obstacle { key, ms_left, holder, is_own: false }));
             }
             _ => {
                 let waiting = &ctx.keyspace.waiting;
@@ -112,8 +153,7 @@ fn obstacle<'a>(
                     _ => first.is_none(),
                 };
                 if !is_its_turn {
-                    let holder = Vec::new();
-                    awaited = awaited.or(Some(Obstacle { key, ms_left: -1, holder }));
+                    awaited = awaited.or(Some(Obstacle::nobody(key)));
                 }
             }
         }
@@ -131,7 +171,8 @@ fn common_fence(
     for index in keys {
         let key = ctx.key(index);
         let (_, lock) = find(ctx, key, asked.owner)?;
-        let fence = lock.and_then(|lock| lock.fence);
+        // A reader's grant is another one.
+        let fence = lock.filter(|lock| lock.readers == 0).and_then(|lock| lock.fence);
         if fence.is_none() || asked.holds_max.is_some() || common.is_some_and(|it| it != fence) {
             return Ok(None);
         }
@@ -148,14 +189,18 @@ fn grant_again(
     fence: u64,
 ) -> CommandResult {
     let mut least_ms_left = i64::MAX;
-    for index in keys {
+    for index in keys.clone() {
         let key = ctx.key(index);
         let (Some(slot), _) = find(ctx, key, asked.owner)? else { continue };
         prolong(ctx, key, slot, asked.lease_ms);
         least_ms_left = least_ms_left.min(ms_left(ctx, slot));
     }
-    reply_granted(ctx, fence, least_ms_left);
-    Ok(Outcome::Replied)
+    if is_plain(ctx, asked) {
+        reply_granted(ctx, fence, least_ms_left);
+        return Ok(Outcome::Replied);
+    }
+    let granted = Granted { fence, taken: Vec::new(), counted_hold: false };
+    Ok(leave_to_confirm(ctx, keys, asked, Confirmed::Locks, granted))
 }
 
 fn reply_granted(ctx: &mut Context<'_>, fence: u64, ms_left: i64) {
@@ -170,7 +215,9 @@ fn refuse(
     asked: &Acquire<'_>,
     obstacle: Obstacle<'_>,
 ) -> CommandResult {
-    if let Some(waits) = wait(ctx, Wanted::Lock, keys, asked.wait_until_us, obstacle.key) {
+    let is_hopeless = obstacle.is_own && ctx.origin == Origin::Client;
+    let waits = (if is_hopeless { Waits::Not } else { asked.waits }, asked.grace_ms);
+    if let Waiting::Blocked(waits) = wait(ctx, Wanted::Lock, keys, waits, obstacle.key)? {
         return waits;
     }
     ctx.reply.array(4);

@@ -1,47 +1,55 @@
-//! Locks with waiting, leases, fences and guards: LOCK.ACQUIRE, LOCK.RELEASE, LOCK.RENEW, LOCK.GUARD. Reports on locks and
-//! LOCK.BREAK are in `lock/report.rs`.
+//! Locks with waiting, leases, fences and guards: LOCK.ACQUIRE, LOCK.RELEASE, LOCK.RENEW, LOCK.GUARD. What concerns readers is
+//! in `lock/shared.rs`, several locks at once in `lock/many.rs`, arguments in
+//! `lock/asked.rs`, reports on locks and LOCK.BREAK in `lock/report.rs`.
 //!
 //! Latchkey's own commands; `docs/locks.md` describes them. A lock is a plain value with a deadline (`types/lock.rs`), and is
 //! replicated as the commands that make it. Waiting clients are in the queue of the key (`keyspace/waiting.rs`): whatever
 //! changes or deletes the key wakes the first, before the next request runs.
 
+mod asked;
 pub(crate) mod many;
 pub(crate) mod report;
 pub(crate) mod semaphore;
+mod shared;
 
 use std::ops;
 
 use smallvec::{SmallVec, smallvec};
 
+use asked::{
+    Acquire, QUEUE_IS_FULL, Waits, acks_needed, is_queue_full, owner_of, take_acks, take_fence,
+    take_keys, take_lease,
+};
+
+use crate::client::acks::{Confirmed, Unconfirmed};
+use crate::client::places::Asker;
 use crate::clock::{Deadline, Expiry};
+use crate::collections::packed::{Element, Text};
 use crate::collections::table::Slot;
 use crate::command::hash::limits;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::blocking::{TimeoutUnit, parse_timeout};
 use crate::gate::evict::{self, Room};
-use crate::gate::{locks, sessions, users};
+use crate::gate::{acks, confirm, locks, permits, readers, sessions, users};
 use crate::keyspace::Key;
-use crate::keyspace::locks::{EndReason, Held, Session};
-use crate::keyspace::waiting::Wanted;
-use crate::resp::args::{Args, BadKeyCount, Cursor};
-use crate::resp::number::{self, parse_i64};
+use crate::keyspace::locks::{At, EndReason, Held, Session};
+use crate::keyspace::waiting::{Ticket, Wanted};
+use crate::resp::args::Args;
 use crate::resp::request::Range;
-use crate::state::context::Effect;
 use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
 use crate::state::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, spec,
 };
 use crate::types::hash::Hash;
 use crate::types::journal::Edit;
-use crate::types::lock::{self, Lock, may_own};
+use crate::types::lock::{self, Lock};
 
 pub const COMMANDS: &[CommandSpec] = &[
     lock_spec("LOCK.ACQUIRE", acquire, Flags::WRITE_BLOCKING)
         .at_least(5)
         .keys(KeySpec::RW_ACCESS_UPDATE)
         .docs(
-            "key owner PX milliseconds [BLOCK milliseconds] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS count]]",
+            "key owner PX milliseconds [BLOCK milliseconds | ASYNC milliseconds] [SHARED] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS count]] [REPLICAS count milliseconds]",
             "Takes a lock for a time, or waits for it in the order of arrival.",
             "O(1)",
         ),
@@ -49,14 +57,14 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(2)
         .docs(
             "owner [owner ...]",
-            "Binds the locks with sessions of owners to this connection.",
-            "O(N) with N locks of the owners",
+            "Binds the locks and permits with sessions of owners to this connection.",
+            "O(N) with N locks of the owners and permits with sessions",
         ),
     lock_spec("LOCK.MACQUIRE", many::macquire, Flags::WRITE_BLOCKING)
         .at_least(6)
         .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_UPDATE)])
         .docs(
-            "numkeys key [key ...] owner PX milliseconds [BLOCK milliseconds] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS count]]",
+            "numkeys key [key ...] owner PX milliseconds [BLOCK milliseconds | ASYNC milliseconds] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS count]] [REPLICAS count milliseconds]",
             "Takes several locks at once, or none, or waits until all can be had.",
             "O(N) with N locks",
         ),
@@ -72,7 +80,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(6)
         .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_UPDATE)])
         .docs(
-            "numkeys key [key ...] owner PX milliseconds",
+            "numkeys key [key ...] owner PX milliseconds [REPLICAS count milliseconds]",
             "Extends the leases of locks that an owner holds.",
             "O(N) with N locks",
         ),
@@ -94,10 +102,6 @@ pub(in crate::command) const fn lock_spec(
     spec(name, handler).since("0.2.0").flags(flags).group(Group::Lock)
 }
 
-const BAD_OWNER: CommandError =
-    CommandError::Text("ERR a lock's owner has 1 to 256 bytes and does not begin with a colon");
-const BAD_FENCE: CommandError = CommandError::Text("ERR fence is not an integer or out of range");
-const BAD_HOLDS: CommandError = CommandError::Text("ERR MAXHOLDS should be greater than 0");
 const TOO_MANY_HOLDS: CommandError =
     CommandError::Text("MAXHOLDS the owner already holds the lock that many times");
 
@@ -106,94 +110,9 @@ const TAKEN_MAX: usize = 1000;
 const TOO_MANY_AT_ONCE: CommandError =
     CommandError::Text("ERR a request takes 1000 locks or permits at most");
 
-/// Room for the fields of a new lock.
-const NEW_BYTES: usize = 128;
-
 /// The reply of LOCK.RELEASE where there is no lock, and where another owner or grant has it.
 const NO_LOCK: i64 = -1;
 const NOT_YOURS: i64 = -2;
-
-// ---- arguments -----------------------------------------------------------------------------------------------------------
-
-/// An owner's name. Errors: it is not one.
-pub(super) fn owner_of(argument: &[u8]) -> Result<&[u8], CommandError> {
-    Some(argument).filter(|name| may_own(name)).ok_or(BAD_OWNER)
-}
-
-/// A time in milliseconds, up to [`lock::LEASE_MS_MAX`].
-fn take_lease(arguments: &mut Cursor<'_>, name: &'static str) -> Result<i64, CommandError> {
-    let ms = arguments.take_integer()?;
-    Some(ms)
-        .filter(|ms| (1..=lock::LEASE_MS_MAX).contains(ms))
-        .ok_or(CommandError::InvalidExpire(name))
-}
-
-/// The indices of counted keys.
-fn take_keys(arguments: &mut Cursor<'_>) -> Result<ops::Range<usize>, CommandError> {
-    arguments.take_keys(1, 1).map_err(|bad| match bad {
-        BadKeyCount::TooLarge(_) => CommandError::MANY_KEYS,
-        BadKeyCount::NotInteger | BadKeyCount::TooSmall => CommandError::FEW_KEYS,
-    })
-}
-
-pub(super) fn take_fence(arguments: &mut Cursor<'_>) -> Result<u64, CommandError> {
-    let fence = parse_i64(arguments.take()?).and_then(|fence| u64::try_from(fence).ok());
-    fence.ok_or(BAD_FENCE)
-}
-
-/// The arguments of LOCK.ACQUIRE after the key.
-struct Acquire<'a> {
-    owner: &'a [u8],
-    lease_ms: i64,
-    /// BLOCK: until when it waits, boot-time clock in microseconds, or for ever.
-    wait_until_us: Option<Option<i64>>,
-    /// SESSION: how long the lease lasts after the connection has closed.
-    grace_ms: Option<i64>,
-    /// REENTRANT: how often the owner may hold the lock.
-    holds_max: Option<i64>,
-}
-
-impl<'a> Acquire<'a> {
-    /// Parses `owner PX ms [BLOCK ms] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]]` of the command `name`, which errors quote.
-    fn parse(
-        ctx: &Context<'a>,
-        mut arguments: Cursor<'a>,
-        name: &'static str,
-    ) -> Result<Self, CommandError> {
-        let owner = owner_of(arguments.take()?)?;
-        let (mut lease_ms, mut wait_until_us, mut holds_max) = (None, None, None);
-        let mut grace_ms = None;
-        while !arguments.is_at_end() {
-            if lease_ms.is_none() && arguments.take_word("PX") {
-                lease_ms = Some(take_lease(&mut arguments, name)?);
-            } else if wait_until_us.is_none() && arguments.take_word("BLOCK") {
-                let timeout = arguments.take()?;
-                let until = parse_timeout(timeout, TimeoutUnit::Milliseconds, ctx.state.now)?;
-                wait_until_us = Some(until);
-            } else if grace_ms.is_none() && arguments.take_word("SESSION") {
-                if !arguments.take_word("GRACE") {
-                    return Err(CommandError::Syntax);
-                }
-                grace_ms = Some(take_lease(&mut arguments, name)?);
-            } else if holds_max.is_none() && arguments.take_word("REENTRANT") {
-                let most = match arguments.take_word("MAXHOLDS") {
-                    true => arguments.take_positive(BAD_HOLDS)? as i64,
-                    false => i64::MAX,
-                };
-                holds_max = Some(most);
-            } else {
-                return Err(CommandError::Syntax);
-            }
-        }
-        let lease_ms = lease_ms.ok_or(CommandError::Syntax)?;
-        Ok(Acquire { owner, lease_ms, wait_until_us, grace_ms, holds_max })
-    }
-
-    /// Grace and lease of the session that is asked for.
-    fn session(&self) -> Option<(i64, i64)> {
-        self.grace_ms.map(|grace_ms| (grace_ms, self.lease_ms))
-    }
-}
 
 /// A key's lock and where it lies; None: nobody holds it. The name of another owner than the one that asks is copied.
 /// Errors: WRONGTYPE.
@@ -203,11 +122,22 @@ pub(super) fn find<'a>(
     asking: &'a [u8],
 ) -> Result<(Option<Slot>, Option<Lock<'a>>), CommandError> {
     let Some(slot) = ctx.keyspace.find_for_write(key) else { return Ok((None, None)) };
-    let found = lock::read(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now())?;
+    let found = lock::read_for(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now(), asking)?;
     let found = found.map(|lock| match *lock.owner == *asking {
         true => Lock { owner: asking.into(), ..lock },
         false => lock.into_owned(),
     });
+    if let Some(readers) = found.as_ref().map(|lock| lock.readers).filter(|&readers| readers > 0) {
+        // An earlier command of a transaction may have changed their fields, or they lie in a copy.
+        if ctx.keyspace.locks.has_changed() {
+            review(ctx);
+            return find(ctx, key, asking);
+        }
+        let database = ctx.keyspace.selected();
+        if ctx.keyspace.locks.readers(database, key.bytes).len() != readers {
+            readers::adopt(ctx.keyspace, database, key.bytes, slot);
+        }
+    }
     Ok((Some(slot), found))
 }
 
@@ -219,24 +149,68 @@ pub(super) fn ms_left(ctx: &Context<'_>, slot: Slot) -> i64 {
 
 // ---- LOCK.ACQUIRE --------------------------------------------------------------------------------------------------------
 
-/// `LOCK.ACQUIRE key owner PX ms [BLOCK ms] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]]`: an array of
-/// fence, holds and milliseconds left; if it is not granted, of 0, the milliseconds left of the
-/// holder's lease, the number of waiting clients and the holder.
+/// `LOCK.ACQUIRE key owner PX ms [BLOCK ms | ASYNC ms] [SHARED] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]] [REPLICAS n ms]`:
+/// an array of fence, holds and milliseconds left; if it is not granted, of 0, the milliseconds left of the holder's lease, the number
+/// of waiting clients (ASYNC: the place among them) and the holder.
 fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let asked = Acquire::parse(ctx, ctx.args.cursor(2), "lock.acquire")?;
     let key = ctx.key(1);
-    let (slot, found) = find(ctx, key, asked.owner)?;
-    match (slot, found) {
+    let mut found = find(ctx, key, asked.owner)?;
+    if found.1.is_none() && ctx.keyspace.locks.has_changed() {
+        // Whoever held it until now has lost it; nobody may get it for a time.
+        review(ctx);
+        found = find(ctx, key, asked.owner)?;
+    }
+    match found {
         (Some(slot), Some(lock)) if lock.is_held_by(asked.owner, None) && !lock.is_string => {
-            match ends_in_vain(ctx) {
-                true => refuse(ctx, key, &asked, Some((slot, lock))),
-                false => grant_again(ctx, key, slot, lock, &asked),
+            match (lock.readers, asked.is_shared) {
+                (1.., false) => shared::become_writer(ctx, key, slot, &lock, &asked),
+                _ if ends_in_vain(ctx) => refuse(ctx, key, &asked, Some((slot, lock))),
+                (0, _) => grant_again(ctx, key, slot, lock, &asked),
+                (1.., true) => shared::grant_again(ctx, key, slot, &lock, &asked),
+            }
+        }
+        (Some(_), Some(lock)) if shared::may_join(ctx, key, &lock, &asked) => {
+            match is_held_back(ctx, &asked, 1..2) {
+                true => refuse(ctx, key, &asked, None),
+                false => shared::grant(ctx, key, &asked),
             }
         }
         (Some(slot), Some(lock)) => refuse(ctx, key, &asked, Some((slot, lock))),
-        _ if has_its_turn_later(ctx, key, Wanted::Lock) => refuse(ctx, key, &asked, None),
+        _ if has_its_turn_later(ctx, key, Wanted::Lock) || is_held_back(ctx, &asked, 1..2) => {
+            refuse(ctx, key, &asked, None)
+        }
+        _ if asked.is_shared => shared::grant(ctx, key, &asked),
         _ => grant(ctx, key, &asked),
     }
+}
+
+/// Compares the locks that have changed with the index. What that repeats is in the stream: the request is not repeated for it.
+fn review(ctx: &mut Context<'_>) {
+    let before = ctx.keyspace.changes_by_commands();
+    locks::review(ctx.keyspace, ctx.state);
+    ctx.note_own_effects(before);
+}
+
+/// Whether replicas have yet to acknowledge what they failed to in time: until then nothing that needs as many is granted.
+fn is_held_back(ctx: &mut Context<'_>, asked: &Acquire<'_>, keys: ops::Range<usize>) -> bool {
+    if !needs_acks_that_failed(ctx, asked) {
+        return false;
+    }
+    let database = ctx.keyspace.selected();
+    // Only for who is about to wait: nobody else takes the key off that list again.
+    let will_wait = asked.waits != Waits::Not
+        && ctx.origin != Origin::TimedOut
+        && ctx.may_wait()
+        && !is_queue_full(ctx);
+    for index in keys.filter(|_| will_wait) {
+        ctx.keyspace.waiting.hold_back(database, ctx.args.get(index));
+    }
+    true
+}
+
+fn needs_acks_that_failed(ctx: &Context<'_>, asked: &Acquire<'_>) -> bool {
+    asked.acks.is_some_and(|acks| confirm::holds_back(ctx.state, acks.replicas))
 }
 
 /// Whether a client whose time is over can be granted nothing now.
@@ -244,31 +218,83 @@ fn ends_in_vain(ctx: &Context<'_>) -> bool {
     ctx.origin == Origin::TimedOut && ctx.state.grants_nothing()
 }
 
+/// Whether nobody is granted anything, or not a client whose time is over.
+fn grants_nothing_now(ctx: &Context<'_>) -> bool {
+    ends_in_vain(ctx) || ctx.state.is_recovering_locks() && !ctx.is_repeated()
+}
+
 /// Whether others have waited longer for what nobody holds. A woken client comes when it is its turn.
 fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>, wanted: Wanted) -> bool {
     let database = ctx.keyspace.selected();
-    ends_in_vain(ctx)
+    grants_nothing_now(ctx)
         || !matches!(ctx.origin, Origin::Woken(_))
             && ctx.keyspace.waiting.next_after(database, key.bytes, wanted, 0).is_some()
 }
 
-/// Waits for what is not granted until `until_us`, the time of BLOCK. None: nothing waits here, or the time is over.
+/// How a client waits for what it is not granted.
+enum Waiting {
+    /// It does not, or its time is over.
+    Not,
+    /// It has no reply yet.
+    Blocked(CommandResult),
+    /// It goes on with this place in the order of arrival.
+    Async(Ticket),
+}
+
+/// A place that was kept for an owner is not needed once it is granted what it waited for. `keys`: the owner is the argument
+/// after them.
+fn leave_place(ctx: &mut Context<'_>, wanted: Wanted, keys: ops::Range<usize>) {
+    if ctx.state.blocking.places.is_empty() {
+        return;
+    }
+    let names: Vec<&[u8]> = (keys.start..=keys.end).map(|index| ctx.args.get(index)).collect();
+    let asker = Asker::new(wanted, ctx.keyspace.selected(), &names);
+    ctx.state.blocking.places.take(&asker);
+}
+
+/// Has a client wait for what is not granted, if it wants to. Errors: too many wait already.
 fn wait(
     ctx: &mut Context<'_>,
     wanted: Wanted,
     keys: ops::Range<usize>,
-    until_us: Option<Option<i64>>,
+    waits: (Waits, Option<i64>),
     obstacle: Key<'_>,
-) -> Option<CommandResult> {
+) -> Result<Waiting, CommandError> {
+    wait_in_place(ctx, wanted, keys, waits, obstacle, false)
+}
+
+/// The same, at the head of the queue if `is_first`.
+fn wait_in_place(
+    ctx: &mut Context<'_>,
+    wanted: Wanted,
+    keys: ops::Range<usize>,
+    (waits, grace_ms): (Waits, Option<i64>),
+    obstacle: Key<'_>,
+    is_first: bool,
+) -> Result<Waiting, CommandError> {
     if ctx.origin == Origin::TimedOut {
         ctx.keyspace.locks.stats.timeouts += 1;
     }
-    let deadline_us = until_us.filter(|_| ctx.may_wait())?;
+    let (deadline_us, is_async) = match waits {
+        Waits::Blocked(until_us) => (until_us, false),
+        Waits::Async(until_us) => (until_us, true),
+        Waits::Not => return Ok(Waiting::Not),
+    };
+    if !ctx.may_wait() {
+        return Ok(Waiting::Not);
+    }
+    let wait = Wait { wanted, keys, deadline_us, rewritten: None, grace_ms, is_first };
     if ctx.origin == Origin::Client {
+        if is_queue_full(ctx) {
+            return Err(QUEUE_IS_FULL);
+        }
         let event = if wanted == Wanted::Lock { "lockwait" } else { "semwait" };
         ctx.keyspace.notify(KeyspaceEvents::LOCK, event, obstacle.bytes);
+        if is_async {
+            return Ok(Waiting::Async(ctx.wait_without_blocking(wait)));
+        }
     }
-    Some(ctx.block(Wait { wanted, keys, deadline_us, rewritten: None }))
+    Ok(Waiting::Blocked(ctx.block(wait)))
 }
 
 /// Grants a lock that nobody holds.
@@ -277,15 +303,65 @@ fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) -> CommandRes
     if !matches!(ctx.origin, Origin::Woken(_)) {
         check_room(ctx)?;
     }
-    // Whoever held it until now has lost it.
-    locks::review(ctx.keyspace, ctx.state);
     let fence = ctx.keyspace.locks.fences.grant();
     let deadline = ctx.keyspace.now().after(asked.lease_ms);
     // A hash without an owner, which may have been evicted just now.
     let slot = ctx.keyspace.find_for_write(key);
     write_grant(ctx, key, slot, asked, fence, deadline);
-    reply_granted(ctx, fence, 1, asked.lease_ms);
-    Ok(Outcome::Replied)
+    leave_place(ctx, Wanted::Lock, 1..2);
+    if is_plain(ctx, asked) {
+        reply_granted(ctx, fence, 1, asked.lease_ms);
+        return Ok(Outcome::Replied);
+    }
+    let confirmed = Confirmed::Lock { holds: 1 };
+    let taken = vec![key.bytes.into()];
+    Ok(leave_to_confirm(ctx, 1..2, asked, confirmed, Granted { fence, taken, counted_hold: false }))
+}
+
+/// Whether a grant's reply leaves at once, and is no push message.
+fn is_plain(ctx: &Context<'_>, asked: &Acquire<'_>) -> bool {
+    asked.acks.is_none() && !ctx.state.blocking.serves_async
+}
+
+/// What a request has been granted.
+struct Granted {
+    fence: u64,
+    /// The keys that were not held before.
+    taken: Vec<Box<[u8]>>,
+    counted_hold: bool,
+}
+
+/// Has the reply of a grant wait for replicas, or go as a push message.
+fn leave_to_confirm(
+    ctx: &mut Context<'_>,
+    keys: ops::Range<usize>,
+    asked: &Acquire<'_>,
+    confirmed: Confirmed,
+    granted: Granted,
+) -> Outcome {
+    let Granted { fence, taken, counted_hold } = granted;
+    let is_pushed = matches!(asked.waits, Waits::Async(_));
+    let unconfirmed = Unconfirmed {
+        asked: asked.acks,
+        is_pushed,
+        database: ctx.keyspace.selected(),
+        keys: keys.map(|index| ctx.args.get(index).into()).collect(),
+        owner: asked.owner.into(),
+        fence,
+        confirmed,
+        taken,
+        counted_hold,
+    };
+    if is_pushed && !ctx.state.blocking.serves_async {
+        // In the place of those that wait: nobody is before it.
+        ctx.reply.array(4);
+        ctx.reply.integer(0);
+        ctx.reply.integer(-1);
+        ctx.reply.integer(0);
+        ctx.reply.bulk(asked.owner);
+    }
+    ctx.state.blocking.unconfirmed = Some(Box::new(unconfirmed));
+    if asked.acks.is_some() { Outcome::Unconfirmed } else { Outcome::Replied }
 }
 
 /// Writes a new grant of a lock with this fence, and adds it to the index.
@@ -305,12 +381,16 @@ fn write_grant(
         session: asked.session(),
         is_string: false,
         is_shared: false,
+        readers: 0,
     };
-    write(ctx, key, slot, &lock, Some(deadline));
+    match slot {
+        Some(slot) => write_alone(ctx, key, slot, &lock, Some(deadline)),
+        None => write(ctx, key, None, &lock, Some(deadline)),
+    }
     note_held(ctx, key, fence, &lock);
     if let Some(client) = ctx.caller.client() {
-        let database = ctx.keyspace.selected();
-        ctx.keyspace.locks.note_granted(database, key.bytes, fence, client);
+        let at = At::key(ctx.keyspace.selected(), key.bytes);
+        ctx.keyspace.locks.note_granted(at, fence, client);
     }
     ctx.keyspace.locks.stats.grants += 1;
 }
@@ -344,31 +424,37 @@ fn grant_again(
     } else if deadline != old {
         extend(ctx, key, slot, deadline);
     }
-    let (database, client) = (ctx.keyspace.selected(), ctx.caller.client());
-    let held = ctx.keyspace.locks.get(database, key.bytes);
+    let (at, client) = (At::key(ctx.keyspace.selected(), key.bytes), ctx.caller.client());
+    let held = ctx.keyspace.locks.get(at);
     if held.is_none() || again.session != lock.session {
         note_held(ctx, key, fence, &again);
     } else {
-        ctx.keyspace.locks.bind(database, key.bytes, client);
-        sessions::look_again(ctx.keyspace, database, key.bytes);
+        ctx.keyspace.locks.bind(at, client);
+        sessions::look_again(ctx.keyspace, at);
     }
-    let ms_left = ms_left(ctx, slot);
-    reply_granted(ctx, fence, holds, ms_left);
-    Ok(Outcome::Replied)
+    if is_plain(ctx, asked) {
+        let ms_left = ms_left(ctx, slot);
+        reply_granted(ctx, fence, holds, ms_left);
+        return Ok(Outcome::Replied);
+    }
+    let (taken, counted_hold) = (Vec::new(), holds > lock.holds);
+    let granted = Granted { fence, taken, counted_hold };
+    Ok(leave_to_confirm(ctx, 1..2, asked, Confirmed::Lock { holds }, granted))
 }
 
 /// Adds a lock to the index, as one of the calling client.
 fn note_held(ctx: &mut Context<'_>, key: Key<'_>, fence: u64, lock: &Lock<'_>) {
-    let database = ctx.keyspace.selected();
+    let at = At::key(ctx.keyspace.selected(), key.bytes);
     let session = lock
         .session
         .map(|(grace_ms, lease_ms)| Box::new(Session::new(&lock.owner, grace_ms, lease_ms)));
     let (client, since_us) = (ctx.caller.client(), ctx.state.now.boot_us);
     let is_kept = *lock.owner == *lock::KEEP;
     let client = client.filter(|_| !is_kept);
-    let held = Held { fence, client, since_us, renewals: 0, session, is_kept };
-    ctx.keyspace.locks.insert(database, key.bytes, held);
-    sessions::look_again(ctx.keyspace, database, key.bytes);
+    let (renewals, reading) = (0, None);
+    let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
+    ctx.keyspace.locks.insert(at, held);
+    sessions::look_again(ctx.keyspace, at);
 }
 
 fn reply_granted(ctx: &mut Context<'_>, fence: u64, holds: i64, ms_left: i64) {
@@ -385,17 +471,33 @@ fn refuse(
     asked: &Acquire<'_>,
     holder: Option<(Slot, Lock<'_>)>,
 ) -> CommandResult {
-    if let Some(waits) = wait(ctx, Wanted::Lock, 1..2, asked.wait_until_us, key) {
-        return waits;
-    }
     let database = ctx.keyspace.selected();
+    let waiting = wait(ctx, Wanted::Lock, 1..2, (asked.waits, asked.grace_ms), key)?;
+    let queue = &ctx.keyspace.waiting;
+    let place = match waiting {
+        Waiting::Blocked(waits) => return waits,
+        Waiting::Async(ticket) => queue.place(database, key.bytes, Wanted::Lock, ticket),
+        Waiting::Not
+            if holder.is_none()
+                && asked.waits == Waits::Not
+                && needs_acks_that_failed(ctx, asked) =>
+        {
+            return Err(acks::NO_REPLICAS);
+        }
+        Waiting::Not => queue.len(database, key.bytes, Wanted::Lock),
+    };
     let ms_left = holder.as_ref().map_or(-1, |(slot, _)| ms_left(ctx, *slot));
+    reply_refused(ctx, ms_left, place, holder.as_ref().map_or(&[], |(_, lock)| &lock.owner));
+    Ok(Outcome::Replied)
+}
+
+/// `place`: the number of waiting clients, or the place among them.
+fn reply_refused(ctx: &mut Context<'_>, ms_left: i64, place: usize, holder: &[u8]) {
     ctx.reply.array(4);
     ctx.reply.integer(0);
     ctx.reply.integer(ms_left);
-    ctx.reply.integer(ctx.keyspace.waiting.len(database, key.bytes, Wanted::Lock) as i64);
-    ctx.reply.bulk(holder.as_ref().map_or(&[], |(_, lock)| &lock.owner));
-    Ok(Outcome::Replied)
+    ctx.reply.integer(place as i64);
+    ctx.reply.bulk(holder);
 }
 
 /// Errors: there is no memory for another lock, and nothing to evict.
@@ -421,26 +523,19 @@ fn write(
     deadline: Option<Deadline>,
 ) {
     let (limits, now) = (limits(ctx), ctx.keyspace.now());
-    let holds = number::format_i64(granted.holds);
-    let fence = granted.fence.map(|fence| number::format_i64(fence as i64));
-    let since = granted.since_ms.map(number::format_i64);
     let session = granted.session.map(|(grace_ms, lease_ms)| format!("{grace_ms} {lease_ms}"));
-    let mut request: SmallVec<[&[u8]; 10]> =
-        smallvec![&b"HSET"[..], key.bytes, &*granted.owner, holds.as_ref()];
     let reserved = [
-        (lock::FENCE, fence.as_ref().map(AsRef::as_ref)),
-        (lock::SINCE, since.as_ref().map(AsRef::as_ref)),
-        (lock::SESSION, session.as_ref().map(String::as_bytes)),
+        (lock::FENCE, granted.fence.map(|fence| Element::Integer(fence as i64))),
+        (lock::SINCE, granted.since_ms.map(Element::Integer)),
+        (lock::SESSION, session.as_ref().map(|session| Element::Bytes(session.as_bytes()))),
     ];
-    for (field, value) in reserved {
-        request.extend(value.into_iter().flat_map(|value: &[u8]| [field, value]));
-    }
-    let mut had_session = false;
-    let mut set = |hash: &mut Edit<'_, Hash>| {
-        for pair in request[2..].chunks_exact(2) {
-            hash.set(pair[0], pair[1], Expiry::Clear, &limits, &now);
+    let mut fields: SmallVec<[(&[u8], Element<'_>); 4]> =
+        smallvec![(&*granted.owner, Element::Integer(granted.holds))];
+    fields.extend(reserved.into_iter().filter_map(|(field, value)| Some((field, value?))));
+    let set = |hash: &mut Edit<'_, Hash>| {
+        for (field, value) in &fields {
+            hash.set(field, value.text().as_ref(), Expiry::Clear, &limits, &now);
         }
-        had_session = granted.session.is_none() && hash.remove(lock::SESSION, &now);
     };
     ctx.keyspace.locks.begin_own_change();
     match slot {
@@ -449,18 +544,61 @@ fn write(
             ctx.keyspace.set_deadline(slot, deadline);
         }
         None => {
-            let mut hash = Hash::Packed(Vec::with_capacity(NEW_BYTES));
-            set(&mut Edit::unnoted(&mut hash));
+            let hash = Hash::packed_of(&fields, &limits).unwrap_or_else(|| {
+                let mut hash = Hash::default();
+                set(&mut Edit::unnoted(&mut hash));
+                hash
+            });
             ctx.keyspace.insert_collection_until(key, hash, deadline);
         }
     }
     ctx.keyspace.changed(KeyspaceEvents::LOCK, "lock", key.bytes);
     ctx.keyspace.locks.end_own_change();
+    let values: SmallVec<[Text<'_>; 4]> = match ctx.is_heard() {
+        true => fields.iter().map(|(_, value)| value.text()).collect(),
+        false => SmallVec::new(),
+    };
+    let mut request: SmallVec<[&[u8]; 10]> = smallvec![&b"HSET"[..], key.bytes];
+    let names = fields.iter().map(|(field, _)| *field);
+    request.extend(names.zip(&values).flat_map(|(field, value)| [field, value.as_ref()]));
     ctx.instead(&request);
-    if had_session {
-        ctx.instead(&[b"HDEL", key.bytes, lock::SESSION]);
-    }
     repeat_deadline(ctx, key, deadline);
+}
+
+/// Writes a lock into a hash that had no owner, or only a reader: nothing else stays in it.
+fn write_alone(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    slot: Slot,
+    granted: &Lock<'_>,
+    deadline: Option<Deadline>,
+) {
+    let now = ctx.keyspace.now();
+    let mut others = Vec::new();
+    if let Ok(hash) = ctx.keyspace.view::<Hash>(slot) {
+        let is_set = |field: &[u8]| {
+            *field == *granted.owner
+                || matches!(field, lock::FENCE | lock::SINCE)
+                || field == lock::SESSION && granted.session.is_some()
+        };
+        hash.for_each(&now, |field, _| {
+            if !is_set(field) {
+                others.push(field.to_vec());
+            }
+        });
+    }
+    write(ctx, key, Some(slot), granted, deadline);
+    if others.is_empty() {
+        return;
+    }
+    ctx.keyspace.edit::<Hash, _>(slot, |hash| {
+        for field in &others {
+            hash.remove(field, &now);
+        }
+    });
+    let request: Vec<&[u8]> =
+        [&b"HDEL"[..], key.bytes].into_iter().chain(others.iter().map(Vec::as_slice)).collect();
+    ctx.instead(&request);
 }
 
 fn repeat_deadline(ctx: &mut Context<'_>, key: Key<'_>, deadline: Option<Deadline>) {
@@ -485,13 +623,12 @@ fn extend(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, deadline: Option<Dead
     repeat_deadline(ctx, key, deadline);
 }
 
-/// Deletes a lock.
-fn delete(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot) -> Option<Held> {
+/// Deletes a lock with its last holder.
+fn delete(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, holder: At<'_>) -> Option<Held> {
     ctx.keyspace.locks.begin_own_change();
     ctx.keyspace.delete_at(slot, key, "del");
     ctx.keyspace.locks.end_own_change();
-    let database = ctx.keyspace.selected();
-    ctx.keyspace.locks.remove(database, key.bytes)
+    ctx.keyspace.locks.remove(holder)
 }
 
 // ---- LOCK.RELEASE --------------------------------------------------------------------------------------------------------
@@ -538,19 +675,27 @@ fn release(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     let holds_left = if options.all { 0 } else { lock.holds - 1 };
-    if holds_left > 0 {
+    if lock.readers > 1 {
+        shared::leave(ctx, key, owner);
+    } else if holds_left > 0 {
         let deadline = ctx.keyspace.entry(slot).deadline();
         write(ctx, key, Some(slot), &Lock { holds: holds_left, ..lock }, deadline);
     } else {
-        pass_on(ctx, key, slot, options.keep_ms);
+        let database = ctx.keyspace.selected();
+        let at = match lock.readers {
+            0 => At::key(database, key.bytes),
+            _ => At::reader(database, key.bytes, owner),
+        };
+        pass_on(ctx, key, slot, at, options.keep_ms);
     }
     ctx.reply.integer(holds_left);
     Ok(Outcome::Replied)
 }
 
 /// Frees a lock for whoever is next, or keeps it from everybody for a time.
-fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, keep_ms: Option<i64>) {
-    let held = delete(ctx, key, slot);
+fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, holder: At<'_>, keep_ms: Option<i64>) {
+    let held = delete(ctx, key, slot, holder);
+    ctx.keyspace.locks.stats.released += 1;
     ctx.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
     ctx.instead(&[b"DEL", key.bytes]);
     if let Some(held) = held {
@@ -567,6 +712,7 @@ fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, keep_ms: Option<i64>
             session: None,
             is_string: false,
             is_shared: false,
+            readers: 0,
         };
         write(ctx, key, None, &kept, Some(deadline));
         note_held(ctx, key, fence, &kept);
@@ -575,19 +721,20 @@ fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, keep_ms: Option<i64>
     locks::tell_redisson(ctx.keyspace, ctx.state, database, key.bytes);
 }
 
-/// Frees a lock that is broken. Its holder is told.
+/// Frees a lock that is broken. Its holders are told.
 fn pass_on_broken(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot) {
     ctx.keyspace.locks.begin_own_change();
     ctx.keyspace.delete_at(slot, key, "del");
     ctx.keyspace.locks.end_own_change();
     ctx.instead(&[b"DEL", key.bytes]);
-    let database = ctx.keyspace.selected();
-    locks::end(ctx.keyspace, ctx.state, database, key.bytes, EndReason::Broken);
+    for place in ctx.keyspace.locks.holdings(ctx.keyspace.selected(), key.bytes) {
+        locks::end(ctx.keyspace, ctx.state, place.at(), EndReason::Broken);
+    }
 }
 
 // ---- LOCK.RENEW, LOCK.GUARD ----------------------------------------------------------------------------------------------
 
-/// `LOCK.RENEW numkeys key [key ...] owner PX ms`: an array of the locks' fences, 0 for each that the owner does not hold,
+/// `LOCK.RENEW numkeys key [key ...] owner PX ms [REPLICAS n ms]`: an array of the locks' fences, 0 for each that the owner does not hold,
 /// and -1 for one without a fence.
 fn renew(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(1);
@@ -597,29 +744,53 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Syntax);
     }
     let lease_ms = take_lease(&mut arguments, "lock.renew")?;
+    let acks = take_acks(&mut arguments)?;
     if !arguments.is_at_end() {
         return Err(CommandError::Syntax);
     }
+    let acks = acks_needed(ctx, acks)?;
     // Of another type than a lock: nothing is renewed.
     for index in keys.clone() {
         let key = ctx.key(index);
         find(ctx, key, owner)?;
     }
-    ctx.reply.array(keys.len());
-    for index in keys {
+    let mut fences = Vec::with_capacity(keys.len());
+    for index in keys.clone() {
         let key = ctx.key(index);
         let fence = match find(ctx, key, owner)? {
             (Some(slot), Some(lock)) if lock.is_held_by(owner, None) => {
-                prolong(ctx, key, slot, lease_ms);
-                let database = ctx.keyspace.selected();
-                ctx.keyspace.locks.count_renewal(database, key.bytes);
+                let mut at = At::key(ctx.keyspace.selected(), key.bytes);
+                if lock.readers > 0 {
+                    at.reader = Some(owner);
+                    shared::prolong(ctx, at, lease_ms);
+                } else {
+                    prolong(ctx, key, slot, lease_ms);
+                }
+                ctx.keyspace.locks.count_renewal(at);
                 lock.fence.map_or(-1, |fence| fence as i64)
             }
             _ => 0,
         };
-        ctx.reply.integer(fence);
+        fences.push(fence);
     }
-    Ok(Outcome::Replied)
+    let Some(acks) = acks.filter(|_| fences.iter().any(|fence| *fence != 0)) else {
+        ctx.reply.array(fences.len());
+        fences.iter().for_each(|fence| ctx.reply.integer(*fence));
+        return Ok(Outcome::Replied);
+    };
+    let unconfirmed = Unconfirmed {
+        asked: Some(acks),
+        is_pushed: false,
+        database: ctx.keyspace.selected(),
+        keys: keys.map(|index| ctx.args.get(index).into()).collect(),
+        owner: owner.into(),
+        fence: 0,
+        confirmed: Confirmed::Renewal(fences),
+        taken: Vec::new(),
+        counted_hold: false,
+    };
+    ctx.state.blocking.unconfirmed = Some(Box::new(unconfirmed));
+    Ok(Outcome::Unconfirmed)
 }
 
 /// Extends a lease to `lease_ms` from now, unless it is longer, and binds the lock to the calling client.
@@ -629,9 +800,9 @@ fn prolong(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lease_ms: i64) {
     if new != old {
         extend(ctx, key, slot, new);
     }
-    let (database, client) = (ctx.keyspace.selected(), ctx.caller.client());
-    ctx.keyspace.locks.bind(database, key.bytes, client);
-    sessions::look_again(ctx.keyspace, database, key.bytes);
+    let (at, client) = (At::key(ctx.keyspace.selected(), key.bytes), ctx.caller.client());
+    ctx.keyspace.locks.bind(at, client);
+    sessions::look_again(ctx.keyspace, at);
 }
 
 /// Whether the calling client may send a request, by its user's rules.
@@ -646,7 +817,8 @@ pub(super) fn may_use(ctx: &Context<'_>, name: &'static str, arguments: &[&[u8]]
     users::check_client(ctx.state, ctx.caller.client(), command, args).is_ok()
 }
 
-/// `LOCK.ATTACH owner [owner ...]`: how many locks with sessions of these owners are bound to this connection now.
+/// `LOCK.ATTACH owner [owner ...]`: how many locks with sessions of these owners, and semaphores of which they have permits with
+/// sessions, are bound to this connection now.
 fn attach(ctx: &mut Context<'_>) -> CommandResult {
     for owner in ctx.args.iter_from(1) {
         owner_of(owner)?;
@@ -655,21 +827,25 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
     let (mut bound, before) = (0, ctx.keyspace.changes_by_commands());
     let selected = ctx.keyspace.selected();
     for owner in ctx.args.iter_from(1) {
-        for (database, key) in ctx.keyspace.locks.of_owner(owner) {
+        for place in ctx.keyspace.locks.of_owner(owner) {
             // Others are none of this client's.
-            if database != selected
-                || !may_use(ctx, "LOCK.RENEW", &[b"1", &key, owner, b"PX", b"1"])
+            let at = place.at();
+            if at.database != selected
+                || !may_use(ctx, "LOCK.RENEW", &[b"1", at.key, owner, b"PX", b"1"])
             {
                 continue;
             }
-            sessions::bind(ctx.keyspace, ctx.state, database, &key, id);
-            bound += 1;
+            bound += i64::from(sessions::bind(ctx.keyspace, ctx.state, at, id));
+        }
+        for key in ctx.keyspace.permits.keys_of(selected, owner) {
+            let may_renew = may_use(ctx, "SEM.RENEW", &[&key, owner, b"PX", b"1"]);
+            let name = (selected, &*key, owner);
+            if may_renew && permits::bind(ctx.keyspace, ctx.state, name, id) {
+                bound += 1;
+            }
         }
     }
-    if ctx.keyspace.changes_by_commands() != before {
-        // The new deadlines.
-        ctx.effect = Effect::Instead;
-    }
+    ctx.note_own_effects(before);
     ctx.reply.integer(bound);
     Ok(Outcome::Replied)
 }
@@ -698,6 +874,8 @@ pub(in crate::command) fn is_guarded(
     }
     let key = ctx.keyspace.key(args.get(1));
     let Some(slot) = ctx.keyspace.find_for_read(key) else { return Ok(false) };
-    let found = lock::read(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now())?;
-    Ok(found.is_some_and(|lock| lock.is_held_by(owner, fence)))
+    let found = lock::read_for(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now(), owner)?;
+    let Some(lock) = found.filter(|lock| lock.is_held_by(owner, fence)) else { return Ok(false) };
+    let at = At::reader(ctx.keyspace.selected(), key.bytes, owner);
+    Ok(lock.readers == 0 || !readers::is_over(ctx.keyspace, at))
 }

@@ -1,12 +1,14 @@
 //! Locks as operators see them: LOCK.INFO, LOCK.WAITERS, LOCK.LIST, and LOCK.BREAK, which ends one.
 
+use super::shared::{break_reader, reader_ms_left};
 use super::{find, lock_spec, may_use, ms_left, owner_of, pass_on_broken, take_fence};
 use crate::client::ClientId;
-use crate::client::blocked::Blocked;
 use crate::collections::glob;
 use crate::error::CommandError;
+use crate::gate::cycles::{self, Cycle};
 use crate::keyspace::Key;
-use crate::keyspace::waiting::Wanted;
+use crate::keyspace::locks::{At, Held};
+use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, KeySpec};
 use crate::sys::log::notice;
@@ -21,6 +23,11 @@ pub const COMMANDS: &[CommandSpec] = &[
             "Takes a lock from its owner, and passes it on to the first client that waits for it.",
             "O(1)",
         ),
+    lock_spec("LOCK.CYCLES", cycles, Flags::READONLY).exactly(1).docs(
+        "",
+        "Returns the owners in the selected database that wait for each other's locks in a circle.",
+        "O(N) with N waiting clients, of which 10000 at most are looked at",
+    ),
     lock_spec("LOCK.INFO", info, Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO_ACCESS).docs(
         "key",
         "Returns who holds a lock, for how long, and how its last lease was lost.",
@@ -61,6 +68,39 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+/// An owner as LOCK.INFO shows it.
+struct Holder {
+    owner: Vec<u8>,
+    holds: i64,
+    fence: Option<u64>,
+    ms_left: i64,
+    since_ms: Option<i64>,
+    renewals: u32,
+    client: Option<ClientId>,
+}
+
+/// Those who hold a lock. `ms_left` of its lease if it is not one of readers.
+fn holders(ctx: &Context<'_>, key: Key<'_>, lock: Lock<'_>, ms_left: i64) -> Vec<Holder> {
+    let database = ctx.keyspace.selected();
+    if lock.readers == 0 {
+        let held = ctx.keyspace.locks.get(At::key(database, key.bytes));
+        let (client, renewals) = held.map_or((None, 0), |held| (held.client, held.renewals));
+        let Lock { owner, holds, fence, since_ms, .. } = lock;
+        let owner = owner.into_owned();
+        return vec![Holder { owner, holds, fence, ms_left, since_ms, renewals, client }];
+    }
+    let reader = |(owner, held): (&[u8], &Held)| Holder {
+        owner: owner.to_vec(),
+        holds: 1,
+        fence: Some(held.fence),
+        ms_left: reader_ms_left(ctx, At::reader(database, key.bytes, owner)),
+        since_ms: held.reading.as_ref().and_then(|reading| reading.since_ms),
+        renewals: held.renewals,
+        client: held.client,
+    };
+    ctx.keyspace.locks.readers(database, key.bytes).map(reader).collect()
+}
+
 /// The map of LOCK.INFO. `lock`: the lock with the milliseconds left of its lease.
 fn reply_info(ctx: &mut Context<'_>, key: Key<'_>, lock: Option<(Lock<'_>, i64)>) {
     let database = ctx.keyspace.selected();
@@ -69,28 +109,28 @@ fn reply_info(ctx: &mut Context<'_>, key: Key<'_>, lock: Option<(Lock<'_>, i64)>
     ctx.reply.bulk(match &lock {
         None => b"free",
         Some((lock, _)) if *lock.owner == *lock::KEEP => b"kept",
+        Some((lock, _)) if lock.readers > 0 => b"shared",
         Some(_) => b"exclusive",
     });
     ctx.reply.bulk(b"owners");
-    ctx.reply.array(lock.iter().count());
-    if let Some((lock, ms_left)) = lock {
-        let held = ctx.keyspace.locks.get(database, key.bytes);
-        let (client, renewals) = held.map_or((None, 0), |held| (held.client, held.renewals));
+    let owners = lock.map_or(Vec::new(), |(lock, ms_left)| holders(ctx, key, lock, ms_left));
+    ctx.reply.array(owners.len());
+    for holder in owners {
         ctx.reply.map(7);
         ctx.reply.bulk(b"owner");
-        ctx.reply.bulk(&lock.owner);
+        ctx.reply.bulk(&holder.owner);
         ctx.reply.bulk(b"holds");
-        ctx.reply.integer(lock.holds);
+        ctx.reply.integer(holder.holds);
         ctx.reply.bulk(b"fence");
-        reply_known(ctx, lock.fence.map(|fence| fence as i64));
+        reply_known(ctx, holder.fence.map(|fence| fence as i64));
         ctx.reply.bulk(b"ms-left");
-        ctx.reply.integer(ms_left);
+        ctx.reply.integer(holder.ms_left);
         ctx.reply.bulk(b"since");
-        reply_known(ctx, lock.since_ms);
+        reply_known(ctx, holder.since_ms);
         ctx.reply.bulk(b"renewals");
-        ctx.reply.integer(i64::from(renewals));
+        ctx.reply.integer(i64::from(holder.renewals));
         ctx.reply.bulk(b"client");
-        reply_client(ctx, client);
+        reply_client(ctx, holder.client);
     }
     ctx.reply.bulk(b"waiters");
     ctx.reply.integer(ctx.keyspace.waiting.len(database, key.bytes, Wanted::Lock) as i64);
@@ -132,7 +172,7 @@ fn reply_client(ctx: &mut Context<'_>, id: Option<ClientId>) {
     ctx.reply.bulk(&client.library_name);
 }
 
-/// `LOCK.WAITERS key [COUNT count]`: an array of maps of place, owner, waited-ms, ms-left (-1: for ever) and client.
+/// `LOCK.WAITERS key [COUNT count]`: an array of maps of place, owner, mode, waited-ms, ms-left (-1: for ever) and client.
 fn waiters(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(2);
     let mut count = COUNT;
@@ -143,21 +183,22 @@ fn waiters(ctx: &mut Context<'_>) -> CommandResult {
         count = arguments.take_positive(CommandError::SMALL_COUNT)?;
     }
     let (key, database) = (ctx.key(1), ctx.keyspace.selected());
-    let waiting: Vec<ClientId> =
+    let waiting: Vec<(Ticket, ClientId)> =
         ctx.keyspace.waiting.iter(database, key.bytes, Wanted::Lock).take(count).collect();
     let now_us = ctx.state.now.boot_us;
     ctx.reply.array(waiting.len());
-    for (place, id) in (1..).zip(waiting) {
-        let blocked = ctx.state.clients.get(id).and_then(|client| client.blocked.as_deref());
-        let (owner, since_us, deadline_us) = match blocked {
-            Some(blocked) => (asking_owner(blocked), blocked.since_us, blocked.deadline_us),
-            None => (&b""[..], now_us, None),
+    for (place, (ticket, id)) in (1..).zip(waiting) {
+        let (owner, is_shared, since_us, deadline_us) = match ctx.state.lock_wait(ticket, id) {
+            Some(wait) => (wait.owner(), wait.is_shared, wait.since_us, wait.deadline_us),
+            None => (&b""[..], false, now_us, None),
         };
-        ctx.reply.map(5);
+        ctx.reply.map(6);
         ctx.reply.bulk(b"place");
         ctx.reply.integer(place);
         ctx.reply.bulk(b"owner");
         ctx.reply.bulk(owner);
+        ctx.reply.bulk(b"mode");
+        ctx.reply.bulk(if is_shared { b"shared" } else { b"exclusive" });
         ctx.reply.bulk(b"waited-ms");
         ctx.reply.integer((now_us - since_us) / 1000);
         ctx.reply.bulk(b"ms-left");
@@ -166,12 +207,6 @@ fn waiters(ctx: &mut Context<'_>) -> CommandResult {
         reply_client(ctx, Some(id));
     }
     Ok(Outcome::Replied)
-}
-
-/// The owner for whom a client waits: after the keys.
-fn asking_owner(blocked: &Blocked) -> &[u8] {
-    let last_key = blocked.keys().map(|(index, _)| index).last();
-    last_key.map_or(&[], |index| blocked.args().get(index + 1))
 }
 
 /// `LOCK.LIST [MATCH pattern] [OWNER owner] [COUNT count] [CURSOR cursor]`: the next cursor, "0" after the last lock, and an
@@ -208,7 +243,8 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
             continue;
         }
         let Some(slot) = ctx.keyspace.find_quietly(ctx.keyspace.key(name)) else { continue };
-        let found = lock::read(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now());
+        let (value, now) = (ctx.keyspace.entry(slot).value(), ctx.keyspace.now());
+        let found = lock::read_for(value, &now, owner.unwrap_or_default());
         if let Ok(Some(lock)) = found
             && may_use(ctx, "LOCK.INFO", &[name])
             && owner.is_none_or(|owner| lock.is_held_by(owner, None))
@@ -234,6 +270,25 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+/// `LOCK.CYCLES`: an array of circles, each an array of pairs of an owner and the key for which it waits, which the next one
+/// holds.
+fn cycles(ctx: &mut Context<'_>) -> CommandResult {
+    let database = ctx.keyspace.selected();
+    let found = cycles::find(ctx.keyspace, ctx.state, database);
+    let may_see = |(_, key): &(Vec<u8>, Vec<u8>)| may_use(ctx, "LOCK.INFO", &[key]);
+    let shown: Vec<Cycle> = found.into_iter().filter(|cycle| cycle.iter().all(may_see)).collect();
+    ctx.reply.array(shown.len());
+    for cycle in shown {
+        ctx.reply.array(cycle.len());
+        for (owner, key) in cycle {
+            ctx.reply.array(2);
+            ctx.reply.bulk(&owner);
+            ctx.reply.bulk(&key);
+        }
+    }
+    Ok(Outcome::Replied)
+}
+
 /// `LOCK.BREAK key [FENCE fence]`: 1 if a lock was broken, 0 if there is none, or another grant has it.
 fn break_lock(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(2);
@@ -245,14 +300,18 @@ fn break_lock(ctx: &mut Context<'_>) -> CommandResult {
         fence = Some(take_fence(&mut arguments)?);
     }
     let key = ctx.key(1);
-    let broken = match find(ctx, key, b"")? {
-        (Some(slot), Some(lock)) if fence.is_none() || lock.fence == fence => {
-            let (name, owner) = (key.bytes.escape_ascii(), lock.owner.escape_ascii());
-            if ctx.state.config.hide_user_data_from_log {
-                notice!(ctx.state, "Lock broken by LOCK.BREAK");
-            } else {
-                notice!(ctx.state, "Lock {name} of {owner} broken by LOCK.BREAK");
-            }
+    let found = find(ctx, key, b"")?;
+    let reader = fence.and_then(|fence| reader_with(ctx, key, fence));
+    let broken = match (found, reader) {
+        ((Some(_), Some(lock)), Some(reader)) if lock.readers > 1 => {
+            log_broken(ctx, key, &reader);
+            break_reader(ctx, key, &reader);
+            true
+        }
+        ((Some(slot), Some(lock)), reader)
+            if fence.is_none() || lock.fence == fence || reader.is_some() =>
+        {
+            log_broken(ctx, key, &lock.owner);
             pass_on_broken(ctx, key, slot);
             true
         }
@@ -260,4 +319,19 @@ fn break_lock(ctx: &mut Context<'_>) -> CommandResult {
     };
     ctx.reply.integer(i64::from(broken));
     Ok(Outcome::Replied)
+}
+
+fn log_broken(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) {
+    let (name, owner) = (key.bytes.escape_ascii(), owner.escape_ascii());
+    if ctx.state.config.hide_user_data_from_log {
+        notice!(ctx.state, "Lock broken by LOCK.BREAK");
+    } else {
+        notice!(ctx.state, "Lock {name} of {owner} broken by LOCK.BREAK");
+    }
+}
+
+/// The reader of a lock that has this fence.
+fn reader_with(ctx: &Context<'_>, key: Key<'_>, fence: u64) -> Option<Vec<u8>> {
+    let mut readers = ctx.keyspace.locks.readers(ctx.keyspace.selected(), key.bytes);
+    readers.find(|(_, held)| held.fence == fence).map(|(owner, _)| owner.to_vec())
 }

@@ -5,8 +5,8 @@
 //! alarm (`keyspace/waiting.rs`).
 
 use super::{
-    TAKEN_MAX, TOO_MANY_AT_ONCE, check_room, ends_in_vain, has_its_turn_later, lock_spec, owner_of,
-    take_lease, wait,
+    TAKEN_MAX, TOO_MANY_AT_ONCE, Waiting, Waits, check_room, ends_in_vain, has_its_turn_later,
+    leave_place, lock_spec, owner_of, take_lease, wait,
 };
 use crate::clock::UnixMillis;
 use crate::collections::table::Slot;
@@ -14,7 +14,9 @@ use crate::command::sorted_set::limits;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::{TimeoutUnit, parse_timeout};
+use crate::gate::permits as permit_sessions;
 use crate::keyspace::Key;
+use crate::keyspace::permits::PermitSession;
 use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, KeySpec};
@@ -27,7 +29,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(7)
         .keys(KeySpec::RW_ACCESS_UPDATE)
         .docs(
-            "key owner LIMIT limit PX milliseconds [COUNT count] [BLOCK milliseconds]",
+            "key owner LIMIT limit PX milliseconds [COUNT count] [BLOCK milliseconds] [SESSION GRACE milliseconds]",
             "Takes permits of a semaphore for a time, or waits for them in the order of arrival.",
             "O(N) with N permits that are held",
         ),
@@ -63,16 +65,18 @@ struct Acquire<'a> {
     limit: usize,
     lease_ms: i64,
     count: usize,
-    /// Until when it waits, boot-time clock in microseconds, or for ever.
-    wait_until_us: Option<Option<i64>>,
+    waits: Waits,
+    /// SESSION: how long the permits last after the connection has closed.
+    grace_ms: Option<i64>,
 }
 
 impl<'a> Acquire<'a> {
-    /// Parses `owner LIMIT n PX ms [COUNT c] [BLOCK ms]`.
+    /// Parses `owner LIMIT n PX ms [COUNT c] [BLOCK ms] [SESSION GRACE ms]`.
     fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
         let mut arguments = ctx.args.cursor(2);
         let owner = owner_of(arguments.take()?)?;
-        let (mut limit, mut lease_ms, mut count, mut wait_until_us) = (None, None, None, None);
+        let (mut limit, mut lease_ms, mut count, mut waits) = (None, None, None, Waits::Not);
+        let mut grace_ms = None;
         while !arguments.is_at_end() {
             if limit.is_none() && arguments.take_word("LIMIT") {
                 let most = arguments.take_positive(BAD_LIMIT)?;
@@ -81,10 +85,15 @@ impl<'a> Acquire<'a> {
                 lease_ms = Some(take_lease(&mut arguments, "sem.acquire")?);
             } else if count.is_none() && arguments.take_word("COUNT") {
                 count = Some(arguments.take_positive(CommandError::SMALL_COUNT)?);
-            } else if wait_until_us.is_none() && arguments.take_word("BLOCK") {
+            } else if waits == Waits::Not && arguments.take_word("BLOCK") {
                 let timeout = arguments.take()?;
                 let until = parse_timeout(timeout, TimeoutUnit::Milliseconds, ctx.state.now)?;
-                wait_until_us = Some(until);
+                waits = Waits::Blocked(until);
+            } else if grace_ms.is_none() && arguments.take_word("SESSION") {
+                if !arguments.take_word("GRACE") {
+                    return Err(CommandError::Syntax);
+                }
+                grace_ms = Some(take_lease(&mut arguments, "sem.acquire")?);
             } else {
                 return Err(CommandError::Syntax);
             }
@@ -98,7 +107,7 @@ impl<'a> Acquire<'a> {
         if count > TAKEN_MAX {
             return Err(TOO_MANY_AT_ONCE);
         }
-        Ok(Acquire { owner, limit, lease_ms, count, wait_until_us })
+        Ok(Acquire { owner, limit, lease_ms, count, waits, grace_ms })
     }
 }
 
@@ -114,7 +123,7 @@ fn owner_in(permit: &[u8]) -> &[u8] {
     parts.nth(2).unwrap_or(permit)
 }
 
-/// `SEM.ACQUIRE key owner LIMIT n PX ms [COUNT c] [BLOCK ms]`: an array of the permits, their fence, and the number that is
+/// `SEM.ACQUIRE key owner LIMIT n PX ms [COUNT c] [BLOCK ms] [SESSION GRACE ms]`: an array of the permits, their fence, and the number that is
 /// still free; if they are not granted, of 0, the milliseconds until the first permit ends (-1: none is held, but others have
 /// waited longer), and the number of waiting clients.
 fn acquire(ctx: &mut Context<'_>) -> CommandResult {
@@ -158,6 +167,21 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     put(ctx, key, &permits, "semacquire");
     if needed > 0 {
         ctx.keyspace.locks.stats.grants += 1;
+        leave_place(ctx, Wanted::Semaphore, 1..2);
+    }
+    if let Some(client) = ctx.caller.client()
+        && let Some(grace_ms) = asked.grace_ms
+    {
+        let session = PermitSession {
+            database: ctx.keyspace.selected(),
+            key: key.bytes.into(),
+            owner: asked.owner.into(),
+            permits: permits.iter().map(|(_, permit)| permit.as_slice().into()).collect(),
+            lease_ms: asked.lease_ms,
+            grace_ms,
+            client: Some(client),
+        };
+        permit_sessions::begin(ctx.keyspace, ctx.state, session);
     }
     ctx.reply.array(3);
     ctx.reply.array(permits.len());
@@ -180,7 +204,9 @@ fn refuse(
     slot: Option<Slot>,
     asked: &Acquire<'_>,
 ) -> CommandResult {
-    if let Some(waits) = wait(ctx, Wanted::Semaphore, 1..2, asked.wait_until_us, key) {
+    if let Waiting::Blocked(waits) =
+        wait(ctx, Wanted::Semaphore, 1..2, (asked.waits, asked.grace_ms), key)?
+    {
         return waits;
     }
     let first = match slot {

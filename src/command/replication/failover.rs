@@ -74,7 +74,9 @@ fn fail_over(ctx: &mut Context<'_>) -> CommandResult {
         if ctx.state.replication.failover.is_none() {
             return Err(NONE_IN_PROGRESS);
         }
+        let before = ctx.keyspace.changes_by_commands();
         failover::abort(ctx.keyspace, ctx.state, "Failover manually aborted");
+        ctx.note_own_effects(before);
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }

@@ -72,6 +72,13 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+/// Makes this replica a primary. The leases of sessions change by that, which is repeated as such.
+pub(super) fn take_over(ctx: &mut Context<'_>) {
+    let before = ctx.keyspace.changes_by_commands();
+    following::unfollow(ctx.keyspace, ctx.state);
+    ctx.note_own_effects(before);
+}
+
 /// `REPLICAOF host port`, `REPLICAOF NO ONE`: OK.
 fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.state.config.cluster_enabled {
@@ -85,7 +92,7 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
         restart::confirm(ctx.state);
         if is_replica {
-            following::unfollow(ctx.keyspace, ctx.state);
+            take_over(ctx);
             tell_system(ctx);
             let client = describe_for_log(ctx.state, id);
             notice!(ctx.state, "MASTER MODE enabled (user request from '{client}')");

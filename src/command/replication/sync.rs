@@ -1,12 +1,14 @@
 //! SYNC, PSYNC and REPLCONF: what replicas say to their primary.
 
+use super::role::take_over;
 use crate::client::ClientFlags;
 use crate::durability::persistence;
 use crate::error::CommandError;
 use crate::gate::limits::describe_for_log;
+use crate::replication::link::RUN_ID;
 use crate::replication::replica::{Filter, Replica};
 use crate::resp::number;
-use crate::roles::{following, replicas, restart};
+use crate::roles::{replicas, restart};
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, spec};
 use crate::sys::log::{notice, warning};
@@ -58,6 +60,7 @@ const FAILOVER_OF_OTHER: CommandError =
 
 /// The longest address a replica may tell.
 const ADDRESS_BYTES_MAX: usize = 255;
+const RUN_ID_BYTES_MAX: usize = 64;
 
 /// `SYNC`: no reply; a snapshot as a bulk string without an end, then the stream.
 fn sync(ctx: &mut Context<'_>) -> CommandResult {
@@ -117,7 +120,7 @@ fn take_part(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     if !history.eq_ignore_ascii_case(ctx.state.replication.id.as_bytes()) {
         return Err(FAILOVER_OF_OTHER);
     }
-    following::unfollow(ctx.keyspace, ctx.state);
+    take_over(ctx);
     let line = describe_for_log(ctx.state, ctx.client_id());
     notice!(ctx.state, "MASTER MODE enabled (failover request from '{line}')");
     Ok(())
@@ -238,7 +241,10 @@ fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), 
         b"capa" if value.eq_ignore_ascii_case(b"eof") => replica.accepts_eof_mark = true,
         b"capa" if value.eq_ignore_ascii_case(b"psync2") => replica.accepts_new_history = true,
         // What nobody here knows, nobody here uses.
-        b"capa" => {}
+        b"capa" => {
+            let run_id = value.strip_prefix(RUN_ID).filter(|id| id.len() <= RUN_ID_BYTES_MAX);
+            replica.run_id = run_id.map(Into::into).or(replica.run_id.take());
+        }
         b"version" => {
             let first = value.split(|&byte| byte == b'.').next().unwrap_or_default();
             let first = number::parse_i64(first).ok_or(CommandError::NotInteger)?;

@@ -1,7 +1,7 @@
 //! WAIT and WAITAOF: waiting until replicas have what the client has written.
 
 use crate::client::ClientFlags;
-use crate::client::blocked::{LOST, OnDisk};
+use crate::client::acks::{LOST, OnDisk};
 use crate::durability::persistence;
 use crate::error::CommandError;
 use crate::gate::acks;

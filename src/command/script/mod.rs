@@ -349,6 +349,7 @@ pub(crate) fn prepare(
         is_dropped: false,
         is_busy: false,
         others_heard: false,
+        name: Box::default(),
     })
 }
 
@@ -389,8 +390,9 @@ pub(crate) struct Before {
     database: usize,
     /// Of the timing, see [`crate::stats`].
     pub begun: u64,
-    /// The effects before it.
+    /// The effects before it, and whether it is a part of a transaction.
     effects: Mark,
+    is_gathering: bool,
 }
 
 impl Before {
@@ -400,13 +402,15 @@ impl Before {
             database: ctx.keyspace.selected(),
             begun: ctx.state.stats.timing.mark(),
             effects: ctx.state.effects.mark(),
+            is_gathering: ctx.state.effects.gather(true),
         }
     }
 }
 
 /// Restores the state after a script or function ran.
 pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
-    let Before { database, begun, effects } = before;
+    let Before { database, begun, effects, is_gathering } = before;
+    ctx.state.effects.gather(is_gathering);
     // SELECT in a script ends with it.
     if ctx.keyspace.selected() != database {
         ctx.keyspace.select(database);
@@ -612,6 +616,7 @@ impl Host for ServerHost<'_> {
         let Some(running) = &mut self.state.scripts.running else { return Verdict::GoOn };
         if !running.is_busy {
             running.is_busy = true;
+            running.name = self.name.text().into();
             let by_eval = running.by_eval;
             self.state.note_gate();
             let how = if by_eval { "SCRIPT KILL" } else { "FUNCTION KILL" };

@@ -158,7 +158,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(BAD_NAME);
     }
     let rules: Vec<&[u8]> = ctx.args.iter_from(3).collect();
-    let all_channels = users::all_channels(ctx.state);
+    let all_channels = users::all_channels(&ctx.state.config);
     let changed = ctx.state.acl.set_user(name, &rules, all_channels);
     let changed = changed.map_err(|text| error("", &text, ""))?;
     warn_about_first_arguments(ctx.state, &rules);
@@ -291,7 +291,7 @@ fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
 /// 7.2 those of all users but the default one.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
-    let all_channels = users::all_channels(ctx.state);
+    let all_channels = users::all_channels(&ctx.state.config);
     let loaded = load_file(&mut ctx.state.acl, &file, all_channels);
     let loaded = loaded.map_err(|text| error("", &text, ""))?;
     let caller = ctx.caller.client();

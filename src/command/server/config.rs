@@ -121,6 +121,9 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     if failed.is_none() {
         failed = carry_out(ctx.state, &actions).err();
     }
+    if actions.iter().any(|(action, _)| *action == Action::Locks) {
+        ctx.keyspace.waiting.retry_held_back();
+    }
     if failed.is_none() && actions.iter().any(|(action, _)| *action == Action::AppendOnly) {
         failed = switch_append_only(ctx).err().map(|reason| ("appendonly", reason));
     }
@@ -250,6 +253,23 @@ pub fn listen(state: &mut State) -> Result<(), String> {
     Ok(())
 }
 
+/// Replaces the listeners for HTTP by those of `http-bind` and `http-port`. Its open connections stay. Errors name the port;
+/// then HTTP is off.
+pub fn listen_for_http(state: &mut State) -> Result<(), String> {
+    state.net.http.listen(Vec::new());
+    let config = &state.config;
+    let mut warnings = Vec::new();
+    let backlog = config.tcp_backlog;
+    let bound = tcp_listeners(&config.http_bind, config.http_port, backlog, false, &mut warnings);
+    for warning in warnings {
+        warning!(state, "Warning: {warning}");
+    }
+    let port = state.config.http_port;
+    state.net.http.listen(bound.map_err(|_| format!("port {port} (HTTP)"))?);
+    state.tasks.push(Task::Listen);
+    Ok(())
+}
+
 /// Rebuilds the TLS configuration. Errors: CONFIG SET's reply; the reason is logged.
 pub fn configure_tls(state: &mut State) -> Result<(), String> {
     let mut notes = Vec::new();
@@ -274,7 +294,7 @@ fn carry_out(
     state: &mut State,
     actions: &[(Action, &'static str)],
 ) -> Result<(), (&'static str, String)> {
-    let mut is_listening = false;
+    let (mut is_listening, mut is_listening_for_http) = (false, false);
     for &(action, name) in actions {
         let done = match action {
             Action::Port | Action::TlsPort | Action::Bind if is_listening => Ok(()),
@@ -287,6 +307,15 @@ fn carry_out(
                 let has_tls = state.config.tls_port == 0 || state.net.tls.is_some();
                 let ready = if has_tls { Ok(()) } else { configure_tls(state) };
                 ready.and_then(|()| listen(state).map_err(|_| text.into()))
+            }
+            Action::Http if is_listening_for_http => Ok(()),
+            Action::Http => {
+                is_listening_for_http = true;
+                let needs_tls = state.config.http_tls && state.config.http_port != 0;
+                let has_tls = !needs_tls || state.net.tls.is_some();
+                let ready = if has_tls { Ok(()) } else { configure_tls(state) };
+                let text = "Unable to serve HTTP there. Check server logs.";
+                ready.and_then(|()| listen_for_http(state).map_err(|_| text.into()))
             }
             Action::Tls => {
                 let is_used = Tls::is_wanted(&state.config)
@@ -324,7 +353,7 @@ fn carry_out(
                 Ok(())
             }
             // Done by `set`, which has the keyspace.
-            Action::AppendOnly => Ok(()),
+            Action::AppendOnly | Action::Locks => Ok(()),
             // Read when used, or applied by `apply_config`.
             Action::Hz | Action::CrashLog | Action::GoodReplicas => Ok(()),
             // Parameters without effect.

@@ -2,8 +2,8 @@
 
 use crate::collections::table::{Entry, ValueRef};
 use crate::command::help::reply_help;
-use crate::command::server::info::{MemoryUse, excess, ratio};
 use crate::error::CommandError;
+use crate::figures::memory::{MemoryUse, excess, ratio};
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, container, key, spec};
 use crate::sys::{alloc, jemalloc};

@@ -158,7 +158,8 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
             let earlier = ctx.state.process.shutdown;
             let goes_on = |it: &Shutdown| !it.by_signal || it.waits_until_us.is_some();
             ctx.state.process.shutdown = earlier.filter(goes_on).or(Some(order));
-            ctx.client().flags |= ClientFlags::SUSPENDED;
+            let id = ctx.client_id();
+            ctx.state.clients.suspend(id, ClientFlags::SUSPENDED);
             Ok(Outcome::Suspended)
         }
         // A loading that was interrupted cannot go on.

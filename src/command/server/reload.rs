@@ -4,6 +4,7 @@ use crate::client::ClientFlags;
 use crate::durability::load::{self, LoadError};
 use crate::durability::persistence;
 use crate::error::CommandError;
+use crate::gate::sessions;
 use crate::roles::replicas;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::persistence::Purpose;
@@ -67,6 +68,9 @@ pub(super) fn load_aof(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn done(ctx: &mut Context<'_>, text: &str) -> CommandResult {
+    if !ctx.state.replication.is_replica() {
+        sessions::count_on_boot_clock(ctx.keyspace);
+    }
     warning!(ctx.state, "{text}");
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -76,8 +80,8 @@ fn failed(ctx: &mut Context<'_>, why: &LoadError, error: CommandError) -> Comman
     why.log(ctx.state);
     if ctx.state.persistence.loading.is_some() {
         // The server ends, which is the answer.
-        if let Some(client) = ctx.caller.client().and_then(|id| ctx.state.clients.get_mut(id)) {
-            client.flags |= ClientFlags::SUSPENDED;
+        if let Some(id) = ctx.caller.client() {
+            ctx.state.clients.suspend(id, ClientFlags::SUSPENDED);
         }
         return Ok(Outcome::Suspended);
     }

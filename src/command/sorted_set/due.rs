@@ -110,7 +110,7 @@ fn wait(
     keys: Range<usize>,
     deadline_us: Option<i64>,
 ) -> CommandResult {
-    ctx.block(Wait { wanted: unit.wanted(), keys, deadline_us, rewritten: None })
+    ctx.block(Wait::new(unit.wanted(), keys, deadline_us))
 }
 
 /// Adds a request with a key and these arguments to the effect.

@@ -296,5 +296,5 @@ fn pop_or_wait(
     if pop_first(ctx, ctx.keys_to_try(keys.clone()), side, count, shape)? {
         return Ok(Outcome::Replied);
     }
-    ctx.block(Wait { wanted: Wanted::SortedSet, keys, deadline_us, rewritten: None })
+    ctx.block(Wait::new(Wanted::SortedSet, keys, deadline_us))
 }

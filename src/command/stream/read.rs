@@ -390,12 +390,8 @@ fn wait_or_give_up(
             rewritten[source.key_at + request.streams] = after.text().as_ref().to_vec();
         }
     }
-    ctx.block(Wait {
-        wanted,
-        keys: request.keys_at..request.keys_at + request.streams,
-        deadline_us,
-        rewritten: Some(rewritten),
-    })
+    let keys = request.keys_at..request.keys_at + request.streams;
+    ctx.block(Wait { rewritten: Some(rewritten), ..Wait::new(wanted, keys, deadline_us) })
 }
 
 /// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`: as

@@ -316,6 +316,41 @@ impl Kind<Vec<Vec<u8>>> for Addresses {
     }
 }
 
+/// Words, such as names or patterns.
+pub(in crate::config) struct Words;
+
+const WORDS_MAX: usize = 100;
+
+impl Kind<Vec<Vec<u8>>> for Words {
+    const MULTI: bool = true;
+
+    fn parse(&self, args: &[&[u8]], _: &Vec<Vec<u8>>, _: Origin) -> Result<Vec<Vec<u8>>, Reason> {
+        // CONFIG SET gives them in one argument.
+        let words = args.iter().flat_map(|arg| arg.split(u8::is_ascii_whitespace));
+        let words: Vec<Vec<u8>> =
+            words.filter(|word| !word.is_empty()).map(<[u8]>::to_vec).collect();
+        match words.len() {
+            0..=WORDS_MAX => Ok(words),
+            _ => Err(Reason::Other(format!("there may be at most {WORDS_MAX}"))),
+        }
+    }
+
+    fn format(&self, value: &Vec<Vec<u8>>) -> Vec<u8> {
+        value.join(&b' ')
+    }
+
+    fn lines(&self, name: &str, value: &Vec<Vec<u8>>, _: &Vec<Vec<u8>>) -> Vec<RewriteLine> {
+        if value.is_empty() {
+            return Vec::new();
+        }
+        vec![line(name, &quoted(&self.format(value)), true)]
+    }
+
+    fn describe(&self) -> String {
+        "up to 100 words, separated by spaces; \"\" for none".into()
+    }
+}
+
 /// Host and port of the primary, or `no one`.
 pub(in crate::config) struct Primary;
 

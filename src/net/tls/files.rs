@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 use x509_cert::der::{Decode, Encode};
 
+use super::{CertificateFacts, Fault};
 use crate::config::{Config, system_text};
 
 fn path(name: &[u8]) -> &Path {
@@ -41,29 +42,47 @@ impl FileStates {
     }
 }
 
-/// A certificate chain and its private key. Error: a text with the file and the reason.
+/// A certificate and its key: the directives and the files that they name.
+pub struct KeyFiles<'a> {
+    pub certificate: (&'static str, &'a [u8]),
+    pub key: (&'static str, &'a [u8]),
+    pub passphrase: &'a [u8],
+}
+
+/// A certificate chain and its private key. Errors: with the file and the reason.
 pub fn certified_key(
-    certificate_file: &[u8],
-    key_file: &[u8],
-    passphrase: &[u8],
+    files: &KeyFiles<'_>,
     provider: &CryptoProvider,
-) -> Result<CertifiedKey, String> {
-    let chain = certificates(path(certificate_file)).and_then(|chain| match chain.is_empty() {
+) -> Result<CertifiedKey, Vec<Fault>> {
+    let (directive, file) = files.certificate;
+    let chain = certificates(path(file)).and_then(|chain| match chain.is_empty() {
         true => Err("no certificate in it".into()),
         false => Ok(chain),
     });
-    let shown = String::from_utf8_lossy(certificate_file);
-    let chain = chain.map_err(|why| format!("Failed to load certificate: {shown}: {why}"))?;
-    let shown = String::from_utf8_lossy(key_file);
-    let failed = |why: String| format!("Failed to load private key: {shown}: {why}");
-    let key = private_key(path(key_file), passphrase).map_err(failed)?;
-    let key =
-        provider.key_provider.load_private_key(key).map_err(|error| failed(error.to_string()))?;
-    let certified = CertifiedKey::new(chain, key);
-    if !keys_match(&certified) {
-        return Err(failed("key values mismatch".into()));
+    let shown = String::from_utf8_lossy(file);
+    let chain = chain.map_err(|why| {
+        let text = format!("Failed to load certificate: {shown}: {why}");
+        Fault { directive, text }
+    });
+    let (directive, file) = files.key;
+    let shown = String::from_utf8_lossy(file);
+    let failed = |why: String| {
+        let text = format!("Failed to load private key: {shown}: {why}");
+        Fault { directive, text }
+    };
+    let key = private_key(path(file), files.passphrase).and_then(|key| {
+        provider.key_provider.load_private_key(key).map_err(|error| error.to_string())
+    });
+    match (chain, key) {
+        (Ok(chain), Ok(key)) => {
+            let certified = CertifiedKey::new(chain, key);
+            match keys_match(&certified) {
+                true => Ok(certified),
+                false => Err(vec![failed("key values mismatch".into())]),
+            }
+        }
+        (chain, key) => Err(chain.err().into_iter().chain(key.err().map(failed)).collect()),
     }
-    Ok(certified)
 }
 
 /// Whether the private key belongs to the certificate.
@@ -83,12 +102,32 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     found.map_err(|error| error.to_string())
 }
 
+/// What the first certificate of a file says of itself. None: it cannot be read.
+pub fn facts(file: &[u8]) -> Option<CertificateFacts> {
+    let first = certificates(path(file)).ok()?.into_iter().next()?;
+    let certificate = x509_cert::Certificate::from_der(&first).ok()?;
+    let certificate = certificate.tbs_certificate();
+    let serial = certificate.serial_number().as_bytes();
+    Some(CertificateFacts {
+        file: file.to_vec(),
+        serial: serial
+            .iter()
+            .skip_while(|byte| **byte == 0)
+            .map(|byte| format!("{byte:02X}"))
+            .collect(),
+        ends_unix: certificate.validity().not_after.to_unix_duration().as_secs() as i64,
+    })
+}
+
 /// The certificates of trusted authorities. Files without certificates in the directory are ignored.
-pub fn authorities(config: &Config) -> Result<Vec<CertificateDer<'static>>, String> {
-    let failed =
-        |why: String| format!("Failed to configure CA certificate(s) file/directory: {why}");
+pub fn authorities(config: &Config) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    let failed = |directive, why: String| {
+        let text = format!("Failed to configure CA certificate(s) file/directory: {why}");
+        Fault { directive, text }
+    };
     let mut found = Vec::new();
     if !config.tls_ca_cert_file.is_empty() {
+        let failed = |why: String| failed("tls-ca-cert-file", why);
         found = certificates(path(&config.tls_ca_cert_file)).map_err(failed)?;
         if found.is_empty() {
             return Err(failed("no certificate in the file".into()));
@@ -96,7 +135,7 @@ pub fn authorities(config: &Config) -> Result<Vec<CertificateDer<'static>>, Stri
     }
     if !config.tls_ca_cert_dir.is_empty() {
         let entries = std::fs::read_dir(path(&config.tls_ca_cert_dir))
-            .map_err(|error| failed(system_text(&error)))?;
+            .map_err(|error| failed("tls-ca-cert-dir", system_text(&error)))?;
         for entry in entries.flatten() {
             // The directory may contain other files.
             found.extend(certificates(&entry.path()).unwrap_or_default());

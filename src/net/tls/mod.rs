@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::UnixTime;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, StoresServerSessions};
-use rustls::sign::SingleCertAndKey;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion};
 
 use crate::clock::Clock;
 use crate::config::{Config, system_text};
-use files::FileStates;
+use files::{FileStates, KeyFiles};
 use verify::Authorities;
 
 pub use verify::NameField;
@@ -39,6 +39,26 @@ pub struct Tls {
     pub client: Arc<ClientConfig>,
     /// The state of the files when they were loaded.
     files: FileStates,
+    certificates: Vec<CertificateFacts>,
+}
+
+/// What is told of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFacts {
+    /// As configured.
+    pub file: Vec<u8>,
+    /// Hexadecimal digits.
+    pub serial: String,
+    /// Unix seconds.
+    pub ends_unix: i64,
+}
+
+/// Why TLS cannot be used.
+#[derive(Debug, Default)]
+pub struct Fault {
+    pub directive: &'static str,
+    /// For the log.
+    pub text: String,
 }
 
 /// The server's clock for rustls.
@@ -55,43 +75,108 @@ impl TimeProvider for ServerTime {
 impl Tls {
     /// Whether the configuration uses TLS anywhere.
     pub fn is_wanted(config: &Config) -> bool {
-        config.tls_port != 0 || config.tls_replication || config.tls_cluster
+        config.tls_port != 0
+            || config.tls_replication
+            || config.tls_cluster
+            || config.http_tls && config.http_port != 0
     }
 
     /// Loads the files. `notes`: warnings about ignored settings, for the log. Error: a text for the log.
     pub fn load(config: &Config, clock: &Clock, notes: &mut Vec<String>) -> Result<Self, String> {
         let files = FileStates::of(config);
+        let first = |faults: Vec<Fault>| faults.into_iter().next().unwrap_or_default().text;
+        Parts::load(config, notes).map_err(first)?.build(config, clock, files)
+    }
+
+    /// All that would prevent [`Tls::load`].
+    pub fn faults(config: &Config, clock: &Clock, notes: &mut Vec<String>) -> Vec<Fault> {
+        let built = Parts::load(config, notes).and_then(|parts| {
+            let built = parts.build(config, clock, FileStates::of(config));
+            built.map_err(|text| vec![Fault { directive: "tls-protocols", text }])
+        });
+        built.err().unwrap_or_default()
+    }
+
+    /// The first certificate of each file.
+    pub fn certificates(&self) -> &[CertificateFacts] {
+        &self.certificates
+    }
+
+    /// Whether a file has changed since they were loaded.
+    pub fn is_stale(&self, config: &Config) -> bool {
+        self.files != FileStates::of(config)
+    }
+}
+
+/// What is made from files and settings, each of which may have a fault.
+struct Parts {
+    versions: Vec<&'static SupportedProtocolVersion>,
+    provider: Arc<CryptoProvider>,
+    trusted: Vec<CertificateDer<'static>>,
+    server_key: CertifiedKey,
+    client_key: Option<CertifiedKey>,
+}
+
+impl Parts {
+    /// Errors: all faults, in the order in which they are looked for.
+    fn load(config: &Config, notes: &mut Vec<String>) -> Result<Self, Vec<Fault>> {
+        let mut faults = Vec::new();
+        let fault = |directive, text: &str| Fault { directive, text: text.into() };
         if config.tls_cert_file.is_empty() {
-            return Err("No tls-cert-file configured!".into());
+            faults.push(fault("tls-cert-file", "No tls-cert-file configured!"));
         }
         if config.tls_key_file.is_empty() {
-            return Err("No tls-key-file configured!".into());
+            faults.push(fault("tls-key-file", "No tls-key-file configured!"));
         }
         let has_authorities =
             !config.tls_ca_cert_file.is_empty() || !config.tls_ca_cert_dir.is_empty();
         let needs_authorities =
             config.tls_auth_clients != "no" || config.tls_cluster || config.tls_replication;
         if needs_authorities && !has_authorities {
-            return Err(
-                "Either tls-ca-cert-file or tls-ca-cert-dir must be specified when tls-cluster, \
-                 tls-replication or tls-auth-clients are enabled!"
-                    .into(),
-            );
+            let text = "Either tls-ca-cert-file or tls-ca-cert-dir must be specified when tls-cluster, \
+                 tls-replication or tls-auth-clients are enabled!";
+            faults.push(fault("tls-ca-cert-file", text));
         }
-        let versions = protocol_versions(&config.tls_protocols)?;
-        let provider = provider(config, notes)?;
-        let time: Arc<dyn TimeProvider> = Arc::new(ServerTime(clock.clone()));
-        let trusted = files::authorities(config)?;
-        let authorities = Arc::new(Authorities::new(trusted, config, &provider));
-        check_dh_params(&config.tls_dh_params_file, notes)?;
+        let keep_fault = |faults: &mut Vec<Fault>, directive, text| {
+            faults.push(Fault { directive, text });
+        };
+        let versions = protocol_versions(&config.tls_protocols)
+            .map_err(|text| keep_fault(&mut faults, "tls-protocols", text));
+        let provider = provider(config, notes).map_err(|fault| faults.push(fault));
+        let trusted = files::authorities(config).map_err(|fault| faults.push(fault));
+        let _ = check_dh_params(&config.tls_dh_params_file, notes)
+            .map_err(|text| keep_fault(&mut faults, "tls-dh-params-file", text));
+        // Keys do not depend on the ciphers.
+        let keys = ring::default_provider();
+        let server_files = KeyFiles {
+            certificate: ("tls-cert-file", &config.tls_cert_file),
+            key: ("tls-key-file", &config.tls_key_file),
+            passphrase: &config.tls_key_file_pass,
+        };
+        let client_files = KeyFiles {
+            certificate: ("tls-client-cert-file", &config.tls_client_cert_file),
+            key: ("tls-client-key-file", &config.tls_client_key_file),
+            passphrase: &config.tls_client_key_file_pass,
+        };
+        let mut load = |files: KeyFiles<'_>| {
+            let is_set = !files.certificate.1.is_empty() && !files.key.1.is_empty();
+            let loaded = is_set.then(|| files::certified_key(&files, &keys))?;
+            loaded.map_err(|found| faults.extend(found)).ok()
+        };
+        let (server_key, client_key) = (load(server_files), load(client_files));
+        match (versions, provider, trusted, server_key) {
+            (Ok(versions), Ok(provider), Ok(trusted), Some(server_key)) if faults.is_empty() => {
+                Ok(Parts { versions, provider, trusted, server_key, client_key })
+            }
+            _ => Err(faults),
+        }
+    }
 
+    fn build(self, config: &Config, clock: &Clock, files: FileStates) -> Result<Tls, String> {
+        let Parts { versions, provider, trusted, server_key, client_key } = self;
         let failed = |error: rustls::Error| format!("Failed to configure TLS: {error}");
-        let server_key = files::certified_key(
-            &config.tls_cert_file,
-            &config.tls_key_file,
-            &config.tls_key_file_pass,
-            &provider,
-        )?;
+        let time: Arc<dyn TimeProvider> = Arc::new(ServerTime(clock.clone()));
+        let authorities = Arc::new(Authorities::new(trusted, config, &provider));
         let server_key = Arc::new(SingleCertAndKey::from(server_key));
         let builder = ServerConfig::builder_with_details(provider.clone(), time.clone())
             .with_protocol_versions(&versions)
@@ -105,19 +190,7 @@ impl Tls {
         server.session_storage = session_storage(config, clock);
         server.send_tls13_tickets = if config.tls_session_caching { TICKETS_PER_CLIENT } else { 0 };
 
-        let has_client_key =
-            !config.tls_client_cert_file.is_empty() && !config.tls_client_key_file.is_empty();
-        let client_key = if has_client_key {
-            let key = files::certified_key(
-                &config.tls_client_cert_file,
-                &config.tls_client_key_file,
-                &config.tls_client_key_file_pass,
-                &provider,
-            )?;
-            Arc::new(SingleCertAndKey::from(key))
-        } else {
-            server_key
-        };
+        let client_key = client_key.map_or(server_key, |key| Arc::new(SingleCertAndKey::from(key)));
         let mut client = ClientConfig::builder_with_details(provider, time)
             .with_protocol_versions(&versions)
             .map_err(failed)?
@@ -126,12 +199,10 @@ impl Tls {
             .with_client_cert_resolver(client_key);
         client.enable_sni = false;
         client.resumption = Resumption::disabled();
-        Ok(Tls { server: Arc::new(server), client: Arc::new(client), files })
-    }
-
-    /// Whether a file has changed since they were loaded.
-    pub fn is_stale(&self, config: &Config) -> bool {
-        self.files != FileStates::of(config)
+        let names = [&config.tls_cert_file, &config.tls_client_cert_file, &config.tls_ca_cert_file];
+        let names = names.into_iter().filter(|name| !name.is_empty());
+        let certificates = names.filter_map(|name| files::facts(name)).collect();
+        Ok(Tls { server: Arc::new(server), client: Arc::new(client), files, certificates })
     }
 }
 
@@ -170,11 +241,14 @@ fn protocol_versions(names: &[u8]) -> Result<Vec<&'static SupportedProtocolVersi
 }
 
 /// The provider with the ciphers that the configuration allows, the preferred ones first.
-fn provider(config: &Config, notes: &mut Vec<String>) -> Result<Arc<CryptoProvider>, String> {
+fn provider(config: &Config, notes: &mut Vec<String>) -> Result<Arc<CryptoProvider>, Fault> {
+    let at = |directive| move |text| Fault { directive, text };
     let mut provider = ring::default_provider();
     let known = std::mem::take(&mut provider.cipher_suites);
-    provider.cipher_suites = ciphers::tls13(&known, &config.tls_ciphersuites, notes)?;
-    provider.cipher_suites.extend(ciphers::tls12(&known, &config.tls_ciphers, notes)?);
+    let suites = ciphers::tls13(&known, &config.tls_ciphersuites, notes);
+    provider.cipher_suites = suites.map_err(at("tls-ciphersuites"))?;
+    let ciphers = ciphers::tls12(&known, &config.tls_ciphers, notes);
+    provider.cipher_suites.extend(ciphers.map_err(at("tls-ciphers"))?);
     Ok(Arc::new(provider))
 }
 

@@ -140,7 +140,7 @@ impl AofFolder {
                 let size = end.size;
                 return Err(refusal(format!(
                     "Bad file format reading the append only file {text}: {kind} at offset {at} (of {size}; line or argument \
-                     at {field_at}): make a backup of your AOF file, then use ./redis-check-aof --fix <filename.manifest>"
+                     at {field_at}): make a backup of your AOF file, then use latchkey --check-aof --fix <filename.manifest>"
                 )));
             }
             Tail::OpenTransaction => {

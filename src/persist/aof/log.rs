@@ -34,6 +34,7 @@ use super::folder::{AofFolder, FolderError, Increment};
 use super::reader::timestamp_annotation;
 use crate::clock::{Clock, Now};
 use crate::config::{AppendFsync, system_text};
+use crate::stats::histogram::Histogram;
 use crate::sys::disk::DiskFile;
 use crate::sys::log::Level;
 
@@ -162,6 +163,7 @@ struct State {
     /// The increment whose sync failed, and how.
     failed: Option<(i64, String)>,
     ended: bool,
+    sync_times: Histogram,
 }
 
 struct SyncJob {
@@ -690,6 +692,11 @@ impl AppendLog {
         self.delayed_fsync
     }
 
+    /// How long syncs took.
+    pub fn sync_times(&self) -> Histogram {
+        self.shared.lock().sync_times.clone()
+    }
+
     /// The policy in force.
     pub fn policy(&self) -> AppendFsync {
         self.policy
@@ -770,9 +777,11 @@ impl Syncer {
             };
             let began_us = clock.now().boot_us;
             self.perform(work);
+            let now_us = clock.now().boot_us;
+            let mut state = self.shared.lock();
+            state.sync_times.record_us((now_us - began_us).unsigned_abs());
             if let Some(synced) = units {
-                let written = self.shared.lock().sync.as_ref().map_or(synced, |sync| sync.units);
-                let now_us = clock.now().boot_us;
+                let written = state.sync.as_ref().map_or(synced, |sync| sync.units);
                 gathering.sync_ended(synced, written, now_us - began_us, now_us);
             }
         }

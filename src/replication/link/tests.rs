@@ -127,6 +127,7 @@ fn a_known_history_is_requested_and_continues() {
         password: Some(b"secret".to_vec()),
         user: Some(b"me".to_vec()),
         address: Some(b"10.0.0.2".to_vec()),
+        run_id: "me".into(),
         is_failover: true,
         ..resuming()
     };
@@ -139,7 +140,7 @@ fn a_known_history_is_requested_and_continues() {
     let sent = String::from_utf8(outcome.sent).expect("text");
     let sent: Vec<&str> = sent.split("\r\n").filter(|word| !word.starts_with(['*', '$'])).collect();
     let expected = format!(
-        "PING AUTH me secret REPLCONF listening-port 6380 REPLCONF ip-address 10.0.0.2 REPLCONF capa eof capa psync2 REPLCONF version 9.0.0 PSYNC {ID} 7 \
+        "PING AUTH me secret REPLCONF listening-port 6380 REPLCONF ip-address 10.0.0.2 REPLCONF capa eof capa psync2 capa run-id=me REPLCONF version 9.0.0 PSYNC {ID} 7 \
          FAILOVER "
     );
     assert_eq!(sent.join(" "), expected);
@@ -156,6 +157,10 @@ fn a_refusal_ends_the_link_or_leads_to_sync() {
         ),
         (
             "+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n-LOADING wait\r\n",
+            failed(true),
+        ),
+        (
+            "+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n-MASTERDOWN Link\r\n",
             failed(true),
         ),
     ];

@@ -23,6 +23,8 @@ const NEVER: &[(&str, &str)] = &[
     ("client|caching/yes_no/NO", "needs CLIENT TRACKING on the same connection"),
     ("client|import-source/on_off/ON", "needs import-mode"),
     ("client|tracking/REDIRECT", "needs another client that stays"),
+    ("lock.acquire/milliseconds_milliseconds/ASYNC", "needs RESP3"),
+    ("lock.macquire/milliseconds_milliseconds/ASYNC", "needs RESP3"),
     ("wait/numreplicas_all/ALL", "needs a replica"),
     ("latency|graph", "nothing takes long where the clock stands still"),
 ];

@@ -115,8 +115,12 @@ impl House {
     }
 
     pub fn connect(&mut self, node: usize) -> Talk {
+        self.connect_from(node, [10, 0, 1, 1])
+    }
+
+    pub fn connect_from(&mut self, node: usize, host: [u8; 4]) -> Talk {
         let (ours, theirs) = pair().expect("a pair of sockets");
-        let peer = Address::Tcp(([10, 0, 1, 1], 40_000).into());
+        let peer = Address::Tcp((host, 40_000).into());
         self.node(node).server.take_in(theirs.into(), peer, Address::Tcp(address(node)));
         Talk::new(node, 0, ours)
     }

@@ -34,7 +34,7 @@ use crate::support::{Reply, encode, shrink};
 mod author;
 mod coverage;
 mod extremes;
-mod house;
+pub mod house;
 mod told;
 
 /// Seeds of each `cargo test`, and steps of each.

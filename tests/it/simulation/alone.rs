@@ -13,6 +13,7 @@ use super::kills;
 use super::kinds::Kinds;
 use super::large;
 use super::ledger::{Change, Ledger};
+use super::lockers::Lockers;
 use super::memory;
 use super::oracle;
 use super::parameters::{self, Changed};
@@ -52,6 +53,7 @@ pub struct Alone {
     counter: u64,
     grammar: Generator,
     others: Option<Talk>,
+    lockers: Lockers,
     /// Somebody who has asked for the stream, and reads nothing of it.
     replica: Option<Talk>,
     /// The append-only file has all data.
@@ -82,6 +84,7 @@ impl Alone {
         }
         world.start(NODE, None);
         let grammar = Generator::new(seed, clients::grammar(world.kinds));
+        let lockers = Lockers::new(DATABASE, world.kinds.contains(Kinds::MEMORY));
         Alone {
             keeps_all: world.keeps_all,
             world,
@@ -91,6 +94,7 @@ impl Alone {
             counter: 0,
             grammar,
             others: None,
+            lockers,
             replica: None,
             is_safe: true,
             may_lack: false,
@@ -130,10 +134,13 @@ impl Alone {
     pub fn summary(&mut self) -> String {
         let (turns, events) = (self.world.turns, self.world.trace.events);
         format!(
-            "{} kinds {}, {turns} turns, {events} events, {} answered, {:?}, trace {:016x}",
+            "{} kinds {}, {turns} turns, {events} events, {} answered, {} grants, {} to who waited, {} killed meanwhile, {:?}, trace {:016x}",
             self.world.options.seed,
             self.world.kinds,
             self.ledger.answered,
+            self.lockers.grants,
+            self.lockers.handed_over,
+            self.lockers.killed,
             self.counts,
             self.world.trace.hash()
         )
@@ -179,6 +186,7 @@ impl Alone {
             36 if self.has(Kinds::MEMORY) => memory::evict_while_somebody_listens(self),
             37 if self.has(Kinds::PARAMETERS) => self.save_elsewhere(),
             38 if self.has(Kinds::LARGE) => self.write_large(),
+            39 if self.has(Kinds::LOCKS) && self.world.has_steps => self.step_clock(),
             _ => {
                 let us = self.world.random.i64(1..200) * MS;
                 self.world.step(us);
@@ -188,6 +196,19 @@ impl Alone {
             }
         }
         self.take();
+        self.lock(false);
+    }
+
+    /// Has those who take locks take replies, and send more unless they rest.
+    fn lock(&mut self, rests: bool) {
+        if self.has(Kinds::LOCKS) {
+            let keeps_all = self.is_safe && self.keeps_all;
+            let promise = [keeps_all || self.is_safe && self.is_disk_well, keeps_all];
+            self.lockers.act(&mut self.world, NODE, "", promise, rests);
+            if self.expects.is_empty() {
+                self.lockers.end_flush();
+            }
+        }
     }
 
     fn turn(&mut self) {
@@ -390,6 +411,8 @@ impl Alone {
         if !self.connect() {
             return;
         }
+        self.lockers.excuse(true);
+        self.world.trace.note(|| "FLUSHALL".into());
         let Some(talk) = &mut self.talk else { return };
         talk.send(&["FLUSHALL"]);
         let unit = self.ledger.send(vec![Change::Clear]);
@@ -453,6 +476,7 @@ impl Alone {
     /// Changes what is promised: alone, or in a transaction between two writes.
     fn switch(&mut self) {
         self.take_all();
+        self.lock(true);
         if !self.world.is_up(NODE) {
             return;
         }
@@ -465,6 +489,7 @@ impl Alone {
         if name == "appendonly" && value == "no" {
             self.is_safe = false;
             self.ledger.forgive();
+            self.lockers.forgive();
         }
         let set = ["CONFIG", "SET", name, value];
         if self.has(Kinds::PARAMETERS) && self.world.random.bool() && self.connect() {
@@ -591,6 +616,10 @@ impl Alone {
         self.replica = None;
         self.settle();
         if self.world.is_up(NODE) {
+            if self.world.nodes[NODE].steps > 0 {
+                // Deadlines are compared with none.
+                self.lockers.clear(&mut self.world, NODE);
+            }
             oracle::compare_copies(&mut self.world, NODE, self.is_safe);
             self.count("comparisons");
         }
@@ -613,6 +642,7 @@ impl Alone {
             self.ask("DEBUG RELOAD");
         }
         self.count("reloads");
+        self.lockers.excuse_reloaded(self.world.nodes[NODE].steps > 0);
         self.check_live();
     }
 
@@ -705,6 +735,7 @@ impl Alone {
             self.set_limits();
         }
         let is_known = self.is_safe;
+        self.lockers.begin(&self.world, is_known.then_some(loss));
         self.world.start(NODE, None);
         self.check_foreign_files();
         self.count("starts");
@@ -785,6 +816,13 @@ impl Alone {
 
     fn heal_disk(&mut self) {
         self.world.nodes[NODE].disk.heal();
+    }
+
+    /// Somebody sets the wall clock: locks do not follow it.
+    fn step_clock(&mut self) {
+        let us = self.world.random.i64(-3600..3600) * SECOND;
+        self.world.step_clock(NODE, us);
+        self.count("clock steps");
     }
 
     fn set_parameter(&mut self) {

@@ -9,7 +9,7 @@ use crate::support::grammar::{Generator, Rule, parse, rules};
 use crate::support::{Reply, encode, quote};
 
 /// The database of what is checked; those of the grammar are below.
-const CHECKED: &str = "9";
+pub const CHECKED: &str = "9";
 const DATABASES: usize = 3;
 const REGISTERS: usize = 2;
 const PAIRS: u32 = 2;
@@ -69,7 +69,7 @@ enum Expect {
     Wait,
     /// WAIT later: the last write may have been thrown away meanwhile.
     WaitLater,
-    /// SET NX of a lock: which, its token, and until when it is held at least.
+    /// SET NX or LOCK.ACQUIRE of a lock: which, its token, and until when it is held at least.
     Lock { lock: u32, token: u64, until_us: i64 },
     /// SET of a key that expires after so long.
     Expiring { token: u64, ms: i64 },
@@ -273,8 +273,11 @@ impl Clients {
                     check_wait(world, node, register, number, self.may_lack);
                 }
                 Expect::Lock { lock, token, until_us } => {
-                    actor.locked =
-                        (reply == Reply::Simple(b"OK".to_vec())).then_some((lock, token, until_us));
+                    let is_granted = match &reply {
+                        Reply::Array(told) => matches!(told[..], [Reply::Integer(1..), _, _]),
+                        told => *told == Reply::Simple(b"OK".to_vec()),
+                    };
+                    actor.locked = is_granted.then_some((lock, token, until_us));
                 }
                 Expect::Wait => {
                     let Reply::Integer(count) = reply else { continue };
@@ -356,6 +359,11 @@ impl Clients {
                 let as_one = random.u32(..4) == 0;
                 let mut requests: Vec<Vec<Vec<u8>>> =
                     (0..count).map(|_| generator.request().args).collect();
+                // Any number may stand for another one; this database is not theirs.
+                let is_swap = |args: &[Vec<u8>]| args[0].eq_ignore_ascii_case(b"SWAPDB");
+                requests.retain(|args| {
+                    !is_swap(args) || args.iter().all(|arg| arg != CHECKED.as_bytes())
+                });
                 if as_one {
                     requests.insert(0, vec![b"MULTI".to_vec()]);
                     requests.push(vec![b"EXEC".to_vec()]);
@@ -450,7 +458,11 @@ impl Clients {
                 let (token, lock) = (known.counter, random.u32(..LOCKS));
                 let ms = i64::from(random.u32(200..3000));
                 let (key, value) = (format!("lock:{lock}"), token.to_string());
-                talk.send(&["SET", &key, &value, "NX", "PX", &ms.to_string()]);
+                let is_native = world.kinds.contains(Kinds::LOCKS) && random.bool();
+                match is_native {
+                    true => talk.send(&["LOCK.ACQUIRE", &key, &value, "PX", &ms.to_string()]),
+                    false => talk.send(&["SET", &key, &value, "NX", "PX", &ms.to_string()]),
+                }
                 let wanted = if random.bool() { "2" } else { "ALL" };
                 talk.send(&["WAIT", wanted, &random.u32(1..500).to_string()]);
                 let until_us = world.now_us + ms * MS - MARGIN_US / 20;
@@ -460,8 +472,13 @@ impl Clients {
                     let held = known.locks.get(&lock).copied();
                     if let Some((token, _)) = held {
                         known.locks.remove(&lock);
-                        let script = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end";
-                        talk.send(&["EVAL", script, "1", &key, &token.to_string()]);
+                        if world.kinds.contains(Kinds::LOCKS) {
+                            // Both kinds are its to give up.
+                            talk.send(&["LOCK.RELEASE", &key, &token.to_string()]);
+                        } else {
+                            let script = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end";
+                            talk.send(&["EVAL", script, "1", &key, &token.to_string()]);
+                        }
                         expects.push_back(Expect::Any);
                     }
                 }

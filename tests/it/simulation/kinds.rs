@@ -4,8 +4,18 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kinds(u32);
 
-const NAMES: [&str; 9] =
-    ["memory", "disk", "parameters", "endings", "kills", "limits", "stalls", "large", "options"];
+const NAMES: [&str; 10] = [
+    "memory",
+    "disk",
+    "parameters",
+    "endings",
+    "kills",
+    "limits",
+    "stalls",
+    "large",
+    "options",
+    "locks",
+];
 
 impl Kinds {
     pub const NONE: Kinds = Kinds(0);
@@ -29,7 +39,10 @@ impl Kinds {
     /// Options of commands that change other keys on other servers.
     pub const OPTIONS: Kinds = Kinds(256);
 
-    pub const ALL: Kinds = Kinds(511);
+    /// Clients that take locks and permits, wait for them, and are killed while they do.
+    pub const LOCKS: Kinds = Kinds(512);
+
+    pub const ALL: Kinds = Kinds(1023);
 
     /// What the run of a seed has: each kind in one of three.
     pub fn draw(seed: u64) -> Kinds {

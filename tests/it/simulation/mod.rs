@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clients::Clients;
 use kinds::Kinds;
+use lockers::Lockers;
 use mishaps::Mishaps;
 use operator::Operator;
 use world::{MS, Options, World};
@@ -25,10 +26,12 @@ use world::{MS, Options, World};
 mod alone;
 mod clients;
 mod full_disk;
+mod holdings;
 mod kills;
 mod kinds;
 mod large;
 mod ledger;
+mod lockers;
 mod memory;
 mod mishaps;
 mod network;
@@ -57,6 +60,7 @@ fn run(options: Options) -> Outcome {
     let mut clients = Clients::new(world.options.seed, world.kinds);
     let mut operator = Operator::default();
     let mut mishaps = Mishaps::default();
+    let mut lockers = Lockers::new(clients::CHECKED, world.kinds.contains(Kinds::MEMORY));
     let mut primary = operator.primary;
     for _ in 0..rounds {
         for _ in 0..world.random.usize(20..60) {
@@ -64,6 +68,7 @@ fn run(options: Options) -> Outcome {
                 let us = world.random.i64(1..30) * MS + world.random.i64(0..1000);
                 world.step(us);
                 clients.act(&mut world, operator.primary, false);
+                lock(&mut world, &mut lockers, operator.primary, false);
                 operator.act(&mut world);
                 mishaps.act(&mut world, &mut operator, &mut clients);
                 if std::mem::take(&mut operator.is_back) {
@@ -81,9 +86,13 @@ fn run(options: Options) -> Outcome {
         operator.make_quiet(&mut world, |world, primary| {
             world.step(20 * MS);
             clients.act(world, primary, true);
-            clients.are_at_rest()
+            lock(world, &mut lockers, primary, true);
+            clients.are_at_rest() && lockers.are_at_rest()
         });
         operator.compare(&mut world);
+        lockers.compare_lists(&mut world, operator.primary);
+        // Comparing servers whose clocks were set takes all deadlines away.
+        lockers.clear(&mut world, operator.primary);
         clients.check_registers(&mut world, operator.primary);
         mishaps.compare(&mut world, operator.primary);
     }
@@ -93,11 +102,19 @@ fn run(options: Options) -> Outcome {
     let counts = &operator.counts;
     let hash = world.trace.hash();
     let summary = format!(
-        "kinds {}, {seconds} s in {turns} turns, {events} events, {writes} writes, {reads} reads, {waits_for_all} acknowledged by all, {waits_later} later, {counts:?}, \
+        "kinds {}, {seconds} s in {turns} turns, {events} events, {writes} writes, {reads} reads, {waits_for_all} acknowledged by all, {waits_later} later, {} grants, {} to who waited, {counts:?}, \
          trace {hash:016x}",
-        world.kinds
+        world.kinds, lockers.grants, lockers.handed_over
     );
     Outcome { hash, summary }
+}
+
+/// Has those who take locks go on, if the run has them.
+fn lock(world: &mut World, lockers: &mut Lockers, primary: usize, rests: bool) {
+    if world.kinds.contains(Kinds::LOCKS) && world.is_up(primary) {
+        let (history, _) = world.history(primary);
+        lockers.act(world, primary, &history, [false; 2], rests);
+    }
 }
 
 /// What each `cargo test` runs: without the kind that takes long.

@@ -1,10 +1,11 @@
 //! Who breaks things in a simulation, and who repairs them: the operator promotes as Sentinel does, the replica with the highest
 //! offset of those that were in step with the primary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::network::{PORT, address};
 use super::world::{Loss, MS, NODES, SECOND, World};
+use crate::support::Reply;
 
 /// Time between two looks at all servers.
 const POLL_US: i64 = 200 * MS;
@@ -94,6 +95,8 @@ impl Operator {
                     self.is_back = std::mem::take(&mut self.comes_back);
                 }
             }
+            // Nobody knows whom to follow while the part of the primary is handed over.
+            Task::Point(_) if self.failover.is_some() => self.later(world, SECOND, task),
             Task::Point(node) => self.point(world, node),
             Task::Promote => self.promote_best(world),
             Task::Settle => self.settle(world),
@@ -240,7 +243,10 @@ impl Operator {
             // One that was told to end may end as soon as it is promoted, with less than the others have.
             let ends =
                 self.tasks.iter().any(|(_, task)| matches!(task, Task::Start(it) if *it == node));
-            if !world.is_up(node) || ends {
+            if !world.is_up(node)
+                || ends
+                || world.section(node, "server").contains_key("shutdown_in_milliseconds")
+            {
                 continue;
             }
             let info = world.info(node);
@@ -424,9 +430,7 @@ impl Operator {
                 if world.has_steps {
                     let us =
                         world.random.i64(-3600..3600) * SECOND + world.random.i64(-2000..2000) * MS;
-                    world.trace.note(|| format!("step {node} {us}"));
-                    world.nodes[node].clock.step_wall_us(us);
-                    world.nodes[node].has_stepped = true;
+                    world.step_clock(node, us);
                     self.count("clock steps");
                 }
             }
@@ -561,10 +565,8 @@ impl Operator {
                 continue;
             }
             if digests.iter().any(|digest| *digest != digests[0]) {
-                world.fail(&format!(
-                    "the same history {:?}, and other data: {digests:?}",
-                    world.history(0)
-                ));
+                let (history, told) = (world.history(0), differences(world));
+                world.fail(&format!("the same history {history:?}, and other data: {told}"));
             }
             self.compare_counters(world);
             return;
@@ -589,6 +591,47 @@ impl Operator {
             }
         }
     }
+}
+
+/// The keys that are not the same on all servers, and what each server says of them.
+fn differences(world: &mut World) -> String {
+    let mut told = String::new();
+    for database in (0..16).map(|database: u32| database.to_string()) {
+        let mut keys = BTreeSet::new();
+        for node in 0..NODES {
+            world.ask(node, &["SELECT", &database]);
+            let mut found = match world.ask(node, &["KEYS", "*"]) {
+                Some(Reply::Array(found)) => found,
+                _ => Vec::new(),
+            };
+            // It may be one that has expired, on a replica.
+            found.extend(world.ask(node, &["RANDOMKEY"]));
+            keys.extend(found.into_iter().filter_map(|key| match key {
+                Reply::Bulk(key) => Some(key),
+                _ => None,
+            }));
+        }
+        for key in keys {
+            let [show, digest] = [&b"DUMP"[..], b"DEBUG"];
+            let of_each: Vec<[String; 4]> = (0..NODES)
+                .map(|node| {
+                    world.ask(node, &["SELECT", &database]);
+                    let digest = world.show(node, &[digest, b"DIGEST-VALUE", &key]);
+                    let object = world.show(node, &[&b"DEBUG"[..], b"OBJECT", &key]);
+                    let until = world.show(node, &[b"PEXPIRETIME", key.as_slice()]);
+                    [digest, object, until, world.show(node, &[show, key.as_slice()])]
+                })
+                .collect();
+            let is_whole = |of_one: &[String; 4]| of_one[1].starts_with("Value");
+            if of_each.iter().any(|of_one| {
+                of_one[0] != of_each[0][0] || is_whole(of_one) != is_whole(&of_each[0])
+            }) {
+                let key = String::from_utf8_lossy(&key);
+                told.push_str(&format!("\ndatabase {database}, {key}: {of_each:?}"));
+            }
+        }
+    }
+    told.chars().take(4000).collect()
 }
 
 /// Whether a primary tells that replicas have data that it lacks.

@@ -68,8 +68,8 @@ pub struct Node {
     pub life: usize,
     /// Until then it is busy with its last turn, by the world's clock.
     busy_until_us: i64,
-    /// Somebody has set its wall clock.
-    pub has_stepped: bool,
+    /// How often somebody has set its wall clock.
+    pub steps: u32,
     inspector: Option<Talk>,
 }
 
@@ -141,7 +141,7 @@ impl World {
                 disk,
                 lines,
                 life: 0,
-                has_stepped: false,
+                steps: 0,
                 busy_until_us: 0,
                 inspector: None,
             }
@@ -293,6 +293,13 @@ impl World {
             }
         }
         self.pump();
+    }
+
+    /// Somebody sets a server's wall clock.
+    pub fn step_clock(&mut self, node: usize, us: i64) {
+        self.trace.note(|| format!("step {node} {us}"));
+        self.nodes[node].clock.step_wall_us(us);
+        self.nodes[node].steps += 1;
     }
 
     /// Whether a server's last turn has not ended yet: it took long, as loading and a slow disk do.

@@ -1,0 +1,341 @@
+# Completions of latchkey(1) for bash. Generated from the table of parameters, src/config/params.rs.
+_latchkey() {
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]}
+  case $before in
+  --completions) mapfile -t COMPREPLY < <(compgen -W "bash zsh fish" -- "$word"); return ;;
+  --protected-mode) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --mptcp) mapfile -t COMPREPLY < <(compgen -W "no" -- "$word"); return ;;
+  --rdma-port) mapfile -t COMPREPLY < <(compgen -W "0" -- "$word"); return ;;
+  --http-tls) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --http-auth) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --tls-auth-clients) mapfile -t COMPREPLY < <(compgen -W "no yes optional" -- "$word"); return ;;
+  --tls-auth-clients-user) mapfile -t COMPREPLY < <(compgen -W "CN URI off" -- "$word"); return ;;
+  --tls-replication) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --tls-cluster) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --tls-prefer-server-ciphers) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --tls-session-caching) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --compatible-with) mapfile -t COMPREPLY < <(compgen -W "redis-7.0 redis-7.2 redis-8 valkey-9" -- "$word"); return ;;
+  --daemonize) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --supervised) mapfile -t COMPREPLY < <(compgen -W "upstart systemd auto no" -- "$word"); return ;;
+  --loglevel) mapfile -t COMPREPLY < <(compgen -W "debug verbose notice warning nothing" -- "$word"); return ;;
+  --log-format) mapfile -t COMPREPLY < <(compgen -W "legacy logfmt json" -- "$word"); return ;;
+  --log-timestamp-format) mapfile -t COMPREPLY < <(compgen -W "legacy iso8601 milliseconds" -- "$word"); return ;;
+  --hide-user-data-from-log) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --syslog-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --syslog-facility) mapfile -t COMPREPLY < <(compgen -W "user local0 local1 local2 local3 local4 local5 local6 local7" -- "$word"); return ;;
+  --crash-log-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --crash-memcheck-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --always-show-logo) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --set-proc-title) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --enable-debug-command) mapfile -t COMPREPLY < <(compgen -W "no yes local" -- "$word"); return ;;
+  --enable-module-command) mapfile -t COMPREPLY < <(compgen -W "no yes local" -- "$word"); return ;;
+  --enable-protected-configs) mapfile -t COMPREPLY < <(compgen -W "no yes local" -- "$word"); return ;;
+  --dynamic-hz) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --acl-pubsub-default) mapfile -t COMPREPLY < <(compgen -W "allchannels resetchannels" -- "$word"); return ;;
+  --busy-script-policy) mapfile -t COMPREPLY < <(compgen -W "wait kill-readonly rollback" -- "$word"); return ;;
+  --maxmemory-policy) mapfile -t COMPREPLY < <(compgen -W "volatile-lru volatile-lfu volatile-random volatile-ttl allkeys-lru allkeys-lfu allkeys-random noeviction" -- "$word"); return ;;
+  --lazyfree-lazy-eviction) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --lazyfree-lazy-expire) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --lazyfree-lazy-server-del) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --lazyfree-lazy-user-del) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --lazyfree-lazy-user-flush) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --activerehashing) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --activedefrag) mapfile -t COMPREPLY < <(compgen -W "no" -- "$word"); return ;;
+  --jemalloc-bg-thread) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --disable-thp) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --oom-score-adj) mapfile -t COMPREPLY < <(compgen -W "no yes relative absolute" -- "$word"); return ;;
+  --latency-tracking) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --dir) mapfile -t COMPREPLY < <(compgen -d -- "$word"); return ;;
+  --stop-writes-on-bgsave-error) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --rdbcompression) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --rdbchecksum) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --sanitize-dump-payload) mapfile -t COMPREPLY < <(compgen -W "no yes clients" -- "$word"); return ;;
+  --rdb-del-sync-files) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --rdb-save-incremental-fsync) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --rdb-version-check) mapfile -t COMPREPLY < <(compgen -W "strict relaxed" -- "$word"); return ;;
+  --appendonly) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --appendfsync) mapfile -t COMPREPLY < <(compgen -W "everysec always no" -- "$word"); return ;;
+  --no-appendfsync-on-rewrite) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --aof-load-truncated) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --aof-use-rdb-preamble) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --aof-timestamp-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --aof-rewrite-incremental-fsync) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --aof-disable-auto-gc) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --replica-serve-stale-data | --slave-serve-stale-data) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --replica-read-only | --slave-read-only) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --replica-ignore-maxmemory | --slave-ignore-maxmemory) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --replica-lazy-flush | --slave-lazy-flush) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --replica-ignore-disk-write-errors) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --replica-announced) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --repl-protect-empty-primary) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --repl-disable-tcp-nodelay) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --repl-diskless-sync) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --repl-diskless-load) mapfile -t COMPREPLY < <(compgen -W "disabled on-empty-db swapdb flush-before-load" -- "$word"); return ;;
+  --dual-channel-replication-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --propagation-error-behavior) mapfile -t COMPREPLY < <(compgen -W "ignore panic panic-on-replicas" -- "$word"); return ;;
+  --repl-mptcp) mapfile -t COMPREPLY < <(compgen -W "no" -- "$word"); return ;;
+  --cluster-enabled) mapfile -t COMPREPLY < <(compgen -W "no" -- "$word"); return ;;
+  --cluster-preferred-endpoint-type) mapfile -t COMPREPLY < <(compgen -W "ip hostname unknown-endpoint" -- "$word"); return ;;
+  --cluster-require-full-coverage) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --cluster-allow-reads-when-down) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --cluster-allow-pubsubshard-when-down) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --cluster-allow-replica-migration) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --cluster-replica-no-failover | --cluster-slave-no-failover) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --cluster-slot-stats-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --cluster-config-save-behavior) mapfile -t COMPREPLY < <(compgen -W "sync best-effort" -- "$word"); return ;;
+  --io-threads-do-reads) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --extended-redis-compatibility) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --import-mode) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  esac
+  case $word in
+  -*) mapfile -t COMPREPLY < <(compgen -W "$_latchkey_options" -- "$word") ;;
+  *) mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
+  esac
+}
+_latchkey_options="
+    --check-config
+    --check-system
+    --check-rdb
+    --check-aof
+    --completions
+    --version
+    --help
+    --bind
+    --port
+    --unixsocket
+    --unixsocketperm
+    --protected-mode
+    --tcp-backlog
+    --timeout
+    --tcp-keepalive
+    --bind-source-addr
+    --socket-mark-id
+    --max-new-connections-per-cycle
+    --max-new-tls-connections-per-cycle
+    --unixsocketgroup
+    --mptcp
+    --rdma-port
+    --rdma-bind
+    --rdma-rx-size
+    --rdma-completion-vector
+    --http-port
+    --http-bind
+    --http-tls
+    --http-auth
+    --http-hosts
+    --page-keys
+    --tls-port
+    --tls-cert-file
+    --tls-key-file
+    --tls-key-file-pass
+    --tls-client-cert-file
+    --tls-client-key-file
+    --tls-client-key-file-pass
+    --tls-dh-params-file
+    --tls-ca-cert-file
+    --tls-ca-cert-dir
+    --tls-auth-clients
+    --tls-auth-clients-user
+    --tls-replication
+    --tls-cluster
+    --tls-protocols
+    --tls-ciphers
+    --tls-ciphersuites
+    --tls-prefer-server-ciphers
+    --tls-session-caching
+    --tls-session-cache-size
+    --tls-session-cache-timeout
+    --tls-auto-reload-interval
+    --compatible-with
+    --redis-version
+    --daemonize
+    --supervised
+    --pidfile
+    --loglevel
+    --logfile
+    --log-format
+    --log-timestamp-format
+    --hide-user-data-from-log
+    --syslog-enabled
+    --syslog-ident
+    --syslog-facility
+    --crash-log-enabled
+    --crash-memcheck-enabled
+    --databases
+    --always-show-logo
+    --set-proc-title
+    --proc-title-template
+    --locale-collate
+    --ignore-warnings
+    --enable-debug-command
+    --enable-module-command
+    --enable-protected-configs
+    --hz
+    --dynamic-hz
+    --shutdown-timeout
+    --shutdown-on-sigint
+    --shutdown-on-sigterm
+    --requirepass
+    --aclfile
+    --acllog-max-len
+    --acl-pubsub-default
+    --maxclients
+    --maxclients-reserved
+    --client-output-buffer-limit
+    --client-query-buffer-limit
+    --proto-max-bulk-len
+    --tracking-table-max-keys
+    --busy-reply-threshold
+    --busy-script-policy
+    --script-undo-limit
+    --script-memory-limit
+    --script-source-limit
+    --maxmemory
+    --maxmemory-policy
+    --maxmemory-samples
+    --maxmemory-eviction-tenacity
+    --maxmemory-clients
+    --lfu-log-factor
+    --lfu-decay-time
+    --active-expire-effort
+    --lazyfree-lazy-eviction
+    --lazyfree-lazy-expire
+    --lazyfree-lazy-server-del
+    --lazyfree-lazy-user-del
+    --lazyfree-lazy-user-flush
+    --activerehashing
+    --activedefrag
+    --active-defrag-cycle-us
+    --active-defrag-ignore-bytes
+    --active-defrag-threshold-lower
+    --active-defrag-threshold-upper
+    --active-defrag-cycle-min
+    --active-defrag-cycle-max
+    --active-defrag-max-scan-fields
+    --jemalloc-bg-thread
+    --disable-thp
+    --oom-score-adj
+    --oom-score-adj-values
+    --hash-max-listpack-entries
+    --hash-max-listpack-value
+    --list-max-listpack-size
+    --list-compress-depth
+    --set-max-intset-entries
+    --set-max-listpack-entries
+    --set-max-listpack-value
+    --zset-max-listpack-entries
+    --zset-max-listpack-value
+    --hll-sparse-max-bytes
+    --stream-node-max-bytes
+    --stream-node-max-entries
+    --notify-keyspace-events
+    --slowlog-log-slower-than
+    --slowlog-max-len
+    --commandlog-request-larger-than
+    --commandlog-large-request-max-len
+    --commandlog-reply-larger-than
+    --commandlog-large-reply-max-len
+    --latency-monitor-threshold
+    --latency-tracking
+    --latency-tracking-info-percentiles
+    --dir
+    --dbfilename
+    --save
+    --stop-writes-on-bgsave-error
+    --rdbcompression
+    --rdbchecksum
+    --sanitize-dump-payload
+    --rdb-del-sync-files
+    --rdb-save-incremental-fsync
+    --rdb-version-check
+    --appendonly
+    --appendfilename
+    --appenddirname
+    --appendfsync
+    --no-appendfsync-on-rewrite
+    --auto-aof-rewrite-percentage
+    --auto-aof-rewrite-min-size
+    --aof-load-truncated
+    --aof-use-rdb-preamble
+    --aof-timestamp-enabled
+    --aof-rewrite-incremental-fsync
+    --aof-disable-auto-gc
+    --lock-min-replicas
+    --lock-ack-timeout
+    --lock-recovery-delay
+    --lock-delay
+    --lock-max-waiters
+    --replicaof
+    --masterauth
+    --masteruser
+    --replica-serve-stale-data
+    --replica-read-only
+    --replica-ignore-maxmemory
+    --replica-lazy-flush
+    --replica-ignore-disk-write-errors
+    --replica-priority
+    --replica-announced
+    --replica-announce-ip
+    --replica-announce-port
+    --min-replicas-to-write
+    --min-replicas-max-lag
+    --wait-all-replicas
+    --primary-restart-read-only
+    --repl-protect-empty-primary
+    --repl-backlog-size
+    --repl-backlog-ttl
+    --repl-ping-replica-period
+    --repl-timeout
+    --repl-disable-tcp-nodelay
+    --repl-diskless-sync
+    --repl-diskless-sync-delay
+    --repl-diskless-sync-max-replicas
+    --repl-diskless-load
+    --dual-channel-replication-enabled
+    --propagation-error-behavior
+    --repl-mptcp
+    --replica-full-sync-buffer-limit
+    --cluster-enabled
+    --cluster-config-file
+    --cluster-node-timeout
+    --cluster-port
+    --cluster-databases
+    --cluster-announce-ip
+    --cluster-announce-hostname
+    --cluster-announce-human-nodename
+    --cluster-announce-port
+    --cluster-announce-tls-port
+    --cluster-announce-bus-port
+    --cluster-preferred-endpoint-type
+    --cluster-require-full-coverage
+    --cluster-allow-reads-when-down
+    --cluster-allow-pubsubshard-when-down
+    --cluster-allow-replica-migration
+    --cluster-migration-barrier
+    --cluster-replica-no-failover
+    --cluster-replica-validity-factor
+    --cluster-link-sendbuf-limit
+    --cluster-slot-stats-enabled
+    --availability-zone
+    --cluster-announce-client-ipv4
+    --cluster-announce-client-ipv6
+    --cluster-announce-client-port
+    --cluster-announce-client-tls-port
+    --cluster-blacklist-ttl
+    --cluster-config-save-behavior
+    --cluster-manual-failover-timeout
+    --cluster-slot-migration-log-max-len
+    --slot-migration-max-failover-repl-bytes
+    --cluster-compatibility-sample-ratio
+    --io-threads
+    --io-threads-do-reads
+    --prefetch-batch-max-size
+    --server_cpulist
+    --bio_cpulist
+    --aof_rewrite_cpulist
+    --bgsave_cpulist
+    --extended-redis-compatibility
+    --import-mode
+    --hash-seed
+"
+complete -o filenames -F _latchkey latchkey

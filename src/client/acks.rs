@@ -1,0 +1,166 @@
+//! What clients wait for replicas to acknowledge: earlier writes (WAIT, WAITAOF), and grants of locks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{ClientId, CommandId};
+use crate::persist::aof::log::LogOffset;
+
+/// How many replicas must acknowledge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replicas {
+    /// This number of replicas.
+    Count(i64),
+    /// All that could be promoted: the connected ones, but at least `wait-all-replicas`.
+    All,
+}
+
+/// The offset of what no replica will ever acknowledge.
+pub const LOST: u64 = u64::MAX;
+
+/// What WAIT and WAITAOF wait for: replicas that acknowledge an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcksAwaited {
+    /// The replication offset; [`LOST`] if a full synchronisation has thrown away what was written.
+    pub offset: u64,
+    pub replicas: Replicas,
+    /// WAITAOF: replicas must have it on disk.
+    pub on_disk: Option<OnDisk>,
+    /// Boot-time clock, microseconds; None: no timeout.
+    pub deadline_us: Option<i64>,
+}
+
+/// What WAITAOF asks of this server's own log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnDisk {
+    /// The log offset to be on disk.
+    pub logged: LogOffset,
+    /// Whether to wait for it.
+    pub here_too: bool,
+}
+
+/// What a LOCK command asks of replicas: to have acknowledged its effects before the reply leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AcksAsked {
+    /// How many replicas; at least 1.
+    pub replicas: i64,
+    /// For how long it waits for them: milliseconds.
+    pub ms: i64,
+}
+
+/// The reply that a LOCK command gets once replicas have acknowledged its effects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Confirmed {
+    /// LOCK.ACQUIRE: fence, holds, milliseconds left then.
+    Lock { holds: i64 },
+    /// LOCK.MACQUIRE: fence, milliseconds left then.
+    Locks,
+    /// LOCK.RENEW: the fences.
+    Renewal(Vec<i64>),
+}
+
+/// A grant or renewal that replicas have to acknowledge, or that is told by a push message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unconfirmed {
+    /// None: its push message is sent at once.
+    pub asked: Option<AcksAsked>,
+    /// The client goes on meanwhile, and gets a push message.
+    pub is_pushed: bool,
+    pub database: usize,
+    pub keys: Vec<Box<[u8]>>,
+    pub owner: Box<[u8]>,
+    /// 0 for a renewal.
+    pub fence: u64,
+    pub confirmed: Confirmed,
+    /// The keys that this request has newly locked: they are taken back if too few replicas acknowledge.
+    pub taken: Vec<Box<[u8]>>,
+    /// Whether it has counted one more hold, which is taken back then.
+    pub counted_hold: bool,
+}
+
+/// An [`Unconfirmed`] on its way to the replicas.
+#[derive(Debug)]
+pub struct Confirmation {
+    pub client: ClientId,
+    pub command: CommandId,
+    pub awaited: AcksAwaited,
+    pub unconfirmed: Unconfirmed,
+}
+
+/// The grants that wait for replicas.
+#[derive(Debug, Default)]
+pub struct Confirmations {
+    /// By number, in the order of their offsets.
+    pending: BTreeMap<u64, Confirmation>,
+    deadlines: BTreeSet<(i64, u64)>,
+    last_number: u64,
+    /// The latest offset that too few replicas have acknowledged in time, and how many have meanwhile. No further grant that
+    /// needs more of them is tried until they have.
+    pub failed: Option<(u64, i64)>,
+    /// Those whose clients no longer wait for them: to be taken back before the turn ends, outside of any command.
+    pub given_up: Vec<Confirmation>,
+}
+
+impl Confirmations {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Adds one. Returns its number.
+    pub fn add(&mut self, confirmation: Confirmation) -> u64 {
+        self.last_number += 1;
+        let number = self.last_number;
+        if let Some(deadline) = confirmation.awaited.deadline_us {
+            self.deadlines.insert((deadline, number));
+        }
+        self.pending.insert(number, confirmation);
+        number
+    }
+
+    pub fn remove(&mut self, number: u64) -> Option<Confirmation> {
+        let confirmation = self.pending.remove(&number)?;
+        if let Some(deadline) = confirmation.awaited.deadline_us {
+            self.deadlines.remove(&(deadline, number));
+        }
+        Some(confirmation)
+    }
+
+    /// A client no longer waits for one: its grant is to be taken back.
+    pub fn give_up(&mut self, number: u64) {
+        if let Some(confirmation) = self.remove(number) {
+            self.given_up.push(confirmation);
+        }
+    }
+
+    /// A client is being closed: nobody would get what it was granted.
+    pub fn forget_client(&mut self, client: ClientId) {
+        let own = self.iter().filter(|(_, confirmation)| confirmation.client == client);
+        let own: Vec<u64> = own.map(|(number, _)| number).collect();
+        own.into_iter().for_each(|number| self.give_up(number));
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Confirmation)> {
+        self.pending.iter().map(|(number, confirmation)| (*number, confirmation))
+    }
+
+    /// Takes all out of it: their offsets are of a history that has ended.
+    pub fn take_all(&mut self) -> Vec<Confirmation> {
+        self.deadlines.clear();
+        std::mem::take(&mut self.pending).into_values().collect()
+    }
+
+    /// The next deadline: boot-time clock, microseconds.
+    pub fn next_deadline_us(&self) -> Option<i64> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// One whose deadline has passed.
+    pub fn overdue(&self, now_us: i64) -> Option<u64> {
+        let (deadline, number) = self.deadlines.first()?;
+        (*deadline <= now_us).then_some(*number)
+    }
+}

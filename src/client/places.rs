@@ -1,0 +1,86 @@
+//! Places in the queues of locks that are kept for clients that are away: with SESSION a waiting client may reconnect, or ask
+//! again after its BLOCK has ended, and go on waiting where it stood. Whoever is away is passed by.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::keyspace::waiting::{Ticket, Wanted};
+
+/// Who waits for what.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Asker(Box<[u8]>);
+
+impl Asker {
+    /// `names`: the keys and the owner.
+    pub fn new(wanted: Wanted, database: usize, names: &[&[u8]]) -> Self {
+        let mut bytes = vec![u8::from(wanted == Wanted::Semaphore)];
+        bytes.extend((database as u64).to_le_bytes());
+        for name in names {
+            bytes.extend((name.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(name);
+        }
+        Asker(bytes.into_boxed_slice())
+    }
+}
+
+/// The places that are kept.
+#[derive(Debug, Default)]
+pub struct KeptPlaces {
+    places: HashMap<Asker, (Ticket, i64)>,
+    /// Until when: boot-time clock, microseconds.
+    ends: BTreeSet<(i64, Asker)>,
+}
+
+impl KeptPlaces {
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Keeps a place until `until_us`, boot-time clock.
+    pub fn keep(&mut self, asker: Asker, ticket: Ticket, until_us: i64) {
+        self.take(&asker);
+        self.ends.insert((until_us, asker.clone()));
+        self.places.insert(asker, (ticket, until_us));
+    }
+
+    /// The place that is kept for somebody, who comes back.
+    pub fn take(&mut self, asker: &Asker) -> Option<Ticket> {
+        let (ticket, until_us) = self.places.remove(asker)?;
+        self.ends.remove(&(until_us, asker.clone()));
+        Some(ticket)
+    }
+
+    /// Forgets the places whose time is over.
+    pub fn expire(&mut self, now_us: i64) {
+        while let Some((until_us, _)) = self.ends.first()
+            && *until_us <= now_us
+            && let Some((_, asker)) = self.ends.pop_first()
+        {
+            self.places.remove(&asker);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_kept_for_its_asker_and_for_a_time() {
+        let mut kept = KeptPlaces::default();
+        let asker = |name: &str| Asker::new(Wanted::Lock, 0, &[b"k", name.as_bytes()]);
+        kept.keep(asker("a"), 7, 100);
+        kept.keep(asker("b"), 8, 200);
+        kept.keep(asker("a"), 7, 300);
+        kept.expire(200);
+        assert_eq!((kept.len(), kept.take(&asker("b"))), (1, None));
+        assert_eq!(kept.take(&asker("a")), Some(7));
+        assert!(kept.is_empty() && kept.take(&asker("a")).is_none());
+        let joined = Asker::new(Wanted::Lock, 0, &[b"ka", b""]);
+        assert_ne!(joined, Asker::new(Wanted::Lock, 0, &[b"k", b"a"]));
+    }
+}

@@ -1,0 +1,235 @@
+//! LOCK.ACQUIRE SHARED: locks that several owners hold for reading.
+//!
+//! Readers and writers wait in one queue. Who asks to read waits if anybody waits already, so that writers are not starved;
+//! neighbours in the queue who both ask to read are granted the lock together. The only reader may become the writer, and if
+//! there are others it waits for them at the head of the queue.
+
+use super::{
+    Acquire, Granted, Waiting, Waits, check_room, grants_nothing_now, has_its_turn_later,
+    is_held_back, is_plain, leave_place, leave_to_confirm, longer_lease, ms_left,
+    needs_acks_that_failed, note_held, reply_granted, reply_refused, wait_in_place, write_alone,
+};
+use crate::client::acks::Confirmed;
+use crate::clock::Deadline;
+use crate::collections::table::Slot;
+use crate::config::KeyspaceEvents;
+use crate::gate::readers::{self, Change};
+use crate::gate::{acks, locks, sessions};
+use crate::keyspace::Key;
+use crate::keyspace::locks::{At, EndReason, Held, Session};
+use crate::keyspace::waiting::Wanted;
+use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome};
+use crate::types::lock::{Lock, READERS_MAX};
+
+/// Whether an owner that asks to read becomes one of the readers of a lock.
+pub(super) fn may_join(
+    ctx: &Context<'_>,
+    key: Key<'_>,
+    lock: &Lock<'_>,
+    asked: &Acquire<'_>,
+) -> bool {
+    asked.is_shared
+        && (1..READERS_MAX).contains(&lock.readers)
+        && !has_its_turn_later(ctx, key, Wanted::Lock)
+}
+
+/// Makes an owner the first reader of a lock that nobody holds, or one more.
+pub(super) fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) -> CommandResult {
+    // Whoever has waited gets the lock without memory too.
+    if !matches!(ctx.origin, Origin::Woken(_)) {
+        check_room(ctx)?;
+    }
+    let fence = ctx.keyspace.locks.fences.grant();
+    let until = ctx.keyspace.now().after(asked.lease_ms);
+    let at = At::reader(ctx.keyspace.selected(), key.bytes, asked.owner);
+    note_reader(ctx, at, fence, asked.session(), until);
+    // A hash without an owner may have been evicted just now.
+    let slot = ctx.keyspace.find_for_write(key);
+    readers::write(ctx.keyspace, ctx.state, at, slot, Change::Granted);
+    ctx.effect = Effect::Instead;
+    if let Some(client) = ctx.caller.client() {
+        ctx.keyspace.locks.note_granted(at, fence, client);
+    }
+    ctx.keyspace.locks.stats.grants += 1;
+    leave_place(ctx, Wanted::Lock, 1..2);
+    Ok(answer(ctx, asked, fence, asked.lease_ms, vec![key.bytes.into()]))
+}
+
+/// Replies what was granted, when replicas have confirmed it if they have to. `taken`: the key if it was not held before.
+fn answer(
+    ctx: &mut Context<'_>,
+    asked: &Acquire<'_>,
+    fence: u64,
+    ms_left: i64,
+    taken: Vec<Box<[u8]>>,
+) -> Outcome {
+    if is_plain(ctx, asked) {
+        reply_granted(ctx, fence, 1, ms_left);
+        return Outcome::Replied;
+    }
+    let granted = Granted { fence, taken, counted_hold: false };
+    leave_to_confirm(ctx, 1..2, asked, Confirmed::Lock { holds: 1 }, granted)
+}
+
+/// Adds a reader to the index, as one of the calling client.
+fn note_reader(
+    ctx: &mut Context<'_>,
+    at: At<'_>,
+    fence: u64,
+    session: Option<(i64, i64)>,
+    until: Deadline,
+) {
+    let session = session.map(|(grace_ms, lease_ms)| {
+        Box::new(Session::new(at.reader.unwrap_or_default(), grace_ms, lease_ms))
+    });
+    let (client, since_us) = (ctx.caller.client(), ctx.state.now.boot_us);
+    let (renewals, is_kept, reading) = (0, false, None);
+    let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
+    let held = held.read_until(until, Some(ctx.state.now.unix().0));
+    ctx.keyspace.locks.insert(at, held);
+    sessions::look_again(ctx.keyspace, at);
+}
+
+/// Grants a reader the lock again: the same grant, whose lease is never shortened.
+pub(super) fn grant_again(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    slot: Slot,
+    lock: &Lock<'_>,
+    asked: &Acquire<'_>,
+) -> CommandResult {
+    let at = At::reader(ctx.keyspace.selected(), key.bytes, asked.owner);
+    let held = ctx.keyspace.locks.get(at).map(|held| (held.fence, held.until()));
+    let Some((fence, Some(old))) = held else { return grant(ctx, key, asked) };
+    let session = asked.session().or(lock.session);
+    if session != lock.session {
+        let new = longer_lease(ctx, Some(old), asked.lease_ms).unwrap_or(old);
+        note_reader(ctx, at, fence, session, new);
+        readers::write(ctx.keyspace, ctx.state, at, Some(slot), Change::Renewed(old));
+        ctx.effect = Effect::Instead;
+    } else {
+        prolong(ctx, at, asked.lease_ms);
+    }
+    let ms_left = reader_ms_left(ctx, at);
+    Ok(answer(ctx, asked, fence, ms_left, Vec::new()))
+}
+
+/// Milliseconds left of a reader's lease.
+pub(super) fn reader_ms_left(ctx: &Context<'_>, at: At<'_>) -> i64 {
+    let until = ctx.keyspace.locks.get(at).and_then(Held::until);
+    until.map_or(0, |until| ctx.keyspace.now().remaining_ms(until).max(0))
+}
+
+/// Extends a reader's lease to `lease_ms` from now, unless it is longer, and binds it to the calling client.
+pub(super) fn prolong(ctx: &mut Context<'_>, at: At<'_>, lease_ms: i64) {
+    let old = ctx.keyspace.locks.get(at).and_then(Held::until);
+    if let Some(new) = longer_lease(ctx, old, lease_ms).filter(|new| Some(*new) != old) {
+        readers::renew(ctx.keyspace, ctx.state, at, new);
+        ctx.effect = Effect::Instead;
+    }
+    let client = ctx.caller.client();
+    ctx.keyspace.locks.bind(at, client);
+    sessions::look_again(ctx.keyspace, at);
+}
+
+/// A reader asks for the lock alone: it becomes the writer, or waits until it is the only reader. Of two who would wait for
+/// each other the second is refused.
+pub(super) fn become_writer(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    slot: Slot,
+    lock: &Lock<'_>,
+    asked: &Acquire<'_>,
+) -> CommandResult {
+    let database = ctx.keyspace.selected();
+    if lock.readers == 1 && !grants_nothing_now(ctx) && !is_held_back(ctx, asked, 1..2) {
+        let fence = ctx.keyspace.locks.fences.grant();
+        grant_alone(ctx, key, slot, lock, asked, fence);
+        leave_place(ctx, Wanted::Lock, 1..2);
+        let ms_left = ms_left(ctx, slot);
+        return Ok(answer(ctx, asked, fence, ms_left, Vec::new()));
+    }
+    let waits = match another_waits(ctx, key, asked.owner) {
+        true => Waits::Not,
+        false => asked.waits,
+    };
+    let waits = (waits, asked.grace_ms);
+    let waiting = wait_in_place(ctx, Wanted::Lock, 1..2, waits, key, true)?;
+    let queue = &ctx.keyspace.waiting;
+    let place = match waiting {
+        Waiting::Blocked(waits) => return waits,
+        Waiting::Async(ticket) => queue.place(database, key.bytes, Wanted::Lock, ticket),
+        Waiting::Not
+            if lock.readers == 1
+                && asked.waits == Waits::Not
+                && needs_acks_that_failed(ctx, asked) =>
+        {
+            return Err(acks::NO_REPLICAS);
+        }
+        Waiting::Not => queue.len(database, key.bytes, Wanted::Lock),
+    };
+    let holder = other_reader(ctx, key, asked.owner);
+    let ms_left = ms_left(ctx, slot);
+    reply_refused(ctx, ms_left, place, &holder);
+    Ok(Outcome::Replied)
+}
+
+/// Whether another reader waits at the head of the queue to become the writer, when this one begins to.
+fn another_waits(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) -> bool {
+    let database = ctx.keyspace.selected();
+    let first = ctx.keyspace.waiting.at_head(database, key.bytes, Wanted::Lock);
+    let first = first.and_then(|(ticket, id)| ctx.state.lock_wait(ticket, id));
+    ctx.origin == Origin::Client && first.is_some_and(|wait| wait.owner() != owner)
+}
+
+/// Makes the only reader the writer, with this fence. It keeps its session and a longer lease. This is not taken back, whatever
+/// becomes of the reply: the owner held the lock before.
+pub(super) fn grant_alone(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    slot: Slot,
+    lock: &Lock<'_>,
+    asked: &Acquire<'_>,
+    fence: u64,
+) {
+    let at = At::reader(ctx.keyspace.selected(), key.bytes, asked.owner);
+    let old = ctx.keyspace.locks.get(at).and_then(Held::until);
+    let deadline = longer_lease(ctx, old, asked.lease_ms);
+    let alone = Lock {
+        fence: Some(fence),
+        since_ms: Some(ctx.state.now.unix().0),
+        session: asked.session().or(lock.session),
+        readers: 0,
+        ..lock.clone()
+    };
+    write_alone(ctx, key, slot, &alone, deadline);
+    note_held(ctx, key, fence, &alone);
+    ctx.keyspace.locks.stats.grants += 1;
+}
+
+/// One of a lock's readers besides `owner`; if there is none, `owner`.
+pub(super) fn other_reader(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) -> Vec<u8> {
+    let mut readers = ctx.keyspace.locks.readers(ctx.keyspace.selected(), key.bytes);
+    let other = readers.find(|(reader, _)| *reader != owner);
+    other.map_or(owner, |(other, _)| other).to_vec()
+}
+
+/// Releases the lock for one of several readers.
+pub(super) fn leave(ctx: &mut Context<'_>, key: Key<'_>, owner: &[u8]) {
+    let at = At::reader(ctx.keyspace.selected(), key.bytes, owner);
+    let Some(held) = ctx.keyspace.locks.remove(at) else { return };
+    readers::take_out(ctx.keyspace, ctx.state, at, &held, false);
+    ctx.effect = Effect::Instead;
+    ctx.keyspace.locks.stats.released += 1;
+    ctx.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
+    locks::note_hold(ctx.state, held.since_us);
+}
+
+/// Takes the lock from one of several readers, who is told.
+pub(super) fn break_reader(ctx: &mut Context<'_>, key: Key<'_>, owner: &[u8]) {
+    let at = At::reader(ctx.keyspace.selected(), key.bytes, owner);
+    let Some(held) = ctx.keyspace.locks.remove(at) else { return };
+    readers::take_out(ctx.keyspace, ctx.state, at, &held, false);
+    ctx.effect = Effect::Instead;
+    locks::announce_end(ctx.keyspace, ctx.state, at, &held, EndReason::Broken);
+}

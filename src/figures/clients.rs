@@ -1,0 +1,119 @@
+//! Section Clients: how many there are, and what they wait for.
+
+use super::exposition::Exposition;
+use super::{Reading, Row, Unit, Value, by_client, field, gauge};
+use crate::client::{Client, ClientFlags};
+use crate::config::Compatibility;
+use crate::state::{PauseCause, State};
+
+pub const ROWS: &[Row] = &[
+    gauge(
+        "connected_clients",
+        "redis_connected_clients",
+        Unit::One,
+        "Clients but replicas.",
+        |r| (r.state.clients.len() - r.state.replication.replicas.len()).into(),
+    ),
+    field("cluster_connections", |_| 0u64.into()),
+    gauge("maxclients", "redis_config_maxclients", Unit::One, "Clients that there may be.", |r| {
+        r.state.config.maxclients.into()
+    }),
+    by_client("client_recent_max_input_buffer", Unit::Bytes, "The largest input.", |r| {
+        r.state.clients.iter().map(|client| client.input.capacity()).max().unwrap_or(0).into()
+    }),
+    by_client("client_recent_max_output_buffer", Unit::Bytes, "The largest output.", |r| {
+        r.state.clients.iter().map(|client| client.output.capacity()).max().unwrap_or(0).into()
+    }),
+    gauge(
+        "blocked_clients",
+        "redis_blocked_clients",
+        Unit::One,
+        "Clients that wait in a command, or for the end of a pause.",
+        |r| r.state.clients.suspended().into(),
+    ),
+    gauge(
+        "tracking_clients",
+        "redis_tracking_clients",
+        Unit::One,
+        "Clients that are told of changes.",
+        |r| r.keyspace.tracking.clients().into(),
+    ),
+    by_client("pubsub_clients", Unit::One, "Clients with subscriptions.", |r| {
+        of_later(r.state, || count(r, |client| client.flags.contains(ClientFlags::SUBSCRIBED)))
+    }),
+    by_client("watching_clients", Unit::One, "Clients that watch keys.", |r| {
+        let watches = |client: &Client| {
+            let watching = client.watching.as_deref();
+            watching.is_some_and(|watching| watching.keys().next().is_some())
+        };
+        of_later(r.state, || count(r, watches))
+    }),
+    gauge(
+        "clients_in_timeout_table",
+        "redis_clients_in_timeout_table",
+        Unit::One,
+        "Clients that wait with a timeout.",
+        |r| r.state.blocking.timing_out().into(),
+    ),
+    field("total_watched_keys", |r| of_later(r.state, || r.keyspace.watch.keys().into())),
+    gauge(
+        "total_blocking_keys",
+        "redis_total_blocking_keys",
+        Unit::One,
+        "Keys that clients wait for.",
+        |r| r.keyspace.waiting.keys().into(),
+    ),
+    by_client("total_blocking_keys_on_nokey", Unit::One, "Keys whose end clients wait for.", |r| {
+        r.keyspace.waiting.keys_awaited_on_end().into()
+    }),
+    field("paused_reason", |r| of_valkey(r.state, || pause_reason(r.state).into())),
+    field("paused_actions", |r| {
+        let actions = r.state.pauses.strictest();
+        let actions = actions.map(|pause| if pause.writes_only { "write" } else { "all" });
+        of_valkey(r.state, || actions.unwrap_or("none").into())
+    }),
+    field("paused_timeout_milliseconds", |r| {
+        let until_us = r.state.pauses.strictest().map_or(0, |pause| pause.until_us);
+        let left_us = until_us.saturating_sub(r.state.now.boot_us).max(0);
+        of_valkey(r.state, || (left_us / 1000).into())
+    }),
+    Row::Samples(blocked_by_command),
+];
+
+fn count(reading: &Reading<'_>, is_counted: impl Fn(&Client) -> bool) -> Value {
+    reading.state.clients.iter().filter(|client| is_counted(client)).count().into()
+}
+
+/// A field that Redis 8 and Valkey have.
+fn of_later(state: &State, value: impl FnOnce() -> Value) -> Value {
+    match state.config.compatible_with {
+        Compatibility::Redis8 | Compatibility::Valkey9 => value(),
+        _ => Value::Absent,
+    }
+}
+
+/// A field that only Valkey has.
+fn of_valkey(state: &State, value: impl FnOnce() -> Value) -> Value {
+    if state.config.compatible_with.is_valkey() { value() } else { Value::Absent }
+}
+
+/// The cause of the strictest pause.
+fn pause_reason(state: &State) -> &'static str {
+    let causes = [
+        (PauseCause::Asked, "client_pause"),
+        (PauseCause::Shutdown, "shutdown_in_progress"),
+        (PauseCause::Failover, "failover_in_progress"),
+    ];
+    let strictest = state.pauses.strictest();
+    let reason = causes.iter().find(|(cause, _)| state.pauses.by(*cause) == strictest);
+    strictest.and(reason).map_or("none", |(_, name)| name)
+}
+
+fn blocked_by_command(reading: &Reading<'_>, out: &mut Exposition) {
+    let name = "latchkey_blocked_clients";
+    out.family(name, "gauge", "Clients that wait in a command.");
+    for (command, count) in reading.state.blocking.by_command() {
+        let command = reading.state.commands.get(command);
+        out.sample(name, &[("command", &command.full_name)], count as f64);
+    }
+}

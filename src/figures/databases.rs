@@ -1,0 +1,92 @@
+//! Sections Keyspace and Cluster: the databases' keys.
+
+use super::exposition::Exposition;
+use super::{Reading, Row, field, line};
+use crate::config::Compatibility;
+
+pub const CLUSTER: &[Row] = &[field("cluster_enabled", |_| 0u64.into())];
+
+pub const ROWS: &[Row] = &[Row::Lines(lines), Row::Samples(samples)];
+
+/// Keys sampled for a database's average TTL.
+const TTL_SAMPLES: usize = 32;
+/// Where fewer keys than one in so many have a deadline, those to be sampled are not looked for in each scrape.
+const SPARSE: usize = 64;
+/// Databases with samples, of those with keys; and of empty ones, which redis_exporter tells of too.
+const SAMPLED_MAX: usize = 64;
+const LOOKED_AT_MAX: usize = 1024;
+const EMPTY_SAMPLED_MAX: usize = 16;
+
+/// What is told of a database.
+struct Database {
+    index: usize,
+    keys: usize,
+    expiring: usize,
+    average_ttl_ms: i128,
+}
+
+fn database(reading: &Reading<'_>, index: usize) -> Database {
+    let now = reading.keyspace.now();
+    let table = reading.keyspace.table_of(index);
+    let (mut sum_ms, mut count) = (0i128, 0);
+    table.sample(TTL_SAMPLES, true, |_, entry| {
+        if let Some(deadline) = entry.deadline() {
+            sum_ms += now.remaining_ms(deadline).max(0) as i128;
+            count += 1;
+        }
+    });
+    let average_ttl_ms = if count == 0 { 0 } else { sum_ms / count };
+    Database { index, keys: table.len(), expiring: table.volatile_len(), average_ttl_ms }
+}
+
+fn with_keys<'a>(reading: &'a Reading<'_>) -> impl Iterator<Item = Database> + 'a {
+    let indices = 0..reading.keyspace.databases();
+    let filled = indices.filter(|&index| !reading.keyspace.table_of(index).is_empty());
+    filled.map(|index| database(reading, index))
+}
+
+fn lines(reading: &Reading<'_>, out: &mut String) {
+    for Database { index, keys, expiring, average_ttl_ms } in with_keys(reading) {
+        // Keys with expiring fields.
+        let volatile = || reading.keyspace.keys_with_field_deadlines(index);
+        let more = match reading.state.config.compatible_with {
+            Compatibility::Redis70 | Compatibility::Redis72 => String::new(),
+            Compatibility::Redis8 => format!(",subexpiry={}", volatile()),
+            Compatibility::Valkey9 => format!(",keys_with_volatile_items={}", volatile()),
+        };
+        line(
+            out,
+            &format!("db{index}"),
+            format_args!("keys={keys},expires={expiring},avg_ttl={average_ttl_ms}{more}"),
+        );
+    }
+}
+
+fn samples(reading: &Reading<'_>, out: &mut Exposition) {
+    type Of = fn(&Database) -> f64;
+    let mut databases: Vec<Database> = Vec::new();
+    for index in 0..reading.keyspace.databases().min(LOOKED_AT_MAX) {
+        let table = reading.keyspace.table_of(index);
+        let (keys, expiring) = (table.len(), table.volatile_len());
+        if keys == 0 && index >= EMPTY_SAMPLED_MAX || databases.len() >= SAMPLED_MAX {
+            continue;
+        }
+        databases.push(match expiring * SPARSE >= keys {
+            true => database(reading, index),
+            false => Database { index, keys, expiring, average_ttl_ms: 0 },
+        });
+    }
+    let families: [(&str, &str, Of); 3] = [
+        ("redis_db_keys", "Keys of a database.", |database| database.keys as f64),
+        ("redis_db_keys_expiring", "Keys with a deadline.", |database| database.expiring as f64),
+        ("redis_db_avg_ttl_seconds", "Average time left, of some keys.", |database| {
+            database.average_ttl_ms as f64 / 1000.0
+        }),
+    ];
+    for (name, help, value) in families {
+        out.family(name, "gauge", help);
+        for database in &databases {
+            out.sample(name, &[("db", &format!("db{}", database.index))], value(database));
+        }
+    }
+}

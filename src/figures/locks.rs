@@ -1,0 +1,115 @@
+//! Section Locks: those that are held, and the clients that wait for locks and permits.
+
+use super::exposition::Exposition;
+use crate::gate::cycles;
+
+use super::{Reading, Row, Unit, counter, gauge};
+
+pub const ROWS: &[Row] = &[
+    gauge("locks_held", "latchkey_locks_held", Unit::One, "Held locks.", |r| {
+        r.keyspace.locks.len().into()
+    }),
+    gauge(
+        "lock_waiters",
+        "latchkey_lock_waiters",
+        Unit::One,
+        "Clients that wait for locks.",
+        |r| r.state.blocking.lock_waiters().into(),
+    ),
+    gauge("lock_longest_wait_ms", "", Unit::Milliseconds, "", |r| {
+        (longest_wait_us(r) / 1000).into()
+    }),
+    gauge("lock_longest_hold_ms", "", Unit::Milliseconds, "", |r| {
+        (longest_hold_us(r) / 1000).into()
+    }),
+    gauge(
+        "",
+        "latchkey_lock_longest_wait_seconds",
+        Unit::Seconds,
+        "How long the first of the clients has waited that wait for locks or permits.",
+        |r| super::Value::Decimal(longest_wait_us(r) as f64 / 1e6, 6),
+    ),
+    gauge(
+        "",
+        "latchkey_lock_longest_hold_seconds",
+        Unit::Seconds,
+        "How long the lock has been held that is held longest.",
+        |r| super::Value::Decimal(longest_hold_us(r) as f64 / 1e6, 6),
+    ),
+    counter("lock_grants_total", "", Unit::One, "", |r| r.keyspace.locks.stats.grants.into()),
+    counter("lock_timeouts_total", "", Unit::One, "", |r| r.keyspace.locks.stats.timeouts.into()),
+    counter("lock_expired_total", "", Unit::One, "", |r| r.keyspace.locks.stats.expired.into()),
+    counter("lock_session_ended_total", "", Unit::One, "", |r| {
+        r.keyspace.locks.stats.sessions_ended.into()
+    }),
+    counter("lock_broken_total", "", Unit::One, "", |r| r.keyspace.locks.stats.broken.into()),
+    counter("lock_noreplicas_total", "", Unit::One, "", |r| {
+        r.keyspace.locks.stats.no_replicas.into()
+    }),
+    gauge(
+        "lock_wait_cycles",
+        "latchkey_lock_wait_cycles",
+        Unit::One,
+        "Circles of owners that wait for each other's locks, among the 10,000 longest waits.",
+        |r| cycles::count(r.keyspace, r.state).into(),
+    ),
+    gauge(
+        "sem_waiters",
+        "latchkey_semaphore_waiters",
+        Unit::One,
+        "Clients that wait for permits.",
+        |r| r.state.blocking.semaphore_waiters().into(),
+    ),
+    gauge(
+        "",
+        "latchkey_due_waiters",
+        Unit::One,
+        "Clients that wait until a sorted set's member is due.",
+        |r| r.state.blocking.due_waiters().into(),
+    ),
+    counter(
+        "",
+        "latchkey_lock_renewals_total",
+        Unit::One,
+        "Leases that requests or sessions have renewed.",
+        |r| r.keyspace.locks.stats.renewals.into(),
+    ),
+    Row::Samples(samples),
+];
+
+fn longest_wait_us(reading: &Reading<'_>) -> i64 {
+    let now_us = reading.state.now.boot_us;
+    now_us - reading.state.blocking.waits_for_lock_since_us().unwrap_or(now_us).min(now_us)
+}
+
+fn longest_hold_us(reading: &Reading<'_>) -> i64 {
+    let now_us = reading.state.now.boot_us;
+    now_us - reading.keyspace.locks.oldest_us().unwrap_or(now_us)
+}
+
+fn samples(reading: &Reading<'_>, out: &mut Exposition) {
+    let stats = &reading.keyspace.locks.stats;
+    let name = "latchkey_lock_acquisitions_total";
+    out.family(name, "counter", "Requests for locks and permits, by their result.");
+    for (result, count) in
+        [("granted", stats.grants), ("timeout", stats.timeouts), ("noreplicas", stats.no_replicas)]
+    {
+        out.sample(name, &[("result", result)], count as f64);
+    }
+    let name = "latchkey_lock_ends_total";
+    out.family(name, "counter", "Ends of locks, by their reason.");
+    for (reason, count) in [
+        ("released", stats.released),
+        ("lease", stats.expired),
+        ("session", stats.sessions_ended),
+        ("broken", stats.broken),
+        ("deleted", stats.deleted),
+    ] {
+        out.sample(name, &[("reason", reason)], count as f64);
+    }
+    let durations = &reading.state.stats.durations;
+    let help = "How long granted locks and permits were waited for.";
+    out.histogram("latchkey_lock_wait_seconds", help, &durations.lock_wait);
+    let help = "How long locks were held that have ended.";
+    out.histogram("latchkey_lock_hold_seconds", help, &durations.lock_hold);
+}

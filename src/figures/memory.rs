@@ -1,0 +1,359 @@
+//! Section Memory: the allocator's view, the system's, and what memory is used for.
+
+use super::{Row, Unit, Value, by_client, field, gauge};
+use crate::client::Client;
+use crate::config::Compatibility;
+use crate::figures::server::policy_name;
+use crate::gate::evict::not_counted;
+use crate::keyspace::Keyspace;
+use crate::replication::backlog::Backlog;
+use crate::state::State;
+use crate::sys::{alloc, jemalloc, machine};
+
+pub const ROWS: &[Row] = &[
+    gauge("used_memory", "redis_memory_used_bytes", Unit::Bytes, "Bytes allocated.", |r| {
+        Value::Bytes(r.used())
+    }),
+    gauge(
+        "used_memory_rss",
+        "redis_memory_used_rss_bytes",
+        Unit::Bytes,
+        "Bytes that the system has given.",
+        |r| Value::Bytes(r.resident()),
+    ),
+    gauge(
+        "used_memory_peak",
+        "redis_memory_used_peak_bytes",
+        Unit::Bytes,
+        "The most bytes allocated so far.",
+        |r| Value::Bytes(r.peak()),
+    ),
+    field("used_memory_peak_time", |r| {
+        let is_redis_8 = r.state.config.compatible_with == Compatibility::Redis8;
+        let at = match r.used() > r.state.stats.peak_memory {
+            true => r.state.now.unix_seconds(),
+            false => r.state.stats.peak_memory_unix,
+        };
+        is_redis_8.then_some(at).into()
+    }),
+    field("used_memory_peak_perc", |r| Value::Percent(percent(r.used(), r.peak()))),
+    by_client("used_memory_overhead", Unit::Bytes, "Bytes that are no data.", |r| {
+        r.memory().overhead().into()
+    }),
+    gauge(
+        "used_memory_startup",
+        "redis_memory_used_startup_bytes",
+        Unit::Bytes,
+        "Bytes allocated after the start.",
+        |r| r.state.stats.startup_memory.into(),
+    ),
+    by_client("used_memory_dataset", Unit::Bytes, "Bytes of data.", |r| {
+        r.memory().dataset().into()
+    }),
+    by_client("used_memory_dataset_perc", Unit::Percent, "Bytes of data.", |r| {
+        Value::Percent(r.memory().dataset_percent())
+    }),
+    gauge(
+        "allocator_allocated",
+        "redis_allocator_allocated_bytes",
+        Unit::Bytes,
+        "Bytes allocated, as the allocator counts them.",
+        |r| r.allocator().allocated.into(),
+    ),
+    gauge(
+        "allocator_active",
+        "redis_allocator_active_bytes",
+        Unit::Bytes,
+        "Bytes of pages in use.",
+        |r| r.allocator().active.into(),
+    ),
+    gauge(
+        "allocator_resident",
+        "redis_allocator_resident_bytes",
+        Unit::Bytes,
+        "Bytes of pages that the allocator keeps.",
+        |r| r.allocator().resident.into(),
+    ),
+    gauge(
+        "total_system_memory",
+        "redis_total_system_memory_bytes",
+        Unit::Bytes,
+        "Bytes of memory that the machine has.",
+        |_| Value::Bytes(machine::total_memory()),
+    ),
+    gauge(
+        "used_memory_lua",
+        "redis_memory_used_lua_bytes",
+        Unit::Bytes,
+        "Bytes that Lua holds.",
+        |r| r.state.scripts.stats.lua_bytes.into(),
+    ),
+    field("used_memory_vm_eval", |r| r.state.scripts.stats.lua_bytes.into()),
+    field("used_memory_lua_human", |r| human_bytes(r.state.scripts.stats.lua_bytes).into()),
+    gauge(
+        "used_memory_scripts_eval",
+        "redis_memory_used_scripts_eval_bytes",
+        Unit::Bytes,
+        "Bytes of cached scripts.",
+        |r| r.state.scripts.stats.scripts_bytes.into(),
+    ),
+    gauge(
+        "number_of_cached_scripts",
+        "redis_number_of_cached_scripts",
+        Unit::One,
+        "Cached scripts.",
+        |r| r.state.scripts.stats.scripts.into(),
+    ),
+    gauge("number_of_functions", "redis_number_of_functions", Unit::One, "Functions.", |r| {
+        r.state.scripts.stats.functions.into()
+    }),
+    gauge("number_of_libraries", "redis_number_of_libraries", Unit::One, "Libraries.", |r| {
+        r.state.scripts.stats.libraries.into()
+    }),
+    field("used_memory_vm_functions", |_| 0u64.into()),
+    field("used_memory_vm_total", |r| Value::Bytes(r.state.scripts.stats.lua_bytes)),
+    gauge(
+        "used_memory_functions",
+        "redis_memory_used_functions_bytes",
+        Unit::Bytes,
+        "Bytes of libraries.",
+        |r| r.state.scripts.stats.libraries_bytes.into(),
+    ),
+    gauge(
+        "used_memory_scripts",
+        "redis_memory_used_scripts_bytes",
+        Unit::Bytes,
+        "Bytes of scripts and libraries.",
+        |r| {
+            let stats = r.state.scripts.stats;
+            Value::Bytes(stats.scripts_bytes + stats.libraries_bytes)
+        },
+    ),
+    gauge("maxmemory", "redis_memory_max_bytes", Unit::Bytes, "maxmemory; 0: no limit.", |r| {
+        Value::Bytes(r.state.config.maxmemory as usize)
+    }),
+    field("maxmemory_policy", |r| policy_name(r.state.config.maxmemory_policy).into()),
+    gauge(
+        "allocator_frag_ratio",
+        "redis_allocator_frag_ratio",
+        Unit::Ratio,
+        "Pages in use by bytes allocated.",
+        |r| two_digits(r.allocator().active, r.allocator().allocated),
+    ),
+    gauge(
+        "allocator_frag_bytes",
+        "redis_allocator_frag_bytes",
+        Unit::Bytes,
+        "Bytes of pages in use that are not allocated.",
+        |r| excess(r.allocator().active, r.allocator().allocated).into(),
+    ),
+    gauge(
+        "allocator_rss_ratio",
+        "redis_allocator_rss_ratio",
+        Unit::Ratio,
+        "Pages kept by pages in use.",
+        |r| two_digits(r.allocator().resident, r.allocator().active),
+    ),
+    gauge(
+        "allocator_rss_bytes",
+        "redis_allocator_rss_bytes",
+        Unit::Bytes,
+        "Bytes of pages kept that are not in use.",
+        |r| excess(r.allocator().resident, r.allocator().active).into(),
+    ),
+    field("rss_overhead_ratio", |r| two_digits(r.resident(), r.allocator().resident)),
+    field("rss_overhead_bytes", |r| excess(r.resident(), r.allocator().resident).into()),
+    gauge(
+        "mem_fragmentation_ratio",
+        "redis_mem_fragmentation_ratio",
+        Unit::Ratio,
+        "Memory of the system by bytes allocated.",
+        |r| two_digits(r.resident(), r.used()),
+    ),
+    gauge(
+        "",
+        "redis_memory_fragmentation_ratio",
+        Unit::Ratio,
+        "The same, as redis-mixin calls it.",
+        |r| two_digits(r.resident(), r.used()),
+    ),
+    gauge(
+        "mem_fragmentation_bytes",
+        "redis_mem_fragmentation_bytes",
+        Unit::Bytes,
+        "Memory of the system less bytes allocated.",
+        |r| excess(r.resident(), r.used()).into(),
+    ),
+    gauge(
+        "mem_not_counted_for_evict",
+        "redis_mem_not_counted_for_eviction_bytes",
+        Unit::Bytes,
+        "Bytes that maxmemory ignores.",
+        |r| not_counted(r.keyspace, r.state).into(),
+    ),
+    field("mem_replication_backlog", |r| (backlog(r.state) - behind(r.state)).into()),
+    gauge(
+        "mem_total_replication_buffers",
+        "redis_mem_total_replication_buffers_bytes",
+        Unit::Bytes,
+        "Bytes of the stream kept for replicas.",
+        |r| backlog(r.state).into(),
+    ),
+    by_client("mem_clients_slaves", Unit::Bytes, "Bytes of replicas.", |r| {
+        (r.memory().replicas + r.memory().replicas_behind).into()
+    }),
+    by_client("mem_clients_normal", Unit::Bytes, "Bytes of other clients.", |r| {
+        (r.memory().clients - r.memory().replicas).into()
+    }),
+    field("mem_cluster_links", |_| 0u64.into()),
+    gauge(
+        "mem_aof_buffer",
+        "redis_mem_aof_buffer_bytes",
+        Unit::Bytes,
+        "Bytes of the append-only file's buffer.",
+        |r| r.state.persistence.log().map_or(0, |log| log.buffer_memory()).into(),
+    ),
+    field("mem_allocator", |_| {
+        let version = jemalloc::text("version").unwrap_or_default();
+        format!("jemalloc-{}", version.split('-').next().unwrap_or_default()).into()
+    }),
+    gauge("active_defrag_running", "redis_active_defrag_running", Unit::One, "Always 0.", |_| {
+        0u64.into()
+    }),
+    gauge(
+        "lazyfree_pending_objects",
+        "redis_lazyfree_pending_objects",
+        Unit::One,
+        "Values that a thread has still to free.",
+        |r| r.keyspace.lazyfree.pending().into(),
+    ),
+    gauge(
+        "lazyfreed_objects",
+        "redis_lazyfreed_objects",
+        Unit::One,
+        "Values that a thread has freed.",
+        |r| r.keyspace.lazyfree.freed().into(),
+    ),
+];
+
+fn two_digits(large: usize, small: usize) -> Value {
+    Value::Decimal(ratio(large, small), 2)
+}
+
+/// Bytes of the backlog.
+fn backlog(state: &State) -> usize {
+    state.replication.backlog.as_ref().map_or(0, Backlog::memory)
+}
+
+/// Those of them that are only kept for slow replicas.
+fn behind(state: &State) -> usize {
+    if state.replication.replicas.is_empty() { 0 } else { state.bytes_behind() }
+}
+
+/// Bytes in the largest unit with a non-zero whole part: `1.50K`.
+pub fn human_bytes(bytes: usize) -> String {
+    const UNITS: [char; 5] = ['K', 'M', 'G', 'T', 'P'];
+    if bytes < 1024 {
+        return format!("{bytes}B");
+    }
+    let power = (bytes.ilog2() / 10).min(5);
+    let value = bytes as f64 / (1u64 << (10 * power)) as f64;
+    format!("{value:.2}{}", UNITS[power as usize - 1])
+}
+
+/// Memory by use. Unit: bytes.
+pub struct MemoryUse {
+    pub used: usize,
+    pub peak: usize,
+    pub startup: usize,
+    pub clients: usize,
+    /// The replicas' part of the clients' memory.
+    pub replicas: usize,
+    /// The backlog's bytes, and those only kept for slow replicas.
+    pub backlog: usize,
+    pub replicas_behind: usize,
+    /// What snapshots hold.
+    pub snapshots: usize,
+    /// The number and table bytes of each database with keys.
+    pub tables: Vec<(usize, usize)>,
+    pub keys: usize,
+    pub allocator: jemalloc::AllocatorStats,
+    pub resident: usize,
+}
+
+impl MemoryUse {
+    pub fn measure(keyspace: &Keyspace, state: &State) -> Self {
+        let used = alloc::allocated();
+        let databases =
+            (0..keyspace.databases()).filter(|&index| !keyspace.table_of(index).is_empty());
+        MemoryUse {
+            used,
+            peak: state.stats.peak_memory.max(used),
+            startup: state.stats.startup_memory,
+            clients: state.clients.iter().map(Client::memory).sum(),
+            replicas: state.replicas().map(|(client, _)| client.memory()).sum(),
+            backlog: state.replication.backlog.as_ref().map_or(0, Backlog::memory),
+            replicas_behind: match state.replication.replicas.is_empty() {
+                true => 0,
+                false => state.bytes_behind(),
+            },
+            snapshots: keyspace.held.bytes(),
+            tables: databases.map(|index| (index, keyspace.table_of(index).memory())).collect(),
+            keys: (0..keyspace.databases()).map(|index| keyspace.table_of(index).len()).sum(),
+            allocator: jemalloc::stats(),
+            resident: machine::resident_bytes(),
+        }
+    }
+
+    /// Bytes that are not data: memory at the start, tables, clients, snapshots.
+    pub fn overhead(&self) -> usize {
+        let tables: usize = self.tables.iter().map(|(_, bytes)| bytes).sum();
+        self.startup + tables + self.clients + self.backlog + self.snapshots
+    }
+
+    pub fn dataset(&self) -> usize {
+        self.used.saturating_sub(self.overhead())
+    }
+
+    /// The data's share of the memory allocated since the start, in percent.
+    pub fn dataset_percent(&self) -> f64 {
+        percent(self.dataset(), self.used.saturating_sub(self.startup))
+    }
+
+    pub fn peak_percent(&self) -> f64 {
+        percent(self.used, self.peak)
+    }
+}
+
+fn percent(part: usize, whole: usize) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+/// The ratio of two sizes; 0 if the second is 0.
+pub fn ratio(large: usize, small: usize) -> f64 {
+    if small == 0 { 0.0 } else { large as f64 / small as f64 }
+}
+
+/// The difference of two sizes.
+pub fn excess(large: usize, small: usize) -> i64 {
+    large as i64 - small as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_shown_in_the_largest_unit_that_fits() {
+        for (bytes, shown) in [
+            (0, "0B"),
+            (1023, "1023B"),
+            (1024, "1.00K"),
+            (1_064_512, "1.02M"),
+            (25_276_510_208, "23.54G"),
+            (usize::MAX, "16384.00P"),
+        ] {
+            assert_eq!(human_bytes(bytes), shown);
+        }
+    }
+}

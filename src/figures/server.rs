@@ -1,0 +1,191 @@
+//! Section Server: version, process, uptime, listeners.
+
+use super::exposition::Exposition;
+use super::{Reading, Row, Unit, Value, counter, field, gauge, line};
+use crate::config::{Choice, MaxmemoryPolicy, VALKEY_VERSION};
+use crate::net::tls::CertificateFacts;
+use crate::state::State;
+use crate::sys::{build, machine};
+
+pub const ROWS: &[Row] = &[
+    Row::Samples(instance),
+    Row::Lines(version),
+    field("redis_git_sha1", |_| build::commit().0.into()),
+    field("redis_git_dirty", |_| build::commit().1.into()),
+    field("redis_build_id", |_| build::id().into()),
+    Row::Lines(mode),
+    field("os", |_| machine::system_name().into()),
+    field("arch_bits", |_| usize::BITS.into()),
+    field("monotonic_clock", |_| "POSIX clock_gettime".into()),
+    field("multiplexing_api", |_| {
+        if cfg!(target_os = "linux") { "epoll".into() } else { "kqueue".into() }
+    }),
+    field("atomicvar_api", |_| "c11-builtin".into()),
+    field("gcc_version", |_| "0.0.0".into()),
+    gauge("process_id", "redis_process_id", Unit::One, "Number of the process.", |_| {
+        std::process::id().into()
+    }),
+    field("process_supervised", |r| r.state.config.supervised.into()),
+    field("run_id", |r| r.state.process.identity.run_id.clone().into()),
+    field("tcp_port", |r| r.state.process.identity.port.into()),
+    field("server_time_usec", |r| r.state.now.wall_us.into()),
+    gauge(
+        "uptime_in_seconds",
+        "redis_uptime_in_seconds",
+        Unit::Seconds,
+        "Seconds since the start.",
+        |r| uptime(r.state).into(),
+    ),
+    field("uptime_in_days", |r| (uptime(r.state) / 86_400).into()),
+    gauge("hz", "redis_hz", Unit::One, "Background work in a second.", |r| {
+        r.state.config.hz.into()
+    }),
+    gauge(
+        "configured_hz",
+        "redis_configured_hz",
+        Unit::One,
+        "Background work in a second, as configured.",
+        |r| r.state.config.hz.into(),
+    ),
+    field("lru_clock", |r| Value::Text(r.keyspace.lru_clock().to_string())),
+    field("executable", |r| r.state.process.identity.executable.clone().into()),
+    field("config_file", |r| {
+        let file = r.state.config.config_file.as_deref();
+        file.map_or(String::new(), |file| file.display().to_string()).into()
+    }),
+    field("io_threads_active", |_| 0u64.into()),
+    field("shutdown_in_milliseconds", |r| {
+        let until_us = r.state.process.shutdown.and_then(|order| order.waits_until_us);
+        until_us.map(|until_us| (until_us - r.state.now.boot_us) / 1000).into()
+    }),
+    Row::Lines(listeners),
+    field("latchkey_version", |_| build::VERSION.into()),
+    gauge("", "redis_up", Unit::One, "The server answers.", |_| true.into()),
+    gauge("", "redis_start_time_seconds", Unit::UnixSeconds, "When the server was started.", |r| {
+        (r.state.now.unix_seconds() - uptime(r.state)).into()
+    }),
+    gauge(
+        "",
+        "latchkey_http_connections",
+        Unit::One,
+        "Connections for HTTP, which are no clients.",
+        |r| r.state.net.http.len().into(),
+    ),
+    counter(
+        "",
+        "latchkey_http_requests_total",
+        Unit::One,
+        "Requests that HTTP has answered.",
+        |r| r.state.net.http.answered.into(),
+    ),
+    Row::Samples(scrape_error),
+    Row::Samples(build_info),
+];
+
+/// Section TLS: of the certificates in use.
+pub const TLS: &[Row] = &[
+    field("tls_server_cert_serial", |r| serial(r.state, &r.state.config.tls_cert_file)),
+    field("tls_server_cert_expires_in_seconds", |r| left(r.state, &r.state.config.tls_cert_file)),
+    field("tls_client_cert_serial", |r| serial(r.state, &r.state.config.tls_client_cert_file)),
+    field("tls_client_cert_expires_in_seconds", |r| {
+        left(r.state, &r.state.config.tls_client_cert_file)
+    }),
+    field("tls_ca_cert_serial", |r| serial(r.state, &r.state.config.tls_ca_cert_file)),
+    field("tls_ca_cert_expires_in_seconds", |r| left(r.state, &r.state.config.tls_ca_cert_file)),
+];
+
+fn certificate<'s>(state: &'s State, file: &[u8]) -> Option<&'s CertificateFacts> {
+    let tls = state.net.tls.as_ref()?;
+    tls.certificates().iter().find(|certificate| certificate.file == file)
+}
+
+fn serial(state: &State, file: &[u8]) -> Value {
+    certificate(state, file).map_or("none", |certificate| &certificate.serial).into()
+}
+
+fn left(state: &State, file: &[u8]) -> Value {
+    let left = |certificate: &CertificateFacts| certificate.ends_unix - state.now.unix_seconds();
+    certificate(state, file).map_or(0, left).max(0).into()
+}
+
+fn uptime(state: &State) -> i64 {
+    (state.now.boot_us - state.process.identity.started_us).max(0) / 1_000_000
+}
+
+fn version(reading: &Reading<'_>, out: &mut String) {
+    let config = &reading.state.config;
+    line(out, "redis_version", String::from_utf8_lossy(&config.redis_version));
+    if config.compatible_with.is_valkey() {
+        line(out, "server_name", "valkey");
+        line(out, "valkey_version", VALKEY_VERSION);
+        line(out, "valkey_release_stage", "ga");
+    }
+}
+
+fn mode(reading: &Reading<'_>, out: &mut String) {
+    let is_valkey = reading.state.config.compatible_with.is_valkey();
+    line(out, if is_valkey { "server_mode" } else { "redis_mode" }, "standalone");
+}
+
+/// The listeners, by kind and number as in Valkey.
+fn listeners(reading: &Reading<'_>, out: &mut String) {
+    let state = reading.state;
+    let config = &state.config;
+    let addresses = config.bind.iter().map(|address| String::from_utf8_lossy(address));
+    let bound: String = addresses.map(|address| format!(",bind={address}")).collect();
+    let listens = |is_tls| {
+        let mut listeners = state.net.listeners.iter();
+        listeners.any(|listener| listener.local_address().is_some() && listener.is_tls() == is_tls)
+    };
+    if listens(false) {
+        let port = state.process.identity.port;
+        line(out, "listener0", format_args!("name=tcp{bound},port={port}"));
+    }
+    if !config.unixsocket.is_empty() {
+        let path = String::from_utf8_lossy(&config.unixsocket);
+        line(out, "listener1", format_args!("name=unix,bind={path}"));
+    }
+    if listens(true) {
+        let port = state.process.identity.tls_port;
+        line(out, "listener2", format_args!("name=tls{bound},port={port}"));
+    }
+}
+
+/// `maxmemory-policy`, as configured.
+pub fn policy_name(policy: MaxmemoryPolicy) -> &'static str {
+    MaxmemoryPolicy::WORDS.iter().find(|(_, word)| *word == policy).map_or("", |(name, _)| name)
+}
+
+fn instance(reading: &Reading<'_>, out: &mut Exposition) {
+    let state = reading.state;
+    let identity = &state.process.identity;
+    out.family("redis_instance_info", "gauge", "What this server is.");
+    let labels = [
+        ("role", if state.replication.is_replica() { "slave" } else { "master" }),
+        ("redis_version", &String::from_utf8_lossy(&state.config.redis_version)),
+        ("redis_build_id", &build::id()),
+        ("redis_mode", "standalone"),
+        ("os", &machine::system_name()),
+        ("maxmemory_policy", policy_name(state.config.maxmemory_policy)),
+        ("tcp_port", &identity.port.to_string()),
+        ("run_id", &identity.run_id),
+        ("process_id", &std::process::id().to_string()),
+    ];
+    out.sample("redis_instance_info", &labels, 1.0);
+}
+
+fn scrape_error(_: &Reading<'_>, out: &mut Exposition) {
+    let name = "redis_exporter_last_scrape_error";
+    out.family(name, "gauge", "Always 0: no exporter stands between.");
+    out.sample(name, &[("err", "")], 0.0);
+}
+
+fn build_info(reading: &Reading<'_>, out: &mut Exposition) {
+    out.family("latchkey_build_info", "gauge", "The program's version.");
+    let labels = [
+        ("version", build::VERSION),
+        ("commit", build::commit().0),
+        ("redis_version", &String::from_utf8_lossy(&reading.state.config.redis_version)),
+    ];
+    out.sample("latchkey_build_info", &labels, 1.0);
+}

@@ -1,0 +1,170 @@
+//! Waits for locks without a blocked client: LOCK.ACQUIRE and LOCK.MACQUIRE with ASYNC. A grant, and the end of a wait in vain,
+//! are told by push messages.
+
+use crate::client::ClientId;
+use crate::client::asynchronous::{AsyncWait, PackedRequest};
+use crate::gate::blocking::Woken;
+use crate::gate::execute::{Gate, Request};
+use crate::gate::{confirm, locks};
+use crate::keyspace::Keyspace;
+use crate::keyspace::waiting::{Ticket, Wanted};
+use crate::resp::args::Args;
+use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::state::State;
+use crate::state::context::{Caller, Context, Origin, Wait};
+use crate::state::table::Command;
+
+impl Context<'_> {
+    /// Has the calling client wait for keys without being blocked. One that waits for them already, for the same owner, keeps
+    /// its place. Returns the place. Only for commands of clients.
+    pub(crate) fn wait_without_blocking(&mut self, wait: Wait) -> Ticket {
+        let Wait { wanted, keys, deadline_us, grace_ms, is_first, .. } = wait;
+        let database = self.keyspace.selected();
+        let wait = AsyncWait {
+            client: self.client_id(),
+            command: self.command.id,
+            database: database as u32,
+            keys: (keys.start as u16, keys.end as u16),
+            deadline_us: deadline_us.unwrap_or(i64::MAX),
+            since_us: self.state.now.boot_us,
+            grace_ms: grace_ms.unwrap_or(0),
+            request: PackedRequest::new(self.args),
+        };
+        if let Some(ticket) = self.state.blocking.asynchronous.place_of(&wait) {
+            self.state.blocking.asynchronous.insert(ticket, wait);
+            return ticket;
+        }
+        let places = &mut self.state.blocking.places;
+        let kept = wait.kept_place(0).and_then(|(asker, ..)| places.take(&asker));
+        let ticket = kept.unwrap_or_else(|| self.keyspace.waiting.next_ticket(is_first));
+        let id = wait.client;
+        for index in keys {
+            let key = self.args.get(index);
+            self.keyspace.waiting.add(database, key, wanted, ticket, id);
+            if self.state.grants_nothing() {
+                self.keyspace.waiting.postpone(database, key);
+            }
+        }
+        self.state.blocking.asynchronous.insert(ticket, wait);
+        count_memory(self.state, id);
+        ticket
+    }
+}
+
+fn count_memory(state: &mut State, id: ClientId) {
+    let bytes = state.blocking.asynchronous.memory(id);
+    if let Some(client) = state.clients.get_mut(id) {
+        client.waits_bytes = bytes;
+    }
+}
+
+/// Takes a wait out of all queues.
+fn end(keyspace: &mut Keyspace, state: &mut State, ticket: Ticket) -> Option<AsyncWait> {
+    let wait = state.blocking.asynchronous.remove(ticket)?;
+    count_memory(state, wait.client);
+    leave_queues(keyspace, &wait, ticket);
+    Some(wait)
+}
+
+fn leave_queues(keyspace: &mut Keyspace, wait: &AsyncWait, ticket: Ticket) {
+    let (names, database) = (wait.names(), wait.database as usize);
+    for key in &names[..names.len().saturating_sub(1)] {
+        keyspace.waiting.remove(database, key, Wanted::Lock, ticket);
+        // It may have kept others from a lock that nobody holds.
+        keyspace.waiting.note_change(database, key);
+    }
+}
+
+/// Runs the request of a client that waits, as one of its keys has changed.
+pub(super) fn wake(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    ticket: Ticket,
+    key: &[u8],
+) -> Woken {
+    let Some(wait) = state.blocking.asynchronous.get(ticket) else { return Woken::Gone };
+    let id = wait.client;
+    let client = state.clients.get(id);
+    // Others could not tell what they are granted.
+    if !client.is_some_and(|one| !one.is_closing() && one.protocol == Protocol::Resp3) {
+        end(keyspace, state, ticket);
+        return Woken::Gone;
+    }
+    let (command, first_key) = (state.commands.get(wait.command), usize::from(wait.keys.0));
+    let names = wait.names();
+    let at = names.iter().position(|name| *name == key).unwrap_or(0);
+    let Some(packed) = state.blocking.asynchronous.take_request(ticket) else { return Woken::Gone };
+    let ranges = packed.ranges();
+    let args = Args::new(packed.bytes(), &ranges);
+    let request = Request { args, command: Some(command), prehashed: Default::default() };
+    let mut output = OutputBuffer::default();
+    let reply = ReplyWriter::new(&mut output, Protocol::Resp3);
+    state.blocking.serves_async = true;
+    let mut gate = Gate { keyspace, state, caller: Caller::Client(id), reply };
+    let ran = gate.run_woken(command, &request, Origin::Woken(first_key + at));
+    state.blocking.serves_async = false;
+    state.blocking.asynchronous.give_request(ticket, packed);
+    if ran.is_none() {
+        return Woken::InVain;
+    }
+    let Some(wait) = end(keyspace, state, ticket) else { return Woken::Gone };
+    locks::note_latency(state, "lock-wait", wait.since_us);
+    match state.blocking.unconfirmed.take() {
+        Some(granted) if granted.asked.is_some() => confirm::suspend(state, id, command, *granted),
+        Some(granted) => confirm::push_unasked(keyspace, state, id, &granted),
+        None => {
+            let reply = output.to_vec();
+            let error = reply.strip_prefix(b"-").unwrap_or_default();
+            confirm::push_failed(
+                state,
+                id,
+                &wait.names(),
+                takes_many(command),
+                error.trim_ascii_end(),
+            );
+        }
+    }
+    Woken::Served
+}
+
+/// Whether a command's pushes name its keys as an array.
+fn takes_many(command: &Command) -> bool {
+    command.spec.name == "LOCK.MACQUIRE"
+}
+
+/// Ends the waits whose time is over.
+pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
+    while let Some(ticket) = state.blocking.asynchronous.overdue(state.now.boot_us) {
+        let Some(wait) = end(keyspace, state, ticket) else { break };
+        if let Some(place) = wait.kept_place(ticket) {
+            state.blocking.keep_place(place, state.now.boot_us);
+        }
+        keyspace.locks.stats.timeouts += 1;
+        let is_many = takes_many(state.commands.get(wait.command));
+        confirm::push_timeout(state, wait.client, &wait.names(), is_many);
+    }
+}
+
+/// A client is being closed: nobody waits for it.
+pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
+    if state.blocking.asynchronous.is_empty() {
+        return;
+    }
+    for ticket in state.blocking.asynchronous.of_client(client) {
+        if let Some(wait) = end(keyspace, state, ticket)
+            && let Some(place) = wait.kept_place(ticket)
+        {
+            state.blocking.keep_place(place, state.now.boot_us);
+        }
+    }
+    state.blocking.asynchronous.forget_client(client);
+}
+
+/// Ends all waits with an error: this server follows another one now.
+pub fn end_all(keyspace: &mut Keyspace, state: &mut State, error: &[u8]) {
+    for ticket in state.blocking.asynchronous.tickets() {
+        let Some(wait) = end(keyspace, state, ticket) else { continue };
+        let is_many = takes_many(state.commands.get(wait.command));
+        confirm::push_failed(state, wait.client, &wait.names(), is_many, error);
+    }
+}

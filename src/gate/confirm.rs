@@ -1,0 +1,334 @@
+//! Grants of locks that replicas have to acknowledge before the reply leaves: LOCK commands with REPLICAS.
+//!
+//! The grant is made and repeated at once; only its reply waits. If too few replicas acknowledge it in time it is taken back,
+//! and no further grant that needs as many of them is tried until they have acknowledged that offset: else every waiting
+//! client in turn would hold the lock for its time-out, in vain.
+
+use crate::client::acks::{AcksAsked, AcksAwaited, Confirmation, Confirmed, Replicas, Unconfirmed};
+use crate::client::blocked::{Blocked, Cause};
+use crate::client::{ClientFlags, ClientId};
+use crate::error::CommandError;
+use crate::gate::blocking::{self, answer, end};
+use crate::gate::{acks, limits, locks};
+use crate::keyspace::Keyspace;
+use crate::keyspace::locks::{At, Granted, Held};
+use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::state::State;
+use crate::state::table::Command;
+use crate::types::lock;
+
+const LOST: CommandError =
+    CommandError::Text("NOREPLICAS the lock was lost before replicas had acknowledged it");
+
+/// Has a client's reply, or its push message, wait for replicas. The effects of its command are complete.
+pub(crate) fn suspend(
+    state: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    unconfirmed: Unconfirmed,
+) {
+    let (database, now_us) = (unconfirmed.database, state.now.boot_us);
+    let is_pushed = unconfirmed.is_pushed;
+    let number = begin(state, id, command, unconfirmed);
+    if is_pushed {
+        return;
+    }
+    let blocked = Blocked {
+        command: command.id,
+        cause: Cause::Confirmation(number),
+        // The confirmation has one.
+        deadline_us: None,
+        db: database,
+        buffer: Vec::new(),
+        ranges: Vec::new(),
+        since_us: now_us,
+        grace_ms: None,
+    };
+    blocking::suspend(state, id, blocked);
+}
+
+/// Begins to wait for replicas. Returns the confirmation's number.
+fn begin(
+    state: &mut State,
+    client: ClientId,
+    command: &'static Command,
+    unconfirmed: Unconfirmed,
+) -> u64 {
+    let AcksAsked { replicas, ms } = unconfirmed.asked.unwrap_or_default();
+    let deadline_us = Some(state.now.boot_us.saturating_add(ms.saturating_mul(1000)));
+    let replicas = Replicas::Count(replicas);
+    let awaited = AcksAwaited { offset: state.stream_end(), replicas, on_disk: None, deadline_us };
+    state.replication.wants_acks = true;
+    let confirmation = Confirmation { client, command: command.id, awaited, unconfirmed };
+    state.blocking.confirmations.add(confirmation)
+}
+
+/// Whether grants that need so many replicas are not tried now: an earlier one has failed that they have not acknowledged yet.
+pub fn holds_back(state: &State, replicas: i64) -> bool {
+    state.blocking.confirmations.failed.is_some_and(|(_, count)| count < replicas)
+}
+
+/// Answers what enough replicas have acknowledged, and takes back what they have not in time.
+pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
+    take_back_given_up(keyspace, state);
+    retry(keyspace, state);
+    if state.blocking.confirmations.is_empty() {
+        return;
+    }
+    let mut confirmed = Vec::new();
+    for (number, confirmation) in state.blocking.confirmations.iter() {
+        let count = acks::count(state, &confirmation.awaited);
+        if count >= wanted(confirmation) {
+            confirmed.push(number);
+        } else if count == 0 {
+            // Later ones have later offsets.
+            break;
+        }
+    }
+    for number in confirmed {
+        confirm(keyspace, state, number);
+    }
+    while let Some(number) = state.blocking.confirmations.overdue(state.now.boot_us) {
+        refuse(keyspace, state, number);
+    }
+}
+
+/// Ends all that is told by push messages: this server follows another one now. What was granted is the primary's to judge.
+pub fn end_pushed(keyspace: &mut Keyspace, state: &mut State, error: &'static [u8]) {
+    let confirmations = &mut state.blocking.confirmations;
+    confirmations.given_up.clear();
+    confirmations.failed = None;
+    for confirmation in confirmations.take_all() {
+        let Confirmation { client, unconfirmed, .. } = confirmation;
+        send(keyspace, state, client, &unconfirmed, Err(CommandError::formatted(error.to_vec())));
+    }
+}
+
+/// How many replicas must acknowledge.
+fn wanted(confirmation: &Confirmation) -> i64 {
+    confirmation.unconfirmed.asked.map_or(0, |asked| asked.replicas)
+}
+
+/// Looks again after the clients that were held back, when a further replica has acknowledged what had failed.
+fn retry(keyspace: &mut Keyspace, state: &mut State) {
+    let Some((offset, before)) = state.blocking.confirmations.failed else { return };
+    let (replicas, deadline_us) = (Replicas::Count(1), None);
+    let awaited = AcksAwaited { offset, replicas, on_disk: None, deadline_us };
+    let count = acks::count(state, &awaited);
+    state.blocking.confirmations.failed = Some((offset, count));
+    if count > before {
+        keyspace.waiting.retry_held_back();
+    }
+}
+
+/// Sends the reply of a grant or renewal.
+fn confirm(keyspace: &mut Keyspace, state: &mut State, number: u64) {
+    let Some(confirmation) = state.blocking.confirmations.remove(number) else { return };
+    let Confirmation { client, unconfirmed, .. } = confirmation;
+    let Some(ms_left) = ms_left(keyspace, &unconfirmed) else {
+        keyspace.locks.stats.no_replicas += 1;
+        return send(keyspace, state, client, &unconfirmed, Err(LOST));
+    };
+    for key in &unconfirmed.taken {
+        let at = place(keyspace, &unconfirmed, key);
+        keyspace.locks.note_granted(at, unconfirmed.fence, client);
+    }
+    send(keyspace, state, client, &unconfirmed, Ok(ms_left));
+}
+
+/// Tells a client what it was granted without waiting for replicas.
+pub fn push_unasked(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    id: ClientId,
+    granted: &Unconfirmed,
+) {
+    if let Some(ms_left) = ms_left(keyspace, granted) {
+        push_granted(state, id, granted, ms_left);
+    }
+}
+
+/// Takes back what too few replicas have acknowledged in time.
+fn refuse(keyspace: &mut Keyspace, state: &mut State, number: u64) {
+    let Some(confirmation) = state.blocking.confirmations.remove(number) else { return };
+    take_back(keyspace, state, &confirmation);
+    let Confirmation { client, unconfirmed, .. } = confirmation;
+    send(keyspace, state, client, &unconfirmed, Err(acks::NO_REPLICAS));
+}
+
+/// Takes back what clients no longer wait for.
+pub fn take_back_given_up(keyspace: &mut Keyspace, state: &mut State) {
+    for confirmation in std::mem::take(&mut state.blocking.confirmations.given_up) {
+        take_back(keyspace, state, &confirmation);
+    }
+}
+
+fn take_back(keyspace: &mut Keyspace, state: &mut State, confirmation: &Confirmation) {
+    let Confirmation { client, awaited, unconfirmed, .. } = confirmation;
+    keyspace.locks.stats.no_replicas += 1;
+    let count = acks::count(state, awaited);
+    if count < wanted(confirmation) {
+        let failed = &mut state.blocking.confirmations.failed;
+        if failed.is_none_or(|(offset, _)| offset <= awaited.offset) {
+            *failed = Some((awaited.offset, count));
+        }
+    }
+    let Unconfirmed { database, fence, .. } = *unconfirmed;
+    let granted = Granted { client: *client, fence, sent_at: None };
+    for key in &unconfirmed.taken {
+        let at = place(keyspace, unconfirmed, key);
+        locks::give_up(keyspace, state, at, &granted);
+    }
+    if unconfirmed.counted_hold {
+        for key in &unconfirmed.keys {
+            locks::take_hold_back(keyspace, state, database, key, unconfirmed);
+        }
+    }
+}
+
+/// Where what was granted is held: as a reader, or alone.
+fn place<'a>(keyspace: &Keyspace, granted: &'a Unconfirmed, key: &'a [u8]) -> At<'a> {
+    let reader = At::reader(granted.database, key, &granted.owner);
+    let held = keyspace.locks.get(reader);
+    match held.is_some_and(|held| held.fence == granted.fence) {
+        true => reader,
+        false => At::key(granted.database, key),
+    }
+}
+
+/// The least milliseconds left of the granted leases; None: one of the locks is lost. For a renewal it does not matter.
+fn ms_left(keyspace: &mut Keyspace, unconfirmed: &Unconfirmed) -> Option<i64> {
+    if matches!(unconfirmed.confirmed, Confirmed::Renewal(_)) {
+        return Some(0);
+    }
+    keyspace.in_database(unconfirmed.database, |keyspace| {
+        let mut least = i64::MAX;
+        for key in &unconfirmed.keys {
+            let slot = keyspace.find_quietly(keyspace.key(key))?;
+            let now = keyspace.now();
+            let entry = keyspace.entry(slot);
+            let lock = lock::read_for(entry.value(), &now, &unconfirmed.owner).ok()??;
+            if !lock.is_held_by(&unconfirmed.owner, Some(unconfirmed.fence)) {
+                return None;
+            }
+            let until = keyspace.locks.get(place(keyspace, unconfirmed, key)).and_then(Held::until);
+            let deadline = until.or(entry.deadline());
+            let left = deadline.map_or(-1, |deadline| now.remaining_ms(deadline).max(0));
+            least = least.min(left);
+        }
+        Some(least)
+    })
+}
+
+/// Sends the reply, or the push message of an asynchronous request.
+fn send(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    id: ClientId,
+    unconfirmed: &Unconfirmed,
+    result: Result<i64, CommandError>,
+) {
+    if let Err(error) = &result {
+        state.stats.count_error(&error.wire());
+    }
+    if unconfirmed.is_pushed {
+        return match result {
+            Ok(ms_left) => push_granted(state, id, unconfirmed, ms_left),
+            Err(error) => {
+                let names = unconfirmed.keys.iter().chain([&unconfirmed.owner]);
+                let names: Vec<&[u8]> = names.map(|name| &**name).collect();
+                let is_array = unconfirmed.confirmed == Confirmed::Locks;
+                push_failed(state, id, &names, is_array, &error.wire());
+            }
+        };
+    }
+    let Some(client) = state.clients.get(id) else { return };
+    let mut output = OutputBuffer::default();
+    let mut reply = ReplyWriter::new(&mut output, client.protocol);
+    match result {
+        Err(error) => reply.error(error.wire()),
+        Ok(ms_left) => write(&mut reply, unconfirmed, ms_left),
+    }
+    end(keyspace, state, id);
+    answer(state, id, &output);
+}
+
+fn write(reply: &mut ReplyWriter<'_>, unconfirmed: &Unconfirmed, ms_left: i64) {
+    match &unconfirmed.confirmed {
+        Confirmed::Lock { holds } => {
+            reply.array(3);
+            reply.integer(unconfirmed.fence as i64);
+            reply.integer(*holds);
+            reply.integer(ms_left);
+        }
+        Confirmed::Locks => {
+            reply.array(2);
+            reply.integer(unconfirmed.fence as i64);
+            reply.integer(ms_left);
+        }
+        Confirmed::Renewal(fences) => {
+            reply.array(fences.len());
+            fences.iter().for_each(|fence| reply.integer(*fence));
+        }
+    }
+}
+
+// ---- push messages -------------------------------------------------------------------------------------------------------
+
+/// A push message of so many elements to a client of RESP3.
+fn push(state: &mut State, id: ClientId, len: usize, write: impl FnOnce(&mut ReplyWriter<'_>)) {
+    let Some(client) = state.clients.get_to_push(id) else { return };
+    if client.protocol != Protocol::Resp3 || client.flags.intersects(ClientFlags::REPLY_OFF) {
+        return;
+    }
+    let mut push = ReplyWriter::new(&mut client.output, Protocol::Resp3);
+    push.push(len);
+    write(&mut push);
+    limits::check_output_limit(state, id);
+}
+
+/// One key as a string, several as an array.
+fn write_keys(push: &mut ReplyWriter<'_>, keys: &[&[u8]], is_array: bool) {
+    if is_array {
+        push.array(keys.len());
+    }
+    keys.iter().for_each(|key| push.bulk(key));
+}
+
+/// The push `lock-granted key owner fence holds ms-left`. Of LOCK.MACQUIRE, `key` is an array.
+fn push_granted(state: &mut State, id: ClientId, granted: &Unconfirmed, ms_left: i64) {
+    let keys: Vec<&[u8]> = granted.keys.iter().map(|key| &**key).collect();
+    let (holds, is_array) = match granted.confirmed {
+        Confirmed::Lock { holds } => (holds, false),
+        Confirmed::Locks | Confirmed::Renewal(_) => (1, true),
+    };
+    push(state, id, 6, |push| {
+        push.bulk(b"lock-granted");
+        write_keys(push, &keys, is_array);
+        push.bulk(&granted.owner);
+        push.integer(granted.fence as i64);
+        push.integer(holds);
+        push.integer(ms_left);
+    });
+}
+
+/// The push `lock-timeout key owner`. `names`: the keys and the owner.
+pub fn push_timeout(state: &mut State, id: ClientId, names: &[&[u8]], is_array: bool) {
+    let Some((owner, keys)) = names.split_last() else { return };
+    push(state, id, 3, |push| {
+        push.bulk(b"lock-timeout");
+        write_keys(push, keys, is_array);
+        push.bulk(owner);
+    });
+}
+
+/// The push `lock-failed key owner error`.
+pub fn push_failed(state: &mut State, id: ClientId, names: &[&[u8]], is_array: bool, error: &[u8]) {
+    let Some((owner, keys)) = names.split_last() else { return };
+    push(state, id, 4, |push| {
+        push.bulk(b"lock-failed");
+        write_keys(push, keys, is_array);
+        push.bulk(owner);
+        push.bulk(error);
+    });
+}

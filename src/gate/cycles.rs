@@ -1,0 +1,198 @@
+//! Owners of locks that wait for each other in a circle: none of them goes on until a lease ends.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use crate::keyspace::Keyspace;
+use crate::state::State;
+use crate::state::lock_waits::LockWait;
+use crate::types::lock;
+
+/// Waits that are looked at: a bound for the time that it takes.
+const WAITS_MAX: usize = 10_000;
+const CYCLES_MAX: usize = 100;
+/// Keys that are waited for, and holders, likewise.
+const EDGES_MAX: usize = 50_000;
+
+/// Owners, each with the key for which it waits and that the next one holds; the last waits for the first.
+pub type Cycle = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// An owner, or a lock's key: so that what many wait for is told once who holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Node<'a> {
+    Owner(Cow<'a, [u8]>),
+    Lock(&'a [u8]),
+}
+
+/// Who waits for what, and who holds it.
+#[derive(Default)]
+struct Graph<'a> {
+    nodes: Vec<Node<'a>>,
+    by_name: HashMap<Node<'a>, usize>,
+    edges: Vec<Vec<usize>>,
+    edges_len: usize,
+}
+
+impl<'a> Graph<'a> {
+    /// The node's number, and whether it is new.
+    fn node(&mut self, node: Node<'a>) -> (usize, bool) {
+        let next = self.nodes.len();
+        let number = *self.by_name.entry(node.clone()).or_insert(next);
+        if number == next {
+            self.nodes.push(node);
+            self.edges.push(Vec::new());
+        }
+        (number, number == next)
+    }
+
+    fn join(&mut self, from: usize, to: usize) {
+        self.edges[from].push(to);
+        self.edges_len += 1;
+    }
+
+    /// An owner waits for a lock, which these hold if nobody has waited for it before.
+    fn wait(
+        &mut self,
+        owner: &'a [u8],
+        key: &'a [u8],
+        holders: impl FnOnce() -> Vec<Cow<'a, [u8]>>,
+    ) {
+        let (from, _) = self.node(Node::Owner(owner.into()));
+        let (lock, is_new) = self.node(Node::Lock(key));
+        self.join(from, lock);
+        if is_new {
+            for holder in holders() {
+                let (to, _) = self.node(Node::Owner(holder));
+                self.join(lock, to);
+            }
+        }
+    }
+
+    /// Cycles that together touch every circle: each edge back to a node on the way gives one.
+    fn cycles(&self) -> Vec<Cycle> {
+        let mut cycles = Vec::new();
+        let mut is_done = vec![false; self.nodes.len()];
+        // The position of a node on the way.
+        let mut position: Vec<Option<usize>> = vec![None; self.nodes.len()];
+        for start in 0..self.nodes.len() {
+            // The way: nodes, each with the number of its edges that were looked at.
+            let mut way: Vec<(usize, usize)> = Vec::new();
+            if !is_done[start] {
+                way.push((start, 0));
+                position[start] = Some(0);
+            }
+            while let Some((node, looked_at)) = way.last_mut() {
+                let (node, at) = (*node, *looked_at);
+                *looked_at += 1;
+                let Some(&to) = self.edges[node].get(at) else {
+                    is_done[node] = true;
+                    position[node] = None;
+                    way.pop();
+                    continue;
+                };
+                match position[to] {
+                    // An owner that waits for what it holds itself, as a reader, is no circle.
+                    Some(first) if cycles.len() < CYCLES_MAX && way.len() - first > 2 => {
+                        cycles.push(self.cycle(&way[first..]));
+                    }
+                    None if !is_done[to] => {
+                        position[to] = Some(way.len());
+                        way.push((to, 0));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        cycles
+    }
+
+    /// Owners and locks take turns on the way, which may begin with either.
+    fn cycle(&self, way: &[(usize, usize)]) -> Cycle {
+        let nodes: Vec<&Node<'a>> = way.iter().map(|(node, _)| &self.nodes[*node]).collect();
+        let after = |at: usize| nodes[(at + 1) % nodes.len()];
+        let steps = nodes.iter().enumerate().filter_map(|(at, node)| match (node, after(at)) {
+            (Node::Owner(owner), Node::Lock(key)) => Some((owner.to_vec(), key.to_vec())),
+            _ => None,
+        });
+        steps.collect()
+    }
+}
+
+/// The cycles among the locks of a database.
+pub fn find(keyspace: &Keyspace, state: &State, database: usize) -> Vec<Cycle> {
+    find_among(keyspace, &state.longest_lock_waits(WAITS_MAX), database)
+}
+
+/// The same, among these waits.
+fn find_among<'a>(
+    keyspace: &'a Keyspace,
+    waits: &'a [LockWait<'a>],
+    database: usize,
+) -> Vec<Cycle> {
+    // A circle has two waits at least.
+    if waits.len() < 2 {
+        return Vec::new();
+    }
+    let mut graph = Graph::default();
+    let own = waits.iter().filter(|wait| wait.database == database);
+    for (wait, key) in own.flat_map(|wait| wait.keys().iter().map(move |key| (wait, *key))) {
+        if graph.edges_len >= EDGES_MAX {
+            break;
+        }
+        graph.wait(wait.owner(), key, || holders(keyspace, database, key));
+    }
+    graph.cycles()
+}
+
+/// Who holds a lock.
+fn holders<'a>(keyspace: &'a Keyspace, database: usize, key: &[u8]) -> Vec<Cow<'a, [u8]>> {
+    let Some(entry) = keyspace.entry_quietly(database, key) else { return Vec::new() };
+    let lock = lock::read(entry.value(), &keyspace.now()).ok().flatten();
+    if lock.as_ref().is_some_and(|lock| lock.readers > 0) {
+        let readers = keyspace.locks.readers(database, key);
+        return readers.map(|(owner, _)| owner.into()).collect();
+    }
+    lock.into_iter().map(|lock| lock.owner).collect()
+}
+
+/// Number of cycles in all databases.
+pub fn count(keyspace: &Keyspace, state: &State) -> usize {
+    if state.blocking.lock_waiters() < 2 {
+        return 0;
+    }
+    let waits = state.longest_lock_waits(WAITS_MAX);
+    let databases = keyspace.waiting.databases();
+    databases.map(|database| find_among(keyspace, &waits, database).len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cycles(edges: &[(&str, &str)]) -> Vec<String> {
+        let keys: Vec<String> = edges.iter().map(|(from, to)| format!("{from}{to}")).collect();
+        let mut graph = Graph::default();
+        for ((from, to), key) in edges.iter().zip(&keys) {
+            let holders = || vec![Cow::Borrowed(to.as_bytes())];
+            graph.wait(from.as_bytes(), key.as_bytes(), holders);
+        }
+        let shown = |cycle: Cycle| {
+            let steps: Vec<String> = cycle
+                .iter()
+                .map(|(owner, key)| format!("{}:{}", owner.escape_ascii(), key.escape_ascii()))
+                .collect();
+            steps.join(" ")
+        };
+        graph.cycles().into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn each_circle_is_found_once() {
+        assert!(cycles(&[("a", "b"), ("b", "c"), ("d", "c"), ("a", "c")]).is_empty());
+        assert_eq!(cycles(&[("a", "b"), ("b", "a")]), ["a:ab b:ba"]);
+        let tail = [("x", "a"), ("a", "b"), ("b", "c"), ("c", "a"), ("c", "y")];
+        assert_eq!(cycles(&tail), ["a:ab b:bc c:ca"]);
+        let two = [("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")];
+        assert_eq!(cycles(&two), ["a:ab b:ba", "b:bc c:cb"]);
+    }
+}

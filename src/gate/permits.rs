@@ -1,0 +1,170 @@
+//! Sessions of permits, as those of locks (`gate/sessions.rs`): the server renews them while the client's connection shows life,
+//! looks for a sign of life when half of their time has passed, and lets them end a grace period after it has closed.
+
+use std::collections::HashSet;
+
+use crate::client::{Client, ClientId};
+use crate::clock::UnixMillis;
+use crate::config::KeyspaceEvents;
+use crate::keyspace::Keyspace;
+use crate::keyspace::permits::PermitSession;
+use crate::state::State;
+use crate::types::sorted_set::{Limits, SortedSet};
+
+/// Begins a session. What its owner holds of an earlier one belongs to it.
+pub fn begin(keyspace: &mut Keyspace, state: &State, mut session: PermitSession) {
+    if let Some(before) = keyspace.permits.take(session.database, &session.key, &session.owner) {
+        let new: HashSet<&[u8]> = session.permits.iter().map(|permit| &**permit).collect();
+        let now_ms = state.now.unix().0;
+        let held: Vec<Box<[u8]>> = keyspace.in_database(session.database, |keyspace| {
+            let slot = keyspace.find_quietly(keyspace.key(&session.key));
+            let view = slot.and_then(|slot| keyspace.view::<SortedSet>(slot).ok());
+            let is_held = |permit: &[u8]| {
+                let until = view.as_ref().and_then(|view| view.score(permit));
+                until.is_some_and(|until| until as i64 >= now_ms)
+            };
+            let permits = before.permits.into_iter();
+            permits.filter(|permit| !new.contains(&**permit) && is_held(permit)).collect()
+        });
+        session.permits.extend(held);
+    }
+    let at_us = half_from_now(state, session.lease_ms);
+    keyspace.permits.insert(session, at_us);
+}
+
+/// When half of `ms` has passed: boot-time clock, microseconds.
+fn half_from_now(state: &State, ms: i64) -> i64 {
+    state.now.boot_us.saturating_add((ms / 2).max(1).saturating_mul(1000))
+}
+
+/// Renews the permits whose half has passed and whose clients have shown life since.
+pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
+    while let Some(session) = keyspace.permits.take_look(state.now.boot_us) {
+        if state.replication.is_replica() {
+            continue;
+        }
+        let client = session.client.and_then(|id| state.clients.get(id));
+        let silent_ms = client.filter(|one| !one.is_closing()).map(|one| silence_ms(one, state));
+        let until_ms = match silent_ms {
+            Some(silent_ms) => state.now.unix().0 + session.lease_ms - silent_ms,
+            // They only end.
+            None => 0,
+        };
+        let left_ms = set_deadlines(keyspace, state, &session, until_ms, Change::Later);
+        if let Some(left_ms) = left_ms {
+            let at_us = half_from_now(state, left_ms);
+            keyspace.permits.insert(session, at_us);
+        }
+    }
+}
+
+/// How long a client has shown no life. One that waits shows life.
+fn silence_ms(client: &Client, state: &State) -> i64 {
+    if client.blocked.is_some() { 0 } else { (state.now.boot_us - client.active_us) / 1000 }
+}
+
+/// Binds the permits of an owner to a client, and renews them. False: it has none of this semaphore.
+pub fn bind(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    (database, key, owner): (usize, &[u8], &[u8]),
+    client: ClientId,
+) -> bool {
+    let Some(session) = keyspace.permits.take(database, key, owner) else { return false };
+    let until_ms = state.now.unix().0 + session.lease_ms;
+    let is_held = set_deadlines(keyspace, state, &session, until_ms, Change::Later).is_some();
+    if is_held {
+        begin(keyspace, state, PermitSession { client: Some(client), ..session });
+    }
+    is_held
+}
+
+/// A client is being closed: its permits end after their grace.
+pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
+    if keyspace.permits.is_empty() {
+        return;
+    }
+    for session in keyspace.permits.take_of_client(client) {
+        grant_grace(keyspace, state, session);
+    }
+}
+
+/// After a promotion all sessions have lost their connections.
+pub fn lose_connections(keyspace: &mut Keyspace, state: &mut State) {
+    for session in keyspace.permits.take_all() {
+        grant_grace(keyspace, state, session);
+    }
+}
+
+fn grant_grace(keyspace: &mut Keyspace, state: &mut State, session: PermitSession) {
+    if state.replication.is_replica() {
+        return;
+    }
+    let until_ms = state.now.unix().0 + session.grace_ms;
+    if set_deadlines(keyspace, state, &session, until_ms, Change::Exact).is_some() {
+        // It can be attached again until then.
+        let at_us = state.now.boot_us.saturating_add(session.grace_ms.saturating_mul(1000));
+        keyspace.permits.insert(PermitSession { client: None, ..session }, at_us);
+    }
+}
+
+/// How deadlines are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    /// Only to later ones.
+    Later,
+    Exact,
+}
+
+/// Sets the deadlines of a session's permits that are still held, in Unix milliseconds: here, in the log and at replicas. Returns
+/// the milliseconds left of the first; None: none is held.
+fn set_deadlines(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    session: &PermitSession,
+    until_ms: i64,
+    change: Change,
+) -> Option<i64> {
+    let config = &state.config;
+    let limits =
+        Limits { entries: config.zset_max_listpack_entries, value: config.zset_max_listpack_value };
+    let now_ms = state.now.unix().0;
+    let (first_ms, changed, last_ms) = keyspace.in_database(session.database, |keyspace| {
+        let key = keyspace.key(&session.key);
+        let slot = keyspace.find_quietly(key)?;
+        let view = keyspace.view::<SortedSet>(slot).ok()?;
+        let held = session.permits.iter().filter_map(|permit| {
+            view.score(permit).map(|at| (at as i64, permit)).filter(|(at, _)| *at >= now_ms)
+        });
+        let new = |at: i64| if change == Change::Later { at.max(until_ms) } else { until_ms };
+        let held: Vec<(i64, &Box<[u8]>)> = held.collect();
+        let first_ms = held.iter().map(|(at, _)| new(*at)).min()?;
+        let changed: Vec<&[u8]> =
+            held.iter().filter(|(at, _)| new(*at) != *at).map(|(_, permit)| &***permit).collect();
+        if changed.is_empty() {
+            return Some((first_ms, changed, 0));
+        }
+        keyspace.edit::<SortedSet, _>(slot, |set| {
+            for permit in &changed {
+                set.update(permit, limits, |_| Some(until_ms as f64));
+            }
+        });
+        let view = keyspace.view::<SortedSet>(slot).ok()?;
+        let last_ms = view.get(view.len() - 1).map_or(0, |(at, _)| at as i64);
+        let deadline = keyspace.now().at(UnixMillis(last_ms));
+        keyspace.set_deadline(slot, Some(deadline));
+        keyspace.changed(KeyspaceEvents::LOCK, "semrenew", &session.key);
+        Some((first_ms, changed, last_ms))
+    })?;
+    if !changed.is_empty() && state.effects.is_heard() {
+        let apart = state.effects.begin_apart();
+        let (score, at_ms) = (until_ms.to_string(), last_ms.to_string());
+        let pairs = changed.iter().flat_map(|permit| [score.as_bytes(), *permit]);
+        let request: Vec<&[u8]> = [&b"ZADD"[..], &session.key].into_iter().chain(pairs).collect();
+        state.effects.push(session.database, request.into_iter());
+        let expire = [&b"PEXPIREAT"[..], &session.key, at_ms.as_bytes()];
+        state.effects.push(session.database, expire.into_iter());
+        state.effects.end_apart(apart);
+    }
+    Some(first_ms - now_ms)
+}

@@ -1,0 +1,209 @@
+//! Readers: owners who hold a lock together, each with a field and a lease of its own.
+//!
+//! The key lives as long as the last of these leases. A reader whose lease ends before is taken out at that time, to the
+//! millisecond; whoever waits for that is served in the same turn. The index (`keyspace/locks.rs`) says until when each of them
+//! holds the lock. Here the data is made to say the same, and so are the log and the replicas.
+
+use crate::clock::{Deadline, Expiry};
+use crate::collections::table::Slot;
+use crate::config::KeyspaceEvents;
+use crate::gate::effect;
+use crate::keyspace::Keyspace;
+use crate::keyspace::locks::{At, Held};
+use crate::resp::number::format_i64;
+use crate::state::State;
+use crate::types::hash::{Hash, Limits};
+use crate::types::journal::Edit;
+use crate::types::lock::{self, Reader};
+
+/// What becomes of a reader's field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The owner becomes a reader.
+    Granted,
+    /// The lease or the session is another one. With the former end of the lease, on the boot-time clock.
+    Renewed(Deadline),
+}
+
+/// Writes an indexed reader's field into the lock at `slot`, or into a new one, and sets the key's deadline. The effects are part
+/// of the present unit.
+pub fn write(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    at: At<'_>,
+    slot: Option<Slot>,
+    change: Change,
+) {
+    let (Some(held), Some(owner)) = (keyspace.locks.get(at), at.reader) else { return };
+    let (Some(until), fence) = (held.until(), held.fence) else { return };
+    let before = match change {
+        Change::Granted => None,
+        Change::Renewed(before) => Some(before),
+    };
+    let session = held.session_ms();
+    let unix = until.unix(keyspace.wall_offset_ms());
+    let text = Reader { fence, until: unix, session }.text();
+    let (field, fence) = (lock::reader_field(owner), format_i64(fence as i64));
+    let mut request: Vec<&[u8]> = vec![b"HSET", at.key, &field, text.as_bytes()];
+    if change == Change::Granted {
+        request.extend([lock::FENCE, fence.as_ref(), lock::MODE, lock::SHARED]);
+    }
+    let (limits, now) = (limits(keyspace, state), keyspace.now());
+    let set = |hash: &mut Edit<'_, Hash>| {
+        for pair in request[2..].chunks_exact(2) {
+            hash.set(pair[0], pair[1], Expiry::Clear, &limits, &now);
+        }
+    };
+    let slot = keyspace.in_database(at.database, |keyspace| {
+        keyspace.locks.begin_own_change();
+        let slot = match slot {
+            Some(slot) => {
+                keyspace.edit::<Hash, _>(slot, set);
+                slot
+            }
+            None => {
+                let mut hash = Hash::default();
+                set(&mut Edit::unnoted(&mut hash));
+                keyspace.insert_collection(keyspace.key(at.key), hash)
+            }
+        };
+        let event = if change == Change::Granted { "lock" } else { "lockrenew" };
+        keyspace.changed(KeyspaceEvents::LOCK, event, at.key);
+        keyspace.locks.end_own_change();
+        slot
+    });
+    repeat(keyspace, state, at.database, &request);
+    set_last_deadline(keyspace, state, at, slot, before, Some(until));
+}
+
+/// Takes the field of a reader that is no longer in the index out of its lock, and deletes the key with its last one. The effects
+/// are part of the present unit.
+pub fn take_out(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    at: At<'_>,
+    held: &Held,
+    is_expired: bool,
+) {
+    let Some(owner) = at.reader else { return };
+    let field = lock::reader_field(owner);
+    let now = keyspace.now();
+    let is_key_left = keyspace.in_database(at.database, |keyspace| {
+        let key = keyspace.key(at.key);
+        let slot = keyspace.find_even_expired(key).or_else(|| keyspace.find(key))?;
+        keyspace.view::<Hash>(slot).ok()?.get(&field, &now)?;
+        keyspace.locks.begin_own_change();
+        let is_last = is_last(keyspace, at, slot);
+        match is_last {
+            true if is_expired => keyspace.delete_as_expired(slot, key),
+            true => keyspace.delete_at(slot, key, "del"),
+            false => {
+                keyspace.edit::<Hash, _>(slot, |hash| hash.remove(&field, &now));
+                keyspace.changed(KeyspaceEvents::HASH, "hdel", at.key);
+            }
+        }
+        keyspace.locks.end_own_change();
+        Some((!is_last).then_some(slot))
+    });
+    match is_key_left {
+        None => {}
+        Some(None) => {
+            let unlinks = is_expired && state.config.lazyfree_lazy_expire;
+            let delete = if unlinks { &b"UNLINK"[..] } else { b"DEL" };
+            repeat(keyspace, state, at.database, &[delete, at.key]);
+        }
+        Some(Some(slot)) => {
+            repeat(keyspace, state, at.database, &[b"HDEL", at.key, &field]);
+            set_last_deadline(keyspace, state, at, slot, held.until(), None);
+        }
+    }
+}
+
+/// Whether no other reader has a field.
+fn is_last(keyspace: &Keyspace, at: At<'_>, slot: Slot) -> bool {
+    let found = lock::read(keyspace.entry(slot).value(), &keyspace.now());
+    keyspace.locks.readers(at.database, at.key).len() == 0
+        && found.is_ok_and(|lock| lock.is_some_and(|lock| lock.readers == 1))
+}
+
+/// Sets the key's deadline to that of its last reader, after one reader's has changed from `before` to `after`.
+fn set_last_deadline(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    at: At<'_>,
+    slot: Slot,
+    before: Option<Deadline>,
+    after: Option<Deadline>,
+) {
+    let now = keyspace.now();
+    let ms_left = |deadline: Option<Deadline>| deadline.map(|it| now.remaining_ms(it));
+    let (old, old_ms) = {
+        let old = keyspace.in_database(at.database, |keyspace| keyspace.entry(slot).deadline());
+        (old, ms_left(old))
+    };
+    let last = match old_ms {
+        Some(old_ms) if ms_left(after).is_some_and(|ms| ms >= old_ms) => after,
+        // Another one is the last, and stays it.
+        Some(old_ms) if ms_left(before).is_none_or(|ms| ms < old_ms) => old,
+        _ => keyspace.locks.last_until(at.database, at.key),
+    };
+    let Some(last) = last.filter(|last| ms_left(Some(*last)) != old_ms) else { return };
+    keyspace.in_database(at.database, |keyspace| keyspace.set_deadline(slot, Some(last)));
+    let at_ms = format_i64(last.unix(keyspace.wall_offset_ms()).0);
+    repeat(keyspace, state, at.database, &[b"PEXPIREAT", at.key, at_ms.as_ref()]);
+}
+
+/// The limits of a listpack.
+pub fn limits(keyspace: &Keyspace, state: &State) -> Limits {
+    let config = &state.config;
+    Limits {
+        entries_max: config.hash_max_listpack_entries,
+        bytes_max: config.hash_max_listpack_value,
+        hasher: keyspace.hasher(),
+    }
+}
+
+fn repeat(keyspace: &mut Keyspace, state: &mut State, database: usize, request: &[&[u8]]) {
+    if state.effects.is_heard() {
+        effect::note_deletions(keyspace, state);
+        state.effects.push(database, request.iter().copied());
+    }
+}
+
+/// Sets when a reader's lease ends, outside of commands.
+pub fn set_until(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, until: Deadline) {
+    let apart = state.effects.begin_apart();
+    renew(keyspace, state, at, until);
+    state.effects.end_apart(apart);
+}
+
+/// Sets when a reader's lease ends. The effects are part of the present unit.
+pub fn renew(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, until: Deadline) {
+    let Some(before) = keyspace.locks.get(at).and_then(Held::until) else { return };
+    let slot = keyspace.in_database(at.database, |keyspace| {
+        let key = keyspace.key(at.key);
+        keyspace.find_even_expired(key).or_else(|| keyspace.find(key))
+    });
+    if slot.is_some() && before != until {
+        keyspace.locks.set_until(at, until);
+        write(keyspace, state, at, slot, Change::Renewed(before));
+    }
+}
+
+/// Whether the time of a reader is over. It is taken out when nothing else stands still.
+pub fn is_over(keyspace: &Keyspace, at: At<'_>) -> bool {
+    let until = keyspace.locks.get(at).and_then(Held::until);
+    until.is_some_and(|until| keyspace.now().is_past(until))
+}
+
+/// Adds readers to the index that it does not know: of a copy of a lock.
+pub fn adopt(keyspace: &mut Keyspace, database: usize, key: &[u8], slot: Slot) {
+    let now = keyspace.now();
+    let readers = lock::readers(keyspace.entry(slot).value(), &now);
+    for (owner, reader) in readers {
+        let at = At::reader(database, key, &owner);
+        if keyspace.locks.get(at).is_none() {
+            keyspace.locks.note_reader(at, reader, &now);
+        }
+    }
+}

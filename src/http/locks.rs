@@ -1,0 +1,512 @@
+//! `/api/locks`: held locks, by name or by what is worst; one lock with its queue; and `/metrics/locks`, which groups them.
+//!
+//! All locks are looked at in slices, some in each turn, and the found ones are written in slices too.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::access::Rights;
+use super::json::{Json, percent_encoded};
+use super::{Answer, argument, decoded};
+use crate::client::{Client, ClientId};
+use crate::collections::glob;
+use crate::figures::exposition::{CONTENT_TYPE, Exposition};
+use crate::keyspace::Keyspace;
+use crate::keyspace::lock_scan::keep_first;
+use crate::keyspace::locks::{End, Held};
+use crate::keyspace::waiting::Wanted;
+use crate::net::http::head::Request;
+use crate::net::http::response::Response;
+use crate::resp::number::parse_i64;
+use crate::state::State;
+use crate::state::http_job::{HttpJob, LockGroup};
+use crate::types::lock::{self, Lock};
+
+/// Items of a list, unless `limit` says otherwise, and at most.
+pub const LIMIT: usize = 100;
+pub const LIMIT_MAX: usize = 1000;
+/// Locks looked at in one turn; with a user's rights to be checked, or their leases to be read.
+const LOOKS: usize = 4000;
+const SLOW_LOOKS: usize = 400;
+/// Locks written in one turn, and bytes after which a list ends.
+const WRITES: usize = 50;
+const BYTES_MAX: usize = 1 << 20;
+/// Waiting clients of one lock that are shown, and those that are asked what they wait for.
+const QUEUE_MAX: usize = 100;
+const WAITERS_MAX: usize = 2000;
+/// Names of groups told apart.
+const GROUPS_MAX: usize = 10_000;
+
+/// The order of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sort {
+    Name,
+    Wait,
+    Hold,
+    Waiters,
+    Lease,
+}
+
+/// A lock's rank in a list, its database and its key.
+type Place = (i64, usize, Box<[u8]>);
+
+/// What a list is asked for.
+struct Asked {
+    sort: Sort,
+    /// Part of the name, or a pattern.
+    wanted: Option<Vec<u8>>,
+    after: Option<Place>,
+    limit: usize,
+}
+
+/// How many items are asked for.
+pub fn limit(request: &Request) -> usize {
+    let limit = argument(request, "limit").and_then(|text| parse_i64(&text));
+    limit.map_or(LIMIT, |limit| limit.clamp(1, LIMIT_MAX as i64) as usize)
+}
+
+impl Asked {
+    fn of(request: &Request) -> Self {
+        let sort = match argument(request, "sort").as_deref() {
+            Some(b"wait") => Sort::Wait,
+            Some(b"hold") => Sort::Hold,
+            Some(b"waiters") => Sort::Waiters,
+            Some(b"lease") => Sort::Lease,
+            _ => Sort::Name,
+        };
+        let wanted = argument(request, "q").filter(|wanted| !wanted.is_empty());
+        let after = argument(request, "after").and_then(|after| {
+            let mut parts = after.splitn(3, |&byte| byte == b'.');
+            let rank = parse_i64(parts.next()?)?;
+            let database = usize::try_from(parse_i64(parts.next()?)?).ok()?;
+            Some((rank, database, parts.next()?.into()))
+        });
+        Asked { sort, wanted, after, limit: limit(request) }
+    }
+
+    fn has_name(&self, key: &[u8]) -> bool {
+        self.wanted.as_deref().is_none_or(|wanted| is_named(key, wanted))
+    }
+
+    fn is_after(&self, rank: i64, database: usize, key: &[u8]) -> bool {
+        let after = self.after.as_ref();
+        after.is_none_or(|after| (rank, database, key) > (after.0, after.1, &*after.2))
+    }
+
+    /// Adds a lock to the first ones, one more than asked for: then there are more.
+    fn keep(&self, first: &mut BTreeSet<Place>, rank: i64, database: usize, key: &[u8]) {
+        if self.is_after(rank, database, key) {
+            keep_first(first, self.limit + 1, rank, database, key);
+        }
+    }
+}
+
+/// Whether a name has this part, or matches this pattern.
+pub fn is_named(key: &[u8], wanted: &[u8]) -> bool {
+    match wanted.iter().any(|byte| b"*?[".contains(byte)) {
+        true => glob::matches(wanted, key, false),
+        false => memchr::memmem::find(key, wanted).is_some(),
+    }
+}
+
+/// `/api/locks?q=&sort=&after=&limit=`: a list of held locks.
+pub fn list(keyspace: &mut Keyspace, state: &State, rights: &Rights, request: Request) -> Answer {
+    let asked = Asked::of(&request);
+    let mut job = HttpJob::new(request);
+    match asked.sort {
+        Sort::Wait => job.found(by_wait(keyspace, state, &asked)),
+        Sort::Waiters => job.found(by_waiters(keyspace, &asked)),
+        // The index has this order.
+        Sort::Name if asked.wanted.is_none() => {
+            job.found(by_name(keyspace, &asked));
+        }
+        Sort::Name | Sort::Hold | Sort::Lease => {}
+    }
+    go_on_with_list(keyspace, state, rights, job)
+}
+
+/// Goes on with a list.
+pub fn go_on_with_list(
+    keyspace: &mut Keyspace,
+    state: &State,
+    rights: &Rights,
+    mut job: Box<HttpJob>,
+) -> Answer {
+    let asked = Asked::of(&job.request);
+    if let Some(mut scan) = job.scan.take() {
+        let is_slow = asked.sort == Sort::Lease;
+        let looks = if is_slow || !rights.are_all(state) { SLOW_LOOKS } else { LOOKS };
+        let (locks, databases) = (&keyspace.locks, keyspace.databases());
+        let tables = &*keyspace;
+        let done = scan.step(locks, databases, looks, |first, database, key, held| {
+            if !asked.has_name(key) || !rights.may_see_lock(state, database, key) {
+                return;
+            }
+            let rank = match asked.sort {
+                Sort::Hold => held.since_us,
+                Sort::Lease => lease_left_ms(tables, database, key).unwrap_or(i64::MAX),
+                _ => 0,
+            };
+            asked.keep(first, rank, database, key);
+        });
+        if !done {
+            job.scan = Some(scan);
+            return Answer::Later(job);
+        }
+        job.found(scan.first);
+    }
+    write_list(keyspace, state, rights, &asked, job)
+}
+
+/// Writes some of the locks that were found.
+fn write_list(
+    keyspace: &Keyspace,
+    state: &State,
+    rights: &Rights,
+    asked: &Asked,
+    mut job: Box<HttpJob>,
+) -> Answer {
+    let mut json = Json::from(std::mem::take(&mut job.text));
+    if json.len() == 0 {
+        json.open('{');
+        json.named("held", keyspace.locks.len());
+        json.named("waiters", state.blocking.lock_waiters());
+        json.name("items");
+        json.open('[');
+    }
+    let mut written = 0;
+    while written < WRITES
+        && job.written < asked.limit
+        && json.len() < BYTES_MAX
+        && let Some((rank, database, key)) = job.places.pop_front()
+    {
+        if let Some(held) = keyspace.locks.any(database, &key)
+            && rights.may_see_lock(state, database, &key)
+        {
+            item(&mut json, keyspace, state, database, &key, Some(held));
+            job.written += 1;
+        }
+        job.last = Some((rank, database, key));
+        written += 1;
+    }
+    if job.written < asked.limit && json.len() < BYTES_MAX && !job.places.is_empty() {
+        job.text = json.finish();
+        return Answer::Later(job);
+    }
+    let has_more = !job.places.is_empty();
+    json.close(']');
+    json.named("more", has_more);
+    if let Some((rank, database, key)) = job.last.filter(|_| has_more) {
+        let after = [format!("{rank}.{database}.").as_bytes(), &key].concat();
+        json.named_text("after", percent_encoded(&after));
+    }
+    json.close('}');
+    json_response(json).into()
+}
+
+/// An answer in JSON.
+pub fn json_response(json: Json) -> Response {
+    Response::new(200, "application/json", json.finish())
+        .with("Content-Security-Policy", "default-src 'none'".to_owned())
+}
+
+fn by_name(keyspace: &Keyspace, asked: &Asked) -> BTreeSet<Place> {
+    let mut first = BTreeSet::new();
+    let from = asked.after.as_ref().map_or(0, |after| after.1);
+    for database in from..keyspace.databases() {
+        let after = asked.after.as_ref().filter(|after| after.1 == database);
+        let left = keyspace.locks.iter_after(database, after.map(|after| &*after.2));
+        for (key, _) in left.take(asked.limit + 1 - first.len()) {
+            first.insert((0, database, key.into()));
+        }
+        if first.len() > asked.limit {
+            break;
+        }
+    }
+    first
+}
+
+/// The locks that clients wait for, those that have been waited for longest first.
+fn by_wait(keyspace: &Keyspace, state: &State, asked: &Asked) -> BTreeSet<Place> {
+    let (mut first, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    for wait in state.longest_lock_waits(WAITERS_MAX) {
+        for &key in wait.keys() {
+            let is_held = keyspace.locks.is_held(wait.database, key);
+            if is_held && asked.has_name(key) && seen.insert((wait.database, key)) {
+                asked.keep(&mut first, wait.since_us, wait.database, key);
+            }
+        }
+        if first.len() > asked.limit {
+            break;
+        }
+    }
+    first
+}
+
+/// The locks that clients wait for, those first that most wait for.
+fn by_waiters(keyspace: &Keyspace, asked: &Asked) -> BTreeSet<Place> {
+    let mut first = BTreeSet::new();
+    for (database, key, count) in keyspace.waiting.queues_for(Wanted::Lock) {
+        if keyspace.locks.is_held(database, key) && asked.has_name(key) {
+            asked.keep(&mut first, -(count as i64), database, key);
+        }
+    }
+    first
+}
+
+/// A key's lock, with the milliseconds left of its lease; None: it does not end.
+fn find<'k>(
+    keyspace: &'k Keyspace,
+    database: usize,
+    key: &[u8],
+) -> Option<(Lock<'k>, Option<i64>)> {
+    let entry = keyspace.entry_quietly(database, key)?;
+    let found = lock::read(entry.value(), &keyspace.now()).ok()??;
+    let left_ms = entry.deadline().map(|deadline| keyspace.now().remaining_ms(deadline).max(0));
+    Some((found, left_ms))
+}
+
+fn lease_left_ms(keyspace: &Keyspace, database: usize, key: &[u8]) -> Option<i64> {
+    let entry = keyspace.entry_quietly(database, key)?;
+    entry.deadline().map(|deadline| keyspace.now().remaining_ms(deadline).max(0))
+}
+
+/// Appends a lock. Nothing if nobody holds it any more.
+fn item(
+    json: &mut Json,
+    keyspace: &Keyspace,
+    state: &State,
+    database: usize,
+    key: &[u8],
+    held: Option<&Held>,
+) {
+    json.open('{');
+    json.named_text("key", key);
+    json.named_text("id", percent_encoded(key));
+    json.named("db", database);
+    let now_us = state.now.boot_us;
+    match find(keyspace, database, key) {
+        None => json.named_text("mode", "free"),
+        Some((lock, left_ms)) => {
+            let is_kept = *lock.owner == *lock::KEEP;
+            let mode = match is_kept {
+                true => "kept",
+                false if lock.readers > 0 => "shared",
+                false => "exclusive",
+            };
+            json.named_text("mode", mode);
+            // The owner, the fence and what follows are those of one of them.
+            if lock.readers > 0 {
+                json.named("readers", lock.readers);
+            }
+            json.named_text("owner", &*lock.owner);
+            json.named("holds", lock.holds);
+            // As text: the page must not round it.
+            match lock.fence {
+                Some(fence) => json.named_text("fence", fence.to_string()),
+                None => json.named("fence", "null"),
+            }
+            json.maybe("since_ms", lock.since_ms);
+            json.maybe("lease_left_ms", left_ms);
+            json.maybe("lease_ms", lock.session.map(|(_, lease_ms)| lease_ms));
+            json.maybe("grace_ms", lock.session.map(|(grace_ms, _)| grace_ms));
+        }
+    }
+    json.maybe("held_ms", held.map(|held| (now_us - held.since_us).max(0) / 1000));
+    json.maybe("renewals", held.map(|held| held.renewals));
+    json.named("waiters", keyspace.waiting.len(database, key, Wanted::Lock));
+    let first = keyspace.waiting.iter(database, key, Wanted::Lock).next();
+    let first = first.and_then(|(ticket, id)| state.lock_wait(ticket, id));
+    json.maybe("longest_wait_ms", first.map(|wait| (now_us - wait.since_us) / 1000));
+    json.name("client");
+    client(json, state, held.and_then(|held| held.client));
+    json.close('}');
+}
+
+/// Appends a client that is still connected, or null.
+pub fn client(json: &mut Json, state: &State, id: Option<ClientId>) {
+    let Some(client) = id.and_then(|id| state.clients.get(id)) else {
+        return json.plain("null");
+    };
+    json.open('{');
+    client_fields(json, state, client);
+    json.close('}');
+}
+
+/// Appends the fields that tell which client it is.
+pub fn client_fields(json: &mut Json, state: &State, client: &Client) {
+    json.named("id", client.id.number);
+    json.named_text("addr", client.peer.to_string());
+    json.named_text("name", &client.name);
+    json.named_text("lib", &client.library_name);
+    json.named_text("lib_ver", &client.library_version);
+    json.named("idle_ms", (state.now.boot_us - client.active_us).max(0) / 1000);
+}
+
+/// `/api/locks/KEY?db=`: a lock, the clients that wait for it in order, how its last leases were lost, and the command that
+/// breaks it.
+pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Request) -> Response {
+    let name = request.path.strip_prefix("/api/locks/").unwrap_or_default();
+    let key = decoded(name, false);
+    let database = argument(request, "db").and_then(|text| parse_i64(&text)).unwrap_or(0);
+    let database = usize::try_from(database).unwrap_or(usize::MAX);
+    if database >= keyspace.databases() {
+        return Response::of_status(404);
+    }
+    if !rights.may_see_lock(state, database, &key) {
+        return Response::of_status(403);
+    }
+    // Any string could be a lock of somebody else's making: a value that nobody uses as one is not shown.
+    let is_lock = keyspace.entry_quietly(database, &key).is_none()
+        || keyspace.locks.any(database, &key).is_some()
+        || keyspace.waiting.next_after(database, &key, Wanted::Lock, 0).is_some()
+        || keyspace.locks.ends().any(|end| end.database == database && *end.key == *key);
+    if !is_lock {
+        return Response::of_status(404);
+    }
+    let mut json = Json::default();
+    json.open('{');
+    json.name("lock");
+    item(&mut json, keyspace, state, database, &key, keyspace.locks.any(database, &key));
+    json.name("queue");
+    json.open('[');
+    let queue = keyspace.waiting.iter(database, &key, Wanted::Lock);
+    for (place, (ticket, id)) in queue.take(QUEUE_MAX).enumerate() {
+        let Some(wait) = state.lock_wait(ticket, id) else { continue };
+        json.open('{');
+        json.named("place", place + 1);
+        json.named_text("owner", wait.owner());
+        json.named("waited_ms", (state.now.boot_us - wait.since_us) / 1000);
+        let left_us = wait.deadline_us.map(|at_us| (at_us - state.now.boot_us).max(0));
+        json.maybe("left_ms", left_us.map(|us| us / 1000));
+        json.name("client");
+        client(&mut json, state, Some(id));
+        json.close('}');
+    }
+    json.close(']');
+    json.name("ends");
+    json.open('[');
+    let ends = keyspace.locks.ends().rev();
+    for end in ends.filter(|end| end.database == database && *end.key == *key).take(10) {
+        write_end(&mut json, end);
+    }
+    json.close(']');
+    if let Some((lock, _)) = find(keyspace, database, &key) {
+        let fence = lock.fence.filter(|_| lock.readers == 0);
+        let fence = fence.map_or(String::new(), |fence| format!(" FENCE {fence}"));
+        let name = shell_word(&key);
+        json.named_text(
+            "break",
+            format!("{} LOCK.BREAK {name}{fence}", redis_cli(state, database)),
+        );
+    }
+    json.close('}');
+    json_response(json)
+}
+
+/// How redis-cli is called for a database of this server.
+pub fn redis_cli(state: &State, database: usize) -> String {
+    let port = state.process.identity.port;
+    let port = if port == 6379 { String::new() } else { format!(" -p {port}") };
+    let database = if database == 0 { String::new() } else { format!(" -n {database}") };
+    format!("redis-cli{port}{database}")
+}
+
+/// A name as a shell takes it, whatever it contains: people copy it.
+fn shell_word(name: &[u8]) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_:./@%+,=-".contains(byte);
+    match std::str::from_utf8(name) {
+        Ok(text) if !name.is_empty() && name.iter().all(is_plain) => text.to_owned(),
+        Ok(text) if !text.chars().any(char::is_control) => {
+            format!("'{}'", text.replace('\'', "'\\''"))
+        }
+        _ => {
+            let escaped = name.iter().map(|&byte| match byte {
+                b'\'' | b'\\' => format!("\\{}", byte as char),
+                b' '..=b'~' => (byte as char).to_string(),
+                _ => format!("\\x{byte:02x}"),
+            });
+            format!("$'{}'", escaped.collect::<String>())
+        }
+    }
+}
+
+/// Appends how a lock was lost.
+pub fn write_end(json: &mut Json, end: &End) {
+    json.open('{');
+    json.named_text("key", &end.key);
+    json.named_text("id", percent_encoded(&end.key));
+    json.named("db", end.database);
+    json.named_text("fence", end.fence.to_string());
+    json.named_text("reason", end.reason.name());
+    json.named("at_ms", end.at_ms);
+    json.close('}');
+}
+
+/// `/metrics/locks?group=1&top=100`: held locks by what stands before the first colon of their names, the largest groups.
+pub fn groups(keyspace: &Keyspace, state: &State, request: Request) -> Answer {
+    go_on_with_groups(keyspace, state, HttpJob::new(request))
+}
+
+/// Goes on with that.
+pub fn go_on_with_groups(keyspace: &Keyspace, state: &State, mut job: Box<HttpJob>) -> Answer {
+    let mut scan = job.scan.take().unwrap_or_default();
+    let groups = &mut job.groups;
+    let done = scan.step(&keyspace.locks, keyspace.databases(), LOOKS, |_, _, key, held| {
+        let name = key.split(|&byte| byte == b':').next().unwrap_or_default();
+        let name =
+            if groups.len() >= GROUPS_MAX && !groups.contains_key(name) { b"" } else { name };
+        let oldest_us = held.since_us;
+        match groups.get_mut(name) {
+            Some(group) => {
+                group.held += 1;
+                group.oldest_us = group.oldest_us.min(oldest_us);
+            }
+            None => {
+                let group = LockGroup { held: 1, oldest_us };
+                groups.insert(name.into(), group);
+            }
+        }
+    });
+    if !done {
+        job.scan = Some(scan);
+        return Answer::Later(job);
+    }
+    let top = argument(&job.request, "top").and_then(|text| parse_i64(&text));
+    let top = top.map_or(LIMIT, |top| top.clamp(1, LIMIT as i64) as usize);
+    let mut groups: Vec<_> = job.groups.iter().collect();
+    groups.sort_unstable_by_key(|(name, group)| (Reverse(group.held), *name));
+    groups.truncate(top);
+    let mut out = Exposition::default();
+    let name = "latchkey_group_locks_held";
+    out.family(name, "gauge", "Held locks whose names begin alike.");
+    for (group, found) in &groups {
+        out.sample(name, &[("group", &String::from_utf8_lossy(group))], found.held as f64);
+    }
+    let name = "latchkey_group_lock_longest_hold_seconds";
+    out.family(name, "gauge", "How long the one has been held that is held longest.");
+    for (group, found) in &groups {
+        let seconds = (state.now.boot_us - found.oldest_us).max(0) as f64 / 1e6;
+        out.sample(name, &[("group", &String::from_utf8_lossy(group))], seconds);
+    }
+    Response::new(200, CONTENT_TYPE, out.text()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copied_name_does_nothing_in_a_shell() {
+        for (name, word) in [
+            (&b"invoices:2041"[..], "invoices:2041"),
+            (b"", "''"),
+            (b"$(touch x) `id` \"", "'$(touch x) `id` \"'"),
+            (b"it's", "'it'\\''s'"),
+            ("\u{e9} x".as_bytes(), "'\u{e9} x'"),
+            (b"a\n'\\\xff", "$'a\\x0a\\'\\\\\\xff'"),
+        ] {
+            assert_eq!(shell_word(name), word);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! HTTP for operators and their tools: probes, metrics, and a page with the data it reads. Read-only.
+//!
+//! Connections and requests are `net/http.rs`'s. A turn of the loop ends with [`turn`], which answers what has come; nested
+//! turns do so too, so that a busy script, a load or a pause keeps nobody from seeing why nothing moves. `access` says who
+//! may, `ready` is for probes, `json` writes JSON, `routes` knows what there is. The answers to `/api`: `locks`, `waiting`,
+//! `queues`, `commands` (slow ones, latency), `people` (clients), `overview`. `page` is the page itself.
+//!
+//! What an answer costs is bounded: figures are kept as they change, lists are slices cut by an index, and what must look at
+//! all locks does so in slices, some in each turn ([`Answer::Later`]).
+
+mod access;
+mod commands;
+pub(crate) mod json;
+mod locks;
+mod overview;
+mod page;
+mod people;
+mod queues;
+mod ready;
+mod routes;
+mod waiting;
+
+use mio::Events;
+
+use crate::keyspace::Keyspace;
+use crate::net::http::head::Request;
+use crate::net::http::response::Response;
+use crate::state::State;
+use crate::state::http_job::HttpJob;
+use access::Visitor;
+
+/// Time for answers in one turn; the last one may exceed it. The others have their turn in the next. Unit: microseconds.
+const TURN_US: i64 = 500;
+
+/// What becomes of a request.
+enum Answer {
+    Now(Response),
+    /// It goes on in the next turn.
+    Later(Box<HttpJob>),
+}
+
+impl From<Response> for Answer {
+    fn from(response: Response) -> Self {
+        Answer::Now(response)
+    }
+}
+
+/// Notes which connections are ready.
+pub fn look(state: &mut State, events: &Events) {
+    events.iter().for_each(|event| state.net.http.look(event));
+}
+
+/// Accepts connections and answers requests, for a limited time.
+pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
+    // The clock is read only where there may be something to do.
+    if !state.net.http.has_work() && !state.net.http.has_work_at(state.now.boot_us) {
+        return;
+    }
+    let begun_us = state.clock.now().boot_us;
+    state.net.http.close_late(begun_us);
+    let tls =
+        state.net.tls.as_ref().filter(|_| state.config.http_tls).map(|tls| tls.server.clone());
+    let network = &mut state.net;
+    match state.config.http_tls && tls.is_none() {
+        // Without certificates nobody is served.
+        true => network.http.accept_nobody(),
+        false => network.http.accept(network.poll.registry(), tls.as_ref(), begun_us),
+    }
+    for _ in 0..state.net.http.ready() {
+        let Some(slot) = state.net.http.next_ready() else { return };
+        let now_us = state.clock.now().boot_us;
+        if now_us - begun_us >= TURN_US {
+            state.net.http.enqueue(slot);
+            return;
+        }
+        if state.net.http.serve(slot, now_us) && answer(keyspace, state, slot, now_us) {
+            // What comes behind it has its turn after the others.
+            if state.net.http.serve(slot, now_us) {
+                state.net.http.enqueue(slot);
+            }
+        }
+    }
+}
+
+/// Does what is to be done some times a second.
+pub fn periodic(keyspace: &Keyspace, state: &mut State) {
+    queues::look_for_named(keyspace, state);
+}
+
+/// Answers a connection's request, or goes on with it. False: that takes another turn.
+fn answer(keyspace: &mut Keyspace, state: &mut State, slot: usize, now_us: i64) -> bool {
+    let Some(connection) = state.net.http.get_mut(slot) else { return false };
+    let visitor = Visitor { peer: connection.peer.clone(), is_inside: connection.is_inside };
+    let answer = match (connection.take_request(), connection.job.take()) {
+        (Some(request), _) => routes::answer(keyspace, state, &visitor, request),
+        (None, Some(job)) => routes::go_on(keyspace, state, &visitor, job),
+        (None, None) => Response::of_status(500).into(),
+    };
+    let Some(connection) = state.net.http.get_mut(slot) else { return false };
+    match answer {
+        Answer::Now(response) => {
+            connection.respond(&response, now_us);
+            state.net.http.answered += 1;
+            true
+        }
+        Answer::Later(job) => {
+            connection.job = Some(job);
+            state.net.http.enqueue(slot);
+            false
+        }
+    }
+}
+
+/// The arguments of a request's query, decoded: the values of each name, in order.
+fn arguments<'q>(request: &'q Request, name: &'q str) -> impl Iterator<Item = Vec<u8>> + 'q {
+    let pairs = request.query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let named = pairs.filter(move |(key, _)| decoded(key, true) == name.as_bytes());
+    named.map(|(_, value)| decoded(value, true))
+}
+
+/// The first value of an argument.
+fn argument(request: &Request, name: &str) -> Option<Vec<u8>> {
+    arguments(request, name).next()
+}
+
+/// Percent-decoded bytes; in a query a plus is a blank. What is no code stays as it is.
+fn decoded(text: &str, is_query: bool) -> Vec<u8> {
+    let digit = |byte: Option<&u8>| byte.and_then(|&byte| (byte as char).to_digit(16));
+    let bytes = text.as_bytes();
+    let (mut decoded, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while let Some(&byte) = bytes.get(at) {
+        match (byte, digit(bytes.get(at + 1)), digit(bytes.get(at + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.push((high * 16 + low) as u8);
+                at += 3;
+                continue;
+            }
+            (b'+', ..) if is_query => decoded.push(b' '),
+            _ => decoded.push(byte),
+        }
+        at += 1;
+    }
+    decoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_decoded_and_what_is_none_stays() {
+        assert_eq!(decoded("a%20b%2F+%ff", true), b"a b/ \xff");
+        assert_eq!(decoded("a+b%2", false), b"a+b%2");
+        assert_eq!(decoded("%zz%", false), b"%zz%");
+    }
+}

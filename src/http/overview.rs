@@ -1,0 +1,103 @@
+//! `/api/overview`: the figures, what keeps the server from being ready, a running script, lost locks, replicas, certificates.
+
+use super::access::Rights;
+use super::json::Json;
+use super::locks::{client, json_response, redis_cli, write_end};
+use super::ready::CHECKS;
+use crate::figures::turns::script_us;
+use crate::figures::{Reading, Value, figures};
+use crate::keyspace::Keyspace;
+use crate::net::http::response::Response;
+use crate::roles::replicas::lag_seconds;
+use crate::state::State;
+use crate::sys::build;
+
+/// How long lost locks are shown. Unit: milliseconds.
+const LOST_MS: i64 = 300_000;
+const REPLICAS_MAX: usize = 100;
+
+/// `/api/overview`.
+pub fn overview(keyspace: &Keyspace, state: &State, rights: &Rights) -> Response {
+    let mut json = Json::default();
+    json.open('{');
+    json.named_text("version", build::VERSION);
+    json.named_text("role", if state.replication.is_replica() { "replica" } else { "primary" });
+    json.named("port", state.process.identity.port);
+    json.named("time_ms", state.clock.now().wall_us / 1000);
+    json.name("not_ready");
+    json.open('[');
+    for (name, check) in CHECKS {
+        if let Some(why) = check(state) {
+            json.text(format!("{name}: {why}").as_bytes());
+        }
+    }
+    json.close(']');
+    script(&mut json, state);
+    json.name("lost");
+    json.open('[');
+    let from_ms = state.now.unix().0 - LOST_MS;
+    for end in keyspace.locks.ends().rev().take_while(|end| end.at_ms >= from_ms) {
+        if rights.may_see_lock(state, end.database, &end.key) {
+            write_end(&mut json, end);
+        }
+    }
+    json.close(']');
+    json.name("replicas");
+    json.open('[');
+    for (replica, facts) in state.replicas().take(REPLICAS_MAX) {
+        json.open('{');
+        json.named_text("addr", format!("{}:{}", replica.replica_address(), facts.port));
+        json.named_text("state", facts.stage_name());
+        json.named("lag_seconds", lag_seconds(state, facts));
+        let behind = state.replication.offset.saturating_sub(facts.acknowledged.unwrap_or(0));
+        json.named("behind_bytes", behind);
+        json.close('}');
+    }
+    json.close(']');
+    json.name("certificates");
+    json.open('[');
+    for certificate in state.net.tls.iter().flat_map(|tls| tls.certificates()) {
+        json.open('{');
+        json.named_text("file", &certificate.file);
+        json.named_text("serial", &certificate.serial);
+        json.named("ends", certificate.ends_unix);
+        json.close('}');
+    }
+    json.close(']');
+    json.name("figures");
+    json.open('{');
+    let reading = Reading::new(keyspace, state);
+    for figure in figures().filter(|figure| !figure.metric.is_empty()) {
+        let value = (figure.read)(&reading);
+        if value != Value::Absent {
+            json.maybe(figure.metric, value.number());
+        }
+    }
+    json.close('}');
+    json.close('}');
+    json_response(json)
+}
+
+/// The script that keeps the server busy, and how it is ended.
+fn script(json: &mut Json, state: &State) {
+    json.name("script");
+    let (Some(us), Some(running)) = (script_us(state), &state.scripts.running) else {
+        return json.plain("null");
+    };
+    json.open('{');
+    json.named_text("name", &running.name);
+    json.named("ms", us / 1000);
+    json.named("wrote", running.wrote);
+    json.name("client");
+    client(json, state, running.client);
+    json.name("commands");
+    json.open('[');
+    let kill = if running.by_eval { "SCRIPT KILL" } else { "FUNCTION KILL" };
+    let call = redis_cli(state, 0);
+    json.text(format!("{call} {kill}").as_bytes());
+    if running.wrote && running.by_eval {
+        json.text(format!("{call} SCRIPT KILL ROLLBACK").as_bytes());
+    }
+    json.close(']');
+    json.close('}');
+}

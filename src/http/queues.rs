@@ -1,0 +1,227 @@
+//! `/api/queues`: lists, sorted sets and streams that clients wait for, or that `page-keys` names.
+
+use std::collections::BTreeSet;
+
+use super::access::Rights;
+use super::json::{Json, percent_encoded};
+use super::locks::{json_response, limit};
+use crate::collections::glob;
+use crate::collections::table::ValueRef;
+use crate::figures::exposition::Exposition;
+use crate::keyspace::Keyspace;
+use crate::keyspace::waiting::Wanted;
+use crate::net::http::head::Request;
+use crate::net::http::response::Response;
+use crate::state::State;
+use crate::state::http_job::PageKeys;
+use crate::types::list::List;
+use crate::types::sorted_set::SortedSet;
+use crate::types::stream::Stream;
+use crate::types::{Collection, Value, type_name};
+
+/// Keys that `page-keys` may name.
+const NAMED_MAX: usize = 100;
+/// Keys looked at for patterns in one turn of the periodic work.
+const LOOKS: usize = 2000;
+/// Groups of a stream that are shown.
+const GROUPS_MAX: usize = 10;
+/// Scores from this on are taken for Unix milliseconds, lower ones for seconds: the year 2286 in seconds.
+const MILLISECONDS_FROM: f64 = 1e10;
+
+const WANTED: [Wanted; 6] = [
+    Wanted::List,
+    Wanted::SortedSet,
+    Wanted::DueSeconds,
+    Wanted::DueMilliseconds,
+    Wanted::Stream,
+    Wanted::StreamGroup,
+];
+
+/// What is told of a queue.
+#[derive(Default)]
+struct Queue {
+    kind: &'static str,
+    length: u64,
+    consumers: usize,
+    /// Unix milliseconds of the oldest item, if it says.
+    oldest_ms: Option<i64>,
+    groups: Vec<Group>,
+}
+
+struct Group {
+    name: Vec<u8>,
+    pending: usize,
+    /// Unix milliseconds of the first pending entry's last delivery.
+    delivered_ms: Option<i64>,
+}
+
+fn look(keyspace: &Keyspace, database: usize, key: &[u8]) -> Queue {
+    let waits = |wanted: &Wanted| keyspace.waiting.len(database, key, *wanted);
+    let consumers = WANTED.iter().map(waits).sum();
+    let Some(entry) = keyspace.entry_quietly(database, key) else {
+        return Queue { kind: "none", consumers, ..Queue::default() };
+    };
+    let value = entry.value();
+    let queue = Queue { kind: type_name(value), consumers, ..Queue::default() };
+    if let Some(list) = List::view(value) {
+        return Queue { length: list.len() as u64, ..queue };
+    }
+    if let Some(set) = SortedSet::view(value) {
+        let oldest_ms = set.first().and_then(|(score, _)| match score {
+            score if !(1e9..1e16).contains(&score) => None,
+            score if score < MILLISECONDS_FROM => Some((score * 1000.0) as i64),
+            score => Some(score as i64),
+        });
+        return Queue { length: set.len() as u64, oldest_ms, ..queue };
+    }
+    match value {
+        ValueRef::Object(Value::Stream(stream)) => of_stream(queue, stream),
+        _ => queue,
+    }
+}
+
+fn of_stream(queue: Queue, stream: &Stream) -> Queue {
+    let groups = stream.groups.iter().take(GROUPS_MAX).map(|(name, group)| Group {
+        name: name.to_vec(),
+        pending: group.pending().len(),
+        delivered_ms: group.pending().first().map(|(_, pending)| pending.delivered_ms),
+    });
+    let oldest_ms = (!stream.entries().is_empty()).then(|| stream.entries().first().ms as i64);
+    Queue { length: stream.entries().len(), oldest_ms, groups: groups.collect(), ..queue }
+}
+
+/// The keys named by `page-keys`: as they are, and those that its patterns have found.
+fn named(state: &State) -> BTreeSet<&[u8]> {
+    let plain = state.config.page_keys.iter().filter(|name| !is_pattern(name));
+    let keys = &state.page_keys;
+    let found = keys.found.iter().chain(&keys.of_this_round).map(|key| &**key);
+    plain.map(Vec::as_slice).chain(found).take(NAMED_MAX).collect()
+}
+
+/// Looks at some more keys for those that patterns of `page-keys` name. To be called in the periodic work.
+pub fn look_for_named(keyspace: &Keyspace, state: &mut State) {
+    let keys = &mut state.page_keys;
+    if keys.patterns != state.config.page_keys {
+        *keys = PageKeys { patterns: state.config.page_keys.clone(), ..PageKeys::default() };
+    }
+    if !state.net.http.is_listening() || !keys.patterns.iter().any(|name| is_pattern(name)) {
+        return;
+    }
+    let mut left = LOOKS;
+    while left > 0 {
+        let (patterns, found) = (&keys.patterns, &mut keys.of_this_round);
+        let mut looked = 0;
+        keys.cursor = keyspace.table_of(0).scan(keys.cursor, left, |entry| {
+            looked += 1;
+            let is_queue = matches!(type_name(entry.value()), "list" | "zset" | "stream");
+            let named =
+                |name: &Vec<u8>| is_pattern(name) && glob::matches(name, entry.key(), false);
+            if is_queue && found.len() < NAMED_MAX && patterns.iter().any(named) {
+                found.insert(entry.key().into());
+            }
+        });
+        left = left.saturating_sub(looked.max(1));
+        if keys.cursor == 0 {
+            keys.found = std::mem::take(&mut keys.of_this_round);
+            return;
+        }
+    }
+}
+
+fn is_pattern(name: &[u8]) -> bool {
+    name.iter().any(|byte| b"*?[\\".contains(byte))
+}
+
+/// `/api/queues?limit=`: the queues that clients wait for, and the named ones of database 0.
+pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Request) -> Response {
+    let limit = limit(request);
+    let mut found: BTreeSet<(usize, &[u8])> =
+        named(state).into_iter().map(|key| (0, key)).collect();
+    let mut has_more = false;
+    for wanted in WANTED {
+        for (database, key, _) in keyspace.waiting.queues_for(wanted) {
+            if found.len() >= limit && !found.contains(&(database, key)) {
+                has_more = true;
+                break;
+            }
+            found.insert((database, key));
+        }
+    }
+    let now_ms = state.now.unix().0;
+    let mut json = Json::default();
+    json.open('{');
+    json.name("items");
+    json.open('[');
+    for (database, key) in found {
+        if !rights.may_read(state, database, key) {
+            continue;
+        }
+        let queue = look(keyspace, database, key);
+        json.open('{');
+        json.named_text("key", key);
+        json.named_text("id", percent_encoded(key));
+        json.named("db", database);
+        json.named_text("type", queue.kind);
+        json.named("length", queue.length);
+        json.named("consumers", queue.consumers);
+        json.maybe("oldest_ms", queue.oldest_ms.map(|at_ms| now_ms.saturating_sub(at_ms)));
+        json.name("groups");
+        json.open('[');
+        for group in &queue.groups {
+            json.open('{');
+            json.named_text("name", &group.name);
+            json.named("pending", group.pending);
+            json.maybe("idle_ms", group.delivered_ms.map(|at_ms| now_ms.saturating_sub(at_ms)));
+            json.close('}');
+        }
+        json.close(']');
+        json.close('}');
+    }
+    json.close(']');
+    json.named("more", has_more);
+    json.close('}');
+    json_response(json)
+}
+
+/// The named queues as metrics: theirs are the only names of keys among those.
+pub fn metrics(keyspace: &Keyspace, state: &State, rights: &Rights) -> String {
+    let mut keys = named(state);
+    keys.retain(|key| rights.may_read(state, 0, key));
+    let mut out = Exposition::default();
+    if keys.is_empty() {
+        return out.text();
+    }
+    let now_ms = state.now.unix().0;
+    let queues: Vec<(String, Queue)> = keys
+        .into_iter()
+        .map(|key| (String::from_utf8_lossy(key).into_owned(), look(keyspace, 0, key)))
+        .collect();
+    let name = "latchkey_queue_length";
+    out.family(name, "gauge", "Items of a queue.");
+    for (key, queue) in &queues {
+        out.sample(name, &[("key", key)], queue.length as f64);
+    }
+    let name = "latchkey_queue_oldest_seconds";
+    out.family(name, "gauge", "Age of the oldest item, by its stream ID or due time.");
+    for (key, queue) in &queues {
+        if let Some(at_ms) = queue.oldest_ms {
+            out.sample(name, &[("key", key)], now_ms.saturating_sub(at_ms).max(0) as f64 / 1000.0);
+        }
+    }
+    let name = "latchkey_queue_consumers_waiting";
+    out.family(name, "gauge", "Clients that wait for items.");
+    for (key, queue) in &queues {
+        out.sample(name, &[("key", key)], queue.consumers as f64);
+    }
+    let name = "latchkey_stream_oldest_pending_seconds";
+    out.family(name, "gauge", "Since when the first pending entry has not been delivered again.");
+    for (key, queue) in &queues {
+        for group in &queue.groups {
+            if let Some(at_ms) = group.delivered_ms {
+                let labels = [("key", &**key), ("group", &String::from_utf8_lossy(&group.name))];
+                out.sample(name, &labels, now_ms.saturating_sub(at_ms).max(0) as f64 / 1000.0);
+            }
+        }
+    }
+    out.text()
+}

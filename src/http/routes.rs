@@ -1,0 +1,76 @@
+//! What there is: each path with who may see it and what it answers.
+
+use crate::figures::exposition::CONTENT_TYPE;
+use crate::figures::{self, Reading};
+use crate::keyspace::Keyspace;
+use crate::net::http::head::Request;
+use crate::net::http::response::Response;
+use crate::state::State;
+use crate::state::http_job::HttpJob;
+
+use super::access::{METRICS, PAGE, Rights, Visitor, names_this_server};
+use super::{Answer, commands, locks, overview, page, people, queues, ready, waiting};
+
+/// Answers a request.
+pub fn answer(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    visitor: &Visitor,
+    request: Request,
+) -> Answer {
+    match &*request.path {
+        "/livez" => return ready::live().into(),
+        "/readyz" => return ready::ready(state, &request).into(),
+        "/primary" => return ready::role(state, false).into(),
+        "/replica" => return ready::role(state, true).into(),
+        _ => {}
+    }
+    // Names of keys are for nobody else's pages.
+    let is_metrics = request.path.starts_with("/metrics");
+    if request.path != "/metrics" && !names_this_server(state, &request) {
+        let text = "this name is none of http-hosts\n";
+        return Response::text(421, text).into();
+    }
+    let needed = if is_metrics { METRICS } else { PAGE };
+    let rights = match Rights::of(state, visitor, &request, needed) {
+        Ok(rights) => rights,
+        Err(response) => return response.into(),
+    };
+    let (rights, state) = (&rights, &*state);
+    match &*request.path {
+        "/metrics" => {
+            let mut text = figures::metrics(&Reading::new(keyspace, state));
+            text.push_str(&queues::metrics(keyspace, state, rights));
+            Response::new(200, CONTENT_TYPE, text).into()
+        }
+        "/metrics/locks" => locks::groups(keyspace, state, request),
+        "/" => page::page().into(),
+        "/api/overview" => overview::overview(keyspace, state, rights).into(),
+        "/api/locks" => locks::list(keyspace, state, rights, request),
+        "/api/waiting" => waiting::list(keyspace, state, rights, &request).into(),
+        "/api/queues" => queues::list(keyspace, state, rights, &request).into(),
+        "/api/slow" => commands::slow(state, &request).into(),
+        "/api/latency" => commands::latency(state, &request).into(),
+        "/api/clients" => people::list(state, &request).into(),
+        path if path.starts_with("/api/locks/") => {
+            locks::one(keyspace, state, rights, &request).into()
+        }
+        _ => Response::of_status(404).into(),
+    }
+}
+
+/// Goes on with an answer that takes several turns. What the user may see is looked up again.
+pub fn go_on(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    visitor: &Visitor,
+    job: Box<HttpJob>,
+) -> Answer {
+    if job.request.path == "/metrics/locks" {
+        return locks::go_on_with_groups(keyspace, state, job);
+    }
+    match Rights::of(state, visitor, &job.request, PAGE) {
+        Ok(rights) => locks::go_on_with_list(keyspace, state, &rights, job),
+        Err(response) => response.into(),
+    }
+}

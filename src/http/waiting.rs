@@ -1,0 +1,80 @@
+//! `/api/waiting`: who waits for whom, and the circles in which owners wait for each other.
+
+use super::access::Rights;
+use super::json::{Json, percent_encoded};
+use super::locks::{client, json_response, limit};
+use crate::gate::cycles::{self, Cycle};
+use crate::keyspace::Keyspace;
+use crate::net::http::head::Request;
+use crate::net::http::response::Response;
+use crate::state::State;
+use crate::types::lock;
+
+/// Circles that are told.
+const CIRCLES_MAX: usize = 20;
+
+/// `/api/waiting?limit=`: the longest waits for locks with who holds them, and circles.
+pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Request) -> Response {
+    let limit = limit(request);
+    let (mut json, mut told) = (Json::default(), 0);
+    json.open('{');
+    json.name("items");
+    json.open('[');
+    let mut has_more = false;
+    for wait in state.longest_lock_waits(limit) {
+        for key in wait.keys() {
+            if told >= limit {
+                has_more = true;
+                break;
+            }
+            let found = keyspace.entry_quietly(wait.database, key);
+            let found = found.and_then(|entry| lock::read(entry.value(), &keyspace.now()).ok()?);
+            let Some(found) = found else { continue };
+            if !rights.may_see_lock(state, wait.database, key) {
+                continue;
+            }
+            json.open('{');
+            json.named_text("owner", wait.owner());
+            json.named_text("holder", &*found.owner);
+            json.named_text("key", key);
+            json.named_text("id", percent_encoded(key));
+            json.named("db", wait.database);
+            json.named("waited_ms", (state.now.boot_us - wait.since_us).max(0) / 1000);
+            json.name("client");
+            client(&mut json, state, Some(wait.client));
+            json.close('}');
+            told += 1;
+        }
+    }
+    json.close(']');
+    json.named("more", has_more || state.blocking.lock_waiters() > limit);
+    json.name("circles");
+    json.open('[');
+    for circle in circles(keyspace, state, rights) {
+        json.open('[');
+        circle.iter().for_each(|owner| json.text(owner));
+        json.close(']');
+    }
+    json.close(']');
+    json.close('}');
+    json_response(json)
+}
+
+/// The owners of each circle of locks that may be seen, beginning with the one whose name is the least.
+fn circles(keyspace: &Keyspace, state: &State, rights: &Rights) -> Vec<Vec<Vec<u8>>> {
+    let databases = keyspace.waiting.databases();
+    let all = databases.flat_map(|database| {
+        let found = cycles::find(keyspace, state, database).into_iter();
+        found.filter(move |cycle| {
+            cycle.iter().all(|(_, key)| rights.may_see_lock(state, database, key))
+        })
+    });
+    let owners = |cycle: Cycle| {
+        let mut owners: Vec<Vec<u8>> = cycle.into_iter().map(|(owner, _)| owner).collect();
+        let least = owners.iter().enumerate().min_by_key(|(_, owner)| *owner);
+        let least = least.map_or(0, |(index, _)| index);
+        owners.rotate_left(least);
+        owners
+    };
+    all.take(CIRCLES_MAX).map(owners).collect()
+}

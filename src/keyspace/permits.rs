@@ -1,0 +1,144 @@
+//! Permits with sessions: those that the server renews while the connection of the client that asked for them shows life.
+//!
+//! This is memory of the server alone: after a restart or on a replica permits simply end with their time.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::ids::ClientId;
+
+/// The permits that an owner has of one semaphore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PermitSession {
+    pub database: usize,
+    pub key: Box<[u8]>,
+    pub owner: Box<[u8]>,
+    pub permits: Vec<Box<[u8]>>,
+    /// How long they last after the last sign of life, and after the connection has closed. Unit: milliseconds.
+    pub lease_ms: i64,
+    pub grace_ms: i64,
+    /// None: the connection has gone.
+    pub client: Option<ClientId>,
+}
+
+/// Database, key and owner.
+type Name = (usize, Box<[u8]>, Box<[u8]>);
+
+/// All of them, by number.
+#[derive(Default)]
+pub struct PermitSessions {
+    sessions: BTreeMap<u64, (PermitSession, i64)>,
+    by_name: HashMap<Name, u64>,
+    by_client: HashMap<ClientId, BTreeSet<u64>>,
+    /// When the server looks after each: boot-time clock, microseconds.
+    looks: BTreeSet<(i64, u64)>,
+    last_number: u64,
+}
+
+fn name_of(session: &PermitSession) -> Name {
+    (session.database, session.key.clone(), session.owner.clone())
+}
+
+impl PermitSessions {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Adds a session, in place of the owner's earlier one, which the server looks after at `at_us`, boot-time clock.
+    pub fn insert(&mut self, session: PermitSession, at_us: i64) {
+        let name = name_of(&session);
+        if let Some(&old) = self.by_name.get(&name) {
+            self.remove(old);
+        }
+        self.last_number += 1;
+        let number = self.last_number;
+        self.by_name.insert(name, number);
+        if let Some(client) = session.client {
+            self.by_client.entry(client).or_default().insert(number);
+        }
+        self.looks.insert((at_us, number));
+        self.sessions.insert(number, (session, at_us));
+    }
+
+    pub fn remove(&mut self, number: u64) -> Option<PermitSession> {
+        let (session, at_us) = self.sessions.remove(&number)?;
+        self.by_name.remove(&name_of(&session));
+        self.looks.remove(&(at_us, number));
+        if let Some(client) = session.client
+            && let Some(own) = self.by_client.get_mut(&client)
+        {
+            own.remove(&number);
+            if own.is_empty() {
+                self.by_client.remove(&client);
+            }
+        }
+        Some(session)
+    }
+
+    /// When the server must look after the next one: boot-time clock, microseconds.
+    pub fn next_look_us(&self) -> Option<i64> {
+        self.looks.first().map(|(at_us, _)| *at_us)
+    }
+
+    /// Takes out the next one that the server must look after by now.
+    pub fn take_look(&mut self, now_us: i64) -> Option<PermitSession> {
+        let (at_us, number) = *self.looks.first()?;
+        if at_us > now_us { None } else { self.remove(number) }
+    }
+
+    /// Takes out those of a client.
+    pub fn take_of_client(&mut self, client: ClientId) -> Vec<PermitSession> {
+        let own = self.by_client.get(&client).cloned().unwrap_or_default();
+        own.into_iter().filter_map(|number| self.remove(number)).collect()
+    }
+
+    /// The keys in a database of which an owner has permits.
+    pub fn keys_of(&self, database: usize, owner: &[u8]) -> Vec<Box<[u8]>> {
+        let all = self.sessions.values().map(|(session, _)| session);
+        let own = all.filter(|one| one.database == database && *one.owner == *owner);
+        own.map(|session| session.key.clone()).collect()
+    }
+
+    /// Takes out that of an owner and a key.
+    pub fn take(&mut self, database: usize, key: &[u8], owner: &[u8]) -> Option<PermitSession> {
+        let number = *self.by_name.get(&(database, key.into(), owner.into()))?;
+        self.remove(number)
+    }
+
+    /// Takes out all.
+    pub fn take_all(&mut self) -> Vec<PermitSession> {
+        let all = std::mem::take(self);
+        all.sessions.into_values().map(|(session, _)| session).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(key: &[u8], owner: &[u8], client: u64) -> PermitSession {
+        let client = Some(ClientId { slot: 0, number: client });
+        let (key, owner) = (key.into(), owner.into());
+        let permits = Vec::new();
+        PermitSession { database: 0, key, owner, permits, lease_ms: 10, grace_ms: 5, client }
+    }
+
+    #[test]
+    fn an_owner_has_one_session_for_a_key() {
+        let mut sessions = PermitSessions::default();
+        sessions.insert(session(b"k", b"a", 1), 50);
+        sessions.insert(session(b"k", b"a", 2), 70);
+        sessions.insert(session(b"j", b"a", 2), 60);
+        assert_eq!((sessions.len(), sessions.next_look_us()), (2, Some(60)));
+        assert!(sessions.take_of_client(ClientId { slot: 0, number: 1 }).is_empty());
+        assert_eq!(sessions.keys_of(0, b"a"), [b"k"[..].into(), b"j"[..].into()]);
+        assert!(sessions.take_look(59).is_none());
+        assert_eq!(sessions.take_look(60).map(|session| session.key), Some(b"j"[..].into()));
+        assert_eq!(sessions.take_of_client(ClientId { slot: 0, number: 2 }).len(), 1);
+        assert!(sessions.is_empty() && sessions.next_look_us().is_none());
+    }
+}

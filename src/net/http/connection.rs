@@ -1,0 +1,265 @@
+//! One connection: a head is read, answered, and the next one follows.
+//!
+//! ```text
+//!   handshake (TLS) -> head: 5 s, 8 KB -> answer -> response -> idle: 30 s -> head ...
+//!                                                     -> the rest is read and dropped: 2 s -> end
+//! ```
+//!
+//! A request that comes before the last one is answered waits in the buffer, which is never read beyond its size.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+
+use mio::event::Event;
+use socket2::SockRef;
+
+use super::head::{self, HEAD_BYTES_MAX, Request};
+use super::response::Response;
+use crate::net::stream::{Address, Stream};
+use crate::net::tls::stream::Handshake;
+
+/// Time limits. Unit: microseconds. For a head, from its first byte on, or from the connection.
+const HEAD_US: i64 = 5_000_000;
+/// Between requests, and for a response that is not taken.
+const IDLE_US: i64 = 30_000_000;
+/// For the rest of what a refused client sends: an end without reading it could destroy the response on its way.
+const DRAIN_US: i64 = 2_000_000;
+/// Bytes of such a rest in one turn.
+const DRAIN_BYTES: usize = 64 * 1024;
+
+/// A connection. `J`: an answer that takes more than one turn.
+pub struct Connection<J> {
+    stream: Stream,
+    pub peer: Address,
+    /// Its listener accepts local connections only.
+    pub is_inside: bool,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    sent: usize,
+    phase: Phase,
+    /// An answer under way.
+    pub job: Option<Box<J>>,
+    keeps_alive: bool,
+    head_only: bool,
+    can_read: bool,
+    can_write: bool,
+    /// Boot-time clock, microseconds.
+    deadline_us: i64,
+    waits_since_us: i64,
+}
+
+enum Phase {
+    Handshake,
+    /// No byte of the next request has come.
+    Idle,
+    Head,
+    /// A request waits for its answer; None: it is being made.
+    Asked(Option<Request>),
+    Responds,
+    Drains,
+}
+
+/// How a connection goes on.
+pub enum Progress {
+    /// A request waits for its answer.
+    Asked,
+    /// The system announces when there is more to do.
+    Waits,
+    /// There is more to do, in the next turn.
+    GoesOn,
+    Ends,
+}
+
+impl<J> Connection<J> {
+    pub fn new(stream: Stream, peer: Address, is_inside: bool, now_us: i64) -> Self {
+        let phase = if stream.is_handshaking() { Phase::Handshake } else { Phase::Head };
+        Connection {
+            stream,
+            peer,
+            is_inside,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            phase,
+            job: None,
+            keeps_alive: false,
+            head_only: false,
+            can_read: true,
+            can_write: true,
+            deadline_us: now_us + HEAD_US,
+            waits_since_us: now_us,
+        }
+    }
+
+    /// When it is closed if nothing happens: boot-time clock, microseconds.
+    pub fn deadline_us(&self) -> i64 {
+        self.deadline_us
+    }
+
+    /// Since when it waits for a request to come; None: it has one to answer.
+    pub fn waits_since_us(&self) -> Option<i64> {
+        match self.phase {
+            Phase::Asked(_) | Phase::Responds => None,
+            _ => Some(self.waits_since_us),
+        }
+    }
+
+    /// Notes what an event announces.
+    pub fn look(&mut self, event: &Event) {
+        self.can_read |= event.is_readable() || event.is_read_closed() || event.is_error();
+        self.can_write |= event.is_writable() || event.is_error();
+    }
+
+    /// The request to be answered now, once.
+    pub fn take_request(&mut self) -> Option<Request> {
+        match &mut self.phase {
+            Phase::Asked(request) => request.take(),
+            _ => None,
+        }
+    }
+
+    /// Gives the answer to the last request.
+    pub fn respond(&mut self, response: &Response, now_us: i64) {
+        self.output = response.encode(self.head_only, self.keeps_alive);
+        (self.sent, self.job) = (0, None);
+        self.phase = Phase::Responds;
+        self.deadline_us = now_us + IDLE_US;
+    }
+
+    /// Does what can be done now.
+    pub fn serve(&mut self, now_us: i64) -> Progress {
+        loop {
+            let done = match self.phase {
+                Phase::Handshake => self.shake_hands(),
+                Phase::Idle | Phase::Head => self.read_head(now_us),
+                Phase::Asked(_) => return Progress::Asked,
+                Phase::Responds => self.send(now_us),
+                Phase::Drains => self.drain(),
+            };
+            match done {
+                Ok(Step::Next) => {}
+                Ok(Step::Waits) => return Progress::Waits,
+                Ok(Step::Later) => return Progress::GoesOn,
+                Ok(Step::Ends) | Err(_) => return Progress::Ends,
+            }
+        }
+    }
+
+    fn shake_hands(&mut self) -> io::Result<Step> {
+        match self.stream.handshake()? {
+            Handshake::Waits => Ok(Step::Waits),
+            Handshake::Unfinished => Ok(Step::Later),
+            Handshake::Done => {
+                self.phase = Phase::Head;
+                Ok(Step::Next)
+            }
+        }
+    }
+
+    fn read_head(&mut self, now_us: i64) -> io::Result<Step> {
+        match head::parse(&self.input) {
+            Ok(Some((request, length))) => {
+                self.input.drain(..length);
+                self.keeps_alive = request.keeps_alive;
+                self.head_only = request.head_only;
+                self.phase = Phase::Asked(Some(request));
+                self.deadline_us = now_us + IDLE_US;
+                return Ok(Step::Next);
+            }
+            Ok(None) => {}
+            Err(refusal) => {
+                (self.keeps_alive, self.head_only) = (false, false);
+                self.respond(&Response::of_status(refusal.status()), now_us);
+                return Ok(Step::Next);
+            }
+        }
+        if matches!(self.phase, Phase::Idle) && !self.input.is_empty() {
+            self.phase = Phase::Head;
+            self.deadline_us = now_us + HEAD_US;
+        }
+        if !self.can_read {
+            return Ok(Step::Waits);
+        }
+        let before = self.input.len();
+        self.input.resize(HEAD_BYTES_MAX, 0);
+        let read = self.stream.read(&mut self.input[before..]);
+        self.input.truncate(before + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(0) => Ok(Step::Ends),
+            Ok(_) => Ok(Step::Next),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.can_read = false;
+                if self.input.is_empty() {
+                    self.input = Vec::new();
+                }
+                Ok(Step::Waits)
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Step::Later),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn send(&mut self, now_us: i64) -> io::Result<Step> {
+        while self.sent < self.output.len() {
+            if !self.can_write {
+                return Ok(Step::Waits);
+            }
+            match self.stream.write(&self.output[self.sent..]) {
+                Ok(0) => return Ok(Step::Ends),
+                Ok(count) => {
+                    self.sent += count;
+                    self.deadline_us = now_us + IDLE_US;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_write = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(Step::Later),
+                Err(error) => return Err(error),
+            }
+        }
+        match self.stream.flush() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.can_write = false;
+                return Ok(Step::Waits);
+            }
+            flushed => flushed?,
+        }
+        if self.stream.has_unsent() {
+            return Ok(Step::Waits);
+        }
+        (self.output, self.sent) = (Vec::new(), 0);
+        self.waits_since_us = now_us;
+        if self.keeps_alive {
+            self.phase = Phase::Idle;
+            return Ok(Step::Next);
+        }
+        self.input = Vec::new();
+        // The end of TLS's stream is a message of its own, sent when this is dropped.
+        if self.stream.is_tls() {
+            return Ok(Step::Ends);
+        }
+        self.phase = Phase::Drains;
+        self.deadline_us = now_us + DRAIN_US;
+        SockRef::from(&self.stream).shutdown(Shutdown::Write)?;
+        Ok(Step::Next)
+    }
+
+    fn drain(&mut self) -> io::Result<Step> {
+        let mut bytes = vec![0; DRAIN_BYTES];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => Ok(Step::Ends),
+            Ok(_) => Ok(Step::Later),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.can_read = false;
+                Ok(Step::Waits)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The result of a step.
+enum Step {
+    Next,
+    Waits,
+    Later,
+    Ends,
+}

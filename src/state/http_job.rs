@@ -1,0 +1,65 @@
+//! What HTTP does over many turns: an answer that looks at all locks, and writes many, some in each turn; and the search for the
+//! keys that the patterns of `page-keys` name.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use crate::keyspace::lock_scan::LockScan;
+use crate::net::http::head::Request;
+
+/// A lock's rank in a list, its database and its key.
+type Place = (i64, usize, Box<[u8]>);
+
+/// What has been found and written so far. The request says the rest.
+pub struct HttpJob {
+    pub request: Request,
+    /// None: everything is found.
+    pub scan: Option<LockScan>,
+    /// Held locks by the beginning of their names.
+    pub groups: HashMap<Box<[u8]>, LockGroup>,
+    /// What is still to be written.
+    pub places: VecDeque<Place>,
+    pub text: String,
+    /// Items of the text, and the last one that was looked at.
+    pub written: usize,
+    pub last: Option<Place>,
+}
+
+/// The keys of database 0 that the patterns of `page-keys` name, found by going through all keys again and again.
+#[derive(Debug, Default)]
+pub struct PageKeys {
+    /// The value of `page-keys` that is looked for.
+    pub patterns: Vec<Vec<u8>>,
+    /// Where the next slice begins.
+    pub cursor: u64,
+    /// Of the last whole round, and of this one.
+    pub found: BTreeSet<Box<[u8]>>,
+    pub of_this_round: BTreeSet<Box<[u8]>>,
+}
+
+/// Locks whose names begin alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockGroup {
+    pub held: u64,
+    /// When the one was granted that is held longest: boot-time clock, microseconds.
+    pub oldest_us: i64,
+}
+
+impl HttpJob {
+    /// One that has everything before it.
+    pub fn new(request: Request) -> Box<Self> {
+        Box::new(HttpJob {
+            request,
+            scan: Some(LockScan::default()),
+            groups: HashMap::new(),
+            places: VecDeque::new(),
+            text: String::new(),
+            written: 0,
+            last: None,
+        })
+    }
+
+    /// These are to be written.
+    pub fn found(&mut self, places: BTreeSet<Place>) {
+        (self.scan, self.places) = (None, places.into_iter().collect());
+    }
+}

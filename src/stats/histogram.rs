@@ -1,0 +1,63 @@
+//! Durations counted in buckets whose limits are powers of two microseconds: a few instructions each.
+
+/// Limits: 2^4 us = 16 us ... 2^32 us = 72 min, each four times the one before.
+const FIRST_BITS: u32 = 4;
+const STEP_BITS: u32 = 2;
+const BUCKETS: usize = 15;
+
+/// Counts of durations.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    /// The last one: longer than the last limit.
+    counts: [u64; BUCKETS + 1],
+    sum_us: u64,
+}
+
+impl Histogram {
+    #[inline]
+    pub fn record_us(&mut self, us: u64) {
+        // Bits of the largest number not above the limit's.
+        let bits = 64 - us.saturating_sub(1).leading_zeros();
+        let bucket = (bits.saturating_sub(FIRST_BITS)).div_ceil(STEP_BITS) as usize;
+        self.counts[bucket.min(BUCKETS)] += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+    }
+
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    pub fn sum_us(&self) -> u64 {
+        self.sum_us
+    }
+
+    /// Each limit in microseconds, with the number of durations up to it.
+    pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
+        let mut count = 0;
+        (0..BUCKETS).map(move |bucket| {
+            count += self.counts[bucket];
+            (1 << (FIRST_BITS + STEP_BITS * bucket as u32), count)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_counts_up_to_its_limit() {
+        for (us, limit) in
+            [(0, 16), (1, 16), (16, 16), (17, 64), (64, 64), (65, 256), (1 << 32, 1 << 32)]
+        {
+            let mut histogram = Histogram::default();
+            histogram.record_us(us);
+            let first = histogram.cumulative().find(|(_, count)| *count == 1);
+            assert_eq!(first, Some((limit, 1)), "{us}");
+        }
+        let mut histogram = Histogram::default();
+        histogram.record_us((1 << 32) + 1);
+        assert!(histogram.cumulative().all(|(_, count)| count == 0));
+        assert_eq!((histogram.count(), histogram.sum_us()), (1, (1 << 32) + 1));
+    }
+}

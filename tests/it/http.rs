@@ -1,0 +1,501 @@
+//! HTTP from outside: routes, who may, what abuse comes to, and what probes say in each state.
+
+use std::net::SocketAddr;
+
+use crate::support::http::{Connection, get};
+use crate::support::{Reply, TestServer, wait_for};
+
+fn start(lines: &[&str]) -> (TestServer, SocketAddr) {
+    let own = ["http-bind 127.0.0.1"].iter().chain(lines);
+    let lines: Vec<String> = own.map(|line| (*line).to_owned()).collect();
+    let server = TestServer::start(&lines);
+    let address = server.http_address.expect("HTTP is on");
+    (server, address)
+}
+
+fn call(server: &TestServer, request: &str) -> Reply {
+    server.connect().call(&request.split(' ').collect::<Vec<_>>())
+}
+
+#[test]
+fn probes_and_metrics_are_answered() {
+    let (server, address) = start(&[]);
+    call(&server, "SET a 1");
+    let mut connection = Connection::open(address);
+    for (target, body) in [("/livez", "ok\n"), ("/readyz", "ok\n"), ("/primary", "primary\n")] {
+        let answer = connection.ask(target, "");
+        assert_eq!((answer.status, &*answer.body), (200, body), "{target}");
+        assert_eq!(answer.header("Connection"), "keep-alive");
+    }
+    assert_eq!(connection.ask("/replica", "").status, 503);
+    assert_eq!(connection.ask("/nosuch", "").status, 404);
+    let metrics = connection.ask("/metrics", "");
+    assert_eq!(metrics.status, 200);
+    assert_eq!(metrics.header("Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
+    assert!(metrics.body.contains("\nredis_db_keys{db=\"db0\"} 1\n"), "{}", metrics.body);
+    assert!(metrics.body.contains("\nredis_up 1\n"));
+    let verbose = get(address, "/readyz?verbose&exclude=misconf&exclude=nosuch");
+    assert!(verbose.body.starts_with("[+]loading ok\n[+]busy-script ok\n"), "{}", verbose.body);
+    assert!(verbose.body.contains("[+]misconf excluded: ok\n"));
+    assert!(verbose.body.ends_with("readyz check passed\n"));
+}
+
+#[test]
+fn a_connection_asks_again_and_again_and_several_at_once() {
+    let (_server, address) = start(&[]);
+    let mut connection = Connection::open(address);
+    let request = "GET /livez HTTP/1.1\r\nHost: a\r\n\r\nHEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+    connection.send(request.repeat(40).as_bytes());
+    for _ in 0..40 {
+        assert_eq!(connection.answer(false).expect("an answer").body, "ok\n");
+        let head = connection.answer(true).expect("an answer");
+        assert!(head.header("Content-Length").parse::<usize>().expect("a length") > 1000);
+    }
+    // In pieces, and with an absolute target.
+    for piece in ["GET http://loc", "alhost/live", "z HTTP/1.1\r\nHo", "st: x\r\n\r", "\n"] {
+        connection.send(piece.as_bytes());
+    }
+    assert_eq!(connection.answer(false).expect("an answer").status, 200);
+    connection.send(b"GET /livez HTTP/1.0\r\n\r\n");
+    let last = connection.answer(false).expect("an answer");
+    assert_eq!((last.status, last.header("Connection")), (200, "close"));
+    assert_eq!(connection.answer(false), None);
+}
+
+#[test]
+fn what_is_not_asked_rightly_is_refused_and_the_connection_ends() {
+    let (server, address) = start(&[]);
+    let large = format!("GET / HTTP/1.1\r\nHost: a\r\nx: {}", "y".repeat(1 << 20));
+    for (request, status) in [
+        ("POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", 405),
+        ("GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", 413),
+        ("GET /metrics HTTP/1.1\r\n\r\n", 400),
+        ("*1\r\n$4\r\nPING\r\n", 400),
+        ("\x16\x03\x01\x02\x00\x01\x00", 400),
+        ("GET / HTTP/3.0\r\n\r\n", 505),
+        (&large, 431),
+    ] {
+        let mut connection = Connection::open(address);
+        connection.send(request.as_bytes());
+        let answer = connection.answer(false).expect("an answer");
+        assert_eq!(
+            (answer.status, answer.header("Connection")),
+            (status, "close"),
+            "{request:.40}"
+        );
+        assert_eq!(connection.answer(false), None, "{request:.40}");
+    }
+    assert_eq!(call(&server, "PING"), Reply::Simple(b"PONG".to_vec()));
+}
+
+#[test]
+fn slow_heads_and_idle_connections_are_closed() {
+    let (server, address) = start(&[]);
+    let mut slow = Connection::open(address);
+    slow.send(b"GET /livez HT");
+    let mut silent = Connection::open(address);
+    let mut idle = Connection::open(address);
+    idle.ask("/livez", "");
+    server.advance(4_900_000);
+    slow.send(b"TP/1.1\r\nHost:");
+    server.advance(200_000);
+    assert_eq!(slow.answer(false), None);
+    assert_eq!(silent.answer(false), None);
+    // The next head has its own five seconds, and may come within thirty.
+    server.advance(24_000_000);
+    assert_eq!(idle.ask("/livez", "").status, 200);
+    server.advance(30_100_000);
+    assert_eq!(idle.answer(false), None);
+}
+
+#[test]
+fn ten_thousand_connections_keep_neither_probes_nor_clients_out() {
+    let (server, address) = start(&["maxclients 10"]);
+    let mut client = server.connect();
+    let mut patient = Connection::open(address);
+    patient.ask("/livez", "");
+    let mut waiting = Vec::new();
+    for number in 0..10_000 {
+        let connection = std::net::TcpStream::connect(address).expect("it is accepted, or will be");
+        if number % 100 == 0 {
+            waiting.push(connection);
+            // The one that has waited longest makes room.
+            assert_eq!(get(address, "/livez").status, 200);
+            assert_eq!(client.call(&["PING"]), Reply::Simple(b"PONG".to_vec()));
+        }
+    }
+    assert_eq!(patient.answer(false), None);
+    let metrics = get(address, "/metrics").body;
+    assert!(metrics.contains("\nredis_connected_clients 1\n"), "{metrics}");
+    assert!(metrics.contains("\nredis_connections_received_total 1\n"), "{metrics}");
+    assert!(metrics.contains("\nredis_rejected_connections_total 0\n"), "{metrics}");
+    let open = metrics.lines().find_map(|line| line.strip_prefix("latchkey_http_connections "));
+    assert!(open.expect("a sample").parse::<usize>().expect("a number") <= 64);
+}
+
+#[test]
+fn a_page_of_another_name_reads_nothing_and_nothing_is_read_by_other_pages() {
+    let (server, address) = start(&["http-hosts latchkey.example other"]);
+    let asked = |host: &str, target: &str| {
+        let mut connection = Connection::open(address);
+        connection.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes());
+        connection.answer(false).expect("an answer")
+    };
+    for host in ["localhost:9121", "127.0.0.1", "[::1]:80", "10.0.0.1:9121", "Latchkey.Example:1"] {
+        assert_eq!(asked(host, "/api/locks").status, 200, "{host}");
+    }
+    for host in ["evil.example", "localhost.evil.example", "latchkey", "", "[::1", "127.0.0.1.evil"]
+    {
+        for target in ["/", "/api/locks", "/api/overview"] {
+            let status = asked(host, target).status;
+            assert_eq!(status, if host == "[::1" { 200 } else { 421 }, "{host} {target}");
+        }
+        assert_eq!(asked(host, "/readyz").status, 200);
+        assert_eq!(asked(host, "/metrics").status, 200);
+    }
+    let page = asked("localhost", "/");
+    assert!(
+        page.header("Content-Security-Policy")
+            .starts_with("default-src 'none'; script-src 'sha256-")
+    );
+    assert_eq!(page.header("X-Content-Type-Options"), "nosniff");
+    assert_eq!(asked("localhost", "/api/locks").header("Access-Control-Allow-Origin"), "");
+    assert_eq!(
+        call(&server, "CONFIG GET http-hosts").show(),
+        "1) \"http-hosts\"\n2) \"latchkey.example other\""
+    );
+}
+
+/// `Authorization` of HTTP Basic.
+fn basic(text: &str) -> String {
+    let encoded = match text {
+        "default:secret" => "ZGVmYXVsdDpzZWNyZXQ=",
+        ":secret" => "OnNlY3JldA==",
+        "default:wrong" => "ZGVmYXVsdDp3cm9uZw==",
+        "scraper:s" => "c2NyYXBlcjpz",
+        "viewer:v" => "dmlld2VyOnY=",
+        "sees:x" => "c2Vlczp4",
+        "half:x" => "aGFsZjp4",
+        other => panic!("{other}"),
+    };
+    format!("Authorization: Basic {encoded}\r\n")
+}
+
+#[test]
+fn users_see_what_their_rules_permit() {
+    let (server, address) = start(&["http-auth yes", "requirepass secret"]);
+    let mut admin = server.connect();
+    for request in [
+        "AUTH secret",
+        "ACL SETUSER scraper on >s +info",
+        "ACL SETUSER viewer on >v +@all ~mine:*",
+        "LOCK.ACQUIRE mine:a me PX 100000",
+        "LOCK.ACQUIRE yours:b you PX 100000",
+    ] {
+        admin.call(&request.split(' ').collect::<Vec<_>>());
+    }
+    let mut connection = Connection::open(address);
+    let mut status = |target: &str, user: &str| {
+        let header = if user.is_empty() { String::new() } else { basic(user) };
+        connection.ask(target, &header).status
+    };
+    for target in ["/livez", "/readyz", "/primary"] {
+        assert_eq!(status(target, ""), 200);
+        assert_eq!(status(target, "default:wrong"), 200);
+    }
+    for (target, scraper) in
+        [("/metrics", 200), ("/metrics/locks", 200), ("/", 403), ("/api/locks", 403)]
+    {
+        assert_eq!(status(target, ""), 401, "{target}");
+        assert_eq!(status(target, "default:wrong"), 401, "{target}");
+        assert_eq!(status(target, "default:secret"), 200, "{target}");
+        assert_eq!(status(target, ":secret"), 200, "{target}");
+        assert_eq!(status(target, "scraper:s"), scraper, "{target}");
+    }
+    let refused = Connection::open(address).ask("/metrics", "");
+    assert!(refused.header("WWW-Authenticate").starts_with("Basic realm="));
+    for sort in ["name", "hold", "lease"] {
+        let target = format!("/api/locks?sort={sort}");
+        let seen = Connection::open(address).ask(&target, &basic("viewer:v")).body;
+        assert!(seen.contains("mine:a") && !seen.contains("yours:b"), "{seen}");
+        let all = Connection::open(address).ask(&target, &basic("default:secret")).body;
+        assert!(all.contains("mine:a") && all.contains("yours:b"), "{all}");
+    }
+    assert_eq!(status("/api/locks/mine%3Aa", "viewer:v"), 200);
+    assert_eq!(status("/api/locks/yours%3Ab", "viewer:v"), 403);
+    // A user that is switched off is none.
+    admin.call(&["ACL", "SETUSER", "viewer", "off"]);
+    assert_eq!(status("/api/locks", "viewer:v"), 401);
+}
+
+/// The keys of a list of locks, and what goes on with it.
+fn keys(address: SocketAddr, target: &str) -> (Vec<String>, Option<String>) {
+    let body = get(address, target).body;
+    let parts = body.split("\"key\":\"").skip(1);
+    let keys = parts.map(|rest| rest.split('"').next().expect("an end").to_owned()).collect();
+    let after = body.split("\"after\":\"").nth(1).and_then(|rest| rest.split('"').next());
+    assert_eq!(after.is_some(), body.contains("\"more\":true"), "{body}");
+    (keys, after.map(str::to_owned))
+}
+
+#[test]
+fn locks_are_listed_in_each_order_slice_by_slice() {
+    let (server, address) = start(&[]);
+    let mut client = server.connect();
+    let mut waiting = Vec::new();
+    for number in 0..25 {
+        let (key, lease) = (format!("k{number:02}"), (1000 - number * 7 % 25 * 10).to_string());
+        client.call(&["SELECT", if number % 5 == 0 { "1" } else { "0" }]);
+        client.call(&["LOCK.ACQUIRE", &key, "me", "PX", &format!("{lease}000")]);
+        server.advance(10_000);
+        if [3, 8, 11].contains(&number) {
+            for _ in 0..number {
+                let mut other = server.connect();
+                other.send(&["LOCK.ACQUIRE", &key, "other", "PX", "1000", "BLOCK", "0"]);
+                waiting.push(other);
+            }
+            server.settle();
+            server.advance(5_000);
+        }
+    }
+    let all = |sort: &str, limit: usize| {
+        let (mut found, mut after) = (Vec::new(), String::new());
+        loop {
+            let target = format!("/api/locks?sort={sort}&limit={limit}{after}");
+            let (some, next) = keys(address, &target);
+            assert!(some.len() <= limit);
+            found.extend(some);
+            match next {
+                Some(next) => after = format!("&after={next}"),
+                None => return found,
+            }
+        }
+    };
+    let by_name = all("name", 100);
+    assert_eq!(by_name.len(), 25);
+    assert_eq!((&*by_name[0], &*by_name[20]), ("k01", "k00"), "the databases in order");
+    let by_hold = all("hold", 100);
+    assert_eq!(by_hold, (0..25).map(|number| format!("k{number:02}")).collect::<Vec<_>>());
+    let by_lease = all("lease", 100);
+    assert_eq!(by_lease.len(), 25);
+    assert_eq!(all("wait", 100), ["k03", "k08", "k11"]);
+    assert_eq!(all("waiters", 100), ["k11", "k08", "k03"]);
+    for limit in [1, 2, 7, 24, 25] {
+        assert_eq!(all("name", limit), by_name, "{limit}");
+        assert_eq!(all("hold", limit), by_hold, "{limit}");
+        assert_eq!(all("lease", limit), by_lease, "{limit}");
+        assert_eq!(all("wait", limit), ["k03", "k08", "k11"], "{limit}");
+        assert_eq!(all("waiters", limit), ["k11", "k08", "k03"], "{limit}");
+    }
+    assert_eq!(keys(address, "/api/locks?q=k1&limit=3").0, ["k11", "k12", "k13"]);
+    assert_eq!(keys(address, "/api/locks?q=k?4").0, ["k04", "k14", "k24"]);
+    assert_eq!(keys(address, "/api/locks?limit=0").0.len(), 1);
+    assert_eq!(get(address, "/api/locks?after=x.y.z&limit=nonsense&sort=%ff").status, 200);
+    let one = get(address, "/api/locks/k11?db=0").body;
+    assert!(one.contains("\"owner\":\"me\"") && one.contains("\"waiters\":11"), "{one}");
+    assert!(one.contains("LOCK.BREAK k11 FENCE "), "{one}");
+    assert_eq!(get(address, "/api/locks/k11?db=99").status, 404);
+    assert!(get(address, "/api/locks/nosuch").body.contains("\"mode\":\"free\""));
+    let groups = get(address, "/metrics/locks?group=1&top=3").body;
+    assert_eq!(groups.matches("latchkey_group_locks_held{").count(), 3, "{groups}");
+    client.call(&["LOCK.BREAK", "k24"]);
+    let overview = get(address, "/api/overview").body;
+    assert!(overview.contains("\"reason\":\"broken\""), "{overview}");
+}
+
+#[test]
+fn values_that_nobody_uses_as_locks_are_not_shown() {
+    let (server, address) = start(&["http-auth yes"]);
+    call(&server, "ACL SETUSER viewer on >v +@all -@lock ~*");
+    call(&server, "SET session:42 secret");
+    call(&server, "HSET h field 1");
+    call(&server, "LOCK.ACQUIRE jobs me PX 60000");
+    let ask = |target: &str, user: &str| Connection::open(address).ask(target, user);
+    for target in ["/api/locks/session%3A42", "/api/locks/h"] {
+        assert_eq!(ask(target, "").status, 404, "{target}");
+    }
+    assert_eq!(ask("/api/locks/jobs", "").status, 200);
+    assert_eq!(ask("/api/locks/jobs", &basic("viewer:v")).status, 403);
+    assert!(!ask("/api/locks", &basic("viewer:v")).body.contains("jobs"));
+    // Times of streams may be any number.
+    call(&server, "XADD st 9223372036854775808-1 a b");
+    call(&server, "CONFIG SET page-keys st");
+    assert_eq!(ask("/api/queues", "").status, 200);
+    assert_eq!(ask("/metrics", "").status, 200);
+}
+
+#[test]
+fn circles_are_those_of_one_database_and_of_keys_that_may_be_read() {
+    let (server, address) = start(&["http-auth yes"]);
+    call(&server, "ACL SETUSER sees on >x +@all ~*");
+    call(&server, "ACL SETUSER half on >x +@all ~a*");
+    let mut waiting = Vec::new();
+    // In databases 0 and 1 two owners wait for each other, and over both of them nobody does.
+    for (database, owners) in [("0", ["left", "right"]), ("1", ["up", "down"])] {
+        let mut clients = [(); 2].map(|()| server.connect());
+        for (client, (key, owner)) in clients.iter_mut().zip(["a", "b"].into_iter().zip(owners)) {
+            client.call(&["SELECT", database]);
+            client.call(&["LOCK.ACQUIRE", key, owner, "PX", "60000"]);
+        }
+        for (client, (key, owner)) in clients.iter_mut().zip(["b", "a"].into_iter().zip(owners)) {
+            client.send(&["LOCK.ACQUIRE", key, owner, "PX", "60000", "BLOCK", "0"]);
+        }
+        waiting.push(clients);
+    }
+    server.settle();
+    let circles = |user: &str| {
+        let body = Connection::open(address).ask("/api/waiting", &basic(user)).body;
+        body.split_once("\"circles\":").expect("a list").1.to_owned()
+    };
+    assert_eq!(circles("sees:x"), "[[\"left\",\"right\"],[\"down\",\"up\"]]}");
+    assert_eq!(circles("half:x"), "[]}");
+}
+
+#[test]
+fn named_queues_are_told_with_their_keys() {
+    let (server, address) = start(&["page-keys mail jobs events"]);
+    let mut client = server.connect();
+    for request in [
+        "RPUSH mail a b c",
+        "ZADD jobs 1699999990000 x 1700000100000 y",
+        "XADD events 1699999995000-1 f v",
+        "XGROUP CREATE events workers 0",
+        "XREADGROUP GROUP workers me STREAMS events >",
+        "RPUSH secret x",
+    ] {
+        client.call(&request.split(' ').collect::<Vec<_>>());
+    }
+    let mut consumer = server.connect();
+    consumer.send(&["BLPOP", "other", "0"]);
+    server.advance(3_000_000);
+    let metrics = get(address, "/metrics").body;
+    for line in [
+        "latchkey_queue_length{key=\"mail\"} 3",
+        "latchkey_queue_length{key=\"jobs\"} 2",
+        "latchkey_queue_oldest_seconds{key=\"jobs\"} 13",
+        "latchkey_queue_oldest_seconds{key=\"events\"} 8",
+        "latchkey_stream_oldest_pending_seconds{key=\"events\",group=\"workers\"} 3",
+        "latchkey_blocked_clients{command=\"blpop\"} 1",
+    ] {
+        assert!(metrics.contains(&format!("\n{line}\n")), "{line} in {metrics}");
+    }
+    assert!(!metrics.contains("secret") && !metrics.contains("key=\"other\""), "{metrics}");
+    let queues = get(address, "/api/queues").body;
+    assert!(queues.contains("\"key\":\"other\"") && queues.contains("\"consumers\":1"), "{queues}");
+    // Patterns are looked for in the periodic work.
+    client.call(&["CONFIG", "SET", "page-keys", "mail jobs events found:*"]);
+    client.call(&["DEBUG", "POPULATE", "9000"]);
+    client.call(&["RPUSH", "found:a", "1"]);
+    client.call(&["SET", "found:string", "1"]);
+    wait_for("the pattern's key", || {
+        server.step(100_000);
+        let metrics = get(address, "/metrics").body;
+        metrics.contains("latchkey_queue_length{key=\"found:a\"} 1\n").then_some(())
+    });
+    client.call(&["DEL", "found:a"]);
+    wait_for("its end", || {
+        server.step(100_000);
+        (!get(address, "/metrics").body.contains("found:")).then_some(())
+    });
+}
+
+/// What a state comes to; that of a server that loads is in `following.rs`: the statuses of /livez and /readyz, the line that says why, and how PING is answered.
+struct Told {
+    live: u16,
+    ready: u16,
+    why: String,
+    ping: String,
+}
+
+fn tell(server: &TestServer, address: SocketAddr) -> Told {
+    let live = get(address, "/livez").status;
+    let answer = get(address, "/readyz");
+    let why = answer.body.lines().next().unwrap_or_default().to_owned();
+    let mut client = server.connect();
+    client.send(&["PING"]);
+    // Two answers of HTTP later PING has been answered, or is not.
+    (0..2).for_each(|_| drop(get(address, "/livez")));
+    let ping = client.try_message().map_or("(nothing)".to_owned(), |reply| reply.show());
+    Told { live, ready: answer.status, why, ping }
+}
+
+#[track_caller]
+fn assert_told(told: &Told, ready: u16, why: &str, ping: &str) {
+    assert_eq!(told.live, 200);
+    assert_eq!(told.ready, ready, "{}", told.why);
+    assert!(told.why.starts_with(why), "{}", told.why);
+    assert!(told.ping.starts_with(ping), "{}", told.ping);
+}
+
+#[test]
+fn probes_say_in_each_state_whether_clients_are_served() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).expect("a folder");
+    let folder = format!("dir {}", data.display());
+    let (server, address) = start(&[&folder, "busy-reply-threshold 1"]);
+    let mut client = server.connect();
+    let mut run = |request: &str| client.call(&request.split(' ').collect::<Vec<_>>());
+    assert_told(&tell(&server, address), 200, "ok", "PONG");
+    run("CLIENT PAUSE 100000 WRITE");
+    assert_told(&tell(&server, address), 200, "ok", "PONG");
+    run("CLIENT PAUSE 100000 ALL");
+    assert_told(&tell(&server, address), 503, "[-]paused ", "(nothing)");
+    server.advance(100_001_000);
+    assert_told(&tell(&server, address), 200, "ok", "PONG");
+
+    let mut busy = server.connect();
+    busy.send(&["EVAL", "while true do end", "0"]);
+    let why = wait_for("the script", || {
+        let told = get(address, "/readyz");
+        (told.status == 503).then_some(told.body)
+    });
+    // Its SHA1, as EVALSHA names it.
+    let sha = why.strip_prefix("[-]busy-script ").and_then(|rest| rest.split(',').next());
+    let is_digit = |letter: char| letter.is_ascii_hexdigit();
+    assert!(sha.is_some_and(|sha| sha.len() == 40 && sha.chars().all(is_digit)), "{why}");
+    assert!(why.contains(" s\n"), "{why}");
+    assert_told(&tell(&server, address), 503, "[-]busy-script ", "(error) BUSY");
+    assert!(get(address, "/api/overview").body.contains("SCRIPT KILL"));
+    assert!(get(address, "/metrics").body.contains("\nlatchkey_script_running_seconds "));
+    assert_eq!(get(address, "/readyz?exclude=busy-script").status, 200);
+    run("SCRIPT KILL");
+    assert_told(&tell(&server, address), 200, "ok", "PONG");
+
+    run("REPLICAOF 127.0.0.1 1");
+    assert_told(&tell(&server, address), 503, "[-]link-down ", "PONG");
+    assert_eq!((get(address, "/replica").status, get(address, "/primary").status), (200, 503));
+    run("CONFIG SET replica-serve-stale-data no");
+    assert_told(&tell(&server, address), 503, "[-]link-down ", "(error) MASTERDOWN");
+    run("CONFIG SET replica-serve-stale-data yes");
+    run("REPLICAOF NO ONE");
+    assert_told(&tell(&server, address), 200, "ok", "PONG");
+
+    client.call(&["CONFIG", "SET", "save", "3600 1"]);
+    std::fs::remove_dir_all(&data).expect("the folder");
+    assert!(matches!(client.call(&["BGSAVE"]), Reply::Error(_)));
+    assert_told(&tell(&server, address), 503, "[-]misconf MISCONF ", "(error) MISCONF");
+    client.call(&["CONFIG", "SET", "save", ""]);
+    std::fs::create_dir(&data).expect("a folder");
+
+    // A replica that has not all: FAILOVER and SHUTDOWN wait for it.
+    let mut replica = server.connect();
+    replica.send(&["PSYNC", "?", "-1"]);
+    wait_for("the replica", || {
+        server.step(1_000_000);
+        let metrics = get(address, "/metrics").body;
+        metrics.contains("slave_state=\"online\"").then_some(())
+    });
+    client.call(&["SET", "a", "1"]);
+    assert_eq!(client.call(&["FAILOVER"]), Reply::Simple(b"OK".to_vec()));
+    assert_told(&tell(&server, address), 503, "[-]failover waiting-for-sync", "PONG");
+    assert_eq!(client.call(&["FAILOVER", "ABORT"]), Reply::Simple(b"OK".to_vec()));
+    client.send(&["SHUTDOWN", "NOSAVE"]);
+    let mut other = server.connect();
+    wait_for("the shutdown", || {
+        get(address, "/readyz").body.contains("[-]shutting-down ").then_some(())
+    });
+    assert_told(&tell(&server, address), 503, "[-]shutting-down ", "PONG");
+    assert_eq!(other.call(&["SHUTDOWN", "ABORT"]), Reply::Simple(b"OK".to_vec()));
+    assert_told(&tell(&server, address), 200, "ok", "PONG");
+}

@@ -1,0 +1,191 @@
+"""The page, in a real browser: a person looks for a stuck lock, sees who holds it and who waits, and breaks it."""
+
+import shlex
+import time
+import unittest
+
+from browser import Browser
+from server import Server
+
+TAB, ENTER, ESCAPE = "\ue004", "\ue007", "\ue00c"
+
+
+class PageTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.browser = Browser()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+
+    def setUp(self):
+        self.server = Server("--latency-tracking", "yes", "--slowlog-log-slower-than", "0")
+        self.clients = []
+        self.browser.resize(1200, 900)
+
+    def tearDown(self):
+        for client in self.clients:
+            client.close()
+        self.server.close()
+
+    def client(self, name):
+        self.clients.append(self.server.client(name))
+        return self.clients[-1]
+
+    def hold(self, key, owner, *more, ms=600_000):
+        client = self.client(owner)
+        self.assertGreater(client.call("LOCK.ACQUIRE", key, owner, "PX", ms, *more)[0], 0)
+        return client
+
+    def wait(self, key, owner, client=None):
+        client = client or self.client(owner)
+        client.send("LOCK.ACQUIRE", key, owner, "PX", 600_000, "BLOCK", 0)
+        return client
+
+    def open(self):
+        self.browser.complaints()
+        self.browser.open(f"http://127.0.0.1:{self.server.http_port}/")
+        self.turn()
+
+    def turn(self, turns=1):
+        """Until the page has read everything so many times."""
+        now = int(self.browser.run("return document.body.dataset.turns || 0"))
+        script = f"Number(document.body.dataset.turns || 0) >= {now + turns}"
+        self.browser.wait_for("the page to read", script)
+
+    def see(self, what, script, *arguments):
+        return self.browser.wait_for(what, script, *arguments)
+
+    def test_the_stuck_lock_is_found_shown_and_broken(self):
+        self.hold("invoices:2041", "billing-7")
+        for number in range(300):
+            self.hold_many(number)
+        first = self.wait("invoices:2041", "billing-8")
+        self.wait("invoices:2041", "billing-9")
+        time.sleep(1.1)
+        begun = time.monotonic()
+        self.open()
+        steps = []
+
+        def step(what):
+            steps.append(f"{what}: {time.monotonic() - begun:.1f} s")
+
+        self.see("the alarm", "document.querySelector('#alarms button')?.textContent === 'invoices:2041'")
+        step("the stuck lock is at the top of the page")
+        self.browser.picture("stuck")
+        self.browser.click("#alarms button")
+        self.see("the holder", "document.querySelector('#detail .holder')?.textContent.startsWith('Held by billing-7')")
+        queue = self.see("the queue", "[...document.querySelectorAll('#detail .queue li')].map(e => e.textContent)")
+        self.assertEqual([line.split(",")[0] for line in queue], ["billing-8", "billing-9"])
+        step("who holds it and who waits is shown")
+        self.browser.picture("detail")
+        self.browser.click("#detail .command button")
+        command = self.see("the copy", "shown.copied")
+        step("the command is copied")
+        words = shlex.split(command)
+        self.assertEqual(words[:5], ["redis-cli", "-p", str(self.server.port), "LOCK.BREAK", "invoices:2041"])
+        operator = self.client("operator")
+        self.assertEqual(operator.call(*words[3:]), 1)
+        self.assertGreater(first.reply()[0], 0)
+        self.see("the next holder", "document.querySelector('#detail .holder').textContent.startsWith('Held by billing-8')")
+        self.see("that it was lost", "document.querySelector('#alarms').textContent.includes('LOCK.BREAK')")
+        step("the next one has it")
+        print("\n  " + "\n  ".join(steps))
+        self.assertEqual(self.browser.complaints(), [])
+
+    def hold_many(self, number):
+        if not hasattr(self, "crowd"):
+            self.crowd = self.client("crowd")
+        self.crowd.call("LOCK.ACQUIRE", f"order:{number:05}", f"worker-{number}", "PX", 600_000 + number)
+
+    def test_a_circle_is_told_and_drawn(self):
+        one, two = self.hold("a", "one"), self.hold("b", "two")
+        self.wait("b", "one", one)
+        self.wait("a", "two", two)
+        self.wait("a", "three")
+        self.open()
+        self.see("the circle", "document.querySelector('#alarms').textContent.includes('one → two → one')")
+        self.see("its picture", "document.querySelectorAll('#picture path.circle').length === 2")
+        self.assertEqual(len(self.browser.run("return [...document.querySelectorAll('#waiting-rows tr')].map(e => e.textContent)")), 3)
+        self.browser.run("document.querySelector('#graph').scrollIntoView()")
+        self.browser.picture("circle")
+        self.assertEqual(self.browser.complaints(), [])
+
+    def test_names_are_text_whatever_they_are(self):
+        name = "<img src=x onerror=document.title='bad'>\"'\\"
+        self.hold(name, "<b>owner</b>")
+        self.hold(b"\xff\x00bytes", "binary")
+        self.open()
+        self.see("both", "document.querySelectorAll('#lock-rows tr').length === 2")
+        names = self.browser.run("return [...document.querySelectorAll('#lock-rows button')].map(e => e.textContent)")
+        self.assertIn(name, names)
+        self.assertEqual(self.browser.run("return document.querySelectorAll('#lock-rows img, #lock-rows b').length"), 0)
+        self.browser.click("#lock-rows tr:last-child button")
+        self.see("the one of bytes", "document.querySelector('#detail .holder')?.textContent.includes('binary')")
+        self.assertNotIn("bad", self.browser.run("return document.title"))
+
+    def test_ten_thousand_locks_are_searched_and_nothing_flickers(self):
+        for number in range(10_000):
+            self.hold_many(number)
+        self.hold("needle:in:the:hay", "somebody")
+        self.open()
+        self.see("a hundred", "document.querySelectorAll('#lock-rows tr').length === 100")
+        self.assertIn("10,001 locks are held", self.browser.text("#lock-count"))
+        self.browser.click("#more")
+        self.see("the next hundred", "document.querySelector('#lock-rows button')?.textContent === 'order:00100'")
+        self.browser.click("#first")
+        begun = time.monotonic()
+        self.browser.click("#wanted")
+        self.browser.press("needle")
+        self.see("the needle", "document.querySelectorAll('#lock-rows tr').length === 1")
+        print(f"\n  one of 10,001 locks found by its name after {time.monotonic() - begun:.1f} s")
+        self.browser.press("\ue003" * 6 + "order:0")
+        self.see("the others", "document.querySelectorAll('#lock-rows tr').length === 100")
+        self.browser.run(
+            "window.row = document.querySelector('#lock-rows tr'); row.querySelector('button').focus();"
+            "window.changes = 0; new MutationObserver(all => changes += all.length).observe(document.querySelector('#lock-rows'), {childList: true})"
+        )
+        self.turn(3)
+        self.assertTrue(self.browser.run("return row.isConnected && document.activeElement === row.querySelector('button')"))
+        self.assertEqual(self.browser.run("return changes"), 0, "rows that stay are not made anew")
+        self.browser.picture("many")
+
+    def test_it_is_used_by_the_keyboard_and_read_aloud(self):
+        self.hold("lock", "me")
+        self.open()
+        self.see("the lock", "document.querySelector('#lock-rows button')")
+        self.browser.run("document.querySelector('#sort').focus()")
+        self.browser.press(TAB)
+        self.assertEqual(self.browser.run("return document.activeElement.textContent"), "lock")
+        self.browser.press(ENTER)
+        self.see("the detail, with the focus", "!document.querySelector('#detail').hidden && document.activeElement.id === 'detail'")
+        self.browser.press(ESCAPE)
+        self.see("its end", "document.querySelector('#detail').hidden")
+        names = self.browser.run("return [...document.querySelectorAll('section')].map(e => document.getElementById(e.getAttribute('aria-labelledby')).textContent)")
+        self.assertEqual(names, ["Stuck now", "Locks", "Who waits for whom", "Queues", "Commands", "Server"])
+        tree = self.browser.devtools("Accessibility.getFullAXTree", {})["nodes"]
+        for node in tree:
+            if node.get("role", {}).get("value") in ("button", "textbox", "searchbox", "combobox", "link"):
+                self.assertTrue(node["name"]["value"], node)
+
+    def test_it_fits_a_telephone_and_the_dark(self):
+        self.hold("a:" + "long-name:" * 12, "an-owner-with-quite-a-name", "SESSION", "GRACE", 5000)
+        self.wait("a:" + "long-name:" * 12, "someone-else")
+        self.client("consumer").send("BLPOP", "mail", 0)
+        self.client("producer").call("XADD", "events", "*", "a", "b")
+        time.sleep(1.1)
+        self.open()
+        for width, scheme in [(360, "light"), (360, "dark"), (1200, "dark")]:
+            self.browser.resize(width, 800, scheme)
+            self.turn()
+            self.assertLessEqual(self.browser.run("return document.scrollingElement.scrollWidth"), width)
+            self.browser.picture(f"{width}-{scheme}")
+        back = self.browser.run("return getComputedStyle(document.body).backgroundColor")
+        self.assertEqual(back, "rgb(18, 22, 27)")
+        queue = self.browser.run("return document.querySelector('#queue-rows tr').textContent")
+        self.assertTrue(queue.startswith("mail"), queue)
+
+
+if __name__ == "__main__":
+    unittest.main()
