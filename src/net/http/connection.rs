@@ -45,6 +45,8 @@ pub struct Connection<J> {
     can_write: bool,
     /// Boot-time clock, microseconds.
     deadline_us: i64,
+    connected_us: i64,
+    /// Since when it waits for a request, or for its response to be taken.
     waits_since_us: i64,
 }
 
@@ -87,6 +89,7 @@ impl<J> Connection<J> {
             can_read: true,
             can_write: true,
             deadline_us: now_us + HEAD_US,
+            connected_us: now_us,
             waits_since_us: now_us,
         }
     }
@@ -96,11 +99,16 @@ impl<J> Connection<J> {
         self.deadline_us
     }
 
-    /// Since when it waits for a request to come; None: it has one to answer.
-    pub fn waits_since_us(&self) -> Option<i64> {
+    /// The order in which connections give their places up: those that wait for a request, those whose response is not
+    /// taken, those that are served, and the longest first. So nobody who asks for much, or takes nothing, keeps others out.
+    pub fn importance(&self) -> (u8, i64) {
         match self.phase {
-            Phase::Asked(_) | Phase::Responds => None,
-            _ => Some(self.waits_since_us),
+            Phase::Asked(_) => (2, self.connected_us),
+            Phase::Responds if self.can_write => (2, self.connected_us),
+            Phase::Responds => (1, self.waits_since_us),
+            Phase::Handshake | Phase::Idle | Phase::Head | Phase::Drains => {
+                (0, self.waits_since_us)
+            }
         }
     }
 
@@ -123,7 +131,7 @@ impl<J> Connection<J> {
         self.output = response.encode(self.head_only, self.keeps_alive);
         (self.sent, self.job) = (0, None);
         self.phase = Phase::Responds;
-        self.deadline_us = now_us + IDLE_US;
+        (self.deadline_us, self.waits_since_us) = (now_us + IDLE_US, now_us);
     }
 
     /// Does what can be done now.
@@ -208,7 +216,7 @@ impl<J> Connection<J> {
                 Ok(0) => return Ok(Step::Ends),
                 Ok(count) => {
                     self.sent += count;
-                    self.deadline_us = now_us + IDLE_US;
+                    (self.deadline_us, self.waits_since_us) = (now_us + IDLE_US, now_us);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_write = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(Step::Later),
