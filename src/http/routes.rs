@@ -51,7 +51,7 @@ pub fn answer(
         "/api/queues" => queues::list(keyspace, state, rights, &request).into(),
         "/api/slow" => commands::slow(state, &request).into(),
         "/api/latency" => commands::latency(state, &request).into(),
-        "/api/clients" => people::list(state, &request).into(),
+        "/api/clients" => people::list(state, rights, &request).into(),
         path if path.starts_with("/api/locks/") => {
             locks::one(keyspace, state, rights, &request).into()
         }

@@ -1,5 +1,6 @@
 //! HTTP from outside: routes, who may, what abuse comes to, and what probes say in each state.
 
+use std::io::Write;
 use std::net::SocketAddr;
 
 use crate::support::http::{Connection, get};
@@ -131,6 +132,22 @@ fn ten_thousand_connections_keep_neither_probes_nor_clients_out() {
     assert!(metrics.contains("\nredis_rejected_connections_total 0\n"), "{metrics}");
     let open = metrics.lines().find_map(|line| line.strip_prefix("latchkey_http_connections "));
     assert!(open.expect("a sample").parse::<usize>().expect("a number") <= 64);
+}
+
+#[test]
+fn connections_that_take_nothing_or_ask_without_end_keep_no_probe_out() {
+    let (_server, address) = start(&[]);
+    let pages = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
+    let mut greedy: Vec<_> = (0..64).map(|_| std::net::TcpStream::connect(address)).collect();
+    for stream in greedy.iter_mut().flatten() {
+        stream.set_nonblocking(true).expect("a socket");
+        while stream.write(pages.as_bytes()).is_ok() {}
+    }
+    // All of them have responses under way that nobody reads.
+    for _ in 0..10 {
+        assert_eq!(get(address, "/livez").status, 200);
+    }
+    assert!(greedy.iter().flatten().count() == 64);
 }
 
 #[test]
@@ -397,6 +414,70 @@ fn named_queues_are_told_with_their_keys() {
         server.step(100_000);
         (!get(address, "/metrics").body.contains("found:")).then_some(())
     });
+}
+
+#[test]
+fn names_of_any_bytes_and_length_are_listed_opened_and_broken() {
+    let (server, address) = start(&[]);
+    let mut client = server.connect();
+    let mut names: Vec<Vec<u8>> = (0..4).map(|byte| [&[0xff; 700][..], &[byte]].concat()).collect();
+    names.push(vec![b'~'; 3000]);
+    names.sort();
+    for name in &names {
+        client.call::<&[u8]>(&[b"LOCK.ACQUIRE", name, b"me", b"PX", b"100000"]);
+    }
+    let (mut after, mut found) = (String::new(), 0);
+    loop {
+        let body = get(address, &format!("/api/locks?limit=1{after}")).body;
+        let of = |name: &str| {
+            let rest = body.split_once(&format!("\"{name}\":\"")).map(|(_, rest)| rest);
+            rest.and_then(|rest| rest.split_once('"')).map(|(value, _)| value.to_owned())
+        };
+        let id = of("id").expect("a name that can be opened");
+        let one = get(address, &format!("/api/locks/{id}")).body;
+        assert!(one.contains("\"mode\":\"exclusive\""), "{one}");
+        assert!(one.contains("LOCK.BREAK") && one.contains(" FENCE "), "{one}");
+        found += 1;
+        match of("after") {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+        assert!(found < names.len(), "it goes on");
+    }
+    assert_eq!(found, names.len());
+    let far = vec![b'z'; 100_000];
+    client.call::<&[u8]>(&[b"LOCK.ACQUIRE", &far, b"me", b"PX", b"100000"]);
+    let body = get(address, "/api/locks?sort=name&limit=5").body;
+    assert!(body.contains("\"id\":null"), "a name that no head has room for");
+}
+
+#[test]
+fn no_series_is_there_twice_whatever_the_names() {
+    let (server, address) = start(&["page-keys q*"]);
+    let mut client = server.connect();
+    for name in [&b"q\xfe"[..], b"q\xff", b"q\xff\xff"] {
+        client.call::<&[u8]>(&[b"RPUSH", name, b"x"]);
+        client.call::<&[u8]>(&[
+            b"LOCK.ACQUIRE",
+            &[name, b":lock"].concat(),
+            b"me",
+            b"PX",
+            b"90000",
+        ]);
+    }
+    wait_for("the pattern's keys", || {
+        server.step(100_000);
+        get(address, "/metrics").body.contains("latchkey_queue_length{").then_some(())
+    });
+    for target in ["/metrics", "/metrics/locks"] {
+        let body = get(address, target).body;
+        let mut series: Vec<_> = body.lines().filter(|line| !line.starts_with('#')).collect();
+        series.iter_mut().for_each(|line| *line = line.rsplit_once(' ').expect("a value").0);
+        let count = series.len();
+        series.sort_unstable();
+        series.dedup();
+        assert_eq!(series.len(), count, "{target}: {body}");
+    }
 }
 
 /// What a state comes to; that of a server that loads is in `following.rs`: the statuses of /livez and /readyz, the line that says why, and how PING is answered.
