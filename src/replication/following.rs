@@ -48,6 +48,9 @@ pub struct Following {
     pub selected: usize,
     /// When something was last received from the primary, or a connection attempted: boot-time clock, microseconds.
     pub heard_us: i64,
+    /// The link's number among those of clients, and since when it is up: boot-time clock, microseconds.
+    pub number: u64,
+    pub up_since_us: i64,
     /// Since when the link is down, after it was up: boot-time clock, microseconds.
     pub down_since_us: Option<i64>,
     pub transfer: Transfer,
@@ -69,6 +72,8 @@ impl Following {
             knows_history: false,
             selected: 0,
             heard_us: 0,
+            number: 0,
+            up_since_us: 0,
             down_since_us: None,
             transfer: Transfer::default(),
             unapplied: 0,
