@@ -463,15 +463,26 @@ pub fn write_end(json: &mut Json, end: &End) {
 }
 
 /// `/metrics/locks?group=1&top=100`: held locks by what stands before the first colon of their names, the largest groups.
-pub fn groups(keyspace: &Keyspace, state: &State, request: Request) -> Answer {
-    go_on_with_groups(keyspace, state, HttpJob::new(request))
+/// Of the locks that the user may see.
+pub fn groups(keyspace: &Keyspace, state: &State, rights: &Rights, request: Request) -> Answer {
+    go_on_with_groups(keyspace, state, rights, HttpJob::new(request))
 }
 
 /// Goes on with that.
-pub fn go_on_with_groups(keyspace: &Keyspace, state: &State, mut job: Box<HttpJob>) -> Answer {
+pub fn go_on_with_groups(
+    keyspace: &Keyspace,
+    state: &State,
+    rights: &Rights,
+    mut job: Box<HttpJob>,
+) -> Answer {
     let mut scan = job.scan.take().unwrap_or_default();
     let groups = &mut job.groups;
-    let done = scan.step(&keyspace.locks, keyspace.databases(), LOOKS, |_, _, key, held| {
+    let looks = if rights.are_all(state) { LOOKS } else { SLOW_LOOKS };
+    let databases = keyspace.databases();
+    let done = scan.step(&keyspace.locks, databases, looks, |_, database, key, held| {
+        if !rights.may_see_lock(state, database, key) {
+            return;
+        }
         let name = key.split(|&byte| byte == b':').next().unwrap_or_default();
         let name = &name[..name.len().min(GROUP_BYTES_MAX)];
         let name =

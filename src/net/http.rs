@@ -76,6 +76,11 @@ impl<J> Http<J> {
         self.accepts.clear();
     }
 
+    /// Closes all connections; the listeners stay.
+    pub fn close_all(&mut self) {
+        self.connections.iter_mut().for_each(|connection| *connection = None);
+    }
+
     /// Adds a listener.
     pub fn listen_besides(&mut self, listener: Listener) {
         if self.listeners.len() < LISTENERS_MAX {
@@ -194,7 +199,7 @@ impl<J> Http<J> {
         now_us: i64,
     ) {
         let free = self.connections.iter().position(Option::is_none);
-        let Some(slot) = free.or_else(|| self.least_important()) else { return };
+        let Some(slot) = free.or_else(|| self.least_important(now_us)) else { return };
         let token = Token(FIRST_CONNECTION - slot);
         // Both directions, edge-triggered: announced when they change.
         let registered = stream
@@ -209,10 +214,11 @@ impl<J> Http<J> {
         self.enqueue(slot);
     }
 
-    fn least_important(&self) -> Option<usize> {
+    fn least_important(&self, now_us: i64) -> Option<usize> {
         let all = self.connections.iter().enumerate();
-        let ranked =
-            all.filter_map(|(slot, connection)| Some((connection.as_deref()?.importance(), slot)));
+        let ranked = all.filter_map(|(slot, connection)| {
+            Some((connection.as_deref()?.importance(now_us), slot))
+        });
         ranked.min().map(|(_, slot)| slot)
     }
 

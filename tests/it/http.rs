@@ -151,6 +151,22 @@ fn connections_that_take_nothing_or_ask_without_end_keep_no_probe_out() {
 }
 
 #[test]
+fn open_connections_end_with_http_and_not_with_its_port() {
+    let (server, address) = start(&[]);
+    let mut open = Connection::open(address);
+    assert_eq!(open.ask("/livez", "").status, 200);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = free.local_addr().expect("an address").port();
+    drop(free);
+    call(&server, &format!("CONFIG SET http-port {port}"));
+    assert_eq!(open.ask("/livez", "").status, 200);
+    assert_eq!(get((address.ip(), port).into(), "/livez").status, 200);
+    call(&server, "CONFIG SET http-port 0");
+    open.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(open.answer(false), None);
+}
+
+#[test]
 fn a_page_of_another_name_reads_nothing_and_nothing_is_read_by_other_pages() {
     let (server, address) = start(&["http-hosts latchkey.example other"]);
     let asked = |host: &str, target: &str| {
@@ -238,6 +254,10 @@ fn users_see_what_their_rules_permit() {
         let all = Connection::open(address).ask(&target, &basic("default:secret")).body;
         assert!(all.contains("mine:a") && all.contains("yours:b"), "{all}");
     }
+    let groups = |user: &str| Connection::open(address).ask("/metrics/locks", &basic(user)).body;
+    assert!(groups("viewer:v").contains("group=\"mine\"") && !groups("viewer:v").contains("yours"));
+    assert!(groups("default:secret").contains("group=\"yours\""));
+    assert!(!groups("scraper:s").contains("group="), "names of keys are not for INFO alone");
     assert_eq!(status("/api/locks/mine%3Aa", "viewer:v"), 200);
     assert_eq!(status("/api/locks/yours%3Ab", "viewer:v"), 403);
     // A user that is switched off is none.

@@ -24,6 +24,8 @@ const HEAD_US: i64 = 5_000_000;
 const IDLE_US: i64 = 30_000_000;
 /// For the rest of what a refused client sends: an end without reading it could destroy the response on its way.
 const DRAIN_US: i64 = 2_000_000;
+/// A connection that has waited for less is as important as one that is served.
+const YOUNG_US: i64 = 100_000;
 /// Bytes of such a rest in one turn.
 const DRAIN_BYTES: usize = 64 * 1024;
 
@@ -99,16 +101,16 @@ impl<J> Connection<J> {
         self.deadline_us
     }
 
-    /// The order in which connections give their places up: those that wait for a request, those whose response is not
-    /// taken, those that are served, and the longest first. So nobody who asks for much, or takes nothing, keeps others out.
-    pub fn importance(&self) -> (u8, i64) {
+    /// The order in which connections give their places up: those that have waited for a request for some time, those whose
+    /// response is not taken, the others, and the longest first. So nobody who asks for much, takes nothing or comes again and
+    /// again keeps others out.
+    pub fn importance(&self, now_us: i64) -> (u8, i64) {
+        let has_waited = now_us - self.waits_since_us >= YOUNG_US;
         match self.phase {
-            Phase::Asked(_) => (2, self.connected_us),
-            Phase::Responds if self.can_write => (2, self.connected_us),
-            Phase::Responds => (1, self.waits_since_us),
-            Phase::Handshake | Phase::Idle | Phase::Head | Phase::Drains => {
-                (0, self.waits_since_us)
-            }
+            Phase::Responds if !self.can_write && has_waited => (1, self.waits_since_us),
+            Phase::Asked(_) | Phase::Responds => (2, self.connected_us),
+            _ if has_waited => (0, self.waits_since_us),
+            _ => (2, self.connected_us),
         }
     }
 
