@@ -270,6 +270,8 @@ fn connect(state: &mut State) {
     let Some(following) = state.replication.following.as_deref_mut() else { return };
     let (host, port) = (String::from_utf8_lossy(&following.host).into_owned(), following.port);
     following.heard_us = state.now.boot_us;
+    following.attempts += 1;
+    following.attempts_now += 1;
     let socket = match open_socket(state, host, port) {
         Ok(socket) => socket,
         Err(error) => return cannot_connect(state, &error),
@@ -349,7 +351,9 @@ fn set_progress(state: &mut State, progress: Progress) {
         if progress == Progress::Connected {
             (following.number, following.up_since_us) =
                 (state.clients.take_number(), state.now.boot_us);
-            following.down_since_us = None;
+            let down_since_us = following.down_since_us.take();
+            following.was_down_us +=
+                down_since_us.map_or(0, |since_us| state.now.boot_us - since_us);
             following.transfer = Transfer::default();
         }
     }
@@ -482,6 +486,7 @@ fn lose(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>, lost
     }
     if progress == Progress::Connected {
         following.down_since_us = Some(state.now.boot_us);
+        following.attempts_now = 0;
         following.knows_history = !matches!(lost, Lost::Broken(_));
     }
     let why = match &lost {
