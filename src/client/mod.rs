@@ -356,12 +356,18 @@ pub struct Clients {
 impl Clients {
     /// Adds a client, made by `make` for its new ID.
     pub fn insert(&mut self, make: impl FnOnce(ClientId) -> Client) -> ClientId {
-        self.last_number += 1;
+        let number = self.take_number();
         let entry = self.slab.vacant_entry();
-        let id = ClientId { slot: entry.key() as u32, number: self.last_number };
+        let id = ClientId { slot: entry.key() as u32, number };
         entry.insert(Box::new(make(id)));
         self.by_number.insert(id.number, id.slot);
         id
+    }
+
+    /// A number for a connection that is no client.
+    pub fn take_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
     /// The client, unless it is gone.

@@ -2,6 +2,7 @@
 
 use super::exposition::Exposition;
 use super::{Reading, Row, Unit, field, gauge, line};
+use crate::config::Compatibility;
 use crate::replication::backlog::Backlog;
 use crate::replication::following::{Following, Progress};
 use crate::roles::{failover, replicas, restart};
@@ -133,9 +134,21 @@ fn primary(reading: &Reading<'_>, out: &mut String) {
         line(out, "master_sync_perc", format_args!("{percent:.2}"));
         line(out, "master_sync_last_io_seconds_ago", seconds_since(following.heard_us));
     }
+    let is_redis_8 = config.compatible_with == Compatibility::Redis8;
+    if is_redis_8 {
+        line(out, "master_current_sync_attempts", following.attempts_now);
+        line(out, "master_total_sync_attempts", following.attempts);
+    }
     if !is_connected {
         let down = following.down_since_us.map_or(-1, seconds_since);
         line(out, "master_link_down_since_seconds", down);
+    } else if is_redis_8 {
+        line(out, "master_link_up_since_seconds", seconds_since(following.up_since_us));
+    }
+    if is_redis_8 {
+        let now_us = following.down_since_us.map_or(0, |since_us| state.now.boot_us - since_us);
+        let seconds = (following.was_down_us + now_us).max(0) / 1_000_000;
+        line(out, "total_disconnect_time_sec", seconds);
     }
     line(out, "slave_priority", config.replica_priority);
     line(out, "slave_read_only", u8::from(config.replica_read_only));

@@ -11,6 +11,7 @@ use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::config::{ClientClass, Config, MemoryLimit};
 use crate::pubsub::{Kind, Subscriptions};
 use crate::replication::backlog::Backlog;
+use crate::resp::percent::percent_encoded;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::encoded_len;
 use crate::state::State;
@@ -103,7 +104,7 @@ pub fn describe(
         line,
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={}{capa} db={} sub={} psub={} ssub={} multi={}{watch} qbuf={} \
          qbuf-free={} argv-mem={} multi-mem={} rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
-         omem={output_memory} tot-mem={} events={events} cmd={} user={} redir={} resp={} lib-name={} lib-ver={}{traffic}",
+         omem={output_memory} tot-mem={} events={events} cmd={} user={} redir={} resp={} lib-name={} lib-ver={}{traffic}{}",
         client.id.number,
         client.peer,
         client.local,
@@ -128,8 +129,29 @@ pub fn describe(
         if client.protocol == Protocol::Resp3 { 3 } else { 2 },
         String::from_utf8_lossy(&client.library_name),
         String::from_utf8_lossy(&client.library_version),
+        awaited_keys(client, hides_names),
     );
     result.expect("a String takes what is written to it");
+}
+
+/// Keys of a waiting client that its line shows, and bytes of each.
+const AWAITED_MAX: usize = 10;
+const AWAITED_BYTES_MAX: usize = 128;
+
+/// The field of a client that waits for keys: `keys=a,b`, percent-encoded.
+fn awaited_keys(client: &Client, hides_names: bool) -> String {
+    let Some(blocked) = client.blocked.as_deref() else { return String::new() };
+    let mut keys = blocked.keys().map(|(_, key)| match hides_names {
+        true => String::from_utf8_lossy(REDACTED).into_owned(),
+        false => percent_encoded(&key[..key.len().min(AWAITED_BYTES_MAX)]),
+    });
+    let Some(first) = keys.next() else { return String::new() };
+    let mut field = format!(" keys={first}");
+    keys.by_ref().take(AWAITED_MAX - 1).for_each(|key| field = format!("{field},{key}"));
+    if keys.next().is_some() {
+        field.push_str(",...");
+    }
+    field
 }
 
 /// Valkey 9's additional fields: after `flags`, after `multi`, and at the end.

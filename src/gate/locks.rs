@@ -85,6 +85,19 @@ pub fn end(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, reason: EndRe
     }
 }
 
+/// Who had a lock, as far as the index tells: its value with the owner may be gone.
+fn who_had(state: &State, at: At<'_>, held: &Held) -> Box<[u8]> {
+    let session = held.session.as_deref().map(|session| &*session.owner);
+    if let Some(owner) = at.reader.or(session) {
+        return owner.into();
+    }
+    let client = held.client.and_then(|id| state.clients.get(id));
+    client.map_or_else(Box::default, |client| match &*client.name {
+        [] => client.peer.to_string().into_bytes().into(),
+        name => name.into(),
+    })
+}
+
 /// The same for what is no longer in the index.
 pub fn announce_end(
     keyspace: &mut Keyspace,
@@ -101,7 +114,8 @@ pub fn announce_end(
         return tell_redisson(keyspace, state, database, key);
     }
     let at_ms = state.now.unix().0;
-    keyspace.locks.note_end(End { database, key: key.into(), fence: held.fence, reason, at_ms });
+    let (fence, who) = (held.fence, who_had(state, at, held));
+    keyspace.locks.note_end(End { database, key: key.into(), fence, reason, at_ms, who });
     keyspace.in_database(database, |keyspace| {
         keyspace.notify(KeyspaceEvents::LOCK, "locklost", key);
     });

@@ -2,7 +2,7 @@
 //!
 //! - `request` is what runs. `execute` runs it, after `admit` has decided (`verdict`) by the rules
 //!   of `users`, `evict` and `redirect`. `limits` are those of clients' output and memory;
-//!   `closing` takes a client out of all lists.
+//!   `link_line` is the line of CLIENT LIST for the link to the primary; `closing` takes a client out of all lists.
 //! - `keys` says which arguments are keys; `looked_up` is what was found out about a request ahead
 //!   of its run; `effect` is what a command changes, as requests.
 //! - `blocking`, `asynchronous` (waits without a blocked client), `acks`, `confirm` (locks that
@@ -27,6 +27,7 @@ pub mod evict;
 pub mod execute;
 pub mod keys;
 pub mod limits;
+pub mod link_line;
 pub mod locks;
 pub mod looked_up;
 pub mod monitor;

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::json::Json;
+use super::json::{BYTES_MAX, Json};
 use super::locks::{json_response, limit};
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
@@ -25,7 +25,7 @@ pub fn slow(state: &State, request: &Request) -> Response {
     let (mut count, mut has_more) = (0, false);
     for (kind, name) in KINDS {
         for entry in state.stats.command_logs[kind as usize].iter() {
-            if count == limit {
+            if count == limit || json.len() >= BYTES_MAX {
                 has_more = true;
                 break;
             }

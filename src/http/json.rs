@@ -2,8 +2,14 @@
 
 use std::fmt::{Display, Write};
 
+use crate::resp::percent::percent_encoded;
+
 /// Bytes of the longest text; of a longer one the beginning is shown.
 const TEXT_BYTES_MAX: usize = 1024;
+/// Bytes of the longest text that is whole or not there: a head has room for it.
+pub const WHOLE_BYTES_MAX: usize = 6 * 1024;
+/// Bytes after which a list ends: there are more.
+pub const BYTES_MAX: usize = 1 << 20;
 
 /// A JSON text under construction. Commas are put where one is missing.
 #[derive(Default)]
@@ -39,11 +45,15 @@ impl Json {
         let _ = write!(self.text, "{value}"); // cannot fail
     }
 
-    /// Bytes as text; what is no UTF-8 is replaced.
+    /// Bytes as text, the beginning of a long one; what is no UTF-8 is replaced.
     pub fn text(&mut self, bytes: &[u8]) {
-        self.separate();
-        let cut = bytes.len() > TEXT_BYTES_MAX;
+        let is_cut = bytes.len() > TEXT_BYTES_MAX;
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]);
+        self.escaped(&text, if is_cut { "..." } else { "" });
+    }
+
+    fn escaped(&mut self, text: &str, end: &str) {
+        self.separate();
         self.text.push('"');
         for letter in text.chars() {
             match letter {
@@ -56,7 +66,8 @@ impl Json {
                 _ => self.text.push(letter),
             }
         }
-        self.text.push_str(if cut { "...\"" } else { "\"" });
+        self.text.push_str(end);
+        self.text.push('"');
     }
 
     pub fn named(&mut self, name: &str, value: impl Display) {
@@ -67,6 +78,15 @@ impl Json {
     pub fn named_text(&mut self, name: &str, bytes: impl AsRef<[u8]>) {
         self.name(name);
         self.text(bytes.as_ref());
+    }
+
+    /// A text of which no part may be missing, as somebody uses it; null if it is longer than [`WHOLE_BYTES_MAX`].
+    pub fn named_whole(&mut self, name: &str, text: &str) {
+        self.name(name);
+        match text.len() <= WHOLE_BYTES_MAX {
+            true => self.escaped(text, ""),
+            false => self.plain("null"),
+        }
     }
 
     /// A number or null.
@@ -91,20 +111,9 @@ impl Json {
     }
 }
 
-/// Bytes as they stand in a path or a query.
-pub fn percent_encoded(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                text.push(byte as char);
-            }
-            _ => {
-                let _ = write!(text, "%{byte:02X}"); // cannot fail
-            }
-        }
-    }
-    text
+/// A name as it stands in a path; of a name that is too long for any, enough to see that.
+pub fn id(name: &[u8]) -> String {
+    percent_encoded(&name[..name.len().min(WHOLE_BYTES_MAX + 1)])
 }
 
 #[cfg(test)]
@@ -126,6 +135,17 @@ mod tests {
         let text =
             "{\"a\":1,\"b\":[\"\\u003cscript\\u003e\\\"\\\\\\u000a\u{fffd}\",null],\"c\":\"é\"}";
         assert_eq!(json.finish(), text);
-        assert_eq!(percent_encoded(b"a/b c\xff"), "a%2Fb%20c%FF");
+    }
+
+    #[test]
+    fn what_somebody_uses_is_whole_or_not_there() {
+        let mut json = Json::default();
+        json.open('{');
+        json.named_whole("a", &id(&[b'x'; 2000]));
+        json.named_whole("b", &id(&[b'/'; 2049]));
+        json.named_whole("c", &id(&[b'x'; 1 << 20]));
+        json.close('}');
+        let text = format!("{{\"a\":\"{}\",\"b\":null,\"c\":null}}", "x".repeat(2000));
+        assert_eq!(json.finish(), text);
     }
 }

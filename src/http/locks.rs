@@ -2,11 +2,10 @@
 //!
 //! All locks are looked at in slices, some in each turn, and the found ones are written in slices too.
 
-use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use super::access::Rights;
-use super::json::{Json, percent_encoded};
+use super::json::{BYTES_MAX, Json, WHOLE_BYTES_MAX, id};
 use super::{Answer, argument, decoded};
 use crate::client::{Client, ClientId};
 use crate::collections::glob;
@@ -18,6 +17,7 @@ use crate::keyspace::waiting::Wanted;
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
 use crate::resp::number::parse_i64;
+use crate::resp::percent::percent_encoded;
 use crate::state::State;
 use crate::state::http_job::{HttpJob, LockGroup};
 use crate::types::lock::{self, Lock};
@@ -28,14 +28,15 @@ pub const LIMIT_MAX: usize = 1000;
 /// Locks looked at in one turn; with a user's rights to be checked, or their leases to be read.
 const LOOKS: usize = 4000;
 const SLOW_LOOKS: usize = 400;
-/// Locks written in one turn, and bytes after which a list ends.
+/// Locks written in one turn.
 const WRITES: usize = 50;
-const BYTES_MAX: usize = 1 << 20;
 /// Waiting clients of one lock that are shown, and those that are asked what they wait for.
 const QUEUE_MAX: usize = 100;
 const WAITERS_MAX: usize = 2000;
 /// Names of groups told apart.
 const GROUPS_MAX: usize = 10_000;
+/// Bytes of such a name that are told apart.
+const GROUP_BYTES_MAX: usize = 128;
 
 /// The order of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,11 +198,29 @@ fn write_list(
     json.close(']');
     json.named("more", has_more);
     if let Some((rank, database, key)) = job.last.filter(|_| has_more) {
-        let after = [format!("{rank}.{database}.").as_bytes(), &key].concat();
-        json.named_text("after", percent_encoded(&after));
+        json.named_whole("after", &after(rank, database, &key));
     }
     json.close('}');
     json_response(json).into()
+}
+
+/// Where a list goes on, as it stands in a query. After a name that is too long for one it goes on after all names that begin
+/// like it.
+fn after(rank: i64, database: usize, key: &[u8]) -> String {
+    let room = WHOLE_BYTES_MAX - 64;
+    let whole = percent_encoded(&key[..key.len().min(room + 1)]);
+    if whole.len() <= room {
+        return format!("{rank}.{database}.{whole}");
+    }
+    let begin = &key[..key.len().min(room / 3)];
+    let same = begin.iter().rposition(|&byte| byte != 0xff);
+    match same {
+        Some(last) => {
+            let next = [&begin[..last], &[begin[last] + 1]].concat();
+            format!("{rank}.{database}.{}", percent_encoded(&next))
+        }
+        None => format!("{rank}.{}.", database + 1),
+    }
 }
 
 /// An answer in JSON.
@@ -282,7 +301,7 @@ fn item(
 ) {
     json.open('{');
     json.named_text("key", key);
-    json.named_text("id", percent_encoded(key));
+    json.named_whole("id", &id(key));
     json.named("db", database);
     let now_us = state.now.boot_us;
     match find(keyspace, database, key) {
@@ -391,14 +410,13 @@ pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reques
         write_end(&mut json, end);
     }
     json.close(']');
+    // A part of the command would break another lock.
     if let Some((lock, _)) = find(keyspace, database, &key) {
         let fence = lock.fence.filter(|_| lock.readers == 0);
         let fence = fence.map_or(String::new(), |fence| format!(" FENCE {fence}"));
         let name = shell_word(&key);
-        json.named_text(
-            "break",
-            format!("{} LOCK.BREAK {name}{fence}", redis_cli(state, database)),
-        );
+        let command = format!("{} LOCK.BREAK {name}{fence}", redis_cli(state, database));
+        json.named_whole("break", &command);
     }
     json.close('}');
     json_response(json)
@@ -435,25 +453,38 @@ fn shell_word(name: &[u8]) -> String {
 pub fn write_end(json: &mut Json, end: &End) {
     json.open('{');
     json.named_text("key", &end.key);
-    json.named_text("id", percent_encoded(&end.key));
+    json.named_whole("id", &id(&end.key));
     json.named("db", end.database);
     json.named_text("fence", end.fence.to_string());
     json.named_text("reason", end.reason.name());
     json.named("at_ms", end.at_ms);
+    json.named_text("who", &end.who);
     json.close('}');
 }
 
 /// `/metrics/locks?group=1&top=100`: held locks by what stands before the first colon of their names, the largest groups.
-pub fn groups(keyspace: &Keyspace, state: &State, request: Request) -> Answer {
-    go_on_with_groups(keyspace, state, HttpJob::new(request))
+/// Of the locks that the user may see.
+pub fn groups(keyspace: &Keyspace, state: &State, rights: &Rights, request: Request) -> Answer {
+    go_on_with_groups(keyspace, state, rights, HttpJob::new(request))
 }
 
 /// Goes on with that.
-pub fn go_on_with_groups(keyspace: &Keyspace, state: &State, mut job: Box<HttpJob>) -> Answer {
+pub fn go_on_with_groups(
+    keyspace: &Keyspace,
+    state: &State,
+    rights: &Rights,
+    mut job: Box<HttpJob>,
+) -> Answer {
     let mut scan = job.scan.take().unwrap_or_default();
     let groups = &mut job.groups;
-    let done = scan.step(&keyspace.locks, keyspace.databases(), LOOKS, |_, _, key, held| {
+    let looks = if rights.are_all(state) { LOOKS } else { SLOW_LOOKS };
+    let databases = keyspace.databases();
+    let done = scan.step(&keyspace.locks, databases, looks, |_, database, key, held| {
+        if !rights.may_see_lock(state, database, key) {
+            return;
+        }
         let name = key.split(|&byte| byte == b':').next().unwrap_or_default();
+        let name = &name[..name.len().min(GROUP_BYTES_MAX)];
         let name =
             if groups.len() >= GROUPS_MAX && !groups.contains_key(name) { b"" } else { name };
         let oldest_us = held.since_us;
@@ -474,20 +505,29 @@ pub fn go_on_with_groups(keyspace: &Keyspace, state: &State, mut job: Box<HttpJo
     }
     let top = argument(&job.request, "top").and_then(|text| parse_i64(&text));
     let top = top.map_or(LIMIT, |top| top.clamp(1, LIMIT as i64) as usize);
-    let mut groups: Vec<_> = job.groups.iter().collect();
-    groups.sort_unstable_by_key(|(name, group)| (Reverse(group.held), *name));
+    // Names that are no text may look alike: no series may be there twice.
+    let mut alike: HashMap<String, LockGroup> = HashMap::new();
+    for (name, group) in &job.groups {
+        let name = String::from_utf8_lossy(name);
+        let first = LockGroup { held: 0, oldest_us: i64::MAX };
+        let all = alike.entry(name.into_owned()).or_insert(first);
+        all.held += group.held;
+        all.oldest_us = all.oldest_us.min(group.oldest_us);
+    }
+    let mut groups: Vec<_> = alike.into_iter().collect();
+    groups.sort_unstable_by(|(name, one), (other, two)| (two.held, name).cmp(&(one.held, other)));
     groups.truncate(top);
     let mut out = Exposition::default();
     let name = "latchkey_group_locks_held";
     out.family(name, "gauge", "Held locks whose names begin alike.");
     for (group, found) in &groups {
-        out.sample(name, &[("group", &String::from_utf8_lossy(group))], found.held as f64);
+        out.sample(name, &[("group", group)], found.held as f64);
     }
     let name = "latchkey_group_lock_longest_hold_seconds";
     out.family(name, "gauge", "How long the one has been held that is held longest.");
     for (group, found) in &groups {
         let seconds = (state.now.boot_us - found.oldest_us).max(0) as f64 / 1e6;
-        out.sample(name, &[("group", &String::from_utf8_lossy(group))], seconds);
+        out.sample(name, &[("group", group)], seconds);
     }
     Response::new(200, CONTENT_TYPE, out.text()).into()
 }
@@ -495,6 +535,26 @@ pub fn go_on_with_groups(keyspace: &Keyspace, state: &State, mut job: Box<HttpJo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_goes_on_after_any_name() {
+        let of = |key: &[u8]| {
+            let after = after(-3, 1, key);
+            assert!(after.len() <= WHOLE_BYTES_MAX);
+            let decoded = decoded(&after, true);
+            let mut parts = decoded.splitn(3, |&byte| byte == b'.').skip(1);
+            let database = parse_i64(parts.next().expect("a database")).expect("a number");
+            (database as usize, parts.next().expect("a name").to_vec())
+        };
+        for key in [&b""[..], b"a", b"a b+\xff.%", &[b'x'; 6000], &[0xff; 2000]] {
+            assert_eq!(of(key), (1, key.to_vec()));
+        }
+        for key in [&[b'x'; 100_000][..], &[b'/'; 5000], &[0xff; 5000], &[0; 5000]] {
+            assert!(of(key) > (1, key.to_vec()));
+        }
+        let long = [&[b'a', b'\xff'][..], &[0xff; 5000]].concat();
+        assert_eq!(of(&long), (1, b"b".to_vec()));
+    }
 
     #[test]
     fn a_copied_name_does_nothing_in_a_shell() {

@@ -24,6 +24,9 @@ pub fn overview(keyspace: &Keyspace, state: &State, rights: &Rights) -> Response
     json.named_text("role", if state.replication.is_replica() { "replica" } else { "primary" });
     json.named("port", state.process.identity.port);
     json.named("time_ms", state.clock.now().wall_us / 1000);
+    json.maybe("hold_median_us", state.stats.durations.lock_hold.part_within_us(0.5));
+    json.maybe("turn_p99_us", state.stats.timing.turn_times().part_within_us(0.99));
+    json.maybe("expiry_lag_p99_us", keyspace.stats.expiry_lag.part_within_us(0.99));
     json.name("not_ready");
     json.open('[');
     for (name, check) in CHECKS {

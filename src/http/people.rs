@@ -1,7 +1,8 @@
 //! `/api/clients`: the clients and what they do.
 
+use super::access::Rights;
 use super::argument;
-use super::json::Json;
+use super::json::{BYTES_MAX, Json};
 use super::locks::{client_fields, json_response, limit};
 use crate::gate::limits::flag_letters;
 use crate::net::http::head::Request;
@@ -13,7 +14,7 @@ use crate::state::State;
 const KEYS_MAX: usize = 10;
 
 /// `/api/clients?limit=&after=`: clients in the order of their places in the server, some in each answer.
-pub fn list(state: &State, request: &Request) -> Response {
+pub fn list(state: &State, rights: &Rights, request: &Request) -> Response {
     let after = argument(request, "after").and_then(|text| parse_i64(&text));
     let from = after.and_then(|after| usize::try_from(after).ok()).map_or(0, |after| after + 1);
     let limit = limit(request);
@@ -24,7 +25,10 @@ pub fn list(state: &State, request: &Request) -> Response {
     json.open('[');
     let (mut written, mut last) = (0, None);
     let mut left = state.clients.from_slot(from);
-    for client in left.by_ref().take(limit) {
+    while written < limit
+        && json.len() < BYTES_MAX
+        && let Some(client) = left.next()
+    {
         json.open('{');
         client_fields(&mut json, state, client);
         json.named("age_ms", (state.now.boot_us - client.created_us).max(0) / 1000);
@@ -40,7 +44,9 @@ pub fn list(state: &State, request: &Request) -> Response {
             json.named("waited_ms", (state.now.boot_us - blocked.since_us).max(0) / 1000);
             json.name("keys");
             json.open('[');
-            blocked.keys().take(KEYS_MAX).for_each(|(_, key)| json.text(key));
+            let keys = blocked.keys().take(KEYS_MAX).map(|(_, key)| key);
+            let seen = keys.filter(|key| rights.may_read(state, blocked.db, key));
+            seen.for_each(|key| json.text(key));
             json.close(']');
         }
         json.close('}');

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::access::Rights;
-use super::json::{Json, percent_encoded};
+use super::json::{BYTES_MAX, Json, id};
 use super::locks::{json_response, limit};
 use crate::collections::glob;
+use crate::collections::score_tree::Place;
 use crate::collections::table::ValueRef;
 use crate::figures::exposition::Exposition;
 use crate::keyspace::Keyspace;
@@ -25,6 +26,8 @@ const NAMED_MAX: usize = 100;
 const LOOKS: usize = 2000;
 /// Groups of a stream that are shown.
 const GROUPS_MAX: usize = 10;
+/// Bytes of a name in a label.
+const LABEL_BYTES_MAX: usize = 1024;
 /// Scores from this on are taken for Unix milliseconds, lower ones for seconds: the year 2286 in seconds.
 const MILLISECONDS_FROM: f64 = 1e10;
 
@@ -45,6 +48,8 @@ struct Queue {
     consumers: usize,
     /// Unix milliseconds of the oldest item, if it says.
     oldest_ms: Option<i64>,
+    /// Members of a sorted set by due times whose time has come.
+    overdue: Option<usize>,
     groups: Vec<Group>,
 }
 
@@ -72,7 +77,13 @@ fn look(keyspace: &Keyspace, database: usize, key: &[u8]) -> Queue {
             score if score < MILLISECONDS_FROM => Some((score * 1000.0) as i64),
             score => Some(score as i64),
         });
-        return Queue { length: set.len() as u64, oldest_ms, ..queue };
+        let now_ms = keyspace.now().unix().0;
+        let overdue = set.first().filter(|_| oldest_ms.is_some()).map(|(score, _)| {
+            let is_in_seconds = score < MILLISECONDS_FROM;
+            let now = if is_in_seconds { now_ms as f64 / 1000.0 } else { now_ms as f64 };
+            set.rank_of(Place::AfterScore(now))
+        });
+        return Queue { length: set.len() as u64, oldest_ms, overdue, ..queue };
     }
     match value {
         ValueRef::Object(Value::Stream(stream)) => of_stream(queue, stream),
@@ -156,15 +167,20 @@ pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reque
         if !rights.may_read(state, database, key) {
             continue;
         }
+        if json.len() >= BYTES_MAX {
+            has_more = true;
+            break;
+        }
         let queue = look(keyspace, database, key);
         json.open('{');
         json.named_text("key", key);
-        json.named_text("id", percent_encoded(key));
+        json.named_whole("id", &id(key));
         json.named("db", database);
         json.named_text("type", queue.kind);
         json.named("length", queue.length);
         json.named("consumers", queue.consumers);
         json.maybe("oldest_ms", queue.oldest_ms.map(|at_ms| now_ms.saturating_sub(at_ms)));
+        json.maybe("overdue", queue.overdue);
         json.name("groups");
         json.open('[');
         for group in &queue.groups {
@@ -192,10 +208,14 @@ pub fn metrics(keyspace: &Keyspace, state: &State, rights: &Rights) -> String {
         return out.text();
     }
     let now_ms = state.now.unix().0;
-    let queues: Vec<(String, Queue)> = keys
-        .into_iter()
-        .map(|key| (String::from_utf8_lossy(key).into_owned(), look(keyspace, 0, key)))
-        .collect();
+    // No series may be there twice: of names that look alike, as they are no text, the first is told.
+    let mut queues: Vec<(String, Queue)> = Vec::new();
+    for key in keys {
+        let label = label(key);
+        if !queues.iter().any(|(other, _)| *other == label) {
+            queues.push((label, look(keyspace, 0, key)));
+        }
+    }
     let name = "latchkey_queue_length";
     out.family(name, "gauge", "Items of a queue.");
     for (key, queue) in &queues {
@@ -216,12 +236,22 @@ pub fn metrics(keyspace: &Keyspace, state: &State, rights: &Rights) -> String {
     let name = "latchkey_stream_oldest_pending_seconds";
     out.family(name, "gauge", "Since when the first pending entry has not been delivered again.");
     for (key, queue) in &queues {
+        let mut told = Vec::new();
         for group in &queue.groups {
-            if let Some(at_ms) = group.delivered_ms {
-                let labels = [("key", &**key), ("group", &String::from_utf8_lossy(&group.name))];
+            let name_of_group = label(&group.name);
+            if let Some(at_ms) = group.delivered_ms
+                && !told.contains(&name_of_group)
+            {
+                let labels = [("key", &**key), ("group", &*name_of_group)];
                 out.sample(name, &labels, now_ms.saturating_sub(at_ms).max(0) as f64 / 1000.0);
+                told.push(name_of_group);
             }
         }
     }
     out.text()
+}
+
+/// A name as a label has it: the beginning of a long one.
+fn label(name: &[u8]) -> String {
+    String::from_utf8_lossy(&name[..name.len().min(LABEL_BYTES_MAX)]).into_owned()
 }

@@ -43,7 +43,7 @@ pub fn answer(
             text.push_str(&queues::metrics(keyspace, state, rights));
             Response::new(200, CONTENT_TYPE, text).into()
         }
-        "/metrics/locks" => locks::groups(keyspace, state, request),
+        "/metrics/locks" => locks::groups(keyspace, state, rights, request),
         "/" => page::page().into(),
         "/api/overview" => overview::overview(keyspace, state, rights).into(),
         "/api/locks" => locks::list(keyspace, state, rights, request),
@@ -51,7 +51,7 @@ pub fn answer(
         "/api/queues" => queues::list(keyspace, state, rights, &request).into(),
         "/api/slow" => commands::slow(state, &request).into(),
         "/api/latency" => commands::latency(state, &request).into(),
-        "/api/clients" => people::list(state, &request).into(),
+        "/api/clients" => people::list(state, rights, &request).into(),
         path if path.starts_with("/api/locks/") => {
             locks::one(keyspace, state, rights, &request).into()
         }
@@ -66,10 +66,10 @@ pub fn go_on(
     visitor: &Visitor,
     job: Box<HttpJob>,
 ) -> Answer {
-    if job.request.path == "/metrics/locks" {
-        return locks::go_on_with_groups(keyspace, state, job);
-    }
-    match Rights::of(state, visitor, &job.request, PAGE) {
+    let is_groups = job.request.path == "/metrics/locks";
+    let needed = if is_groups { METRICS } else { PAGE };
+    match Rights::of(state, visitor, &job.request, needed) {
+        Ok(rights) if is_groups => locks::go_on_with_groups(keyspace, state, &rights, job),
         Ok(rights) => locks::go_on_with_list(keyspace, state, &rights, job),
         Err(response) => response.into(),
     }

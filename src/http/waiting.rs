@@ -1,7 +1,7 @@
 //! `/api/waiting`: who waits for whom, and the circles in which owners wait for each other.
 
 use super::access::Rights;
-use super::json::{Json, percent_encoded};
+use super::json::{BYTES_MAX, Json, id};
 use super::locks::{client, json_response, limit};
 use crate::gate::cycles::{self, Cycle};
 use crate::keyspace::Keyspace;
@@ -12,6 +12,8 @@ use crate::types::lock;
 
 /// Circles that are told.
 const CIRCLES_MAX: usize = 20;
+/// Owners of a circle that are told.
+const OWNERS_MAX: usize = 50;
 
 /// `/api/waiting?limit=`: the longest waits for locks with who holds them, and circles.
 pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Request) -> Response {
@@ -23,7 +25,7 @@ pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reque
     let mut has_more = false;
     for wait in state.longest_lock_waits(limit) {
         for key in wait.keys() {
-            if told >= limit {
+            if told >= limit || json.len() >= BYTES_MAX {
                 has_more = true;
                 break;
             }
@@ -37,7 +39,7 @@ pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reque
             json.named_text("owner", wait.owner());
             json.named_text("holder", &*found.owner);
             json.named_text("key", key);
-            json.named_text("id", percent_encoded(key));
+            json.named_whole("id", &id(key));
             json.named("db", wait.database);
             json.named("waited_ms", (state.now.boot_us - wait.since_us).max(0) / 1000);
             json.name("client");
@@ -52,7 +54,7 @@ pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reque
     json.open('[');
     for circle in circles(keyspace, state, rights) {
         json.open('[');
-        circle.iter().for_each(|owner| json.text(owner));
+        circle.iter().take(OWNERS_MAX).for_each(|owner| json.text(owner));
         json.close(']');
     }
     json.close(']');

@@ -241,6 +241,8 @@ pub struct End {
     pub reason: EndReason,
     /// Unix milliseconds.
     pub at_ms: i64,
+    /// Its owner, or else the name or address of the client that asked for it; empty: unknown.
+    pub who: Box<[u8]>,
 }
 
 /// Why a lock ended other than by its release.

@@ -3,8 +3,8 @@
 //! Bytes come in, complete requests go out, and responses come back ([`Http::respond`]); what is answered is decided in
 //! `crate::http`. `head` parses a request's head, `connection` is one connection, `response` what it is sent.
 //!
-//! The connections are no clients: nothing counts them but this file. When all places are taken, the connection that has
-//! waited longest for a request gives its place up, so that idle ones never keep a probe out.
+//! The connections are no clients: nothing counts them but this file. When all places are taken, the least important
+//! connection gives its place up to a new one, so that nobody keeps a probe out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -74,6 +74,11 @@ impl<J> Http<J> {
         self.listeners = listeners;
         self.listeners.truncate(LISTENERS_MAX);
         self.accepts.clear();
+    }
+
+    /// Closes all connections; the listeners stay.
+    pub fn close_all(&mut self) {
+        self.connections.iter_mut().for_each(|connection| *connection = None);
     }
 
     /// Adds a listener.
@@ -194,7 +199,7 @@ impl<J> Http<J> {
         now_us: i64,
     ) {
         let free = self.connections.iter().position(Option::is_none);
-        let Some(slot) = free.or_else(|| self.longest_waiting()) else { return };
+        let Some(slot) = free.or_else(|| self.least_important(now_us)) else { return };
         let token = Token(FIRST_CONNECTION - slot);
         // Both directions, edge-triggered: announced when they change.
         let registered = stream
@@ -209,13 +214,12 @@ impl<J> Http<J> {
         self.enqueue(slot);
     }
 
-    /// The connection that has waited longest for a request to come.
-    fn longest_waiting(&self) -> Option<usize> {
+    fn least_important(&self, now_us: i64) -> Option<usize> {
         let all = self.connections.iter().enumerate();
-        let waiting = all.filter_map(|(slot, connection)| {
-            connection.as_deref()?.waits_since_us().map(|since| (since, slot))
+        let ranked = all.filter_map(|(slot, connection)| {
+            Some((connection.as_deref()?.importance(now_us), slot))
         });
-        waiting.min().map(|(_, slot)| slot)
+        ranked.min().map(|(_, slot)| slot)
     }
 
     /// Number of connections that may have something to do.

@@ -92,6 +92,14 @@ impl Socket {
         }
     }
 
+    /// The established connection.
+    pub fn stream(&self) -> Option<&Stream> {
+        match &self.phase {
+            SocketState::Connected(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
     pub fn is_connected(&self) -> bool {
         matches!(self.phase, SocketState::Connected(_))
     }

@@ -48,6 +48,14 @@ pub struct Following {
     pub selected: usize,
     /// When something was last received from the primary, or a connection attempted: boot-time clock, microseconds.
     pub heard_us: i64,
+    /// The link's number among those of clients, and since when it is up: boot-time clock, microseconds.
+    pub number: u64,
+    pub up_since_us: i64,
+    /// Attempts to synchronise, all of them and those since the link was last up.
+    pub attempts: u64,
+    pub attempts_now: u64,
+    /// How long the link was down between times when it was up. Unit: microseconds.
+    pub was_down_us: i64,
     /// Since when the link is down, after it was up: boot-time clock, microseconds.
     pub down_since_us: Option<i64>,
     pub transfer: Transfer,
@@ -69,6 +77,11 @@ impl Following {
             knows_history: false,
             selected: 0,
             heard_us: 0,
+            number: 0,
+            up_since_us: 0,
+            attempts: 0,
+            attempts_now: 0,
+            was_down_us: 0,
             down_since_us: None,
             transfer: Transfer::default(),
             unapplied: 0,

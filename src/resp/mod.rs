@@ -4,7 +4,7 @@
 //! its reply with [`reply::ReplyWriter`], the only place where RESP2 and RESP3 differ, into a
 //! [`reply::OutputBuffer`], which is written to the socket. `args` are a request's arguments,
 //! `queue` keeps requests. `number` converts between text and numbers, `float80` has the
-//! extended-precision floats of INCRBYFLOAT.
+//! extended-precision floats of INCRBYFLOAT, `percent` shows names of any bytes without blanks.
 //!
 //! Specification: <https://redis.io/docs/latest/develop/reference/protocol-spec/>; where it is silent, what Redis 7.0.15
 //! does.
@@ -12,6 +12,7 @@
 pub mod args;
 pub mod float80;
 pub mod number;
+pub mod percent;
 pub mod queue;
 pub mod reply;
 pub mod request;

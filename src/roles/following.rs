@@ -14,6 +14,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+
+use socket2::SockRef;
 
 use crate::client::{ClientFlags, ClientId};
 use crate::config::{PrimaryAddress, system_text};
@@ -22,6 +25,7 @@ use crate::durability::unexpected;
 use crate::error::CommandError;
 use crate::gate::blocking;
 use crate::gate::execute::{Gate, Request};
+use crate::gate::link_line::LinkLine;
 use crate::gate::looked_up::LookedUp;
 use crate::gate::monitor;
 use crate::gate::redirect::{self, Blocked};
@@ -228,11 +232,23 @@ fn primary_name(state: &State) -> String {
     state.replication.following.as_ref().map_or_else(String::new, |following| following.name())
 }
 
-/// The primary's address, while the link is in use.
-pub fn link_address(state: &State) -> Option<String> {
-    let following = state.replication.following.as_deref()?;
-    let address = state.link_socket.as_deref()?.address?;
-    following.is_connected().then(|| address.to_string())
+/// The link as CLIENT LIST and CLIENT KILL see it, while it is in use.
+pub fn link_line(state: &State) -> Option<LinkLine> {
+    let following = state.replication.following.as_deref().filter(|it| it.is_connected())?;
+    let socket = state.link_socket.as_deref()?;
+    let stream = SockRef::from(socket.stream()?);
+    let local = stream.local_addr().ok().and_then(|address| address.as_socket());
+    let seconds_since = |us: i64| (state.now.boot_us - us).max(0) / 1_000_000;
+    Some(LinkLine {
+        number: following.number,
+        address: socket.address?,
+        local,
+        file: stream.as_raw_fd(),
+        age_s: seconds_since(following.up_since_us),
+        idle_s: seconds_since(following.heard_us),
+        database: following.selected,
+        input: following.unapplied,
+    })
 }
 
 /// `CLIENT KILL` of the link. False: no link is in use.
@@ -254,6 +270,8 @@ fn connect(state: &mut State) {
     let Some(following) = state.replication.following.as_deref_mut() else { return };
     let (host, port) = (String::from_utf8_lossy(&following.host).into_owned(), following.port);
     following.heard_us = state.now.boot_us;
+    following.attempts += 1;
+    following.attempts_now += 1;
     let socket = match open_socket(state, host, port) {
         Ok(socket) => socket,
         Err(error) => return cannot_connect(state, &error),
@@ -331,7 +349,11 @@ fn set_progress(state: &mut State, progress: Progress) {
     if let Some(following) = state.replication.following.as_deref_mut() {
         following.progress = progress;
         if progress == Progress::Connected {
-            following.down_since_us = None;
+            (following.number, following.up_since_us) =
+                (state.clients.take_number(), state.now.boot_us);
+            let down_since_us = following.down_since_us.take();
+            following.was_down_us +=
+                down_since_us.map_or(0, |since_us| state.now.boot_us - since_us);
             following.transfer = Transfer::default();
         }
     }
@@ -464,6 +486,7 @@ fn lose(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>, lost
     }
     if progress == Progress::Connected {
         following.down_since_us = Some(state.now.boot_us);
+        following.attempts_now = 0;
         following.knows_history = !matches!(lost, Lost::Broken(_));
     }
     let why = match &lost {

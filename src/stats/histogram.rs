@@ -31,6 +31,13 @@ impl Histogram {
         self.sum_us
     }
 
+    /// The least limit that this part of all durations does not exceed, in microseconds; None: there are no durations, or
+    /// they exceed all limits.
+    pub fn part_within_us(&self, part: f64) -> Option<u64> {
+        let wanted = ((self.count() as f64 * part).ceil() as u64).max(1);
+        self.cumulative().find(|(_, count)| *count >= wanted).map(|(limit_us, _)| limit_us)
+    }
+
     /// Each limit in microseconds, with the number of durations up to it.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut count = 0;
@@ -44,6 +51,18 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_is_within_the_limit_that_it_does_not_exceed() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.part_within_us(0.5), None);
+        [10, 60, 60, 5000].into_iter().for_each(|us| histogram.record_us(us));
+        assert_eq!(histogram.part_within_us(0.25), Some(16));
+        assert_eq!(histogram.part_within_us(0.5), Some(64));
+        assert_eq!(histogram.part_within_us(1.0), Some(16_384));
+        histogram.record_us(1 << 50);
+        assert_eq!(histogram.part_within_us(1.0), None);
+    }
 
     #[test]
     fn a_duration_counts_up_to_its_limit() {

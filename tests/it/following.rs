@@ -571,3 +571,46 @@ fn a_replica_tells_what_the_rewrite_after_its_synchronisation_has_on_disk() {
         assert_eq!(link.request(), "REPLCONF ACK 100 FACK 100", "{policy}");
     }
 }
+
+#[test]
+fn the_link_to_the_primary_and_the_keys_that_clients_wait_for_are_listed() {
+    let (server, _listener, link, mut client, _folder) = synced(&[]);
+    let lines = |client: &mut Client, request: &str| {
+        let text = client.call(&request.split(' ').collect::<Vec<_>>()).show();
+        text.split("\\n").filter(|line| line.contains("id=")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let all = lines(&mut client, "CLIENT LIST");
+    assert_eq!(all.len(), 2, "{all:?}");
+    let of_type = lines(&mut client, "CLIENT LIST TYPE master");
+    let [line] = &*of_type else { panic!("one line: {of_type:?}") };
+    for field in [" flags=M ", " user=(superuser) ", " redir=-1 ", " resp=2 "] {
+        assert!(line.contains(field), "{field} in {line}");
+    }
+    let field = |name: &str| {
+        let rest = line.split_once(&format!("{name}=")).expect("a field").1;
+        rest.split(' ').next().expect("a value").to_owned()
+    };
+    let (id, address) = (field("id"), field(" addr"));
+    for filter in [&*format!("ID {id}"), &format!("ADDR {address}"), "FLAGS M", "NOT-TYPE normal"] {
+        assert_eq!(lines(&mut client, &format!("CLIENT LIST {filter}")).len(), 1, "{filter}");
+    }
+    for filter in ["TYPE replica", "USER default FLAGS M", "IDLE 1000"] {
+        assert_eq!(lines(&mut client, &format!("CLIENT LIST {filter}")).len(), 0, "{filter}");
+    }
+    // A filter that only happens to fit ends no link.
+    client.call(&["CLIENT", "KILL", "MAXAGE", "0", "SKIPME", "yes"]);
+    assert_eq!(lines(&mut client, "CLIENT LIST TYPE master").len(), 1);
+    assert_eq!(client.call(&["CLIENT", "KILL", "ID", &id]).show(), "(integer) 1");
+    drop(link);
+    await_link(&mut client, "down");
+    assert_eq!(lines(&mut client, "CLIENT LIST TYPE master").len(), 0);
+    client.call(&["REPLICAOF", "NO", "ONE"]);
+    let mut waiting = server.connect();
+    waiting.send(&["BLPOP", "a b", "c,d", "0"]);
+    server.settle();
+    let waits = |line: &&String| line.contains(" cmd=blpop ");
+    let all = lines(&mut client, "CLIENT LIST");
+    let line = all.iter().find(waits).expect("the one that waits");
+    assert!(line.contains(" keys=a%20b,c%2Cd"), "{line}");
+    assert!(all.iter().filter(|line| !waits(line)).all(|line| !line.contains("keys=")), "{all:?}");
+}

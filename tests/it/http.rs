@@ -1,5 +1,6 @@
 //! HTTP from outside: routes, who may, what abuse comes to, and what probes say in each state.
 
+use std::io::Write;
 use std::net::SocketAddr;
 
 use crate::support::http::{Connection, get};
@@ -134,6 +135,38 @@ fn ten_thousand_connections_keep_neither_probes_nor_clients_out() {
 }
 
 #[test]
+fn connections_that_take_nothing_or_ask_without_end_keep_no_probe_out() {
+    let (_server, address) = start(&[]);
+    let pages = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
+    let mut greedy: Vec<_> = (0..64).map(|_| std::net::TcpStream::connect(address)).collect();
+    for stream in greedy.iter_mut().flatten() {
+        stream.set_nonblocking(true).expect("a socket");
+        while stream.write(pages.as_bytes()).is_ok() {}
+    }
+    // All of them have responses under way that nobody reads.
+    for _ in 0..10 {
+        assert_eq!(get(address, "/livez").status, 200);
+    }
+    assert!(greedy.iter().flatten().count() == 64);
+}
+
+#[test]
+fn open_connections_end_with_http_and_not_with_its_port() {
+    let (server, address) = start(&[]);
+    let mut open = Connection::open(address);
+    assert_eq!(open.ask("/livez", "").status, 200);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = free.local_addr().expect("an address").port();
+    drop(free);
+    call(&server, &format!("CONFIG SET http-port {port}"));
+    assert_eq!(open.ask("/livez", "").status, 200);
+    assert_eq!(get((address.ip(), port).into(), "/livez").status, 200);
+    call(&server, "CONFIG SET http-port 0");
+    open.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(open.answer(false), None);
+}
+
+#[test]
 fn a_page_of_another_name_reads_nothing_and_nothing_is_read_by_other_pages() {
     let (server, address) = start(&["http-hosts latchkey.example other"]);
     let asked = |host: &str, target: &str| {
@@ -221,6 +254,10 @@ fn users_see_what_their_rules_permit() {
         let all = Connection::open(address).ask(&target, &basic("default:secret")).body;
         assert!(all.contains("mine:a") && all.contains("yours:b"), "{all}");
     }
+    let groups = |user: &str| Connection::open(address).ask("/metrics/locks", &basic(user)).body;
+    assert!(groups("viewer:v").contains("group=\"mine\"") && !groups("viewer:v").contains("yours"));
+    assert!(groups("default:secret").contains("group=\"yours\""));
+    assert!(!groups("scraper:s").contains("group="), "names of keys are not for INFO alone");
     assert_eq!(status("/api/locks/mine%3Aa", "viewer:v"), 200);
     assert_eq!(status("/api/locks/yours%3Ab", "viewer:v"), 403);
     // A user that is switched off is none.
@@ -397,6 +434,70 @@ fn named_queues_are_told_with_their_keys() {
         server.step(100_000);
         (!get(address, "/metrics").body.contains("found:")).then_some(())
     });
+}
+
+#[test]
+fn names_of_any_bytes_and_length_are_listed_opened_and_broken() {
+    let (server, address) = start(&[]);
+    let mut client = server.connect();
+    let mut names: Vec<Vec<u8>> = (0..4).map(|byte| [&[0xff; 700][..], &[byte]].concat()).collect();
+    names.push(vec![b'~'; 3000]);
+    names.sort();
+    for name in &names {
+        client.call::<&[u8]>(&[b"LOCK.ACQUIRE", name, b"me", b"PX", b"100000"]);
+    }
+    let (mut after, mut found) = (String::new(), 0);
+    loop {
+        let body = get(address, &format!("/api/locks?limit=1{after}")).body;
+        let of = |name: &str| {
+            let rest = body.split_once(&format!("\"{name}\":\"")).map(|(_, rest)| rest);
+            rest.and_then(|rest| rest.split_once('"')).map(|(value, _)| value.to_owned())
+        };
+        let id = of("id").expect("a name that can be opened");
+        let one = get(address, &format!("/api/locks/{id}")).body;
+        assert!(one.contains("\"mode\":\"exclusive\""), "{one}");
+        assert!(one.contains("LOCK.BREAK") && one.contains(" FENCE "), "{one}");
+        found += 1;
+        match of("after") {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+        assert!(found < names.len(), "it goes on");
+    }
+    assert_eq!(found, names.len());
+    let far = vec![b'z'; 100_000];
+    client.call::<&[u8]>(&[b"LOCK.ACQUIRE", &far, b"me", b"PX", b"100000"]);
+    let body = get(address, "/api/locks?sort=name&limit=5").body;
+    assert!(body.contains("\"id\":null"), "a name that no head has room for");
+}
+
+#[test]
+fn no_series_is_there_twice_whatever_the_names() {
+    let (server, address) = start(&["page-keys q*"]);
+    let mut client = server.connect();
+    for name in [&b"q\xfe"[..], b"q\xff", b"q\xff\xff"] {
+        client.call::<&[u8]>(&[b"RPUSH", name, b"x"]);
+        client.call::<&[u8]>(&[
+            b"LOCK.ACQUIRE",
+            &[name, b":lock"].concat(),
+            b"me",
+            b"PX",
+            b"90000",
+        ]);
+    }
+    wait_for("the pattern's keys", || {
+        server.step(100_000);
+        get(address, "/metrics").body.contains("latchkey_queue_length{").then_some(())
+    });
+    for target in ["/metrics", "/metrics/locks"] {
+        let body = get(address, target).body;
+        let mut series: Vec<_> = body.lines().filter(|line| !line.starts_with('#')).collect();
+        series.iter_mut().for_each(|line| *line = line.rsplit_once(' ').expect("a value").0);
+        let count = series.len();
+        series.sort_unstable();
+        series.dedup();
+        assert_eq!(series.len(), count, "{target}: {body}");
+    }
 }
 
 /// What a state comes to; that of a server that loads is in `following.rs`: the statuses of /livez and /readyz, the line that says why, and how PING is answered.

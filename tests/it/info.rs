@@ -71,6 +71,9 @@ const VOLATILE: &[&str] = &[
     "rdb_current_bgsave",
     "uptime",
     "master_last_io",
+    "master_current_sync",
+    "master_total_sync",
+    "master_link_up",
     "db",
 ];
 

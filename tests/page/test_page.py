@@ -112,6 +112,30 @@ class PageTest(unittest.TestCase):
         self.browser.picture("circle")
         self.assertEqual(self.browser.complaints(), [])
 
+    def test_what_stands_out_is_told_whatever_list_is_shown(self):
+        for number in range(50):
+            self.hold_many(number)
+            self.crowd.call("LOCK.RELEASE", f"order:{number:05}", f"worker-{number}")
+        for number in range(200):
+            self.hold_many(number)
+        gone = self.hold("reports", "went-away", "SESSION", "GRACE", 60_000, ms=60_000)
+        self.clients.remove(gone)
+        gone.close()
+        self.hold("lost", "loser", ms=100)
+        self.client("producer").call("ZADD", "jobs", int(time.time() * 1000) - 5000, "a", int(time.time() * 1000) + 600_000, "b")
+        self.client("operator").call("CONFIG", "SET", "page-keys", "jobs")
+        time.sleep(0.5)
+        self.open()
+        self.see("who is gone", "document.querySelector('#alarms').textContent.includes('is held by went-away, whose connection is gone')")
+        self.see("who has lost", "document.querySelector('#alarms').textContent.includes('ago by loser: its lease ended')")
+        self.see("the overdue", "document.querySelector('#queue-rows tr td:nth-child(7)')?.textContent === '1'")
+        self.browser.click("#wanted")
+        self.browser.press("nosuch")
+        self.see("no lock", "document.querySelectorAll('#lock-rows tr').length === 0")
+        self.see("the one gone still", "document.querySelector('#alarms').textContent.includes('went-away')")
+        self.see("long holds", "document.querySelector('#alarms').textContent.includes('Held for much longer than others')")
+        self.assertEqual(self.browser.complaints(), [])
+
     def test_names_are_text_whatever_they_are(self):
         name = "<img src=x onerror=document.title='bad'>\"'\\"
         self.hold(name, "<b>owner</b>")

@@ -174,29 +174,36 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     };
     let state = &*ctx.state;
     let is_there = |client: &&Client| !client.flags.contains(ClientFlags::CLOSE_NOW);
-    let clients: Vec<&Client> = match filter.only_ids() {
-        Some(ids) => ids
-            .iter()
-            .filter_map(|&id| state.clients.by_number(u64::try_from(id).ok()?))
-            .filter(is_there)
-            .collect(),
+    let running = Running::of(ctx);
+    let line = |client: &Client| {
+        let mut line = String::new();
+        describe(state, client, Some(&running), false, &mut line);
+        line
+    };
+    // The link to the primary is not a client, but has a line as if it were one.
+    let is_valkey = state.config.compatible_with.is_valkey();
+    let link = following::link_line(state).filter(|link| filter.matches_link(link));
+    let link = link.map(|link| (link.number, link.text(is_valkey)));
+    let found: Vec<String> = match filter.only_ids() {
+        Some(ids) => {
+            let of = |number: u64| match &link {
+                Some((own, line)) if *own == number => Some(line.clone()),
+                _ => state.clients.by_number(number).filter(is_there).map(line),
+            };
+            ids.iter().filter_map(|&id| of(u64::try_from(id).ok()?)).collect()
+        }
         None => {
-            let _own = ctx.client_id();
             let skipped = filter.skip_me.unwrap_or(false).then_some(ctx.client_id());
             let chosen =
                 |client: &&Client| Some(client.id) != skipped && filter.matches(client, state.now);
-            let mut clients: Vec<&Client> =
-                state.clients.iter().filter(is_there).filter(chosen).collect();
-            clients.sort_unstable_by_key(|client| client.id.number);
-            clients
+            let clients = state.clients.iter().filter(is_there).filter(chosen);
+            let mut found: Vec<(u64, String)> =
+                clients.map(|client| (client.id.number, line(client))).chain(link).collect();
+            found.sort_unstable_by_key(|(number, _)| *number);
+            found.into_iter().map(|(_, line)| line).collect()
         }
     };
-    let running = Running::of(ctx);
-    let mut lines = String::new();
-    for client in clients {
-        describe(state, client, Some(&running), false, &mut lines);
-        lines.push('\n');
-    }
+    let lines: String = found.iter().flat_map(|line| [line, "\n"]).collect();
     ctx.reply.verbatim(b"txt", lines.as_bytes());
     Ok(Outcome::Replied)
 }
@@ -222,9 +229,9 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
         closing::close_client(ctx.keyspace, state, id);
     }
     // The link to the primary is not a client.
-    let link = following::link_address(ctx.state);
+    let link = following::link_line(ctx.state);
     let link =
-        link.is_some_and(|link| filter.chooses_primary(&link)) && following::kill_link(ctx.state);
+        link.is_some_and(|link| filter.chooses_link(&link)) && following::kill_link(ctx.state);
     match (by_address, killed.len() + usize::from(link)) {
         (true, 0) => return Err(NO_SUCH_CLIENT),
         (true, _) => ctx.reply.ok(),

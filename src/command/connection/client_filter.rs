@@ -9,6 +9,7 @@ use crate::clock::Now;
 use crate::config::ClientClass;
 use crate::error::CommandError;
 use crate::gate::limits::{class_of, flag_letters};
+use crate::gate::link_line::LinkLine;
 use crate::ids::UserId;
 use crate::net::stream::Address;
 use crate::resp::args::Cursor;
@@ -92,6 +93,23 @@ impl Test<'_> {
             Test::Idle(seconds) => seconds_since(client.active_us) >= seconds,
         }
     }
+
+    fn holds_for_link(&self, link: &LinkLine) -> bool {
+        let local = link.local.map(|address| address.to_string());
+        match *self {
+            Test::Ids(ref ids) => ids.all.contains(&(link.number as i64)),
+            Test::Class(class) => class.is_none(),
+            Test::Address(address) => link.address.to_string().as_bytes() == address,
+            Test::LocalAddress(address) => local.is_some_and(|own| own.as_bytes() == address),
+            Test::Ip(ip) => link.address.ip().to_string().as_bytes() == ip,
+            Test::Flags(letters) => letters.iter().all(|letter| *letter == b'M'),
+            Test::Capabilities(letters) => letters.is_empty(),
+            Test::Database(index) => link.database == index,
+            Test::Age(seconds) => link.age_s >= seconds,
+            Test::Idle(seconds) => link.idle_s >= seconds,
+            Test::User(_) | Test::Name(_) | Test::LibraryName(_) | Test::LibraryVersion(_) => false,
+        }
+    }
 }
 
 /// Conditions on a client. None by default.
@@ -104,14 +122,19 @@ pub struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    /// Whether the link to the primary, which is not a client, is selected: by `TYPE master`, or by its address.
-    pub fn chooses_primary(&self, link: &str) -> bool {
-        let is_meant = |test: &Test<'_>| match test {
-            Test::Class(class) => class.is_none(),
-            Test::Address(address) => *address == link.as_bytes(),
-            _ => false,
+    /// Whether the link to the primary, which is not a client, is to be ended: only if it is meant by its class, address,
+    /// flag or number.
+    pub fn chooses_link(&self, link: &LinkLine) -> bool {
+        let is_meant = |test: &Test<'_>| {
+            matches!(test, Test::Class(None) | Test::Address(_) | Test::Ids(_))
+                || matches!(test, Test::Flags(letters) if letters.contains(&b'M'))
         };
-        self.tests.iter().any(|(holds, test)| *holds && is_meant(test))
+        self.tests.iter().any(|(holds, test)| *holds && is_meant(test)) && self.matches_link(link)
+    }
+
+    /// Whether all conditions hold for the link to the primary. It has no user and no name.
+    pub fn matches_link(&self, link: &LinkLine) -> bool {
+        self.tests.iter().all(|(holds, test)| test.holds_for_link(link) == *holds)
     }
 
     /// `CLIENT KILL ip:port`.

@@ -253,8 +253,8 @@ pub fn listen(state: &mut State) -> Result<(), String> {
     Ok(())
 }
 
-/// Replaces the listeners for HTTP by those of `http-bind` and `http-port`. Its open connections stay. Errors name the port;
-/// then HTTP is off.
+/// Replaces the listeners for HTTP by those of `http-bind` and `http-port`. Its open connections stay, unless it is off now.
+/// Errors name the port; then HTTP is off.
 pub fn listen_for_http(state: &mut State) -> Result<(), String> {
     state.net.http.listen(Vec::new());
     let config = &state.config;
@@ -265,6 +265,9 @@ pub fn listen_for_http(state: &mut State) -> Result<(), String> {
         warning!(state, "Warning: {warning}");
     }
     let port = state.config.http_port;
+    if port == 0 {
+        state.net.http.close_all();
+    }
     state.net.http.listen(bound.map_err(|_| format!("port {port} (HTTP)"))?);
     state.tasks.push(Task::Listen);
     Ok(())

@@ -24,6 +24,8 @@ const HEAD_US: i64 = 5_000_000;
 const IDLE_US: i64 = 30_000_000;
 /// For the rest of what a refused client sends: an end without reading it could destroy the response on its way.
 const DRAIN_US: i64 = 2_000_000;
+/// A connection that has waited for less is as important as one that is served.
+const YOUNG_US: i64 = 100_000;
 /// Bytes of such a rest in one turn.
 const DRAIN_BYTES: usize = 64 * 1024;
 
@@ -45,6 +47,8 @@ pub struct Connection<J> {
     can_write: bool,
     /// Boot-time clock, microseconds.
     deadline_us: i64,
+    connected_us: i64,
+    /// Since when it waits for a request, or for its response to be taken.
     waits_since_us: i64,
 }
 
@@ -87,6 +91,7 @@ impl<J> Connection<J> {
             can_read: true,
             can_write: true,
             deadline_us: now_us + HEAD_US,
+            connected_us: now_us,
             waits_since_us: now_us,
         }
     }
@@ -96,11 +101,16 @@ impl<J> Connection<J> {
         self.deadline_us
     }
 
-    /// Since when it waits for a request to come; None: it has one to answer.
-    pub fn waits_since_us(&self) -> Option<i64> {
+    /// The order in which connections give their places up: those that have waited for a request for some time, those whose
+    /// response is not taken, the others, and the longest first. So nobody who asks for much, takes nothing or comes again and
+    /// again keeps others out.
+    pub fn importance(&self, now_us: i64) -> (u8, i64) {
+        let has_waited = now_us - self.waits_since_us >= YOUNG_US;
         match self.phase {
-            Phase::Asked(_) | Phase::Responds => None,
-            _ => Some(self.waits_since_us),
+            Phase::Responds if !self.can_write && has_waited => (1, self.waits_since_us),
+            Phase::Asked(_) | Phase::Responds => (2, self.connected_us),
+            _ if has_waited => (0, self.waits_since_us),
+            _ => (2, self.connected_us),
         }
     }
 
@@ -123,7 +133,7 @@ impl<J> Connection<J> {
         self.output = response.encode(self.head_only, self.keeps_alive);
         (self.sent, self.job) = (0, None);
         self.phase = Phase::Responds;
-        self.deadline_us = now_us + IDLE_US;
+        (self.deadline_us, self.waits_since_us) = (now_us + IDLE_US, now_us);
     }
 
     /// Does what can be done now.
@@ -208,7 +218,7 @@ impl<J> Connection<J> {
                 Ok(0) => return Ok(Step::Ends),
                 Ok(count) => {
                     self.sent += count;
-                    self.deadline_us = now_us + IDLE_US;
+                    (self.deadline_us, self.waits_since_us) = (now_us + IDLE_US, now_us);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_write = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(Step::Later),
