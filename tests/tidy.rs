@@ -22,7 +22,7 @@ const ROWS: &[&[&str]] = &[
     &["state"],
     &["client"],
     &["net"],
-    &["script", "persist", "replication"],
+    &["script", "persist", "replication", "cluster"],
     &["keyspace", "pubsub", "acl", "config", "stats"],
     &["types"],
     &["collections", "resp", "clock", "error", "facts", "ids", "sys"],
