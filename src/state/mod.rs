@@ -30,6 +30,7 @@ use crate::acl::Acl;
 use crate::client::blocked::Blocking;
 use crate::client::{ClientFlags, ClientId, Clients};
 use crate::clock::{Clock, Now};
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::keyspace::Keyspace;
 use crate::net::primary::Socket;
@@ -101,6 +102,8 @@ pub struct State {
     /// Done by the loop at the end of the turn.
     pub tasks: Vec<Task>,
     pub debug: DebugSwitches,
+    /// With `cluster-enabled yes`: the cluster as this node sees it.
+    pub cluster: Option<Box<Cluster>>,
 }
 
 /// Switches set by DEBUG.
@@ -156,6 +159,7 @@ impl State {
             gate: Opening::Closed,
             tasks: Vec::new(),
             debug: DebugSwitches::default(),
+            cluster: None,
         }
     }
 
