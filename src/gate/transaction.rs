@@ -30,7 +30,7 @@ pub fn queue(
     }
     client.last_command = Some(command.id);
     if command.spec.databases == DatabaseUse::Selects && request.args.len() > 1 {
-        let selected = number_of(request.args, 1, state.config.databases as usize);
+        let selected = number_of(request.args, 1, state.config.database_count());
         transaction.database = selected.or(transaction.database);
     }
     Ok(())
