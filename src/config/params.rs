@@ -591,8 +591,8 @@ section "Replication" {
 }
 
 section "Cluster" {
-    /// Runs as a node of a cluster. Not supported yet.
-    "cluster-enabled" => cluster_enabled: bool = false, Unsupported(YesNo, NO_CLUSTER), IMMUTABLE;
+    /// Runs as a node of a cluster.
+    "cluster-enabled" => cluster_enabled: bool = false, YesNo, IMMUTABLE;
     /// File in which the node keeps the cluster's state.
     "cluster-config-file" => cluster_config_file: Vec<u8> = b"nodes.conf".to_vec(), TEXT, IMMUTABLE.only_stored();
     /// Milliseconds of silence after which a node is considered failed.
