@@ -7,6 +7,7 @@ use crate::acl::Denied;
 use crate::client::transaction::Transaction;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
+use crate::gate::cluster;
 use crate::gate::evict::Room;
 use crate::gate::redirect;
 use crate::gate::users;
@@ -47,7 +48,7 @@ pub fn is_open(keyspace: &Keyspace, state: &State, command: &Command, args: usiz
 
 /// Whether a command may run now.
 #[inline]
-pub fn admit(state: &State, asked: &Asked<'_>) -> Verdict {
+pub fn admit(keyspace: &Keyspace, state: &State, asked: &Asked<'_>) -> Verdict {
     let command = asked.command;
     let client = asked.caller.client().and_then(|id| state.clients.get(id));
     let Some(client) = client else {
@@ -67,12 +68,12 @@ pub fn admit(state: &State, asked: &Asked<'_>) -> Verdict {
     let is_busy = state.scripts.is_busy();
     if state.applies_maxmemory() && !is_busy && asked.room.is_none() {
         // Rights first: no key is evicted for a command that is refused anyway.
-        return match check_rights(state, client, asked) {
+        return match check_rights(keyspace, state, client, asked) {
             Ok(()) => Verdict::MakeRoom,
             Err(verdict) => verdict,
         };
     }
-    match check(state, client, asked, is_busy) {
+    match check(keyspace, state, client, asked, is_busy) {
         Err(verdict) => verdict,
         Ok(()) if !is_busy && is_held_back(state, client, asked) => Verdict::Postpone,
         Ok(()) if transaction.is_some() && !command.is(Flags::NEVER_QUEUED) => Verdict::Queue,
@@ -81,7 +82,12 @@ pub fn admit(state: &State, asked: &Asked<'_>) -> Verdict {
 }
 
 /// The checks that come before keys are evicted for the command.
-fn check_rights(state: &State, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
+fn check_rights(
+    keyspace: &Keyspace,
+    state: &State,
+    client: &Client,
+    asked: &Asked<'_>,
+) -> Result<(), Verdict> {
     let command = asked.command;
     let lacks_password = !command.is(Flags::NO_AUTH) && state.needs_password(client.flags);
     let is_told = !lacks_password || !state.config.compatible_with.is_valkey();
@@ -95,7 +101,9 @@ fn check_rights(state: &State, client: &Client, asked: &Asked<'_>) -> Result<(),
         check_queueable(state, command)?;
     }
     users::check(state, client, command, asked.args).map_err(Verdict::Deny)?;
-    if state.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
+    if state.cluster.is_some() {
+        cluster::check(keyspace, state, client, command, asked.args)?;
+    } else if state.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
         let queued = client.transaction.as_deref().filter(|_| command.is(Flags::RUNS_QUEUED));
         let queued = queued.map_or(Flags::empty(), Transaction::flags);
         redirect::check(state, client, flags_of(state, command, asked.args).union(queued))?;
@@ -122,12 +130,18 @@ fn check_queueable(state: &State, command: &Command) -> Result<(), CommandError>
 }
 
 /// All checks that refuse a client's command.
-fn check(state: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> Result<(), Verdict> {
+fn check(
+    keyspace: &Keyspace,
+    state: &State,
+    client: &Client,
+    asked: &Asked<'_>,
+    is_busy: bool,
+) -> Result<(), Verdict> {
     let command = asked.command;
     let transaction = client.transaction.as_deref();
     // If keys were evicted for it, its rights were checked before.
     if asked.room.is_none() {
-        check_rights(state, client, asked)?;
+        check_rights(keyspace, state, client, asked)?;
     }
     if asked.room == Some(Room::NoMore) && needs_room(transaction, command) {
         return Err(CommandError::OutOfMemory.into());
@@ -457,6 +471,8 @@ mod tests {
             is_busy: true,
             others_heard: false,
             name: Box::default(),
+            slot: None,
+            allows_cross_slot: true,
         }
     }
 
@@ -513,7 +529,7 @@ mod tests {
                     opened_on_replicas += usize::from(state.replication.is_replica());
                     let (caller, protocol) = (Caller::Client(id), Protocol::Resp2);
                     let asked = Asked { caller, command, args, protocol, room: None };
-                    let verdict = admit(&state, &asked);
+                    let verdict = admit(&keyspace, &state, &asked);
                     assert!(matches!(verdict, Verdict::Run), "{}: {verdict:?}", command.full_name);
                     assert!(command.spec.accepts(count) && command.spec.handler.is_some());
                     if !command.is_queueable() {
@@ -524,7 +540,7 @@ mod tests {
                         state.clients.get_mut(id).expect("it is there").transaction = there;
                     };
                     transaction(&mut state, Some(Box::default()));
-                    let verdict = admit(&state, &asked);
+                    let verdict = admit(&keyspace, &state, &asked);
                     assert!(
                         matches!(verdict, Verdict::Queue),
                         "{}: {verdict:?}",
@@ -543,11 +559,12 @@ mod tests {
     #[test]
     fn a_command_that_needs_a_client_does_not_run_without_one() {
         let state = state("");
+        let keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
         for command in &TABLE.commands {
             let args = Args::new(b"", &[]);
             let caller = Caller::Load;
             let asked = Asked { caller, command, args, protocol: Protocol::Resp2, room: None };
-            let runs = matches!(admit(&state, &asked), Verdict::Run);
+            let runs = matches!(admit(&keyspace, &state, &asked), Verdict::Run);
             assert_eq!(runs, !command.is(Flags::NEEDS_CLIENT), "{}", command.full_name);
         }
     }

@@ -1,7 +1,7 @@
 //! The gate: how every command runs, whether sent by a client, EXEC or a script.
 //!
 //! - `request` is what runs. `execute` runs it, after `admit` has decided (`verdict`) by the rules
-//!   of `users`, `evict` and `redirect`. `limits` are those of clients' output and memory;
+//!   of `users`, `evict`, `redirect` and `cluster`. `limits` are those of clients' output and memory;
 //!   `closing` takes a client out of all lists.
 //! - `keys` says which arguments are keys; `looked_up` is what was found out about a request ahead
 //!   of its run; `effect` is what a command changes, as requests.
@@ -20,6 +20,7 @@ pub mod admit;
 pub mod asynchronous;
 pub mod blocking;
 pub mod closing;
+pub mod cluster;
 pub mod confirm;
 pub mod cycles;
 pub mod effect;

@@ -47,7 +47,11 @@ pub(crate) fn fail(state: &mut State, caller: Caller) {
 
 /// The reply to an EXEC that was itself refused.
 pub(crate) fn refused(error: &CommandError) -> CommandError {
-    if matches!(error, CommandError::Redirect(..)) {
+    let sends_elsewhere = matches!(
+        error,
+        CommandError::Redirect(..) | CommandError::Moved(_) | CommandError::Cluster(_)
+    );
+    if sends_elsewhere {
         return error.clone();
     }
     let text = error.wire();

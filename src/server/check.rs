@@ -144,7 +144,7 @@ impl Report {
 
     /// More databases than fit into memory: the kernel ends the start.
     fn check_databases(&mut self, config: &Config) {
-        let bytes = u64::from(config.databases) * DATABASE_BYTES;
+        let bytes = config.database_count() as u64 * DATABASE_BYTES;
         let total = machine::total_memory() as u64;
         if bytes > total && total > 0 {
             let (bytes, total) = (bytes >> 20, total >> 20);

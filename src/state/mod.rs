@@ -201,6 +201,11 @@ impl State {
         self.real_now().boot_us
     }
 
+    /// How many databases there are.
+    pub fn database_count(&self) -> usize {
+        self.config.database_count()
+    }
+
     /// Whether clients may not write, this server being a replica.
     #[inline]
     pub fn is_read_only(&self) -> bool {
@@ -263,7 +268,8 @@ impl State {
 
     /// Which commands the gate can run without asking `gate/admit.rs`.
     fn opening(&self) -> Opening {
-        let is_closed = self.applies_maxmemory()
+        let is_closed = self.cluster.is_some()
+            || self.applies_maxmemory()
             || self.lacks_replicas()
             || self.replication.restart.refusal().is_some()
             || self.scripts.is_busy()
