@@ -386,7 +386,7 @@ pub fn set_process_title(state: &mut State) {
         b"tls-port" => config.tls_port.to_string().into_bytes(),
         b"unixsocket" => config.unixsocket.clone(),
         b"config-file" => file.to_vec(),
-        // server-mode is only set in a cluster and for a Sentinel.
+        b"server-mode" if config.cluster_enabled => b"[cluster]".to_vec(),
         _ => Vec::new(),
     });
     title.set(&text);
