@@ -19,7 +19,7 @@ use crate::script::shebang::{self, ScriptFlags};
 use crate::state::State;
 use crate::state::context::Caller;
 use crate::state::spec::{Flags, Group};
-use crate::state::table::Command;
+use crate::state::table::{Command, Opening, Passes};
 
 /// A command to be admitted. It exists, and its arguments fit its arity.
 #[derive(Clone, Copy)]
@@ -40,10 +40,19 @@ const NEEDS_CLIENT: CommandError =
 /// Whether [`admit`] would certainly say `Run`, for a client whose flags need no check. Each new rule of `admit` must
 /// be added here or to [`State::gate`]; a test compares the two.
 #[inline(always)]
-pub fn is_open(keyspace: &Keyspace, state: &State, command: &Command, args: usize) -> bool {
-    command.passes.through(state.gate())
+pub fn is_open(keyspace: &Keyspace, state: &State, command: &Command, args: Args<'_>) -> bool {
+    (command.passes.through(state.gate()) || is_open_here(state, command, args))
         && !keyspace.tracking.has_changes()
-        && command.spec.accepts(args)
+        && command.spec.accepts(args.len())
+}
+
+/// The same of a node of a cluster: for keys of a slot that it owns.
+#[inline(never)]
+fn is_open_here(state: &State, command: &Command, args: Args<'_>) -> bool {
+    state.gate() == Opening::Owned
+        && command.passes != Passes::Never
+        && !command.is(Flags::RUNS_SCRIPT)
+        && state.cluster.as_deref().is_some_and(|cluster| cluster::owns(cluster, command, args))
 }
 
 /// Whether a command may run now.
@@ -522,7 +531,7 @@ mod tests {
                 for count in 1..6 {
                     let ranges = vec![Range { start: 0, len: 1 }; count];
                     let args = Args::new(b"x", &ranges);
-                    if !is_open(&keyspace, &state, command, count) {
+                    if !is_open(&keyspace, &state, command, args) {
                         continue;
                     }
                     opened += 1;

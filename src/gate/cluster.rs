@@ -19,7 +19,7 @@ use crate::keyspace::Keyspace;
 use crate::net::stream::Address;
 use crate::resp::args::Args;
 use crate::state::State;
-use crate::state::spec::{DatabaseUse, Flags, KeyFlags, KeyRule};
+use crate::state::spec::{Begin, DatabaseUse, Find, Flags, KeyFlags, KeyRule};
 use crate::state::table::Command;
 
 /// Why a request is not served here.
@@ -158,7 +158,7 @@ impl Decision<'_> {
 }
 
 /// Whether this node is a replica of another one.
-fn follows(cluster: &Cluster, primary: NodeIndex) -> bool {
+pub(super) fn follows(cluster: &Cluster, primary: NodeIndex) -> bool {
     let myself = cluster.myself();
     myself.is_replica() && myself.primary == Some(primary)
 }
@@ -217,6 +217,33 @@ fn place(
             .requests()
             .any(|(command, args, _)| leaves_database(state.commands.get(command), args, selected));
     decision.place(names_queued(state, queued, selected), exists)
+}
+
+/// Whether a request is certainly served here: all its names have fixed positions and are in one slot, which this node owns,
+/// and nothing is in the way. O(names), without an allocation.
+pub fn owns(cluster: &Cluster, command: &Command, args: Args<'_>) -> bool {
+    if !command.has_fixed_places || !cluster.is_ok() || cluster.has_open_slots() {
+        return false;
+    }
+    let mut first = None;
+    for keys in command.spec.keys {
+        let (Begin::Index(at), Find::Range { last, step, .. }) = (keys.begin, keys.find) else {
+            return false;
+        };
+        let at = at as usize;
+        let end = match last {
+            0.. => Some(at + last as usize),
+            _ => args.len().checked_sub(last.unsigned_abs() as usize),
+        };
+        let Some(end) = end.filter(|end| (at..args.len()).contains(end)) else { return false };
+        for index in (at..=end).step_by(usize::from(step.max(1))) {
+            let slot = HashSlot::of(args.get(index));
+            if *first.get_or_insert(slot) != slot || !cluster.owns(slot) {
+                return false;
+            }
+        }
+    }
+    true
 }
 
 /// The names by which a request's slot is chosen.

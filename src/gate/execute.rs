@@ -41,7 +41,7 @@ impl Gate<'_> {
         // For most requests this one condition replaces the checks of `run`.
         if is_quiet
             && let Some(command) = request.command
-            && admit::is_open(self.keyspace, self.state, command, request.args.len())
+            && admit::is_open(self.keyspace, self.state, command, request.args)
         {
             if !flags.contains(ClientFlags::IN_TRANSACTION) {
                 return self.run_handler(command, request, Origin::Client);

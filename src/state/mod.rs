@@ -30,7 +30,7 @@ use crate::acl::Acl;
 use crate::client::blocked::Blocking;
 use crate::client::{ClientFlags, ClientId, Clients};
 use crate::clock::{Clock, Now};
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::config::Config;
 use crate::keyspace::Keyspace;
 use crate::net::primary::Socket;
@@ -104,6 +104,8 @@ pub struct State {
     pub debug: DebugSwitches,
     /// With `cluster-enabled yes`: the cluster as this node sees it.
     pub cluster: Option<Box<Cluster>>,
+    /// What the cluster wants done, in order: carried out at the end of the turn.
+    pub cluster_actions: Vec<cluster::action::Action>,
 }
 
 /// Switches set by DEBUG.
@@ -160,6 +162,7 @@ impl State {
             tasks: Vec::new(),
             debug: DebugSwitches::default(),
             cluster: None,
+            cluster_actions: Vec::new(),
         }
     }
 
@@ -194,9 +197,27 @@ impl State {
         self.real_now().boot_us
     }
 
+    /// What the cluster is told of this server each time it is asked.
+    pub fn outside(&self) -> cluster::action::Outside {
+        let now = self.clock.now();
+        cluster::action::Outside {
+            boot_ms: now.boot_us / 1000,
+            unix_ms: now.wall_us / 1000,
+            offset: self.stream_end(),
+            ..Default::default()
+        }
+    }
+
     /// How many databases there are.
     pub fn database_count(&self) -> usize {
         self.config.database_count()
+    }
+
+    /// Whether this is a node of a cluster that has one database, as in Redis: commands that name another are refused as such.
+    pub fn has_one_database(&self) -> bool {
+        self.cluster.is_some()
+            && self.config.cluster_databases == 1
+            && !self.config.compatible_with.is_valkey()
     }
 
     /// Whether clients may not write, this server being a replica.
@@ -261,8 +282,7 @@ impl State {
 
     /// Which commands the gate can run without asking `gate/admit.rs`.
     fn opening(&self) -> Opening {
-        let is_closed = self.cluster.is_some()
-            || self.applies_maxmemory()
+        let is_closed = self.applies_maxmemory()
             || self.lacks_replicas()
             || self.replication.restart.refusal().is_some()
             || self.scripts.is_busy()
@@ -274,6 +294,8 @@ impl State {
             || self.disk_refusal().is_some();
         match is_closed {
             true => Opening::Closed,
+            false if self.cluster.is_some() && self.replication.is_replica() => Opening::Closed,
+            false if self.cluster.is_some() => Opening::Owned,
             false if self.replication.is_replica() => Opening::Reads,
             false => Opening::All,
         }
