@@ -123,3 +123,39 @@ impl Cluster {
         self.version
     }
 }
+
+#[cfg(test)]
+impl Cluster {
+    pub fn add_for_test(&mut self, id: NodeId, flags: NodeFlags) -> NodeIndex {
+        let mut node = Node::new(id);
+        node.flags = flags;
+        let index = NodeIndex::new(self.nodes.insert(node));
+        self.by_id.insert(id, index);
+        index
+    }
+
+    pub fn follow_for_test(&mut self, primary: NodeIndex) {
+        let myself = self.myself.get();
+        let node = &mut self.nodes[myself];
+        node.flags = NodeFlags::MYSELF | NodeFlags::REPLICA;
+        node.primary = Some(primary);
+    }
+
+    pub fn own_for_test(&mut self, slot: HashSlot, owner: Option<NodeIndex>) {
+        self.owners[slot.index()] = owner;
+    }
+
+    pub fn open_for_test(
+        &mut self,
+        slot: HashSlot,
+        to: Option<NodeIndex>,
+        from: Option<NodeIndex>,
+    ) {
+        self.migrating.extend(to.map(|to| (slot, to)));
+        self.importing.extend(from.map(|from| (slot, from)));
+    }
+
+    pub fn set_ok_for_test(&mut self, is_ok: bool) {
+        self.is_ok = is_ok;
+    }
+}

@@ -445,7 +445,10 @@ mod tests {
     use super::*;
     use crate::client::Client;
     use crate::clock::Clock;
+    use crate::cluster::Cluster;
+    use crate::cluster::node::NodeId;
     use crate::collections::hash::KeyHasher;
+    use crate::collections::hash_slot::HashSlot;
     use crate::command::TABLE;
     use crate::config::Config;
     use crate::gate::execute::{Gate, Request};
@@ -488,7 +491,7 @@ mod tests {
     /// Each cause that closes the gate, alone and together with each other one.
     fn causes() -> Vec<State> {
         let mut states = Vec::new();
-        for bits in 0..128_u32 {
+        for bits in 0..256_u32 {
             let is = |bit: u32| bits & 1 << bit != 0;
             let mut config = String::new();
             config.push_str(if is(0) { "maxmemory 1gb\n" } else { "" });
@@ -512,6 +515,15 @@ mod tests {
                 let until_us = state.now.boot_us + 1_000_000;
                 state.set_pause(PauseCause::Asked, Some(Pause { until_us, writes_only: false }));
             }
+            if is(7) {
+                let id = NodeId::from_bytes(&[b'a'; NodeId::BYTES]).expect("a name");
+                let mut cluster = Cluster::new(id);
+                let myself = cluster.my_index();
+                HashSlot::all().for_each(|slot| cluster.own_for_test(slot, Some(myself)));
+                cluster.set_ok_for_test(true);
+                state.cluster = Some(Box::new(cluster));
+                state.note_gate();
+            }
             states.push(state);
         }
         states
@@ -519,7 +531,7 @@ mod tests {
 
     #[test]
     fn an_open_gate_says_what_admit_says() {
-        let (mut opened, mut queued, mut opened_on_replicas) = (0, 0, 0);
+        let (mut opened, mut queued, mut opened_on_replicas, mut opened_in_cluster) = (0, 0, 0, 0);
         for mut state in causes() {
             let keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
             let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
@@ -535,6 +547,7 @@ mod tests {
                         continue;
                     }
                     opened += 1;
+                    opened_in_cluster += usize::from(state.cluster.is_some());
                     opened_on_replicas += usize::from(state.replication.is_replica());
                     let (caller, protocol) = (Caller::Client(id), Protocol::Resp2);
                     let asked = Asked { caller, command, args, protocol, room: None };
@@ -561,6 +574,8 @@ mod tests {
         }
         assert!(opened > 300, "the gate was open for {opened} requests");
         assert!(queued > 300, "{queued} requests were queued");
+        let is_open = opened_in_cluster > 300;
+        assert!(is_open, "a node's gate was open for {opened_in_cluster} requests");
         let is_open = opened_on_replicas > 300;
         assert!(is_open, "a replica's gate was open for {opened_on_replicas} requests");
     }

@@ -407,3 +407,171 @@ pub fn port(config: &Config, node: &Node, client: Option<&Client>) -> u16 {
     };
     [announced, preferred, other].into_iter().find(|&port| port != 0).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::node::{NodeFlags, NodeId};
+    use proptest::prelude::*;
+
+    /// All that the answer depends on.
+    #[derive(Clone, Debug)]
+    struct Case {
+        /// The owners of the two slots: none, this node, its primary if it is a replica, another one.
+        owners: [Option<usize>; 2],
+        migrating: [bool; 2],
+        importing: [bool; 2],
+        is_replica: bool,
+        is_ok: bool,
+        /// ASKING, READONLY; the command writes, is RESTORE-ASKING, is MIGRATE.
+        client: (bool, bool),
+        command: (bool, bool, bool),
+        reads_when_down: bool,
+        channels_when_down: bool,
+        are_channels: bool,
+        /// Each a slot, one of two names in it, and whether it exists.
+        keys: Vec<(usize, usize)>,
+        exists: [[bool; 2]; 2],
+    }
+
+    const NAMES: [[&str; 2]; 2] = [["{a}1", "{a}2"], ["{b}1", "{b}2"]];
+    const ME: usize = 0;
+    const PRIMARY: usize = 1;
+    const OTHER: usize = 2;
+
+    fn case() -> impl Strategy<Value = Case> {
+        let owner = || prop_oneof![1 => Just(None), 5 => (0..3usize).prop_map(Some)];
+        let pair = || (any::<bool>(), any::<bool>());
+        let mostly = || prop::bool::weighted(0.8);
+        let keys = prop_oneof![
+            3 => prop::collection::vec((Just(0), 0..2usize), 0..4),
+            1 => prop::collection::vec((0..2usize, 0..2usize), 0..4),
+        ];
+        let slots = ([owner(), owner()], [any::<bool>(); 2], [any::<bool>(); 2]);
+        let node = (any::<bool>(), mostly());
+        let asked = (pair(), (any::<bool>(), any::<bool>(), prop::bool::weighted(0.1)));
+        let rules = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.2));
+        let data = (keys, [[any::<bool>(); 2], [any::<bool>(); 2]]);
+        (slots, node, asked, rules, data).prop_map(|(slots, node, asked, rules, data)| Case {
+            owners: slots.0,
+            migrating: slots.1,
+            importing: slots.2,
+            is_replica: node.0,
+            is_ok: node.1,
+            client: asked.0,
+            command: asked.1,
+            reads_when_down: rules.0,
+            channels_when_down: rules.1,
+            are_channels: rules.2,
+            keys: data.0,
+            exists: data.1,
+        })
+    }
+
+    /// The rules as a list, of which the first that fits is the answer.
+    fn model(case: &Case) -> Result<Option<usize>, &'static str> {
+        let (asking, read_only) = case.client;
+        let (writes, command_asks, is_migrate) = case.command;
+        let Some(&(slot, first)) = case.keys.first() else { return Ok(None) };
+        let Some(owner) = case.owners[slot] else { return Err("unserved") };
+        let migrating = owner == ME && case.migrating[slot];
+        let importing = !migrating && case.importing[slot];
+        if case.keys.iter().any(|key| key.0 != slot) {
+            return Err("cross slot");
+        }
+        let multiple = case.keys.iter().any(|key| key.1 != first);
+        let counted = if case.are_channels { &[][..] } else { &case.keys };
+        let existing = counted.iter().filter(|key| case.exists[slot][key.1]).count();
+        let missing = counted.len() - existing;
+        let down = !case.is_ok;
+        let rules = [
+            (down && case.are_channels && !case.channels_when_down, Err("down")),
+            (down && !case.are_channels && !case.reads_when_down, Err("down")),
+            (down && !case.are_channels && writes, Err("down for writes")),
+            ((migrating || importing) && is_migrate, Ok(())),
+            (migrating && missing > 0 && existing > 0, Err("try again")),
+            (migrating && missing > 0, Err("ask")),
+            (importing && (asking || command_asks) && multiple && missing > 0, Err("try again")),
+            (importing && (asking || command_asks), Ok(())),
+            (
+                case.is_replica && owner == PRIMARY && !writes && (read_only || case.are_channels),
+                Ok(()),
+            ),
+            (owner == ME, Ok(())),
+            (true, Err("moved")),
+        ];
+        let (_, answer) = rules.into_iter().find(|rule| rule.0).expect("the last one fits");
+        answer.map(|()| Some(slot))
+    }
+
+    fn decide(case: &Case) -> Result<Option<usize>, &'static str> {
+        let id = |digit: u8| NodeId::from_bytes(&[digit; NodeId::BYTES]).expect("a name");
+        let mut cluster = Cluster::new(id(b'0'));
+        let slots = NAMES.map(|names| HashSlot::of(names[0].as_bytes()));
+        let mut nodes = vec![cluster.my_index()];
+        for digit in [b'1', b'2'] {
+            nodes.push(cluster.add_for_test(id(digit), NodeFlags::PRIMARY));
+        }
+        if case.is_replica {
+            cluster.follow_for_test(nodes[PRIMARY]);
+        }
+        for index in 0..2 {
+            cluster.own_for_test(slots[index], case.owners[index].map(|owner| nodes[owner]));
+            cluster.open_for_test(
+                slots[index],
+                case.migrating[index].then_some(nodes[OTHER]),
+                case.importing[index].then_some(nodes[OTHER]),
+            );
+        }
+        cluster.set_ok_for_test(case.is_ok);
+        let mut client = ClientFlags::empty();
+        client.set(ClientFlags::ASKING, case.client.0);
+        client.set(ClientFlags::READS_HERE, case.client.1);
+        let mut flags = Flags::empty();
+        flags.set(Flags::WRITE, case.command.0);
+        flags.set(Flags::ASKING, case.command.1);
+        let decision = Decision {
+            cluster: &cluster,
+            client,
+            flags,
+            is_migrate: case.command.2,
+            leaves_database: false,
+            is_queued: false,
+            serves_reads_when_down: case.reads_when_down,
+            serves_channels_when_down: case.channels_when_down,
+            as_valkey: false,
+        };
+        let names = case.keys.iter().map(|&(slot, name)| Named {
+            name: NAMES[slot][name].as_bytes(),
+            database: 0,
+            is_channel: case.are_channels,
+        });
+        let exists = |key: Named<'_>| {
+            let places = (0..4).map(|at| (at / 2, at % 2));
+            let mut places =
+                places.filter(|&(slot, name)| NAMES[slot][name].as_bytes() == key.name);
+            places.any(|(slot, name)| case.exists[slot][name])
+        };
+        let index_of = |slot: HashSlot| slots.iter().position(|&other| other == slot);
+        decision.place(names, exists).map(|slot| slot.and_then(index_of)).map_err(|elsewhere| {
+            match elsewhere {
+                Elsewhere::Unserved => "unserved",
+                Elsewhere::CrossSlot => "cross slot",
+                Elsewhere::Down => "down",
+                Elsewhere::DownForWrites => "down for writes",
+                Elsewhere::TryAgain => "try again",
+                Elsewhere::Ask(_, node) if node == nodes[OTHER] => "ask",
+                Elsewhere::Moved(slot, node) if cluster.owner(slot) == Some(node) => "moved",
+                Elsewhere::Ask(..) | Elsewhere::Moved(..) => "the wrong node",
+            }
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #[test]
+        fn a_request_is_placed_by_the_first_rule_that_fits(case in case()) {
+            prop_assert_eq!(decide(&case), model(&case));
+        }
+    }
+}

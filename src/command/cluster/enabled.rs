@@ -8,8 +8,7 @@ use crate::resp::number::parse_i64;
 use crate::state::State;
 use crate::state::context::Context;
 
-const DISABLED: CommandError =
-    CommandError::Text("ERR This instance has cluster support disabled");
+const DISABLED: CommandError = CommandError::Text("ERR This instance has cluster support disabled");
 const BAD_SLOT: CommandError = CommandError::Text("ERR Invalid or out of range slot");
 
 /// The cluster of which this server is a node. Errors: it is none.

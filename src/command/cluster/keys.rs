@@ -9,7 +9,8 @@ use crate::state::context::{CommandResult, Context, Outcome};
 pub fn count_keys(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
     let slot = slot_number(ctx, "ERR Invalid slot")?;
-    let count = ctx.keyspace.table().iter().filter(|entry| HashSlot::of(entry.key()) == slot).count();
+    let count =
+        ctx.keyspace.table().iter().filter(|entry| HashSlot::of(entry.key()) == slot).count();
     ctx.reply.integer(count as i64);
     Ok(Outcome::Replied)
 }

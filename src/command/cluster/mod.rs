@@ -71,11 +71,14 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Cancels the migration of slots to other nodes.",
                 "O(N), N being the number of moves",
             ),
-            inspects("COUNT-FAILURE-REPORTS", reports::count_failure_reports).exactly(3).tips(NONDETERMINISTIC).docs(
-                "node-id",
-                "Counts the nodes that report a node as failing.",
-                "O(N), N being the number of reports",
-            ),
+            inspects("COUNT-FAILURE-REPORTS", reports::count_failure_reports)
+                .exactly(3)
+                .tips(NONDETERMINISTIC)
+                .docs(
+                    "node-id",
+                    "Counts the nodes that report a node as failing.",
+                    "O(N), N being the number of reports",
+                ),
             asks("COUNTKEYSINSLOT", keys::count_keys).exactly(3).docs(
                 "slot",
                 "Counts this node's keys in a slot.",
@@ -106,7 +109,11 @@ pub const COMMANDS: &[CommandSpec] = &[
                     "Deletes the keys of a slot.",
                     "O(N), N being the number of keys",
                 ),
-            changes("FLUSHSLOTS", slots::flush).docs("", "Unassigns all slots of this node.", "O(1)"),
+            changes("FLUSHSLOTS", slots::flush).docs(
+                "",
+                "Unassigns all slots of this node.",
+                "O(1)",
+            ),
             changes("FORGET", nodes::forget).exactly(3).docs(
                 "node-id",
                 "Makes this node forget another one.",
@@ -168,11 +175,11 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Returns the nodes and their slots as this node sees them.",
                 "O(N), N being the number of nodes",
             ),
-            inspects("REPLICAS", reports::replicas).exactly(3).since("5.0.0").tips(NONDETERMINISTIC).docs(
-                "node-id",
-                "Returns the replicas of a primary.",
-                "O(1)",
-            ),
+            inspects("REPLICAS", reports::replicas)
+                .exactly(3)
+                .since("5.0.0")
+                .tips(NONDETERMINISTIC)
+                .docs("node-id", "Returns the replicas of a primary.", "O(1)"),
             changes("REPLICATE", nodes::replicate).exactly(3).docs(
                 "node-id",
                 "Makes this node a replica of a primary.",
@@ -186,7 +193,11 @@ pub const COMMANDS: &[CommandSpec] = &[
                     "Makes this node forget the cluster.",
                     "O(N), N being the number of nodes",
                 ),
-            changes("SAVECONFIG", nodes::save).docs("", "Writes the state of the cluster to disk.", "O(1)"),
+            changes("SAVECONFIG", nodes::save).docs(
+                "",
+                "Writes the state of the cluster to disk.",
+                "O(1)",
+            ),
             changes("SET-CONFIG-EPOCH", nodes::set_epoch).exactly(3).docs(
                 "config-epoch",
                 "Sets the configuration epoch of a new node.",
@@ -217,11 +228,14 @@ pub const COMMANDS: &[CommandSpec] = &[
                     "Returns statistics of slots.",
                     "O(N log N), N being the number of slots",
                 ),
-            asks("SLOTS", topology::slots).tips(NONDETERMINISTIC).deprecated("7.0.0", "`CLUSTER SHARDS`").docs(
-                "",
-                "Returns the ranges of slots and their nodes.",
-                "O(N), N being the number of nodes",
-            ),
+            asks("SLOTS", topology::slots)
+                .tips(NONDETERMINISTIC)
+                .deprecated("7.0.0", "`CLUSTER SHARDS`")
+                .docs(
+                    "",
+                    "Returns the ranges of slots and their nodes.",
+                    "O(N), N being the number of nodes",
+                ),
             changes("SYNCSLOTS", missing).at_least(3).since("9.0.0").docs(
                 "argument [argument ...]",
                 "Synchronises nodes while slots migrate; used by the nodes themselves.",
@@ -244,11 +258,9 @@ pub const COMMANDS: &[CommandSpec] = &[
             "Iterates over the keys of the cluster, some in each call.",
             "O(N), N being the number of keys returned",
         ),
-    connection("ASKING", asking).flags(Flags::FAST.union(Flags::NEEDS_CLIENT).union(Flags::KEEPS_ASKING)).docs(
-        "",
-        "Lets the next command access a slot that is moving here.",
-        "O(1)",
-    ),
+    connection("ASKING", asking)
+        .flags(Flags::FAST.union(Flags::NEEDS_CLIENT).union(Flags::KEEPS_ASKING))
+        .docs("", "Lets the next command access a slot that is moving here.", "O(1)"),
     connection("READONLY", read_only).docs(
         "",
         "Allows a replica to serve this connection's reads.",

@@ -16,8 +16,18 @@ pub fn my_shard_id(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.bulk(id.as_bytes());
     Ok(Outcome::Replied)
 }
-pub fn count_failure_reports(_: &mut Context<'_>) -> CommandResult { todo!() }
-pub fn info(_: &mut Context<'_>) -> CommandResult { todo!() }
-pub fn links(_: &mut Context<'_>) -> CommandResult { todo!() }
-pub fn nodes(_: &mut Context<'_>) -> CommandResult { todo!() }
-pub fn replicas(_: &mut Context<'_>) -> CommandResult { todo!() }
+pub fn count_failure_reports(_: &mut Context<'_>) -> CommandResult {
+    todo!()
+}
+pub fn info(_: &mut Context<'_>) -> CommandResult {
+    todo!()
+}
+pub fn links(_: &mut Context<'_>) -> CommandResult {
+    todo!()
+}
+pub fn nodes(_: &mut Context<'_>) -> CommandResult {
+    todo!()
+}
+pub fn replicas(_: &mut Context<'_>) -> CommandResult {
+    todo!()
+}

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::enabled::cluster;
 use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::cluster::node::{Node, NodeFlags, NodeId, NodeIndex};
 use crate::collections::hash_slot::HashSlot;
-use super::enabled::cluster;
 use crate::gate::cluster::{endpoint, ip, port};
 use crate::resp::reply::ReplyWriter;
 use crate::state::State;
@@ -49,12 +49,7 @@ fn owned_ranges(cluster: &Cluster) -> Vec<(HashSlot, HashSlot, NodeIndex)> {
     ranges
 }
 
-fn reply_node(
-    state: &State,
-    client: Option<&Client>,
-    node: &Node,
-    reply: &mut ReplyWriter<'_>,
-) {
+fn reply_node(state: &State, client: Option<&Client>, node: &Node, reply: &mut ReplyWriter<'_>) {
     let config = &state.config;
     let preferred = config.cluster_preferred_endpoint_type;
     reply.array(4);
