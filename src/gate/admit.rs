@@ -111,7 +111,8 @@ fn check_rights(
     }
     users::check(state, client, command, asked.args).map_err(Verdict::Deny)?;
     if state.cluster.is_some() {
-        cluster::check(keyspace, state, client, command, asked.args)?;
+        let flags = flags_of(state, command, asked.args);
+        cluster::check(keyspace, state, client, (command, flags), asked.args)?;
     } else if state.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
         let queued = client.transaction.as_deref().filter(|_| command.is(Flags::RUNS_QUEUED));
         let queued = queued.map_or(Flags::empty(), Transaction::flags);

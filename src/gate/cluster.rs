@@ -13,7 +13,6 @@ use crate::cluster::node::{Node, NodeIndex};
 use crate::collections::hash_slot::HashSlot;
 use crate::config::Config;
 use crate::error::CommandError;
-use crate::gate::admit::flags_of;
 use crate::gate::keys::placed_by;
 use crate::keyspace::Keyspace;
 use crate::net::stream::Address;
@@ -168,16 +167,16 @@ pub fn is_as_valkey(config: &Config) -> bool {
     config.compatible_with.is_valkey() || config.cluster_databases > 1
 }
 
-/// Checks where a client's command is served; for EXEC, where all its commands are. Errors: the redirection.
+/// Checks where a client's command with these flags is served; for EXEC, where all its commands are. Errors: the redirection.
 pub fn check(
     keyspace: &Keyspace,
     state: &State,
     client: &Client,
-    command: &'static Command,
+    (command, flags): (&'static Command, Flags),
     args: Args<'_>,
 ) -> Result<(), CommandError> {
     let Some(cluster) = state.cluster.as_deref() else { return Ok(()) };
-    let placed = place(keyspace, state, cluster, client, command, args);
+    let placed = place(keyspace, state, cluster, client, (command, flags), args);
     placed.map(drop).map_err(|elsewhere| error(state, Some(client), elsewhere))
 }
 
@@ -186,7 +185,7 @@ fn place(
     state: &State,
     cluster: &Cluster,
     client: &Client,
-    command: &'static Command,
+    (command, flags): (&'static Command, Flags),
     args: Args<'_>,
 ) -> Result<Option<HashSlot>, Elsewhere> {
     let transaction = client.transaction.as_deref();
@@ -199,7 +198,7 @@ fn place(
     let mut decision = Decision {
         cluster,
         client: client.flags,
-        flags: flags_of(state, command, args),
+        flags,
         is_migrate: command.spec.key_rule == KeyRule::Migrated,
         leaves_database: false,
         is_queued: transaction.is_some() && queued.is_none() && !command.is(Flags::NEVER_QUEUED),

@@ -6,11 +6,12 @@
 //!
 //! - Parts: `network`, with answers of HTTP under way (`http_job`), `pauses`, `process`,
 //!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (who waits
-//!   for locks).
+//!   for locks), `cluster_work` (what the loop does for the cluster).
 //! - The commands that there are: `table` numbers and finds them, `spec` says what one is,
 //!   `context` what its handler gets. A specification names its handler, the handler gets the
 //!   state, and the state has the table: one thought.
 
+mod cluster_work;
 pub mod context;
 pub mod http_job;
 pub mod lock_waits;
@@ -46,6 +47,7 @@ use crate::state::table::{Command, CommandTable, Opening};
 use crate::stats::Statistics;
 use crate::sys::log::{Level, Logger};
 
+pub use cluster_work::ClusterWork;
 pub use network::{Network, Pending};
 pub use pauses::{Pause, PauseCause, Pauses};
 use persistence::Persistence;
@@ -104,8 +106,9 @@ pub struct State {
     pub debug: DebugSwitches,
     /// With `cluster-enabled yes`: the cluster as this node sees it.
     pub cluster: Option<Box<Cluster>>,
-    /// What the cluster wants done, in order: carried out at the end of the turn.
+    /// What the cluster wants done at the end of the turn, in order.
     pub cluster_actions: Vec<cluster::action::Action>,
+    pub cluster_work: ClusterWork,
 }
 
 /// Switches set by DEBUG.
@@ -163,6 +166,7 @@ impl State {
             debug: DebugSwitches::default(),
             cluster: None,
             cluster_actions: Vec::new(),
+            cluster_work: ClusterWork::default(),
         }
     }
 
@@ -195,17 +199,6 @@ impl State {
     /// The time that connections to primary and replicas count by: boot-time clock, microseconds.
     pub fn time_us(&self) -> i64 {
         self.real_now().boot_us
-    }
-
-    /// What the cluster is told of this server each time it is asked.
-    pub fn outside(&self) -> cluster::action::Outside {
-        let now = self.clock.now();
-        cluster::action::Outside {
-            boot_ms: now.boot_us / 1000,
-            unix_ms: now.wall_us / 1000,
-            offset: self.stream_end(),
-            ..Default::default()
-        }
     }
 
     /// How many databases there are.
@@ -332,7 +325,7 @@ impl State {
 
     /// Ends the pauses whose time is up.
     pub fn end_due_pauses(&mut self) {
-        for cause in [PauseCause::Asked, PauseCause::Shutdown, PauseCause::Failover] {
+        for cause in PauseCause::ALL {
             if self.pauses.by(cause).is_some_and(|pause| pause.until_us <= self.now.boot_us) {
                 self.end_pause(cause);
             }
