@@ -292,7 +292,7 @@ fn leaves_database(command: &Command, args: Args<'_>, selected: usize) -> bool {
 // ---- scripts ---------------------------------------------------------------------------------------------------------
 
 /// Checks where a script's call is served, and that all its calls are in one slot if the script did not allow others.
-/// Errors: the text after `ERR `.
+/// Errors: the whole text.
 pub fn check_scripted(
     keyspace: &Keyspace,
     state: &mut State,
@@ -318,17 +318,17 @@ pub fn check_scripted(
     let exists = |key: Named<'_>| keyspace.entry_quietly(key.database, key.name).is_some();
     let placed = decision.place(names(command, args, keyspace.selected()), exists);
     let slot = placed.map_err(|elsewhere| match elsewhere {
-        Elsewhere::Down => "Script attempted to execute a command while the cluster is down",
+        Elsewhere::Down => "ERR Script attempted to execute a command while the cluster is down",
         Elsewhere::DownForWrites => {
-            "Script attempted to execute a write command while the cluster is down and readonly"
+            "ERR Script attempted to execute a write command while the cluster is down and readonly"
         }
-        _ => "Script attempted to access a non local key in a cluster node",
+        _ => "ERR Script attempted to access a non local key in a cluster node",
     })?;
     if let (Some(slot), Some(running)) = (slot, &mut state.scripts.running)
         && !running.allows_cross_slot
         && *running.slot.get_or_insert(slot) != slot
     {
-        return Err("Script attempted to access keys that do not hash to the same slot");
+        return Err("ERR Script attempted to access keys that do not hash to the same slot");
     }
     Ok(())
 }

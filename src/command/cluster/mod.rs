@@ -15,7 +15,7 @@ use crate::client::ClientFlags;
 use crate::collections::hash_slot::HashSlot;
 use crate::command::help::help_from_specs_but;
 use crate::error::CommandError;
-use crate::gate::execute::unknown_command;
+use crate::gate::execute::{unknown_command, unknown_subcommand};
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Group, Handler, container, spec};
 use enabled::cluster;
@@ -328,6 +328,5 @@ fn missing(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.command.parent.is_none() {
         return Err(unknown_command(ctx.args));
     }
-    let text = [b"ERR unknown subcommand '", ctx.args.get(1), b"'. Try CLUSTER HELP."].concat();
-    Err(CommandError::UnknownSubcommand(text.into()))
+    Err(unknown_subcommand("CLUSTER", ctx.args.get(1)))
 }
