@@ -25,7 +25,7 @@ use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
 use crate::gate::limits::evict_clients;
 use crate::gate::publish::publish_events;
-use crate::gate::{confirm, locks, sessions, tracking, waking};
+use crate::gate::{confirm, locks, sessions, slots_left, tracking, waking};
 use crate::http;
 use crate::keyspace::Keyspace;
 use crate::net::primary::PRIMARY;
@@ -194,6 +194,7 @@ impl Server {
             // Locks that expired are passed on in this turn.
             waking::serve(&mut self.keyspace, &mut self.state);
             failover::turn(&mut self.keyspace, &mut self.state);
+            slots_left::on_changes(&mut self.keyspace, &mut self.state);
             replicas::ask_for_acks(&mut self.state);
         }
         self.invalidate();

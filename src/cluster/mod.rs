@@ -10,7 +10,9 @@
 //! Source: the cluster specification of Redis; the bus of Redis 7.0.15 and Valkey 9.1.2.
 
 pub mod action;
+pub mod admin;
 pub mod node;
+pub mod report;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -126,14 +128,6 @@ impl Cluster {
 
 #[cfg(test)]
 impl Cluster {
-    pub fn add_for_test(&mut self, id: NodeId, flags: NodeFlags) -> NodeIndex {
-        let mut node = Node::new(id);
-        node.flags = flags;
-        let index = NodeIndex::new(self.nodes.insert(node));
-        self.by_id.insert(id, index);
-        index
-    }
-
     pub fn follow_for_test(&mut self, primary: NodeIndex) {
         let myself = self.myself.get();
         let node = &mut self.nodes[myself];

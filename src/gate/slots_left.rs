@@ -4,6 +4,7 @@
 use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::cluster::Cluster;
+use crate::cluster::action::Action;
 use crate::collections::hash_slot::HashSlot;
 use crate::gate::cluster::{Elsewhere, error, follows};
 use crate::gate::{asynchronous, blocking, limits};
@@ -12,6 +13,14 @@ use crate::pubsub::{Kind, Name};
 use crate::resp::reply::ReplyWriter;
 use crate::state::State;
 use crate::state::spec::Flags;
+
+/// Does what commands of this turn have left to be done here.
+pub fn on_changes(keyspace: &mut Keyspace, state: &mut State) {
+    let actions = std::mem::take(&mut state.cluster_actions);
+    if actions.contains(&Action::Recheck) {
+        recheck(keyspace, state);
+    }
+}
 
 /// Looks through the clients that wait for keys and the subscribers of shard channels, after slots have changed their owner
 /// or the cluster its state. O(waiting clients + shard channels).

@@ -40,3 +40,9 @@ fn slot_number(ctx: &Context<'_>, invalid: &'static str) -> Result<HashSlot, Com
     let number = usize::try_from(ctx.args.integer(2)?).ok();
     number.and_then(HashSlot::new).ok_or(CommandError::Text(invalid))
 }
+
+/// Whether this node has keys of a slot, in any database.
+pub fn has_keys_in(ctx: &Context<'_>, slot: HashSlot) -> bool {
+    let tables = (0..ctx.keyspace.databases()).map(|index| ctx.keyspace.table_of(index));
+    tables.into_iter().any(|table| table.iter().any(|entry| HashSlot::of(entry.key()) == slot))
+}

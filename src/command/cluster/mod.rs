@@ -4,6 +4,7 @@
 //! - `topology` says who owns which slots, `reports` what else there is to know; `keys` are the keys of a slot.
 //! - `slots` changes owners of slots, `nodes` members and roles, by the functions of `crate::cluster`.
 
+mod change;
 mod enabled;
 mod keys;
 mod nodes;
@@ -14,7 +15,6 @@ mod topology;
 use crate::client::ClientFlags;
 use crate::collections::hash_slot::HashSlot;
 use crate::command::help::help_from_specs_but;
-use crate::error::CommandError;
 use crate::gate::execute::{unknown_command, unknown_subcommand};
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Group, Handler, container, spec};
