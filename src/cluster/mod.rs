@@ -5,7 +5,8 @@
 //! change it by the functions in `admin.rs`. Clock, random numbers, disk and network stay outside, so that tests can run many
 //! nodes in one thread.
 //!
-//! Files: `node` is one node as this one knows it; `action` is what the machine is told and what it wants done.
+//! Files: `node` is one node as this one knows it; `action` is what the machine is told and what it wants done;
+//! `admin` is what commands change, `report` what CLUSTER NODES and INFO say.
 //!
 //! Source: the cluster specification of Redis; the bus of Redis 7.0.15 and Valkey 9.1.2.
 

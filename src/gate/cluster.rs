@@ -91,7 +91,8 @@ impl Decision<'_> {
                 Some((name, _)) => are_many |= name != named.name,
             }
             only_channels &= named.is_channel;
-            let is_looked_up = !named.is_channel && !(self.as_valkey && self.is_queued);
+            let waits_for_exec = self.as_valkey && self.is_queued;
+            let is_looked_up = !(named.is_channel || waits_for_exec);
             if (is_migrating || is_importing) && is_looked_up {
                 match exists(named) {
                     true => present = true,
@@ -410,7 +411,9 @@ pub fn port(config: &Config, node: &Node, client: Option<&Client>) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::node::{NodeFlags, NodeId};
+    use crate::cluster::node::{Address, Announced, NodeFlags, NodeId};
+    use crate::command::TABLE;
+    use crate::resp::request::Range;
     use proptest::prelude::*;
 
     /// All that the answer depends on.
@@ -514,10 +517,10 @@ mod tests {
         if case.is_replica {
             cluster.follow_for_test(nodes[PRIMARY]);
         }
-        for index in 0..2 {
-            cluster.own_for_test(slots[index], case.owners[index].map(|owner| nodes[owner]));
+        for (index, &slot) in slots.iter().enumerate() {
+            cluster.own_for_test(slot, case.owners[index].map(|owner| nodes[owner]));
             cluster.open_for_test(
-                slots[index],
+                slot,
                 case.migrating[index].then_some(nodes[OTHER]),
                 case.importing[index].then_some(nodes[OTHER]),
             );
@@ -572,5 +575,89 @@ mod tests {
         fn a_request_is_placed_by_the_first_rule_that_fits(case in case()) {
             prop_assert_eq!(decide(&case), model(&case));
         }
+    }
+
+    /// A node that owns all slots but that of `foreign`, in a cluster that is ok.
+    fn owner_of_all_but(foreign: &str) -> (Cluster, NodeIndex) {
+        let id = |digit: u8| NodeId::from_bytes(&[digit; NodeId::BYTES]).expect("a name");
+        let mut cluster = Cluster::new(id(b'0'));
+        let (myself, other) =
+            (cluster.my_index(), cluster.add_for_test(id(b'1'), NodeFlags::PRIMARY));
+        HashSlot::all().for_each(|slot| cluster.own_for_test(slot, Some(myself)));
+        cluster.own_for_test(HashSlot::of(foreign.as_bytes()), Some(other));
+        cluster.set_ok_for_test(true);
+        (cluster, other)
+    }
+
+    #[test]
+    fn the_fast_path_takes_what_is_certainly_here() {
+        let (mut cluster, other) = owner_of_all_but("foreign");
+        let owns = |cluster: &Cluster, request: &str| {
+            let ranges = Range::of_words(request);
+            let args = Args::new(request.as_bytes(), &ranges);
+            owns(cluster, TABLE.find(args.get(0)).expect("a command"), args)
+        };
+        let here = [
+            "get a",
+            "mget {a}1 {a}2",
+            "mset {a}1 foreign {a}2 foreign",
+            "blpop {a}1 {a}2 0",
+            "rename {a}1 {a}2",
+            "ping",
+            "spublish a m",
+            "set foreig n",
+        ];
+        let perhaps_not = [
+            "get foreign",
+            "mget a b",
+            "mget a foreign",
+            "mset a 1 b 1",
+            "rename a b",
+            "copy a foreign",
+            "blpop foreign 0",
+            "spublish foreign m",
+            "ssubscribe a b",
+            "zunionstore a 1 foreign",
+            "xread streams foreign 0",
+            "sort a store foreign",
+            "migrate host 1 foreign 0 1",
+            "eval x 1 foreign",
+            "georadius a 1 1 1 m store foreign",
+        ];
+        for request in here {
+            assert!(owns(&cluster, request), "{request}");
+        }
+        for request in perhaps_not {
+            assert!(!owns(&cluster, request), "{request}");
+        }
+        cluster.open_for_test(HashSlot::of(b"b"), Some(other), None);
+        assert!(!owns(&cluster, "get a"), "a slot is open");
+        let (mut cluster, _) = owner_of_all_but("foreign");
+        cluster.set_ok_for_test(false);
+        assert!(!owns(&cluster, "get a"), "the cluster is down");
+    }
+
+    #[test]
+    fn a_redirection_names_the_endpoint_that_is_preferred() {
+        let told = |config: &str, announced: Announced, address: Address| {
+            let config = Config::from_text(config.as_bytes()).expect("a good configuration");
+            let mut node = Node::new(NodeId::from_bytes(&[b'0'; 40]).expect("a name"));
+            (node.announced, node.address) = (announced, address);
+            let port = port(&config, &node, None);
+            format!("{}:{port}", endpoint(&config, &node, None).unwrap_or_default())
+        };
+        let address = || Address { ip: "::1".into(), tcp_port: 7000, tls_port: 7001, bus_port: 1 };
+        let named = || Announced { hostname: "here".into(), ..Default::default() };
+        let by = |kind: &str| format!("cluster-preferred-endpoint-type {kind}\n");
+        assert_eq!(told("", named(), address()), "::1:7000");
+        assert_eq!(told(&by("hostname"), named(), address()), "here:7000");
+        assert_eq!(told(&by("hostname"), Announced::default(), address()), "?:7000");
+        assert_eq!(told(&by("unknown-endpoint"), named(), address()), ":7000");
+        // For those that use TLS: without a client, all in a cluster with TLS.
+        assert_eq!(told("tls-cluster yes\n", named(), address()), "::1:7001");
+        let only_tls = Address { tcp_port: 0, ..address() };
+        assert_eq!(told("", named(), only_tls), "::1:7001");
+        let announced = Announced { client_port: 80, ..named() };
+        assert_eq!(told("", announced, address()), "::1:80");
     }
 }

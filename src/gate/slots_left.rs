@@ -109,3 +109,34 @@ fn end_subscriptions(state: &mut State, channel: &[u8]) {
         limits::check_output_limit(state, id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::node::{NodeFlags, NodeId};
+
+    #[test]
+    fn waits_and_subscriptions_go_with_their_slot() {
+        let id = |digit: u8| NodeId::from_bytes(&[digit; NodeId::BYTES]).expect("a name");
+        let mut cluster = Cluster::new(id(b'0'));
+        let other = cluster.add_for_test(id(b'1'), NodeFlags::PRIMARY);
+        let (slot, myself) = (HashSlot::of(b"k"), cluster.my_index());
+        let waits = |cluster: &Cluster, reads| waits_elsewhere(cluster, b"k", reads);
+        cluster.own_for_test(slot, Some(myself));
+        assert_eq!(waits(&cluster, true), Some(Elsewhere::Down));
+        cluster.set_ok_for_test(true);
+        assert_eq!((waits(&cluster, false), serves_channel(&cluster, b"k")), (None, true));
+        cluster.own_for_test(slot, None);
+        assert_eq!(waits(&cluster, false), Some(Elsewhere::Unserved));
+        assert!(!serves_channel(&cluster, b"k"));
+        cluster.own_for_test(slot, Some(other));
+        assert_eq!(waits(&cluster, true), Some(Elsewhere::Moved(slot, other)));
+        assert!(!serves_channel(&cluster, b"k"));
+        // A replica serves readers and subscribers, no command that would take an element.
+        cluster.follow_for_test(other);
+        assert_eq!((waits(&cluster, true), serves_channel(&cluster, b"k")), (None, true));
+        assert_eq!(waits(&cluster, false), Some(Elsewhere::Moved(slot, other)));
+        cluster.open_for_test(slot, None, Some(other));
+        assert_eq!(waits(&cluster, false), None);
+    }
+}
