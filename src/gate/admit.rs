@@ -19,7 +19,7 @@ use crate::script::shebang::{self, ScriptFlags};
 use crate::state::State;
 use crate::state::context::Caller;
 use crate::state::spec::{Flags, Group};
-use crate::state::table::Command;
+use crate::state::table::{Command, Opening, Passes};
 
 /// A command to be admitted. It exists, and its arguments fit its arity.
 #[derive(Clone, Copy)]
@@ -40,10 +40,19 @@ const NEEDS_CLIENT: CommandError =
 /// Whether [`admit`] would certainly say `Run`, for a client whose flags need no check. Each new rule of `admit` must
 /// be added here or to [`State::gate`]; a test compares the two.
 #[inline(always)]
-pub fn is_open(keyspace: &Keyspace, state: &State, command: &Command, args: usize) -> bool {
-    command.passes.through(state.gate())
+pub fn is_open(keyspace: &Keyspace, state: &State, command: &Command, args: Args<'_>) -> bool {
+    (command.passes.through(state.gate()) || is_open_here(state, command, args))
         && !keyspace.tracking.has_changes()
-        && command.spec.accepts(args)
+        && command.spec.accepts(args.len())
+}
+
+/// The same of a node of a cluster: for keys of a slot that it owns.
+#[inline(never)]
+fn is_open_here(state: &State, command: &Command, args: Args<'_>) -> bool {
+    state.gate() == Opening::Owned
+        && command.passes != Passes::Never
+        && !command.is(Flags::RUNS_SCRIPT)
+        && state.cluster.as_deref().is_some_and(|cluster| cluster::owns(cluster, command, args))
 }
 
 /// Whether a command may run now.
@@ -102,7 +111,8 @@ fn check_rights(
     }
     users::check(state, client, command, asked.args).map_err(Verdict::Deny)?;
     if state.cluster.is_some() {
-        cluster::check(keyspace, state, client, command, asked.args)?;
+        let flags = flags_of(state, command, asked.args);
+        cluster::check(keyspace, state, client, (command, flags), asked.args)?;
     } else if state.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
         let queued = client.transaction.as_deref().filter(|_| command.is(Flags::RUNS_QUEUED));
         let queued = queued.map_or(Flags::empty(), Transaction::flags);
@@ -436,7 +446,10 @@ mod tests {
     use super::*;
     use crate::client::Client;
     use crate::clock::Clock;
+    use crate::cluster::Cluster;
+    use crate::cluster::node::NodeId;
     use crate::collections::hash::KeyHasher;
+    use crate::collections::hash_slot::HashSlot;
     use crate::command::TABLE;
     use crate::config::Config;
     use crate::gate::execute::{Gate, Request};
@@ -479,7 +492,7 @@ mod tests {
     /// Each cause that closes the gate, alone and together with each other one.
     fn causes() -> Vec<State> {
         let mut states = Vec::new();
-        for bits in 0..128_u32 {
+        for bits in 0..256_u32 {
             let is = |bit: u32| bits & 1 << bit != 0;
             let mut config = String::new();
             config.push_str(if is(0) { "maxmemory 1gb\n" } else { "" });
@@ -503,6 +516,15 @@ mod tests {
                 let until_us = state.now.boot_us + 1_000_000;
                 state.set_pause(PauseCause::Asked, Some(Pause { until_us, writes_only: false }));
             }
+            if is(7) {
+                let id = NodeId::from_bytes(&[b'a'; NodeId::BYTES]).expect("a name");
+                let mut cluster = Cluster::new(id);
+                let myself = cluster.my_index();
+                HashSlot::all().for_each(|slot| cluster.own_for_test(slot, Some(myself)));
+                cluster.set_ok_for_test(true);
+                state.cluster = Some(Box::new(cluster));
+                state.note_gate();
+            }
             states.push(state);
         }
         states
@@ -510,7 +532,7 @@ mod tests {
 
     #[test]
     fn an_open_gate_says_what_admit_says() {
-        let (mut opened, mut queued, mut opened_on_replicas) = (0, 0, 0);
+        let (mut opened, mut queued, mut opened_on_replicas, mut opened_in_cluster) = (0, 0, 0, 0);
         for mut state in causes() {
             let keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
             let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
@@ -522,10 +544,11 @@ mod tests {
                 for count in 1..6 {
                     let ranges = vec![Range { start: 0, len: 1 }; count];
                     let args = Args::new(b"x", &ranges);
-                    if !is_open(&keyspace, &state, command, count) {
+                    if !is_open(&keyspace, &state, command, args) {
                         continue;
                     }
                     opened += 1;
+                    opened_in_cluster += usize::from(state.cluster.is_some());
                     opened_on_replicas += usize::from(state.replication.is_replica());
                     let (caller, protocol) = (Caller::Client(id), Protocol::Resp2);
                     let asked = Asked { caller, command, args, protocol, room: None };
@@ -552,6 +575,8 @@ mod tests {
         }
         assert!(opened > 300, "the gate was open for {opened} requests");
         assert!(queued > 300, "{queued} requests were queued");
+        let is_open = opened_in_cluster > 300;
+        assert!(is_open, "a node's gate was open for {opened_in_cluster} requests");
         let is_open = opened_on_replicas > 300;
         assert!(is_open, "a replica's gate was open for {opened_on_replicas} requests");
     }

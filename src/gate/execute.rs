@@ -41,7 +41,7 @@ impl Gate<'_> {
         // For most requests this one condition replaces the checks of `run`.
         if is_quiet
             && let Some(command) = request.command
-            && admit::is_open(self.keyspace, self.state, command, request.args.len())
+            && admit::is_open(self.keyspace, self.state, command, request.args)
         {
             if !flags.contains(ClientFlags::IN_TRANSACTION) {
                 return self.run_handler(command, request, Origin::Client);
@@ -665,13 +665,17 @@ fn resolve(state: &State, request: &Request<'_>) -> Result<&'static Command, Com
         return Ok(command);
     }
     let name = request.args.get(1);
-    state.commands.find_subcommand(command, name).ok_or_else(|| {
-        let shown = shown(name, 128);
-        let mut text = b"ERR unknown subcommand '".to_vec();
-        text.extend_from_slice(shown);
-        text.extend_from_slice(format!("'. Try {} HELP.", command.spec.name).as_bytes());
-        CommandError::UnknownSubcommand(text.into())
-    })
+    let found = state.commands.find_subcommand(command, name);
+    found.ok_or_else(|| unknown_subcommand(command.spec.name, name))
+}
+
+/// The error for an unknown subcommand of a container.
+pub fn unknown_subcommand(container: &str, name: &[u8]) -> CommandError {
+    let shown = shown(name, 128);
+    let mut text = b"ERR unknown subcommand '".to_vec();
+    text.extend_from_slice(shown);
+    text.extend_from_slice(format!("'. Try {container} HELP.").as_bytes());
+    CommandError::UnknownSubcommand(text.into())
 }
 
 /// Logs that a client spoke HTTP.

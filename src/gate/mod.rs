@@ -12,6 +12,7 @@
 //! - `locks` finds locks that ended by themselves or by force; `readers` are those who hold one
 //!   together; `sessions` and `permits` renew the leases of connections that show life; `cycles`
 //!   finds owners that wait for each other.
+//! - `slots_left` ends waits and subscriptions in a cluster's slots that have gone to another node.
 //!
 //! The families above are known here by their specifications alone.
 
@@ -37,6 +38,7 @@ pub mod readers;
 pub mod redirect;
 pub mod request;
 pub mod sessions;
+pub mod slots_left;
 pub mod tracking;
 pub mod transaction;
 pub mod users;

@@ -40,8 +40,8 @@ const FIRST_LISTENER: usize = LAST_OF_HTTP;
 const FIRST_LINK: usize = FIRST_LISTENER - LISTENERS_MAX;
 const LAST_TOKEN: usize = FIRST_LINK - LINKS_MAX;
 
-/// Numbers of accepted connections; the state machine numbers its own from 0.
-const FIRST_ACCEPTED: u64 = 1 << 63;
+/// Numbers of accepted connections are below this; the state machine numbers its own from here on.
+const FIRST_OPENED: u64 = 1 << 63;
 
 /// The listeners and connections.
 pub struct Bus {
@@ -109,7 +109,7 @@ impl Default for Bus {
             accepts: Vec::new(),
             is_postponed: false,
             ended: Vec::new(),
-            accepted: FIRST_ACCEPTED,
+            accepted: 0,
             awaited: 0,
             saved: 0,
             scratch: Vec::new(),
@@ -514,5 +514,5 @@ impl Bus {
 
 /// Whether a connection was accepted, and not asked for by the state machine.
 fn link_is_accepted(id: LinkId) -> bool {
-    id.0 >= FIRST_ACCEPTED
+    id.0 < FIRST_OPENED
 }

@@ -9,20 +9,25 @@
 //! In a nested turn, while a script or a loading keeps the server busy, other nodes are answered, but nothing happens to data and
 //! role: that follows in the turn itself.
 //!
-//! - `links` are the connections, `file` is nodes.conf, `keys` deletes those of slots that are gone.
+//! - `settings` are the parameters, `links` the connections, `file` is nodes.conf, `keys` deletes those of slots that are gone.
 
 use crate::cluster::action::{Action, Event};
+use crate::cluster::node::NodeId;
+use crate::cluster::{Cluster, config_file};
 use crate::config::PrimaryAddress;
 use crate::gate::publish::deliver;
+use crate::gate::slots_left;
 use crate::keyspace::Keyspace;
 use crate::pubsub::Kind;
 use crate::roles::following;
 use crate::state::{Pause, PauseCause, State};
 use crate::sys::log::{notice, warning};
+use crate::sys::random;
 
 mod file;
 mod keys;
 mod links;
+mod settings;
 
 pub use links::{bus_port, listen, look, take_in_link};
 
@@ -31,11 +36,12 @@ const TICK_US: i64 = 100_000;
 
 /// Whether [`turn`] or [`end_turn`] have work now, without waiting for an event.
 pub fn wants_turn(state: &State) -> bool {
-    state.cluster.is_some()
-        && (state.net.bus.has_work()
-            || !state.cluster_actions.is_empty()
-            || !state.cluster_work.held.is_empty()
-            || state.cluster_work.drops.is_some())
+    state.cluster.as_ref().is_some_and(|cluster| cluster.wants_turn())
+        || state.cluster.is_some()
+            && (state.net.bus.has_work()
+                || !state.cluster_actions.is_empty()
+                || !state.cluster_work.held.is_empty()
+                || state.cluster_work.drops.is_some())
 }
 
 /// When [`end_turn`] is to be called next: boot-time clock, microseconds.
@@ -43,11 +49,46 @@ pub fn next_us(state: &State) -> Option<i64> {
     state.cluster.is_some().then_some(state.cluster_work.next_tick_us)
 }
 
+/// A cluster of this node alone, with a new name.
+pub fn alone(state: &State) -> Cluster {
+    let id = NodeId::from_bytes(random::hex_id().as_bytes()).expect("40 hexadecimal digits");
+    Cluster::new(id, settings::of(state), random::number())
+}
+
 /// Reads nodes.conf, or begins anew without one. Errors: a text for the log; the server must not start.
 pub fn begin(state: &mut State) -> Result<(), String> {
     let text = file::open(state)?;
-    let _ = text;
-    Ok(())
+    if text.is_empty() {
+        let cluster = alone(state);
+        notice!(state, "No cluster configuration found, I'm {}", cluster.myself().id);
+        state.cluster = Some(Box::new(cluster));
+    } else {
+        let corrupt = |why: &str| {
+            let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+            format!("Unrecoverable error: corrupted cluster config file{why}.")
+        };
+        let conf = config_file::parse(&text).map_err(|error| corrupt(&error.to_string()))?;
+        let cluster = Cluster::restore(&conf, settings::of(state), random::number());
+        let cluster = cluster.ok_or_else(|| corrupt("no line of this node"))?;
+        notice!(state, "Node configuration loaded, I'm {}", cluster.myself().id);
+        state.cluster = Some(Box::new(cluster));
+    }
+    let outside = state.outside();
+    let State { cluster, cluster_actions, .. } = state;
+    if let Some(cluster) = cluster {
+        cluster.before_sleep(&outside, cluster_actions);
+    }
+    // A file that cannot be written is found out now.
+    carry_out_outside(state);
+    file::save_first(state)
+}
+
+/// Tells the state machine of changed parameters.
+pub fn refresh_settings(state: &mut State) {
+    let settings = settings::of(state);
+    if let Some(cluster) = &mut state.cluster {
+        cluster.set_settings(settings);
+    }
 }
 
 /// Looks at the keys that were loaded. Errors: a text for the log; the server must not start.
@@ -185,7 +226,7 @@ fn carry_out(keyspace: &mut Keyspace, state: &mut State, action: Action) {
         Action::EndPause => state.end_pause(PauseCause::ClusterFailover),
         Action::DropKeys(slots) => keys::add(state, slots),
         Action::DropAllKeys => keys::drop_all(keyspace, state),
-        Action::Recheck => recheck(keyspace, state),
+        Action::Recheck => slots_left::recheck(keyspace, state),
         other => state.cluster_actions.push(other),
     }
 }
@@ -200,6 +241,3 @@ fn follow(keyspace: &mut Keyspace, state: &mut State, ip: &str, port: u16) {
     keys::forget(state);
     following::follow(keyspace, state, ip.as_bytes(), port, false);
 }
-
-/// Slots have other owners, or the cluster's state has changed: see `gate`.
-fn recheck(_keyspace: &mut Keyspace, _state: &mut State) {}

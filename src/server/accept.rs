@@ -78,7 +78,10 @@ impl Turn<'_> {
             self.state.stats.counters.rejected_connections += 1;
             if !is_tls {
                 // Written once, without retry: the client is refused even if it does not get the text.
-                let _ = stream.write(b"-ERR max number of clients reached\r\n");
+                let _ = stream.write(match self.state.cluster {
+                    None => b"-ERR max number of clients reached\r\n",
+                    Some(_) => b"-ERR max number of clients + cluster connections reached\r\n",
+                });
             }
             return;
         }

@@ -16,8 +16,6 @@ use super::names::RenamedCommands;
 use super::{Ending, Server, WAKER, busy};
 use crate::client::ClientFlags;
 use crate::clock::Clock;
-use crate::cluster::Cluster;
-use crate::cluster::node::NodeId;
 use crate::collections::hash::KeyHasher;
 use crate::command::{
     TABLE, apply_config, configure_tls, listen, listen_for_http, set_oom_score, set_process_title,
@@ -57,8 +55,7 @@ impl Server {
         let mut state = State::new(&TABLE, config, clock, logger, poll);
         state.now = now;
         if state.config.cluster_enabled {
-            let id = NodeId::from_bytes(random::hex_id().as_bytes()).expect("a name is 40 digits");
-            state.cluster = Some(Box::new(Cluster::new(id)));
+            state.cluster = Some(Box::new(cluster::alone(&state)));
         }
         sessions::gain_authority(&mut keyspace, &mut state);
         state.serve_while_busy = busy::serve;

@@ -206,6 +206,13 @@ impl State {
         self.config.database_count()
     }
 
+    /// Whether this is a node of a cluster that has one database, as in Redis: commands that name another are refused as such.
+    pub fn has_one_database(&self) -> bool {
+        self.cluster.is_some()
+            && self.config.cluster_databases == 1
+            && !self.config.compatible_with.is_valkey()
+    }
+
     /// Whether clients may not write, this server being a replica.
     #[inline]
     pub fn is_read_only(&self) -> bool {
@@ -268,8 +275,7 @@ impl State {
 
     /// Which commands the gate can run without asking `gate/admit.rs`.
     fn opening(&self) -> Opening {
-        let is_closed = self.cluster.is_some()
-            || self.applies_maxmemory()
+        let is_closed = self.applies_maxmemory()
             || self.lacks_replicas()
             || self.replication.restart.refusal().is_some()
             || self.scripts.is_busy()
@@ -281,6 +287,8 @@ impl State {
             || self.disk_refusal().is_some();
         match is_closed {
             true => Opening::Closed,
+            false if self.cluster.is_some() && self.replication.is_replica() => Opening::Closed,
+            false if self.cluster.is_some() => Opening::Owned,
             false if self.replication.is_replica() => Opening::Reads,
             false => Opening::All,
         }

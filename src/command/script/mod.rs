@@ -602,7 +602,7 @@ impl Host for ServerHost<'_> {
             running.wrote |= command.is(Flags::WRITE);
         }
         if let Err(text) = cluster::check_scripted(self.keyspace, self.state, command, args) {
-            return self.refuse(Some(command.id), format!("ERR {text}").into_bytes());
+            return self.refuse(Some(command.id), text.into());
         }
         let request = Request { args, command: Some(command), prehashed: Default::default() };
         let reply = ReplyWriter::new(output, protocol);

@@ -15,7 +15,7 @@ struct Pair {
     bytes: HashMap<LinkId, Vec<u8>>,
 }
 
-const OUT: LinkId = LinkId(7);
+const OUT: LinkId = LinkId(FIRST_OPENED + 7);
 
 impl Pair {
     /// A bus that is connected with itself.
@@ -86,7 +86,7 @@ impl Pair {
 fn messages_come_whole_in_order_and_in_both_directions() {
     let mut pair = Pair::new();
     let accepted = pair.accepted[0];
-    assert!(accepted.0 >= FIRST_ACCEPTED);
+    assert!(accepted.0 < FIRST_OPENED);
     let large: Vec<u8> = (0..400_000u32).flat_map(u32::to_be_bytes).collect();
     pair.bus.send(OUT, b"abc"[..].into());
     pair.bus.send(OUT, b"defgh"[..].into());
@@ -147,7 +147,15 @@ fn a_connection_that_cannot_be_made_is_told_of() {
         listener.local_address().unwrap()
     };
     let stream = SystemDialer.connect(&Route { to, from: None, tls: None });
-    pair.bus.open(pair.poll.registry(), LinkId(8), stream, 1);
-    pair.bus.open(pair.poll.registry(), LinkId(9), Err(io::ErrorKind::NotFound.into()), 1);
-    pair.turn_until(|pair| pair.ended.contains(&LinkId(8)) && pair.ended.contains(&LinkId(9)));
+    pair.bus.open(pair.poll.registry(), LinkId(FIRST_OPENED + 8), stream, 1);
+    pair.bus.open(
+        pair.poll.registry(),
+        LinkId(FIRST_OPENED + 9),
+        Err(io::ErrorKind::NotFound.into()),
+        1,
+    );
+    pair.turn_until(|pair| {
+        pair.ended.contains(&LinkId(FIRST_OPENED + 8))
+            && pair.ended.contains(&LinkId(FIRST_OPENED + 9))
+    });
 }

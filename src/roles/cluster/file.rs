@@ -45,10 +45,10 @@ pub fn open(state: &mut State) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Saves a text at once. Errors: a text for the log.
-pub fn save_now(state: &mut State, text: &[u8]) -> Result<(), String> {
+/// Saves what is to be saved at once. Errors: a text for the log.
+pub fn save_first(state: &mut State) -> Result<(), String> {
     let Some(file) = &mut state.cluster_work.file else { return Ok(()) };
-    file.save_now(text).map_err(|failure| failure_text(&failure))
+    file.finish(state.persistence.background()).map_err(|failure| failure_text(&failure))
 }
 
 /// Has the cluster's state saved. Messages that come later wait for it, if it is awaited.

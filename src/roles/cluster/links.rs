@@ -14,6 +14,9 @@ use crate::net::stream::{Address, Stream};
 use crate::state::State;
 use crate::sys::log::{verbose, warning};
 
+/// The longest message that is taken in: one of PUBLISH with the largest channel and message. Others are far shorter, and none costs
+/// memory before it comes. Unit: bytes.
+const MESSAGE_MAX: usize = (1 << 30) + 4096;
 /// The bus port is so much higher than the clients' port.
 const PORT_DISTANCE: u16 = 10_000;
 
@@ -127,16 +130,19 @@ pub fn take_in_link(state: &mut State, stream: Stream, peer: &Address, local: &A
 /// Gives the state machine the whole messages in these bytes. In a nested turn a manual failover waits: a script may be writing.
 fn receive(state: &mut State, link: LinkId, bytes: Vec<u8>, is_nested: bool) {
     let mut at = 0;
-    while let Some(length) = match wire::frame_length(&bytes[at..]) {
-        Ok(length) => length.filter(|length| *length <= bytes.len() - at),
-        Err(_) => {
-            warning!(state, "Bad message length or signature received from Cluster bus.");
-            state.net.bus.cut(link);
-            return tell(state, Event::Closed { link });
-        }
-    } {
-        let message = &bytes[at..at + length];
-        if is_nested && wire::begins_failover(message) {
+    loop {
+        let rest = &bytes[at..];
+        let length = match wire::frame_length(rest, MESSAGE_MAX) {
+            Ok(Some(length)) if length <= rest.len() => length,
+            Ok(_) => break,
+            Err(wire::BadFrame) => {
+                warning!(state, "Bad message length or signature received from Cluster bus.");
+                state.net.bus.cut(link);
+                return tell(state, Event::Closed { link });
+            }
+        };
+        let message = &rest[..length];
+        if is_nested && wire::type_of(message) == wire::MANUAL_FAILOVER_START {
             state.cluster_work.held.push(link);
             break;
         }
