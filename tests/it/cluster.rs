@@ -237,11 +237,15 @@ fn a_replica_that_is_asked_to_takes_over_without_losing_a_write() {
     let all: Vec<&Node> = nodes.iter().collect();
     let mut writer = nodes[0].connect();
     let mut written = 0;
+    for _ in 0..100 {
+        writer.call(&["INCR", "{06S}count"]);
+        written += 1;
+    }
     nodes[3].ok("CLUSTER FAILOVER");
     let moved = loop {
         let reply = writer.call(&["INCR", "{06S}count"]);
         match reply {
-            Reply::Integer(count) => written = count,
+            Reply::Integer(_) => written += 1,
             other => break other,
         }
     };
