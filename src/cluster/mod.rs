@@ -333,3 +333,36 @@ impl Cluster {
         self.size
     }
 }
+
+#[cfg(test)]
+impl Cluster {
+    pub fn add_for_test(&mut self, id: NodeId, flags: NodeFlags) -> NodeIndex {
+        let mut node = Node::new(id);
+        node.flags = flags;
+        self.add_node(node).expect("a new name")
+    }
+
+    pub fn follow_for_test(&mut self, primary: NodeIndex) {
+        let node = self.myself_mut();
+        node.flags = NodeFlags::MYSELF | NodeFlags::REPLICA;
+        node.primary = Some(primary);
+    }
+
+    pub fn own_for_test(&mut self, slot: HashSlot, owner: Option<NodeIndex>) {
+        self.owners[slot.index()] = owner;
+    }
+
+    pub fn open_for_test(
+        &mut self,
+        slot: HashSlot,
+        to: Option<NodeIndex>,
+        from: Option<NodeIndex>,
+    ) {
+        self.migrating.extend(to.map(|to| (slot, to)));
+        self.importing.extend(from.map(|from| (slot, from)));
+    }
+
+    pub fn set_ok_for_test(&mut self, is_ok: bool) {
+        self.is_ok = is_ok;
+    }
+}

@@ -26,6 +26,14 @@ impl HashSlot {
         HashSlot(CRC.checksum(hashed_part(key)) & (SLOTS as u16 - 1))
     }
 
+    /// The slot of all keys that match a glob pattern; None if they may be in several.
+    pub fn of_pattern(pattern: &[u8]) -> Option<HashSlot> {
+        let special = pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\'));
+        let plain = &pattern[..special.unwrap_or(pattern.len())];
+        let is_decided = special.is_none() || hashed_part(plain).len() < plain.len();
+        is_decided.then(|| HashSlot::of(plain))
+    }
+
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -170,6 +178,19 @@ mod tests {
         assert_eq!(hashed_part(b"foo{{bar}}zap"), b"{bar");
         assert_eq!(hashed_part(b"foo{bar}{zap}"), b"bar");
         assert_eq!(hashed_part(b"foo{bar"), b"foo{bar");
+    }
+
+    #[test]
+    fn a_pattern_has_a_slot_if_its_keys_have_one() {
+        let of = |pattern: &str| HashSlot::of_pattern(pattern.as_bytes());
+        for (pattern, key) in
+            [("foo", "foo"), ("{foo}*", "foo"), ("a{foo}?[x]", "foo"), ("{}x", "{}x")]
+        {
+            assert_eq!(of(pattern), Some(HashSlot::of(key.as_bytes())), "{pattern}");
+        }
+        for pattern in ["*", "*{foo}", "{f*}", "{f\\oo}", "{}{foo}*", "foo*", "fo[o]", ""] {
+            assert_eq!(of(pattern).is_some(), pattern.is_empty(), "{pattern}");
+        }
     }
 
     proptest! {

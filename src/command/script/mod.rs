@@ -15,6 +15,7 @@ use crate::config::{BusyScriptPolicy, Choice};
 use crate::durability::persistence;
 use crate::error::CommandError;
 use crate::gate::admit::{Refused, admit_scripted, busy};
+use crate::gate::cluster;
 use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
@@ -293,6 +294,8 @@ fn not_loaded(ctx: &Context<'_>, error: LoadError) -> CommandError {
 
 const READ_ONLY_REPLICA: CommandError =
     CommandError::Text("READONLY Can not run script with write flag on readonly replica");
+const NO_CLUSTER: CommandError =
+    CommandError::Text("ERR Can not run script on cluster, 'no-cluster' flag is set.");
 const NOT_STALE: CommandError = CommandError::Text(
     "MASTERDOWN Link with MASTER is down, replica-serve-stale-data is set to 'no' and 'allow-stale' flag is not set on the \
      script.",
@@ -308,6 +311,9 @@ pub(crate) fn prepare(
     let no_writes = flags.contains(ScriptFlags::NO_WRITES);
     let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
     let is_repeated = ctx.is_repeated();
+    if flags.contains(ScriptFlags::NO_CLUSTER) && !is_repeated && ctx.state.cluster.is_some() {
+        return Err(NO_CLUSTER);
+    }
     if !is_repeated && ctx.state.is_stale() && !flags.contains(ScriptFlags::ALLOW_STALE) {
         return Err(if declared { NOT_STALE } else { CommandError::PrimaryDown });
     }
@@ -350,6 +356,8 @@ pub(crate) fn prepare(
         is_busy: false,
         others_heard: false,
         name: Box::default(),
+        slot: ctx.state.cluster.as_ref().and_then(|_| cluster::slot_of(ctx.command, ctx.args)),
+        allows_cross_slot: !declared || flags.contains(ScriptFlags::ALLOW_CROSS_SLOT_KEYS),
     })
 }
 
@@ -592,6 +600,9 @@ impl Host for ServerHost<'_> {
         };
         if let Some(running) = &mut self.state.scripts.running {
             running.wrote |= command.is(Flags::WRITE);
+        }
+        if let Err(text) = cluster::check_scripted(self.keyspace, self.state, command, args) {
+            return self.refuse(Some(command.id), text.into());
         }
         let request = Request { args, command: Some(command), prehashed: Default::default() };
         let reply = ReplyWriter::new(output, protocol);
