@@ -55,6 +55,7 @@ impl Server {
         let mut state = State::new(&TABLE, config, clock, logger, poll);
         state.now = now;
         if state.config.cluster_enabled {
+            keyspace.keep_slots();
             state.cluster = Some(Box::new(cluster::alone(&state)));
         }
         sessions::gain_authority(&mut keyspace, &mut state);

@@ -9,8 +9,7 @@ use crate::state::context::{CommandResult, Context, Outcome};
 pub fn count_keys(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
     let slot = slot_number(ctx, "ERR Invalid slot")?;
-    let count =
-        ctx.keyspace.table().iter().filter(|entry| HashSlot::of(entry.key()) == slot).count();
+    let count = ctx.keyspace.count_in_slot(ctx.keyspace.selected(), slot);
     ctx.reply.integer(count as i64);
     Ok(Outcome::Replied)
 }
@@ -25,11 +24,9 @@ pub fn get_keys(ctx: &mut Context<'_>) -> CommandResult {
     let count = usize::try_from(count).map_err(|_| CommandError::Text(INVALID))?;
     let array = ctx.reply.defer_array();
     let mut found = 0;
-    for entry in ctx.keyspace.table().iter() {
-        if found < count && HashSlot::of(entry.key()) == slot {
-            ctx.reply.bulk(entry.key());
-            found += 1;
-        }
+    for key in ctx.keyspace.keys_in_slot(ctx.keyspace.selected(), slot, count) {
+        ctx.reply.bulk(key);
+        found += 1;
     }
     ctx.reply.finish(array, found);
     Ok(Outcome::Replied)
@@ -43,6 +40,5 @@ fn slot_number(ctx: &Context<'_>, invalid: &'static str) -> Result<HashSlot, Com
 
 /// Whether this node has keys of a slot, in any database.
 pub fn has_keys_in(ctx: &Context<'_>, slot: HashSlot) -> bool {
-    let tables = (0..ctx.keyspace.databases()).map(|index| ctx.keyspace.table_of(index));
-    tables.into_iter().any(|table| table.iter().any(|entry| HashSlot::of(entry.key()) == slot))
+    ctx.keyspace.has_keys_in_slot(slot)
 }

@@ -2,10 +2,13 @@
 
 use super::tell;
 use crate::cluster::action::Event;
-use crate::collections::hash_slot::SlotSet;
+use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::gate::effect::note_deletions_apart;
 use crate::keyspace::Keyspace;
 use crate::state::State;
+
+/// How long keys are deleted in one turn. Unit: microseconds.
+const SLICE_US: i64 = 500;
 
 /// The keys of these slots are to be deleted too.
 pub fn add(state: &mut State, slots: SlotSet) {
@@ -21,9 +24,36 @@ pub fn forget(state: &mut State) {
 }
 
 /// Deletes some keys; when there are no more, the state machine is told.
-pub fn drop_some(_keyspace: &mut Keyspace, state: &mut State) {
-    if state.cluster_work.drops.take().is_some() {
-        tell(state, Event::Dropped);
+pub fn drop_some(keyspace: &mut Keyspace, state: &mut State) {
+    let Some(mut drops) = state.cluster_work.drops.take() else { return };
+    // A slot may have come back, or come back key by key.
+    if let Some(cluster) = &state.cluster {
+        let is_back =
+            |slot: &HashSlot| cluster.owns(*slot) || cluster.importing_from(*slot).is_some();
+        let back: Vec<HashSlot> = drops.iter().filter(is_back).collect();
+        back.into_iter().for_each(|slot| {
+            drops.remove(slot);
+        });
+    }
+    let end_us = state.clock.now().boot_us + SLICE_US;
+    let mut left = drops.iter();
+    let mut next = left.next();
+    while let Some(slot) = next {
+        if !keyspace.delete_one_in_slot(slot) {
+            next = left.next();
+        } else if state.clock.now().boot_us >= end_us {
+            break;
+        }
+    }
+    let rest = next.into_iter().chain(left);
+    let mut slots = SlotSet::default();
+    rest.for_each(|slot| {
+        slots.insert(slot);
+    });
+    note_deletions_apart(keyspace, state);
+    match slots.is_empty() {
+        true => tell(state, Event::Dropped),
+        false => state.cluster_work.drops = Some(slots),
     }
 }
 
