@@ -103,7 +103,31 @@ pub fn loaded(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> 
             "You can't have keys in a DB different than DB 0 when in Cluster mode. Exiting.".into(),
         );
     }
+    claim_loaded(keyspace, state);
     Ok(())
+}
+
+/// Takes the slots whose keys were loaded, if nobody owns them. Others are imported from their owners.
+fn claim_loaded(keyspace: &mut Keyspace, state: &mut State) {
+    let Some(cluster) = &mut state.cluster else { return };
+    if cluster.myself().is_replica() {
+        return;
+    }
+    for slot in keys::used_slots(keyspace).iter().collect::<Vec<_>>() {
+        if cluster.owns(slot) || cluster.importing_from(slot).is_some() {
+            continue;
+        }
+        let number = slot.number();
+        let text = match cluster.claim_loaded(slot) {
+            true => {
+                format!("I have keys for unassigned slot {number}. Taking responsibility for it.")
+            }
+            false => format!(
+                "I have keys for slot {number}, but the slot is assigned to another node. Setting it to importing state."
+            ),
+        };
+        state.cluster_actions.push(Action::Log { is_warning: true, text });
+    }
 }
 
 /// The primary that a server follows from its start on.

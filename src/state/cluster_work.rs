@@ -17,9 +17,18 @@ pub struct ClusterWork {
     pub next_save_us: i64,
     pub failure_logged_us: Option<i64>,
     /// Slots whose keys are being deleted.
-    pub drops: Option<SlotSet>,
+    pub drops: Option<Drops>,
     /// Connections with a message that waits until no script runs.
     pub held: Vec<LinkId>,
+}
+
+/// Keys that are being deleted, as their slots have gone to other nodes.
+#[derive(Default)]
+pub struct Drops {
+    pub slots: SlotSet,
+    /// How far the keys were looked at.
+    pub database: usize,
+    pub cursor: u64,
 }
 
 impl State {

@@ -47,7 +47,7 @@ use crate::state::table::{Command, CommandTable, Opening};
 use crate::stats::Statistics;
 use crate::sys::log::{Level, Logger};
 
-pub use cluster_work::ClusterWork;
+pub use cluster_work::{ClusterWork, Drops};
 pub use network::{Network, Pending};
 pub use pauses::{Pause, PauseCause, Pauses};
 use persistence::Persistence;

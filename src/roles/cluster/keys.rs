@@ -1,18 +1,26 @@
-//! Deletes the keys of slots that belong to other nodes now: some in each turn, and repeated for replicas and the log.
+//! Deletes the keys of slots that belong to other nodes now: some in each turn, and repeated for replicas and the log. No
+//! notification tells of it, as in Redis: the keys live on elsewhere.
 
 use super::tell;
 use crate::cluster::action::Event;
-use crate::collections::hash_slot::SlotSet;
+use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::gate::effect::note_deletions_apart;
+use crate::gate::publish::publish_events;
 use crate::keyspace::Keyspace;
-use crate::state::State;
+use crate::state::{Drops, State};
+
+/// Time for deletions in a turn. Unit: microseconds.
+const TURN_US: i64 = 1_000;
+/// Keys looked at between two looks at the clock.
+const STEP_KEYS: usize = 64;
 
 /// The keys of these slots are to be deleted too.
 pub fn add(state: &mut State, slots: SlotSet) {
     let drops = state.cluster_work.drops.get_or_insert_default();
     slots.iter().for_each(|slot| {
-        drops.insert(slot);
+        drops.slots.insert(slot);
     });
+    (drops.database, drops.cursor) = (0, 0);
 }
 
 /// Nothing more is to be deleted.
@@ -21,10 +29,57 @@ pub fn forget(state: &mut State) {
 }
 
 /// Deletes some keys; when there are no more, the state machine is told.
-pub fn drop_some(_keyspace: &mut Keyspace, state: &mut State) {
-    if state.cluster_work.drops.take().is_some() {
-        tell(state, Event::Dropped);
+pub fn drop_some(keyspace: &mut Keyspace, state: &mut State) {
+    let Some(mut drops) = state.cluster_work.drops.take() else { return };
+    if let Some(cluster) = &state.cluster {
+        // Slots that have come back since.
+        let own: Vec<HashSlot> = drops.slots.iter().filter(|slot| cluster.owns(*slot)).collect();
+        own.into_iter().for_each(|slot| {
+            drops.slots.remove(slot);
+        });
     }
+    note_deletions_apart(keyspace, state);
+    publish_events(keyspace, state);
+    let begun_us = state.clock.now().boot_us;
+    let mut is_done = drops.slots.is_empty() || state.replication.is_replica();
+    while !is_done && state.clock.now().boot_us - begun_us < TURN_US {
+        is_done = step(keyspace, state, &mut drops);
+    }
+    drop(keyspace.events.take());
+    if is_done {
+        tell(state, Event::Dropped);
+    } else {
+        state.cluster_work.drops = Some(drops);
+    }
+}
+
+/// Looks at some keys, and deletes those of the slots. True: that was the last.
+fn step(keyspace: &mut Keyspace, state: &mut State, drops: &mut Drops) -> bool {
+    let Drops { slots, database, cursor } = drops;
+    let mut found: Vec<Box<[u8]>> = Vec::new();
+    *cursor = keyspace.table_of(*database).scan(*cursor, STEP_KEYS, |entry| {
+        if slots.contains(HashSlot::of(entry.key())) {
+            found.push(entry.key().into());
+        }
+    });
+    let config = &state.config;
+    let unlinks = config.lazyfree_lazy_server_del && config.compatible_with.is_valkey();
+    let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
+    for key in found {
+        let is_deleted = keyspace.in_database(*database, |keyspace| {
+            let key = keyspace.key(&key);
+            keyspace.delete(key, "del")
+        });
+        if is_deleted && state.effects.is_heard() {
+            let apart = state.effects.begin_apart();
+            state.effects.push(*database, [verb, &key[..]].into_iter());
+            state.effects.end_apart(apart);
+        }
+    }
+    if *cursor == 0 {
+        *database += 1;
+    }
+    *database >= keyspace.databases()
 }
 
 /// Deletes all keys, and repeats that.
@@ -34,9 +89,20 @@ pub fn drop_all(keyspace: &mut Keyspace, state: &mut State) {
     // A replica's stream is its primary's.
     if state.effects.is_heard() && !state.replication.is_replica() {
         note_deletions_apart(keyspace, state);
-        state.effects.end_unit();
+        let apart = state.effects.begin_apart();
         let flush: [&[u8]; 1] = [b"FLUSHALL"];
         state.effects.push(0, flush.into_iter());
-        state.effects.end_unit();
+        state.effects.end_apart(apart);
     }
+}
+
+/// The slots of which there are keys.
+pub fn used_slots(keyspace: &Keyspace) -> SlotSet {
+    let mut slots = SlotSet::default();
+    for index in 0..keyspace.databases() {
+        for entry in keyspace.table_of(index).iter() {
+            slots.insert(HashSlot::of(entry.key()));
+        }
+    }
+    slots
 }
