@@ -482,6 +482,7 @@ mod tests {
             rolls_back: false,
             is_dropped: false,
             is_busy: true,
+            busy_at_us: 0,
             others_heard: false,
             name: Box::default(),
             slot: None,

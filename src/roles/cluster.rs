@@ -34,6 +34,9 @@ pub use links::{bus_port, listen, look, take_in_link};
 /// How often the state machine is told of the time. Unit: microseconds.
 const TICK_US: i64 = 100_000;
 
+/// How often other nodes are answered in a script. Unit: microseconds.
+const IN_SCRIPT_US: i64 = 25_000;
+
 /// Whether [`turn`] or [`end_turn`] have work now, without waiting for an event.
 pub fn wants_turn(state: &State) -> bool {
     state.cluster.as_ref().is_some_and(|cluster| cluster.wants_turn())
@@ -188,6 +191,18 @@ pub fn nested_turn(state: &mut State) {
     state.net.bus.flush();
 }
 
+/// A nested turn in a script for which other clients are not served yet: only now and then, and without looking for events, which
+/// the loop would miss.
+pub fn turn_in_script(state: &mut State) {
+    let now_us = state.clock.now().boot_us;
+    if now_us < state.cluster_work.next_in_script_us {
+        return;
+    }
+    state.cluster_work.next_in_script_us = now_us + IN_SCRIPT_US;
+    state.net.bus.look_at_all();
+    nested_turn(state);
+}
+
 /// What the state machine is told, and what it wants then.
 fn tell(state: &mut State, event: Event<'_>) {
     let outside = state.outside();
@@ -197,7 +212,8 @@ fn tell(state: &mut State, event: Event<'_>) {
 }
 
 fn tick_if_due(state: &mut State) {
-    let now_us = state.time_us();
+    // Time stands still for a script.
+    let now_us = state.clock.now().boot_us;
     if now_us < state.cluster_work.next_tick_us {
         return;
     }

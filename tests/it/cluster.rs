@@ -257,6 +257,46 @@ fn a_replica_that_is_asked_to_takes_over_without_losing_a_write() {
 }
 
 #[test]
+fn a_node_is_not_taken_for_dead_while_a_script_runs() {
+    let nodes = cluster(4, 3);
+    let mut client = nodes[0].connect();
+    client.send(&["EVAL", "local n = 0 while true do n = n + 1 end", "0"]);
+    // Longer than the node timeout; the script is not busy yet.
+    std::thread::sleep(Duration::from_millis(4000));
+    for node in &nodes[1..] {
+        assert_eq!(node.field("cluster_state"), "ok");
+        assert!(!node.log().contains("Marking node"), "{}", node.log());
+        assert!(!node.text("CLUSTER NODES").contains("fail"));
+    }
+    let all: Vec<&Node> = nodes[1..].iter().collect();
+    eventually("the script to be busy", &all, || {
+        nodes[0].call("SCRIPT KILL") == Reply::Simple(b"OK".to_vec())
+    });
+    assert!(matches!(client.reply(), Some(Reply::Error(_))));
+    assert_eq!(nodes[0].field("cluster_state"), "ok");
+}
+
+#[test]
+fn keys_of_a_slot_that_is_taken_are_deleted_here_and_at_the_replica() {
+    let nodes = cluster(4, 3);
+    let all: Vec<&Node> = nodes.iter().collect();
+    for number in 0..1000 {
+        nodes[0].connect().call(&["SET", &format!("{{06S}}{number}"), "value"]);
+    }
+    nodes[0].ok("SET bar value");
+    eventually("the replica to have the writes", &all, || {
+        nodes[3].call("DBSIZE") == Reply::Integer(1001)
+    });
+    nodes[1].ok("CLUSTER DELSLOTS 0");
+    nodes[1].ok("CLUSTER ADDSLOTS 0");
+    nodes[1].call("CLUSTER BUMPEPOCH");
+    eventually("the keys to be gone", &all, || {
+        nodes[0].call("DBSIZE") == Reply::Integer(1) && nodes[3].call("DBSIZE") == Reply::Integer(1)
+    });
+    assert_eq!(moved_to(&nodes[0].call("GET {06S}1")), Some(nodes[1].address.port()));
+}
+
+#[test]
 fn two_nodes_do_not_share_a_file() {
     let node = Node::start();
     node.ok("CLUSTER ADDSLOTS 1 2 3");
