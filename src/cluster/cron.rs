@@ -10,6 +10,8 @@ const RANDOM_PING_TICKS: u64 = 10;
 const RANDOM_PING_CHOICES: usize = 5;
 /// A handshake lasts at least this long. Unit: milliseconds.
 const HANDSHAKE_LEAST_MS: i64 = 1_000;
+/// In larger clusters gossip alone spreads a suspicion: all telling all at once would be a flood.
+const TOLD_AT_ONCE_MAX: usize = 64;
 
 impl Cluster {
     pub(super) fn run_cron(&mut self) {
@@ -130,7 +132,22 @@ impl Cluster {
             self.node_mut(index).flags |= NodeFlags::PFAIL;
             self.version += 1;
             self.todo |= Todo::UPDATE_STATE | Todo::SAVE;
+            self.ask_others_of_failure();
         }
         self.mark_failed_if_agreed(index);
+    }
+
+    /// This node suspects another one. The other primaries hear of it at once rather than with the next question, so that they agree
+    /// sooner.
+    fn ask_others_of_failure(&mut self) {
+        if !self.myself().is_voting() || self.size > TOLD_AT_ONCE_MAX {
+            return;
+        }
+        for index in self.others() {
+            let node = self.node(index);
+            if node.is_voting() && !node.is_failing() && node.ping_sent_ms == 0 {
+                self.ping(index);
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Elections: a replica whose primary has failed asks the other primaries for their votes.
 
 use super::action::Action;
-use super::node::{NodeFlags, NodeIndex};
+use super::node::{NodeFlags, NodeId, NodeIndex};
 use super::wire::{Body, Header, Marks};
 use super::{Cluster, Todo};
 
@@ -18,7 +18,17 @@ pub struct Election {
     /// The epoch for which they were asked for.
     epoch: Option<u64>,
     rank: usize,
+    /// Part of the delay: no primary has said yet that this one's has failed.
+    untold_ms: i64,
     pub votes: Vec<NodeIndex>,
+}
+
+/// A request for a vote that came before this node knew of the failure.
+#[derive(Clone, Debug)]
+pub struct EarlyRequest {
+    candidate: NodeId,
+    primary: NodeIndex,
+    header: Box<Header>,
 }
 
 impl Election {
@@ -137,22 +147,52 @@ impl Cluster {
         let now = self.now();
         let unit_ms = self.delay_ms();
         let rank = self.rank(primary);
-        let mut delay_ms = 0;
+        let (mut delay_ms, mut untold_ms) = (0, 0);
         if !is_manual {
             delay_ms = unit_ms + self.random.i64(0..=unit_ms);
             delay_ms += rank as i64 * 2 * unit_ms + self.rank_of_primary(primary) as i64 * unit_ms;
             if self.outside.offset == 0 {
                 delay_ms += DELAY_MAX_MS;
             }
+            // Voters that have not heard of the failure would deny their votes.
+            if !self.node(primary).is_failure_told {
+                untold_ms = DELAY_MAX_MS;
+                delay_ms += untold_ms;
+            }
         }
-        self.election =
-            Election { start_ms: Some(now + delay_ms), epoch: None, rank, votes: Vec::new() };
+        self.election = Election {
+            start_ms: Some(now + delay_ms),
+            epoch: None,
+            rank,
+            untold_ms,
+            votes: Vec::new(),
+        };
         let offset = self.outside.offset;
         self.warn(format!(
             "Start of election delayed for {delay_ms} milliseconds (rank #{rank}, offset {offset})."
         ));
         // The others learn of this node's offset, and compute their ranks by it.
         self.broadcast_pong_to_shard();
+    }
+
+    /// A primary has said that this node's has failed: all have heard of it.
+    pub(super) fn hasten_election(&mut self, failed: NodeIndex) {
+        let untold_ms = std::mem::take(&mut self.election.untold_ms);
+        if self.myself().primary == Some(failed)
+            && let Some(start_ms) = &mut self.election.start_ms
+        {
+            *start_ms -= untold_ms;
+        }
+    }
+
+    /// Votes for who asked before this node knew of the failure, if nobody else had the vote meanwhile.
+    pub(super) fn vote_belatedly(&mut self, failed: NodeIndex) {
+        let Some(early) = self.early.take_if(|early| early.primary == failed) else { return };
+        if let Some(candidate) = self.find(&early.candidate)
+            && early.header.current_epoch == self.current_epoch
+        {
+            self.vote_if_allowed(candidate, &early.header);
+        }
     }
 
     fn ask_for_votes(&mut self) {
@@ -187,6 +227,10 @@ impl Cluster {
         };
         let is_forced = header.marks.contains(Marks::FORCE_ACK);
         if !self.node(primary).flags.contains(NodeFlags::FAIL) && !is_forced {
+            if self.node(primary).flags.contains(NodeFlags::PFAIL) {
+                let (candidate, header) = (id, Box::new(header.clone()));
+                self.early = Some(EarlyRequest { candidate, primary, header });
+            }
             return self.warn(denied("its master is up".into()));
         }
         let newer = header.slots.iter().filter_map(|slot| Some((slot, self.owner(slot)?)));

@@ -65,18 +65,28 @@ impl Cluster {
         node.flags -= NodeFlags::PFAIL;
         node.flags |= NodeFlags::FAIL;
         node.failed_since_ms = now;
+        node.is_failure_told = false;
         self.version += 1;
         self.todo |= Todo::UPDATE_STATE | Todo::SAVE;
+        self.vote_belatedly(index);
     }
 
     /// A node says that another one has failed.
     pub(super) fn take_failure(&mut self, sender: NodeIndex, index: NodeIndex) {
         if self.node(index).flags.intersects(NodeFlags::FAIL | NodeFlags::MYSELF) {
+            if self.node(sender).is_primary() {
+                self.node_mut(index).is_failure_told = true;
+                self.hasten_election(index);
+            }
             return;
         }
         let (by, id) = (self.node(sender).id, self.node(index).id);
         self.log(format!("FAIL message received from {by} about {id}"));
         self.set_failed(index);
+        if self.node(sender).is_primary() {
+            self.node_mut(index).is_failure_told = true;
+            self.hasten_election(index);
+        }
     }
 
     /// A failed node answers again.

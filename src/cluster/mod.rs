@@ -46,7 +46,7 @@ use slab::Slab;
 
 use crate::collections::hash_slot::{HashSlot, SLOTS, SlotSet};
 use action::{Action, Event, LinkId, Outside};
-use election::Election;
+use election::{EarlyRequest, Election};
 use links::Link;
 use manual::Manual;
 use node::{Node, NodeFlags, NodeId, NodeIndex};
@@ -101,6 +101,7 @@ pub struct Cluster {
     opened: u64,
     counts: MessageCounts,
     election: Election,
+    early: Option<EarlyRequest>,
     manual: Option<Manual>,
     todo: Todo,
     saves: u64,
@@ -140,6 +141,7 @@ impl Cluster {
             opened: 0,
             counts: MessageCounts::default(),
             election: Election::default(),
+            early: None,
             manual: None,
             todo: Todo::SAVE | Todo::UPDATE_STATE,
             saves: 0,

@@ -146,6 +146,8 @@ pub struct Node {
     /// When anything came from it last.
     pub data_received_ms: i64,
     pub failed_since_ms: i64,
+    /// A primary has said that it failed, to all nodes.
+    pub is_failure_told: bool,
     pub created_ms: i64,
     pub orphaned_since_ms: i64,
     pub repl_offset: u64,
@@ -173,6 +175,7 @@ impl Node {
             pong_received_ms: 0,
             data_received_ms: 0,
             failed_since_ms: 0,
+            is_failure_told: false,
             created_ms: 0,
             orphaned_since_ms: 0,
             repl_offset: 0,

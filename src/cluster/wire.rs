@@ -546,3 +546,6 @@ fn write_extension(extension: &Extension, out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; 2]);
     write_padded(&data, length - 8, out);
 }
+
+#[cfg(test)]
+mod tests;
