@@ -412,6 +412,7 @@ pub fn port(config: &Config, node: &Node, client: Option<&Client>) -> u16 {
 mod tests {
     use super::*;
     use crate::cluster::node::{Address, Announced, NodeFlags, NodeId};
+    use crate::cluster::settings::Settings;
     use crate::command::TABLE;
     use crate::resp::request::Range;
     use proptest::prelude::*;
@@ -508,7 +509,7 @@ mod tests {
 
     fn decide(case: &Case) -> Result<Option<usize>, &'static str> {
         let id = |digit: u8| NodeId::from_bytes(&[digit; NodeId::BYTES]).expect("a name");
-        let mut cluster = Cluster::new(id(b'0'));
+        let mut cluster = Cluster::new(id(b'0'), Settings::default(), 1);
         let slots = NAMES.map(|names| HashSlot::of(names[0].as_bytes()));
         let mut nodes = vec![cluster.my_index()];
         for digit in [b'1', b'2'] {
@@ -580,7 +581,7 @@ mod tests {
     /// A node that owns all slots but that of `foreign`, in a cluster that is ok.
     fn owner_of_all_but(foreign: &str) -> (Cluster, NodeIndex) {
         let id = |digit: u8| NodeId::from_bytes(&[digit; NodeId::BYTES]).expect("a name");
-        let mut cluster = Cluster::new(id(b'0'));
+        let mut cluster = Cluster::new(id(b'0'), Settings::default(), 1);
         let (myself, other) =
             (cluster.my_index(), cluster.add_for_test(id(b'1'), NodeFlags::PRIMARY));
         HashSlot::all().for_each(|slot| cluster.own_for_test(slot, Some(myself)));

@@ -105,11 +105,12 @@ fn end_subscriptions(state: &mut State, channel: &[u8]) {
 mod tests {
     use super::*;
     use crate::cluster::node::{NodeFlags, NodeId};
+    use crate::cluster::settings::Settings;
 
     #[test]
     fn waits_and_subscriptions_go_with_their_slot() {
         let id = |digit: u8| NodeId::from_bytes(&[digit; NodeId::BYTES]).expect("a name");
-        let mut cluster = Cluster::new(id(b'0'));
+        let mut cluster = Cluster::new(id(b'0'), Settings::default(), 1);
         let other = cluster.add_for_test(id(b'1'), NodeFlags::PRIMARY);
         let (slot, myself) = (HashSlot::of(b"k"), cluster.my_index());
         let waits = |cluster: &Cluster, reads| waits_elsewhere(cluster, b"k", reads);

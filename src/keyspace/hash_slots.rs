@@ -1,7 +1,6 @@
 //! The keys of a cluster's hash slots, and their deletion when a slot belongs to another node.
 
-use super::deletions::Deleted;
-use super::{Cause, Keyspace};
+use super::Keyspace;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 
 impl Keyspace {
@@ -42,20 +41,21 @@ impl Keyspace {
         slots
     }
 
-    /// Deletes a key of a slot that another node owns, if there is one in any database, without an event. The deletion is repeated
-    /// like that of an evicted key. False: there was none.
-    pub fn delete_one_in_slot(&mut self, slot: HashSlot) -> bool {
+    /// A key of a slot, with its database. Expired ones are deleted on the way.
+    pub fn key_in_slot(&mut self, slot: HashSlot) -> Option<(usize, Box<[u8]>)> {
         self.delete_found_expired();
         for database in 0..self.databases() {
-            let Some(at) = self.tables[database].keys_in_slot(slot).next() else { continue };
-            let key = self.tables[database].entry(at).key().to_vec();
-            let owned = self.tables.remove_for_good(database, at);
-            self.lazyfree.discard(owned);
-            self.deletions.note_key(database, &key, Deleted::Evicted);
-            self.touch(database, &key, 1, Cause::Server);
-            return true;
+            loop {
+                let first = self.tables[database].keys_in_slot(slot).next();
+                let Some(at) = first else { break };
+                let entry = self.tables[database].entry(at);
+                if !entry.deadline().is_some_and(|deadline| self.now.is_past(deadline)) {
+                    return Some((database, entry.key().into()));
+                }
+                self.in_database(database, |keyspace| keyspace.remove_expired(at));
+            }
         }
-        false
+        None
     }
 }
 
@@ -79,8 +79,15 @@ mod tests {
         let slot = HashSlot::of(b"a");
         assert_eq!((keyspace.count_in_slot(0, slot), keyspace.count_in_slot(1, slot)), (50, 50));
         assert_eq!(keyspace.keys_in_slot(1, slot, 7).count(), 7);
-        let deleted =
-            std::iter::from_fn(|| keyspace.delete_one_in_slot(slot).then_some(())).count();
+        let mut deleted = 0;
+        while let Some((database, key)) = keyspace.key_in_slot(slot) {
+            let is_deleted = keyspace.in_database(database, |keyspace| {
+                let key = keyspace.key(&key);
+                keyspace.delete(key, "del")
+            });
+            assert!(is_deleted);
+            deleted += 1;
+        }
         assert_eq!((deleted, keyspace.has_keys_in_slot(slot)), (100, false));
         assert!(keyspace.slots_with_keys().is_empty());
     }

@@ -278,6 +278,16 @@ impl Bus {
         self.enqueue(slot);
     }
 
+    /// Takes all connections and listeners for ready: what the system has announced is not known.
+    pub fn look_at_all(&mut self) {
+        self.accepts = (0..self.listeners.len()).collect();
+        let slots: Vec<usize> = self.links.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.links[slot].look_anyway();
+            self.enqueue(slot);
+        }
+    }
+
     fn enqueue(&mut self, slot: usize) {
         if let Some(link) = self.links.get_mut(slot)
             && !std::mem::replace(&mut link.is_ready, true)

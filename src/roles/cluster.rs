@@ -34,6 +34,9 @@ pub use links::{bus_port, listen, look, take_in_link};
 /// How often the state machine is told of the time. Unit: microseconds.
 const TICK_US: i64 = 100_000;
 
+/// How often other nodes are answered in a script. Unit: microseconds.
+const IN_SCRIPT_US: i64 = 25_000;
+
 /// Whether [`turn`] or [`end_turn`] have work now, without waiting for an event.
 pub fn wants_turn(state: &State) -> bool {
     state.cluster.as_ref().is_some_and(|cluster| cluster.wants_turn())
@@ -103,7 +106,31 @@ pub fn loaded(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> 
             "You can't have keys in a DB different than DB 0 when in Cluster mode. Exiting.".into(),
         );
     }
+    claim_loaded(keyspace, state);
     Ok(())
+}
+
+/// Takes the slots whose keys were loaded, if nobody owns them. Others are imported from their owners.
+fn claim_loaded(keyspace: &mut Keyspace, state: &mut State) {
+    let Some(cluster) = &mut state.cluster else { return };
+    if cluster.myself().is_replica() {
+        return;
+    }
+    for slot in keyspace.slots_with_keys().iter() {
+        if cluster.owns(slot) || cluster.importing_from(slot).is_some() {
+            continue;
+        }
+        let number = slot.number();
+        let text = match cluster.claim_loaded(slot) {
+            true => {
+                format!("I have keys for unassigned slot {number}. Taking responsibility for it.")
+            }
+            false => format!(
+                "I have keys for slot {number}, but the slot is assigned to another node. Setting it to importing state."
+            ),
+        };
+        state.cluster_actions.push(Action::Log { is_warning: true, text });
+    }
 }
 
 /// The primary that a server follows from its start on.
@@ -164,6 +191,18 @@ pub fn nested_turn(state: &mut State) {
     state.net.bus.flush();
 }
 
+/// A nested turn in a script for which other clients are not served yet: only now and then, and without looking for events, which
+/// the loop would miss.
+pub fn turn_in_script(state: &mut State) {
+    let now_us = state.clock.now().boot_us;
+    if now_us < state.cluster_work.next_in_script_us {
+        return;
+    }
+    state.cluster_work.next_in_script_us = now_us + IN_SCRIPT_US;
+    state.net.bus.look_at_all();
+    nested_turn(state);
+}
+
 /// What the state machine is told, and what it wants then.
 fn tell(state: &mut State, event: Event<'_>) {
     let outside = state.outside();
@@ -173,7 +212,8 @@ fn tell(state: &mut State, event: Event<'_>) {
 }
 
 fn tick_if_due(state: &mut State) {
-    let now_us = state.time_us();
+    // Time stands still for a script.
+    let now_us = state.clock.now().boot_us;
     if now_us < state.cluster_work.next_tick_us {
         return;
     }

@@ -128,6 +128,8 @@ pub struct Running {
     pub is_dropped: bool,
     /// It runs so long that other clients are served, mostly with a BUSY error.
     pub is_busy: bool,
+    /// When it becomes so in a cluster, where other nodes are answered earlier: boot-time clock, microseconds.
+    pub busy_at_us: i64,
     /// Other clients have been served once.
     pub others_heard: bool,
     /// Its SHA1 or the function's name, once it is busy.

@@ -13,6 +13,8 @@ pub struct ClusterWork {
     pub file: Option<NodesFile>,
     /// When the state machine is told of the time next: boot-time clock, microseconds.
     pub next_tick_us: i64,
+    /// When other nodes are answered next in a script: likewise.
+    pub next_in_script_us: i64,
     /// When a failed save is tried again, and when a failure was logged last: likewise.
     pub next_save_us: i64,
     pub failure_logged_us: Option<i64>,

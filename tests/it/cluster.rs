@@ -2,7 +2,8 @@
 //! slots, replace a primary that is gone, and remember all this in nodes.conf.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -139,7 +140,13 @@ fn eventually(what: &str, nodes: &[&Node], mut is_so: impl FnMut() -> bool) {
 
 /// Nodes that know each other. The first `primaries` share all slots, the others follow one each.
 fn cluster(count: usize, primaries: usize) -> Vec<Node> {
-    let nodes: Vec<Node> = (0..count).map(|_| Node::start()).collect();
+    cluster_with(count, primaries, "")
+}
+
+/// The same with further lines of configuration.
+fn cluster_with(count: usize, primaries: usize, lines: &str) -> Vec<Node> {
+    let folder = || tempfile::tempdir().expect("a folder");
+    let nodes: Vec<Node> = (0..count).map(|_| Node::start_in(folder(), lines)).collect();
     for (number, node) in nodes.iter().enumerate().take(primaries) {
         let slots = number * SLOTS / primaries..(number + 1) * SLOTS / primaries;
         node.ok(&format!("CLUSTER ADDSLOTSRANGE {} {}", slots.start, slots.end - 1));
@@ -254,6 +261,71 @@ fn a_replica_that_is_asked_to_takes_over_without_losing_a_write() {
         nodes[0].field("role") == "slave" && nodes[0].field("master_link_status") == "up"
     });
     assert_eq!(nodes[3].text("GET {06S}count"), written.to_string());
+}
+
+#[test]
+fn the_bus_is_encrypted_and_asks_for_certificates() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let (certificate, key) = (folder.path().join("node.crt"), folder.path().join("node.key"));
+    std::fs::write(&certificate, pair.cert.pem()).expect("a file");
+    std::fs::write(&key, pair.signing_key.serialize_pem()).expect("a file");
+    let (certificate, key) = (certificate.display(), key.display());
+    let nodes = cluster_with(
+        3,
+        3,
+        &format!(
+            "tls-cluster yes\ntls-auth-clients no\ntls-cert-file {certificate}\ntls-key-file {key}\n\
+             tls-ca-cert-file {certificate}\n"
+        ),
+    );
+    assert_eq!(nodes[0].field("cluster_connections"), "4");
+    // Without TLS nobody is listened to: a connection that says nothing sensible ends.
+    let bus = SocketAddr::from(([127, 0, 0, 1], nodes[0].bus_port));
+    let mut stranger = TcpStream::connect(bus).expect("it accepts");
+    let _ = stranger.write_all(b"RCmb\0\0\x08\xd0 no TLS here, just this text of some length");
+    let mut bytes = [0; 64];
+    while stranger.read(&mut bytes).is_ok_and(|count| count > 0) {}
+}
+
+#[test]
+fn a_node_is_not_taken_for_dead_while_a_script_runs() {
+    let nodes = cluster(4, 3);
+    let mut client = nodes[0].connect();
+    client.send(&["EVAL", "local n = 0 while true do n = n + 1 end", "0"]);
+    // Longer than the node timeout; the script is not busy yet.
+    std::thread::sleep(Duration::from_millis(4000));
+    for node in &nodes[1..] {
+        assert_eq!(node.field("cluster_state"), "ok");
+        assert!(!node.log().contains("Marking node"), "{}", node.log());
+        assert!(!node.text("CLUSTER NODES").contains("fail"));
+    }
+    let all: Vec<&Node> = nodes[1..].iter().collect();
+    eventually("the script to be busy", &all, || {
+        nodes[0].call("SCRIPT KILL") == Reply::Simple(b"OK".to_vec())
+    });
+    assert!(matches!(client.reply(), Some(Reply::Error(_))));
+    assert_eq!(nodes[0].field("cluster_state"), "ok");
+}
+
+#[test]
+fn keys_of_a_slot_that_is_taken_are_deleted_here_and_at_the_replica() {
+    let nodes = cluster(4, 3);
+    let all: Vec<&Node> = nodes.iter().collect();
+    for number in 0..1000 {
+        nodes[0].connect().call(&["SET", &format!("{{06S}}{number}"), "value"]);
+    }
+    nodes[0].ok("SET bar value");
+    eventually("the replica to have the writes", &all, || {
+        nodes[3].call("DBSIZE") == Reply::Integer(1001)
+    });
+    nodes[1].ok("CLUSTER DELSLOTS 0");
+    nodes[1].ok("CLUSTER ADDSLOTS 0");
+    nodes[1].call("CLUSTER BUMPEPOCH");
+    eventually("the keys to be gone", &all, || {
+        nodes[0].call("DBSIZE") == Reply::Integer(1) && nodes[3].call("DBSIZE") == Reply::Integer(1)
+    });
+    assert_eq!(moved_to(&nodes[0].call("GET {06S}1")), Some(nodes[1].address.port()));
 }
 
 #[test]
