@@ -129,6 +129,11 @@ impl Cluster {
 
 #[cfg(test)]
 impl Cluster {
+    pub fn place_for_test(&mut self, index: NodeIndex, ip: &str, tcp_port: u16) {
+        let address = &mut self.nodes[index.get()].address;
+        (address.ip, address.tcp_port) = (ip.into(), tcp_port);
+    }
+
     pub fn follow_for_test(&mut self, primary: NodeIndex) {
         let myself = self.myself.get();
         let node = &mut self.nodes[myself];
