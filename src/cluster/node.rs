@@ -125,7 +125,7 @@ pub struct FailureReport {
     pub at_ms: i64,
 }
 
-/// One node. Times are Unix milliseconds, 0 for never, as nodes.conf and CLUSTER NODES show them.
+/// One node. Times are milliseconds of the boot-time clock, 0 for never.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub id: NodeId,
@@ -146,8 +146,7 @@ pub struct Node {
     /// When anything came from it last.
     pub data_received_ms: i64,
     pub failed_since_ms: i64,
-    /// When a vote for a replica of this primary was given.
-    pub voted_ms: i64,
+    pub created_ms: i64,
     pub orphaned_since_ms: i64,
     pub repl_offset: u64,
     pub repl_offset_ms: i64,
@@ -174,7 +173,7 @@ impl Node {
             pong_received_ms: 0,
             data_received_ms: 0,
             failed_since_ms: 0,
-            voted_ms: 0,
+            created_ms: 0,
             orphaned_since_ms: 0,
             repl_offset: 0,
             repl_offset_ms: 0,

@@ -448,6 +448,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::cluster::Cluster;
     use crate::cluster::node::NodeId;
+    use crate::cluster::settings::Settings;
     use crate::collections::hash::KeyHasher;
     use crate::collections::hash_slot::HashSlot;
     use crate::command::TABLE;
@@ -518,7 +519,7 @@ mod tests {
             }
             if is(7) {
                 let id = NodeId::from_bytes(&[b'a'; NodeId::BYTES]).expect("a name");
-                let mut cluster = Cluster::new(id);
+                let mut cluster = Cluster::new(id, Settings::default(), 1);
                 let myself = cluster.my_index();
                 HashSlot::all().for_each(|slot| cluster.own_for_test(slot, Some(myself)));
                 cluster.set_ok_for_test(true);

@@ -4,7 +4,6 @@
 use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::cluster::Cluster;
-use crate::cluster::action::Action;
 use crate::collections::hash_slot::HashSlot;
 use crate::gate::cluster::{Elsewhere, error, follows};
 use crate::gate::{asynchronous, blocking, limits};
@@ -13,14 +12,6 @@ use crate::pubsub::{Kind, Name};
 use crate::resp::reply::ReplyWriter;
 use crate::state::State;
 use crate::state::spec::Flags;
-
-/// Does what commands of this turn have left to be done here.
-pub fn on_changes(keyspace: &mut Keyspace, state: &mut State) {
-    let actions = std::mem::take(&mut state.cluster_actions);
-    if actions.contains(&Action::Recheck) {
-        recheck(keyspace, state);
-    }
-}
 
 /// Looks through the clients that wait for keys and the subscribers of shard channels, after slots have changed their owner
 /// or the cluster its state. O(waiting clients + shard channels).
@@ -114,11 +105,12 @@ fn end_subscriptions(state: &mut State, channel: &[u8]) {
 mod tests {
     use super::*;
     use crate::cluster::node::{NodeFlags, NodeId};
+    use crate::cluster::settings::Settings;
 
     #[test]
     fn waits_and_subscriptions_go_with_their_slot() {
         let id = |digit: u8| NodeId::from_bytes(&[digit; NodeId::BYTES]).expect("a name");
-        let mut cluster = Cluster::new(id(b'0'));
+        let mut cluster = Cluster::new(id(b'0'), Settings::default(), 1);
         let other = cluster.add_for_test(id(b'1'), NodeFlags::PRIMARY);
         let (slot, myself) = (HashSlot::of(b"k"), cluster.my_index());
         let waits = |cluster: &Cluster, reads| waits_elsewhere(cluster, b"k", reads);

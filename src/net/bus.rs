@@ -22,6 +22,8 @@ use crate::cluster::action::LinkId;
 use link::{Link, Reading};
 
 pub mod link;
+#[cfg(test)]
+mod tests;
 
 /// Connections at once, of both directions.
 pub const LINKS_MAX: usize = 1 << 17;
@@ -38,8 +40,8 @@ const FIRST_LISTENER: usize = LAST_OF_HTTP;
 const FIRST_LINK: usize = FIRST_LISTENER - LISTENERS_MAX;
 const LAST_TOKEN: usize = FIRST_LINK - LINKS_MAX;
 
-/// Numbers of accepted connections; the state machine numbers its own from 0.
-const FIRST_ACCEPTED: u64 = 1 << 63;
+/// Numbers of accepted connections are below this; the state machine numbers its own from here on.
+const FIRST_OPENED: u64 = 1 << 63;
 
 /// The listeners and connections.
 pub struct Bus {
@@ -53,6 +55,8 @@ pub struct Bus {
     to_send: Vec<usize>,
     /// Listeners at which connections may wait.
     accepts: Vec<usize>,
+    /// Connections may wait that were not accepted when they were announced.
+    is_postponed: bool,
     /// Connections that could not be made or have ended, of which the state machine does not know yet.
     ended: Vec<LinkId>,
     accepted: u64,
@@ -103,8 +107,9 @@ impl Default for Bus {
             ready: VecDeque::new(),
             to_send: Vec::new(),
             accepts: Vec::new(),
+            is_postponed: false,
             ended: Vec::new(),
-            accepted: FIRST_ACCEPTED,
+            accepted: 0,
             awaited: 0,
             saved: 0,
             scratch: Vec::new(),
@@ -140,22 +145,26 @@ impl Bus {
             let _ = listener.deregister(registry);
             listener.register(registry, Token(FIRST_LISTENER - index))?;
         }
-        self.accept_soon();
+        self.is_postponed = true;
+        self.accept_postponed();
         Ok(())
     }
 
-    /// Edge-triggered: connections that waited earlier are not announced again.
-    pub fn accept_soon(&mut self) {
-        self.accepts = (0..self.listeners.len()).collect();
+    /// Accepts connections that waited earlier: edge-triggered, they are not announced again.
+    pub fn accept_postponed(&mut self) {
+        if std::mem::take(&mut self.is_postponed) {
+            self.accepts = (0..self.listeners.len()).collect();
+        }
     }
 
     /// Leaves waiting connections where they are.
-    pub fn accept_nobody(&mut self) {
+    pub fn postpone(&mut self) {
         self.accepts.clear();
+        self.is_postponed = true;
     }
 
     /// Accepts waiting connections, as long as there are fewer than `links_max` in all. `tls`: they begin with a handshake. Errors:
-    /// the system's, probably for lack of file descriptors; `accept_soon` tries again.
+    /// the system's, probably for lack of file descriptors; `accept_postponed` tries again.
     pub fn accept(
         &mut self,
         registry: &Registry,
@@ -179,7 +188,10 @@ impl Bus {
                     Ok(found) => found,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                    Err(error) => return (accepted, Err(error)),
+                    Err(error) => {
+                        self.is_postponed = true;
+                        return (accepted, Err(error));
+                    }
                 };
                 if self.links.len() >= links_max.min(LINKS_MAX) {
                     continue;
@@ -502,5 +514,5 @@ impl Bus {
 
 /// Whether a connection was accepted, and not asked for by the state machine.
 fn link_is_accepted(id: LinkId) -> bool {
-    id.0 >= FIRST_ACCEPTED
+    id.0 < FIRST_OPENED
 }

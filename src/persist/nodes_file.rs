@@ -9,7 +9,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::saver::lock;
 use crate::sys::background::Background;
@@ -18,7 +18,7 @@ use crate::sys::disk::{Disk, DiskFile, ReplaceStep, read_whole, replace_locked_f
 /// A longer file is none of ours. Unit: bytes.
 const BYTES_MAX: u64 = 256 << 20;
 
-type Outcome = Arc<Mutex<Option<Result<Arc<dyn DiskFile>, SaveError>>>>;
+type Outcome = Arc<(Mutex<Option<Result<Arc<dyn DiskFile>, SaveError>>>, Condvar)>;
 
 /// See the module.
 #[derive(Debug)]
@@ -79,6 +79,25 @@ impl NodesFile {
         self.next = Some(Save { number, text });
     }
 
+    /// At the end: waits for the save that is under way, and saves what is left.
+    pub fn finish(&mut self, background: &Background) -> Result<(), SaveError> {
+        if let Some((save, outcome)) = self.under_way.take() {
+            let (result, ended) = &*outcome;
+            let mut result = lock(result);
+            while result.is_none() && background.has_threads() {
+                result = ended.wait(result).unwrap_or_else(PoisonError::into_inner);
+            }
+            match result.take() {
+                Some(Ok(locked)) => self.locked = locked,
+                _ => drop(self.next.get_or_insert(save)),
+            }
+        }
+        match self.next.take() {
+            Some(save) => self.save_now(&save.text),
+            None => Ok(()),
+        }
+    }
+
     /// Whether all is saved.
     pub fn is_idle(&self) -> bool {
         self.under_way.is_none() && self.next.is_none()
@@ -102,7 +121,7 @@ impl NodesFile {
 
     fn end_save(&mut self) -> Result<Option<u64>, SaveError> {
         let Some((save, outcome)) = &self.under_way else { return Ok(None) };
-        let Some(result) = lock(outcome).take() else { return Ok(None) };
+        let Some(result) = lock(&outcome.0).take() else { return Ok(None) };
         let save = save.clone();
         self.under_way = None;
         match result {
@@ -128,7 +147,8 @@ impl NodesFile {
         let (disk, folder, name) = (self.disk.clone(), self.folder.clone(), self.name.clone());
         let spawned = background.spawn("nodes-file", move || {
             let result = replace(&*disk, &folder, &name, &text);
-            *lock(&theirs) = Some(result);
+            *lock(&theirs.0) = Some(result);
+            theirs.1.notify_all();
             wake();
         });
         match spawned {
@@ -202,5 +222,9 @@ mod tests {
         assert_eq!(file.go_on(&later, &wake()).unwrap(), Some(3));
         assert!(file.is_idle());
         assert_eq!(disk.bytes("/nodes.conf".as_ref()).unwrap(), b"three");
+        file.save(4, b"four"[..].into());
+        assert_eq!(file.go_on(&later, &wake()).unwrap(), None);
+        file.finish(&later).unwrap();
+        assert_eq!(disk.bytes("/nodes.conf".as_ref()).unwrap(), b"four");
     }
 }

@@ -16,8 +16,6 @@ use super::names::RenamedCommands;
 use super::{Ending, Server, WAKER, busy};
 use crate::client::ClientFlags;
 use crate::clock::Clock;
-use crate::cluster::Cluster;
-use crate::cluster::node::NodeId;
 use crate::collections::hash::KeyHasher;
 use crate::command::{
     TABLE, apply_config, configure_tls, listen, listen_for_http, set_oom_score, set_process_title,
@@ -31,7 +29,7 @@ use crate::net::listener::Listener;
 use crate::net::tls::Tls;
 use crate::persist::aof::log::Fatal;
 use crate::resp::reply::ReplyWriter;
-use crate::roles::{following, replicas, restart};
+use crate::roles::{cluster, following, replicas, restart};
 use crate::state::{PauseCause, Shutdown, State};
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger, notice, warning};
@@ -57,8 +55,7 @@ impl Server {
         let mut state = State::new(&TABLE, config, clock, logger, poll);
         state.now = now;
         if state.config.cluster_enabled {
-            let id = NodeId::from_bytes(random::hex_id().as_bytes()).expect("a name is 40 digits");
-            state.cluster = Some(Box::new(Cluster::new(id)));
+            state.cluster = Some(Box::new(cluster::alone(&state)));
         }
         sessions::gain_authority(&mut keyspace, &mut state);
         state.serve_while_busy = busy::serve;
@@ -95,6 +92,9 @@ impl Server {
         }
         if let Err(which) = listen_for_http(&mut server.state) {
             return Err(format!("Failed listening on {which}, aborting."));
+        }
+        if server.state.config.cluster_enabled {
+            cluster::listen(&mut server.state)?;
         }
         server.listen_on_unix_socket()?;
         server
@@ -218,6 +218,9 @@ impl Server {
     pub fn load(&mut self) -> Result<(), load::LoadError> {
         self.sample_clock();
         let Server { keyspace, state, .. } = self;
+        if state.config.cluster_enabled {
+            cluster::begin(state).map_err(|text| load::LoadError::logged(state, text))?;
+        }
         let reports_expired = load::reports_expired(state);
         if reports_expired {
             replicas::begin_stream_at_start(state);
@@ -250,8 +253,11 @@ impl Server {
                 Err(error)
             }
             Ok(()) => {
-                following::follow_at_start(&mut self.keyspace, &mut self.state);
+                let primary = cluster::primary_at_start(&self.state);
+                following::follow_at_start(&mut self.keyspace, &mut self.state, primary);
                 restart::begin(&self.keyspace, &mut self.state);
+                cluster::loaded(&mut self.keyspace, &mut self.state)
+                    .map_err(|text| load::LoadError::logged(&self.state, text))?;
                 if !self.state.replication.is_replica() {
                     sessions::gain_authority(&mut self.keyspace, &mut self.state);
                 }
@@ -320,6 +326,7 @@ impl Server {
         let had_path = listeners.iter().any(|listener| matches!(listener, Listener::Unix(..)));
         listeners.clear();
         self.state.net.http.end();
+        self.state.net.bus.listen(Vec::new());
         if had_path {
             notice!(self.state, "Removing the unix socket file.");
         }
@@ -352,6 +359,7 @@ impl Server {
         }
         replicas::send(&mut self.state);
         self.clients().flush();
+        cluster::end(&mut self.state);
         warning!(self.state, "Latchkey is now ready to exit, bye bye...");
     }
 }

@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::cluster::node::{
     Address as NodeAddress, Announced, Node as NodeFacts, NodeFlags, NodeId,
 };
+use crate::cluster::settings::Settings;
 use crate::collections::hash::KeyHasher;
 use crate::command::TABLE;
 use crate::gate::execute::{Gate, Request};
@@ -34,7 +35,7 @@ impl Node {
         let poll = mio::Poll::new().expect("a poll");
         let mut state = State::new(&TABLE, config, Clock::System, Logger::silent(), poll);
         let id = |digit: u8| NodeId::from_bytes(&[digit; NodeId::BYTES]).expect("a name");
-        let mut cluster = Cluster::new(id(b'0'));
+        let mut cluster = Cluster::new(id(b'0'), Settings::default(), 1);
         let other = cluster.add_for_test(id(b'1'), NodeFlags::PRIMARY);
         cluster.place_for_test(other, "127.0.0.1", 24002);
         let myself = cluster.my_index();
@@ -330,7 +331,7 @@ fn model(case: &Case) -> Result<Option<usize>, &'static str> {
 
 fn decide(case: &Case) -> Result<Option<usize>, &'static str> {
     let id = |digit: u8| NodeId::from_bytes(&[digit; NodeId::BYTES]).expect("a name");
-    let mut cluster = Cluster::new(id(b'0'));
+    let mut cluster = Cluster::new(id(b'0'), Settings::default(), 1);
     let slots = NAMES.map(|names| HashSlot::of(names[0].as_bytes()));
     let mut nodes = vec![cluster.my_index()];
     for digit in [b'1', b'2'] {
@@ -401,7 +402,7 @@ proptest! {
 /// A node that owns all slots but that of `foreign`, in a cluster that is ok.
 fn owner_of_all_but(foreign: &str) -> (Cluster, NodeIndex) {
     let id = |digit: u8| NodeId::from_bytes(&[digit; NodeId::BYTES]).expect("a name");
-    let mut cluster = Cluster::new(id(b'0'));
+    let mut cluster = Cluster::new(id(b'0'), Settings::default(), 1);
     let (myself, other) = (cluster.my_index(), cluster.add_for_test(id(b'1'), NodeFlags::PRIMARY));
     HashSlot::all().for_each(|slot| cluster.own_for_test(slot, Some(myself)));
     cluster.own_for_test(HashSlot::of(foreign.as_bytes()), Some(other));
