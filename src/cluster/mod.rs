@@ -336,6 +336,11 @@ impl Cluster {
 
 #[cfg(test)]
 impl Cluster {
+    pub fn place_for_test(&mut self, index: NodeIndex, ip: &str, tcp_port: u16) {
+        let address = &mut self.nodes[index.get()].address;
+        (address.ip, address.tcp_port) = (ip.into(), tcp_port);
+    }
+
     pub fn add_for_test(&mut self, id: NodeId, flags: NodeFlags) -> NodeIndex {
         let mut node = Node::new(id);
         node.flags = flags;

@@ -468,31 +468,18 @@ fn whatever_happens_nobody_votes_twice_and_all_agree_in_the_end() {
         let count = world.machines.len();
         for _ in 0..25 {
             let (one, other) = (world.random.usize(..count), world.random.usize(..count));
+            let dead = world.machines.iter().filter(|machine| !machine.is_alive).count();
+            let is_alive = world.machines[one].is_alive;
             match world.random.u8(..8) {
-                0 | 1
-                    if world.machines.iter().filter(|machine| !machine.is_alive).count()
-                        < count / 3 =>
-                {
-                    if world.machines[one].is_alive {
-                        world.kill(one);
-                    }
-                }
-                2 | 3 => {
-                    if !world.machines[one].is_alive && !world.machines[one].file.is_empty() {
-                        world.restart(one);
-                    }
-                }
+                0 | 1 if is_alive && dead < count / 3 => world.kill(one),
+                2 | 3 if !is_alive && !world.machines[one].file.is_empty() => world.restart(one),
                 4 if one != other => world.cut.push((one, other)),
                 5 => world.cut.clear(),
-                6 => {
-                    if world.machines[one].is_alive
-                        && world.machines[one].cluster.myself().primary.is_some()
-                    {
-                        let kind = [Failover::Agreed, Failover::Forced][world.random.usize(..2)];
-                        world.command(one, |cluster, outside, actions| {
-                            cluster.fail_over(kind, outside, actions)
-                        });
-                    }
+                6 if is_alive && world.machines[one].cluster.myself().primary.is_some() => {
+                    let kind = [Failover::Agreed, Failover::Forced][world.random.usize(..2)];
+                    world.command(one, |cluster, outside, actions| {
+                        cluster.fail_over(kind, outside, actions)
+                    });
                 }
                 _ => {}
             }
@@ -506,7 +493,6 @@ fn whatever_happens_nobody_votes_twice_and_all_agree_in_the_end() {
             }
         }
         world.run(HEALING_MS);
-        eprintln!("seed {seed}");
         world.check_agreement();
     }
 }

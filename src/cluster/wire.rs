@@ -357,7 +357,7 @@ fn read_extensions(mut bytes: &[u8], count: u16) -> Option<Vec<Extension>> {
     for _ in 0..count {
         let (head, _) = bytes.split_at_checked(8)?;
         let length = u32_at(head, 0) as usize;
-        if length < 8 || length % 8 != 0 {
+        if length < 8 || !length.is_multiple_of(8) {
             return None;
         }
         let (this, rest) = bytes.split_at_checked(length)?;

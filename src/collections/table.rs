@@ -688,10 +688,7 @@ impl<O> Table<O> {
         // SAFETY: the entry was alive and of this `O`, and no slot leads to it any more.
         let owned: Owned<O> = unsafe { Owned::new(link.entry()) };
         if self.slots.is_some() {
-            let hash = self.hash(owned.key());
-            if let Some(slots) = &mut self.slots {
-                slots.remove(hash, owned.key());
-            }
+            self.forget_in_slot(owned.key());
         }
         owned
     }

@@ -2,7 +2,7 @@
 //!
 //! One number for each key stands in an ordered set: the slot in the upper 14 bits, below them the upper 50 bits of the key's hash,
 //! by which the table finds the key's bucket. So a slot's keys are a range of the set. Two keys of a slot whose hashes agree in 50
-//! bits share a number; counts are kept apart, so that they stay right.
+//! bits share a number, which stays until both are gone; only the counts know of both.
 
 use std::collections::BTreeSet;
 
@@ -35,13 +35,6 @@ impl SlotIndex {
         self.counts[slot.index()] += 1;
         self.keys.insert(number);
     }
-
-    #[cold]
-    pub fn remove(&mut self, hash: u64, key: &[u8]) {
-        let (slot, number) = Self::number(hash, key);
-        self.counts[slot.index()] -= 1;
-        self.keys.remove(&number);
-    }
 }
 
 impl<O> Table<O> {
@@ -49,6 +42,19 @@ impl<O> Table<O> {
     pub fn keep_slots(&mut self) {
         debug_assert!(self.is_empty());
         self.slots = Some(SlotIndex::new());
+    }
+
+    /// A key was removed.
+    #[cold]
+    pub(super) fn forget_in_slot(&mut self, key: &[u8]) {
+        let (slot, number) = SlotIndex::number(self.hash(key), key);
+        let is_shared = self.find_numbered(slot, number).is_some();
+        if let Some(slots) = &mut self.slots {
+            slots.counts[slot.index()] -= 1;
+            if !is_shared {
+                slots.keys.remove(&number);
+            }
+        }
     }
 
     /// An empty table that computes hashes and keeps slots as this one does.
@@ -112,7 +118,6 @@ impl<O> Table<O> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Expiry;
     use crate::collections::hash::KeyHasher;
     use crate::collections::table::NewValue;
     use proptest::prelude::*;
@@ -167,7 +172,6 @@ mod tests {
                     (Some(_), _) => {}
                 }
             }
-            let _ = Expiry::Clear;
             check(&table, &model);
         }
     }

@@ -1,5 +1,6 @@
 //! CLUSTER INFO, NODES, LINKS and others that tell of this node and those it knows.
 
+use super::change::change;
 use super::enabled::{cluster, node};
 use crate::cluster::Cluster;
 use crate::cluster::node::NodeIndex;
@@ -60,9 +61,10 @@ pub fn replicas(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLUSTER COUNT-FAILURE-REPORTS node-id`: how many nodes report it as failing.
 pub fn count_failure_reports(ctx: &mut Context<'_>) -> CommandResult {
-    let cluster = cluster(ctx.state)?;
-    let reports = cluster.node(node(ctx, 2, "Unknown node")?).reports.len();
-    ctx.reply.integer(reports as i64);
+    cluster(ctx.state)?;
+    let index = node(ctx, 2, "Unknown node")?;
+    let reports = change(ctx, |cluster, outside, _| cluster.failure_reports(index, outside));
+    ctx.reply.integer(reports.unwrap_or(0) as i64);
     Ok(Outcome::Replied)
 }
 
