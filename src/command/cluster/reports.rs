@@ -24,7 +24,9 @@ pub fn my_shard_id(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLUSTER INFO`: lines `name:value`.
 pub fn info(ctx: &mut Context<'_>) -> CommandResult {
-    let text = cluster(ctx.state)?.info();
+    let mut text = cluster(ctx.state)?.info();
+    let closed = ctx.state.net.bus.limit_exceeded;
+    text.push_str(&format!("total_cluster_links_buffer_limit_exceeded:{closed}\r\n"));
     ctx.reply.verbatim(b"txt", text.as_bytes());
     Ok(Outcome::Replied)
 }
