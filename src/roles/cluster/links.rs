@@ -16,7 +16,7 @@ use crate::sys::log::{verbose, warning};
 
 /// The longest message that is taken in: one of PUBLISH with the largest channel and message. Others are far shorter, and none costs
 /// memory before it comes. Unit: bytes.
-const MESSAGE_MAX: usize = (1 << 30) + 4096;
+pub const MESSAGE_MAX: usize = (1 << 30) + 4096;
 /// The bus port is so much higher than the clients' port.
 const PORT_DISTANCE: u16 = 10_000;
 
@@ -174,7 +174,7 @@ fn dial(state: &State, ip: &str, port: u16) -> io::Result<Stream> {
     let tls = match (&state.net.tls, state.config.tls_cluster) {
         (_, false) => None,
         (Some(tls), true) => Some(&tls.client),
-        (None, true) => return Err(io::Error::other("TLS is not configured")),
+        (None, true) => return Err(io::ErrorKind::Unsupported.into()),
     };
     state.net.dialer.connect(&Route { to: SocketAddr::new(ip, port), from, tls })
 }

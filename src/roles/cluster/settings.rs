@@ -2,6 +2,7 @@
 
 use crate::cluster::node::Announced;
 use crate::cluster::settings::Settings;
+use crate::roles::cluster::links::MESSAGE_MAX;
 use crate::state::State;
 
 /// The parameters as they are now. Announced ports come before those in use.
@@ -44,7 +45,7 @@ pub fn of(state: &State) -> Settings {
         blacklist_ms: config.cluster_blacklist_ttl.min(i64::MAX as u64 / 2000) as i64 * 1000,
         ping_interval_ms: config.cluster_ping_interval,
         gossip_percent: config.cluster_message_gossip_perc as usize,
-        message_max: config.proto_max_bulk_len.min(512 << 20) as usize,
+        message_max: MESSAGE_MAX,
         writes_aux: config.compatible_with.is_valkey(),
     }
 }
