@@ -89,11 +89,12 @@ impl NodeLine {
                 false => write!(out, " {}-{}", first.number(), last.number()),
             };
         }
-        for (slot, to) in &self.migrating {
-            let _ = write!(out, " [{}->-{to}]", slot.number());
-        }
-        for (slot, from) in &self.importing {
-            let _ = write!(out, " [{}-<-{from}]", slot.number());
+        let away = self.migrating.iter().map(|(slot, id)| (slot, '>', id));
+        let mut open: Vec<_> =
+            away.chain(self.importing.iter().map(|(slot, id)| (slot, '<', id))).collect();
+        open.sort();
+        for (slot, arrow, id) in open {
+            let _ = write!(out, " [{}-{arrow}-{id}]", slot.number());
         }
     }
 
@@ -165,9 +166,6 @@ impl NodeLine {
                 (port(ports)?, port(ports)?.checked_add(10_000).ok_or("a port that is too high")?)
             }
         };
-        if !ip.is_empty() && ip.parse::<std::net::IpAddr>().is_err() {
-            return Err("a malformed address");
-        }
         self.address = Address { ip: ip.to_owned(), tcp_port, tls_port: 0, bus_port };
         self.announced.hostname = parts.next().unwrap_or_default().to_owned();
         for part in parts {
@@ -250,12 +248,12 @@ pub fn parse(text: &[u8]) -> Result<NodesConf, Corrupt> {
                 while let Some(name) = words.next() {
                     let value =
                         words.next().ok_or_else(|| corrupt("a variable without a value"))?;
-                    let value = value.parse().map_err(|_| corrupt("a malformed epoch"))?;
-                    match name {
-                        "currentEpoch" => conf.current_epoch = value,
-                        "lastVoteEpoch" => conf.last_vote_epoch = value,
-                        _ => {}
-                    }
+                    let epoch = match name {
+                        "currentEpoch" => &mut conf.current_epoch,
+                        "lastVoteEpoch" => &mut conf.last_vote_epoch,
+                        _ => continue,
+                    };
+                    *epoch = value.parse().map_err(|_| corrupt("a malformed epoch"))?;
                 }
             }
             Some(_) => {
@@ -299,7 +297,7 @@ mod tests {
     const REDIS: &str = "\
 07c37dfeb235213a872192d90877d0cd55635b91 127.0.0.1:30004@31004,host.example slave e7d1eecce10fd6bb5eb35b9f99a514335d9ba9ca 0 1426238317239 4 connected
 67ed2db8d677e59ec4a4cefb06858cf2a1a89fa1 127.0.0.1:30002@31002 master - 0 1426238316232 2 disconnected 5461-10922 16383
-e7d1eecce10fd6bb5eb35b9f99a514335d9ba9ca ::1:30001@31001 myself,master - 0 0 1 connected 0-5460 [93-<-67ed2db8d677e59ec4a4cefb06858cf2a1a89fa1] [77->-67ed2db8d677e59ec4a4cefb06858cf2a1a89fa1]
+e7d1eecce10fd6bb5eb35b9f99a514335d9ba9ca ::1:30001@31001 myself,master - 0 0 1 connected 0-5460 [77->-67ed2db8d677e59ec4a4cefb06858cf2a1a89fa1] [93-<-67ed2db8d677e59ec4a4cefb06858cf2a1a89fa1]
 vars currentEpoch 6 lastVoteEpoch 2
 ";
 
@@ -309,8 +307,17 @@ vars currentEpoch 6 lastVoteEpoch 2
         assert_eq!(conf.nodes[2].address.ip, "::1");
         assert_eq!(conf.nodes[0].announced.hostname, "host.example");
         assert_eq!((conf.current_epoch, conf.last_vote_epoch), (6, 2));
-        // What is being moved away is written first.
         assert_eq!(parse(conf.write(false).as_bytes()), Ok(conf));
+    }
+
+    #[test]
+    fn files_of_real_nodes_are_read_and_written() {
+        let redis = include_str!("../../tests/data/cluster/redis7.nodes.conf");
+        let conf = parse(redis.as_bytes()).expect("a good file");
+        assert_eq!(conf.write(false).trim_end(), redis.trim_end());
+        let valkey = include_str!("../../tests/data/cluster/valkey9.nodes.conf");
+        let conf = parse(valkey.as_bytes()).expect("a good file");
+        assert_eq!(conf.write(true).trim_end(), valkey.trim_end());
     }
 
     #[test]

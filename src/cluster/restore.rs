@@ -59,6 +59,7 @@ impl Cluster {
 
     fn restore_node(&mut self, index: NodeIndex, line: &NodeLine) {
         let is_myself = index == self.myself;
+        let is_tls = self.settings.tls_cluster;
         let is_announced = !self.settings.announce_ip.is_empty();
         let node = self.node_mut(index);
         node.flags = line.flags & KEPT;
@@ -76,6 +77,10 @@ impl Cluster {
             return;
         }
         node.address.clone_from(&line.address);
+        if is_tls && node.address.tls_port == 0 {
+            // The only port that the line shows is that of the cluster.
+            (node.address.tcp_port, node.address.tls_port) = (0, line.address.tcp_port);
+        }
         node.announced.clone_from(&line.announced);
         if node.flags.contains(NodeFlags::FAIL) {
             node.failed_since_ms = 1;

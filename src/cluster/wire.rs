@@ -320,9 +320,8 @@ fn ip(field: &[u8]) -> String {
 fn text(field: &[u8]) -> Option<String> {
     let end = memchr::memchr(0, field)?;
     let text = std::str::from_utf8(&field[..end]).ok()?;
-    // What would break a line of nodes.conf is in no name.
-    let is_plain =
-        text.bytes().all(|byte| byte.is_ascii_graphic() && !b",;<=>?@[]^{|}~\\\"'".contains(&byte));
+    // As Valkey allows them: what would break a line of nodes.conf is in no name.
+    let is_plain = text.bytes().all(|byte| byte > b',' && !b";<=>?@[]^{|}~\\\x7f".contains(&byte));
     is_plain.then(|| text.to_owned())
 }
 
