@@ -262,6 +262,27 @@ impl Cluster {
         self.todo |= Todo::SAVE;
     }
 
+    /// DEBUG DROP-CLUSTER-PACKET-FILTER: messages of this type are not taken in; -1: none is lost, -2: all are.
+    pub fn drop_messages(&mut self, kind: i64) {
+        self.dropped = kind;
+    }
+
+    /// DEBUG CLUSTERLINK KILL: closes the connections to and from a node.
+    pub fn kill_links(
+        &mut self,
+        index: NodeIndex,
+        to: bool,
+        from: bool,
+        outside: &Outside,
+        actions: &mut Vec<Action>,
+    ) {
+        self.outside = *outside;
+        let node = self.node(index);
+        let links = [node.outbound.filter(|_| to), node.inbound.filter(|_| from)];
+        links.into_iter().flatten().for_each(|link| self.close(link));
+        self.carry_out(actions);
+    }
+
     fn carry_out(&mut self, actions: &mut Vec<Action>) {
         actions.append(&mut self.out);
     }

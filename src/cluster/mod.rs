@@ -100,6 +100,8 @@ pub struct Cluster {
     links: HashMap<LinkId, Link>,
     opened: u64,
     counts: MessageCounts,
+    /// The type of messages that tests have this node lose; -1: none, -2: all.
+    dropped: i64,
     election: Election,
     early: Option<EarlyRequest>,
     manual: Option<Manual>,
@@ -140,6 +142,7 @@ impl Cluster {
             links: HashMap::new(),
             opened: 0,
             counts: MessageCounts::default(),
+            dropped: -1,
             election: Election::default(),
             early: None,
             manual: None,

@@ -17,6 +17,11 @@ impl Cluster {
         {
             *count += 1;
         }
+        if self.dropped == -2
+            || (bytes.len() >= wire::PREFIX && self.dropped == wire::type_of(bytes) as i64)
+        {
+            return;
+        }
         match wire::decode(bytes) {
             Err(malformed) => self.warn(malformed.0),
             Ok(Decoded::Ignored) => {}

@@ -2,9 +2,11 @@
 //!
 //! - `enabled` is what all begin with: without a cluster they are refused.
 //! - `topology` says who owns which slots, `reports` what else there is to know; `keys` are the keys of a slot.
-//! - `slots` changes owners of slots, `nodes` members and roles, by the functions of `crate::cluster`.
+//! - `slots` changes owners of slots, `nodes` members and roles, by the functions of `crate::cluster`, with what `change`
+//!   holds for both. `debug` are DEBUG's subcommands.
 
 mod change;
+pub mod debug;
 mod enabled;
 mod keys;
 mod nodes;
