@@ -34,6 +34,10 @@ pub enum CommandError {
     ReadOnlyReplica,
     /// Where the primary is: host and port.
     Redirect(Box<[u8]>, u16),
+    /// Another node of the cluster serves the request: `MOVED` or `ASK`, as the whole text.
+    Moved(Box<[u8]>),
+    /// The cluster does not serve the request, as the whole text.
+    Cluster(&'static str),
     PrimaryDown,
     NoAuth,
     WrongPassword,
@@ -129,8 +133,10 @@ impl CommandError {
                 "WRONGPASS invalid username-password pair or user is disabled."
             }
             CommandError::NoProto => "NOPROTO unsupported protocol version",
-            CommandError::Text(text) => text,
-            CommandError::Formatted(text) => return Cow::Borrowed(text),
+            CommandError::Text(text) | CommandError::Cluster(text) => text,
+            CommandError::Formatted(text) | CommandError::Moved(text) => {
+                return Cow::Borrowed(text);
+            }
             CommandError::ValueOutOfRange("") => "ERR value is out of range",
             CommandError::ValueOutOfRange(rest) => {
                 return Cow::Owned(format!("ERR value is out of range, {rest}").into_bytes());

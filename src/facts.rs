@@ -69,6 +69,8 @@ bitflags! {
         const TAKES_RANDOM = 1 << 35;
         /// EXEC tests it before it runs anything: LOCK.GUARD.
         const GUARDS = 1 << 36;
+        /// A client's ASKING stays in effect after it: ASKING itself.
+        const KEEPS_ASKING = 1 << 37;
 
         /// Runs a script or a function.
         const RUNS_SCRIPT = Self::RUNS_BODY.bits() | Self::RUNS_SHA.bits() | Self::RUNS_FUNCTION.bits();

@@ -15,7 +15,7 @@
 //! state                                    what the server owns besides the keyspace; what a command is
 //! client                                   a client's state: protocol, transaction, blocking, tracking
 //! net                                      bytes in and out
-//! script  persist  replication             pass requests up to be run; never run one themselves
+//! script  persist  replication  cluster    pass requests up to be run; never run one themselves
 //! keyspace  pubsub  acl  config  stats     what commands act upon
 //! types                                    the types of values
 //! collections  resp  clock  error  facts  ids  sys   know nothing of clients, configuration or each other's callers
@@ -24,6 +24,7 @@
 pub mod acl;
 pub mod client;
 pub mod clock;
+pub mod cluster;
 pub mod collections;
 pub mod command;
 pub mod config;

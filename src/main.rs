@@ -298,6 +298,7 @@ struct Greeting {
     port: u16,
     backlog: u32,
     show_logo: bool,
+    mode: &'static str,
 }
 
 impl Greeting {
@@ -307,15 +308,16 @@ impl Greeting {
         Greeting {
             port: if config.port != 0 { config.port } else { config.tls_port },
             backlog: config.tcp_backlog,
+            mode: if config.cluster_enabled { "cluster" } else { "standalone" },
             show_logo: config.always_show_logo || on_terminal,
         }
     }
 
     fn write(&self, log: &Log) {
         if self.show_logo {
-            log.0.write_raw(&logo(self.port));
+            log.0.write_raw(&logo(self.port, self.mode));
         } else {
-            log.notice(format_args!("Running mode=standalone, port={}.", self.port));
+            log.notice(format_args!("Running mode={}, port={}.", self.mode, self.port));
         }
         warn_of_backlog(self.backlog, log);
         log.warn(format_args!("Server initialized"));
@@ -421,13 +423,13 @@ fn warn_of_backlog(backlog: u32, log: &Log) {
 }
 
 /// The logo shown on a terminal.
-fn logo(port: u16) -> String {
+fn logo(port: u16, mode: &str) -> String {
     format!(
         "
      .-------.
      |  .-.  |      Latchkey {} {} bit
      |  '-'  |
-     |   |   |      Running in standalone mode
+     |   |   |      Running in {mode} mode
      |   |-' |      Port: {port}
      |   |-' |      PID: {}
      '-------'

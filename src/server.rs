@@ -31,7 +31,7 @@ use crate::keyspace::Keyspace;
 use crate::net::primary::PRIMARY;
 use crate::persist::aof::log::Fatal;
 use crate::roles::following;
-use crate::roles::{failover, replicas};
+use crate::roles::{cluster, failover, replicas};
 use crate::state::{State, Task};
 use crate::sys::log::warning;
 use crate::sys::process::{self, Supervisor};
@@ -172,6 +172,8 @@ impl Server {
         // Before the clients, so that they see what the primary sent earlier, or that it is gone.
         http::look(&mut self.state, events);
         following::look(&mut self.state, events);
+        cluster::look(&mut self.state, events);
+        cluster::turn(&mut self.state);
         following::turn(&mut self.keyspace, &mut self.state);
         self.clients().take_in(events);
         // What was read is a sign of life: before anything finds a lock expired.
@@ -194,6 +196,7 @@ impl Server {
             // Locks that expired are passed on in this turn.
             waking::serve(&mut self.keyspace, &mut self.state);
             failover::turn(&mut self.keyspace, &mut self.state);
+            cluster::end_turn(&mut self.keyspace, &mut self.state);
             replicas::ask_for_acks(&mut self.state);
         }
         self.invalidate();
@@ -238,6 +241,7 @@ impl Server {
             || self.state.replication.has_more
             || self.keyspace.eviction.unfinished
             || following::wants_turn(&self.state)
+            || cluster::wants_turn(&self.state)
             || self.keyspace.tracking.is_over(keys_max);
         let more = more || self.state.net.http.has_work();
         if work || more || !self.state.net.pending.accept_again.is_empty() {
@@ -249,6 +253,9 @@ impl Server {
         } else if let Some(ms) = self.keyspace.next_due_in_ms() {
             // Part of this turn has passed since the clock was read; the deadline is checked against the next reading.
             wait_us = wait_us.min(ms.saturating_mul(1000));
+        }
+        if let Some(tick_us) = cluster::next_us(&self.state) {
+            wait_us = wait_us.min((tick_us - now_us).max(0));
         }
         if let Some(call_us) = self.state.persistence.next_call_us() {
             wait_us = wait_us.min((call_us - now_us).max(0));

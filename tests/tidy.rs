@@ -22,7 +22,7 @@ const ROWS: &[&[&str]] = &[
     &["state"],
     &["client"],
     &["net"],
-    &["script", "persist", "replication"],
+    &["script", "persist", "replication", "cluster"],
     &["keyspace", "pubsub", "acl", "config", "stats"],
     &["types"],
     &["collections", "resp", "clock", "error", "facts", "ids", "sys"],
@@ -275,6 +275,7 @@ fn limits_of_clients_are_read_where_it_is_known_who_asks() {
 /// Who draws numbers that can be guessed, how often they are named, and what for: statistics, no secret. Secrets come from
 /// `sys/random.rs`.
 const GUESSABLE: &[(&str, usize, &str)] = &[
+    ("cluster/mod.rs", 2, "whom a node pings and tells of, and how long an election waits"),
     ("collections/packed_table.rs", 3, "a random element of a large hash or set"),
     ("collections/table.rs", 6, "RANDOMKEY, and where a sample for eviction begins"),
     ("command/hash/mod.rs", 1, "HRANDFIELD"),

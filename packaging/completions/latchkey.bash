@@ -74,7 +74,7 @@ _latchkey() {
   --dual-channel-replication-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --propagation-error-behavior) mapfile -t COMPREPLY < <(compgen -W "ignore panic panic-on-replicas" -- "$word"); return ;;
   --repl-mptcp) mapfile -t COMPREPLY < <(compgen -W "no" -- "$word"); return ;;
-  --cluster-enabled) mapfile -t COMPREPLY < <(compgen -W "no" -- "$word"); return ;;
+  --cluster-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --cluster-preferred-endpoint-type) mapfile -t COMPREPLY < <(compgen -W "ip hostname unknown-endpoint" -- "$word"); return ;;
   --cluster-require-full-coverage) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --cluster-allow-reads-when-down) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;

@@ -201,7 +201,7 @@ complete -c latchkey -l dual-channel-replication-enabled -x -a 'yes no' -d 'Send
 complete -c latchkey -l propagation-error-behavior -x -a 'ignore panic panic-on-replicas' -d 'What happens after an error in a command from the primary or the append-only file'
 complete -c latchkey -l repl-mptcp -x -a 'no' -d 'Multipath TCP to the primary'
 complete -c latchkey -l replica-full-sync-buffer-limit -r -d 'Bytes of the replication stream that a replica keeps while it loads the snapshot'
-complete -c latchkey -l cluster-enabled -x -a 'no' -d 'Runs as a node of a cluster'
+complete -c latchkey -l cluster-enabled -x -a 'yes no' -d 'Runs as a node of a cluster'
 complete -c latchkey -l cluster-config-file -r -d 'File in which the node keeps the cluster\'s state'
 complete -c latchkey -l cluster-node-timeout -r -d 'Milliseconds of silence after which a node is considered failed'
 complete -c latchkey -l cluster-port -r -d 'Port of the cluster bus'

@@ -203,7 +203,7 @@ _arguments \
   '*--propagation-error-behavior[What happens after an error in a command from the primary or the append-only file]:propagation-error-behavior:(ignore panic panic-on-replicas)' \
   '*--repl-mptcp[Multipath TCP to the primary]:repl-mptcp:(no)' \
   '*--replica-full-sync-buffer-limit[Bytes of the replication stream that a replica keeps while it loads the snapshot]:replica-full-sync-buffer-limit:_files' \
-  '*--cluster-enabled[Runs as a node of a cluster]:cluster-enabled:(no)' \
+  '*--cluster-enabled[Runs as a node of a cluster]:cluster-enabled:(yes no)' \
   '*--cluster-config-file[File in which the node keeps the cluster'\''s state]:cluster-config-file:_files' \
   '*--cluster-node-timeout[Milliseconds of silence after which a node is considered failed]:cluster-node-timeout:_files' \
   '*--cluster-port[Port of the cluster bus]:cluster-port:_files' \

@@ -84,8 +84,11 @@ bitflags! {
         const IMPORT_SOURCE = 1 << 29;
         /// CLIENT CAPA REDIRECT: it understands redirects.
         const CAN_REDIRECT = 1 << 28;
-        /// READONLY: a replica serves its reads, though it could be sent to the primary.
+        /// READONLY: a replica serves its reads, though it could be sent to the primary, or to another node of the cluster.
         const READS_HERE = 1 << 20;
+
+        /// ASKING: its next command may access slots that are being moved here.
+        const ASKING = 1 << 22;
 
         /// A full synchronisation has thrown away what it had written, and it has changed nothing since: no replica ever
         /// acknowledges that.
@@ -98,7 +101,7 @@ bitflags! {
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
             | Self::CACHING.bits() | Self::REPLICA.bits() | Self::RESTRICTED.bits()
-            | Self::CAN_REDIRECT.bits() | Self::CLOSE_NOW.bits();
+            | Self::CAN_REDIRECT.bits() | Self::CLOSE_NOW.bits() | Self::ASKING.bits();
     }
 }
 

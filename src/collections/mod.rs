@@ -4,10 +4,12 @@
 //!   names.
 //! - Small collections: `packed` elements, `listpack`, `intset`; large ones: `packed_table`,
 //!   `score_tree`, and `quicklist`, which is made of `run`s.
+//! - `hash_slot` divides the keys of a cluster.
 //! - Copy-on-write: `shared`, `shared_bytes`, `shared_map`, `shared_tree`.
 
 pub mod glob;
 pub mod hash;
+pub mod hash_slot;
 pub mod intset;
 pub mod listpack;
 pub mod packed;

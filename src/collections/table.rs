@@ -39,6 +39,7 @@ mod bucket;
 mod deadlines;
 mod entry;
 mod growth;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod walk;
@@ -59,6 +60,7 @@ use super::scan::cut;
 use bucket::{BLOCK_BUCKETS, Bits, Block, Bucket, Link, SLOTS};
 use entry::RawEntry;
 pub use entry::{Entry, KIND_MAX, NewValue, Owned, ValueRef};
+use slots::SlotIndex;
 use walk::{Shown, WalkState};
 
 /// The most blocks of a segment that can split. Seven pointers and two numbers fill a cache line.
@@ -291,6 +293,8 @@ pub struct Table<O> {
     moving: [Vec<Moving>; 2],
     fill: Vec<u8>,
     walk: WalkState,
+    /// The keys of each hash slot, at a cluster's node.
+    slots: Option<Box<SlotIndex>>,
     /// Changed by each insert and remove: older slots are stale.
     #[cfg(debug_assertions)]
     generation: Generation,
@@ -323,6 +327,7 @@ impl<O> Table<O> {
             moving: [Vec::new(), Vec::new()],
             fill: Vec::new(),
             walk: WalkState::default(),
+            slots: None,
             #[cfg(debug_assertions)]
             generation: Generation::next(),
             objects: PhantomData,
@@ -553,12 +558,18 @@ impl<O> Table<O> {
     ) -> Slot {
         debug_assert!(self.find(hash, key).is_none(), "the key is absent");
         debug_assert_eq!(hash, self.hash(key), "the hash is this table's");
+        if let Some(slots) = &mut self.slots {
+            slots.add(hash, key);
+        }
         self.insert_entry(hash, RawEntry::new(key, value, deadline, access), deadline)
     }
 
     /// Adds an entry with a new key. Returns its position.
     pub fn insert_owned(&mut self, hash: u64, entry: Owned<O>) -> Slot {
         debug_assert!(self.find(hash, entry.key()).is_none(), "the key is absent");
+        if let Some(slots) = &mut self.slots {
+            slots.add(hash, entry.key());
+        }
         let deadline = entry.deadline();
         self.insert_entry(hash, entry.into_raw(), deadline)
     }
@@ -675,7 +686,11 @@ impl<O> Table<O> {
         self.shrink(slot.segment());
         self.outdate_slots();
         // SAFETY: the entry was alive and of this `O`, and no slot leads to it any more.
-        unsafe { Owned::new(link.entry()) }
+        let owned: Owned<O> = unsafe { Owned::new(link.entry()) };
+        if self.slots.is_some() {
+            self.forget_in_slot(owned.key());
+        }
+        owned
     }
 
     /// Empties a slot. If its bucket was full, entries displaced from it move back.
@@ -713,7 +728,7 @@ impl<O> Table<O> {
 
     /// Moves the content to a table of its own.
     pub fn take(&mut self) -> Table<O> {
-        let mut empty = Table::with_hashing(self.hashing, self.wall_offset_ms);
+        let mut empty = self.alike();
         empty.base_ms = self.base_ms;
         mem::replace(self, empty)
     }

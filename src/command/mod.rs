@@ -2,6 +2,7 @@
 //!
 //! `deadline` and `help` are what several families share.
 
+pub(crate) mod cluster;
 pub(crate) mod connection;
 pub(crate) mod deadline;
 pub(crate) mod hash;
@@ -61,7 +62,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     key::object::COMMANDS,
     connection::COMMANDS,
     connection::client::COMMANDS,
-    server::cluster::COMMANDS,
+    cluster::COMMANDS,
     server::monitor::COMMANDS,
     pubsub::COMMANDS,
     transaction::COMMANDS,

@@ -275,7 +275,15 @@ fn confirmation(reply: &mut ReplyWriter<'_>, word: &str, name: Option<&[u8]>, co
 /// `PUBLISH channel message`, `SPUBLISH shardchannel message`: the number of deliveries.
 fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let receivers = deliver(ctx.state, kind, ctx.args.get(1), ctx.args.get(2));
-    ctx.repeat_message();
+    match &mut ctx.state.cluster {
+        None => ctx.repeat_message(),
+        // The other nodes get it over the bus, and this node's replicas with them.
+        Some(cluster) => {
+            let (channel, message) = (ctx.args.get(1), ctx.args.get(2));
+            let is_shard = kind == Kind::Shard;
+            cluster.publish(channel, message, is_shard, &mut ctx.state.cluster_actions);
+        }
+    }
     ctx.reply.integer(receivers as i64);
     // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end.
     if !matches!(ctx.origin, Origin::Transaction | Origin::Script) {

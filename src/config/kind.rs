@@ -103,8 +103,6 @@ pub(super) struct Unsupported<K>(pub K, pub &'static str);
 
 pub(super) const NO_DEFRAG: &str = "Active defragmentation cannot be enabled: it requires a Redis server compiled with a \
                                     modified Jemalloc like the one shipped by default with the Redis source distribution";
-pub(super) const NO_CLUSTER: &str = "Cluster mode is not supported by this server: without it the nodes would be servers that know nothing of \
-                                     each other. Remove the directive, or use Redis or Valkey for this node";
 pub(super) const NO_MPTCP: &str = "MPTCP is not supported on this platform";
 pub(super) const NO_RDMA: &str = "RDMA is not supported by this server";
 

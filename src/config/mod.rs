@@ -112,6 +112,11 @@ impl std::fmt::Display for SetError {
 impl std::error::Error for SetError {}
 
 impl Config {
+    /// How many databases there are: in a cluster `cluster-databases`.
+    pub fn database_count(&self) -> usize {
+        if self.cluster_enabled { self.cluster_databases as usize } else { self.databases as usize }
+    }
+
     /// Whether the reported version is at least 7.2, in which some replies have changed.
     pub fn reports_7_2(&self) -> bool {
         let mut parts = self.redis_version.split(|byte| *byte == b'.').map(|part| {

@@ -591,80 +591,80 @@ section "Replication" {
 }
 
 section "Cluster" {
-    /// Runs as a node of a cluster. Not supported yet.
-    "cluster-enabled" => cluster_enabled: bool = false, Unsupported(YesNo, NO_CLUSTER), IMMUTABLE;
+    /// Runs as a node of a cluster.
+    "cluster-enabled" => cluster_enabled: bool = false, YesNo, IMMUTABLE;
     /// File in which the node keeps the cluster's state.
-    "cluster-config-file" => cluster_config_file: Vec<u8> = b"nodes.conf".to_vec(), TEXT, IMMUTABLE.only_stored();
+    "cluster-config-file" => cluster_config_file: Vec<u8> = b"nodes.conf".to_vec(), TEXT, IMMUTABLE;
     /// Milliseconds of silence after which a node is considered failed.
-    "cluster-node-timeout" => cluster_node_timeout: i64 = 15000, int(0, LONG_MAX), MODIFIABLE.only_stored();
+    "cluster-node-timeout" => cluster_node_timeout: i64 = 15000, int(0, LONG_MAX), MODIFIABLE;
     /// Port of the cluster bus. 0 is the client port plus 10000.
-    "cluster-port" => cluster_port: u16 = 0, int(0, 65535), IMMUTABLE.only_stored();
+    "cluster-port" => cluster_port: u16 = 0, int(0, 65535), IMMUTABLE;
     /// Databases in cluster mode. Known from Valkey 9.
-    "cluster-databases" => cluster_databases: u32 = 1, int(1, INT_MAX), IMMUTABLE.only_stored();
+    "cluster-databases" => cluster_databases: u32 = 1, int(1, INT_MAX), IMMUTABLE;
     /// Address reported to other nodes and to clients.
     "cluster-announce-ip" => cluster_announce_ip: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.then(Action::ClusterAnnounce);
     /// Host name reported to clients.
     "cluster-announce-hostname" => cluster_announce_hostname: Vec<u8> = Vec::new(), HOSTNAME,
-        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.then(Action::ClusterAnnounce);
     /// Name of the node in logs. Known from Redis 7.2.
     "cluster-announce-human-nodename" => cluster_announce_human_nodename: Vec<u8> = Vec::new(), HOSTNAME,
-        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.then(Action::ClusterAnnounce);
     /// Client port reported to others. 0 is port.
     "cluster-announce-port" => cluster_announce_port: u16 = 0, int(0, 65535),
-        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.then(Action::ClusterAnnounce);
     /// TLS port reported to others. 0 is tls-port.
     "cluster-announce-tls-port" => cluster_announce_tls_port: u16 = 0, int(0, 65535),
-        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.then(Action::ClusterAnnounce);
     /// Bus port reported to others. 0 is the one in use.
     "cluster-announce-bus-port" => cluster_announce_bus_port: u16 = 0, int(0, 65535),
-        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.then(Action::ClusterAnnounce);
     /// Whether clients are redirected to an address, a host name, or the endpoint they used.
     "cluster-preferred-endpoint-type" => cluster_preferred_endpoint_type: &'static str = "ip",
-        Word(&["ip", "hostname", "unknown-endpoint"]), MODIFIABLE.only_stored();
+        Word(&["ip", "hostname", "unknown-endpoint"]), MODIFIABLE;
     /// Refuses commands while any slot is unassigned.
-    "cluster-require-full-coverage" => cluster_require_full_coverage: bool = true, YesNo, MODIFIABLE.only_stored();
+    "cluster-require-full-coverage" => cluster_require_full_coverage: bool = true, YesNo, MODIFIABLE;
     /// Serves reads while the cluster is down.
-    "cluster-allow-reads-when-down" => cluster_allow_reads_when_down: bool = false, YesNo, MODIFIABLE.only_stored();
+    "cluster-allow-reads-when-down" => cluster_allow_reads_when_down: bool = false, YesNo, MODIFIABLE;
     /// Serves shard channels while the cluster is down.
     "cluster-allow-pubsubshard-when-down" => cluster_allow_pubsubshard_when_down: bool = true, YesNo,
-        MODIFIABLE.only_stored();
+        MODIFIABLE;
     /// Lets replicas move to a primary that has none.
-    "cluster-allow-replica-migration" => cluster_allow_replica_migration: bool = true, YesNo, MODIFIABLE.only_stored();
+    "cluster-allow-replica-migration" => cluster_allow_replica_migration: bool = true, YesNo, MODIFIABLE;
     /// Replicas that a primary keeps when one of them moves.
-    "cluster-migration-barrier" => cluster_migration_barrier: u32 = 1, int(0, INT_MAX), MODIFIABLE.only_stored();
+    "cluster-migration-barrier" => cluster_migration_barrier: u32 = 1, int(0, INT_MAX), MODIFIABLE;
     /// Never promotes this replica automatically.
     "cluster-replica-no-failover" | "cluster-slave-no-failover" => cluster_replica_no_failover: bool = false, YesNo,
-        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.then(Action::ClusterAnnounce);
     /// A replica without a link for more than this many node timeouts is not promoted. 0 always allows it.
     "cluster-replica-validity-factor" | "cluster-slave-validity-factor" => cluster_replica_validity_factor: u32 = 10,
-        int(0, INT_MAX), MODIFIABLE.only_stored();
+        int(0, INT_MAX), MODIFIABLE;
     /// Bytes in a bus link's send buffer at which it is closed. 0 is no limit.
-    "cluster-link-sendbuf-limit" => cluster_link_sendbuf_limit: u64 = 0, memory(0, ULONG_MAX), MODIFIABLE.only_stored();
+    "cluster-link-sendbuf-limit" => cluster_link_sendbuf_limit: u64 = 0, memory(0, ULONG_MAX), MODIFIABLE;
     /// Collects statistics for each slot. Known from Redis 8 and Valkey 8.
     "cluster-slot-stats-enabled" => cluster_slot_stats_enabled: bool = false, YesNo, MODIFIABLE.only_stored();
     /// Zone in which the node runs, reported to clients. Known from Valkey 8.
-    "availability-zone" => availability_zone: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.only_stored();
+    "availability-zone" => availability_zone: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.then(Action::ClusterAnnounce);
     /// IPv4 address reported to clients, if it is not the node's. Known from Valkey 9.
     "cluster-announce-client-ipv4" => cluster_announce_client_ipv4: Vec<u8> = Vec::new(), IPV4,
-        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.then(Action::ClusterAnnounce);
     /// The same for IPv6.
     "cluster-announce-client-ipv6" => cluster_announce_client_ipv6: Vec<u8> = Vec::new(), IPV6,
-        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.then(Action::ClusterAnnounce);
     /// The same for the port.
     "cluster-announce-client-port" => cluster_announce_client_port: u16 = 0, int(0, 65535),
-        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.then(Action::ClusterAnnounce);
     /// The same for the TLS port.
     "cluster-announce-client-tls-port" => cluster_announce_client_tls_port: u16 = 0, int(0, 65535),
-        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.then(Action::ClusterAnnounce);
     /// Seconds for which a forgotten node is not added again. Known from Valkey 9.
-    "cluster-blacklist-ttl" => cluster_blacklist_ttl: u64 = 60, int(0, ULONG_MAX), MODIFIABLE.only_stored();
+    "cluster-blacklist-ttl" => cluster_blacklist_ttl: u64 = 60, int(0, ULONG_MAX), MODIFIABLE;
     /// What happens if the cluster's state cannot be saved. Known from Valkey 9.1.
     "cluster-config-save-behavior" => cluster_config_save_behavior: &'static str = "sync",
-        Word(&["sync", "best-effort"]), MODIFIABLE.only_stored();
+        Word(&["sync", "best-effort"]), MODIFIABLE;
     /// Milliseconds that a manual failover may take. Known from Valkey 8.1.
     "cluster-manual-failover-timeout" => cluster_manual_failover_timeout: u32 = 5000, int(1, INT_MAX),
-        MODIFIABLE.only_stored();
+        MODIFIABLE;
     /// Maximum number of slot migrations that are remembered. Known from Valkey 9.
     "cluster-slot-migration-log-max-len" => cluster_slot_migration_log_max_len: u64 = 1000, int(0, LONG_MAX),
         MODIFIABLE.only_stored();
@@ -675,10 +675,10 @@ section "Cluster" {
     "cluster-compatibility-sample-ratio" => cluster_compatibility_sample_ratio: u32 = 0, int(0, 100),
         MODIFIABLE.only_stored();
     /// Milliseconds between pings, for tests.
-    "cluster-ping-interval" => cluster_ping_interval: i64 = 0, int(0, LONG_MAX), MODIFIABLE.hidden().only_stored();
+    "cluster-ping-interval" => cluster_ping_interval: i64 = 0, int(0, LONG_MAX), MODIFIABLE.hidden();
     /// Percentage of nodes that a gossip message describes.
     "cluster-message-gossip-perc" => cluster_message_gossip_perc: u32 = 10, int(1, 100),
-        MODIFIABLE.hidden().only_stored();
+        MODIFIABLE.hidden();
 }
 
 section "Threads and processors" {

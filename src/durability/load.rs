@@ -208,6 +208,13 @@ impl LoadError {
         LoadError { text: error.text(state.config.hide_user_data_from_log), refusal }
     }
 
+    /// One whose text is written to the log now.
+    pub fn logged(state: &State, text: String) -> Self {
+        let error = LoadError::from(text);
+        error.log(state);
+        error
+    }
+
     pub fn log(&self, state: &State) {
         warning!(state, "{}", self.text);
         self.log_refusal(state);
@@ -582,7 +589,8 @@ fn end(keyspace: &mut Keyspace, state: &mut State) {
 /// Whether keys that have expired in the file, which is then an RDB file, are deleted in the
 /// stream: on a replica the primary decides about them.
 pub fn reports_expired(state: &State) -> bool {
-    !state.config.appendonly && state.config.replicaof.is_none()
+    let is_replica = state.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_replica());
+    !state.config.appendonly && state.config.replicaof.is_none() && !is_replica
 }
 
 /// Loads the append-only file if it is on, else the RDB file. After an error the server must not

@@ -14,7 +14,7 @@ pub const ROWS: &[Row] = &[
         "Clients but replicas.",
         |r| (r.state.clients.len() - r.state.replication.replicas.len()).into(),
     ),
-    field("cluster_connections", |_| 0u64.into()),
+    field("cluster_connections", |r| r.state.net.bus.len().into()),
     gauge("maxclients", "redis_config_maxclients", Unit::One, "Clients that there may be.", |r| {
         r.state.config.maxclients.into()
     }),
@@ -103,6 +103,7 @@ fn pause_reason(state: &State) -> &'static str {
         (PauseCause::Asked, "client_pause"),
         (PauseCause::Shutdown, "shutdown_in_progress"),
         (PauseCause::Failover, "failover_in_progress"),
+        (PauseCause::ClusterFailover, "failover_in_progress"),
     ];
     let strictest = state.pauses.strictest();
     let reason = causes.iter().find(|(cause, _)| state.pauses.by(*cause) == strictest);

@@ -4,7 +4,8 @@ use super::exposition::Exposition;
 use super::{Reading, Row, field, line};
 use crate::config::Compatibility;
 
-pub const CLUSTER: &[Row] = &[field("cluster_enabled", |_| 0u64.into())];
+pub const CLUSTER: &[Row] =
+    &[field("cluster_enabled", |r| u64::from(r.state.config.cluster_enabled).into())];
 
 pub const ROWS: &[Row] = &[Row::Lines(lines), Row::Samples(samples)];
 

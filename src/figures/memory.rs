@@ -205,7 +205,7 @@ pub const ROWS: &[Row] = &[
     by_client("mem_clients_normal", Unit::Bytes, "Bytes of other clients.", |r| {
         (r.memory().clients - r.memory().replicas).into()
     }),
-    field("mem_cluster_links", |_| 0u64.into()),
+    field("mem_cluster_links", |r| r.state.net.bus.memory().into()),
     gauge(
         "mem_aof_buffer",
         "redis_mem_aof_buffer_bytes",

@@ -2,10 +2,12 @@
 
 use super::exposition::Exposition;
 use super::{Reading, Row, Unit, field, gauge, line};
+use crate::cluster::node::NodeFlags;
 use crate::config::Compatibility;
 use crate::replication::backlog::Backlog;
 use crate::replication::following::{Following, Progress};
 use crate::roles::{failover, replicas, restart};
+use crate::state::State;
 
 pub const ROWS: &[Row] = &[
     field("role", |r| if r.state.replication.is_replica() { "slave" } else { "master" }.into()),
@@ -95,14 +97,30 @@ pub const ROWS: &[Row] = &[
         "Bytes of the backlog.",
         |r| r.state.replication.backlog.as_ref().map_or(0, Backlog::len).into(),
     ),
-    gauge("", "redis_cluster_state", Unit::One, "Always 1: there is no cluster.", |_| true.into()),
-    gauge("", "redis_cluster_slots_fail", Unit::One, "Always 0: there is no cluster.", |_| {
-        0u64.into()
+    gauge(
+        "",
+        "redis_cluster_state",
+        Unit::One,
+        "1 if the cluster serves all slots, or there is none.",
+        |r| r.state.cluster.as_ref().is_none_or(|cluster| cluster.is_ok()).into(),
+    ),
+    gauge("", "redis_cluster_slots_fail", Unit::One, "Slots of primaries that have failed.", |r| {
+        slots_of(r.state, NodeFlags::FAIL).into()
     }),
-    gauge("", "redis_cluster_slots_pfail", Unit::One, "Always 0: there is no cluster.", |_| {
-        0u64.into()
-    }),
+    gauge(
+        "",
+        "redis_cluster_slots_pfail",
+        Unit::One,
+        "Slots of primaries that may have failed.",
+        |r| slots_of(r.state, NodeFlags::PFAIL).into(),
+    ),
 ];
+
+/// Slots of nodes with a flag.
+fn slots_of(state: &State, flag: NodeFlags) -> usize {
+    let nodes = state.cluster.iter().flat_map(|cluster| cluster.nodes());
+    nodes.filter(|(_, node)| node.flags.contains(flag)).map(|(_, node)| node.slots.len()).sum()
+}
 
 /// Replicas with samples of their own.
 const REPLICAS_MAX: usize = 1000;

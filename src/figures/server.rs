@@ -124,7 +124,12 @@ fn version(reading: &Reading<'_>, out: &mut String) {
 
 fn mode(reading: &Reading<'_>, out: &mut String) {
     let is_valkey = reading.state.config.compatible_with.is_valkey();
-    line(out, if is_valkey { "server_mode" } else { "redis_mode" }, "standalone");
+    let name = if is_valkey { "server_mode" } else { "redis_mode" };
+    line(out, name, mode_name(reading.state));
+}
+
+fn mode_name(state: &State) -> &'static str {
+    if state.config.cluster_enabled { "cluster" } else { "standalone" }
 }
 
 /// The listeners, by kind and number as in Valkey.
@@ -164,7 +169,7 @@ fn instance(reading: &Reading<'_>, out: &mut Exposition) {
         ("role", if state.replication.is_replica() { "slave" } else { "master" }),
         ("redis_version", &String::from_utf8_lossy(&state.config.redis_version)),
         ("redis_build_id", &build::id()),
-        ("redis_mode", "standalone"),
+        ("redis_mode", mode_name(state)),
         ("os", &machine::system_name()),
         ("maxmemory_policy", policy_name(state.config.maxmemory_policy)),
         ("tcp_port", &identity.port.to_string()),

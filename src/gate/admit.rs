@@ -7,6 +7,7 @@ use crate::acl::Denied;
 use crate::client::transaction::Transaction;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
+use crate::gate::cluster;
 use crate::gate::evict::Room;
 use crate::gate::redirect;
 use crate::gate::users;
@@ -18,7 +19,7 @@ use crate::script::shebang::{self, ScriptFlags};
 use crate::state::State;
 use crate::state::context::Caller;
 use crate::state::spec::{Flags, Group};
-use crate::state::table::Command;
+use crate::state::table::{Command, Opening, Passes};
 
 /// A command to be admitted. It exists, and its arguments fit its arity.
 #[derive(Clone, Copy)]
@@ -39,15 +40,24 @@ const NEEDS_CLIENT: CommandError =
 /// Whether [`admit`] would certainly say `Run`, for a client whose flags need no check. Each new rule of `admit` must
 /// be added here or to [`State::gate`]; a test compares the two.
 #[inline(always)]
-pub fn is_open(keyspace: &Keyspace, state: &State, command: &Command, args: usize) -> bool {
-    command.passes.through(state.gate())
+pub fn is_open(keyspace: &Keyspace, state: &State, command: &Command, args: Args<'_>) -> bool {
+    (command.passes.through(state.gate()) || is_open_here(state, command, args))
         && !keyspace.tracking.has_changes()
-        && command.spec.accepts(args)
+        && command.spec.accepts(args.len())
+}
+
+/// The same of a node of a cluster: for keys of a slot that it owns.
+#[inline(never)]
+fn is_open_here(state: &State, command: &Command, args: Args<'_>) -> bool {
+    state.gate() == Opening::Owned
+        && command.passes != Passes::Never
+        && !command.is(Flags::RUNS_SCRIPT)
+        && state.cluster.as_deref().is_some_and(|cluster| cluster::owns(cluster, command, args))
 }
 
 /// Whether a command may run now.
 #[inline]
-pub fn admit(state: &State, asked: &Asked<'_>) -> Verdict {
+pub fn admit(keyspace: &Keyspace, state: &State, asked: &Asked<'_>) -> Verdict {
     let command = asked.command;
     let client = asked.caller.client().and_then(|id| state.clients.get(id));
     let Some(client) = client else {
@@ -67,12 +77,12 @@ pub fn admit(state: &State, asked: &Asked<'_>) -> Verdict {
     let is_busy = state.scripts.is_busy();
     if state.applies_maxmemory() && !is_busy && asked.room.is_none() {
         // Rights first: no key is evicted for a command that is refused anyway.
-        return match check_rights(state, client, asked) {
+        return match check_rights(keyspace, state, client, asked) {
             Ok(()) => Verdict::MakeRoom,
             Err(verdict) => verdict,
         };
     }
-    match check(state, client, asked, is_busy) {
+    match check(keyspace, state, client, asked, is_busy) {
         Err(verdict) => verdict,
         Ok(()) if !is_busy && is_held_back(state, client, asked) => Verdict::Postpone,
         Ok(()) if transaction.is_some() && !command.is(Flags::NEVER_QUEUED) => Verdict::Queue,
@@ -81,7 +91,12 @@ pub fn admit(state: &State, asked: &Asked<'_>) -> Verdict {
 }
 
 /// The checks that come before keys are evicted for the command.
-fn check_rights(state: &State, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
+fn check_rights(
+    keyspace: &Keyspace,
+    state: &State,
+    client: &Client,
+    asked: &Asked<'_>,
+) -> Result<(), Verdict> {
     let command = asked.command;
     let lacks_password = !command.is(Flags::NO_AUTH) && state.needs_password(client.flags);
     let is_told = !lacks_password || !state.config.compatible_with.is_valkey();
@@ -95,7 +110,10 @@ fn check_rights(state: &State, client: &Client, asked: &Asked<'_>) -> Result<(),
         check_queueable(state, command)?;
     }
     users::check(state, client, command, asked.args).map_err(Verdict::Deny)?;
-    if state.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
+    if state.cluster.is_some() {
+        let flags = flags_of(state, command, asked.args);
+        cluster::check(keyspace, state, client, (command, flags), asked.args)?;
+    } else if state.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
         let queued = client.transaction.as_deref().filter(|_| command.is(Flags::RUNS_QUEUED));
         let queued = queued.map_or(Flags::empty(), Transaction::flags);
         redirect::check(state, client, flags_of(state, command, asked.args).union(queued))?;
@@ -122,12 +140,18 @@ fn check_queueable(state: &State, command: &Command) -> Result<(), CommandError>
 }
 
 /// All checks that refuse a client's command.
-fn check(state: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> Result<(), Verdict> {
+fn check(
+    keyspace: &Keyspace,
+    state: &State,
+    client: &Client,
+    asked: &Asked<'_>,
+    is_busy: bool,
+) -> Result<(), Verdict> {
     let command = asked.command;
     let transaction = client.transaction.as_deref();
     // If keys were evicted for it, its rights were checked before.
     if asked.room.is_none() {
-        check_rights(state, client, asked)?;
+        check_rights(keyspace, state, client, asked)?;
     }
     if asked.room == Some(Room::NoMore) && needs_room(transaction, command) {
         return Err(CommandError::OutOfMemory.into());
@@ -422,7 +446,11 @@ mod tests {
     use super::*;
     use crate::client::Client;
     use crate::clock::Clock;
+    use crate::cluster::Cluster;
+    use crate::cluster::node::NodeId;
+    use crate::cluster::settings::Settings;
     use crate::collections::hash::KeyHasher;
+    use crate::collections::hash_slot::HashSlot;
     use crate::command::TABLE;
     use crate::config::Config;
     use crate::gate::execute::{Gate, Request};
@@ -455,15 +483,18 @@ mod tests {
             rolls_back: false,
             is_dropped: false,
             is_busy: true,
+            busy_at_us: 0,
             others_heard: false,
             name: Box::default(),
+            slot: None,
+            allows_cross_slot: true,
         }
     }
 
     /// Each cause that closes the gate, alone and together with each other one.
     fn causes() -> Vec<State> {
         let mut states = Vec::new();
-        for bits in 0..128_u32 {
+        for bits in 0..256_u32 {
             let is = |bit: u32| bits & 1 << bit != 0;
             let mut config = String::new();
             config.push_str(if is(0) { "maxmemory 1gb\n" } else { "" });
@@ -487,6 +518,15 @@ mod tests {
                 let until_us = state.now.boot_us + 1_000_000;
                 state.set_pause(PauseCause::Asked, Some(Pause { until_us, writes_only: false }));
             }
+            if is(7) {
+                let id = NodeId::from_bytes(&[b'a'; NodeId::BYTES]).expect("a name");
+                let mut cluster = Cluster::new(id, Settings::default(), 1);
+                let myself = cluster.my_index();
+                HashSlot::all().for_each(|slot| cluster.own_for_test(slot, Some(myself)));
+                cluster.set_ok_for_test(true);
+                state.cluster = Some(Box::new(cluster));
+                state.note_gate();
+            }
             states.push(state);
         }
         states
@@ -494,7 +534,7 @@ mod tests {
 
     #[test]
     fn an_open_gate_says_what_admit_says() {
-        let (mut opened, mut queued, mut opened_on_replicas) = (0, 0, 0);
+        let (mut opened, mut queued, mut opened_on_replicas, mut opened_in_cluster) = (0, 0, 0, 0);
         for mut state in causes() {
             let keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
             let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
@@ -506,14 +546,15 @@ mod tests {
                 for count in 1..6 {
                     let ranges = vec![Range { start: 0, len: 1 }; count];
                     let args = Args::new(b"x", &ranges);
-                    if !is_open(&keyspace, &state, command, count) {
+                    if !is_open(&keyspace, &state, command, args) {
                         continue;
                     }
                     opened += 1;
+                    opened_in_cluster += usize::from(state.cluster.is_some());
                     opened_on_replicas += usize::from(state.replication.is_replica());
                     let (caller, protocol) = (Caller::Client(id), Protocol::Resp2);
                     let asked = Asked { caller, command, args, protocol, room: None };
-                    let verdict = admit(&state, &asked);
+                    let verdict = admit(&keyspace, &state, &asked);
                     assert!(matches!(verdict, Verdict::Run), "{}: {verdict:?}", command.full_name);
                     assert!(command.spec.accepts(count) && command.spec.handler.is_some());
                     if !command.is_queueable() {
@@ -524,7 +565,7 @@ mod tests {
                         state.clients.get_mut(id).expect("it is there").transaction = there;
                     };
                     transaction(&mut state, Some(Box::default()));
-                    let verdict = admit(&state, &asked);
+                    let verdict = admit(&keyspace, &state, &asked);
                     assert!(
                         matches!(verdict, Verdict::Queue),
                         "{}: {verdict:?}",
@@ -536,6 +577,8 @@ mod tests {
         }
         assert!(opened > 300, "the gate was open for {opened} requests");
         assert!(queued > 300, "{queued} requests were queued");
+        let is_open = opened_in_cluster > 300;
+        assert!(is_open, "a node's gate was open for {opened_in_cluster} requests");
         let is_open = opened_on_replicas > 300;
         assert!(is_open, "a replica's gate was open for {opened_on_replicas} requests");
     }
@@ -543,11 +586,12 @@ mod tests {
     #[test]
     fn a_command_that_needs_a_client_does_not_run_without_one() {
         let state = state("");
+        let keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
         for command in &TABLE.commands {
             let args = Args::new(b"", &[]);
             let caller = Caller::Load;
             let asked = Asked { caller, command, args, protocol: Protocol::Resp2, room: None };
-            let runs = matches!(admit(&state, &asked), Verdict::Run);
+            let runs = matches!(admit(&keyspace, &state, &asked), Verdict::Run);
             assert_eq!(runs, !command.is(Flags::NEEDS_CLIENT), "{}", command.full_name);
         }
     }

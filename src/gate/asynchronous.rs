@@ -163,8 +163,13 @@ pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
 /// Ends all waits with an error: this server follows another one now.
 pub fn end_all(keyspace: &mut Keyspace, state: &mut State, error: &[u8]) {
     for ticket in state.blocking.asynchronous.tickets() {
-        let Some(wait) = end(keyspace, state, ticket) else { continue };
-        let is_many = takes_many(state.commands.get(wait.command));
-        confirm::push_failed(state, wait.client, &wait.names(), is_many, error);
+        end_with(keyspace, state, ticket, error);
     }
+}
+
+/// Ends one wait with an error.
+pub fn end_with(keyspace: &mut Keyspace, state: &mut State, ticket: Ticket, error: &[u8]) {
+    let Some(wait) = end(keyspace, state, ticket) else { return };
+    let is_many = takes_many(state.commands.get(wait.command));
+    confirm::push_failed(state, wait.client, &wait.names(), is_many, error);
 }

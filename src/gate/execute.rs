@@ -41,7 +41,7 @@ impl Gate<'_> {
         // For most requests this one condition replaces the checks of `run`.
         if is_quiet
             && let Some(command) = request.command
-            && admit::is_open(self.keyspace, self.state, command, request.args.len())
+            && admit::is_open(self.keyspace, self.state, command, request.args)
         {
             if !flags.contains(ClientFlags::IN_TRANSACTION) {
                 return self.run_handler(command, request, Origin::Client);
@@ -81,6 +81,7 @@ impl Gate<'_> {
         let is_muted = client.flags.intersects(muted);
         let leaves_no_mark = client.flags.contains(ClientFlags::NO_TOUCH);
         let imports = client.flags.contains(ClientFlags::IMPORT_SOURCE);
+        let asks = client.flags.contains(ClientFlags::ASKING);
         self.keyspace.no_touch = leaves_no_mark
             && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
         self.keyspace.keeps_expired = self.keeps_expired(request.command);
@@ -89,6 +90,9 @@ impl Gate<'_> {
         let ran = if is_muted { self.run_muted(request, muted) } else { self.run(request) };
         if ran != Ran::NotYet {
             tracking::end_caching(self.state, self.caller, request);
+            if asks && !request.command.is_some_and(|command| command.is(Flags::KEEPS_ASKING)) {
+                self.end_asking();
+            }
         }
         self.keyspace.no_touch = false;
         self.keyspace.keeps_expired = self.keyspace.follows;
@@ -96,6 +100,15 @@ impl Gate<'_> {
             self.keyspace.ignore_deadlines(before);
         }
         ran
+    }
+
+    /// ASKING is for one command, or for one transaction.
+    fn end_asking(&mut self) {
+        if let Some(client) = self.client()
+            && !client.flags.contains(ClientFlags::IN_TRANSACTION)
+        {
+            client.flags.remove(ClientFlags::ASKING);
+        }
     }
 
     /// Whether expired keys are only hidden from a command, not deleted: while clients are paused or data is
@@ -172,7 +185,7 @@ impl Gate<'_> {
             room: None,
         };
         let verdict = loop {
-            match admit(self.state, &asked) {
+            match admit(self.keyspace, self.state, &asked) {
                 Verdict::MakeRoom => asked.room = Some(evict(self.keyspace, self.state)),
                 verdict => break verdict,
             }
@@ -245,7 +258,7 @@ impl Gate<'_> {
         }
         let (caller, protocol) = (self.caller, self.reply.protocol());
         let asked = Asked { caller, command, args: request.args, protocol, room: None };
-        if let Verdict::Refuse(error) = admit(self.state, &asked) {
+        if let Verdict::Refuse(error) = admit(self.keyspace, self.state, &asked) {
             return Err(error);
         }
         self.run_handler(command, request, origin);
@@ -652,13 +665,17 @@ fn resolve(state: &State, request: &Request<'_>) -> Result<&'static Command, Com
         return Ok(command);
     }
     let name = request.args.get(1);
-    state.commands.find_subcommand(command, name).ok_or_else(|| {
-        let shown = shown(name, 128);
-        let mut text = b"ERR unknown subcommand '".to_vec();
-        text.extend_from_slice(shown);
-        text.extend_from_slice(format!("'. Try {} HELP.", command.spec.name).as_bytes());
-        CommandError::UnknownSubcommand(text.into())
-    })
+    let found = state.commands.find_subcommand(command, name);
+    found.ok_or_else(|| unknown_subcommand(command.spec.name, name))
+}
+
+/// The error for an unknown subcommand of a container.
+pub fn unknown_subcommand(container: &str, name: &[u8]) -> CommandError {
+    let shown = shown(name, 128);
+    let mut text = b"ERR unknown subcommand '".to_vec();
+    text.extend_from_slice(shown);
+    text.extend_from_slice(format!("'. Try {container} HELP.").as_bytes());
+    CommandError::UnknownSubcommand(text.into())
 }
 
 /// Logs that a client spoke HTTP.

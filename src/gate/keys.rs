@@ -12,8 +12,21 @@ use crate::state::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeyRul
 /// The keys of a request, in the order of the specifications. Empty if there are none or the arguments are invalid (a
 /// count larger than what follows it). `args`: the whole request, for a subcommand with its container.
 pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
+    found_by(spec, args, |keys| !keys.flags.contains(KeyFlags::NOT_KEY))
+}
+
+/// The arguments by which a cluster chooses the node for a request: its keys, or its shard channels.
+pub fn placed_by(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
+    found_by(spec, args, |_| true)
+}
+
+fn found_by(
+    spec: &CommandSpec,
+    args: Args<'_>,
+    counts: impl Fn(&KeySpec) -> bool,
+) -> Vec<KeyPosition> {
     let mut found = Vec::new();
-    for keys in spec.keys.iter().filter(|keys| !keys.flags.contains(KeyFlags::NOT_KEY)) {
+    for keys in spec.keys.iter().filter(|keys| counts(keys)) {
         if keys.begin == Begin::Unknown || keys.find == Find::Unknown {
             continue;
         }

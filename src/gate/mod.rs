@@ -1,8 +1,9 @@
 //! The gate: how every command runs, whether sent by a client, EXEC or a script.
 //!
 //! - `request` is what runs. `execute` runs it, after `admit` has decided (`verdict`) by the rules
-//!   of `users`, `evict` and `redirect`. `limits` are those of clients' output and memory;
-//!   `link_line` is the line of CLIENT LIST for the link to the primary; `closing` takes a client out of all lists.
+//!   of `users`, `evict`, `redirect` and `cluster`. `limits` are those of clients' output and memory;
+//!   `link_line` is the line of CLIENT LIST for the link to the primary; `closing` takes a client out
+//!   of all lists.
 //! - `keys` says which arguments are keys; `looked_up` is what was found out about a request ahead
 //!   of its run; `effect` is what a command changes, as requests.
 //! - `blocking`, `asynchronous` (waits without a blocked client), `acks`, `confirm` (locks that
@@ -12,6 +13,7 @@
 //! - `locks` finds locks that ended by themselves or by force; `readers` are those who hold one
 //!   together; `sessions` and `permits` renew the leases of connections that show life; `cycles`
 //!   finds owners that wait for each other.
+//! - `slots_left` ends waits and subscriptions in a cluster's slots that have gone to another node.
 //!
 //! The families above are known here by their specifications alone.
 
@@ -20,6 +22,7 @@ pub mod admit;
 pub mod asynchronous;
 pub mod blocking;
 pub mod closing;
+pub mod cluster;
 pub mod confirm;
 pub mod cycles;
 pub mod effect;
@@ -37,6 +40,7 @@ pub mod readers;
 pub mod redirect;
 pub mod request;
 pub mod sessions;
+pub mod slots_left;
 pub mod tracking;
 pub mod transaction;
 pub mod users;

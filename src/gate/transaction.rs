@@ -30,7 +30,7 @@ pub fn queue(
     }
     client.last_command = Some(command.id);
     if command.spec.databases == DatabaseUse::Selects && request.args.len() > 1 {
-        let selected = number_of(request.args, 1, state.config.databases as usize);
+        let selected = number_of(request.args, 1, state.config.database_count());
         transaction.database = selected.or(transaction.database);
     }
     Ok(())
@@ -47,7 +47,11 @@ pub(crate) fn fail(state: &mut State, caller: Caller) {
 
 /// The reply to an EXEC that was itself refused.
 pub(crate) fn refused(error: &CommandError) -> CommandError {
-    if matches!(error, CommandError::Redirect(..)) {
+    let sends_elsewhere = matches!(
+        error,
+        CommandError::Redirect(..) | CommandError::Moved(_) | CommandError::Cluster(_)
+    );
+    if sends_elsewhere {
         return error.clone();
     }
     let text = error.wire();

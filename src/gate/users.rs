@@ -52,7 +52,7 @@ pub fn check(
 /// The selected database after the client's queued commands, and the number of databases.
 fn databases(state: &State, client: &Client) -> (usize, usize) {
     let queued = client.transaction.as_deref().and_then(|transaction| transaction.database);
-    (queued.unwrap_or(client.db), state.config.databases as usize)
+    (queued.unwrap_or(client.db), state.database_count())
 }
 
 /// As [`check`], for a client that may be closed. None: a file is being loaded, and everything is permitted.

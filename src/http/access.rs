@@ -80,7 +80,7 @@ impl Rights {
         let args = Args::new(&buffer, &ranges);
         let Some(command) = state.commands.find(request[0]) else { return false };
         let named = request.get(1).and_then(|name| state.commands.find_subcommand(command, name));
-        let databases = (database, state.config.databases as usize);
+        let databases = (database, state.database_count());
         users::check_user(user, named.unwrap_or(command), args, databases).is_ok()
     }
 

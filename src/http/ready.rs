@@ -24,8 +24,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("failover", |state| {
         state.replication.failover.as_ref().map(|_| failover::state_name(state).to_owned())
     }),
-    // There is no cluster yet.
-    ("cluster-down", |_| None),
+    ("cluster-down", |state| {
+        let is_down = state.cluster.as_ref().is_some_and(|cluster| !cluster.is_ok());
+        is_down.then(|| "the cluster's state is fail".to_owned())
+    }),
     ("shutting-down", |state| state.process.shutdown.map(|_| "SHUTDOWN or a signal".to_owned())),
 ];
 

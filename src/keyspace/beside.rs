@@ -30,7 +30,7 @@ impl Keyspace {
     pub fn beside(&self) -> Beside {
         let count = self.databases();
         Beside {
-            tables: (0..count).map(|_| Table::new(self.hasher, self.wall_offset_ms)).collect(),
+            tables: self.tables.iter().map(Table::alike).collect(),
             fields: (0..count).map(|_| FieldDeadlines::default()).collect(),
             locks: Vec::new(),
         }

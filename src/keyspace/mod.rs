@@ -9,7 +9,8 @@
 //! - The data: `tables` (with `table_id`), through which all changes go; `collection`, typed
 //!   access; `transfer` moves and copies entries; `beside` replaces all databases.
 //! - Changes that can be undone, and views that do not change: `undo`, `snapshot`, `held`.
-//! - What goes by itself: `expire`, `field_deadlines`, `evict`; `deletions` are to be repeated
+//! - What goes by itself: `expire`, `field_deadlines`, `evict`, `hash_slots` (keys of slots that
+//!   other nodes own now); `deletions` are to be repeated
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
 //!   `watch`, `tracking`; `locks` is the index of held locks, at which `lock_scan` looks in slices,
@@ -22,6 +23,7 @@ pub mod due;
 pub mod evict;
 pub mod expire;
 pub mod field_deadlines;
+mod hash_slots;
 pub mod held;
 pub mod lazyfree;
 pub mod lock_scan;

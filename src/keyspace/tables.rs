@@ -108,6 +108,11 @@ impl Tables {
         }
     }
 
+    /// Keeps the keys of each hash slot. All tables must be empty.
+    pub fn keep_slots(&mut self) {
+        self.tables.iter_mut().for_each(Table::keep_slots);
+    }
+
     /// The identity of a database's table.
     pub fn id_of(&self, database: usize) -> TableId {
         self.ids[database]

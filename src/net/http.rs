@@ -32,7 +32,8 @@ const ACCEPTS_MAX: usize = 32;
 /// Tokens below that of the primary's connection: one for each connection, then one for each listener.
 const FIRST_CONNECTION: usize = PRIMARY.0 - 1;
 const FIRST_LISTENER: usize = FIRST_CONNECTION - CONNECTIONS_MAX;
-const LAST_TOKEN: usize = FIRST_LISTENER - LISTENERS_MAX;
+/// The first token below them.
+pub const LAST_TOKEN: usize = FIRST_LISTENER - LISTENERS_MAX;
 
 /// The listeners and connections. `J`: an answer that takes more than one turn.
 pub struct Http<J> {

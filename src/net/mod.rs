@@ -1,9 +1,10 @@
 //! Sockets: listeners, the stream of one client, and connections to other servers. Bytes in, bytes out; knows no protocol but
 //! HTTP's.
 //!
-//! `listener` and `stream` serve clients, `tls` encrypts. `outgoing` is for commands that ask
+//! `listener` and `stream` serve clients, `tls` encrypts. `bus` connects the nodes of a cluster. `outgoing` is for commands that ask
 //! another server, `primary` the socket to the primary, which `dialer` connects. `http` is for probes and the page.
 
+pub mod bus;
 pub mod dialer;
 pub mod http;
 pub mod listener;

@@ -1,7 +1,7 @@
 //! A client's stream: TCP, TLS over TCP, or Unix socket.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
@@ -72,6 +72,16 @@ impl Stream {
                 Stream::Tls(Box::new(TlsStream::connecting(socket, config.clone(), host)?))
             }
         })
+    }
+
+    /// This end's address, without the port.
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        let socket = match self {
+            Stream::Tcp(socket) => socket,
+            Stream::Tls(stream) => &stream.socket,
+            Stream::Unix(_) => return None,
+        };
+        Some(socket.local_addr().ok()?.ip().to_canonical())
     }
 
     /// Whether a connecting socket is connected now. Errors: connecting failed.

@@ -3,6 +3,7 @@
 //!
 //! - `rdb` is the format, `aof` the append-only file. `saver` writes a snapshot; `ahead` reads one
 //!   for loading.
+//! - `nodes_file` is the file of a cluster's node.
 //! - `check` is the tools that check files; `leftovers` removes those of processes that were
 //!   killed.
 
@@ -10,5 +11,6 @@ pub mod ahead;
 pub mod aof;
 pub mod check;
 pub mod leftovers;
+pub mod nodes_file;
 pub mod rdb;
 pub mod saver;

@@ -518,6 +518,10 @@ mod tests {
             Ok(0)
         }
 
+        fn lock(&self) -> io::Result<bool> {
+            Ok(true)
+        }
+
         fn start_writeback(&self, _: u64, _: u64) {}
     }
 

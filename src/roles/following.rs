@@ -119,12 +119,16 @@ pub fn follow(
     connect(state);
 }
 
-/// At the start, after loading: follows the configured primary, continuing at the history and offset saved in the RDB
+/// At the start, after loading: follows a primary, continuing at the history and offset saved in the RDB
 /// file, if it has them and no append-only file was loaded.
-pub fn follow_at_start(keyspace: &mut Keyspace, state: &mut State) {
+pub fn follow_at_start(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    primary: Option<PrimaryAddress>,
+) {
     let Moment { id, offset, stream_db } = std::mem::take(&mut state.persistence.moment);
     let moment = id.zip(offset).filter(|_| !state.config.appendonly);
-    let Some(PrimaryAddress { host, port }) = state.config.replicaof.clone() else { return };
+    let Some(PrimaryAddress { host, port }) = primary else { return };
     let mut following = Following::new(host, port);
     if let Some((id, offset)) = moment {
         (state.replication.id, state.replication.offset) = (id, offset);
@@ -155,8 +159,11 @@ pub fn unfollow(keyspace: &mut Keyspace, state: &mut State) {
 
 fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Following>) {
     let address = following.as_ref();
-    state.config.replicaof = address
-        .map(|following| PrimaryAddress { host: following.host.clone(), port: following.port });
+    // In a cluster this is no part of the configuration.
+    if !state.config.cluster_enabled {
+        state.config.replicaof = address
+            .map(|following| PrimaryAddress { host: following.host.clone(), port: following.port });
+    }
     let follows = following.is_some();
     state.replication.restart = Restart::default();
     state.replication.following = following.map(Box::new);

@@ -3,8 +3,10 @@
 //! - `following` runs the link to the primary: `following/sync` takes its snapshot,
 //!   `following/ahead` looks ahead in its stream.
 //! - `replicas` serves those of this server.
+//! - `cluster` runs a node of a cluster.
 //! - `failover` and `restart` are a change of role, and protection against a wrong one.
 
+pub mod cluster;
 pub mod failover;
 pub mod following;
 pub mod replicas;

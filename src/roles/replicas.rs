@@ -766,7 +766,8 @@ fn ping(state: &mut State) {
     let is_due = state.replication.seconds.is_multiple_of(period);
     state.replication.seconds += 1;
     // A failover waits for a replica to reach the end of the stream: a ping would move it.
-    let is_failing_over = state.replication.failover.is_some();
+    let is_failing_over = state.replication.failover.is_some()
+        || state.pauses.by(PauseCause::ClusterFailover).is_some();
     let has_replicas = !state.replication.replicas.is_empty();
     if is_due && has_replicas && !is_failing_over && !state.replication.is_replica() {
         // What a running script has done so far is the only unit that is not spread: it comes behind the ping.

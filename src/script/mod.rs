@@ -22,6 +22,7 @@ pub mod payload;
 pub mod shebang;
 mod watchdog;
 
+use crate::collections::hash_slot::HashSlot;
 use crate::ids::{ClientId, CommandId};
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
@@ -127,10 +128,16 @@ pub struct Running {
     pub is_dropped: bool,
     /// It runs so long that other clients are served, mostly with a BUSY error.
     pub is_busy: bool,
+    /// When it becomes so in a cluster, where other nodes are answered earlier: boot-time clock, microseconds.
+    pub busy_at_us: i64,
     /// Other clients have been served once.
     pub others_heard: bool,
     /// Its SHA1 or the function's name, once it is busy.
     pub name: Box<[u8]>,
+    /// In a cluster: the slot of the keys that it has declared or used.
+    pub slot: Option<HashSlot>,
+    /// Its keys may be in several slots, if this node serves them.
+    pub allows_cross_slot: bool,
 }
 
 impl Running {

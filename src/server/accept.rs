@@ -66,7 +66,9 @@ impl Turn<'_> {
         peer: Address,
         local: Address,
     ) {
-        let places = places_for(&self.state.config, &peer);
+        // Connections to other nodes of a cluster take places too.
+        let links = self.state.net.bus.len();
+        let places = places_for(&self.state.config, &peer).saturating_sub(links).max(1);
         if self.state.clients.len() >= places {
             // Clients that left in this turn must not count towards the limit.
             self.close_clients();
@@ -76,7 +78,10 @@ impl Turn<'_> {
             self.state.stats.counters.rejected_connections += 1;
             if !is_tls {
                 // Written once, without retry: the client is refused even if it does not get the text.
-                let _ = stream.write(b"-ERR max number of clients reached\r\n");
+                let _ = stream.write(match self.state.cluster {
+                    None => b"-ERR max number of clients reached\r\n",
+                    Some(_) => b"-ERR max number of clients + cluster connections reached\r\n",
+                });
             }
             return;
         }
@@ -174,6 +179,16 @@ impl Server {
         Ok(address)
     }
 
+    /// The same for other nodes of the cluster.
+    pub fn listen_for_bus_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let is_tls = self.state.config.tls_cluster;
+        let listener = Listener::tcp(address, self.state.config.tcp_backlog as i32, is_tls)?;
+        let address = listener.local_address().unwrap_or(address);
+        self.state.net.bus.listen(vec![listener]);
+        self.register_listeners()?;
+        Ok(address)
+    }
+
     fn listen_besides(&mut self, address: SocketAddr, is_tls: bool) -> io::Result<SocketAddr> {
         let listener = Listener::tcp(address, self.state.config.tcp_backlog as i32, is_tls)?;
         let address = listener.local_address().unwrap_or(address);
@@ -194,6 +209,7 @@ impl Server {
             self.state.net.pending.accept_again.push(index);
         }
         self.state.net.http.register(registry)?;
+        self.state.net.bus.register(registry)?;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@
 //! what a turn does for clients, with an arena and batch of its own, as the loop's are in use. It skips the client
 //! that runs the script and clients with requests in the outer turn ([`ClientFlags::HELD`]). Time stands still as for
 //! the script, no key expires, and no blocked client is served. Replicas and the primary are told that this server is
-//! alive, as the script may run longer than `repl-timeout`.
+//! alive, as the script may run longer than `repl-timeout`, and other nodes of the cluster are answered.
 
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::client::{ClientFlags, ClientId};
 use crate::durability::persistence;
 use crate::http;
 use crate::keyspace::Keyspace;
+use crate::roles::cluster;
 use crate::roles::following;
 use crate::roles::replicas;
 use crate::state::State;
@@ -58,6 +59,8 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     }
     http::look(turn.state, &events);
     following::look(turn.state, &events);
+    cluster::look(turn.state, &events);
+    cluster::nested_turn(turn.state);
     turn.take_in(&events);
     if is_first {
         // Events that the outer turn has not handled yet are not announced again.

@@ -27,6 +27,7 @@ use crate::gate::users;
 use crate::http::json::Json;
 use crate::net::listener::{Entry, bind_tcp, open_entry, refusal, try_unix};
 use crate::net::tls::Tls;
+use crate::roles::cluster;
 use crate::sys::log::Level;
 use crate::sys::machine;
 
@@ -144,7 +145,7 @@ impl Report {
 
     /// More databases than fit into memory: the kernel ends the start.
     fn check_databases(&mut self, config: &Config) {
-        let bytes = u64::from(config.databases) * DATABASE_BYTES;
+        let bytes = config.database_count() as u64 * DATABASE_BYTES;
         let total = machine::total_memory() as u64;
         if bytes > total && total > 0 {
             let (bytes, total) = (bytes >> 20, total >> 20);
@@ -183,10 +184,19 @@ impl Report {
 
     /// TCP addresses: available, allowed, and not in each other's way. That somebody listens there now is only a warning.
     fn check_addresses(&mut self, config: &Config) {
+        let bus_port = match config.cluster_enabled.then(|| cluster::bus_port(config)) {
+            Some(Err(text)) => {
+                let directive = if config.bind.is_empty() { "bind" } else { "port" };
+                self.fault(directive, text);
+                0
+            }
+            found => found.and_then(Result::ok).flatten().unwrap_or(0),
+        };
         let places = [
             ("port", "bind", config.port, &config.bind),
             ("tls-port", "bind", config.tls_port, &config.bind),
             ("http-port", "http-bind", config.http_port, &config.http_bind),
+            ("cluster-port", "bind", bus_port, &config.bind),
         ];
         let mut taken: Vec<(&str, SocketAddr)> = Vec::new();
         let faults_before = self.faults.len();
@@ -222,7 +232,9 @@ impl Report {
             }
         }
         let is_served = !config.unixsocket.is_empty()
-            || taken.iter().any(|(directive, _)| *directive != "http-port");
+            || taken
+                .iter()
+                .any(|(directive, _)| !["http-port", "cluster-port"].contains(directive));
         let is_unknown = self.is_refused(&["bind", "port", "tls-port", "unixsocket"]);
         if !is_served && !is_unknown && self.faults.len() == faults_before {
             self.fault("port", NOWHERE.to_owned());

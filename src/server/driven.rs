@@ -24,6 +24,7 @@ use crate::gate::evict::not_counted;
 use crate::net::dialer::Dialer;
 use crate::net::stream::{Address, Stream};
 use crate::replication::backlog::Backlog;
+use crate::roles::cluster;
 use crate::stats::timing::Timing;
 use crate::sys::alloc::{Account, allocated};
 use crate::sys::disk::Disk;
@@ -153,6 +154,12 @@ impl DrivenServer {
         let state = &mut self.server.state;
         let now_us = state.now.boot_us;
         state.net.http.take_in(state.net.poll.registry(), stream, peer, true, now_us);
+    }
+
+    /// Adds a connection of another node of the cluster, as if accepted at the bus port.
+    pub fn take_in_bus(&mut self, stream: Stream, peer: Address, local: Address) {
+        let _entered = Entered::into(self.account);
+        cluster::take_in_link(&mut self.server.state, stream, &peer, &local);
     }
 
     /// Runs one turn, without waiting for events. False: the server has ended. Unwinds with [`process::Ended`] if the process ends

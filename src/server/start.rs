@@ -29,7 +29,7 @@ use crate::net::listener::Listener;
 use crate::net::tls::Tls;
 use crate::persist::aof::log::Fatal;
 use crate::resp::reply::ReplyWriter;
-use crate::roles::{following, replicas, restart};
+use crate::roles::{cluster, following, replicas, restart};
 use crate::state::{PauseCause, Shutdown, State};
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger, notice, warning};
@@ -51,9 +51,13 @@ impl Server {
             .map_err(|error| told("Failed creating the event loop", error))?;
         let now = clock.now();
         let hasher = KeyHasher::new(hash_secret(&config));
-        let mut keyspace = Keyspace::new(config.databases as usize, hasher, now);
+        let mut keyspace = Keyspace::new(config.database_count(), hasher, now);
         let mut state = State::new(&TABLE, config, clock, logger, poll);
         state.now = now;
+        if state.config.cluster_enabled {
+            keyspace.keep_slots();
+            state.cluster = Some(Box::new(cluster::alone(&state)));
+        }
         sessions::gain_authority(&mut keyspace, &mut state);
         state.serve_while_busy = busy::serve;
         let waker = Arc::new(waker);
@@ -89,6 +93,9 @@ impl Server {
         }
         if let Err(which) = listen_for_http(&mut server.state) {
             return Err(format!("Failed listening on {which}, aborting."));
+        }
+        if server.state.config.cluster_enabled {
+            cluster::listen(&mut server.state)?;
         }
         server.listen_on_unix_socket()?;
         server
@@ -212,6 +219,9 @@ impl Server {
     pub fn load(&mut self) -> Result<(), load::LoadError> {
         self.sample_clock();
         let Server { keyspace, state, .. } = self;
+        if state.config.cluster_enabled {
+            cluster::begin(state).map_err(|text| load::LoadError::logged(state, text))?;
+        }
         let reports_expired = load::reports_expired(state);
         if reports_expired {
             replicas::begin_stream_at_start(state);
@@ -244,8 +254,11 @@ impl Server {
                 Err(error)
             }
             Ok(()) => {
-                following::follow_at_start(&mut self.keyspace, &mut self.state);
+                let primary = cluster::primary_at_start(&self.state);
+                following::follow_at_start(&mut self.keyspace, &mut self.state, primary);
                 restart::begin(&self.keyspace, &mut self.state);
+                cluster::loaded(&mut self.keyspace, &mut self.state)
+                    .map_err(|text| load::LoadError::logged(&self.state, text))?;
                 if !self.state.replication.is_replica() {
                     sessions::gain_authority(&mut self.keyspace, &mut self.state);
                 }
@@ -314,6 +327,7 @@ impl Server {
         let had_path = listeners.iter().any(|listener| matches!(listener, Listener::Unix(..)));
         listeners.clear();
         self.state.net.http.end();
+        self.state.net.bus.listen(Vec::new());
         if had_path {
             notice!(self.state, "Removing the unix socket file.");
         }
@@ -346,6 +360,7 @@ impl Server {
         }
         replicas::send(&mut self.state);
         self.clients().flush();
+        cluster::end(&mut self.state);
         warning!(self.state, "Latchkey is now ready to exit, bye bye...");
     }
 }

@@ -6,11 +6,12 @@
 //!
 //! - Parts: `network`, with answers of HTTP under way (`http_job`), `pauses`, `process`,
 //!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (who waits
-//!   for locks).
+//!   for locks), `cluster_work` (what the loop does for the cluster).
 //! - The commands that there are: `table` numbers and finds them, `spec` says what one is,
 //!   `context` what its handler gets. A specification names its handler, the handler gets the
 //!   state, and the state has the table: one thought.
 
+mod cluster_work;
 pub mod context;
 pub mod http_job;
 pub mod lock_waits;
@@ -30,6 +31,7 @@ use crate::acl::Acl;
 use crate::client::blocked::Blocking;
 use crate::client::{ClientFlags, ClientId, Clients};
 use crate::clock::{Clock, Now};
+use crate::cluster::{self, Cluster};
 use crate::config::Config;
 use crate::keyspace::Keyspace;
 use crate::net::primary::Socket;
@@ -45,6 +47,7 @@ use crate::state::table::{Command, CommandTable, Opening};
 use crate::stats::Statistics;
 use crate::sys::log::{Level, Logger};
 
+pub use cluster_work::ClusterWork;
 pub use network::{Network, Pending};
 pub use pauses::{Pause, PauseCause, Pauses};
 use persistence::Persistence;
@@ -101,6 +104,11 @@ pub struct State {
     /// Done by the loop at the end of the turn.
     pub tasks: Vec<Task>,
     pub debug: DebugSwitches,
+    /// With `cluster-enabled yes`: the cluster as this node sees it.
+    pub cluster: Option<Box<Cluster>>,
+    /// What the cluster wants done at the end of the turn, in order.
+    pub cluster_actions: Vec<cluster::action::Action>,
+    pub cluster_work: ClusterWork,
 }
 
 /// Switches set by DEBUG.
@@ -156,6 +164,9 @@ impl State {
             gate: Opening::Closed,
             tasks: Vec::new(),
             debug: DebugSwitches::default(),
+            cluster: None,
+            cluster_actions: Vec::new(),
+            cluster_work: ClusterWork::default(),
         }
     }
 
@@ -188,6 +199,18 @@ impl State {
     /// The time that connections to primary and replicas count by: boot-time clock, microseconds.
     pub fn time_us(&self) -> i64 {
         self.real_now().boot_us
+    }
+
+    /// How many databases there are.
+    pub fn database_count(&self) -> usize {
+        self.config.database_count()
+    }
+
+    /// Whether this is a node of a cluster that has one database, as in Redis: commands that name another are refused as such.
+    pub fn has_one_database(&self) -> bool {
+        self.cluster.is_some()
+            && self.config.cluster_databases == 1
+            && !self.config.compatible_with.is_valkey()
     }
 
     /// Whether clients may not write, this server being a replica.
@@ -264,6 +287,8 @@ impl State {
             || self.disk_refusal().is_some();
         match is_closed {
             true => Opening::Closed,
+            false if self.cluster.is_some() && self.replication.is_replica() => Opening::Closed,
+            false if self.cluster.is_some() => Opening::Owned,
             false if self.replication.is_replica() => Opening::Reads,
             false => Opening::All,
         }
@@ -300,7 +325,7 @@ impl State {
 
     /// Ends the pauses whose time is up.
     pub fn end_due_pauses(&mut self) {
-        for cause in [PauseCause::Asked, PauseCause::Shutdown, PauseCause::Failover] {
+        for cause in PauseCause::ALL {
             if self.pauses.by(cause).is_some_and(|pause| pause.until_us <= self.now.boot_us) {
                 self.end_pause(cause);
             }

@@ -7,6 +7,7 @@ use mio::Poll;
 
 use super::http_job::HttpJob;
 use crate::client::ClientId;
+use crate::net::bus::Bus;
 use crate::net::dialer::{Dialer, SystemDialer};
 use crate::net::http::Http;
 use crate::net::listener::Listener;
@@ -23,8 +24,10 @@ pub struct Network {
     pub listening: Vec<SocketAddr>,
     /// Creates TLS connections, once configured.
     pub tls: Option<Tls>,
-    /// Connects to a primary.
+    /// Connects to a primary, and to other nodes of the cluster.
     pub dialer: Box<dyn Dialer>,
+    /// Connections to the other nodes of the cluster.
+    pub bus: Bus,
     /// Connections to other servers, kept for the next MIGRATE.
     pub outgoing: Outgoing,
     /// Probes, metrics and the page.
@@ -40,6 +43,7 @@ impl Network {
             listening: Vec::new(),
             tls: None,
             dialer: Box::new(SystemDialer),
+            bus: Bus::default(),
             outgoing: Outgoing::default(),
             http: Http::default(),
             pending: Pending::default(),

@@ -1,4 +1,4 @@
-//! Pauses of clients: CLIENT PAUSE, SHUTDOWN, FAILOVER.
+//! Pauses of clients: CLIENT PAUSE, SHUTDOWN, FAILOVER, CLUSTER FAILOVER.
 
 use crate::client::ClientId;
 
@@ -11,6 +11,17 @@ pub enum PauseCause {
     Shutdown,
     /// FAILOVER waits for a replica.
     Failover,
+    /// A replica in the cluster takes over, having asked for it by CLUSTER FAILOVER.
+    ClusterFailover,
+}
+
+impl PauseCause {
+    pub const ALL: [PauseCause; 4] = [
+        PauseCause::Asked,
+        PauseCause::Shutdown,
+        PauseCause::Failover,
+        PauseCause::ClusterFailover,
+    ];
 }
 
 /// What is paused, and until when.
@@ -26,7 +37,7 @@ pub struct Pause {
 #[derive(Debug, Default)]
 pub struct Pauses {
     /// Indexed by [`PauseCause`].
-    by_cause: [Option<Pause>; 3],
+    by_cause: [Option<Pause>; PauseCause::ALL.len()],
     /// The strictest of them.
     strictest: Option<Pause>,
     /// Postponed clients, in the order they came.

@@ -2,7 +2,7 @@
 
 use crate::acl::catalogue::{Catalogue, Entry};
 use crate::ids::CommandId;
-use crate::state::spec::{Begin, CommandSpec, Find, Flags, KeySpec, all_categories};
+use crate::state::spec::{Begin, CommandSpec, Find, Flags, KeyRule, KeySpec, all_categories};
 
 /// A command or subcommand with its number.
 pub struct Command {
@@ -17,6 +17,8 @@ pub struct Command {
     pub subcommands: std::ops::Range<u16>,
     pub passes: Passes,
     pub fixed_keys: FixedKeys,
+    /// Whether all names by which a cluster chooses the node have fixed positions, or there are none.
+    pub has_fixed_places: bool,
 }
 
 /// The arguments of a command that are keys, if they have fixed positions: these are hashed ahead.
@@ -42,10 +44,21 @@ impl FixedKeys {
     }
 }
 
+fn has_fixed_places(spec: &CommandSpec) -> bool {
+    let is_fixed = |keys: &KeySpec| {
+        matches!((keys.begin, keys.find), (Begin::Index(_), Find::Range { limit: 0 | 1, .. }))
+    };
+    let moves_none =
+        matches!(spec.key_rule, KeyRule::None | KeyRule::ReadWithGet | KeyRule::ReadByGets);
+    moves_none && !spec.flags.contains(Flags::RUNS_QUEUED) && spec.keys.iter().all(is_fixed)
+}
+
 /// Which commands may run without further checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Opening {
     Closed,
+    /// In a cluster: those whose keys are in a slot that this node owns, while nothing else is in the way.
+    Owned,
     /// On a replica: those that neither write nor run what may.
     Reads,
     All,
@@ -112,6 +125,7 @@ impl CommandTable {
                 subcommands: 0..0,
                 passes: Passes::Never,
                 fixed_keys: FixedKeys::of(spec),
+                has_fixed_places: has_fixed_places(spec),
             })
             .collect();
         let top_level = commands.len();
@@ -129,6 +143,7 @@ impl CommandTable {
                     subcommands: 0..0,
                     passes: Passes::Never,
                     fixed_keys: FixedKeys::of(spec),
+                    has_fixed_places: has_fixed_places(spec),
                 });
             }
             commands[parent].subcommands = start..commands.len() as u16;

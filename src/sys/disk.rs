@@ -13,9 +13,12 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 #[cfg(test)]
 mod agreement_tests;
@@ -28,6 +31,10 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
 
     /// Opens a file for appending, creating it if needed.
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Opens a file for appending, creating it if needed, and locks it as [`DiskFile::lock`] does. None: it is locked by another
+    /// process. The lock is of the file that has the name now: one that is replaced meanwhile is opened anew.
+    fn open_locked(&self, path: &Path) -> io::Result<Option<Arc<dyn DiskFile>>>;
 
     /// Opens a file for reading from its start.
     fn open_read(&self, path: &Path) -> io::Result<Box<dyn DiskReader>>;
@@ -68,6 +75,10 @@ pub trait DiskFile: Send + Sync + std::fmt::Debug {
 
     /// Bytes of the file.
     fn size(&self) -> io::Result<u64>;
+
+    /// Locks the file against other processes that lock it, until it is closed; a rename does not matter. False: another process
+    /// has it locked.
+    fn lock(&self) -> io::Result<bool>;
 
     /// Asks the system to start writing a range out, so that a later [`DiskFile::sync_data`] is faster. Makes nothing durable.
     ///
@@ -138,11 +149,42 @@ pub fn replace_file(
     name: &Path,
     bytes: &[u8],
 ) -> Result<(), (ReplaceStep, io::Error)> {
-    let (temporary, target) = (folder.join(temporary), folder.join(name));
+    let temporary = folder.join(temporary);
     let file = disk.create(&temporary).map_err(|error| (ReplaceStep::Create, error))?;
-    write_all(&*file, bytes).map_err(|error| (ReplaceStep::Write, error))?;
+    put_in_place(disk, &*file, folder, &temporary, name, bytes)
+}
+
+/// As [`replace_file`]; the new file is locked before it has the name, so that the name is never without a lock. Returns the file,
+/// which is locked until it is dropped: the old one is to be kept until then.
+pub fn replace_locked_file(
+    disk: &dyn Disk,
+    folder: &Path,
+    temporary: &Path,
+    name: &Path,
+    bytes: &[u8],
+) -> Result<Arc<dyn DiskFile>, (ReplaceStep, io::Error)> {
+    let temporary = folder.join(temporary);
+    let file = disk.create(&temporary).map_err(|error| (ReplaceStep::Create, error))?;
+    let is_locked = file.lock().map_err(|error| (ReplaceStep::Create, error))?;
+    if !is_locked {
+        return Err((ReplaceStep::Create, io::ErrorKind::WouldBlock.into()));
+    }
+    put_in_place(disk, &*file, folder, &temporary, name, bytes)?;
+    Ok(file)
+}
+
+fn put_in_place(
+    disk: &dyn Disk,
+    file: &dyn DiskFile,
+    folder: &Path,
+    temporary: &Path,
+    name: &Path,
+    bytes: &[u8],
+) -> Result<(), (ReplaceStep, io::Error)> {
+    let target = folder.join(name);
+    write_all(file, bytes).map_err(|error| (ReplaceStep::Write, error))?;
     file.sync_data().map_err(|error| (ReplaceStep::Sync, error))?;
-    disk.rename(&temporary, &target).map_err(|error| (ReplaceStep::Rename, error))?;
+    disk.rename(temporary, &target).map_err(|error| (ReplaceStep::Rename, error))?;
     disk.sync_folder(folder).map_err(|error| (ReplaceStep::SyncFolder, error))
 }
 
@@ -165,6 +207,25 @@ impl Disk for RealDisk {
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)?;
         Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open_locked(&self, path: &Path) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        loop {
+            let file = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)?;
+            let file = RealFile(file);
+            if !file.lock()? {
+                return Ok(None);
+            }
+            let ours = file.0.metadata()?;
+            match std::fs::metadata(path) {
+                Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => {
+                    return Ok(Some(Arc::new(file)));
+                }
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                // Replaced between the two calls.
+                _ => {}
+            }
+        }
     }
 
     fn open_read(&self, path: &Path) -> io::Result<Box<dyn DiskReader>> {
@@ -234,6 +295,14 @@ impl DiskFile for RealFile {
         Ok(self.0.metadata()?.len())
     }
 
+    fn lock(&self) -> io::Result<bool> {
+        match flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     #[cfg(target_os = "linux")]
     fn start_writeback(&self, from: u64, len: u64) {
         use std::os::fd::AsRawFd;
@@ -276,6 +345,14 @@ mod tests {
         replace_file(&disk, &folder, "temp-b".as_ref(), "b".as_ref(), b"new").unwrap();
         assert_eq!(disk.list(&folder).unwrap(), ["b"]);
         assert_eq!(read_whole(&disk, &folder.join("b"), 6).unwrap(), b"new");
+        let locked = disk.open_locked(&folder.join("b")).unwrap().expect("nobody has it locked");
+        assert!(disk.open_locked(&folder.join("b")).unwrap().is_none());
+        let replaced =
+            replace_locked_file(&disk, &folder, "temp-b".as_ref(), "b".as_ref(), b"newer").unwrap();
+        drop(locked);
+        assert!(disk.open_locked(&folder.join("b")).unwrap().is_none());
+        drop(replaced);
+        assert!(disk.open_locked(&folder.join("b")).unwrap().is_some());
         disk.remove(&folder.join("b")).unwrap();
         assert!(disk.list(&folder).unwrap().is_empty());
     }

@@ -6,7 +6,7 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 
-use crate::support::{self, Client, Reply, TestServer, split_args};
+use crate::support::{self, Client, Reply, Session, TestServer, split_args};
 use latchkey::persist::rdb::Version;
 use latchkey::persist::rdb::payload::{seal, verify};
 
@@ -239,6 +239,23 @@ fn cached(client: &mut Client) -> String {
     let info = String::from_utf8(info).expect("INFO is text");
     let line = info.lines().find_map(|line| line.strip_prefix("migrate_cached_sockets:"));
     line.expect("INFO tells it").to_owned()
+}
+
+#[test]
+fn a_node_of_a_cluster_migrates_as_one_that_was_told_to_ask() {
+    let mut source = Session::start(&["cluster-enabled yes".into()]);
+    let target = TestServer::start(&[]);
+    source.client("a").call(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    source.settle_cluster("a");
+    let here = source.client("a");
+    here.call(&["SET", "k", "v"]);
+    let port = target.address.port().to_string();
+    assert_eq!(show(here, &migrate(&port, "k", &[])), "OK");
+    let mut there = target.connect();
+    assert_eq!(show(&mut there, &["GET", "k"]), "\"v\"");
+    let stats = show(&mut there, &["INFO", "commandstats"]);
+    assert!(stats.contains("cmdstat_restore-asking:calls=1"), "{stats}");
+    assert!(!stats.contains("cmdstat_restore:"), "{stats}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod acl_peer;
 mod backward_compatibility;
 mod check_config;
 mod clients;
+mod cluster;
 mod config_example;
 mod config_peers;
 mod config_redis_7_0;

@@ -27,13 +27,15 @@
 //! @raw a "PING\r\n"    client a sends these bytes; what comes is shown by `a<`
 //! @close a             client a goes
 //! @closed a            the server has ended client a's connection
+//! @ok a                wait until the cluster is ok for client a's node: time passes
 //! @ours                the scenario shows what Redis 7.0.15 does not have, or does otherwise (docs/differences.md); as
 //!                      the first line of a file: all of its scenarios do
 //! ```
 //!
 //! `TRANSCRIPTS_PEER=127.0.0.1:PORT` runs the same files against a server that is there already, Redis 7.0.15 for example;
 //! scenarios with `@ours`, `@config`, `@advance` or `@step` are left out then, and the files run one after the other, since
-//! they share its data. Each file is a test of its name: `cargo test --test it transcripts::list` runs those with `list` in it.
+//! they share its data. `TRANSCRIPTS_CLUSTER_PEER` does the same with a node of a cluster, and the scenarios that have
+//! `@config cluster-enabled yes`, and no other of these directives. Each file is a test of its name: `cargo test --test it transcripts::list` runs those with `list` in it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -66,7 +68,7 @@ macro_rules! transcripts {
 }
 
 transcripts! {
-    acl, bitmap, client, cluster, command, command_log, compatible_with, config, connection, debug, due, dump, evict, expire, function,
+    acl, bitmap, client, cluster, cluster_node, command, command_log, compatible_with, config, connection, debug, due, dump, evict, expire, function,
     generic, geo, get, hash, hash_expiry, hyperloglog, import_mode, list, list_blocking, lock, lock_async, lock_report, lock_session, lock_shared,
     module, monitor, object,
     ping, pubsub, redirect, scan, script, semaphore, server, set, set_encoding, set_events, sort, sorted_set,
@@ -134,9 +136,12 @@ fn matches(expected: &[&str], shown: &str) -> bool {
         })
 }
 
+/// The configuration of a node of a cluster.
+const IN_CLUSTER: &str = "@config cluster-enabled yes";
+
 /// Whether a step cannot be taken with a peer, which must also outlive the transcripts. Its version is the one it has.
 fn is_only_ours(action: &str) -> bool {
-    if action == "@config redis-version 7.0.15" {
+    if action == "@config redis-version 7.0.15" || action == IN_CLUSTER {
         return false;
     }
     action.contains("> SHUTDOWN")
@@ -192,6 +197,7 @@ fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
         "@ours" => {}
         "@advance" => session.server().advance(microseconds(rest)),
         "@step" => session.server().step_wall(microseconds(rest)),
+        "@ok" => session.settle_cluster(rest),
         "@resp2" => drop(session.client(rest).call(&["HELLO", "2"])),
         "@resp3" => drop(session.client(rest).call(&["HELLO", "3"])),
         "@close" => session.close(rest),
@@ -224,6 +230,9 @@ fn run_scenario(
     let lines: Vec<String> =
         scenario.steps.iter().filter(is_config).map(|step| step.action[8..].into()).collect();
     let mut session = match peer {
+        Some(address) if lines.iter().any(|line| IN_CLUSTER.ends_with(line.as_str())) => {
+            Session::with_cluster_peer(address)
+        }
         Some(address) => Session::with_peer(address),
         None => Session::start(&lines),
     };
@@ -247,7 +256,9 @@ fn run_scenario(
 static PEER: Mutex<()> = Mutex::new(());
 
 fn run_file(name: &str) {
-    let peer = std::env::var("TRANSCRIPTS_PEER").ok();
+    let in_cluster = std::env::var("TRANSCRIPTS_CLUSTER_PEER").ok();
+    let is_in_cluster = in_cluster.is_some();
+    let peer = in_cluster.or_else(|| std::env::var("TRANSCRIPTS_PEER").ok());
     let peer: Option<SocketAddr> = peer.map(|peer| peer.parse().expect("an address and a port"));
     // A transcript that has failed leaves nothing behind that the next one does not clear away.
     let _turn = peer.map(|_| PEER.lock().unwrap_or_else(|error| error.into_inner()));
@@ -265,7 +276,9 @@ fn run_file(name: &str) {
     assert!(!scenarios.is_empty(), "{name} has scenarios");
     let mut failures = Vec::new();
     for scenario in &scenarios {
-        if peer.is_some() && scenario.steps.iter().any(|step| is_only_ours(step.action)) {
+        let has = |test: &dyn Fn(&str) -> bool| scenario.steps.iter().any(|it| test(it.action));
+        let is_other = has(&|action| action == IN_CLUSTER) != is_in_cluster;
+        if peer.is_some() && (is_other || has(&is_only_ours)) {
             continue;
         }
         if let Err(failure) = run_scenario(&file, scenario, peer) {

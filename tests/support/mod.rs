@@ -493,6 +493,26 @@ impl Session {
         session
     }
 
+    /// A session with a peer that is a node of a cluster, emptied.
+    pub fn with_cluster_peer(address: SocketAddr) -> Self {
+        let session = Session::with_peer(address);
+        let mut client = Client::connect(address);
+        client.call(&["CONFIG", "SET", "cluster-node-timeout", "500"]);
+        client.call(&["CLUSTER", "RESET", "HARD"]);
+        session
+    }
+
+    /// Waits until the cluster of a client's node is ok.
+    pub fn settle_cluster(&mut self, name: &str) {
+        wait_for("the cluster's state", || {
+            let info = self.client(name).call(&["CLUSTER", "INFO"]).show();
+            if let Some(server) = &self.server {
+                server.advance(500_000);
+            }
+            info.contains("cluster_state:ok").then_some(())
+        });
+    }
+
     /// The server in this process. Panics if the session is with a peer.
     pub fn server(&self) -> &TestServer {
         self.server.as_ref().expect("a step that only a server with a movable clock can take")

@@ -141,10 +141,15 @@ fn quit(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Close)
 }
 
+const NO_SELECT: CommandError = CommandError::Text("ERR SELECT is not allowed in cluster mode");
+
 /// `SELECT index`: `OK`.
 fn select(ctx: &mut Context<'_>) -> CommandResult {
     let index = ctx.args.integer(1)?;
     let index = i32::try_from(index).map_err(|_| OUTSIDE_INT)?;
+    if index != 0 && ctx.state.has_one_database() {
+        return Err(NO_SELECT);
+    }
     let index = usize::try_from(index).ok().filter(|&index| index < ctx.keyspace.databases());
     let index = index.ok_or(CommandError::DbIndexOutOfRange)?;
     if ctx.caller.client().is_some() {
@@ -275,7 +280,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     reply.bulk(b"id");
     reply.integer(number as i64);
     reply.bulk(b"mode");
-    reply.bulk(b"standalone");
+    reply.bulk(if config.cluster_enabled { b"cluster" } else { b"standalone" });
     reply.bulk(b"role");
     reply.bulk(b"master");
     reply.bulk(b"modules");
@@ -305,6 +310,7 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
             | ClientFlags::NO_TOUCH
             | ClientFlags::NO_EVICT
             | ClientFlags::READS_HERE
+            | ClientFlags::ASKING
             | ClientFlags::IMPORT_SOURCE,
     );
     client.db = 0;

@@ -286,7 +286,7 @@ fn refusal(mut line: Vec<u8>) -> Option<Vec<u8>> {
     (line.first() == Some(&b'-')).then(|| line.split_off(1))
 }
 
-/// Appends a RESTORE for each key that has not expired meanwhile; returns those keys.
+/// Appends a RESTORE, or RESTORE-ASKING in a cluster, for each key that has not expired meanwhile; returns those keys.
 fn push_keys<'a>(
     ctx: &mut Context<'_>,
     order: &Order<'_>,
@@ -295,6 +295,11 @@ fn push_keys<'a>(
 ) -> Vec<Key<'a>> {
     // Connecting may have taken time: read the clock again.
     let now = ctx.state.clock.now();
+    // A slot that is being moved is not the target's yet.
+    let restore: &[u8] = match ctx.state.cluster {
+        Some(_) => b"RESTORE-ASKING",
+        None => b"RESTORE",
+    };
     let mut sent = Vec::new();
     for &key in keys {
         let Some(slot) = ctx.keyspace.find(key) else { continue };
@@ -307,7 +312,7 @@ fn push_keys<'a>(
         };
         let ttl = ttl_ms.to_string();
         let payload = payload::dump_as_in_files(ctx.state.payload_encoder(), entry.value(), &now);
-        let mut request = vec![&b"RESTORE"[..], key.bytes, ttl.as_bytes(), &payload];
+        let mut request = vec![restore, key.bytes, ttl.as_bytes(), &payload];
         if order.replace {
             request.push(b"REPLACE");
         }

@@ -147,6 +147,10 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(ALL_SHARDS_SUCCEED),
 ];
 
+const NO_COPY: CommandError =
+    CommandError::Text("ERR Copying to another database is not allowed in cluster mode");
+const NO_MOVE: CommandError = CommandError::Text("ERR MOVE is not allowed in cluster mode");
+const NO_SWAPDB: CommandError = CommandError::Text("ERR SWAPDB is not allowed in cluster mode");
 const SAME_OBJECT: CommandError =
     CommandError::Text("ERR source and destination objects are the same");
 const NOT_AN_INT: CommandError =
@@ -236,17 +240,28 @@ struct CopyOptions {
 impl CopyOptions {
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
         let mut options = CopyOptions { database: ctx.keyspace.selected(), replace: false };
+        let mut refused = Ok(());
         let mut cursor = ctx.args.cursor(3);
         while !cursor.is_at_end() {
             if cursor.take_word("REPLACE") {
                 options.replace = true;
             } else if cursor.remaining() >= 2 && cursor.take_word("DB") {
-                options.database = database(cursor.take_integer()?, ctx.keyspace.databases())?;
+                let is_one = ctx.state.has_one_database();
+                let databases = match is_one {
+                    true => ctx.state.config.databases as usize,
+                    false => ctx.keyspace.databases(),
+                };
+                options.database = database(cursor.take_integer()?, databases)?;
+                if is_one && options.database != 0 {
+                    // An option behind it may be wrong.
+                    refused = Err(NO_COPY);
+                    options.database = 0;
+                }
             } else {
                 return Err(CommandError::Syntax);
             }
         }
-        Ok(options)
+        refused.map(|()| options)
     }
 }
 
@@ -273,6 +288,9 @@ fn copy(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `MOVE key db`: 1, or 0 if there is no such key, or it exists in the other database.
 fn move_key(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.state.has_one_database() {
+        return Err(NO_MOVE);
+    }
     let database = database(ctx.args.integer(2)?, ctx.keyspace.databases())?;
     if database == ctx.keyspace.selected() {
         return Err(SAME_OBJECT);
@@ -315,6 +333,9 @@ fn database_size(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SWAPDB index1 index2`: OK.
 fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.state.cluster.is_some() {
+        return Err(NO_SWAPDB);
+    }
     let number = |index: usize, error: &'static str| {
         let number = ctx.args.integer(index).ok().and_then(|number| i32::try_from(number).ok());
         number.ok_or(CommandError::Text(error))

@@ -6,11 +6,13 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use crate::collections::hash_slot::HashSlot;
 use crate::collections::packed::{Element, Text};
 use crate::collections::table::Slot;
 use crate::command::list;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
+use crate::gate::cluster::is_as_valkey;
 use crate::gate::users;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::args::Args;
@@ -91,6 +93,24 @@ const BY_DENIED: CommandError =
     CommandError::Text("ERR BY option of SORT denied due to insufficient ACL permissions.");
 const GET_DENIED: CommandError =
     CommandError::Text("ERR GET option of SORT denied due to insufficient ACL permissions.");
+
+const BY_IN_CLUSTER: CommandError =
+    CommandError::Text("ERR BY option of SORT denied in Cluster mode.");
+const GET_IN_CLUSTER: CommandError =
+    CommandError::Text("ERR GET option of SORT denied in Cluster mode.");
+const BY_ELSEWHERE: CommandError = CommandError::Text(
+    "ERR BY option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
+);
+const GET_ELSEWHERE: CommandError = CommandError::Text(
+    "ERR GET option of SORT denied in Cluster mode when keys formed by the pattern may be in different slots.",
+);
+
+/// An option with a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PatternUse {
+    By,
+    Get,
+}
 
 /// A name with `*`, which is replaced by an element: of a key, or of a hash's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,11 +207,11 @@ struct SortOptions<'a> {
 }
 
 impl<'a> SortOptions<'a> {
-    /// `may_read_any_key` is called if a pattern names keys.
+    /// `check` is called for each GET, and for BY if its pattern names keys.
     fn parse(
         args: Args<'a>,
         may_store: bool,
-        may_read_any_key: impl Fn() -> bool,
+        check: impl Fn(PatternUse, &[u8]) -> Result<(), CommandError>,
     ) -> Result<Self, CommandError> {
         let mut options = SortOptions {
             by: None,
@@ -219,19 +239,19 @@ impl<'a> SortOptions<'a> {
                 options.store = Some(arguments.position());
                 arguments.take()?;
             } else if behind >= 1 && arguments.take_word("BY") {
-                let pattern = Pattern::parse(arguments.take()?);
+                let text = arguments.take()?;
+                let pattern = Pattern::parse(text);
                 // After such a BY, a later one does not sort either.
                 let names_keys = matches!(pattern, Pattern::Key { .. });
-                if names_keys && !may_read_any_key() {
-                    return Err(BY_DENIED);
+                if names_keys {
+                    check(PatternUse::By, text)?;
                 }
                 options.keeps_order |= !names_keys;
                 options.by = Some(pattern);
             } else if behind >= 1 && arguments.take_word("GET") {
-                if !may_read_any_key() {
-                    return Err(GET_DENIED);
-                }
-                options.gets.push(Pattern::parse(arguments.take()?));
+                let text = arguments.take()?;
+                check(PatternUse::Get, text)?;
+                options.gets.push(Pattern::parse(text));
             } else {
                 return Err(CommandError::Syntax);
             }
@@ -437,10 +457,29 @@ fn sort_ro(ctx: &mut Context<'_>) -> CommandResult {
     run(ctx, false)
 }
 
+/// Whether a request may look up the keys that a pattern names: in a cluster they have to be with the sorted key.
+fn check_option(ctx: &Context<'_>, option: PatternUse, pattern: &[u8]) -> Result<(), CommandError> {
+    let is_by = option == PatternUse::By;
+    if ctx.state.cluster.is_some() && !ctx.is_repeated() {
+        match is_as_valkey(&ctx.state.config) {
+            false => return Err(if is_by { BY_IN_CLUSTER } else { GET_IN_CLUSTER }),
+            true if is_by || pattern != b"#" => {
+                if HashSlot::of_pattern(pattern) != Some(HashSlot::of(ctx.args.get(1))) {
+                    return Err(if is_by { BY_ELSEWHERE } else { GET_ELSEWHERE });
+                }
+            }
+            true => {}
+        }
+    }
+    match users::may_read_any_key(ctx.state, ctx.caller.client(), ctx.command, ctx.args) {
+        true => Ok(()),
+        false => Err(if is_by { BY_DENIED } else { GET_DENIED }),
+    }
+}
+
 fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
-    let may_read_any_key =
-        || users::may_read_any_key(ctx.state, ctx.caller.client(), ctx.command, ctx.args);
-    let mut options = SortOptions::parse(ctx.args, may_store, may_read_any_key)?;
+    let check = |option, pattern: &[u8]| check_option(ctx, option, pattern);
+    let mut options = SortOptions::parse(ctx.args, may_store, check)?;
     let reversed = options.keeps_order && options.descending;
     let elements = Elements::load(ctx.keyspace, ctx.key(1), reversed)?;
     let is_seen_once = options.store.is_none() && ctx.origin != Origin::Script;

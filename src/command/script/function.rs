@@ -152,7 +152,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     ctx.state.scripts.running = Some(running);
     let before = Before::of(ctx);
     let memory_max = ctx.size_limits().script_memory;
-    let busy = ctx.state.config.busy_reply_threshold;
+    let busy_after_ms = script::interrupted_after_ms(ctx.state);
     let args = ctx.args;
     let name = Name::Function(&callee.name);
     let mut host = FunctionHost {
@@ -167,7 +167,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
             args: args.iter_from(3 + keys),
             host: &mut host,
             memory_max,
-            busy_after_ms: busy.max(0) as u64,
+            busy_after_ms,
         },
         &mut ctx.reply,
     );

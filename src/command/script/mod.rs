@@ -15,6 +15,7 @@ use crate::config::{BusyScriptPolicy, Choice};
 use crate::durability::persistence;
 use crate::error::CommandError;
 use crate::gate::admit::{Refused, admit_scripted, busy};
+use crate::gate::cluster;
 use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
@@ -24,6 +25,7 @@ use crate::replication::effects::{Mark, RepeatedAt};
 use crate::resp::args::{Args, BadKeyCount};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
+use crate::roles::cluster as node;
 use crate::roles::replicas;
 use crate::script::cache::{Sha, hex};
 use crate::script::lua::{Failure, Returned};
@@ -293,6 +295,8 @@ fn not_loaded(ctx: &Context<'_>, error: LoadError) -> CommandError {
 
 const READ_ONLY_REPLICA: CommandError =
     CommandError::Text("READONLY Can not run script with write flag on readonly replica");
+const NO_CLUSTER: CommandError =
+    CommandError::Text("ERR Can not run script on cluster, 'no-cluster' flag is set.");
 const NOT_STALE: CommandError = CommandError::Text(
     "MASTERDOWN Link with MASTER is down, replica-serve-stale-data is set to 'no' and 'allow-stale' flag is not set on the \
      script.",
@@ -308,6 +312,9 @@ pub(crate) fn prepare(
     let no_writes = flags.contains(ScriptFlags::NO_WRITES);
     let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
     let is_repeated = ctx.is_repeated();
+    if flags.contains(ScriptFlags::NO_CLUSTER) && !is_repeated && ctx.state.cluster.is_some() {
+        return Err(NO_CLUSTER);
+    }
     if !is_repeated && ctx.state.is_stale() && !flags.contains(ScriptFlags::ALLOW_STALE) {
         return Err(if declared { NOT_STALE } else { CommandError::PrimaryDown });
     }
@@ -348,8 +355,11 @@ pub(crate) fn prepare(
         rolls_back: false,
         is_dropped: false,
         is_busy: false,
+        busy_at_us: busy_at_us(ctx.state),
         others_heard: false,
         name: Box::default(),
+        slot: ctx.state.cluster.as_ref().and_then(|_| cluster::slot_of(ctx.command, ctx.args)),
+        allows_cross_slot: !declared || flags.contains(ScriptFlags::ALLOW_CROSS_SLOT_KEYS),
     })
 }
 
@@ -364,7 +374,7 @@ fn run_script(
     ctx.state.scripts.running = Some(running);
     let before = Before::of(ctx);
     let memory_max = ctx.size_limits().script_memory;
-    let busy = ctx.state.config.busy_reply_threshold;
+    let busy_after_ms = interrupted_after_ms(ctx.state);
     let args = ctx.args;
     let name = Name::Script(script.sha);
     let mut host =
@@ -376,12 +386,32 @@ fn run_script(
             args: args.iter_from(3 + keys),
             host: &mut host,
             memory_max,
-            busy_after_ms: busy.max(0) as u64,
+            busy_after_ms,
         },
         &mut ctx.reply,
     );
     finish(ctx, before);
     conclude(ctx, name, result)
+}
+
+/// After how many milliseconds a script is interrupted for the first time: when it is busy, or earlier to answer other nodes of a
+/// cluster, which would take this one for dead. 0: never.
+pub(crate) fn interrupted_after_ms(state: &State) -> u64 {
+    let busy_ms = state.config.busy_reply_threshold.max(0);
+    if state.cluster.is_none() {
+        return busy_ms as u64;
+    }
+    let silent_ms = (state.config.cluster_node_timeout / 8).clamp(1, 500);
+    (if busy_ms == 0 { silent_ms } else { busy_ms.min(silent_ms) }) as u64
+}
+
+/// When a script that begins now is busy, in a cluster.
+fn busy_at_us(state: &State) -> i64 {
+    match (&state.cluster, state.config.busy_reply_threshold) {
+        (None, _) => 0,
+        (Some(_), ..=0) => i64::MAX,
+        (Some(_), ms) => state.clock.now().boot_us.saturating_add(ms.saturating_mul(1000)),
+    }
 }
 
 /// The state before a script or function ran.
@@ -593,6 +623,9 @@ impl Host for ServerHost<'_> {
         if let Some(running) = &mut self.state.scripts.running {
             running.wrote |= command.is(Flags::WRITE);
         }
+        if let Err(text) = cluster::check_scripted(self.keyspace, self.state, command, args) {
+            return self.refuse(Some(command.id), text.into());
+        }
         let request = Request { args, command: Some(command), prehashed: Default::default() };
         let reply = ReplyWriter::new(output, protocol);
         Gate { keyspace: self.keyspace, state: self.state, caller: self.caller, reply }
@@ -615,6 +648,10 @@ impl Host for ServerHost<'_> {
         let serve = self.state.serve_while_busy;
         let Some(running) = &mut self.state.scripts.running else { return Verdict::GoOn };
         if !running.is_busy {
+            if self.state.cluster.is_some() && self.state.clock.now().boot_us < running.busy_at_us {
+                node::turn_in_script(self.state);
+                return Verdict::GoOn;
+            }
             running.is_busy = true;
             running.name = self.name.text().into();
             let by_eval = running.by_eval;

@@ -356,7 +356,7 @@ fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
     if !command.spec.accepts(args.len()) {
         return Err(CommandError::WrongArity(command.full_name.clone()));
     }
-    let databases = (ctx.keyspace.selected(), state.config.databases as usize);
+    let databases = (ctx.keyspace.selected(), state.database_count());
     let Err(denied) = users::check_user(state.acl.user(user), command, args, databases) else {
         ctx.reply.ok();
         return Ok(Outcome::Replied);

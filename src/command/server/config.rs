@@ -18,7 +18,7 @@ use crate::gate::users;
 use crate::keyspace::{AccessPolicy, Keyspace};
 use crate::net::listener::{Listener, tcp_listeners};
 use crate::net::tls::Tls;
-use crate::roles::{replicas, restart};
+use crate::roles::{cluster, replicas, restart};
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
 use crate::state::{State, Task};
@@ -216,6 +216,7 @@ pub fn apply_config(keyspace: &mut Keyspace, state: &mut State) {
     replicas::resize_backlog(state);
     state.count_good_replicas();
     restart::look(state);
+    cluster::refresh_settings(state);
 }
 
 /// The configured log level. None: nothing is logged.
@@ -389,7 +390,7 @@ pub fn set_process_title(state: &mut State) {
         b"tls-port" => config.tls_port.to_string().into_bytes(),
         b"unixsocket" => config.unixsocket.clone(),
         b"config-file" => file.to_vec(),
-        // server-mode is only set in a cluster and for a Sentinel.
+        b"server-mode" if config.cluster_enabled => b"[cluster]".to_vec(),
         _ => Vec::new(),
     });
     title.set(&text);

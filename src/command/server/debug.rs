@@ -6,6 +6,7 @@ use sha1::{Digest, Sha1};
 
 use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
+use crate::command::cluster;
 use crate::command::help::reply_help;
 use crate::command::key::object::encoding_name;
 use crate::command::server::effects::effects;
@@ -109,6 +110,10 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             // More than available: the allocator's failure ends the process.
             std::hint::black_box(Vec::<u8>::with_capacity(isize::MAX as usize));
             fail(ctx, "the allocator has granted memory that is not there")
+        }
+        (b"drop-cluster-packet-filter", 3) => cluster::debug::drop_packets(ctx),
+        (b"clusterlink", 5) if ctx.args.get(2).eq_ignore_ascii_case(b"kill") => {
+            cluster::debug::kill_link(ctx)
         }
         (b"set-disable-deny-scripts", 3) => {
             ctx.state.scripts.denies_nothing = flag(ctx);

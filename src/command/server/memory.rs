@@ -103,7 +103,7 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
         ("replication.backlog", memory.backlog - memory.replicas_behind),
         ("clients.slaves", memory.replicas + memory.replicas_behind),
         ("clients.normal", memory.clients - memory.replicas),
-        ("cluster.links", 0),
+        ("cluster.links", ctx.state.net.bus.memory()),
         ("aof.buffer", 0),
         ("lua.caches", ctx.state.scripts.stats.scripts_bytes),
         ("functions.caches", 0),

@@ -1,7 +1,6 @@
 //! Server commands: time, shutdown, and those in this folder's files.
 
 pub(crate) mod acl;
-pub(crate) mod cluster;
 pub(crate) mod command_log;
 pub(crate) mod config;
 pub(crate) mod debug;

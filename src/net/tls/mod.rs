@@ -35,6 +35,8 @@ const TICKETS_PER_CLIENT: usize = 1;
 /// The settings for new connections.
 pub struct Tls {
     pub server: Arc<ServerConfig>,
+    /// For nodes of the cluster that connect: always with a certificate.
+    pub bus: Arc<ServerConfig>,
     /// For connections to other servers.
     pub client: Arc<ClientConfig>,
     /// The state of the files when they were loaded.
@@ -181,6 +183,12 @@ impl Parts {
         let builder = ServerConfig::builder_with_details(provider.clone(), time.clone())
             .with_protocol_versions(&versions)
             .map_err(failed)?;
+        let mut bus = builder
+            .clone()
+            .with_client_cert_verifier(authorities.mandatory())
+            .with_cert_resolver(server_key.clone());
+        bus.session_storage = Arc::new(NoServerSessionStorage {});
+        bus.send_tls13_tickets = 0;
         let builder = match config.tls_auth_clients {
             "no" => builder.with_no_client_auth(),
             _ => builder.with_client_cert_verifier(authorities.clone()),
@@ -202,7 +210,13 @@ impl Parts {
         let names = [&config.tls_cert_file, &config.tls_client_cert_file, &config.tls_ca_cert_file];
         let names = names.into_iter().filter(|name| !name.is_empty());
         let certificates = names.filter_map(|name| files::facts(name)).collect();
-        Ok(Tls { server: Arc::new(server), client: Arc::new(client), files, certificates })
+        Ok(Tls {
+            server: Arc::new(server),
+            bus: Arc::new(bus),
+            client: Arc::new(client),
+            files,
+            certificates,
+        })
     }
 }
 

@@ -65,6 +65,11 @@ impl Authorities {
         }
     }
 
+    /// The same authorities, to which a client must show a certificate whatever `tls-auth-clients` says.
+    pub fn mandatory(self: &Arc<Self>) -> Arc<dyn ClientCertVerifier> {
+        Arc::new(Mandatory(self.clone()))
+    }
+
     /// Accepts a certificate that webpki refused, if it is of one of the two kinds above. Error: `refused`, or that its time is wrong.
     fn accept_special(
         &self,
@@ -233,6 +238,51 @@ impl ClientCertVerifier for Authorities {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+/// See [`Authorities::mandatory`].
+#[derive(Debug)]
+struct Mandatory(Arc<Authorities>);
+
+impl ClientCertVerifier for Mandatory {
+    fn client_auth_mandatory(&self) -> bool {
+        true
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        ClientCertVerifier::root_hint_subjects(&*self.0)
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.0.verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_signature_12(message, certificate, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_signature_13(message, certificate, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.algorithms.supported_schemes()
     }
 }
 

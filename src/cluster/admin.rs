@@ -1,0 +1,289 @@
+//! What an administrator's commands change: slots, epochs, members, this node's role.
+//!
+//! Whether a change is allowed was checked by the command.
+
+use std::net::IpAddr;
+
+use super::action::{Action, Outside};
+use super::node::{Node, NodeFlags, NodeId, NodeIndex};
+use super::{Cluster, Todo};
+use crate::collections::hash_slot::{HashSlot, SlotSet};
+
+/// How a replica takes the place of its primary on demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failover {
+    /// The primary stops writing until the replica has all.
+    Agreed,
+    /// Without the primary.
+    Forced,
+    /// Without a vote.
+    Takeover,
+}
+
+impl Cluster {
+    /// Assigns slots, which have no owner, to this node.
+    pub fn add_slots(&mut self, slots: &SlotSet, outside: &Outside, actions: &mut Vec<Action>) {
+        self.outside = *outside;
+        for slot in slots.iter() {
+            self.importing.remove(&slot);
+            self.set_owner(slot, Some(self.myself));
+        }
+        self.carry_out(actions);
+    }
+
+    /// Takes slots from their owners, as this node sees it.
+    pub fn delete_slots(&mut self, slots: &SlotSet, outside: &Outside, actions: &mut Vec<Action>) {
+        self.outside = *outside;
+        self.clear_slots(slots);
+        self.carry_out(actions);
+    }
+
+    /// CLUSTER SETSLOT MIGRATING.
+    pub fn set_migrating(
+        &mut self,
+        slot: HashSlot,
+        target: NodeIndex,
+        outside: &Outside,
+        actions: &mut Vec<Action>,
+    ) {
+        self.outside = *outside;
+        self.migrating.insert(slot, target);
+        self.changed();
+        self.carry_out(actions);
+    }
+
+    /// CLUSTER SETSLOT IMPORTING.
+    pub fn set_importing(
+        &mut self,
+        slot: HashSlot,
+        source: NodeIndex,
+        outside: &Outside,
+        actions: &mut Vec<Action>,
+    ) {
+        self.outside = *outside;
+        self.importing.insert(slot, source);
+        self.changed();
+        self.carry_out(actions);
+    }
+
+    /// CLUSTER SETSLOT STABLE.
+    pub fn set_stable(&mut self, slot: HashSlot, outside: &Outside, actions: &mut Vec<Action>) {
+        self.outside = *outside;
+        self.migrating.remove(&slot);
+        self.importing.remove(&slot);
+        self.changed();
+        self.carry_out(actions);
+    }
+
+    /// CLUSTER SETSLOT NODE. `has_keys`: whether this node has keys of the slot.
+    pub fn assign_slot(
+        &mut self,
+        slot: HashSlot,
+        owner: NodeIndex,
+        has_keys: bool,
+        outside: &Outside,
+        actions: &mut Vec<Action>,
+    ) {
+        self.outside = *outside;
+        if !has_keys {
+            self.migrating.remove(&slot);
+        }
+        let was_mine = self.owns(slot);
+        self.set_owner(slot, Some(owner));
+        let is_empty = was_mine && self.myself().slots.is_empty();
+        if is_empty && owner != self.myself && self.settings.allows_replica_migration {
+            let id = self.node(owner).id;
+            self.warn(format!(
+                "Configuration change detected. Reconfiguring myself as a replica of {id}"
+            ));
+            self.follow(owner);
+        }
+        if owner == self.myself && self.importing.remove(&slot).is_some() {
+            self.raise_epoch();
+            // Other nodes hear of it at once, so that fewer clients are sent to and fro.
+            self.todo |= Todo::BROADCAST;
+        }
+        self.changed();
+        self.carry_out(actions);
+    }
+
+    /// Raises this node's epoch above all others, unless it is the greatest. True: it was raised.
+    pub fn bump_epoch(&mut self, outside: &Outside, actions: &mut Vec<Action>) -> bool {
+        self.outside = *outside;
+        let is_raised = self.raise_epoch();
+        self.carry_out(actions);
+        is_raised
+    }
+
+    /// Takes a new epoch without anybody's consent, unless this node's is the greatest already.
+    fn raise_epoch(&mut self) -> bool {
+        let greatest = self.nodes.iter().map(|(_, node)| node.config_epoch).max().unwrap_or(0);
+        let greatest = greatest.max(self.current_epoch);
+        let own = self.myself().config_epoch;
+        if own != 0 && own == greatest {
+            return false;
+        }
+        self.current_epoch = greatest + 1;
+        let epoch = self.current_epoch;
+        self.myself_mut().config_epoch = epoch;
+        self.version += 1;
+        self.save(true);
+        self.warn(format!("New configEpoch set to {epoch}"));
+        true
+    }
+
+    /// CLUSTER SET-CONFIG-EPOCH.
+    pub fn set_epoch(&mut self, epoch: u64, outside: &Outside, actions: &mut Vec<Action>) {
+        self.outside = *outside;
+        self.myself_mut().config_epoch = epoch;
+        self.current_epoch = self.current_epoch.max(epoch);
+        self.warn(format!("configEpoch set to {epoch} via CLUSTER SET-CONFIG-EPOCH"));
+        self.changed();
+        self.carry_out(actions);
+    }
+
+    /// Whether a node was forgotten a short time ago.
+    pub fn is_blacklisted(&self, id: &NodeId) -> bool {
+        self.blacklist.get(id).is_some_and(|until| *until > self.now())
+    }
+
+    /// Begins to get acquainted with the node at an address, unless that is under way.
+    pub fn meet(
+        &mut self,
+        ip: IpAddr,
+        port: u16,
+        bus_port: u16,
+        outside: &Outside,
+        actions: &mut Vec<Action>,
+    ) {
+        self.outside = *outside;
+        let ip = ip.to_canonical().to_string();
+        let is_coming = |node: &Node| {
+            node.flags.contains(NodeFlags::HANDSHAKE)
+                && node.address.ip == ip
+                && node.address.bus_port == bus_port
+        };
+        if !self.nodes.iter().any(|(_, node)| is_coming(node)) {
+            let mut node = Node::new(self.random_name());
+            node.flags = NodeFlags::HANDSHAKE | NodeFlags::MEET;
+            node.address = self.address(ip, port, 0, bus_port);
+            self.add_node(node);
+        }
+        self.carry_out(actions);
+    }
+
+    /// Forgets a node, which is not added again for a while.
+    pub fn forget(&mut self, index: NodeIndex, outside: &Outside, actions: &mut Vec<Action>) {
+        self.outside = *outside;
+        let until_ms = self.now() + self.settings.blacklist_ms;
+        self.blacklist.insert(self.node(index).id, until_ms);
+        self.remove_node(index);
+        // Nodes that understand it forget the node too.
+        self.todo |= Todo::BROADCAST;
+        self.carry_out(actions);
+    }
+
+    /// CLUSTER REPLICATE.
+    pub fn replicate(&mut self, index: NodeIndex, outside: &Outside, actions: &mut Vec<Action>) {
+        self.outside = *outside;
+        self.follow(index);
+        self.carry_out(actions);
+    }
+
+    /// CLUSTER FAILOVER, at a replica that knows its primary.
+    pub fn fail_over(&mut self, kind: Failover, outside: &Outside, actions: &mut Vec<Action>) {
+        self.outside = *outside;
+        let Some(primary) = self.myself().primary else { return };
+        self.end_manual_failover();
+        match kind {
+            Failover::Agreed => self.begin_manual_failover(primary, false),
+            Failover::Forced => self.begin_manual_failover(primary, true),
+            Failover::Takeover => {
+                self.warn("Taking over the master (user request).".into());
+                self.raise_epoch();
+                self.take_over(primary);
+            }
+        }
+        self.carry_out(actions);
+    }
+
+    /// Forgets all nodes and slots. `id`: this node's new name, with which its epochs begin anew.
+    pub fn reset(&mut self, id: Option<NodeId>, outside: &Outside, actions: &mut Vec<Action>) {
+        self.outside = *outside;
+        if self.myself().is_replica() {
+            self.set_as_primary(self.myself);
+            self.out.push(Action::Promote);
+            self.out.push(Action::DropAllKeys);
+        }
+        self.migrating.clear();
+        self.importing.clear();
+        self.end_manual_failover();
+        self.election = Default::default();
+        HashSlot::all().for_each(|slot| self.set_owner(slot, None));
+        let others: Vec<NodeIndex> =
+            self.nodes().map(|(index, _)| index).filter(|index| *index != self.myself).collect();
+        others.into_iter().for_each(|index| self.remove_node(index));
+        self.blacklist.clear();
+        if let Some(id) = id {
+            self.rename_node(self.myself, id);
+            self.myself_mut().shard_id = id;
+            self.current_epoch = 0;
+            self.last_vote_epoch = 0;
+            self.myself_mut().config_epoch = 0;
+            self.log(format!("Node hard reset, now I'm {id}"));
+        }
+        self.changed();
+        self.carry_out(actions);
+    }
+
+    /// Takes an unowned slot whose keys this node has loaded; false: another node owns it, from which it is imported.
+    pub fn claim_loaded(&mut self, slot: HashSlot) -> bool {
+        match self.owner(slot) {
+            None => {
+                self.set_owner(slot, Some(self.myself));
+                true
+            }
+            Some(owner) => {
+                self.importing.insert(slot, owner);
+                self.changed();
+                false
+            }
+        }
+    }
+
+    /// CLUSTER COUNT-FAILURE-REPORTS.
+    pub fn failure_reports(&mut self, index: NodeIndex, outside: &Outside) -> usize {
+        self.outside = *outside;
+        self.count_reports(index)
+    }
+
+    /// CLUSTER SAVECONFIG.
+    pub fn save_soon(&mut self) {
+        self.todo |= Todo::SAVE;
+    }
+
+    /// DEBUG DROP-CLUSTER-PACKET-FILTER: messages of this type are not taken in; -1: none is lost, -2: all are.
+    pub fn drop_messages(&mut self, kind: i64) {
+        self.dropped = kind;
+    }
+
+    /// DEBUG CLUSTERLINK KILL: closes the connections to and from a node.
+    pub fn kill_links(
+        &mut self,
+        index: NodeIndex,
+        to: bool,
+        from: bool,
+        outside: &Outside,
+        actions: &mut Vec<Action>,
+    ) {
+        self.outside = *outside;
+        let node = self.node(index);
+        let links = [node.outbound.filter(|_| to), node.inbound.filter(|_| from)];
+        links.into_iter().flatten().for_each(|link| self.close(link));
+        self.carry_out(actions);
+    }
+
+    fn carry_out(&mut self, actions: &mut Vec<Action>) {
+        actions.append(&mut self.out);
+    }
+}

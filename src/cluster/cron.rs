@@ -1,0 +1,153 @@
+//! Periodic work: connections, questions for life, and who does not answer.
+
+use super::node::{Node, NodeFlags, NodeIndex};
+use super::wire::Kind;
+use super::{Cluster, Todo};
+
+/// Every how many calls a node chosen by chance is asked.
+const RANDOM_PING_TICKS: u64 = 10;
+/// From how many nodes the one that was silent longest is chosen.
+const RANDOM_PING_CHOICES: usize = 5;
+/// A handshake lasts at least this long. Unit: milliseconds.
+const HANDSHAKE_LEAST_MS: i64 = 1_000;
+/// In larger clusters gossip alone spreads a suspicion: all telling all at once would be a flood.
+const TOLD_AT_ONCE_MAX: usize = 64;
+
+impl Cluster {
+    pub(super) fn run_cron(&mut self) {
+        self.ticks += 1;
+        self.connect_all();
+        if self.ticks.is_multiple_of(RANDOM_PING_TICKS) {
+            self.ping_one();
+        }
+        self.check_all();
+        let now = self.now();
+        self.blacklist.retain(|_, until| *until > now);
+        if self.myself().is_replica() {
+            if !self.outside.is_link_up {
+                // The server does nothing if it follows that address already.
+                self.follow_address();
+            }
+            self.migrate_to_orphan();
+        }
+        self.check_manual_failover();
+        self.go_on_with_election();
+        if !self.is_ok {
+            self.todo |= Todo::UPDATE_STATE;
+        }
+        self.finish_todo();
+    }
+
+    fn indexes(&self) -> Vec<NodeIndex> {
+        self.nodes().map(|(index, _)| index).collect()
+    }
+
+    fn connect_all(&mut self) {
+        let now = self.now();
+        let handshake_ms = self.settings.node_timeout_ms.max(HANDSHAKE_LEAST_MS);
+        for index in self.indexes() {
+            let node = self.node(index);
+            if node.flags.intersects(NodeFlags::MYSELF | NodeFlags::NOADDR) {
+                continue;
+            }
+            if node.flags.contains(NodeFlags::HANDSHAKE) && now - node.created_ms > handshake_ms {
+                self.remove_node(index);
+            } else if node.outbound.is_none() {
+                self.connect(index);
+            }
+        }
+    }
+
+    /// Asks, of a few nodes by chance, the one that has been silent for longest.
+    fn ping_one(&mut self) {
+        let is_quiet = |node: &Node| {
+            node.ping_sent_ms == 0
+                && !node.flags.intersects(NodeFlags::MYSELF | NodeFlags::HANDSHAKE)
+        };
+        let quiet: Vec<NodeIndex> =
+            self.nodes().filter(|(_, node)| is_quiet(node)).map(|(index, _)| index).collect();
+        if quiet.is_empty() {
+            return;
+        }
+        let chosen: Vec<NodeIndex> =
+            (0..RANDOM_PING_CHOICES).map(|_| quiet[self.random.usize(..quiet.len())]).collect();
+        let chosen = chosen.into_iter().filter(|index| self.open_link(*index).is_some());
+        if let Some(index) = chosen.min_by_key(|index| self.node(*index).pong_received_ms) {
+            self.ping(index);
+        }
+    }
+
+    fn ping(&mut self, index: NodeIndex) {
+        if let Some(link) = self.open_link(index) {
+            self.send_ping(link, Kind::Ping);
+        }
+    }
+
+    fn check_all(&mut self) {
+        for index in self.indexes() {
+            let not_asked = NodeFlags::MYSELF | NodeFlags::NOADDR | NodeFlags::HANDSHAKE;
+            if !self.node(index).flags.intersects(not_asked) {
+                self.check(index);
+            }
+        }
+    }
+
+    /// Looks at one node: whether its connection is stuck, whether it must be asked, and whether it has failed.
+    fn check(&mut self, index: NodeIndex) {
+        let now = self.now();
+        let timeout_ms = self.settings.node_timeout_ms;
+        let interval_ms = match self.settings.ping_interval_ms {
+            0 => timeout_ms / 2,
+            interval_ms => interval_ms,
+        };
+        let node = self.node(index);
+        let (ping_sent_ms, data_ms) = (node.ping_sent_ms, node.data_received_ms);
+        if let Some(link) = node.outbound
+            && let Some(created_ms) = self.links.get(&link).map(|link| link.created_ms)
+            && now - created_ms > timeout_ms
+            && ping_sent_ms != 0
+            && now - ping_sent_ms > timeout_ms / 2
+            && now - data_ms > timeout_ms / 2
+        {
+            // Perhaps the connection alone is broken: it is made again before the node is given up.
+            self.close(link);
+        }
+        if self.open_link(index).is_some() && ping_sent_ms == 0 {
+            let is_due = now - self.node(index).pong_received_ms > interval_ms;
+            if is_due || self.is_pausing_for(index) {
+                self.ping(index);
+                return;
+            }
+        } else if self.is_pausing_for(index) {
+            self.ping(index);
+        }
+        let node = self.node(index);
+        if node.ping_sent_ms == 0 {
+            return;
+        }
+        let silence_ms = (now - node.ping_sent_ms).min(now - node.data_received_ms);
+        if silence_ms > timeout_ms && !node.is_failing() {
+            let id = node.id;
+            self.log(format!("*** NODE {id} possibly failing"));
+            self.node_mut(index).flags |= NodeFlags::PFAIL;
+            self.version += 1;
+            self.todo |= Todo::UPDATE_STATE | Todo::SAVE;
+            self.ask_others_of_failure();
+        }
+        self.mark_failed_if_agreed(index);
+    }
+
+    /// This node suspects another one. The other primaries hear of it at once rather than with the next question, so that they agree
+    /// sooner.
+    fn ask_others_of_failure(&mut self) {
+        if !self.myself().is_voting() || self.size > TOLD_AT_ONCE_MAX {
+            return;
+        }
+        for index in self.others() {
+            let node = self.node(index);
+            if node.is_voting() && !node.is_failing() && node.ping_sent_ms == 0 {
+                self.ping(index);
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Elections: a replica whose primary has failed asks the other primaries for their votes.
+
+use super::action::Action;
+use super::node::{NodeFlags, NodeId, NodeIndex};
+use super::wire::{Body, Header, Marks};
+use super::{Cluster, Todo};
+
+/// The longest part of a delay. Unit: milliseconds.
+const DELAY_MAX_MS: i64 = 500;
+/// An election lasts at least this long. Unit: milliseconds.
+const ELECTION_LEAST_MS: i64 = 2_000;
+
+/// This replica's attempt to be elected.
+#[derive(Clone, Debug, Default)]
+pub struct Election {
+    /// When the votes are asked for; None: no attempt yet.
+    start_ms: Option<i64>,
+    /// The epoch for which they were asked for.
+    epoch: Option<u64>,
+    rank: usize,
+    /// Part of the delay: no primary has said yet that this one's has failed.
+    untold_ms: i64,
+    pub votes: Vec<NodeIndex>,
+}
+
+/// A request for a vote that came before this node knew of the failure.
+#[derive(Clone, Debug)]
+pub struct EarlyRequest {
+    candidate: NodeId,
+    primary: NodeIndex,
+    header: Box<Header>,
+}
+
+impl Election {
+    /// Whether the end of a turn may go on with it.
+    pub fn is_under_way(&self) -> bool {
+        self.start_ms.is_some()
+    }
+}
+
+impl Cluster {
+    /// How long votes are waited for. Unit: milliseconds.
+    fn election_ms(&self) -> i64 {
+        self.settings.node_timeout_ms.saturating_mul(2).max(ELECTION_LEAST_MS)
+    }
+
+    /// The unit of delays: long enough for other primaries to hear of the failure.
+    fn delay_ms(&self) -> i64 {
+        (self.settings.node_timeout_ms / 30).min(DELAY_MAX_MS)
+    }
+
+    pub(super) fn go_on_with_election(&mut self) {
+        let now = self.now();
+        let is_manual = self.manual_failover_may_start();
+        let myself = self.myself();
+        let Some(primary) = myself.primary.filter(|_| myself.is_replica()) else {
+            self.election = Election::default();
+            return;
+        };
+        let failed = self.node(primary);
+        let may_be = is_manual
+            || (failed.flags.contains(NodeFlags::FAIL)
+                && !myself.flags.contains(NodeFlags::NOFAILOVER));
+        if !may_be || failed.slots.is_empty() {
+            self.election = Election::default();
+            return;
+        }
+        if !is_manual && self.is_data_too_old() {
+            return;
+        }
+        let (election_ms, delay_ms) = (self.election_ms(), self.delay_ms());
+        let age_ms = self.election.start_ms.map(|start_ms| now - start_ms);
+        let is_due_anew = age_ms.is_none_or(|age_ms| age_ms > 2 * election_ms);
+        let was_automatic = is_manual && self.election.epoch.is_none();
+        if is_due_anew || (was_automatic && age_ms.is_some_and(|age_ms| age_ms < 0)) {
+            self.schedule_election(primary, is_manual);
+            // A manual one waits for nobody.
+            if !is_manual {
+                return;
+            }
+        }
+        let Some(mut start_ms) = self.election.start_ms else { return };
+        if self.election.epoch.is_none() && !is_manual {
+            let rank = self.rank(primary);
+            if rank != self.election.rank {
+                let steps = rank as i64 - self.election.rank as i64;
+                start_ms += steps * 2 * delay_ms;
+                self.election.start_ms = Some(start_ms);
+                self.election.rank = rank;
+                self.log(format!(
+                    "Replica rank updated to #{rank}, added {} milliseconds of delay.",
+                    steps * 2 * delay_ms
+                ));
+            }
+        }
+        if now < start_ms || now - start_ms > election_ms {
+            return;
+        }
+        match self.election.epoch {
+            None => self.ask_for_votes(),
+            Some(epoch) if self.election.votes.len() >= self.majority() => {
+                self.warn("Failover election won: I'm the new master.".into());
+                if self.myself().config_epoch < epoch {
+                    self.myself_mut().config_epoch = epoch;
+                    self.warn(format!("configEpoch set to {epoch} after successful failover"));
+                }
+                self.take_over(primary);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn is_data_too_old(&self) -> bool {
+        let timeout_ms = self.settings.node_timeout_ms;
+        let factor = self.settings.validity_factor;
+        let mut age_ms = self.outside.data_age_ms;
+        if age_ms > timeout_ms {
+            age_ms -= timeout_ms;
+        }
+        factor != 0
+            && age_ms > self.settings.repl_ping_ms.saturating_add(timeout_ms.saturating_mul(factor))
+    }
+
+    /// Replicas of the same primary that have more of its stream.
+    fn rank(&self, primary: NodeIndex) -> usize {
+        let own = self.outside.offset;
+        let id = self.myself().id;
+        let is_before = |index: &&NodeIndex| {
+            let node = self.node(**index);
+            **index != self.myself
+                && !node.flags.contains(NodeFlags::NOFAILOVER)
+                && (node.repl_offset > own
+                    || (node.repl_offset == own && node.id < id && !node.is_failing()))
+        };
+        self.node(primary).replicas.iter().filter(is_before).count()
+    }
+
+    /// Failed primaries before this one's, so that not all their replicas ask at once.
+    fn rank_of_primary(&self, primary: NodeIndex) -> usize {
+        let shard = self.node(primary).shard_id;
+        let is_failed = |index: NodeIndex| self.node(index).flags.contains(NodeFlags::FAIL);
+        let shards = self.nodes().filter(|(index, node)| node.is_voting() && is_failed(*index));
+        shards.filter(|(_, node)| node.shard_id < shard).count()
+    }
+
+    fn schedule_election(&mut self, primary: NodeIndex, is_manual: bool) {
+        let now = self.now();
+        let unit_ms = self.delay_ms();
+        let rank = self.rank(primary);
+        let (mut delay_ms, mut untold_ms) = (0, 0);
+        if !is_manual {
+            delay_ms = unit_ms + self.random.i64(0..=unit_ms);
+            delay_ms += rank as i64 * 2 * unit_ms + self.rank_of_primary(primary) as i64 * unit_ms;
+            if self.outside.offset == 0 {
+                delay_ms += DELAY_MAX_MS;
+            }
+            // Voters that have not heard of the failure would deny their votes.
+            if !self.node(primary).is_failure_told {
+                untold_ms = DELAY_MAX_MS;
+                delay_ms += untold_ms;
+            }
+        }
+        self.election = Election {
+            start_ms: Some(now + delay_ms),
+            epoch: None,
+            rank,
+            untold_ms,
+            votes: Vec::new(),
+        };
+        let offset = self.outside.offset;
+        self.warn(format!(
+            "Start of election delayed for {delay_ms} milliseconds (rank #{rank}, offset {offset})."
+        ));
+        // The others learn of this node's offset, and compute their ranks by it.
+        self.broadcast_pong_to_shard();
+    }
+
+    /// A primary has said that this node's has failed: all have heard of it.
+    pub(super) fn hasten_election(&mut self, failed: NodeIndex) {
+        let untold_ms = std::mem::take(&mut self.election.untold_ms);
+        if self.myself().primary == Some(failed)
+            && let Some(start_ms) = &mut self.election.start_ms
+        {
+            *start_ms -= untold_ms;
+        }
+    }
+
+    /// Votes for who asked before this node knew of the failure, if nobody else had the vote meanwhile.
+    pub(super) fn vote_belatedly(&mut self, failed: NodeIndex) {
+        let Some(early) = self.early.take_if(|early| early.primary == failed) else { return };
+        if let Some(candidate) = self.find(&early.candidate)
+            && early.header.current_epoch == self.current_epoch
+        {
+            self.vote_if_allowed(candidate, &early.header);
+        }
+    }
+
+    fn ask_for_votes(&mut self) {
+        self.current_epoch += 1;
+        let epoch = self.current_epoch;
+        self.election.epoch = Some(epoch);
+        self.election.votes.clear();
+        self.warn(format!("Starting a failover election for epoch {epoch}."));
+        let marks = if self.manual.is_some() { Marks::FORCE_ACK } else { Marks::default() };
+        self.save(true);
+        self.broadcast(Body::AuthRequest, marks);
+        self.todo |= Todo::UPDATE_STATE;
+    }
+
+    /// Another node asks for this one's vote.
+    pub(super) fn vote_if_allowed(&mut self, candidate: NodeIndex, header: &Header) {
+        if !self.myself().is_voting() {
+            return;
+        }
+        let (id, asked) = (self.node(candidate).id, header.current_epoch);
+        let epoch = self.current_epoch;
+        let denied = |why: String| format!("Failover auth denied to {id}: {why}");
+        if asked < epoch {
+            return self.warn(denied(format!("reqEpoch ({asked}) < curEpoch({epoch})")));
+        }
+        if self.last_vote_epoch == epoch {
+            return self.warn(denied(format!("already voted for epoch {epoch}")));
+        }
+        let primary = self.node(candidate).primary;
+        let Some(primary) = primary.filter(|_| self.node(candidate).is_replica()) else {
+            return self.warn(denied("it is a master node".into()));
+        };
+        let is_forced = header.marks.contains(Marks::FORCE_ACK);
+        if !self.node(primary).flags.contains(NodeFlags::FAIL) && !is_forced {
+            if self.node(primary).flags.contains(NodeFlags::PFAIL) {
+                let (candidate, header) = (id, Box::new(header.clone()));
+                self.early = Some(EarlyRequest { candidate, primary, header });
+            }
+            return self.warn(denied("its master is up".into()));
+        }
+        let newer = header.slots.iter().filter_map(|slot| Some((slot, self.owner(slot)?)));
+        let mut newer = newer.map(|(slot, owner)| (slot, owner, self.node(owner).config_epoch));
+        if let Some((slot, owner, epoch)) = newer.find(|(_, _, epoch)| *epoch > header.config_epoch)
+        {
+            let (slot, claimed) = (slot.number(), header.config_epoch);
+            self.warn(denied(format!("slot {slot} epoch ({epoch}) > reqEpoch ({claimed})")));
+            // It learns why, and does not ask in vain again.
+            return self.send_update(candidate, owner);
+        }
+        if self.open_link(candidate).is_none() {
+            return;
+        }
+        self.last_vote_epoch = epoch;
+        // The vote is on disk before it leaves: a restarted node must not vote twice.
+        self.save(true);
+        self.send_to(candidate, Body::AuthAck, Marks::default());
+        self.warn(format!("Failover auth granted to {id} for epoch {epoch}"));
+    }
+
+    /// Another node has given its vote.
+    pub(super) fn take_vote(&mut self, voter: NodeIndex, epoch: u64) {
+        let asked = self.election.epoch;
+        if asked.is_none_or(|asked| epoch < asked) || !self.node(voter).is_voting() {
+            return;
+        }
+        if !self.election.votes.contains(&voter) {
+            self.election.votes.push(voter);
+            self.go_on_with_election();
+        }
+    }
+
+    /// Takes the place of the primary, whose slots become this node's.
+    pub(super) fn take_over(&mut self, primary: NodeIndex) {
+        self.set_as_primary(self.myself);
+        self.out.push(Action::Promote);
+        let slots = self.node(primary).slots.clone();
+        slots.iter().for_each(|slot| self.set_owner(slot, Some(self.myself)));
+        self.election = Election::default();
+        self.end_manual_failover();
+        self.todo -= Todo::UPDATE_STATE;
+        self.update_state();
+        self.save(true);
+        self.broadcast_pong();
+    }
+}

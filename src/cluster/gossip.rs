@@ -1,0 +1,309 @@
+//! Headers and gossip: what this node says of itself and of others, and what it takes from the gossip of others.
+
+use std::sync::Arc;
+
+use super::action::LinkId;
+use super::node::{Address, FailureReport, Node, NodeFlags, NodeIndex};
+use super::wire::{Body, Extension, Gossip, Header, Kind, Marks, Message};
+use super::{Cluster, Todo};
+
+/// How far in the future a PONG may have been received, by the clock of another node. Unit: milliseconds.
+const FUTURE_MAX_MS: i64 = 500;
+
+impl Cluster {
+    /// The header of a message of this node.
+    pub(super) fn header(&self, marks: Marks) -> Header {
+        let myself = self.myself();
+        let primary = self.my_primary().map(|index| self.node(index));
+        let address = &myself.address;
+        let (port, other_port) = match self.settings.tls_cluster {
+            true => (address.tls_port, address.tcp_port),
+            false => (address.tcp_port, address.tls_port),
+        };
+        let mut marks = marks;
+        marks.set(Marks::PAUSED, self.is_paused_for_failover());
+        Header {
+            port,
+            other_port,
+            bus_port: address.bus_port,
+            current_epoch: self.current_epoch,
+            config_epoch: primary.map_or(0, |primary| primary.config_epoch),
+            offset: self.outside.offset,
+            sender: myself.id,
+            slots: primary.map(|primary| primary.slots.clone()).unwrap_or_default(),
+            primary: myself.primary.map(|index| self.node(index).id),
+            ip: self.settings.announce_ip.clone(),
+            // Light headers of PUBLISH are understood. Which bits Valkey adds, Redis passes over.
+            flags: (myself.flags - NodeFlags::EXTENSIONS) | NodeFlags::LIGHT_PUBLISH,
+            is_ok: self.is_ok,
+            marks,
+        }
+    }
+
+    fn message(&self, body: Body, marks: Marks) -> Arc<[u8]> {
+        Message { header: self.header(marks), body }.encode()
+    }
+
+    /// Sends a message without gossip to one node, if its connection stands. Returns whether it was sent.
+    pub(super) fn send_to(&mut self, index: NodeIndex, body: Body, marks: Marks) -> bool {
+        let Some(link) = self.open_link(index) else { return false };
+        let kind = body.index();
+        let message = self.message(body, marks);
+        self.send(link, kind, message);
+        true
+    }
+
+    /// Sends a message to all nodes whose connections stand and who are no strangers.
+    pub(super) fn broadcast(&mut self, body: Body, marks: Marks) {
+        let kind = body.index();
+        let message = self.message(body, marks);
+        for index in self.others() {
+            if let Some(link) = self.open_link(index) {
+                self.send(link, kind, message.clone());
+            }
+        }
+    }
+
+    /// Nodes other than this one that have ended their handshake.
+    pub(super) fn others(&self) -> Vec<NodeIndex> {
+        let is_other =
+            |node: &Node| !node.flags.intersects(NodeFlags::MYSELF | NodeFlags::HANDSHAKE);
+        self.nodes().filter(|(_, node)| is_other(node)).map(|(index, _)| index).collect()
+    }
+
+    /// Lets all nodes know of this one's slots, epoch and role.
+    pub(super) fn broadcast_pong(&mut self) {
+        for index in self.others() {
+            if let Some(link) = self.open_link(index) {
+                self.send_ping(link, Kind::Pong);
+            }
+        }
+    }
+
+    /// Lets the replicas of this node's shard know of its offset.
+    pub(super) fn broadcast_pong_to_shard(&mut self) {
+        let Some(primary) = self.my_primary() else { return };
+        for index in self.node(primary).replicas.clone() {
+            if let Some(link) = self.open_link(index).filter(|_| index != self.myself) {
+                self.send_ping(link, Kind::Pong);
+            }
+        }
+    }
+
+    /// Sends PING, PONG or MEET with gossip.
+    pub(super) fn send_ping(&mut self, link: LinkId, kind: Kind) {
+        let Some(to) = self.links.get(&link) else { return };
+        let (receiver, is_inbound) = (to.node, to.is_inbound);
+        if let (Kind::Ping | Kind::Meet, Some(index), false) = (kind, receiver, is_inbound) {
+            let now = self.now();
+            self.node_mut(index).ping_sent_ms = now;
+        }
+        let knows = |node: NodeIndex| self.node(node).flags.contains(NodeFlags::EXTENSIONS);
+        let extensions = match receiver.is_some_and(knows) {
+            true => self.extensions(),
+            false => Vec::new(),
+        };
+        let body = Body::Ping { kind, gossip: self.gossip(receiver), extensions };
+        let message = self.message(body, Marks::EXTENSIONS);
+        self.send(link, kind as usize, message);
+    }
+
+    /// What this node says of others: a few by chance, and all that it cannot reach.
+    fn gossip(&mut self, receiver: Option<NodeIndex>) -> Vec<Gossip> {
+        let known = self.nodes.len();
+        let most = known.saturating_sub(2);
+        let wanted = (known * self.settings.gossip_percent / 100).max(3).min(most);
+        let mut chosen: Vec<NodeIndex> = Vec::with_capacity(wanted);
+        let capacity = self.nodes.capacity().min(u16::MAX as usize);
+        // Places of the table may be empty: more attempts than nodes, and an end.
+        for _ in 0..wanted * 8 {
+            if chosen.len() == wanted {
+                break;
+            }
+            let place = self.random.usize(..capacity);
+            let Some(node) = self.nodes.get(place) else { continue };
+            let index = NodeIndex::new(place);
+            let is_nobody = node.flags.intersects(
+                NodeFlags::MYSELF | NodeFlags::PFAIL | NodeFlags::HANDSHAKE | NodeFlags::NOADDR,
+            ) || (node.outbound.is_none() && node.slots.is_empty());
+            if !is_nobody && Some(index) != receiver && !chosen.contains(&index) {
+                chosen.push(index);
+            }
+        }
+        let is_suspect = |node: &Node| {
+            node.flags.contains(NodeFlags::PFAIL)
+                && !node.flags.intersects(NodeFlags::HANDSHAKE | NodeFlags::NOADDR)
+        };
+        chosen.extend(self.nodes().filter(|(_, node)| is_suspect(node)).map(|(index, _)| index));
+        chosen.truncate(u16::MAX as usize);
+        chosen.into_iter().map(|index| self.gossip_of(index)).collect()
+    }
+
+    fn gossip_of(&self, index: NodeIndex) -> Gossip {
+        let node = self.node(index);
+        let seconds = |ms: i64| (self.shown(ms) / 1000).clamp(0, u32::MAX.into()) as u32;
+        let (port, other_port) = match self.settings.tls_cluster {
+            true => (node.address.tls_port, node.address.tcp_port),
+            false => (node.address.tcp_port, node.address.tls_port),
+        };
+        Gossip {
+            id: node.id,
+            ping_sent_s: seconds(node.ping_sent_ms),
+            pong_received_s: seconds(node.pong_received_ms),
+            ip: node.address.ip.clone(),
+            port,
+            bus_port: node.address.bus_port,
+            flags: node.flags - NodeFlags::EXTENSIONS,
+            other_port,
+        }
+    }
+
+    /// What this node says of itself besides, in Valkey's order.
+    fn extensions(&self) -> Vec<Extension> {
+        let announced = &self.settings.announced;
+        let mut extensions = Vec::new();
+        for (make, text) in [
+            (Extension::Hostname as fn(String) -> Extension, &announced.hostname),
+            (Extension::HumanNodename, &announced.human_nodename),
+            (Extension::ClientIpv4, &announced.client_ipv4),
+            (Extension::ClientIpv6, &announced.client_ipv6),
+        ] {
+            if !text.is_empty() {
+                extensions.push(make(text.clone()));
+            }
+        }
+        for (make, port) in [
+            (Extension::ClientPort as fn(u16) -> Extension, announced.client_port),
+            (Extension::ClientTlsPort, announced.client_tls_port),
+        ] {
+            if port != 0 {
+                extensions.push(make(port));
+            }
+        }
+        if !announced.availability_zone.is_empty() {
+            extensions.push(Extension::AvailabilityZone(announced.availability_zone.clone()));
+        }
+        let now = self.now();
+        extensions.extend(self.blacklist.iter().filter(|(_, until)| **until > now).map(
+            |(id, until)| Extension::Forgotten {
+                id: *id,
+                ttl_s: ((until - now) as u64).div_ceil(1000),
+            },
+        ));
+        extensions.push(Extension::ShardId(self.myself().shard_id));
+        extensions
+    }
+
+    /// The address in a header or an entry of gossip: ports by what they mean in this cluster.
+    pub(super) fn address(&self, ip: String, port: u16, other_port: u16, bus_port: u16) -> Address {
+        let (tcp_port, tls_port) = match self.settings.tls_cluster {
+            true => (other_port, port),
+            false => (port, other_port),
+        };
+        Address { ip, tcp_port, tls_port, bus_port }
+    }
+
+    /// Takes in what a node says of others.
+    pub(super) fn take_gossip(&mut self, sender: NodeIndex, gossip: Vec<Gossip>) {
+        for entry in gossip {
+            match self.find(&entry.id) {
+                Some(index) => self.take_gossip_of(sender, index, entry),
+                None => self.meet_by_gossip(entry),
+            }
+        }
+    }
+
+    fn take_gossip_of(&mut self, sender: NodeIndex, index: NodeIndex, entry: Gossip) {
+        let now = self.now();
+        let is_failing = entry.flags.intersects(NodeFlags::FAIL | NodeFlags::PFAIL);
+        if self.node(sender).is_voting() && index != self.myself {
+            match is_failing {
+                true => self.add_report(index, FailureReport { by: sender, at_ms: now }),
+                false => self.remove_report(index, sender),
+            }
+            if is_failing {
+                self.mark_failed_if_agreed(index);
+            }
+        }
+        let pong_ms = self.inside(i64::from(entry.pong_received_s) * 1000);
+        let node = self.node(index);
+        let is_calm = !is_failing && node.ping_sent_ms == 0 && node.reports.is_empty();
+        if is_calm && pong_ms > node.pong_received_ms && pong_ms <= now + FUTURE_MAX_MS {
+            self.node_mut(index).pong_received_ms = pong_ms;
+        }
+        if index == self.myself || is_failing || !self.node(index).is_failing() {
+            return;
+        }
+        // Others reach it: perhaps at another address.
+        let is_placed = !entry.flags.intersects(NodeFlags::NOADDR | NodeFlags::HANDSHAKE)
+            && !entry.ip.is_empty();
+        let address = self.address(entry.ip, entry.port, entry.other_port, entry.bus_port);
+        let before = &self.node(index).address;
+        let is_moved = (&before.ip, before.tcp_port, before.bus_port)
+            != (&address.ip, address.tcp_port, address.bus_port);
+        if is_placed && is_moved {
+            if let Some(link) = self.node(index).outbound {
+                self.close(link);
+            }
+            self.node_mut(index).address = address;
+            self.node_mut(index).flags -= NodeFlags::NOADDR;
+            self.todo |= Todo::SAVE;
+            self.version += 1;
+        }
+    }
+
+    /// A node that this one hears of first by another's gossip.
+    fn meet_by_gossip(&mut self, entry: Gossip) {
+        let is_known_away = self.is_blacklisted(&entry.id);
+        if entry.flags.contains(NodeFlags::NOADDR) || entry.ip.is_empty() || is_known_away {
+            return;
+        }
+        let mut node = Node::new(entry.id);
+        let role = NodeFlags::PRIMARY | NodeFlags::REPLICA | NodeFlags::NOFAILOVER;
+        node.flags = entry.flags & role;
+        node.address = self.address(entry.ip, entry.port, entry.other_port, entry.bus_port);
+        self.add_node(node);
+    }
+
+    /// Takes in what a node says of itself besides. A node that speaks of none of a field has none.
+    pub(super) fn take_extensions(&mut self, sender: NodeIndex, extensions: Vec<Extension>) {
+        let mut announced = super::node::Announced::default();
+        for extension in extensions {
+            match extension {
+                Extension::Hostname(name) => announced.hostname = name,
+                Extension::HumanNodename(name) => announced.human_nodename = name,
+                Extension::AvailabilityZone(name) => announced.availability_zone = name,
+                Extension::ClientIpv4(ip) => announced.client_ipv4 = ip,
+                Extension::ClientIpv6(ip) => announced.client_ipv6 = ip,
+                Extension::ClientPort(port) => announced.client_port = port,
+                Extension::ClientTlsPort(port) => announced.client_tls_port = port,
+                Extension::ShardId(id) if self.node(sender).shard_id != id => {
+                    self.node_mut(sender).shard_id = id;
+                    self.todo |= Todo::SAVE;
+                    self.version += 1;
+                }
+                Extension::Forgotten { id, ttl_s } => self.forget_with(sender, id, ttl_s),
+                Extension::ShardId(_) | Extension::Unknown { .. } => {}
+            }
+        }
+        // The last extension may have had this node forget the sender's own name.
+        if let Some(node) = self.nodes.get_mut(sender.get())
+            && node.announced != announced
+        {
+            node.announced = announced;
+            self.todo |= Todo::SAVE;
+            self.version += 1;
+        }
+    }
+
+    /// Another node was told to forget one.
+    fn forget_with(&mut self, sender: NodeIndex, id: super::node::NodeId, ttl_s: u64) {
+        let Some(index) = self.find(&id) else { return };
+        if index == self.myself || index == sender || self.myself().primary == Some(index) {
+            return;
+        }
+        let ttl_ms = (ttl_s.min(1 << 32) as i64) * 1000;
+        self.blacklist.insert(id, self.now() + ttl_ms);
+        self.remove_node(index);
+    }
+}

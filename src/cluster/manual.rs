@@ -1,0 +1,138 @@
+//! Manual failover: the primary stops writing until the replica that takes its place has everything.
+
+use super::action::Action;
+use super::node::NodeIndex;
+use super::wire::{Body, Kind, Marks};
+use super::{Cluster, Todo};
+
+/// A failover on demand that is under way.
+#[derive(Clone, Debug)]
+pub struct Manual {
+    ends_ms: i64,
+    part: Part,
+}
+
+#[derive(Clone, Debug)]
+enum Part {
+    /// This node is the primary. `turns`: ends of turns since the pause was asked for.
+    Primary { replica: NodeIndex, turns: u32 },
+    /// This node is the replica. `offset`: where the primary's stream stands still. `may_start`: all of it is here.
+    Replica { offset: Option<u64>, may_start: bool },
+}
+
+/// The pause is in force when this many turns have ended.
+const TURNS_TO_PAUSE: u32 = 2;
+
+impl Manual {
+    /// Whether the next turn must come at once.
+    pub fn wants_turn(&self) -> bool {
+        matches!(self.part, Part::Primary { turns, .. } if turns < TURNS_TO_PAUSE)
+    }
+}
+
+impl Cluster {
+    /// Asks the primary to stop writing, or with `is_forced` goes on without it.
+    pub(super) fn begin_manual_failover(&mut self, primary: NodeIndex, is_forced: bool) {
+        let ends_ms = self.now() + self.settings.manual_failover_ms;
+        self.manual =
+            Some(Manual { ends_ms, part: Part::Replica { offset: None, may_start: is_forced } });
+        if is_forced {
+            self.warn("Forced failover user request accepted.".into());
+        } else {
+            self.warn("Manual failover user request accepted.".into());
+            self.send_to(primary, Body::ManualFailoverStart, Marks::default());
+        }
+    }
+
+    /// A replica of this node is to take its place.
+    pub(super) fn pause_for(&mut self, replica: NodeIndex) {
+        let is_mine = self.node(replica).primary == Some(self.myself);
+        if !is_mine || !self.myself().is_primary() {
+            return;
+        }
+        let limit_ms = self.settings.manual_failover_ms;
+        let now = self.now();
+        self.manual =
+            Some(Manual { ends_ms: now + limit_ms, part: Part::Primary { replica, turns: 0 } });
+        self.out.push(Action::PauseWrites { until_boot_ms: now + 2 * limit_ms });
+        let id = self.node(replica).id;
+        self.warn(format!("Manual failover requested by replica {id}."));
+    }
+
+    /// Whether headers say that this node's stream stands still: the pause is in force, and no write of its turn is missing in the
+    /// offset.
+    pub(super) fn is_paused_for_failover(&self) -> bool {
+        let part = self.manual.as_ref().map(|manual| &manual.part);
+        matches!(part, Some(Part::Primary { turns, .. }) if *turns >= TURNS_TO_PAUSE)
+    }
+
+    /// Whether this primary has stopped writing for this replica, which is to hear of the offset.
+    pub(super) fn is_pausing_for(&self, index: NodeIndex) -> bool {
+        let part = self.manual.as_ref().map(|manual| &manual.part);
+        matches!(part, Some(Part::Primary { replica, .. }) if *replica == index)
+            && self.is_paused_for_failover()
+    }
+
+    pub(super) fn take_paused_offset(&mut self, paused: u64) {
+        let part = self.manual.as_mut().map(|manual| &mut manual.part);
+        if let Some(Part::Replica { offset: offset @ None, .. }) = part {
+            *offset = Some(paused);
+            self.warn(format!(
+                "Received replication offset for paused master manual failover: {paused}"
+            ));
+            self.go_on_with_manual_failover();
+        }
+    }
+
+    /// At the end of a turn: tells the replica the offset, or begins the election when all has arrived.
+    pub(super) fn go_on_with_manual_failover(&mut self) {
+        let own = self.outside.offset;
+        let mut told = None;
+        match self.manual.as_mut().map(|manual| &mut manual.part) {
+            Some(Part::Primary { replica, turns }) if *turns < TURNS_TO_PAUSE => {
+                *turns += 1;
+                told = (*turns == TURNS_TO_PAUSE).then_some(*replica);
+            }
+            Some(Part::Replica { offset: Some(offset), may_start: may_start @ false })
+                if own >= *offset =>
+            {
+                *may_start = true;
+                self.warn(
+                    "All master replication stream processed, manual failover can start.".into(),
+                );
+                self.go_on_with_election();
+            }
+            _ => {}
+        }
+        if let Some(link) = told.and_then(|replica| self.open_link(replica)) {
+            self.send_ping(link, Kind::Ping);
+        }
+    }
+
+    pub(super) fn manual_failover_may_start(&self) -> bool {
+        let part = self.manual.as_ref().map(|manual| &manual.part);
+        matches!(part, Some(Part::Replica { may_start: true, .. }))
+    }
+
+    pub(super) fn check_manual_failover(&mut self) {
+        if self.manual.as_ref().is_some_and(|manual| manual.ends_ms < self.now()) {
+            self.warn("Manual failover timed out.".into());
+            self.end_manual_failover();
+        }
+    }
+
+    pub(super) fn end_manual_failover(&mut self) {
+        if let Some(Manual { part: Part::Primary { .. }, .. }) = self.manual.take() {
+            self.out.push(Action::EndPause);
+            self.todo |= Todo::UPDATE_STATE;
+        }
+    }
+
+    /// A node is forgotten: a failover to it has an end.
+    pub(super) fn end_manual_failover_with(&mut self, index: NodeIndex) {
+        let part = self.manual.as_ref().map(|manual| &manual.part);
+        if matches!(part, Some(Part::Primary { replica, .. }) if *replica == index) {
+            self.end_manual_failover();
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! A node's part in a cluster: who the nodes are, who owns which slots, who has failed and who takes over.
+//!
+//! [`Cluster`] is a state machine without I/O. The server gives it the time, the messages of other nodes, and what happened to
+//! connections ([`Event`]); it answers with a list of things to do ([`Action`]), in order. Commands read it by its queries and
+//! change it by the functions in `admin.rs`. Clock, random numbers, disk and network stay outside, so that tests can run many
+//! nodes in one thread.
+//!
+//! - `node` is one node as this one knows it, `topology` the table of them and of the slots, `settings` what the configuration
+//!   says; `action` is what the machine is told and what it wants done.
+//! - `wire` is the bus's format, `gossip` fills and reads the headers and what they say of third nodes, `receive` takes messages
+//!   in, `links` are the connections, `cron` is periodic work.
+//! - `failure` decides who has failed, `slots` who owns a slot, `election` who takes over, `manual` does so on demand, and
+//!   `migration` gives replicas to primaries that have none.
+//! - `admin` is what commands change, `report` what they show, `config_file` the text of nodes.conf, `restore` what is kept in it.
+//!
+//! Times inside are milliseconds of the boot-time clock, 0 for never.
+//!
+//! Source: the cluster specification of Redis; the bus of Redis 7.0.15 and Valkey 9.1.2.
+
+pub mod action;
+pub mod admin;
+pub mod config_file;
+mod cron;
+mod election;
+mod failure;
+mod gossip;
+mod links;
+mod manual;
+mod migration;
+pub mod node;
+mod receive;
+pub mod report;
+mod restore;
+pub mod settings;
+mod slots;
+mod topology;
+pub mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+
+use bitflags::bitflags;
+use slab::Slab;
+
+use crate::collections::hash_slot::{HashSlot, SLOTS, SlotSet};
+use action::{Action, Event, LinkId, Outside};
+use election::{EarlyRequest, Election};
+use links::Link;
+use manual::Manual;
+use node::{Node, NodeFlags, NodeId, NodeIndex};
+use settings::Settings;
+
+bitflags! {
+    /// What is left for the end of the turn.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    struct Todo: u8 {
+        /// nodes.conf no longer says what is so.
+        const SAVE = 1;
+        /// Who is in the majority, and which slots are served, may have changed.
+        const UPDATE_STATE = 2;
+        /// All nodes are to hear of this one's slots and epoch.
+        const BROADCAST = 4;
+        /// Clients may wait for slots that have another owner.
+        const RECHECK = 8;
+    }
+}
+
+/// Messages of each type, by the type's number on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageCounts {
+    pub sent: [u64; 11],
+    pub received: [u64; 11],
+}
+
+/// The cluster as this node sees it.
+pub struct Cluster {
+    nodes: Slab<Node>,
+    by_id: HashMap<NodeId, NodeIndex>,
+    myself: NodeIndex,
+    /// The owner of each slot.
+    owners: Box<[Option<NodeIndex>; SLOTS]>,
+    /// Slots whose owner has stopped claiming them: any node that claims one gets it.
+    unclaimed: SlotSet,
+    /// Slots of this node that are being moved to another one by hand, and that are being moved here.
+    migrating: BTreeMap<HashSlot, NodeIndex>,
+    importing: BTreeMap<HashSlot, NodeIndex>,
+    current_epoch: u64,
+    last_vote_epoch: u64,
+    /// Whether the slots that must be served are, as far as this node knows.
+    is_ok: bool,
+    /// Primaries with slots.
+    size: usize,
+    /// Grows with each change that a redirection or a reply of CLUSTER NODES, SLOTS or SHARDS shows.
+    version: u64,
+    settings: Settings,
+    /// Nodes that were forgotten, and until when they are not added again.
+    blacklist: HashMap<NodeId, i64>,
+    links: HashMap<LinkId, Link>,
+    opened: u64,
+    counts: MessageCounts,
+    /// The type of messages that tests have this node lose; -1: none, -2: all.
+    dropped: i64,
+    election: Election,
+    early: Option<EarlyRequest>,
+    manual: Option<Manual>,
+    todo: Todo,
+    saves: u64,
+    ticks: u64,
+    /// When the state was computed first, and when this node was last in a minority.
+    began_ms: Option<i64>,
+    minority_ms: i64,
+    /// The state of the world in this call.
+    outside: Outside,
+    random: fastrand::Rng,
+    out: Vec<Action>,
+}
+
+impl Cluster {
+    /// A cluster of this node alone, without slots. `seed`: for the choice of nodes and delays.
+    pub fn new(id: NodeId, settings: Settings, seed: u64) -> Cluster {
+        let mut nodes = Slab::new();
+        let mut node = Node::new(id);
+        node.flags = NodeFlags::MYSELF | NodeFlags::PRIMARY;
+        let myself = NodeIndex::new(nodes.insert(node));
+        let mut cluster = Cluster {
+            nodes,
+            by_id: HashMap::from([(id, myself)]),
+            myself,
+            owners: Box::new([None; SLOTS]),
+            unclaimed: SlotSet::default(),
+            migrating: BTreeMap::new(),
+            importing: BTreeMap::new(),
+            current_epoch: 0,
+            last_vote_epoch: 0,
+            is_ok: false,
+            size: 0,
+            version: 0,
+            settings: Settings::default(),
+            blacklist: HashMap::new(),
+            links: HashMap::new(),
+            opened: 0,
+            counts: MessageCounts::default(),
+            dropped: -1,
+            election: Election::default(),
+            early: None,
+            manual: None,
+            todo: Todo::SAVE | Todo::UPDATE_STATE,
+            saves: 0,
+            ticks: 0,
+            began_ms: None,
+            minority_ms: 0,
+            outside: Outside::default(),
+            random: fastrand::Rng::with_seed(seed),
+            out: Vec::new(),
+        };
+        cluster.set_settings(settings);
+        cluster
+    }
+
+    /// Takes in what has happened.
+    pub fn handle(&mut self, outside: &Outside, event: Event<'_>, actions: &mut Vec<Action>) {
+        self.outside = *outside;
+        match event {
+            Event::Accepted { link, peer, local } => self.accepted(link, peer, local),
+            Event::Connected { link, local } => self.connected(link, local),
+            Event::Closed { link } => self.closed(link),
+            Event::Received { link, message } => self.receive(link, message),
+            Event::Dropped | Event::Saved { .. } => {}
+        }
+        actions.append(&mut self.out);
+    }
+
+    /// Periodic work, to be called every 100 ms.
+    pub fn tick(&mut self, outside: &Outside, actions: &mut Vec<Action>) {
+        self.outside = *outside;
+        self.run_cron();
+        actions.append(&mut self.out);
+    }
+
+    /// What a turn has left to do, to be called at its end.
+    pub fn before_sleep(&mut self, outside: &Outside, actions: &mut Vec<Action>) {
+        if self.todo.is_empty() && self.manual.is_none() && !self.election.is_under_way() {
+            return;
+        }
+        self.outside = *outside;
+        self.go_on_with_manual_failover();
+        self.go_on_with_election();
+        self.finish_todo();
+        actions.append(&mut self.out);
+    }
+
+    /// Whether the next turn must not wait: a manual failover goes on with it.
+    pub fn wants_turn(&self) -> bool {
+        self.manual.as_ref().is_some_and(Manual::wants_turn)
+    }
+
+    fn finish_todo(&mut self) {
+        if self.todo.contains(Todo::UPDATE_STATE) {
+            self.todo -= Todo::UPDATE_STATE;
+            self.update_state();
+        }
+        if self.todo.contains(Todo::SAVE) {
+            self.save(false);
+        }
+        if self.todo.contains(Todo::BROADCAST) {
+            self.todo -= Todo::BROADCAST;
+            self.broadcast_pong();
+        }
+        if self.todo.contains(Todo::RECHECK) {
+            self.todo -= Todo::RECHECK;
+            self.out.push(Action::Recheck);
+        }
+    }
+
+    /// Saves nodes.conf now. With `is_awaited` messages after it wait until it is on disk.
+    fn save(&mut self, is_awaited: bool) {
+        self.todo -= Todo::SAVE;
+        self.saves += 1;
+        let text = self.file_text().into();
+        self.out.push(Action::Save { number: self.saves, text, is_awaited });
+    }
+
+    fn log(&mut self, text: String) {
+        self.out.push(Action::Log { is_warning: false, text });
+    }
+
+    fn warn(&mut self, text: String) {
+        self.out.push(Action::Log { is_warning: true, text });
+    }
+
+    #[inline]
+    fn now(&self) -> i64 {
+        self.outside.boot_ms
+    }
+
+    /// What is shown of a time inside: Unix milliseconds, 0 for never.
+    fn shown(&self, boot_ms: i64) -> i64 {
+        if boot_ms == 0 { 0 } else { boot_ms + self.outside.unix_ms - self.outside.boot_ms }
+    }
+
+    /// The time inside of Unix milliseconds.
+    fn inside(&self, unix_ms: i64) -> i64 {
+        if unix_ms == 0 { 0 } else { unix_ms - self.outside.unix_ms + self.outside.boot_ms }
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub fn counts(&self) -> &MessageCounts {
+        &self.counts
+    }
+
+    pub fn myself(&self) -> &Node {
+        self.node(self.myself)
+    }
+
+    fn myself_mut(&mut self) -> &mut Node {
+        self.node_mut(self.myself)
+    }
+
+    pub fn my_index(&self) -> NodeIndex {
+        self.myself
+    }
+
+    /// A node; its index must be of this cluster, and the node not forgotten since.
+    pub fn node(&self, index: NodeIndex) -> &Node {
+        &self.nodes[index.get()]
+    }
+
+    fn node_mut(&mut self, index: NodeIndex) -> &mut Node {
+        &mut self.nodes[index.get()]
+    }
+
+    pub fn find(&self, id: &NodeId) -> Option<NodeIndex> {
+        self.by_id.get(id).copied()
+    }
+
+    /// All nodes, this one and those in handshake included.
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeIndex, &Node)> {
+        self.nodes.iter().map(|(index, node)| (NodeIndex::new(index), node))
+    }
+
+    /// The primary of this node's shard: itself, or whom it follows.
+    fn my_primary(&self) -> Option<NodeIndex> {
+        if self.myself().is_primary() { Some(self.myself) } else { self.myself().primary }
+    }
+
+    #[inline]
+    pub fn owner(&self, slot: HashSlot) -> Option<NodeIndex> {
+        self.owners[slot.index()]
+    }
+
+    /// Whether this node is the primary that owns a slot.
+    #[inline]
+    pub fn owns(&self, slot: HashSlot) -> bool {
+        self.owners[slot.index()] == Some(self.myself)
+    }
+
+    /// The node to which this one is moving a slot (CLUSTER SETSLOT MIGRATING).
+    pub fn migrating_to(&self, slot: HashSlot) -> Option<NodeIndex> {
+        self.migrating.get(&slot).copied()
+    }
+
+    /// The node from which this one is taking a slot over (CLUSTER SETSLOT IMPORTING).
+    pub fn importing_from(&self, slot: HashSlot) -> Option<NodeIndex> {
+        self.importing.get(&slot).copied()
+    }
+
+    /// Whether any slot is being moved from or to this node by hand.
+    pub fn has_open_slots(&self) -> bool {
+        !self.migrating.is_empty() || !self.importing.is_empty()
+    }
+
+    /// Whether the cluster's state is `ok`.
+    pub fn is_ok(&self) -> bool {
+        self.is_ok
+    }
+
+    pub fn current_epoch(&self) -> u64 {
+        self.current_epoch
+    }
+
+    pub fn last_vote_epoch(&self) -> u64 {
+        self.last_vote_epoch
+    }
+
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Primaries that own slots: those that vote.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+}
+
+#[cfg(test)]
+impl Cluster {
+    pub fn place_for_test(&mut self, index: NodeIndex, ip: &str, tcp_port: u16) {
+        let address = &mut self.nodes[index.get()].address;
+        (address.ip, address.tcp_port) = (ip.into(), tcp_port);
+    }
+
+    pub fn add_for_test(&mut self, id: NodeId, flags: NodeFlags) -> NodeIndex {
+        let mut node = Node::new(id);
+        node.flags = flags;
+        self.add_node(node).expect("a new name")
+    }
+
+    pub fn follow_for_test(&mut self, primary: NodeIndex) {
+        let node = self.myself_mut();
+        node.flags = NodeFlags::MYSELF | NodeFlags::REPLICA;
+        node.primary = Some(primary);
+    }
+
+    pub fn own_for_test(&mut self, slot: HashSlot, owner: Option<NodeIndex>) {
+        self.owners[slot.index()] = owner;
+    }
+
+    pub fn open_for_test(
+        &mut self,
+        slot: HashSlot,
+        to: Option<NodeIndex>,
+        from: Option<NodeIndex>,
+    ) {
+        self.migrating.extend(to.map(|to| (slot, to)));
+        self.importing.extend(from.map(|from| (slot, from)));
+    }
+
+    pub fn set_ok_for_test(&mut self, is_ok: bool) {
+        self.is_ok = is_ok;
+    }
+}

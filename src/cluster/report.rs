@@ -1,0 +1,78 @@
+//! What CLUSTER NODES and INFO show.
+
+use std::fmt::Write;
+
+use super::Cluster;
+use super::config_file::NodeLine;
+use super::node::{NodeFlags, NodeIndex};
+use super::wire::TYPE_NAMES;
+
+impl Cluster {
+    /// A node's line as data, with the address at which other nodes reach it.
+    pub(super) fn node_line(&self, index: NodeIndex) -> NodeLine {
+        let node = self.node(index);
+        let primary = node.primary.map(|index| self.node(index));
+        let is_myself = index == self.myself;
+        let ids = |open: &std::collections::BTreeMap<_, NodeIndex>| match is_myself {
+            true => open.iter().map(|(slot, other)| (*slot, self.node(*other).id)).collect(),
+            false => Vec::new(),
+        };
+        let mut address = node.address.clone();
+        if self.settings.tls_cluster && !self.settings.writes_aux {
+            address.tcp_port = address.tls_port;
+        }
+        NodeLine {
+            id: node.id,
+            address,
+            announced: node.announced.clone(),
+            shard_id: Some(node.shard_id),
+            flags: node.flags,
+            primary: primary.map(|primary| primary.id),
+            ping_sent_ms: self.shown(node.ping_sent_ms),
+            pong_received_ms: self.shown(node.pong_received_ms),
+            config_epoch: primary.map_or(node.config_epoch, |primary| primary.config_epoch),
+            is_connected: is_myself || self.open_link(index).is_some(),
+            slots: node.slots.ranges(),
+            migrating: ids(&self.migrating),
+            importing: ids(&self.importing),
+        }
+    }
+
+    /// A node's line of CLUSTER NODES, without its end, with this address and port.
+    pub fn line(&self, index: NodeIndex, ip: &str, port: u16) -> String {
+        let mut line = self.node_line(index);
+        ip.clone_into(&mut line.address.ip);
+        line.address.tcp_port = port;
+        let mut text = String::new();
+        line.write(false, &mut text);
+        text
+    }
+
+    /// The lines of CLUSTER INFO, but for that of links over their limit, which the server counts.
+    pub fn info(&self) -> String {
+        let owners = self.owners.iter().flatten().map(|&owner| self.node(owner).flags);
+        let count = |flag| owners.clone().filter(|flags| flags.contains(flag)).count();
+        let (pfail, fail) = (count(NodeFlags::PFAIL), count(NodeFlags::FAIL));
+        let assigned = owners.clone().count();
+        let my_epoch = self.my_primary().map_or(0, |primary| self.node(primary).config_epoch);
+        let mut text = format!(
+            "cluster_state:{}\r\ncluster_slots_assigned:{assigned}\r\ncluster_slots_ok:{}\r\n\
+             cluster_slots_pfail:{pfail}\r\ncluster_slots_fail:{fail}\r\n\
+             cluster_known_nodes:{}\r\ncluster_size:{}\r\n\
+             cluster_current_epoch:{}\r\ncluster_my_epoch:{my_epoch}\r\n",
+            if self.is_ok { "ok" } else { "fail" },
+            assigned - pfail - fail,
+            self.nodes.len(),
+            self.nodes.iter().filter(|(_, node)| node.is_voting()).count(),
+            self.current_epoch,
+        );
+        for (word, counts) in [("sent", &self.counts.sent), ("received", &self.counts.received)] {
+            for (name, count) in TYPE_NAMES.iter().zip(counts).filter(|(_, count)| **count > 0) {
+                let _ = write!(text, "cluster_stats_messages_{name}_{word}:{count}\r\n");
+            }
+            let all: u64 = counts.iter().sum();
+            let _ = write!(text, "cluster_stats_messages_{word}:{all}\r\n");
+        }
+        text
+    }
+}

@@ -1,0 +1,135 @@
+//! Who owns a slot: what primaries claim, by the greater epoch, and how two equal epochs part.
+
+use super::action::Action;
+use super::node::{NodeFlags, NodeIndex};
+use super::wire::{Body, Header, Marks};
+use super::{Cluster, Todo};
+use crate::collections::hash_slot::SlotSet;
+
+impl Cluster {
+    /// Takes in the slots that a header claims, for the sender or for its primary.
+    pub(super) fn take_claims(&mut self, sender: NodeIndex, header: &Header) {
+        let is_primary = self.node(sender).is_primary();
+        let claimant = if is_primary { Some(sender) } else { self.node(sender).primary };
+        let Some(claimant) = claimant else { return };
+        if self.node(claimant).slots == header.slots {
+            return;
+        }
+        if is_primary {
+            self.take_slots(sender, header.config_epoch, &header.slots);
+        }
+        // Who claims what belongs to a greater epoch is told, about one node at a time.
+        let newer = header.slots.iter().filter_map(|slot| self.owner(slot)).find(|owner| {
+            *owner != sender
+                && Some(*owner) != self.node(sender).primary
+                && self.node(*owner).config_epoch > header.config_epoch
+        });
+        if let Some(owner) = newer {
+            let (by, id) = (self.node(sender).id, self.node(owner).id);
+            self.log(format!(
+                "Node {by} has old slots configuration, sending an UPDATE message about {id}"
+            ));
+            self.send_update(sender, owner);
+        }
+    }
+
+    /// Tells a node which slots another one owns.
+    pub(super) fn send_update(&mut self, to: NodeIndex, owner: NodeIndex) {
+        let node = self.node(owner);
+        let mut slots = node.slots.clone();
+        for slot in self.unclaimed.iter() {
+            slots.remove(slot);
+        }
+        let body = Body::Update { config_epoch: node.config_epoch, id: node.id, slots };
+        self.send_to(to, body, Marks::default());
+    }
+
+    /// A node says which slots another one owns.
+    pub(super) fn take_update(&mut self, index: NodeIndex, config_epoch: u64, slots: &SlotSet) {
+        if index == self.myself || self.node(index).config_epoch >= config_epoch {
+            return;
+        }
+        self.set_as_primary(index);
+        self.node_mut(index).config_epoch = config_epoch;
+        self.todo |= Todo::SAVE;
+        self.take_slots(index, config_epoch, slots);
+    }
+
+    /// Gives a primary the slots that it claims, unless their owners have greater epochs. A node that has lost its last slot to it
+    /// follows it.
+    fn take_slots(&mut self, sender: NodeIndex, config_epoch: u64, slots: &SlotSet) {
+        if sender == self.myself {
+            return;
+        }
+        let Some(my_primary) = self.my_primary() else { return };
+        let mut lost_here = SlotSet::default();
+        let mut taken_from_shard = 0;
+        for slot in slots.iter() {
+            let owner = self.owner(slot);
+            if owner == Some(sender) {
+                self.unclaimed.remove(slot);
+                continue;
+            }
+            if self.importing.contains_key(&slot) {
+                continue;
+            }
+            let is_free = self.unclaimed.contains(slot)
+                || owner.is_none_or(|owner| self.node(owner).config_epoch < config_epoch);
+            if !is_free {
+                continue;
+            }
+            if owner == Some(self.myself) {
+                lost_here.insert(slot);
+            }
+            if owner == Some(my_primary) {
+                taken_from_shard += 1;
+            }
+            self.set_owner(slot, Some(sender));
+        }
+        let given_up: Vec<_> =
+            self.node(sender).slots.iter().filter(|slot| !slots.contains(*slot)).collect();
+        for slot in given_up {
+            self.unclaimed.insert(slot);
+        }
+        let is_whole = self.settings.allows_replica_migration || slots.len() == taken_from_shard;
+        if taken_from_shard > 0 && self.node(my_primary).slots.is_empty() && is_whole {
+            let id = self.node(sender).id;
+            self.warn(format!(
+                "Configuration change detected. Reconfiguring myself as a replica of {id}"
+            ));
+            self.follow(sender);
+        } else if !lost_here.is_empty() {
+            self.out.push(Action::DropKeys(lost_here));
+        }
+    }
+
+    /// Two primaries have the same epoch: the one with the smaller name takes a new one.
+    pub(super) fn part_equal_epochs(&mut self, sender: NodeIndex, config_epoch: u64) {
+        let is_primary = self.node(sender).is_primary() && self.myself().is_primary();
+        let is_equal = config_epoch == self.myself().config_epoch;
+        if !is_primary || !is_equal || self.node(sender).id <= self.myself().id {
+            return;
+        }
+        self.current_epoch += 1;
+        let epoch = self.current_epoch;
+        self.myself_mut().config_epoch = epoch;
+        self.version += 1;
+        self.save(true);
+        let id = self.node(sender).id;
+        self.warn(format!(
+            "WARNING: configEpoch collision with node {id}. configEpoch set to {epoch}"
+        ));
+    }
+
+    /// The role that a header says its sender has.
+    pub(super) fn take_role(&mut self, sender: NodeIndex, header: &Header) {
+        let Some(id) = header.primary else { return self.set_as_primary(sender) };
+        let primary = self.find(&id).filter(|primary| *primary != sender);
+        if self.node(sender).is_primary() || self.node(sender).primary != primary {
+            self.set_as_replica(sender, primary);
+        }
+        let failed = header.flags & NodeFlags::PRIMARY_FAILED;
+        let node = self.node_mut(sender);
+        node.flags = (node.flags - NodeFlags::PRIMARY_FAILED) | failed;
+    }
+}

@@ -1,0 +1,205 @@
+//! The table of nodes and slots: every change that keeps its indexes in agreement, and the state that follows from it.
+
+use super::node::{Node, NodeFlags, NodeId, NodeIndex};
+use super::{Cluster, Todo};
+use crate::cluster::action::Action;
+use crate::collections::hash_slot::{HashSlot, SlotSet};
+
+/// The most nodes that are kept. A cluster of Redis has at most 1,000; more are an attack or an accident.
+const NODES_MAX: usize = 16_384;
+/// How long a primary refuses queries after its start: other nodes may have given its slots away. Unit: milliseconds.
+const WRITABLE_DELAY_MS: i64 = 2_000;
+
+impl Cluster {
+    /// Adds a node, unless its name is known or the table is full.
+    pub(super) fn add_node(&mut self, mut node: Node) -> Option<NodeIndex> {
+        if self.nodes.len() >= NODES_MAX || self.by_id.contains_key(&node.id) {
+            return None;
+        }
+        node.created_ms = self.now();
+        let id = node.id;
+        let index = NodeIndex::new(self.nodes.insert(node));
+        self.by_id.insert(id, index);
+        self.changed();
+        Some(index)
+    }
+
+    /// Forgets a node other than this one, with its slots and connections.
+    pub(super) fn remove_node(&mut self, index: NodeIndex) {
+        debug_assert_ne!(index, self.myself);
+        let slots = self.node(index).slots.clone();
+        slots.iter().for_each(|slot| self.set_owner(slot, None));
+        self.migrating.retain(|_, to| *to != index);
+        self.importing.retain(|_, from| *from != index);
+        self.leave_primary(index);
+        for (_, node) in &mut self.nodes {
+            node.reports.retain(|report| report.by != index);
+            if node.primary == Some(index) {
+                node.primary = None;
+            }
+        }
+        self.election.votes.retain(|by| *by != index);
+        for link in [self.node(index).outbound, self.node(index).inbound].into_iter().flatten() {
+            self.close(link);
+        }
+        let node = self.nodes.remove(index.get());
+        self.by_id.remove(&node.id);
+        self.end_manual_failover_with(index);
+        self.changed();
+    }
+
+    pub(super) fn rename_node(&mut self, index: NodeIndex, id: NodeId) {
+        let node = self.node_mut(index);
+        let before = std::mem::replace(&mut node.id, id);
+        if node.shard_id == before {
+            node.shard_id = id;
+        }
+        self.by_id.remove(&before);
+        self.by_id.insert(id, index);
+        self.changed();
+    }
+
+    /// Gives a slot to a node, or to none.
+    pub(super) fn set_owner(&mut self, slot: HashSlot, owner: Option<NodeIndex>) {
+        let before = std::mem::replace(&mut self.owners[slot.index()], owner);
+        self.unclaimed.remove(slot);
+        if before == owner {
+            return;
+        }
+        if let Some(before) = before {
+            self.node_mut(before).slots.remove(slot);
+            if before == self.myself {
+                self.migrating.remove(&slot);
+            }
+        }
+        if let Some(owner) = owner {
+            let is_first = self.node(owner).slots.is_empty();
+            self.node_mut(owner).slots.insert(slot);
+            if is_first && self.nodes.iter().any(|(_, node)| !node.replicas.is_empty()) {
+                self.node_mut(owner).flags |= NodeFlags::MIGRATE_TO;
+            }
+        }
+        self.changed();
+    }
+
+    pub(super) fn clear_slots(&mut self, slots: &SlotSet) {
+        slots.iter().for_each(|slot| self.set_owner(slot, None));
+    }
+
+    /// Takes a replica from its primary's list.
+    fn leave_primary(&mut self, index: NodeIndex) {
+        let Some(primary) = self.node_mut(index).primary.take() else { return };
+        let primary = self.node_mut(primary);
+        primary.replicas.retain(|replica| *replica != index);
+        if primary.replicas.is_empty() {
+            primary.flags -= NodeFlags::MIGRATE_TO;
+        }
+    }
+
+    pub(super) fn set_as_primary(&mut self, index: NodeIndex) {
+        if self.node(index).is_primary() {
+            return;
+        }
+        self.leave_primary(index);
+        let is_myself = index == self.myself;
+        let node = self.node_mut(index);
+        node.flags -= NodeFlags::REPLICA | NodeFlags::PRIMARY_FAILED;
+        node.flags |= NodeFlags::PRIMARY;
+        if !is_myself {
+            node.flags |= NodeFlags::MIGRATE_TO;
+        }
+        self.changed();
+    }
+
+    /// Has a node other than this one follow a primary; None: one that is not known.
+    pub(super) fn set_as_replica(&mut self, index: NodeIndex, primary: Option<NodeIndex>) {
+        debug_assert_ne!(Some(index), primary);
+        let node = self.node_mut(index);
+        if !node.is_replica() {
+            node.flags -= NodeFlags::PRIMARY | NodeFlags::MIGRATE_TO;
+            node.flags |= NodeFlags::REPLICA;
+            let slots = node.slots.clone();
+            self.clear_slots(&slots);
+        } else if node.primary == primary {
+            return;
+        }
+        self.leave_primary(index);
+        let Some(primary) = primary else { return self.changed() };
+        let shard_id = self.node(primary).shard_id;
+        let node = self.node_mut(index);
+        node.primary = Some(primary);
+        node.shard_id = shard_id;
+        let primary = self.node_mut(primary);
+        primary.replicas.push(index);
+        primary.flags |= NodeFlags::MIGRATE_TO;
+        self.changed();
+    }
+
+    /// Makes this node a replica of another one.
+    pub(super) fn follow(&mut self, primary: NodeIndex) {
+        debug_assert_ne!(primary, self.myself);
+        self.migrating.clear();
+        self.importing.clear();
+        self.set_as_replica(self.myself, Some(primary));
+        self.follow_address();
+        self.end_manual_failover();
+        self.election = super::Election::default();
+    }
+
+    /// Tells the server where its primary is, if this node is a replica and knows.
+    pub(super) fn follow_address(&mut self) {
+        let Some(primary) = self.myself().primary else { return };
+        let address = &self.node(primary).address;
+        let is_tls = self.settings.tls_replication && address.tls_port != 0;
+        let port = if is_tls { address.tls_port } else { address.tcp_port };
+        if !address.ip.is_empty() {
+            let ip = address.ip.clone();
+            self.out.push(Action::Follow { ip, port });
+        }
+    }
+
+    /// Something that is saved and shown has changed.
+    pub(super) fn changed(&mut self) {
+        self.version += 1;
+        self.todo |= Todo::SAVE | Todo::UPDATE_STATE | Todo::RECHECK;
+    }
+
+    /// Computes anew whether the cluster serves queries, and how many nodes vote.
+    pub(super) fn update_state(&mut self) {
+        let now = self.now();
+        let began_ms = *self.began_ms.get_or_insert(now);
+        let voting = || self.nodes.iter().filter(|(_, node)| node.is_voting());
+        self.size = voting().count();
+        let reachable = voting().filter(|(_, node)| !node.is_failing()).count();
+        let is_primary = self.myself().is_primary();
+        if is_primary && !self.is_ok && now - began_ms < WRITABLE_DELAY_MS {
+            self.todo |= Todo::UPDATE_STATE;
+            return;
+        }
+        let is_served = |owner: &Option<NodeIndex>| {
+            owner.is_some_and(|owner| !self.node(owner).flags.contains(NodeFlags::FAIL))
+        };
+        let mut is_ok = !self.settings.requires_full_coverage || self.owners.iter().all(is_served);
+        if reachable < self.size / 2 + 1 {
+            is_ok = false;
+            self.minority_ms = now;
+        }
+        if is_ok == self.is_ok {
+            return;
+        }
+        let delay_ms = self.settings.node_timeout_ms.clamp(500, 5_000);
+        if is_ok && is_primary && self.minority_ms != 0 && now - self.minority_ms < delay_ms {
+            self.todo |= Todo::UPDATE_STATE;
+            return;
+        }
+        self.is_ok = is_ok;
+        self.version += 1;
+        self.todo |= Todo::RECHECK;
+        self.warn(format!("Cluster state changed: {}", if is_ok { "ok" } else { "fail" }));
+    }
+
+    /// The votes that an election or a failure needs.
+    pub(super) fn majority(&self) -> usize {
+        self.size / 2 + 1
+    }
+}

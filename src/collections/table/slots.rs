@@ -1,0 +1,178 @@
+//! The keys of each hash slot of a cluster: kept by the tables of a cluster's node, and by no others.
+//!
+//! One number for each key stands in an ordered set: the slot in the upper 14 bits, below them the upper 50 bits of the key's hash,
+//! by which the table finds the key's bucket. So a slot's keys are a range of the set. Two keys of a slot whose hashes agree in 50
+//! bits share a number, which stays until both are gone; only the counts know of both.
+
+use std::collections::BTreeSet;
+
+use super::{Bits, Entry, Slot, Table, tag_of};
+use crate::collections::hash_slot::{HashSlot, SLOTS as HASH_SLOTS, SlotSet};
+
+/// Bits of a hash that a number keeps.
+const HASH_BITS: u32 = 50;
+const HASH_SHIFT: u32 = 64 - HASH_BITS;
+
+/// See the module.
+pub(super) struct SlotIndex {
+    counts: Box<[u32; HASH_SLOTS]>,
+    keys: BTreeSet<u64>,
+}
+
+impl SlotIndex {
+    fn new() -> Box<SlotIndex> {
+        Box::new(SlotIndex { counts: Box::new([0; HASH_SLOTS]), keys: BTreeSet::new() })
+    }
+
+    fn number(hash: u64, key: &[u8]) -> (HashSlot, u64) {
+        let slot = HashSlot::of(key);
+        (slot, u64::from(slot.number()) << HASH_BITS | hash >> HASH_SHIFT)
+    }
+
+    #[cold]
+    pub fn add(&mut self, hash: u64, key: &[u8]) {
+        let (slot, number) = Self::number(hash, key);
+        self.counts[slot.index()] += 1;
+        self.keys.insert(number);
+    }
+}
+
+impl<O> Table<O> {
+    /// Keeps the keys of each hash slot from now on. The table must be empty.
+    pub fn keep_slots(&mut self) {
+        debug_assert!(self.is_empty());
+        self.slots = Some(SlotIndex::new());
+    }
+
+    /// A key was removed.
+    #[cold]
+    pub(super) fn forget_in_slot(&mut self, key: &[u8]) {
+        let (slot, number) = SlotIndex::number(self.hash(key), key);
+        let is_shared = self.find_numbered(slot, number).is_some();
+        if let Some(slots) = &mut self.slots {
+            slots.counts[slot.index()] -= 1;
+            if !is_shared {
+                slots.keys.remove(&number);
+            }
+        }
+    }
+
+    /// An empty table that computes hashes and keeps slots as this one does.
+    pub fn alike(&self) -> Table<O> {
+        let mut empty = Table::with_hashing(self.hashing, self.wall_offset_ms);
+        empty.slots = self.slots.as_ref().map(|_| SlotIndex::new());
+        empty
+    }
+
+    /// Keys of a hash slot, including expired ones. 0 if slots are not kept.
+    pub fn count_in_slot(&self, slot: HashSlot) -> usize {
+        self.slots.as_ref().map_or(0, |slots| slots.counts[slot.index()] as usize)
+    }
+
+    /// The hash slots that have keys.
+    pub fn slots_with_keys(&self) -> SlotSet {
+        let mut set = SlotSet::default();
+        for slot in HashSlot::all().filter(|slot| self.count_in_slot(*slot) > 0) {
+            set.insert(slot);
+        }
+        set
+    }
+
+    /// Keys of a hash slot, in no order that means anything. None if slots are not kept.
+    pub fn keys_in_slot(&self, slot: HashSlot) -> impl Iterator<Item = Slot> {
+        let first = u64::from(slot.number()) << HASH_BITS;
+        let numbers = first..=first | (u64::MAX >> HASH_SHIFT);
+        let range = self.slots.iter().flat_map(move |slots| slots.keys.range(numbers.clone()));
+        range.filter_map(move |number| self.find_numbered(slot, *number))
+    }
+
+    /// The key of this number.
+    fn find_numbered(&self, hash_slot: HashSlot, number: u64) -> Option<Slot> {
+        let hash = number << HASH_SHIFT;
+        let id = self.segment_of(hash)?;
+        let (chunk, index) = self.chunk(id);
+        let segment = &chunk.segments[index];
+        let tag = tag_of(hash, segment.depth());
+        let mut at = segment.home(tag);
+        for _ in 0..segment.buckets() {
+            let bucket = chunk.bucket(index, at);
+            for slot in Bits(bucket.matches(tag)) {
+                // SAFETY: an occupied slot's entry is alive while the table is borrowed, and has this table's `O`.
+                let entry = unsafe { Entry::<O>::new(bucket.link(slot).entry()) };
+                let key = entry.key();
+                if self.hash(key) >> HASH_SHIFT == hash >> HASH_SHIFT
+                    && HashSlot::of(key) == hash_slot
+                {
+                    return Some(self.slot(id, at, slot));
+                }
+            }
+            if !bucket.is_full() {
+                return None;
+            }
+            at = segment.after(at);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collections::hash::KeyHasher;
+    use crate::collections::table::NewValue;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn table() -> Table<()> {
+        let mut table = Table::new(KeyHasher::new([1, 2]), 0);
+        table.keep_slots();
+        table
+    }
+
+    fn check(table: &Table<()>, model: &BTreeMap<HashSlot, BTreeSet<Vec<u8>>>) {
+        for (slot, keys) in model {
+            assert_eq!(table.count_in_slot(*slot), keys.len());
+            let found: BTreeSet<Vec<u8>> =
+                table.keys_in_slot(*slot).map(|at| table.entry(at).key().to_vec()).collect();
+            assert_eq!(&found, keys);
+        }
+        let with: Vec<HashSlot> =
+            model.iter().filter(|(_, keys)| !keys.is_empty()).map(|(slot, _)| *slot).collect();
+        assert_eq!(table.slots_with_keys().iter().collect::<Vec<_>>(), with);
+    }
+
+    proptest! {
+        #[test]
+        fn the_keys_of_a_slot_are_those_that_were_added(
+            changes in proptest::collection::vec((0u8..8, 0u32..2_000, 0u32..4), 1..3_000),
+        ) {
+            let mut table = table();
+            let mut model: BTreeMap<HashSlot, BTreeSet<Vec<u8>>> = BTreeMap::new();
+            for (kind, number, tag) in changes {
+                // Many keys of few slots, and few of many.
+                let key = match tag {
+                    0 => format!("key:{number}"),
+                    tag => format!("{{{tag}}}{number}"),
+                };
+                let (key, hash) = (key.as_bytes(), table.hash(key.as_bytes()));
+                let keys = model.entry(HashSlot::of(key)).or_default();
+                match (table.find(hash, key), kind) {
+                    (_, 0) if number < 5 => {
+                        drop(table.clear());
+                        model.clear();
+                    }
+                    (None, _) => {
+                        table.insert(hash, key, NewValue::Bytes { bytes: b"v", kind: 0 }, None, 0);
+                        keys.insert(key.to_vec());
+                    }
+                    (Some(slot), 1..=3) => {
+                        drop(table.remove(slot));
+                        keys.remove(key);
+                    }
+                    (Some(_), _) => {}
+                }
+            }
+            check(&table, &model);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! DEBUG's subcommands for clusters: losing messages and connections for tests.
+
+use crate::cluster::node::NodeId;
+use crate::error::CommandError;
+use crate::state::context::{CommandResult, Context, Outcome};
+
+/// `DEBUG DROP-CLUSTER-PACKET-FILTER type`: messages of the type are not taken in; -1 ends that, -2 drops all.
+pub fn drop_packets(ctx: &mut Context<'_>) -> CommandResult {
+    let kind = ctx.args.integer(2)?;
+    if let Some(cluster) = &mut ctx.state.cluster {
+        cluster.drop_messages(kind);
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `DEBUG CLUSTERLINK KILL <to|from|all> node-id`.
+pub fn kill_link(ctx: &mut Context<'_>) -> CommandResult {
+    let outside = ctx.state.outside();
+    let Some(cluster) = &mut ctx.state.cluster else {
+        return Err(CommandError::Text(
+            "ERR Debug option only available for cluster mode enabled setup!",
+        ));
+    };
+    let id = ctx.args.get(4);
+    let Some(index) = NodeId::from_bytes(id).and_then(|id| cluster.find(&id)) else {
+        let shown = String::from_utf8_lossy(id);
+        return Err(CommandError::formatted(format!("ERR Unknown node {shown}")));
+    };
+    let (to, from) = match ctx.args.get(3).to_ascii_lowercase().as_slice() {
+        b"to" => (true, false),
+        b"from" => (false, true),
+        b"all" => (true, true),
+        direction => {
+            let shown = String::from_utf8_lossy(direction).into_owned();
+            return Err(CommandError::formatted(format!("ERR Unknown direction {shown}")));
+        }
+    };
+    cluster.kill_links(index, to, from, &outside, &mut ctx.state.cluster_actions);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}

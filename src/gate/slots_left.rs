@@ -1,0 +1,134 @@
+//! Slots that have left this node: clients that wait for their keys are sent to the new owner, and subscribers of their shard
+//! channels are told that the subscription has ended.
+
+use crate::client::blocked::Cause;
+use crate::client::{Client, ClientFlags, ClientId};
+use crate::cluster::Cluster;
+use crate::collections::hash_slot::HashSlot;
+use crate::gate::cluster::{Elsewhere, error, follows};
+use crate::gate::{asynchronous, blocking, limits};
+use crate::keyspace::Keyspace;
+use crate::pubsub::{Kind, Name};
+use crate::resp::reply::ReplyWriter;
+use crate::state::State;
+use crate::state::spec::Flags;
+
+/// Looks through the clients that wait for keys and the subscribers of shard channels, after slots have changed their owner
+/// or the cluster its state. O(waiting clients + shard channels).
+pub fn recheck(keyspace: &mut Keyspace, state: &mut State) {
+    state.note_gate();
+    let Some(cluster) = state.cluster.as_deref() else { return };
+    let mut sent = Vec::new();
+    for client in state.clients.iter().filter(|client| client.blocked.is_some()) {
+        if let Some(elsewhere) = blocked_elsewhere(state, cluster, client) {
+            sent.push((client.id, elsewhere));
+        }
+    }
+    let mut told = Vec::new();
+    for (ticket, wait) in state.blocking.asynchronous.iter() {
+        let key = wait.names().first().map_or(&b""[..], |name| *name);
+        if let Some(elsewhere) = waits_elsewhere(cluster, key, false) {
+            told.push((ticket, wait.client, elsewhere));
+        }
+    }
+    let mut ended: Vec<Name> = Vec::new();
+    for channel in state.pubsub.names(Kind::Shard) {
+        if !serves_channel(cluster, channel) {
+            ended.push(channel.into());
+        }
+    }
+    for (id, elsewhere) in sent {
+        let text = error(state, state.clients.get(id), elsewhere).wire().into_owned();
+        blocking::unblock_with(keyspace, state, id, &text);
+    }
+    for (ticket, id, elsewhere) in told {
+        let text = error(state, state.clients.get(id), elsewhere).wire().into_owned();
+        asynchronous::end_with(keyspace, state, ticket, &text);
+    }
+    ended.iter().for_each(|channel| end_subscriptions(state, channel));
+}
+
+/// Why a blocked client should wait elsewhere, if it should.
+fn blocked_elsewhere(state: &State, cluster: &Cluster, client: &Client) -> Option<Elsewhere> {
+    let blocked = client.blocked.as_deref()?;
+    if !matches!(blocked.cause, Cause::Keys { .. }) {
+        return None;
+    }
+    // All keys are in one slot.
+    let (_, key) = blocked.keys().next()?;
+    let writes = state.commands.get(blocked.command).is(Flags::WRITE);
+    let reads_here = client.flags.contains(ClientFlags::READS_HERE) && !writes;
+    waits_elsewhere(cluster, key, reads_here)
+}
+
+fn waits_elsewhere(cluster: &Cluster, key: &[u8], reads_here: bool) -> Option<Elsewhere> {
+    // Even if reads are served: it is a write that would end the wait.
+    if !cluster.is_ok() {
+        return Some(Elsewhere::Down);
+    }
+    let slot = HashSlot::of(key);
+    let Some(owner) = cluster.owner(slot) else { return Some(Elsewhere::Unserved) };
+    let is_here = owner == cluster.my_index()
+        || reads_here && follows(cluster, owner)
+        || cluster.importing_from(slot).is_some();
+    (!is_here).then_some(Elsewhere::Moved(slot, owner))
+}
+
+/// Whether subscribers of a shard channel are served here: by the slot's owner and its replicas.
+fn serves_channel(cluster: &Cluster, channel: &[u8]) -> bool {
+    let owner = cluster.owner(HashSlot::of(channel));
+    owner.is_some_and(|owner| owner == cluster.my_index() || follows(cluster, owner))
+}
+
+/// Ends all subscriptions to a shard channel, with a message to each subscriber.
+fn end_subscriptions(state: &mut State, channel: &[u8]) {
+    let listeners: Vec<ClientId> = state.pubsub.listeners(Kind::Shard, channel).to_vec();
+    for id in listeners {
+        let State { pubsub, clients, .. } = &mut *state;
+        let Some(client) = clients.get_to_push(id) else { continue };
+        let Some(own) = client.subscriptions.as_deref_mut() else { continue };
+        pubsub.unsubscribe(Kind::Shard, own, id, channel);
+        let mut reply = ReplyWriter::new(&mut client.output, client.protocol);
+        reply.push(3);
+        reply.bulk(b"sunsubscribe");
+        reply.bulk(channel);
+        reply.integer(own.count(Kind::Shard) as i64);
+        if own.is_empty() {
+            client.subscriptions = None;
+            client.flags.remove(ClientFlags::SUBSCRIBED);
+        }
+        limits::check_output_limit(state, id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::node::{NodeFlags, NodeId};
+    use crate::cluster::settings::Settings;
+
+    #[test]
+    fn waits_and_subscriptions_go_with_their_slot() {
+        let id = |digit: u8| NodeId::from_bytes(&[digit; NodeId::BYTES]).expect("a name");
+        let mut cluster = Cluster::new(id(b'0'), Settings::default(), 1);
+        let other = cluster.add_for_test(id(b'1'), NodeFlags::PRIMARY);
+        let (slot, myself) = (HashSlot::of(b"k"), cluster.my_index());
+        let waits = |cluster: &Cluster, reads| waits_elsewhere(cluster, b"k", reads);
+        cluster.own_for_test(slot, Some(myself));
+        assert_eq!(waits(&cluster, true), Some(Elsewhere::Down));
+        cluster.set_ok_for_test(true);
+        assert_eq!((waits(&cluster, false), serves_channel(&cluster, b"k")), (None, true));
+        cluster.own_for_test(slot, None);
+        assert_eq!(waits(&cluster, false), Some(Elsewhere::Unserved));
+        assert!(!serves_channel(&cluster, b"k"));
+        cluster.own_for_test(slot, Some(other));
+        assert_eq!(waits(&cluster, true), Some(Elsewhere::Moved(slot, other)));
+        assert!(!serves_channel(&cluster, b"k"));
+        // A replica serves readers and subscribers, no command that would take an element.
+        cluster.follow_for_test(other);
+        assert_eq!((waits(&cluster, true), serves_channel(&cluster, b"k")), (None, true));
+        assert_eq!(waits(&cluster, false), Some(Elsewhere::Moved(slot, other)));
+        cluster.open_for_test(slot, None, Some(other));
+        assert_eq!(waits(&cluster, false), None);
+    }
+}

@@ -1,0 +1,94 @@
+//! The keys of a cluster's hash slots, and their deletion when a slot belongs to another node.
+
+use super::Keyspace;
+use crate::collections::hash_slot::{HashSlot, SlotSet};
+
+impl Keyspace {
+    /// Keeps the keys of each hash slot: for a node of a cluster, before there are keys.
+    pub fn keep_slots(&mut self) {
+        self.tables.keep_slots();
+    }
+
+    /// Keys of a slot in a database, including expired ones.
+    pub fn count_in_slot(&self, database: usize, slot: HashSlot) -> usize {
+        self.tables[database].count_in_slot(slot)
+    }
+
+    /// Whether any database has keys of a slot.
+    pub fn has_keys_in_slot(&self, slot: HashSlot) -> bool {
+        self.tables.iter().any(|table| table.count_in_slot(slot) > 0)
+    }
+
+    /// At most this many keys of a slot in a database. Not a look-up: expired ones are among them.
+    pub fn keys_in_slot(
+        &self,
+        database: usize,
+        slot: HashSlot,
+        most: usize,
+    ) -> impl Iterator<Item = &[u8]> {
+        let table = &self.tables[database];
+        table.keys_in_slot(slot).take(most).map(|at| table.entry(at).key())
+    }
+
+    /// Slots of which any database has keys.
+    pub fn slots_with_keys(&self) -> SlotSet {
+        let mut slots = SlotSet::default();
+        for table in self.tables.iter() {
+            table.slots_with_keys().iter().for_each(|slot| {
+                slots.insert(slot);
+            });
+        }
+        slots
+    }
+
+    /// A key of a slot, with its database. Expired ones are deleted on the way.
+    pub fn key_in_slot(&mut self, slot: HashSlot) -> Option<(usize, Box<[u8]>)> {
+        self.delete_found_expired();
+        for database in 0..self.databases() {
+            loop {
+                let first = self.tables[database].keys_in_slot(slot).next();
+                let Some(at) = first else { break };
+                let entry = self.tables[database].entry(at);
+                if !entry.deadline().is_some_and(|deadline| self.now.is_past(deadline)) {
+                    return Some((database, entry.key().into()));
+                }
+                self.in_database(database, |keyspace| keyspace.remove_expired(at));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::collections::hash::KeyHasher;
+    use crate::keyspace::Expiry;
+
+    #[test]
+    fn the_keys_of_a_slot_are_deleted_in_all_databases() {
+        let mut keyspace = Keyspace::new(2, KeyHasher::new([1, 2]), Clock::System.now());
+        keyspace.keep_slots();
+        for number in 0..100 {
+            keyspace.select(number % 2);
+            let key = format!("{{a}}{number}");
+            let key = keyspace.key(key.as_bytes());
+            keyspace.set_string(key, b"value", Expiry::Clear);
+        }
+        let slot = HashSlot::of(b"a");
+        assert_eq!((keyspace.count_in_slot(0, slot), keyspace.count_in_slot(1, slot)), (50, 50));
+        assert_eq!(keyspace.keys_in_slot(1, slot, 7).count(), 7);
+        let mut deleted = 0;
+        while let Some((database, key)) = keyspace.key_in_slot(slot) {
+            let is_deleted = keyspace.in_database(database, |keyspace| {
+                let key = keyspace.key(&key);
+                keyspace.delete(key, "del")
+            });
+            assert!(is_deleted);
+            deleted += 1;
+        }
+        assert_eq!((deleted, keyspace.has_keys_in_slot(slot)), (100, false));
+        assert!(keyspace.slots_with_keys().is_empty());
+    }
+}

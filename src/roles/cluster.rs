@@ -1,0 +1,283 @@
+//! A node of a cluster: what the loop does for the state machine (`crate::cluster`).
+//!
+//! ```text
+//! sockets -> whole messages, time, ends of connections -> the state machine -> actions
+//!   actions -> messages and connections; nodes.conf; following or leading; deleted keys; messages to subscribers
+//! ```
+//!
+//! [`turn`] takes in what has come, before the clients' requests; [`end_turn`] carries out what the state machine and commands want.
+//! In a nested turn, while a script or a loading keeps the server busy, other nodes are answered, but nothing happens to data and
+//! role: that follows in the turn itself.
+//!
+//! - `settings` are the parameters, `links` the connections, `file` is nodes.conf, `keys` deletes those of slots that are gone.
+
+use crate::cluster::action::{Action, Event};
+use crate::cluster::node::NodeId;
+use crate::cluster::{Cluster, config_file};
+use crate::config::PrimaryAddress;
+use crate::gate::publish::deliver;
+use crate::gate::slots_left;
+use crate::keyspace::Keyspace;
+use crate::pubsub::Kind;
+use crate::roles::following;
+use crate::state::{Pause, PauseCause, State};
+use crate::sys::log::{notice, warning};
+use crate::sys::random;
+
+mod file;
+mod keys;
+mod links;
+mod settings;
+
+pub use links::{bus_port, listen, look, take_in_link};
+
+/// How often the state machine is told of the time. Unit: microseconds.
+const TICK_US: i64 = 100_000;
+
+/// How often other nodes are answered in a script. Unit: microseconds.
+const IN_SCRIPT_US: i64 = 25_000;
+
+/// Whether [`turn`] or [`end_turn`] have work now, without waiting for an event.
+pub fn wants_turn(state: &State) -> bool {
+    state.cluster.as_ref().is_some_and(|cluster| cluster.wants_turn())
+        || state.cluster.is_some()
+            && (state.net.bus.has_work()
+                || !state.cluster_actions.is_empty()
+                || !state.cluster_work.held.is_empty()
+                || state.cluster_work.drops.is_some())
+}
+
+/// When [`end_turn`] is to be called next: boot-time clock, microseconds.
+pub fn next_us(state: &State) -> Option<i64> {
+    state.cluster.is_some().then_some(state.cluster_work.next_tick_us)
+}
+
+/// A cluster of this node alone, with a new name.
+pub fn alone(state: &State) -> Cluster {
+    let id = NodeId::from_bytes(random::hex_id().as_bytes()).expect("40 hexadecimal digits");
+    Cluster::new(id, settings::of(state), random::number())
+}
+
+/// Reads nodes.conf, or begins anew without one. Errors: a text for the log; the server must not start.
+pub fn begin(state: &mut State) -> Result<(), String> {
+    let text = file::open(state)?;
+    if text.is_empty() {
+        let cluster = alone(state);
+        notice!(state, "No cluster configuration found, I'm {}", cluster.myself().id);
+        state.cluster = Some(Box::new(cluster));
+    } else {
+        let corrupt = |why: &str| {
+            let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+            format!("Unrecoverable error: corrupted cluster config file{why}.")
+        };
+        let conf = config_file::parse(&text).map_err(|error| corrupt(&error.to_string()))?;
+        let cluster = Cluster::restore(&conf, settings::of(state), random::number());
+        let cluster = cluster.ok_or_else(|| corrupt("no line of this node"))?;
+        notice!(state, "Node configuration loaded, I'm {}", cluster.myself().id);
+        state.cluster = Some(Box::new(cluster));
+    }
+    let outside = state.outside();
+    let State { cluster, cluster_actions, .. } = state;
+    if let Some(cluster) = cluster {
+        cluster.before_sleep(&outside, cluster_actions);
+    }
+    // A file that cannot be written is found out now.
+    carry_out_outside(state);
+    file::save_first(state)
+}
+
+/// Tells the state machine of changed parameters.
+pub fn refresh_settings(state: &mut State) {
+    let settings = settings::of(state);
+    if let Some(cluster) = &mut state.cluster {
+        cluster.set_settings(settings);
+    }
+}
+
+/// Looks at the keys that were loaded. Errors: a text for the log; the server must not start.
+pub fn loaded(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> {
+    if state.cluster.is_none() {
+        return Ok(());
+    }
+    state.net.bus.accept_postponed();
+    let is_foreign = |index: usize| !keyspace.table_of(index).is_empty();
+    if state.config.cluster_databases == 1 && (1..keyspace.databases()).any(is_foreign) {
+        return Err(
+            "You can't have keys in a DB different than DB 0 when in Cluster mode. Exiting.".into(),
+        );
+    }
+    claim_loaded(keyspace, state);
+    Ok(())
+}
+
+/// Takes the slots whose keys were loaded, if nobody owns them. Others are imported from their owners.
+fn claim_loaded(keyspace: &mut Keyspace, state: &mut State) {
+    let Some(cluster) = &mut state.cluster else { return };
+    if cluster.myself().is_replica() {
+        return;
+    }
+    for slot in keyspace.slots_with_keys().iter() {
+        if cluster.owns(slot) || cluster.importing_from(slot).is_some() {
+            continue;
+        }
+        let number = slot.number();
+        let text = match cluster.claim_loaded(slot) {
+            true => {
+                format!("I have keys for unassigned slot {number}. Taking responsibility for it.")
+            }
+            false => format!(
+                "I have keys for slot {number}, but the slot is assigned to another node. Setting it to importing state."
+            ),
+        };
+        state.cluster_actions.push(Action::Log { is_warning: true, text });
+    }
+}
+
+/// The primary that a server follows from its start on.
+pub fn primary_at_start(state: &State) -> Option<PrimaryAddress> {
+    let Some(cluster) = &state.cluster else { return state.config.replicaof.clone() };
+    let primary = &cluster.node(cluster.myself().primary?).address;
+    let is_tls = state.config.tls_replication && primary.tls_port != 0;
+    let port = if is_tls { primary.tls_port } else { primary.tcp_port };
+    (!primary.ip.is_empty()).then(|| PrimaryAddress { host: primary.ip.clone().into_bytes(), port })
+}
+
+/// The server ends.
+pub fn end(state: &mut State) {
+    file::finish(state);
+    state.net.bus.end();
+}
+
+/// Takes in what other nodes have sent.
+pub fn turn(state: &mut State) {
+    if state.cluster.is_none() {
+        return;
+    }
+    for link in std::mem::take(&mut state.cluster_work.held) {
+        state.net.bus.read_again(link);
+    }
+    links::take_in(state, false);
+}
+
+/// Carries out what the state machine and commands want. To be called once a turn, before its changes are written to the log.
+pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
+    if state.cluster.is_none() {
+        return;
+    }
+    tick_if_due(state);
+    if let (outside, Some(cluster)) = (state.outside(), &mut state.cluster) {
+        cluster.before_sleep(&outside, &mut state.cluster_actions);
+    }
+    carry_out_outside(state);
+    for action in std::mem::take(&mut state.cluster_actions) {
+        carry_out(keyspace, state, action);
+    }
+    keys::drop_some(keyspace, state);
+    file::go_on(state);
+    state.net.bus.flush();
+}
+
+/// A nested turn: other nodes are answered.
+pub fn nested_turn(state: &mut State) {
+    if state.cluster.is_none() {
+        return;
+    }
+    links::take_in(state, true);
+    if !links::keeps_silent(state) {
+        tick_if_due(state);
+    }
+    carry_out_outside(state);
+    file::go_on(state);
+    state.net.bus.flush();
+}
+
+/// A nested turn in a script for which other clients are not served yet: only now and then, and without looking for events, which
+/// the loop would miss.
+pub fn turn_in_script(state: &mut State) {
+    let now_us = state.clock.now().boot_us;
+    if now_us < state.cluster_work.next_in_script_us {
+        return;
+    }
+    state.cluster_work.next_in_script_us = now_us + IN_SCRIPT_US;
+    state.net.bus.look_at_all();
+    nested_turn(state);
+}
+
+/// What the state machine is told, and what it wants then.
+fn tell(state: &mut State, event: Event<'_>) {
+    let outside = state.outside();
+    if let Some(cluster) = &mut state.cluster {
+        cluster.handle(&outside, event, &mut state.cluster_actions);
+    }
+}
+
+fn tick_if_due(state: &mut State) {
+    // Time stands still for a script.
+    let now_us = state.clock.now().boot_us;
+    if now_us < state.cluster_work.next_tick_us {
+        return;
+    }
+    state.cluster_work.next_tick_us = now_us + TICK_US;
+    links::periodic(state);
+    let outside = state.outside();
+    if let Some(cluster) = &mut state.cluster {
+        cluster.tick(&outside, &mut state.cluster_actions);
+    }
+}
+
+/// Carries out what concerns other nodes, the file and the log. The rest stays, in order.
+fn carry_out_outside(state: &mut State) {
+    let mut rest = Vec::new();
+    for action in std::mem::take(&mut state.cluster_actions) {
+        match action {
+            Action::Connect { link, ip, bus_port } => links::connect(state, link, &ip, bus_port),
+            Action::Send { link, message } => state.net.bus.send(link, message),
+            Action::Close { link } => state.net.bus.close(link),
+            Action::Save { number, text, is_awaited } => {
+                file::save(state, number, text, is_awaited);
+            }
+            Action::Deliver { channel, message, is_shard } => {
+                let kind = if is_shard { Kind::Shard } else { Kind::Channel };
+                deliver(state, kind, &channel, &message);
+            }
+            Action::Log { is_warning: true, text } => warning!(state, "{text}"),
+            Action::Log { is_warning: false, text } => notice!(state, "{text}"),
+            action => rest.push(action),
+        }
+    }
+    // What was done may have brought further wishes.
+    rest.append(&mut state.cluster_actions);
+    state.cluster_actions = rest;
+}
+
+/// Carries out what concerns this server's data and role.
+fn carry_out(keyspace: &mut Keyspace, state: &mut State, action: Action) {
+    match action {
+        Action::Follow { ip, port } => follow(keyspace, state, &ip, port),
+        Action::Promote => {
+            keys::forget(state);
+            following::unfollow(keyspace, state);
+        }
+        Action::PauseWrites { until_boot_ms } => {
+            let until_us = until_boot_ms.saturating_mul(1000);
+            let pause = Pause { until_us, writes_only: true };
+            state.set_pause(PauseCause::ClusterFailover, Some(pause));
+        }
+        Action::EndPause => state.end_pause(PauseCause::ClusterFailover),
+        Action::DropKeys(slots) => keys::add(state, slots),
+        Action::DropAllKeys => keys::drop_all(keyspace, state),
+        Action::Recheck => slots_left::recheck(keyspace, state),
+        other => state.cluster_actions.push(other),
+    }
+}
+
+/// Follows the primary that the cluster says, unless that is so already.
+fn follow(keyspace: &mut Keyspace, state: &mut State, ip: &str, port: u16) {
+    let followed = state.replication.following.as_deref();
+    if followed.is_some_and(|primary| primary.host == ip.as_bytes() && primary.port == port) {
+        return;
+    }
+    // The stream of the primary deletes them.
+    keys::forget(state);
+    following::follow(keyspace, state, ip.as_bytes(), port, false);
+}

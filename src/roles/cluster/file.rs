@@ -1,0 +1,120 @@
+//! nodes.conf: opened and read at the start, saved by a thread while the loop goes on.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use super::tell;
+use crate::cluster::action::Event;
+use crate::persist::nodes_file::{NodesFile, OpenError, SaveError};
+use crate::state::State;
+use crate::sys::disk::ReplaceStep;
+use crate::sys::log::{Level, warning};
+use crate::sys::process;
+
+/// A save that has failed is tried again after this time, if that is no reason to end. Unit: microseconds.
+const RETRY_US: i64 = 1_000_000;
+/// How often that is logged. Unit: microseconds.
+const LOG_EVERY_US: i64 = 30_000_000;
+
+/// Opens and locks nodes.conf. Returns its text; a file that was not there is empty. Errors: a text for the log.
+pub fn open(state: &mut State) -> Result<Vec<u8>, String> {
+    let name = OsStr::from_bytes(&state.config.cluster_config_file);
+    let shown = name.to_string_lossy();
+    let folder = std::path::absolute(&state.config.dir)
+        .map_err(|error| format!("Can't find the folder of {shown}: {error}"))?;
+    let disk = state.persistence.disk().clone();
+    match NodesFile::open(disk, &folder, name.as_ref()) {
+        Ok((file, text)) => {
+            state.cluster_work.file = Some(file);
+            Ok(text)
+        }
+        Err(OpenError::Locked) => {
+            let program = match state.config.compatible_with.is_valkey() {
+                true => "Valkey",
+                false => "Redis",
+            };
+            Err(format!(
+                "Sorry, the cluster configuration file {shown} is already used by a different {program} Cluster node. \
+                 Please make sure that different nodes use different cluster configuration files."
+            ))
+        }
+        Err(OpenError::Io(error)) => {
+            Err(format!("Can't open {shown} in order to acquire a lock: {error}"))
+        }
+    }
+}
+
+/// Saves what is to be saved at once. Errors: a text for the log.
+pub fn save_first(state: &mut State) -> Result<(), String> {
+    let Some(file) = &mut state.cluster_work.file else { return Ok(()) };
+    file.finish(state.persistence.background()).map_err(|failure| failure_text(&failure))
+}
+
+/// Has the cluster's state saved. Messages that come later wait for it, if it is awaited.
+pub fn save(state: &mut State, number: u64, text: Arc<[u8]>, is_awaited: bool) {
+    let Some(file) = &mut state.cluster_work.file else { return };
+    file.save(number, text);
+    if is_awaited {
+        state.net.bus.await_save(number);
+    }
+}
+
+/// Begins saves, and tells of those that have ended.
+pub fn go_on(state: &mut State) {
+    let Some(file) = &mut state.cluster_work.file else { return };
+    if file.is_idle() || state.cluster_work.next_save_us > state.now.boot_us {
+        return;
+    }
+    let wake = state.persistence.wake();
+    match file.go_on(state.persistence.background(), &wake) {
+        Ok(None) => {}
+        Ok(Some(number)) => {
+            state.net.bus.note_saved(number);
+            state.net.bus.flush();
+            tell(state, Event::Saved { number });
+        }
+        Err(failure) => fail(state, &failure),
+    }
+}
+
+/// At the end: saves what is not saved yet.
+pub fn finish(state: &mut State) {
+    let Some(mut file) = state.cluster_work.file.take() else { return };
+    if let Err(failure) = file.finish(state.persistence.background()) {
+        warning!(state, "{}", failure_text(&failure));
+    }
+}
+
+/// A save has failed: the server ends, or goes on without, as `cluster-config-save-behavior` says.
+#[cold]
+fn fail(state: &mut State, failure: &SaveError) {
+    let text = failure_text(failure);
+    if state.config.cluster_config_save_behavior == "sync" {
+        warning!(state, "{text}");
+        warning!(state, "Fatal: can't update cluster config file.");
+        process::end(1);
+    }
+    let now_us = state.now.boot_us;
+    let work = &mut state.cluster_work;
+    work.next_save_us = now_us + RETRY_US;
+    let is_told = work.failure_logged_us.is_some_and(|logged_us| now_us - logged_us < LOG_EVERY_US);
+    if !is_told {
+        work.failure_logged_us = Some(now_us);
+        let rest =
+            "Cluster config updated even though writing the cluster config file to disk failed.";
+        state.log(Level::Warning, format_args!("{text}. {rest}"));
+    }
+    state.net.bus.wait_for_no_save();
+}
+
+fn failure_text(failure: &SaveError) -> String {
+    let step = match failure.step {
+        ReplaceStep::Create => "open temp cluster config file",
+        ReplaceStep::Write => "write temp cluster config file",
+        ReplaceStep::Sync => "sync temp cluster config file",
+        ReplaceStep::Rename => "rename cluster config file",
+        ReplaceStep::SyncFolder => "sync cluster config file dir",
+    };
+    format!("Could not {step}: {}", failure.error)
+}

@@ -1,0 +1,93 @@
+//! Deletes the keys of slots that belong to other nodes now: some in each turn, and repeated for replicas and the log. No
+//! notification tells of it, as in Redis: the keys live on elsewhere.
+
+use super::tell;
+use crate::cluster::action::Event;
+use crate::collections::hash_slot::{HashSlot, SlotSet};
+use crate::gate::effect::note_deletions_apart;
+use crate::gate::publish::publish_events;
+use crate::keyspace::Keyspace;
+use crate::state::State;
+
+/// Time for deletions in a turn. Unit: microseconds.
+const TURN_US: i64 = 1_000;
+/// Keys deleted between two looks at the clock.
+const STEP_KEYS: usize = 64;
+
+/// The keys of these slots are to be deleted too.
+pub fn add(state: &mut State, slots: SlotSet) {
+    let drops = state.cluster_work.drops.get_or_insert_default();
+    slots.iter().for_each(|slot| {
+        drops.insert(slot);
+    });
+}
+
+/// Nothing more is to be deleted.
+pub fn forget(state: &mut State) {
+    state.cluster_work.drops = None;
+}
+
+/// Deletes some keys; when there are no more, the state machine is told.
+pub fn drop_some(keyspace: &mut Keyspace, state: &mut State) {
+    let Some(mut drops) = state.cluster_work.drops.take() else { return };
+    if let Some(cluster) = &state.cluster {
+        // Slots that have come back since, or come back key by key.
+        let is_back =
+            |slot: &HashSlot| cluster.owns(*slot) || cluster.importing_from(*slot).is_some();
+        let back: Vec<HashSlot> = drops.iter().filter(is_back).collect();
+        back.into_iter().for_each(|slot| {
+            drops.remove(slot);
+        });
+    }
+    note_deletions_apart(keyspace, state);
+    publish_events(keyspace, state);
+    let begun_us = state.clock.now().boot_us;
+    let mut is_done = drops.is_empty() || state.replication.is_replica();
+    while !is_done && state.clock.now().boot_us - begun_us < TURN_US {
+        is_done = step(keyspace, state, &mut drops);
+    }
+    drop(keyspace.events.take());
+    if is_done {
+        tell(state, Event::Dropped);
+    } else {
+        state.cluster_work.drops = Some(drops);
+    }
+}
+
+/// Deletes some keys of the slots. True: there are no more.
+fn step(keyspace: &mut Keyspace, state: &mut State, drops: &mut SlotSet) -> bool {
+    let config = &state.config;
+    let unlinks = config.lazyfree_lazy_server_del && config.compatible_with.is_valkey();
+    let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
+    for _ in 0..STEP_KEYS {
+        let Some(slot) = drops.iter().next() else { return true };
+        let Some((database, key)) = keyspace.key_in_slot(slot) else {
+            drops.remove(slot);
+            continue;
+        };
+        let is_deleted = keyspace.in_database(database, |keyspace| {
+            let key = keyspace.key(&key);
+            keyspace.delete(key, "del")
+        });
+        if is_deleted && state.effects.is_heard() {
+            let apart = state.effects.begin_apart();
+            state.effects.push(database, [verb, &key[..]].into_iter());
+            state.effects.end_apart(apart);
+        }
+    }
+    false
+}
+
+/// Deletes all keys, and repeats that.
+pub fn drop_all(keyspace: &mut Keyspace, state: &mut State) {
+    forget(state);
+    keyspace.clear(0..keyspace.databases(), false);
+    // A replica's stream is its primary's.
+    if state.effects.is_heard() && !state.replication.is_replica() {
+        note_deletions_apart(keyspace, state);
+        let apart = state.effects.begin_apart();
+        let flush: [&[u8]; 1] = [b"FLUSHALL"];
+        state.effects.push(0, flush.into_iter());
+        state.effects.end_apart(apart);
+    }
+}

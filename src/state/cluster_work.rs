@@ -1,0 +1,48 @@
+//! What the loop keeps for the cluster besides the state machine, and what it tells that about this server.
+
+use super::State;
+use crate::cluster::action::{LinkId, Outside};
+use crate::collections::hash_slot::SlotSet;
+use crate::persist::nodes_file::NodesFile;
+use crate::replication::following::Following;
+
+/// See the module.
+#[derive(Default)]
+pub struct ClusterWork {
+    /// Where the cluster's state is kept.
+    pub file: Option<NodesFile>,
+    /// When the state machine is told of the time next: boot-time clock, microseconds.
+    pub next_tick_us: i64,
+    /// When other nodes are answered next in a script: likewise.
+    pub next_in_script_us: i64,
+    /// When a failed save is tried again, and when a failure was logged last: likewise.
+    pub next_save_us: i64,
+    pub failure_logged_us: Option<i64>,
+    /// Slots whose keys are being deleted.
+    pub drops: Option<SlotSet>,
+    /// Connections with a message that waits until no script runs.
+    pub held: Vec<LinkId>,
+}
+
+impl State {
+    /// What the state machine of the cluster asks about this server. Reads the clocks: time stands still for commands, and other nodes
+    /// wait for answers meanwhile.
+    pub fn outside(&self) -> Outside {
+        let now = self.clock.now();
+        let following = self.replication.following.as_deref();
+        let age_ms = |since_us: i64| (now.boot_us - since_us).max(0) / 1000;
+        let data_age_ms = match following {
+            Some(following) if following.is_connected() => age_ms(following.heard_us),
+            Some(Following { down_since_us: Some(since_us), .. }) => age_ms(*since_us),
+            _ => i64::MAX,
+        };
+        Outside {
+            boot_ms: now.boot_us / 1000,
+            unix_ms: now.wall_us / 1000,
+            offset: if following.is_some() { self.replication.offset } else { self.stream_end() },
+            is_link_up: following.is_some_and(Following::is_connected),
+            data_age_ms,
+            is_loading: self.persistence.loading.is_some(),
+        }
+    }
+}
