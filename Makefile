@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check test bench bench-peers bench-locks peer peer-valkey clients crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check release image package-test package-tools
+.PHONY: build help run check test bench bench-peers bench-locks peer peer-valkey clients cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check release image package-test package-tools
 
 # Kernels of arm64 have pages of 4, 16 or 64 KB; an allocator that is built for one size serves it and the smaller ones.
 MACHINE := $(shell uname -m)
@@ -77,6 +77,10 @@ sentinel: ## the sentinel tests of Redis's suite, real sentinels over this serve
 
 crossings: ## random requests from the whole grammar; all that keeps the data agrees; ARGS="--seed 7" repeats one, "--seeds 1000 --from 1" runs many
 	CROSSINGS="$(ARGS)" $(CARGO) test --test it crossings:: -- --ignored --nocapture
+
+cluster: ## the cluster tests of Redis's suite over 20 nodes of this server; REDIS_SOURCE may name its source, ARGS="failover" units
+	$(CARGO) build
+	tests/peer/cluster $(TARGET)/debug/latchkey $(ARGS)
 
 # Any 64-bit number; what a run printed repeats it.
 DRAWN := $(shell od -An -N6 -tu8 /dev/urandom | tr -d ' ')

@@ -4,6 +4,7 @@
 
 pub mod acl;
 pub mod aof;
+pub mod cluster_message;
 pub mod config;
 pub mod function_payload;
 pub mod glob;

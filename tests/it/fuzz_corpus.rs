@@ -35,6 +35,7 @@ macro_rules! targets {
 targets! {
     acl,
     aof,
+    cluster_message,
     config,
     function_payload,
     glob,

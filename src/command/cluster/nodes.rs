@@ -58,8 +58,8 @@ const BUS_PORT_DISTANCE: i64 = 10_000;
 /// `CLUSTER FORGET node-id`: OK.
 pub fn forget(ctx: &mut Context<'_>) -> CommandResult {
     let known = cluster(ctx.state)?;
-    if ctx.state.config.compatible_with.is_valkey()
-        && let Some(id) = NodeId::from_bytes(ctx.args.get(2))
+    // Another node may have had this one forget it already, as in Valkey: who asks each node in turn gets OK from all.
+    if let Some(id) = NodeId::from_bytes(ctx.args.get(2))
         && known.is_blacklisted(&id)
     {
         ctx.reply.ok();
@@ -119,9 +119,9 @@ pub fn failover(ctx: &mut Context<'_>) -> CommandResult {
     let Some(primary) = myself.primary.map(|index| known.node(index)) else {
         return Err(CommandError::Text("ERR I'm a replica but my master is unknown to me"));
     };
-    if how == Failover::Agreed
-        && (primary.flags.contains(NodeFlags::FAIL) || primary.outbound.is_none())
-    {
+    // Without the primary's stream the pause would be for nothing.
+    let is_linked = primary.outbound.is_some() && ctx.state.outside().is_link_up;
+    if how == Failover::Agreed && (primary.flags.contains(NodeFlags::FAIL) || !is_linked) {
         return Err(CommandError::Text(
             "ERR Master is down or failed, please use CLUSTER FAILOVER FORCE",
         ));
