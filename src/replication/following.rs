@@ -58,6 +58,8 @@ pub struct Following {
     pub was_down_us: i64,
     /// Since when the link is down, after it was up: boot-time clock, microseconds.
     pub down_since_us: Option<i64>,
+    /// When the primary was heard last before the link went down: how old a cluster takes this replica's data to be.
+    pub heard_before_us: i64,
     pub transfer: Transfer,
     /// Bytes of the stream received and not applied.
     pub unapplied: u64,
@@ -83,6 +85,7 @@ impl Following {
             attempts_now: 0,
             was_down_us: 0,
             down_since_us: None,
+            heard_before_us: 0,
             transfer: Transfer::default(),
             unapplied: 0,
             is_failover: false,

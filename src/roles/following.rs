@@ -493,6 +493,7 @@ fn lose(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>, lost
     }
     if progress == Progress::Connected {
         following.down_since_us = Some(state.now.boot_us);
+        following.heard_before_us = following.heard_us;
         following.attempts_now = 0;
         following.knows_history = !matches!(lost, Lost::Broken(_));
     }

@@ -33,7 +33,9 @@ impl State {
         let age_ms = |since_us: i64| (now.boot_us - since_us).max(0) / 1000;
         let data_age_ms = match following {
             Some(following) if following.is_connected() => age_ms(following.heard_us),
-            Some(Following { down_since_us: Some(since_us), .. }) => age_ms(*since_us),
+            Some(following) if following.down_since_us.is_some() => {
+                age_ms(following.heard_before_us)
+            }
             _ => i64::MAX,
         };
         Outside {
