@@ -59,7 +59,8 @@ bitflags! {
         const TELLS_DISK = 1 << 31;
         /// Ends its client's transaction without running it.
         const ENDS_TRANSACTION = 1 << 30;
-        /// May wait, which scripts may call since 7.2, where they do not wait: with `NOSCRIPT`, which is older.
+        /// A blocking command that scripts may call since Redis 7.2, where it does not block. Set
+        /// with NOSCRIPT, which older versions report.
         const SCRIPTED_SINCE_7_2 = 1 << 32;
         /// Takes the element with the lowest score: it can be prefetched.
         const TAKES_LOWEST = 1 << 33;
@@ -72,8 +73,8 @@ bitflags! {
 
         /// Runs a script or a function.
         const RUNS_SCRIPT = Self::RUNS_BODY.bits() | Self::RUNS_SHA.bits() | Self::RUNS_FUNCTION.bits();
-        /// May run so long that other clients are served meanwhile: scripts, and DEBUG, which may load a file. Not
-        /// SCRIPT KILL, as it ends them.
+        /// May run for a long time while other clients are served: scripts, and DEBUG, which may
+        /// load a file. Not SCRIPT KILL, which ends a script.
         const LONG = Self::RUNS_SCRIPT.bits() | Self::PROTECTED.bits();
     }
 

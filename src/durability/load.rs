@@ -1,8 +1,8 @@
 //! Loading the RDB file, or the append-only file with its base.
 //!
-//! Entries of an RDB image are checked by the decoder and go straight into the tables; requests of an append-only file
-//! run through the gate, with full rights and without a client. Nothing expires meanwhile: the log was written when the
-//! keys still existed.
+//! The decoder checks the entries of an RDB image, which go straight into the tables. Requests of
+//! an append-only file run through the gate, with full rights and without a client. Nothing expires
+//! during loading, because the log was written when the keys still existed.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};

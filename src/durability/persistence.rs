@@ -6,8 +6,8 @@
 //!   rewrite: another increment begins and a snapshot is taken at the same moment; the snapshot becomes the base
 //! ```
 //!
-//! [`turn`] is called once a turn of the loop, [`periodic`] some times a second. [`Persistence::may_leave`] says
-//! which replies must wait for the log.
+//! [`turn`] is called once a turn of the loop, [`periodic`] several times a second.
+//! [`Persistence::may_leave`] decides which replies must wait for the log.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What of a command goes to the append-only file and to replicas, as requests
+//! The requests by which a command's changes reach the append-only file and replicas
 //! ([`crate::replication::effects`]).
 //!
 //! A command that has changed something is repeated as it was sent, unless its handler gives other requests instead
@@ -31,8 +31,9 @@ impl Context<'_> {
         }
     }
 
-    /// Repeats a key that was stored: DEL if there was one before, and what it has now as arguments of `verb`, some elements in
-    /// each request. `words`: the value's arguments, `words_each` for each element.
+    /// Repeats a stored key: DEL if it existed before, then its present value as arguments of
+    /// `verb`, divided among several requests. `words` returns the value's arguments, `words_each`
+    /// for each element.
     pub fn instead_stored(
         &mut self,
         key: Key<'_>,
@@ -55,7 +56,8 @@ impl Context<'_> {
         }
     }
 
-    /// What has changed since `before` ([`Keyspace::changes_by_commands`]) is in the stream already.
+    /// Notes that the changes since `before` ([`Keyspace::changes_by_commands`]) are in the stream
+    /// already.
     pub fn note_own_effects(&mut self, before: u64) {
         if self.keyspace.changes_by_commands() != before {
             self.effect = Effect::Instead;
@@ -104,7 +106,7 @@ impl Context<'_> {
         self.instead_of(database, all.into_iter());
     }
 
-    /// Has replicas repeat this request, a message.
+    /// Adds this request, a message, to the replicas' stream.
     pub fn repeat_message(&mut self) {
         let replication = &self.state.replication;
         if replication.backlog.is_some() && !replication.is_replica() {
@@ -114,7 +116,7 @@ impl Context<'_> {
         }
     }
 
-    /// Deletes a key whose new deadline lies in the past, and repeats that.
+    /// Deletes a key whose new deadline is in the past, and repeats the deletion.
     pub fn delete_overdue(&mut self, slot: Slot, key: Key<'_>) {
         match self.state.config.compatible_with.is_valkey() {
             true => self.keyspace.delete_as_expired(slot, key),
@@ -124,14 +126,15 @@ impl Context<'_> {
         self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key.bytes]);
     }
 
-    /// Repeats that a command which does something else has deleted a key. Redis 7.0 writes DEL, however it is freed.
+    /// Repeats the deletion of a key by a command with another purpose. Redis 7.0 writes DEL,
+    /// whichever way the memory is freed.
     pub fn instead_deleted(&mut self, key: &[u8]) {
         let config = &self.state.config;
         let unlinks = config.lazyfree_lazy_server_del && config.compatible_with.is_valkey();
         self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key]);
     }
 
-    /// Repeats `SET key value` instead, with the deadline as a Unix time.
+    /// Repeats `SET key value` with the deadline as a Unix time, instead of the command.
     pub fn instead_set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) {
         match expiry {
             Expiry::Clear => self.instead(&[b"SET", key, value]),

@@ -330,8 +330,9 @@ impl Gate<'_> {
         }
     }
 
-    /// Runs a command's handler. Ok: it has replied, as nearly always. That case is told apart where the result lies:
-    /// moving a result of 16 bytes, of which only the tag has just been written, waits for all stores before it.
+    /// Runs a command's handler. `Ok`: it has replied, the usual case. The result is matched in
+    /// place: moving its 16 bytes, of which only the tag has just been written, would wait for all
+    /// earlier stores.
     #[inline(always)]
     fn call(
         &mut self,
@@ -494,8 +495,8 @@ impl Gate<'_> {
         self.keyspace.delete_found_expired();
         if !self.keyspace.events.is_empty() {
             publish::publish_events(self.keyspace, self.state);
-            // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end. That of a woken
-            // client follows its reply (`waking::wake`).
+            // A push cannot stand inside the reply of EXEC or a reply that a script reads, so it
+            // follows at the end. A woken client's push follows its reply (`waking::wake`).
             if origin == Origin::Client {
                 publish::take_pushed(self.state, self.caller, self.reply.output());
             }

@@ -72,8 +72,8 @@ fn begin(keys: &KeySpec, args: Args<'_>) -> Option<usize> {
     }
 }
 
-/// The keys after further occurrences of a keyword, behind the `first`: the command decides which occurrence counts,
-/// so the user needs the permission for each.
+/// The keys after further occurrences of a keyword after the `first`. The command decides which
+/// occurrence counts, so the user needs the permission for each.
 fn repeated_keywords<'a>(
     keys: &'a KeySpec,
     first: usize,
@@ -260,7 +260,8 @@ mod tests {
     use crate::state::table::Command;
     use crate::sys::log::Logger;
 
-    /// Makes requests from the syntax of a command's documentation, with words as names that are words of options elsewhere.
+    /// Makes requests from the syntax in a command's documentation. Names in them are words that
+    /// are options elsewhere.
     struct Author {
         random: fastrand::Rng,
         /// The length of all lists in this request.
@@ -397,10 +398,11 @@ mod tests {
             .collect()
     }
 
-    /// What a user may touch is checked by the specifications: whatever a handler looks up must be a key by them too.
+    /// The specifications decide which keys a user may touch, so every key that a handler looks up
+    /// must be in them.
     #[test]
     fn only_keys_of_the_specifications_are_looked_up() {
-        // They wait for others, end the process, or choose keys themselves.
+        // These wait for other clients, end the process, or choose keys themselves.
         let left_out =
             ["migrate", "debug", "save", "bgsave", "bgrewriteaof", "shutdown", "failover"];
         let config = Config::from_text(b"").expect("an empty configuration is good");

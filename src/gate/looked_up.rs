@@ -1,4 +1,5 @@
-//! What is looked up of a request before it runs, by those that prefetch the keys of many requests together.
+//! The command and key hash of a request that has not run yet. Callers prefetch the keys of many
+//! requests together.
 
 use std::slice;
 

@@ -1,12 +1,12 @@
-//! Writing a snapshot to a file: in a thread while the server goes on, or synchronously.
+//! Writes a snapshot to a file: in a thread while the server serves clients, or synchronously.
 //!
 //! ```text
 //!   keyspace -- chunks --> queue --> thread: encode, write, sync --> rename, sync the folder
 //! ```
 //!
-//! The loop's thread walks the keyspace in slices, only as fast as the queue drains; entries about to change are queued in
-//! between. The file has a temporary name until it is complete and synced, so that either the old file or the new one
-//! exists at any moment.
+//! The loop's thread walks the keyspace in slices, only as fast as the queue drains. Entries about
+//! to change are queued first. The file has a temporary name until it is complete and synced, so
+//! either the old or the new file exists at any moment.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,11 +31,12 @@ use crate::sys::process;
 /// The walk pauses when the queued chunks take this much memory. Unit: bytes.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 
-/// After this much was written, the system is asked to start writing it to the disk. Unit: bytes.
+/// The system is asked to write to the disk after each of these portions. Unit: bytes.
 const WRITEBACK_BYTES: u64 = 4 << 20;
 
-/// On a machine with few cores the thread pauses so long after it has written so much, some 0.2 ms of work: a thread that never
-/// sleeps keeps others that wake up on its core waiting for its whole time slice, some milliseconds.
+/// On a machine with few cores the thread sleeps for `REST` after every `BYTES_BETWEEN_RESTS`,
+/// about 0.2 ms of work. Without these pauses the scheduler lets it run for a whole time slice,
+/// several milliseconds, while a thread that has woken up on the same core waits.
 const REST: Duration = Duration::from_micros(50);
 const BYTES_BETWEEN_RESTS: usize = 64 << 10;
 

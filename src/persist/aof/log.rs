@@ -501,8 +501,8 @@ impl AppendLog {
     // ---- another file ------------------------------------------------------------------------------------------------
 
     /// Syncs the written data, so that the switch, during which every reply waits, has little left
-    /// to do. Call it once a turn until it returns true. Then at most [`SWITCH_BYTES`] are
-    /// unsynced, or [`SYNCS_AHEAD_MAX`] syncs have not caught up with the writers, or a sync has
+    /// to do. Call it once a turn until it returns true. Then at most `SWITCH_BYTES` are
+    /// unsynced, or `SYNCS_AHEAD_MAX` syncs have not caught up with the writers, or a sync has
     /// failed.
     pub fn sync_ahead(&mut self, now: Now) -> bool {
         if self.switching {
