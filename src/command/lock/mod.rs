@@ -65,7 +65,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_UPDATE)])
         .docs(
             "numkeys key [key ...] owner PX milliseconds [BLOCK milliseconds | ASYNC milliseconds] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS count]] [REPLICAS count milliseconds]",
-            "Takes several locks at once, or none, or waits until all can be had.",
+            "Takes several locks at once, or none, or waits until all are free.",
             "O(N) with N locks",
         ),
     lock_spec("LOCK.RELEASE", release, Flags::WRITE_FAST)
@@ -89,7 +89,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(KeySpec::RO_ACCESS)
         .docs(
             "key owner [FENCE fence]",
-            "Tells whether an owner holds a lock; in a transaction, EXEC does nothing unless it does.",
+            "Returns whether an owner holds a lock; in a transaction, EXEC does nothing if it does not.",
             "O(1)",
         ),
 ];

@@ -88,7 +88,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.0.0")
         .docs(
             "key member [WITHSCORE]",
-            "Returns how many members come before one, the lowest score first.",
+            "Returns a member's rank, counted from the lowest score.",
             "O(log(N)), N being the size of the sorted set.",
         ),
     spec("ZREVRANK", zrevrank)
@@ -99,7 +99,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.0.0")
         .docs(
             "key member [WITHSCORE]",
-            "Returns how many members come before one, the highest score first.",
+            "Returns a member's rank, counted from the highest score.",
             "O(log(N)), N being the size of the sorted set.",
         ),
     spec("ZRANDMEMBER", zrandmember)
