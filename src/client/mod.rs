@@ -123,8 +123,9 @@ pub struct LargeInput {
 }
 
 impl LargeInput {
-    /// Reserves room for received bytes and, if that needs more, for the `announced` ones behind them: at most four
-    /// times what has come, so that an announcement alone costs little. `maxmemory-clients` counts the capacity.
+    /// Reserves room for received bytes and, if that needs more, for the `announced` bytes after
+    /// them. The room is at most four times the received bytes, so that an announcement alone costs
+    /// little. `maxmemory-clients` counts the capacity.
     pub fn make_room(&mut self, bytes: usize, announced: usize) {
         if self.buffer.capacity() - self.buffer.len() < bytes {
             let come = self.buffer.len() + bytes;

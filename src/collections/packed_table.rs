@@ -109,7 +109,7 @@ impl Draw {
         Draw { page: fastrand::u64(..), index: fastrand::u64(..) }
     }
 
-    /// The page and index that it means in a table: of so many pages, with at most so many entries each.
+    /// The drawn page and index in a table of `pages` pages with at most `entries` entries each.
     fn place(self, pages: usize, entries: usize) -> (usize, usize) {
         let scale = |random: u64, to: usize| ((u128::from(random) * to as u128) >> 64) as usize;
         (scale(self.page, pages), scale(self.index, entries))

@@ -369,7 +369,8 @@ impl Quicklist {
         true
     }
 
-    /// Inserts an element before or behind the first one equal to `pivot`. Its index; None if there is no such element.
+    /// Inserts an element before or after the first one equal to `pivot`. Returns its index; None
+    /// if there is no such element.
     pub fn insert(
         &mut self,
         pivot: Element<'_>,
@@ -502,8 +503,8 @@ impl Quicklist {
         removed
     }
 
-    /// The first run with elements equal to `element`, from an end, after so many runs: how many more it skips, and where at
-    /// most `most` of the elements are.
+    /// The first run with elements equal to `element`, from an end, after `passed` runs: the number
+    /// of further runs skipped, and the places of at most `most` of these elements.
     fn find_run(
         &self,
         end: End,

@@ -187,7 +187,7 @@ enum Groups<T: Part> {
     Many(Vec<Arc<Bank<T>>>),
 }
 
-/// Groups of a long vector. The places behind the last one are none.
+/// Groups of a long vector. The places after the last one are None.
 #[derive(Debug)]
 struct Bank<T: Part>([Option<Arc<Group<T>>>; BANK]);
 
@@ -234,7 +234,7 @@ impl<T: Part> Groups<T> {
         }
     }
 
-    /// Appends a group, with `number` of them so far.
+    /// Appends a group to `number` existing ones.
     fn push(&mut self, number: usize, group: Arc<Group<T>>) {
         match self {
             Groups::Few(groups) if number == BANK => {
@@ -292,8 +292,8 @@ impl<T: Part> Groups<T> {
     }
 }
 
-/// The elements of a group. Every group but the last is full; its places behind the vector's end hold default values.
-/// Aligned, so that no element of 16 bytes lies in two cache lines.
+/// The elements of a group. Every group but the last is full; its places after the vector's end
+/// hold default values. Aligned, so that no element of 16 bytes lies in two cache lines.
 #[derive(Clone, Debug, Default)]
 #[repr(align(16))]
 struct Group<T>([T; GROUP]);

@@ -138,7 +138,8 @@ impl<T: Item> Node<T> {
         }
     }
 
-    /// Inserts an item, with `len` items so far. Returns a new right neighbour if the node was full.
+    /// Inserts an item into a vector of `len` items. Returns a new right neighbour if the node was
+    /// full.
     fn insert(&mut self, len: usize, index: usize, item: T, ends: Ends) -> Option<Node<T>> {
         match self {
             Node::Leaf(items) => {
@@ -593,10 +594,10 @@ mod tests {
         Front(u16),
         PopBack(u16),
         PopFront(u16),
-        /// So many, at or from this place.
+        /// A number of items, at or from this place.
         Insert(u32, u16),
         Remove(u32, u16),
-        /// Each so many from this place on.
+        /// Items at a regular distance, from this place on.
         Thin(u32, u16),
         Change(u32),
         Share,

@@ -514,7 +514,7 @@ impl<O> Table<O> {
             let segment = &chunk.segments[index];
             let tag = tag_of(hash, segment.depth());
             let mut at = segment.home(tag);
-            // Some keys of a fuller segment are in the bucket behind their own.
+            // Some keys of a fuller segment are in the bucket after their own.
             for _ in 0..2 {
                 let bucket = chunk.bucket(index, at);
                 if let Some(slot) = Bits(bucket.matches(tag)).next() {

@@ -135,7 +135,7 @@ fn load(args: &[OsString], stdin: &mut dyn Read) -> Result<Startup, ConfigError>
     if !args.is_empty() {
         let asks_for_json = examined.is_some().then_some(&mut json);
         let loaded = load_args(&mut loader, &args, asks_for_json, stdin);
-        // A check ends early only at so many faults that no more are told.
+        // A check ends early only when it has reached the limit of reported faults.
         if purpose != Purpose::Check {
             loaded?;
         }

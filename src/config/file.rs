@@ -175,7 +175,7 @@ pub(super) enum Purpose {
     Text,
     /// The first fault ends the loading.
     Start,
-    /// Faults are collected, and no file is left behind.
+    /// Faults are collected, and no file remains.
     Check,
 }
 

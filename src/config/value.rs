@@ -329,7 +329,8 @@ bitflags! {
     }
 }
 
-/// Save after so many seconds if there were so many changes. Source: `save`.
+/// A snapshot is saved after this number of seconds if there were this number of changes. Source:
+/// `save`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavePoint {
     pub seconds: u64,

@@ -324,8 +324,8 @@ pub fn write_log(state: &mut State) -> Result<(), Fatal> {
     written
 }
 
-/// Continues the snapshot's iteration for one slice, unless the thread is behind. To be called after replies are sent, so
-/// that they wait for one slice at most.
+/// Continues the snapshot's iteration for one slice, unless the thread lags. Call it after replies
+/// are sent, so that they wait for one slice at most.
 pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
     if !keyspace.has_snapshot() {
         return;
@@ -508,7 +508,7 @@ fn begin_rewrite_alone(keyspace: &mut Keyspace, state: &mut State) -> Result<(),
     Ok(())
 }
 
-/// Opens the next increment and starts the snapshot, once the log is synced so far that this is quick.
+/// Opens the next increment and starts the snapshot, once little of the log is unsynced.
 fn continue_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
     let now = state.now;
     let Some(aof) = &mut state.persistence.aof else { return Ok(()) };

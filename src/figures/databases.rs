@@ -10,7 +10,7 @@ pub const ROWS: &[Row] = &[Row::Lines(lines), Row::Samples(samples)];
 
 /// Keys sampled for a database's average TTL.
 const TTL_SAMPLES: usize = 32;
-/// Where fewer keys than one in so many have a deadline, those to be sampled are not looked for in each scrape.
+/// If fewer than one key in this number has a deadline, scrapes look for no keys to sample.
 const SPARSE: usize = 64;
 /// Databases with samples, of those with keys; and of empty ones, which redis_exporter tells of too.
 const SAMPLED_MAX: usize = 64;

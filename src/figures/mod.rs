@@ -94,7 +94,7 @@ pub enum Value {
     Absent,
     Count(u64),
     Whole(i64),
-    /// With this number of digits behind the point.
+    /// With this number of digits after the point.
     Decimal(f64, usize),
     Percent(f64),
     /// Bytes; INFO has a second line in a readable unit.

@@ -63,7 +63,8 @@ fn begin(
     state.blocking.confirmations.add(confirmation)
 }
 
-/// Whether grants that need so many replicas are not tried now: an earlier one has failed that they have not acknowledged yet.
+/// Whether grants that need this number of replicas wait: fewer replicas have acknowledged an
+/// earlier grant that failed.
 pub fn holds_back(state: &State, replicas: i64) -> bool {
     state.blocking.confirmations.failed.is_some_and(|(_, count)| count < replicas)
 }
@@ -275,7 +276,7 @@ fn write(reply: &mut ReplyWriter<'_>, unconfirmed: &Unconfirmed, ms_left: i64) {
 
 // ---- push messages -------------------------------------------------------------------------------------------------------
 
-/// A push message of so many elements to a client of RESP3.
+/// Sends a push message of `len` elements to a client of RESP3.
 fn push(state: &mut State, id: ClientId, len: usize, write: impl FnOnce(&mut ReplyWriter<'_>)) {
     let Some(client) = state.clients.get_to_push(id) else { return };
     if client.protocol != Protocol::Resp3 || client.flags.intersects(ClientFlags::REPLY_OFF) {

@@ -18,8 +18,8 @@ use crate::sys::alloc;
 /// Keys evicted between two readings of the clock.
 const KEYS_PER_LOOK: usize = 16;
 
-/// So many bytes of keys are evicted before it is asked whether that has freed anything: other threads count what they
-/// allocate 64 KiB at a time.
+/// After this many bytes of evicted keys, eviction checks whether they have freed memory: other
+/// threads count their allocations 64 KiB at a time.
 const VAIN_BYTES: usize = 512 << 10;
 
 /// The pause after an eviction in vain, at first, and at most. Unit: microseconds.

@@ -21,11 +21,11 @@ pub struct Request<'a> {
 pub enum Ran {
     /// The reply is complete, or there is none by design.
     Done,
-    /// The same; it has changed so much that this is passed on before the next request.
+    /// The same. Its changes are many, and are passed on before the next request.
     DoneMuch,
-    /// It did not run: it and the client's requests behind it wait until the server resumes the client.
+    /// It did not run. It and the client's later requests wait until the server resumes the client.
     NotYet,
-    /// It has run or is blocked; the client's requests behind it wait.
+    /// It has run or is blocked; the client's later requests wait.
     Waits,
     /// The connection is closed once the reply is sent.
     Closes,

@@ -9,7 +9,7 @@ pub enum Verdict {
     Run,
     /// It is queued until EXEC.
     Queue,
-    /// It runs later, as do its client's requests behind it.
+    /// It and its client's later requests run later.
     Postpone,
     Refuse(CommandError),
     /// Its user lacks the permission.

@@ -74,7 +74,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
             return;
         }
         if state.net.http.serve(slot, now_us) && answer(keyspace, state, slot, now_us) {
-            // What comes behind it has its turn after the others.
+            // A further request waits for those of other connections.
             if state.net.http.serve(slot, now_us) {
                 state.net.http.enqueue(slot);
             }

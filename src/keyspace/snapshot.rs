@@ -197,7 +197,7 @@ impl Snapshot {
         }
     }
 
-    /// Takes ownership of the table of an emptied database, of about so many bytes.
+    /// Takes ownership of the table of an emptied database, which has about `bytes` bytes.
     pub(super) fn take_over(&mut self, id: TableId, table: Table<Value>, bytes: usize) {
         self.held.add(bytes as isize);
         self.emptied.push(Emptied { id, table, bytes });

@@ -34,7 +34,7 @@ pub enum Wanted {
     Semaphore,
 }
 
-/// Position in a queue, unique: the order of arrival, behind those at the head.
+/// A unique position in a queue: the order of arrival, after the positions at the head.
 pub type Ticket = u64;
 /// Lower ones are at the head of a queue.
 const ARRIVED: Ticket = 1 << (Position::TICKET_BITS - 1);

@@ -129,7 +129,7 @@ impl Socket {
                 return Ok(false);
             }
         }
-        // Bytes behind the handshake may be buffered already.
+        // Bytes after the handshake may be buffered already.
         (self.can_read, self.can_write) = (true, true);
         let waiting = SocketState::Resolving(Resolving::default());
         if let SocketState::Connecting(stream) = std::mem::replace(&mut self.phase, waiting) {

@@ -530,8 +530,8 @@ impl Link {
         Ok(Some(Requests { input: &self.input, raw, ranges, requests, next: 0 }))
     }
 
-    /// Shows at most `most` complete requests behind the last unit, with MULTI and EXEC, as far as nothing else is
-    /// between them. They stay where they are until [`Self::shrink`].
+    /// Shows at most `most` complete requests after the last unit, with MULTI and EXEC, up to the
+    /// first other item. They stay in place until [`Self::shrink`].
     pub fn look_ahead(&mut self, most: usize, mut show: impl FnMut(&Request<'_>)) {
         let is_stream = self.awaits == Awaits::Stream;
         // A long request that arrives in many pieces is not parsed again with each.
@@ -625,7 +625,7 @@ fn empty_lines(bytes: &[u8]) -> usize {
 pub struct Request<'a> {
     /// Where it lies among the received bytes, until [`Link::shrink`].
     pub at: usize,
-    /// Its bytes, and perhaps others behind them.
+    /// Its bytes, perhaps followed by other bytes.
     pub buffer: &'a [u8],
     /// Its arguments in the buffer.
     pub ranges: &'a [Range],

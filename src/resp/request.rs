@@ -69,7 +69,8 @@ pub const CLIENT_REQUEST_BYTES_MAX: u64 = REQUEST_BYTES_MAX - (16 << 20);
 pub struct Limits {
     /// Longest argument, in bytes. Source: `proto-max-bulk-len`.
     pub bulk_len_max: u64,
-    /// Longest request, in bytes. It may begin so far behind the buffer's start that both together are 32 bits.
+    /// Longest request, in bytes. Its start in the buffer and this length together must fit into 32
+    /// bits.
     pub request_bytes_max: u64,
     /// Most arguments of a request.
     pub multibulk_max: i32,
@@ -302,7 +303,7 @@ impl Parser {
         let start = *pos;
         let rest = &mut buf[start..];
         let window = rest.len().min(limits.inline_max.saturating_add(1));
-        // Redis searches for the line end with strchr: behind a NUL byte it finds none, and waits.
+        // Redis searches for the line end with strchr: after a NUL byte it finds none, and waits.
         let newline = match memchr2(b'\n', 0, &rest[..window]) {
             Some(at) if rest[at] == b'\n' => at,
             _ if rest.len() > limits.inline_max => return Err(ProtocolError::TooBigInline),

@@ -531,7 +531,8 @@ impl PrimaryLink {
         may_read && socket.may_read() || self.is_killed || sync.is_some_and(Sync::wants_turn)
     }
 
-    /// Whether so much was received during a pause that the rest waits at the primary.
+    /// Whether the bytes received during a pause are enough that the rest should wait at the
+    /// primary.
     fn holds_enough(&self, is_paused: bool) -> bool {
         is_paused && self.link.waiting() >= HELD_BYTES
     }

@@ -769,7 +769,7 @@ fn ping(state: &mut State) {
     let is_failing_over = state.replication.failover.is_some();
     let has_replicas = !state.replication.replicas.is_empty();
     if is_due && has_replicas && !is_failing_over && !state.replication.is_replica() {
-        // What a running script has done so far is the only unit that is not spread: it comes behind the ping.
+        // Only the unfinished unit of a running script stays back: it follows the ping.
         persistence::spread_effects(state);
         state.replication.feed(PING);
     }

@@ -125,7 +125,7 @@ pub struct Running {
     pub rolls_back: bool,
     /// Its writes stay, but are not repeated elsewhere: the process ends.
     pub is_dropped: bool,
-    /// It runs so long that other clients are served, mostly with a BUSY error.
+    /// It has run long enough that other clients are served, mostly with a BUSY error.
     pub is_busy: bool,
     /// Other clients have been served once.
     pub others_heard: bool,

@@ -21,7 +21,7 @@ pub type CommandResult = Result<Outcome, CommandError>;
 pub enum Outcome {
     /// The reply is complete (or there is none by design).
     Replied,
-    /// It did not run: it and the client's requests behind it wait until the server resumes the client.
+    /// It did not run. It and the client's later requests wait until the server resumes the client.
     Postponed,
     /// The reply is complete; the client's further requests wait until the server resumes it.
     Suspended,

@@ -9,7 +9,7 @@ use crate::net::http::head::Request;
 /// A lock's rank in a list, its database and its key.
 type Place = (i64, usize, Box<[u8]>);
 
-/// What has been found and written so far. The request says the rest.
+/// The results found and written so far. The request has the rest.
 pub struct HttpJob {
     pub request: Request,
     /// None: everything is found.

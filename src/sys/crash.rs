@@ -422,7 +422,8 @@ pub fn access_bad_memory() -> ! {
 
 // ---- the watchdog ------------------------------------------------------------------------------------------------
 
-/// Sets the watchdog's period: it reports when [`tell_watchdog`] is not called for so many milliseconds; 0: off.
+/// Sets the watchdog's period in milliseconds: it reports when [`tell_watchdog`] is not called for
+/// this long; 0: off.
 pub fn watch(period_ms: u32) {
     if READY.get().is_none() || WATCHDOG_MS.swap(period_ms, Ordering::Relaxed) == period_ms {
         return;

@@ -1,4 +1,4 @@
-//! The file operations that durability depends on, behind a trait.
+//! The file operations that durability depends on, as a trait.
 //!
 //! Snapshots, the append-only file and its manifest access the disk only through [`Disk`]. [`RealDisk`] is the
 //! operating system; [`model::ModelDisk`] knows what would survive a power loss, and can fail or crash at any

@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    /// 5 March 2026 at 07:08:09, so many seconds east of Greenwich.
+    /// 5 March 2026 at 07:08:09, this number of seconds east of Greenwich.
     fn at(offset_seconds: i64) -> libc::tm {
         // SAFETY: all-zero bytes are a valid `tm`.
         let zero: libc::tm = unsafe { std::mem::zeroed() };

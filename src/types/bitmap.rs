@@ -34,7 +34,7 @@ pub fn get_bit(text: StringView<'_>, offset: u64) -> bool {
 /// Sets the bit at an offset; returns what it was.
 ///
 /// # Panics
-/// If the offset lies behind the end; see [`bytes_needed`].
+/// If the offset lies after the end; see [`bytes_needed`].
 pub fn set_bit(text: &mut StringMut<'_>, offset: u64, bit: bool) -> bool {
     let at = (offset / 8) as usize;
     let byte = text.as_view().byte(at).expect("the bit lies within the string");
@@ -299,7 +299,7 @@ impl FieldType {
     /// Writes the low bits of a value to the field at a bit offset.
     ///
     /// # Panics
-    /// If the field reaches behind the end; see [`bytes_needed`].
+    /// If the field reaches beyond the end; see [`bytes_needed`].
     pub fn set(self, text: &mut StringMut<'_>, offset: u64, value: i64) {
         let shift = (offset % 8) as u32;
         let len = (shift + self.bits).div_ceil(8) as usize;
@@ -676,7 +676,7 @@ mod tests {
             prop_assert_eq!(Some(field.get(view(&bytes), offset)), field.settle(value, true, true, Overflow::Wrap));
             prop_assert_eq!(&after[..place.start], &before[..place.start]);
             prop_assert_eq!(&after[place.end..], &before[place.end..]);
-            // Behind the end there are zeros.
+            // After the end there are zeros.
             let mut padded = bytes.clone();
             padded.truncate((offset / 8) as usize + 1);
             let cut = field.get(view(&padded), offset);

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   items  | Absent 5 | Popped(Back) 3 | Absent 2 |      a note and the length of its text
-//!   bytes  | f i e l d . e n d . k k |                   the texts, one behind the other
+//!   bytes  | f i e l d . e n d . k k |                   the texts, one after the other
 //! ```
 //!
 //! A value whose form changes as a whole (integers that become a table) moves into the journal. The order of a small

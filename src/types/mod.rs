@@ -128,7 +128,7 @@ const PREFETCH_MIN: usize = 4096;
 pub enum Wanted<'a> {
     /// A member or field.
     Named(&'a [u8]),
-    /// The member with so many lower scores.
+    /// The member with this number of lower scores.
     FromLowest(usize),
     FromHighest(usize),
     /// A random member; see [`Value::ahead_of_draw`].

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Ints     sorted integers (`collections/intset.rs`)              reported as intset
-//!   Packed   elements one behind the other, up to INLINE_MAX bytes  reported as listpack
+//!   Packed   elements one after the other, up to INLINE_MAX bytes  reported as listpack
 //!   Table    a dense hash table (`collections/packed_table.rs`)     reported as listpack or hashtable
 //! ```
 //!
@@ -35,7 +35,7 @@ const INTSET_ENTRIES_MAX: usize = 1 << 30;
 /// number, which is observable: the remainder of a hashtable may be a listpack.
 const POP_WALK_RATIO: usize = 5;
 
-/// A sample of more than one in so many members is drawn in one pass over all.
+/// A sample of more than one in this number of members is drawn in one pass over all.
 const SAMPLE_WALK_RATIO: usize = 3;
 
 /// Up to which size a set has which encoding, and the hasher of a table.

@@ -109,7 +109,7 @@ impl Stream {
         (&self.entries, &mut self.groups)
     }
 
-    /// Bytes of heap behind the stream.
+    /// Bytes of the stream's heap memory.
     pub fn heap_bytes(&self) -> usize {
         self.entries.heap_bytes() + self.groups_heap_bytes()
     }

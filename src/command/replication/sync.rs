@@ -73,8 +73,8 @@ fn sync(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `PSYNC replicationid offset`: `CONTINUE [id]` and the stream from that offset on, or `FULLRESYNC id offset`, a snapshot, and the
-/// stream from behind that offset on. The id `?` asks for all.
+/// `PSYNC replicationid offset`: `CONTINUE [id]` and the stream from that offset on, or `FULLRESYNC
+/// id offset`, a snapshot, and the stream after that offset. The id `?` asks for all.
 fn psync(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.client().flags.contains(ClientFlags::REPLICA) {
         return Ok(Outcome::Replied);

@@ -51,7 +51,7 @@ const ALL_UNKNOWN: CommandError = CommandError::Text(
     "ERR WAIT ALL needs to know how many replicas could be promoted: set 'wait-all-replicas'",
 );
 
-/// The offset behind all that the client's commands have changed or seen.
+/// The offset after everything that the client's commands have changed or seen.
 fn offset(ctx: &mut Context<'_>) -> u64 {
     let end = ctx.state.stream_end();
     let client = ctx.client();

@@ -263,7 +263,7 @@ fn bitop(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The operation of this name. Errors: unknown, or not with so many sources.
+/// The operation of this name. Errors: it is unknown, or does not take this number of sources.
 fn parse_operation(name: &[u8], sources: usize) -> Result<BitOperation, CommandError> {
     const OPERATIONS: &[(&str, BitOperation)] = &[
         ("AND", BitOperation::And),

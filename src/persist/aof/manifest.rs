@@ -368,7 +368,7 @@ mod tests {
     fn files_replaced_by_a_rewrite_become_history() {
         let first = Manifest::default().with_next_base(b"a", BaseFormat::Rdb);
         let open = first.with_next_increment(b"a");
-        // A rewrite that failed has left an increment behind.
+        // A rewrite that failed has left an increment.
         let failed = open.with_next_increment(b"a");
         let begun = failed.with_next_increment(b"a");
         let done = begun.with_rewrite_finished(b"a", BaseFormat::Aof, 3);

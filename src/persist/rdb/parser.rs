@@ -149,7 +149,8 @@ impl<R: Read> Parser<R> {
         &mut self.source.reader
     }
 
-    /// After an error of the kind `WouldBlock`: the next call begins with the same record again. Returns its bytes so far.
+    /// Restarts the record after an error of the kind `WouldBlock`: the next call begins with it
+    /// again. Returns its bytes read so far.
     pub fn go_back(&mut self) -> usize {
         self.source.at = self.source.record_start;
         self.source.filled - self.source.record_start

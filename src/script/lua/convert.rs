@@ -123,7 +123,7 @@ unsafe fn push_verbatim(state: *mut lua_State, len: usize, reply: &[u8], at: &mu
     });
 }
 
-/// Checks for interrupts at every so many values; `number` counts them.
+/// Checks for interrupts once every `VALUES` values; `number` counts them.
 #[inline]
 unsafe fn look(state: *mut lua_State, number: usize) {
     if number % VALUES == VALUES - 1 {
@@ -259,7 +259,7 @@ impl Progress {
     #[inline]
     unsafe fn count(&mut self, state: *mut lua_State, kind: c_int, writing: &mut Writing<'_, '_>) {
         self.values += 1;
-        // So many of the other types are few bytes.
+        // `VALUES` values of the other types have few bytes.
         if self.values >= VALUES || matches!(kind, LUA_TSTRING | LUA_TTABLE) {
             self.check(state, writing);
         }

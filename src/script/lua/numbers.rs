@@ -12,14 +12,13 @@ use crate::script::number::format_json;
 
 /// Digits that Lua 5.1 shows at most.
 const DIGITS: usize = 14;
-/// Bytes behind the buffer's start that the interpreter lets be written (`LUAI_MAXNUM2STR`).
+/// Bytes from the buffer's start that the interpreter permits to write (`LUAI_MAXNUM2STR`).
 const BUFFER_BYTES: usize = 48;
 
-/// `char* luai_num2str(char* buf, double n)`, declared in `lnumutils.h`: writes a number's text, without a zero behind it, and
-/// returns its end.
+/// `char* luai_num2str(char* buf, double n)`, declared in `lnumutils.h`: writes a number's text,
+/// without a zero after it, and returns its end.
 ///
-/// # Safety
-/// The buffer has room for [`BUFFER_BYTES`].
+/// # Safety The buffer has room for [`BUFFER_BYTES`].
 #[unsafe(export_name = "_Z12luai_num2strPcd")]
 unsafe extern "C" fn write_number(buffer: *mut c_char, number: f64) -> *mut c_char {
     let text = format_json(number, DIGITS);

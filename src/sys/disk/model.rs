@@ -182,7 +182,7 @@ impl ModelDisk {
         self.lock().next_faults.insert(call, fault);
     }
 
-    /// Lets all files together have so many bytes. None: there is no limit.
+    /// Limits the bytes of all files together. None: there is no limit.
     pub fn set_capacity(&self, bytes: Option<usize>) {
         self.lock().capacity = bytes;
     }
@@ -192,7 +192,7 @@ impl ModelDisk {
         self.lock().used()
     }
 
-    /// From now on each operation moves this clock, by so many microseconds.
+    /// Each later operation moves this clock, by `us` microseconds.
     pub fn slow_down(&self, clock: ManualClock, us: i64) {
         self.lock().slow = Some((clock, us));
     }
@@ -310,8 +310,8 @@ impl Model {
             .map_or(more, |capacity| capacity.saturating_sub(self.used().max(len)).min(more))
     }
 
-    /// Counts an operation. `Ok(None)`: do it. `Ok(Some(_))`: only so many bytes. `Err`: it fails; if `self.ended` is
-    /// set, by the crash, and a part of it may have happened.
+    /// Counts an operation. `Ok(None)`: it happens. `Ok(Some(_))`: only this number of bytes.
+    /// `Err`: it fails; if `self.ended` is set, by the crash, and a part of it may have happened.
     fn operation(&mut self, call: Call) -> io::Result<Option<usize>> {
         self.alive()?;
         if let Some((clock, us)) = &self.slow {

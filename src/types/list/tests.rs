@@ -12,7 +12,7 @@ enum Step {
     Pop(End),
     Drop(End, usize),
     Set(usize, Vec<u8>),
-    /// Beside the element at this index, behind it if told so.
+    /// Beside the element at this index, after it if `true`.
     Insert(usize, bool, Vec<u8>),
     /// What equals the element at this index.
     Remove(End, usize, usize),
