@@ -168,7 +168,7 @@ impl Parser {
     /// Parses one request from `buf` at `*pos`, appends its arguments to `args` and advances `*pos` past it.
     ///
     /// `Incomplete` changes neither `*pos` nor `args`: call again with the same bytes, which may have moved, and more
-    /// behind them, from the request's first byte. An error changes neither; the connection must be closed, and the
+    /// after them, from the request's first byte. An error changes neither; the connection must be closed, and the
     /// same bytes fail again.
     ///
     /// Escapes in inline requests are decoded in place, so consumed bytes must not be parsed again. To keep a request
