@@ -57,7 +57,7 @@ impl Deadline {
     }
 }
 
-/// What happens to a deadline when the value it belongs to is replaced.
+/// The effect on a deadline when its value is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     Clear,
@@ -215,7 +215,7 @@ impl ManualClock {
         self.time.tick_us.store(us, Ordering::SeqCst);
     }
 
-    /// Who sleeps moves the time, and does not wait: for simulations.
+    /// Lets a sleep move the time instead of waiting: for simulations.
     pub fn move_for_sleep(&self) {
         self.time.moves_for_sleep.store(true, Ordering::SeqCst);
     }

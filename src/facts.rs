@@ -307,7 +307,7 @@ pub struct Channels {
     pub are_patterns: bool,
 }
 
-/// What key specifications cannot express.
+/// Rules that key specifications cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyRule {
     None,

@@ -1,4 +1,5 @@
-//! What clients wait for replicas to acknowledge: earlier writes (WAIT, WAITAOF), and grants of locks.
+//! Acknowledgements by replicas for which clients wait: of earlier writes (WAIT, WAITAOF), and of
+//! grants of locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ pub enum Replicas {
 /// The offset of what no replica will ever acknowledge.
 pub const LOST: u64 = u64::MAX;
 
-/// What WAIT and WAITAOF wait for: replicas that acknowledge an offset.
+/// The wait of WAIT and WAITAOF for replicas that acknowledge an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcksAwaited {
     /// The replication offset; [`LOST`] if a full synchronisation has thrown away what was written.
@@ -29,7 +30,7 @@ pub struct AcksAwaited {
     pub deadline_us: Option<i64>,
 }
 
-/// What WAITAOF asks of this server's own log.
+/// The part of WAITAOF that concerns this server's own log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnDisk {
     /// The log offset to be on disk.
@@ -38,7 +39,8 @@ pub struct OnDisk {
     pub here_too: bool,
 }
 
-/// What a LOCK command asks of replicas: to have acknowledged its effects before the reply leaves.
+/// The demand of a LOCK command: replicas must have acknowledged its effects before the reply
+/// leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AcksAsked {
     /// How many replicas; at least 1.

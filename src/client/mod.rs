@@ -200,7 +200,7 @@ pub struct Client {
     pub watching: Option<Box<Watching>>,
     /// CLIENT TRACKING state.
     pub tracking: Option<Box<ClientTracking>>,
-    /// What it waits for.
+    /// The cause for which it is blocked.
     pub blocked: Option<Box<Blocked>>,
     /// Bytes that its waits for locks without being blocked hold.
     pub waits_bytes: usize,

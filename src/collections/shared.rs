@@ -24,7 +24,7 @@ const GROUP: usize = 16;
 /// Groups of a bank, a power of two.
 const BANK: usize = 256;
 
-/// What a change may copy of a shared part: checked where assertions are. Unit: bytes.
+/// The limit of bytes that a change may copy of a shared part: checked if assertions are on.
 const COPY_BYTES_MAX: isize = 256 << 10;
 
 thread_local! {

@@ -15,7 +15,7 @@ use super::file::{
 use super::params::Config;
 use super::quoting::{quoted, split_args};
 
-/// What the command line requests.
+/// The request of the command line.
 #[derive(Debug)]
 pub enum Startup {
     /// Serve clients.
@@ -28,7 +28,7 @@ pub enum Startup {
     Help,
 }
 
-/// What is checked instead of a start.
+/// The subject of a check that replaces a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Examined {
     Configuration,

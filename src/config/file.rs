@@ -167,7 +167,7 @@ impl std::fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// What a configuration is loaded for.
+/// The purpose for which a configuration is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The configuration is made of a text alone: no file is read or written.
@@ -263,7 +263,7 @@ impl Loader {
             return Err(error);
         }
         self.refused.extend(line.as_ref().map(Line::directive));
-        // What concerns the whole is checked after each included text again.
+        // Rules about the whole configuration are checked again after each included text.
         let is_known = line.is_none()
             && self.faults.iter().any(|known| known.error.message() == error.message());
         if !is_known {

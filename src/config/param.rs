@@ -5,7 +5,8 @@ use super::params::{Config, PARAMS};
 use super::reason::Reason;
 use super::value::Compatibility;
 
-/// What the server must do after a change of a parameter. Parameters without an action are read when they are needed.
+/// The server's action after a change of a parameter. Parameters without an action are read when
+/// they are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Listen on another TCP port.
@@ -71,7 +72,7 @@ pub struct Traits {
     pub names_file: bool,
     /// Accepted and stored, but without effect.
     pub only_stored: bool,
-    /// What the server must do after a change.
+    /// The server's action after a change.
     pub action: Option<Action>,
 }
 

@@ -153,7 +153,7 @@ fn log_progress(keyspace: &Keyspace, state: &State) {
     notice!(state, "Loading: {percent:.1}% of {megabytes} MB, {keys} keys so far");
 }
 
-/// What to do about expired keys in a file, and about keys that exist already.
+/// The treatment of expired keys in a file, and of keys that exist already.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     /// Expired keys are loaded: the requests that follow delete them.
@@ -468,7 +468,7 @@ struct Loader<'a> {
     state: &'a mut State,
     /// The open transaction's requests.
     queued: RequestQueue,
-    /// What was looked up of the next requests, in their order.
+    /// The commands and hashes of the next requests, in their order.
     ahead: Vec<LookedUp>,
     /// The next request's index in `ahead`.
     next: usize,

@@ -17,7 +17,7 @@ const SAMPLED_MAX: usize = 64;
 const LOOKED_AT_MAX: usize = 1024;
 const EMPTY_SAMPLED_MAX: usize = 16;
 
-/// What is told of a database.
+/// The figures of a database.
 struct Database {
     index: usize,
     keys: usize,

@@ -32,7 +32,7 @@ use crate::sys::{alloc, jemalloc};
 use exposition::Exposition;
 use memory::{MemoryUse, human_bytes};
 
-/// The state at one moment. What costs a system call or more is read at most once.
+/// The state at one moment. Values that cost a system call or more are read at most once.
 pub struct Reading<'a> {
     pub keyspace: &'a Keyspace,
     pub state: &'a State,
@@ -188,7 +188,7 @@ impl Kind {
     }
 }
 
-/// What a figure counts.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Things, or a state.
@@ -218,7 +218,7 @@ impl Unit {
     }
 }
 
-/// What reading a figure costs.
+/// The cost of reading a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
     Constant,

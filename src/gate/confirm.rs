@@ -94,7 +94,8 @@ pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Ends all that is told by push messages: this server follows another one now. What was granted is the primary's to judge.
+/// Ends all waits that are answered by push messages: this server follows another one now, and the
+/// primary decides about their grants.
 pub fn end_pushed(keyspace: &mut Keyspace, state: &mut State, error: &'static [u8]) {
     let confirmations = &mut state.blocking.confirmations;
     confirmations.given_up.clear();

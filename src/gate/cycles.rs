@@ -24,7 +24,7 @@ enum Node<'a> {
     Lock(&'a [u8]),
 }
 
-/// Who waits for what, and who holds it.
+/// Owners, the locks for which they wait, and the holders of these.
 #[derive(Default)]
 struct Graph<'a> {
     nodes: Vec<Node<'a>>,
@@ -144,7 +144,7 @@ fn find_among<'a>(
     graph.cycles()
 }
 
-/// Who holds a lock.
+/// The holders of a lock.
 fn holders<'a>(keyspace: &'a Keyspace, database: usize, key: &[u8]) -> Vec<Cow<'a, [u8]>> {
     let Some(entry) = keyspace.entry_quietly(database, key) else { return Vec::new() };
     let lock = lock::read(entry.value(), &keyspace.now()).ok().flatten();

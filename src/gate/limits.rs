@@ -55,7 +55,7 @@ fn described(state: &State, id: ClientId, hides_names: bool) -> String {
     line
 }
 
-/// What the log has instead of user data.
+/// The replacement for user data in the log.
 const REDACTED: &[u8] = b"*redacted*";
 
 /// Appends a client's line of CLIENT LIST, without a line end.

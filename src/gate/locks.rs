@@ -31,7 +31,7 @@ pub fn review(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// What of an indexed lock its key no longer has, and why.
+/// The parts of an indexed lock that its key no longer has, and the reasons.
 fn lost(
     keyspace: &mut Keyspace,
     database: usize,

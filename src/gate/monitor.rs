@@ -1,4 +1,4 @@
-//! What MONITOR shows, and the secrets among arguments that are hidden.
+//! The lines of MONITOR, and the secrets among arguments that are hidden.
 
 use std::fmt::Write;
 

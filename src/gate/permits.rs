@@ -11,7 +11,7 @@ use crate::keyspace::permits::PermitSession;
 use crate::state::State;
 use crate::types::sorted_set::{Limits, SortedSet};
 
-/// Begins a session. What its owner holds of an earlier one belongs to it.
+/// Begins a session. The permits of the owner's earlier session belong to it.
 pub fn begin(keyspace: &mut Keyspace, state: &State, mut session: PermitSession) {
     if let Some(before) = keyspace.permits.take(session.database, &session.key, &session.owner) {
         let new: HashSet<&[u8]> = session.permits.iter().map(|permit| &**permit).collect();

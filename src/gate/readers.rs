@@ -16,7 +16,7 @@ use crate::types::hash::{Hash, Limits};
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Reader};
 
-/// What becomes of a reader's field.
+/// A change of a reader's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The owner becomes a reader.

@@ -29,7 +29,7 @@ pub fn error(host: &[u8], port: u16) -> CommandError {
     CommandError::Redirect(host.into(), port)
 }
 
-/// What to do with a blocked client when this server becomes a replica.
+/// The treatment of a blocked client when this server becomes a replica.
 pub enum Blocked {
     /// It stays blocked.
     Stays,
@@ -39,7 +39,7 @@ pub enum Blocked {
     Closed,
 }
 
-/// What to do with a client when this server becomes a replica.
+/// Decides about a client when this server becomes a replica.
 pub fn blocked(state: &State, id: ClientId) -> Blocked {
     let client = state.clients.get(id);
     let Some((client, blocked)) = client.and_then(|one| Some((one, one.blocked.as_deref()?)))

@@ -31,7 +31,7 @@ pub enum Ran {
     Closes,
 }
 
-/// What running a command needs: borrowed for one or a few requests.
+/// Everything that a running command needs: borrowed for one or a few requests.
 pub struct Gate<'a> {
     /// The keyspace, with the caller's database selected.
     pub keyspace: &'a mut Keyspace,

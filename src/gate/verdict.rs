@@ -1,4 +1,4 @@
-//! What the rules decide on a command.
+//! The decisions of the rules on a command.
 
 use crate::acl::Denied;
 use crate::error::CommandError;

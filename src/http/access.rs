@@ -1,8 +1,10 @@
-//! Who may see what.
+//! Permissions of HTTP: the data that each visitor may see.
 //!
-//! Probes never ask. On listeners that only this machine reaches nothing asks, unless `http-auth` is on. Elsewhere a user of the
-//! ACL is named by HTTP Basic, and must be permitted the commands that tell the same; without a name it is the default user, if
-//! that needs no password. While that is so and `protected-mode` is on, other machines get nothing but probes, as on the main port.
+//! Probes ask for no user. Listeners that only this machine reaches ask for none either, unless
+//! `http-auth` is on. On other listeners HTTP Basic names a user of the ACL, who needs the
+//! permission for commands with the same information. Without a name it is the default user, if
+//! that needs no password. If it needs none and `protected-mode` is on, other machines get only
+//! probes, as on the main port.
 
 use base64ct::{Base64, Encoding};
 
@@ -16,14 +18,14 @@ use crate::resp::args::Args;
 use crate::resp::request::Range;
 use crate::state::State;
 
-/// Who asks.
+/// The sender of a request.
 pub struct Visitor {
     pub peer: Address,
     /// By a listener that only this machine reaches.
     pub is_inside: bool,
 }
 
-/// What they may see.
+/// The data that a visitor may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// None: everything.

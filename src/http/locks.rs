@@ -50,7 +50,7 @@ enum Sort {
 /// A lock's rank in a list, its database and its key.
 type Place = (i64, usize, Box<[u8]>);
 
-/// What a list is asked for.
+/// A request for a list.
 struct Asked {
     sort: Sort,
     /// Part of the name, or a pattern.

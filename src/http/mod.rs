@@ -32,7 +32,7 @@ use access::Visitor;
 /// Time for answers in one turn; the last one may exceed it. The others have their turn in the next. Unit: microseconds.
 const TURN_US: i64 = 500;
 
-/// What becomes of a request.
+/// The answer to a request, now or later.
 enum Answer {
     Now(Response),
     /// It goes on in the next turn.
@@ -123,7 +123,7 @@ fn argument(request: &Request, name: &str) -> Option<Vec<u8>> {
     arguments(request, name).next()
 }
 
-/// Percent-decoded bytes; in a query a plus is a blank. What is no code stays as it is.
+/// Percent-decoded bytes; in a query a plus is a blank. Invalid codes stay as they are.
 fn decoded(text: &str, is_query: bool) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|&byte| (byte as char).to_digit(16));
     let bytes = text.as_bytes();

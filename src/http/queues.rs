@@ -37,7 +37,7 @@ const WANTED: [Wanted; 6] = [
     Wanted::StreamGroup,
 ];
 
-/// What is told of a queue.
+/// The figures of a queue.
 #[derive(Default)]
 struct Queue {
     kind: &'static str,

@@ -315,7 +315,7 @@ mod tests {
     type Fields = BTreeMap<u8, Option<Deadline>>;
     type Model = Vec<BTreeMap<u8, Fields>>;
 
-    /// What lies in memory, and how long until the first deadline ends.
+    /// The fields in memory, and the time until the first deadline ends.
     fn kept(db: &mut Keyspace, now: &Now) -> (Model, Option<i64>) {
         let mut model: Model = vec![BTreeMap::new(); DATABASES];
         let mut next: Option<i64> = None;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use crate::collections::shared::given_up_bytes;
 use crate::sys::alloc;
 
-/// What one snapshot holds. All who have memory of it have this too.
+/// The memory held by one snapshot. Everything that has memory of the snapshot has this too.
 #[derive(Debug)]
 pub struct Held {
     bytes: AtomicIsize,
@@ -34,7 +34,7 @@ impl Held {
         alloc::counted(Some(&self.bytes), run)
     }
 
-    /// Counts the allocations of `run`, at less cost. What it drops must belong to nobody else.
+    /// Counts the allocations of `run`, at less cost. It must drop only memory of its own.
     #[inline]
     pub fn count_made<R>(&self, run: impl FnOnce() -> R) -> R {
         let before = alloc::balance();
@@ -55,7 +55,7 @@ impl Held {
     }
 }
 
-/// What all snapshots hold.
+/// The memory held by all snapshots.
 #[derive(Debug, Default)]
 pub struct HeldBySnapshots {
     /// The newest is the last. One that was aborted ends when its thread notices.
@@ -73,7 +73,7 @@ impl HeldBySnapshots {
 
     /// Bytes held now.
     pub fn bytes(&self) -> usize {
-        // What is given up counts for the newest, from its beginning on.
+        // Memory given up since the newest began counts for the newest.
         let mut until = given_up_bytes();
         let alive = self.alive.iter().filter_map(Weak::upgrade).rev();
         alive

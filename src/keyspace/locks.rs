@@ -54,7 +54,7 @@ impl Fences {
 
     /// Learns of a fence that was granted elsewhere or earlier.
     pub fn learn(&mut self, fence: u64) {
-        // What no server has granted does not count.
+        // A fence that no server can have granted does not count.
         if fence < self.ceiling.min(1 << 53) {
             self.is_used |= fence > 0;
             self.last = self.last.max(fence);
@@ -112,7 +112,7 @@ impl Place {
     }
 }
 
-/// What the server knows of a held lock, or of one of its readers, besides its value.
+/// The server's knowledge of a held lock, or of one of its readers, besides its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     pub fence: u64,
@@ -196,7 +196,7 @@ impl Session {
     }
 }
 
-/// What a file or the primary tells of a lock.
+/// The data of a lock from a file or the primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     pub fence: u64,
@@ -459,7 +459,7 @@ impl Locks {
         self.undoable = Some((self.fences.last(), Vec::new()));
     }
 
-    /// What has been removed since [`Self::begin_undo`] stays so.
+    /// Keeps the removals since [`Self::begin_undo`].
     #[inline]
     pub fn end_undo(&mut self) {
         self.undoable = None;
@@ -652,7 +652,7 @@ impl Locks {
         self.since.first_key_value().map(|(since_us, _)| *since_us)
     }
 
-    /// What is known of a lock; of several readers, of one.
+    /// One holding of a lock, if it has any.
     pub fn any(&self, database: usize, key: &[u8]) -> Option<&Held> {
         self.databases.get(database)?.get(key)?.any()
     }

@@ -4,14 +4,14 @@
 //! and the count of changes cannot be skipped. Handlers hold keys as [`Key`] (bytes and hash); borrows from the keyspace end
 //! before the next change. One database is selected at a time: the gate selects the client's before each command.
 //!
-//! What this module refuses to know: clients, replies, the network.
+//! This module refuses to know clients, replies and the network.
 //!
 //! - The data: `tables` (with `table_id`), through which all changes go; `collection`, typed
 //!   access; `transfer` moves and copies entries; `beside` replaces all databases.
 //! - Changes that can be undone, and views that do not change: `undo`, `snapshot`, `held`.
-//! - What goes by itself: `expire`, `field_deadlines`, `evict`; `deletions` are to be repeated
-//!   elsewhere, `lazyfree` frees.
-//! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
+//! - Keys that end by themselves: `expire`, `field_deadlines`, `evict`. `deletions` are to be
+//!   repeated elsewhere, `lazyfree` frees.
+//! - Readers of changes: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
 //!   `watch`, `tracking`; `locks` is the index of held locks, at which `lock_scan` looks in slices,
 //!   `permits` that of permits with sessions.
 
@@ -114,7 +114,7 @@ const RANDOM_TRIES: usize = 100;
 /// Keys sampled to estimate a database's bytes.
 const BYTES_SAMPLES: usize = 64;
 
-/// Who causes a change.
+/// The cause of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     /// A command.

@@ -24,8 +24,8 @@ use crate::types::Value;
 /// The size at which a chunk is sent. Unit: bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// What a step of the iteration may copy before it ends, some hundred small entries: copying it takes a part of the time that a
-/// turn has. Unit: bytes, with [`ENTRY_COST`] or [`OBJECT_COST`] for each entry.
+/// The limit of bytes that a step of the iteration copies, some hundred small entries, which takes
+/// a part of a turn's time. Counts [`ENTRY_COST`] or [`OBJECT_COST`] for each entry too.
 const STEP_COST: usize = 128 * 1024;
 /// The cost of finding and copying an entry besides its bytes.
 const ENTRY_COST: usize = 64;
@@ -33,7 +33,8 @@ const ENTRY_COST: usize = 64;
 const OBJECT_COST: usize = 1024;
 const CLONED_BYTES_MAX: usize = 64 * 1024;
 
-/// What copying an entry, and what a step, may allocate: checked where assertions are. Unit: bytes.
+/// The limits of allocations for copying an entry, and for a step: checked if assertions are on.
+/// Unit: bytes.
 const ENTRY_BYTES_MAX: isize = 1 << 20;
 const STEP_BYTES_MAX: isize = 2 << 20;
 

@@ -60,7 +60,7 @@ enum Arrival {
     Old,
 }
 
-/// What the caller of [`Tables::before_change`] still must do with the old entry.
+/// The treatment of the old entry that the caller of [`Tables::before_change`] still owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keep {
     Nothing,
@@ -393,8 +393,8 @@ impl Tables {
         table.insert(key.hash, key.bytes, NewValue::Object(object), deadline, access)
     }
 
-    /// Empties a database. What moved into the log is not returned. `fields`: the database's index of field
-    /// deadlines; `keys` and `bytes`: its size, about.
+    /// Empties a database. Values that moved into the log are not returned. `fields`: the
+    /// database's index of field deadlines; `keys` and `bytes`: its size, about.
     pub fn clear(
         &mut self,
         database: usize,

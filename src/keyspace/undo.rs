@@ -107,7 +107,7 @@ enum Mode {
 /// journal fit within it under usual limits; a copy of this size takes some ten microseconds. Unit: bytes.
 const COPIED_LARGE: usize = 64 * 1024;
 
-/// What the log has of a key.
+/// The state of a key in the log.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     /// Its whole value, in this step.

@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 
 use crate::ids::ClientId;
 
-/// What a blocked command waits for.
+/// The change for which a blocked command waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wanted {
     /// An element of a list.
@@ -92,7 +92,7 @@ pub struct Waiting {
     held_back: BTreeSet<(usize, Box<[u8]>)>,
 }
 
-/// What waiting clients are also woken for by time.
+/// The changes that also happen by time alone, and then wake waiting clients.
 const ALARMS: [Wanted; 3] = [Wanted::DueSeconds, Wanted::DueMilliseconds, Wanted::Semaphore];
 
 fn alarm_index(wanted: Wanted) -> usize {

@@ -196,7 +196,7 @@ pub fn tcp_listeners(
     Ok(listeners)
 }
 
-/// What became of an entry of `bind`. Texts are for the log.
+/// The result of opening an entry of `bind`. Texts are for the log.
 pub enum Entry<T> {
     Open(T),
     /// It may be unavailable.

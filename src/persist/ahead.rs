@@ -162,7 +162,7 @@ pub struct ReadAhead<'a> {
     pub reports_expired: bool,
     /// The arena to allocate from.
     pub arena: Option<u64>,
-    /// Whose memory it is.
+    /// The owner of the memory.
     pub account: &'static alloc::Account,
     pub batches: SyncSender<Batch>,
 }

@@ -476,7 +476,7 @@ fn encode_all(
         }
         let written_before = saver.writer.written_bytes();
         saver.chunk(&chunk)?;
-        // What compresses well is more work than is written.
+        // Data that compresses well is more work than its written bytes show.
         if rests && saver.writer.written_bytes() == written_before {
             std::thread::sleep(REST);
         }

@@ -75,7 +75,7 @@ struct Unit {
     selected_before: Option<usize>,
     /// A reader has come within it, and needs a SELECT before it.
     selects_anew: bool,
-    /// What a rollback keeps: keys that expired or were evicted meanwhile, and messages.
+    /// Effects that a rollback keeps: deletions of expired or evicted keys, and messages.
     kept: Vec<Kept>,
 }
 

@@ -33,7 +33,7 @@ const ID_BYTES: usize = 40;
 /// The announced version: that of the Valkey whose snapshots and commands are understood, with deadlines of hash fields.
 const VERSION: &[u8] = b"9.0.0";
 
-/// What a replica announces and requests in the handshake.
+/// The announcements and requests of a replica in the handshake.
 #[derive(Clone, Debug, Default)]
 pub struct HandshakeOptions {
     /// `masterauth`, if it is set, with `masteruser`.
@@ -56,7 +56,7 @@ pub const RUN_ID: &[u8] = b"run-id=";
 /// Refusals of PSYNC that end by themselves. Redis takes the last two for a primary without PSYNC, and loses its place in the history.
 const FOR_A_WHILE: [&[u8]; 4] = [b"-NOMASTERLINK", b"-LOADING", b"-MASTERDOWN", b"-BUSY"];
 
-/// What is expected from the primary next.
+/// The answer expected from the primary next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaits {
     Pong,
@@ -85,7 +85,7 @@ pub enum Stage {
     Stream,
 }
 
-/// What the received bytes mean.
+/// The meaning of the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A line for the log.

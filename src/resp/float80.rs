@@ -169,7 +169,8 @@ impl Finite {
         let (negative, sum) = if high.negative == low.negative {
             (high.negative, a + aligned)
         } else if inexact {
-            // What was shifted out is taken away too: one unit more, less than one unit of which comes back.
+            // The shifted-out bits are subtracted too: one unit more, less than one unit of which
+            // comes back.
             (high.negative, a - aligned - 1)
         } else if a >= aligned {
             (high.negative && a != aligned, a - aligned)
@@ -294,7 +295,7 @@ mod tests {
     use num_bigint::BigInt;
     use proptest::prelude::*;
 
-    /// What INCRBYFLOAT would answer.
+    /// The reply of INCRBYFLOAT.
     fn increment(value: &str, increment: &str) -> String {
         let parse = |text: &str| Float80::parse(text.as_bytes());
         let (Some(value), Some(increment)) = (parse(value), parse(increment)) else {

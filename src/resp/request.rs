@@ -59,8 +59,8 @@ impl Range {
 
 /// The longest request of a file or of the primary, in bytes: ranges have 32 bits.
 pub const REQUEST_BYTES_MAX: u64 = u32::MAX as u64;
-/// The longest request of a client, in bytes. What is repeated instead of it may be longer than it, by a time of 13 digits
-/// for each of its options.
+/// The longest request of a client, in bytes. The request that repeats it may be longer, by a time
+/// of 13 digits for each of its options.
 pub const CLIENT_REQUEST_BYTES_MAX: u64 = REQUEST_BYTES_MAX - (16 << 20);
 
 /// Limits of requests. The configured ones are for clients alone: what a client was allowed is in the log and goes to
@@ -81,7 +81,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What the primary may send, or a file may contain. A request must begin at the buffer's start.
+    /// The limits for the primary and for files. A request must begin at the buffer's start.
     pub const TRUSTED: Limits = Limits {
         bulk_len_max: u64::MAX,
         request_bytes_max: REQUEST_BYTES_MAX,
@@ -90,7 +90,7 @@ impl Limits {
         inline_max: 64 << 10,
     };
 
-    /// What a client may send.
+    /// The limits for a client.
     pub fn of_client(bulk_len_max: u64, authenticated: bool) -> Self {
         let request_bytes_max = CLIENT_REQUEST_BYTES_MAX;
         Limits { bulk_len_max, request_bytes_max, authenticated, ..Limits::TRUSTED }
@@ -104,7 +104,7 @@ impl Default for Limits {
     }
 }
 
-/// What [`Parser::next`] found.
+/// The result of [`Parser::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// A request; its arguments (one at least) were appended.
@@ -844,7 +844,7 @@ mod tests {
         let half = bytes.len() / 2;
         let parsed = parser.next(&mut bytes[..half], &mut 0, &mut args, &Limits::default());
         assert_eq!((parsed, parser.is_resuming()), (Ok(Parsed::Incomplete), true));
-        // What was seen is not looked at again, and the bytes may move.
+        // Parsed bytes are not looked at again, and the bytes may move.
         let mut moved = [b"..".as_slice(), &vec![b'!'; half - 100], &bytes[half - 100..]].concat();
         let mut pos = 2;
         let parsed = parser.next(&mut moved, &mut pos, &mut args, &Limits::default());

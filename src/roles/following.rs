@@ -303,7 +303,7 @@ fn cannot_connect(state: &mut State, error: &io::Error) {
     set_progress(state, Progress::Connect);
 }
 
-/// What this server announces in the handshake.
+/// The announcements of this server in the handshake.
 fn hello(state: &State) -> HandshakeOptions {
     let config = &state.config;
     let text = |text: &Vec<u8>| Some(text.clone()).filter(|text| !text.is_empty());
@@ -382,7 +382,7 @@ pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
         if link.sync.as_ref().is_some_and(Sync::is_loading) {
             link.link.output.push(b'\n');
         } else if progress == Progress::Connected {
-            // What a rewrite has put on disk is told though no write follows.
+            // A rewrite may have synced data, which is reported even if no write follows.
             link.note_logged(state);
             link.acknowledge(state, state.replication.offset);
         }

@@ -372,7 +372,7 @@ fn begin_file(keyspace: &mut Keyspace, state: &mut State, due: &Due) -> Result<(
     Ok(())
 }
 
-/// What replicas get of a background job that has ended.
+/// Gives replicas the result of a background job.
 pub fn job_ended(state: &mut State, ended: Option<EndedJob>) {
     match ended {
         None => {}

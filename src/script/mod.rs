@@ -1,8 +1,9 @@
-//! Scripts: what EVAL, EVALSHA and FCALL run.
+//! Scripts: the code that EVAL, EVALSHA and FCALL run.
 //!
-//! A body is compiled once (`lua/`), and cached by its bytes and SHA1 (`cache.rs`). A run borrows a [`Host`]: the
-//! script's calls of the server (above all `redis.call`) go through it as encoded requests, and return encoded
-//! replies, which become Lua values directly. What the script returns is written to the client's reply.
+//! A body is compiled once (`lua/`), and cached by its bytes and SHA1 (`cache.rs`). A run borrows a
+//! [`Host`]: the script's calls of the server (above all `redis.call`) go through it as encoded
+//! requests, and return encoded replies, which become Lua values directly. The script's result
+//! becomes the client's reply.
 //!
 //! This module runs no commands and knows neither clients nor the keyspace. While a script runs, the engine is taken
 //! out of [`Scripts`]: a command inside it cannot start another script.

@@ -314,7 +314,8 @@ impl Report {
 
     // ---- what is shown ------------------------------------------------------------------------------------------------
 
-    /// What the check found, for standard error: a line for each fault and warning, then the line of the configuration.
+    /// The findings of the check, for standard error: a line for each fault and warning, then the
+    /// line of the configuration.
     pub fn findings(&self) -> String {
         let mut text = String::new();
         for (what, findings) in [("", &self.faults), ("warning: ", &self.warnings)] {

@@ -1,8 +1,10 @@
-//! `--check-system`: tells which settings of the machine stand out for a server with this configuration.
+//! `--check-system`: reports settings of the machine that are unfavourable for a server with this
+//! configuration.
 //!
-//! Each item is judged by a pure function of what /proc and /sys say, or of what was measured; [`Machine`] reads the files, so
-//! tests can have a machine of their own. What a system does not have (no /proc) is left out. The thresholds are rules of
-//! thumb: a warning is no fault, and nothing is changed.
+//! A pure function judges each item by the contents of /proc and /sys, or by a measurement.
+//! [`Machine`] reads the files, so tests can have a machine of their own. Items that a system does
+//! not have (no /proc) are left out. The thresholds are rules of thumb: a warning is no fault, and
+//! nothing is changed.
 
 use std::path::{Path, PathBuf};
 

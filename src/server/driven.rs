@@ -33,7 +33,7 @@ use crate::sys::process;
 /// Events handled in one turn; the others follow in the next.
 const EVENTS: usize = 256;
 
-/// What an empty server is taken to use. Unit: bytes.
+/// The assumed memory of an empty server. Unit: bytes.
 const EMPTY_BYTES: usize = 512 << 10;
 
 /// A server in a simulation.
@@ -46,7 +46,8 @@ pub struct DrivenServer {
     left: Left,
 }
 
-/// What the server frees at its end is in its account too: the thread leaves that when this is dropped.
+/// Memory that the server frees at its end is in its account too: the thread leaves the account
+/// when this is dropped.
 #[derive(Default)]
 struct Left(Option<&'static Account>);
 

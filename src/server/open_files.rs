@@ -4,7 +4,7 @@ use crate::config::{Config, system_text};
 use crate::sys::log::Level;
 use crate::sys::process::{self, RESERVED_FILES};
 
-/// What became of the limit.
+/// The result of adjusting the limit.
 pub struct Allowed {
     /// For the log.
     pub lines: Vec<(Level, String)>,

@@ -257,7 +257,7 @@ impl Server {
     /// Ends the loop, unless it must wait for replicas or saving fails.
     pub(super) fn shut_down(&mut self, mut order: Shutdown) {
         if self.state.persistence.loading.is_some() {
-            // What is in memory is only a part: nothing to save, and nothing to go on with.
+            // Memory holds only a part of the data, which can be neither saved nor continued.
             order = Shutdown { save: Some(false), now: true, force: true, ..order };
         }
         if order.waits_until_us.is_none() {

@@ -1,4 +1,4 @@
-//! What a handler gets: the keyspace, the server's other state, the request, and where to reply.
+//! The context of a handler: the keyspace, the server's other state, the request, and the reply.
 
 use crate::resp::args::Args;
 use crate::state::table::Command;
@@ -16,7 +16,7 @@ use crate::state::State;
 /// A handler's result. The gate writes an error as the reply.
 pub type CommandResult = Result<Outcome, CommandError>;
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Debug)]
 pub enum Outcome {
     /// The reply is complete (or there is none by design).
@@ -37,7 +37,7 @@ pub enum Outcome {
     Close,
 }
 
-/// Who sends a command.
+/// The sender of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     Client(ClientId),
@@ -116,7 +116,7 @@ pub enum Origin {
     TimedOut,
 }
 
-/// What is repeated of a command that has changed something.
+/// The effect of a changing command on the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effect {
     /// The request as it was sent.
@@ -151,7 +151,7 @@ pub struct Context<'a> {
     pub caller: Caller,
     pub prehashed: Prehashed<'a>,
     pub origin: Origin,
-    /// What goes to the append-only file and to replicas.
+    /// The requests for the append-only file and replicas.
     pub effect: Effect,
 }
 

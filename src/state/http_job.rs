@@ -1,5 +1,5 @@
-//! What HTTP does over many turns: an answer that looks at all locks, and writes many, some in each turn; and the search for the
-//! keys that the patterns of `page-keys` name.
+//! HTTP's work over many turns: an answer that looks at all locks and writes many, some in each
+//! turn; and the search for the keys that the patterns of `page-keys` match.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -16,7 +16,7 @@ pub struct HttpJob {
     pub scan: Option<LockScan>,
     /// Held locks by the beginning of their names.
     pub groups: HashMap<Box<[u8]>, LockGroup>,
-    /// What is still to be written.
+    /// The locks that are still to be written.
     pub places: VecDeque<Place>,
     pub text: String,
     /// Items of the text, and the last one that was looked at.

@@ -1,15 +1,16 @@
-//! What the server owns besides the keyspace, as commands see it: clients, configuration, statistics, subscriptions.
+//! The server's state besides the keyspace, as commands see it: clients, configuration, statistics,
+//! subscriptions.
 //!
 //! Each part keeps its own invariants; [`State`] only holds them side by side, so that a handler
-//! can borrow one while it writes to another. No I/O here: what only the loop can do is queued as a
-//! [`Task`].
+//! can borrow one while it writes to another. No I/O here: work that only the loop can do is queued
+//! as a [`Task`].
 //!
 //! - Parts: `network`, with answers of HTTP under way (`http_job`), `pauses`, `process`,
 //!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (who waits
 //!   for locks).
-//! - The commands that there are: `table` numbers and finds them, `spec` says what one is,
-//!   `context` what its handler gets. A specification names its handler, the handler gets the
-//!   state, and the state has the table: one thought.
+//! - The commands: `table` numbers and finds them, `spec` describes one, `context` is passed to its
+//!   handler. A specification names its handler, the handler gets the state, and the state has the
+//!   table: one thought.
 
 pub mod context;
 pub mod http_job;
@@ -50,7 +51,7 @@ pub use pauses::{Pause, PauseCause, Pauses};
 use persistence::Persistence;
 pub use process::{Identity, Process, Shutdown};
 
-/// What a command leaves for the loop to do at the end of the turn.
+/// A command's order to the loop for the end of the turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
     /// `State::listeners` has changed: register the new ones.

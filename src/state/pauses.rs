@@ -13,7 +13,7 @@ pub enum PauseCause {
     Failover,
 }
 
-/// What is paused, and until when.
+/// The paused commands, and the end of the pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     /// Boot-time clock, microseconds.

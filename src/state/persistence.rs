@@ -19,7 +19,7 @@ use crate::replication::parse_offset;
 use crate::sys::background::Background;
 use crate::sys::disk::{Disk, RealDisk};
 
-/// What a background job writes.
+/// The output of a background job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The RDB file.

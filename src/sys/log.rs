@@ -99,7 +99,7 @@ pub struct Logger {
     syslog: bool,
 }
 
-/// What changes while the server runs, and holds for all clones: that of the crash reports too.
+/// Settings that change while the server runs, for all clones, including that of crash reports.
 #[derive(Debug, Default)]
 struct Shared {
     is_replica: AtomicBool,
@@ -417,7 +417,7 @@ mod tests {
         );
     }
 
-    /// What a JSON string between its quotation marks stands for; None: it is none.
+    /// The meaning of a JSON string's text between its quotation marks; None: it is none.
     fn read_json(text: &str) -> Option<String> {
         let mut chars = text.chars();
         let mut read = String::new();

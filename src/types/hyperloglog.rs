@@ -251,7 +251,7 @@ pub fn decode(hll: &[u8]) -> Option<String> {
     Some(text)
 }
 
-/// What PFSELFTEST found wrong.
+/// A fault found by PFSELFTEST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelfTestFailure {
     #[error("TESTFAILED Register {index} should be {expected} but is {found}")]

@@ -609,8 +609,8 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Visits members from a cursor on, at most about `most`; returns the next cursor, 0 at the end. What Redis
-    /// stores without a table is visited at once.
+    /// Visits about `most` members from a cursor on; returns the next cursor, 0 at the end. A set
+    /// that Redis stores without a table is visited at once.
     pub fn scan(&self, cursor: u64, most: usize, mut visit: impl FnMut(Element<'a>)) -> u64 {
         match *self {
             SetView::Table(members @ Members { is_listpack: false, .. }) => {

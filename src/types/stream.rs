@@ -128,7 +128,8 @@ impl Stream {
 /// Nodes sampled to estimate the size of all.
 const SAMPLES: usize = 64;
 
-/// Whose way of counting what a group has read, where entries were deleted. Source: `compatible-with`.
+/// The server whose count of entries read by a group is emulated, where entries were deleted.
+/// Source: `compatible-with`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
     Redis,

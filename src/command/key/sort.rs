@@ -154,7 +154,8 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// What an element names by a pattern: borrowed, as many elements may name the same long string.
+/// The value that a pattern names for an element: borrowed, as many elements may name the same long
+/// string.
 enum Named<'d> {
     Text(Text<'d>),
     String(StringView<'d>),

@@ -60,7 +60,7 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
         let key = ctx.key(index);
         find(ctx, key, asked.owner)?;
     }
-    // Whoever held them until now has lost them; nobody may get them for a time.
+    // The former holders have lost them, which may keep them from everybody for a time.
     review(ctx);
     let mut obstacle = obstacle(ctx, keys.clone(), &asked)?;
     if obstacle.is_none() && grants_nothing_now(ctx) {

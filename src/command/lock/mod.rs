@@ -1,6 +1,6 @@
-//! Locks with waiting, leases, fences and guards: LOCK.ACQUIRE, LOCK.RELEASE, LOCK.RENEW, LOCK.GUARD. What concerns readers is
-//! in `lock/shared.rs`, several locks at once in `lock/many.rs`, arguments in
-//! `lock/asked.rs`, reports on locks and LOCK.BREAK in `lock/report.rs`.
+//! Locks with waiting, leases, fences and guards: LOCK.ACQUIRE, LOCK.RELEASE, LOCK.RENEW,
+//! LOCK.GUARD. Readers are in `lock/shared.rs`, several locks at once in `lock/many.rs`, arguments
+//! in `lock/asked.rs`, reports on locks and LOCK.BREAK in `lock/report.rs`.
 //!
 //! Latchkey's own commands; `docs/locks.md` describes them. A lock is a plain value with a deadline (`types/lock.rs`), and is
 //! replicated as the commands that make it. Waiting clients are in the queue of the key (`keyspace/waiting.rs`): whatever
@@ -157,7 +157,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let mut found = find(ctx, key, asked.owner)?;
     if found.1.is_none() && ctx.keyspace.locks.has_changed() {
-        // Whoever held it until now has lost it; nobody may get it for a time.
+        // The former holder has lost it, which may keep it from everybody for a time.
         review(ctx);
         found = find(ctx, key, asked.owner)?;
     }
@@ -185,7 +185,8 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     }
 }
 
-/// Compares the locks that have changed with the index. What that repeats is in the stream: the request is not repeated for it.
+/// Compares the changed locks with the index. The resulting effects are in the stream: the request
+/// is not repeated for them.
 fn review(ctx: &mut Context<'_>) {
     let before = ctx.keyspace.changes_by_commands();
     locks::review(ctx.keyspace, ctx.state);
@@ -299,7 +300,7 @@ fn wait_in_place(
 
 /// Grants a lock that nobody holds.
 fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) -> CommandResult {
-    // Whoever has waited gets the lock without memory too.
+    // A client that has waited gets the lock even when memory is short.
     if !matches!(ctx.origin, Origin::Woken(_)) {
         check_room(ctx)?;
     }
@@ -323,7 +324,7 @@ fn is_plain(ctx: &Context<'_>, asked: &Acquire<'_>) -> bool {
     asked.acks.is_none() && !ctx.state.blocking.serves_async
 }
 
-/// What a request has been granted.
+/// A grant to a request.
 struct Granted {
     fence: u64,
     /// The keys that were not held before.

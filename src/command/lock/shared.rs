@@ -1,8 +1,9 @@
 //! LOCK.ACQUIRE SHARED: locks that several owners hold for reading.
 //!
-//! Readers and writers wait in one queue. Who asks to read waits if anybody waits already, so that writers are not starved;
-//! neighbours in the queue who both ask to read are granted the lock together. The only reader may become the writer, and if
-//! there are others it waits for them at the head of the queue.
+//! Readers and writers wait in one queue. A request for reading waits if any request waits already,
+//! so that writers are not starved. Adjacent readers in the queue are granted the lock together.
+//! The only reader may become the writer; one of several waits for the others at the head of the
+//! queue.
 
 use super::{
     Acquire, Granted, Waiting, Waits, check_room, grants_nothing_now, has_its_turn_later,
@@ -35,7 +36,7 @@ pub(super) fn may_join(
 
 /// Makes an owner the first reader of a lock that nobody holds, or one more.
 pub(super) fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) -> CommandResult {
-    // Whoever has waited gets the lock without memory too.
+    // A client that has waited gets the lock even when memory is short.
     if !matches!(ctx.origin, Origin::Woken(_)) {
         check_room(ctx)?;
     }

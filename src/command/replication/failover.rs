@@ -33,7 +33,7 @@ const NO_SUCH_REPLICA: CommandError =
     CommandError::Text("ERR FAILOVER target HOST and PORT is not a replica.");
 const NOT_ONLINE: CommandError = CommandError::Text("ERR FAILOVER target replica is not online.");
 
-/// What FAILOVER was told.
+/// The options of FAILOVER.
 #[derive(Debug, Default)]
 struct Order {
     target: Option<(String, i64)>,

@@ -59,7 +59,7 @@ fn offset(ctx: &mut Context<'_>) -> u64 {
         return LOST;
     }
     let (commands, reached) = client.reached;
-    // Whatever has run since its last turn has run just now.
+    // Any command since its last turn has run just now.
     if client.commands == commands { reached.min(end) } else { end }
 }
 
@@ -114,7 +114,7 @@ fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn finish(ctx: &mut Context<'_>, awaited: AcksAwaited) -> CommandResult {
-    // What is lost is not waited for.
+    // Nobody waits for a lost offset.
     let is_over = awaited.offset == LOST || acks::are_enough(ctx.state, &awaited);
     if !ctx.may_wait() || is_over {
         acks::reply(ctx.state, &awaited, &mut ctx.reply);

@@ -205,7 +205,7 @@ const TOO_MUCH_TO_UNDO: CommandError = CommandError::Text(
      termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
 );
 
-/// What it does is in the history already: without it the data would differ.
+/// Its changes are in the history already: without them the data would differ.
 const OF_PRIMARY: CommandError = CommandError::Text(
     "UNKILLABLE The busy script was sent by a master instance in the context of replication and cannot be killed.",
 );
@@ -330,7 +330,7 @@ pub(crate) fn prepare(
         });
     }
     let read_only = read_only || (declared && no_writes);
-    // What is repeated is never ended, so never rolled back.
+    // A repeated script is never ended, so never rolled back.
     if !read_only && !is_repeated {
         let config = &ctx.state.config;
         let copies_large = config.busy_script_policy == BusyScriptPolicy::Rollback;

@@ -507,7 +507,8 @@ mod tests {
     use super::*;
     use crate::command::TABLE;
 
-    /// What Redis 7.0.15 tells of its commands: name, arity, flags and ACL classes in the order of letters, keys.
+    /// The commands of Redis 7.0.15: name, arity, flags and ACL classes in the order of letters,
+    /// keys.
     const REDIS: &str = include_str!("../../../tests/data/commands-7.0.tsv");
 
     /// Those that newer servers' WITHSCORE or our ROLLBACK changes.

@@ -305,7 +305,7 @@ fn bitfield_ro(ctx: &mut Context<'_>) -> CommandResult {
     run_fields(ctx, &operations)
 }
 
-/// What BITFIELD does with one field.
+/// An operation of BITFIELD on one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldAction {
     Get,

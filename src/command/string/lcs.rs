@@ -13,7 +13,7 @@ const NOT_STRINGS: CommandError =
 const LEN_WITH_IDX: CommandError =
     CommandError::Text("ERR If you want both the length and indexes, please just use IDX.");
 
-/// What LCS replies.
+/// The kind of LCS's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     Text,

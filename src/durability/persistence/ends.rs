@@ -65,7 +65,7 @@ pub fn folder_at_start(state: &State) -> Result<AofFolder, String> {
     Ok(folder)
 }
 
-/// What came of closing the files at the end.
+/// The result of closing the files at the end.
 #[derive(Debug)]
 pub enum Closing {
     Done,

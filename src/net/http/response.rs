@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// What is sent in answer to a request.
+/// The answer to a request.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -61,7 +61,7 @@ impl Response {
     }
 }
 
-/// What a status means.
+/// The meaning of a status.
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",

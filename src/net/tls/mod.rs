@@ -42,7 +42,7 @@ pub struct Tls {
     certificates: Vec<CertificateFacts>,
 }
 
-/// What is told of a certificate.
+/// The facts of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
     /// As configured.
@@ -108,7 +108,7 @@ impl Tls {
     }
 }
 
-/// What is made from files and settings, each of which may have a fault.
+/// The parts made from files and settings, each of which may have a fault.
 struct Parts {
     versions: Vec<&'static SupportedProtocolVersion>,
     provider: Arc<CryptoProvider>,

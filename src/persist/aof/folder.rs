@@ -9,9 +9,10 @@
 //!   that lists it, with the earlier files as history; remove those; write a manifest without them.
 //! - *taking over a single file*: write the manifest that lists it as base; move it into the folder. If a crash comes in
 //!   between, the next start moves it.
-//! - *a failed sync*: create a mark, an empty file. What could not be synced may be in the system's cache alone, from which the
-//!   next process would load it; a power loss would then leave a hole before all that is appended and synced from then on. So
-//!   a start that finds the mark writes what it has loaded to a new base. A rewrite that replaces the file removes the mark.
+//! - *a failed sync*: create a mark, an empty file. Unsynced bytes may be in the system's cache
+//!   alone, from which the next process would load them. A power loss would then leave a hole
+//!   before everything appended and synced later. So a start that finds the mark writes the loaded
+//!   data to a new base. A rewrite that replaces the file removes the mark.
 //!
 //! Owns the manifest. All functions may wait for the disk: the loop's thread must not call them once clients are served.
 

@@ -1,7 +1,8 @@
 //! A snapshot from the primary: receiving its bytes, and loading them into databases.
 //!
-//! Without `repl-diskless-load` the bytes go to a file, which becomes the RDB file and is loaded; with it, through a
-//! pipe in memory. Entries go into databases beside the served ones. What clients see meanwhile:
+//! Without `repl-diskless-load` the bytes go to a file, which becomes the RDB file and is loaded;
+//! with it, through a pipe in memory. Entries go into databases beside the served ones. Clients see
+//! in that time:
 //!
 //! ```text
 //! disabled, on-empty-db   the old data until loading starts, then -LOADING; the old data is freed first

@@ -17,7 +17,7 @@ use crate::script::cache::{hex, sha1_of};
 use crate::script::libraries::helpers::safepoint;
 use crate::sys::log::Level;
 
-/// What `redis.set_repl` takes.
+/// The flags of `redis.set_repl`.
 const REPL_AOF: u32 = 1;
 const REPL_REPLICA: u32 = 2;
 /// Capacity of a request's buffers that is kept for the next one.

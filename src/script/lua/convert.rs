@@ -1,9 +1,10 @@
 //! Converts replies to Lua values, and Lua values to replies.
 //!
-//! A command's encoded reply is parsed once, and its values pushed on the way. It is well-formed and shallow, as we
-//! wrote it. What a script returns may be deeply nested, or contain itself: it is traversed with a list of open
-//! tables, not by recursion, up to a depth. Its encoding may be huge, so the traversal is part of the script: it
-//! checks for interrupts, and ends at the limits of the client's output and of the script's memory.
+//! A command's encoded reply is parsed once, and its values pushed on the way. It is well-formed
+//! and shallow, as we wrote it. A script's result may be deeply nested, or contain itself: it is
+//! traversed with a list of open tables, not by recursion, up to a depth. Its encoding may be huge,
+//! so the traversal is part of the script: it checks for interrupts, and ends at the limits of the
+//! client's output and of the script's memory.
 
 use std::os::raw::c_int;
 

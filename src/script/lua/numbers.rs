@@ -44,7 +44,7 @@ mod tests {
         buffer[..len].iter().map(|&byte| byte as u8).collect()
     }
 
-    /// What C's printf makes of it.
+    /// The text that C's printf makes of it.
     fn printed(number: f64) -> Vec<u8> {
         let mut buffer = [0 as c_char; 64];
         // SAFETY: the length is the buffer's, and the format takes a double.

@@ -1,10 +1,12 @@
 //! A disk in memory for tests, which knows what a power loss would leave.
 //!
-//! What a call returns and changes is the same as on the real disk: `agreement_tests.rs` runs random scripts on both.
+//! Calls return and change the same as on the real disk: `agreement_tests.rs` runs random scripts
+//! on both.
 //!
-//! Each file has visible bytes, durable bytes, and the unsynced writes between them. Names likewise: created, renamed and removed
-//! names are only durable once their folder was synced. Changing operations are numbered from 1; at a chosen number one can fail,
-//! or the machine crash. What survives is drawn from the seed, so a failure is reproducible.
+//! Each file has visible bytes, durable bytes, and the unsynced writes between them. Names
+//! likewise: created, renamed and removed names are only durable once their folder was synced.
+//! Changing operations are numbered from 1; at a chosen number one can fail, or the machine crash.
+//! The surviving data is drawn from the seed, so a failure is reproducible.
 //!
 //! After a power loss a file has its durable bytes, then a prefix of the unsynced writes, the last of them torn; its
 //! length may have survived without the bytes, which are NULs then. Of unsynced names any subset survives. Not
@@ -44,7 +46,7 @@ pub enum Fault {
     Short(usize),
 }
 
-/// What is asked of a disk.
+/// An operation of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Call {
     Create,

@@ -14,7 +14,7 @@ enum Step {
     Set(usize, Vec<u8>),
     /// Beside the element at this index, after it if `true`.
     Insert(usize, bool, Vec<u8>),
-    /// What equals the element at this index.
+    /// The elements equal to the one at this index.
     Remove(End, usize, usize),
     Read(usize),
 }

@@ -14,7 +14,7 @@ pub struct Note {
     change: Change,
 }
 
-/// What a stream keeps besides its entries.
+/// The state of a stream besides its entries.
 #[derive(Clone, Copy, Debug)]
 struct Remembered {
     len: u64,
