@@ -60,12 +60,12 @@ pub enum Confirmed {
     Renewal(Vec<i64>),
 }
 
-/// A grant or renewal that replicas have to acknowledge, or that is told by a push message.
+/// A grant or renewal that replicas have to acknowledge, or that a push message announces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unconfirmed {
     /// None: its push message is sent at once.
     pub asked: Option<AcksAsked>,
-    /// The client goes on meanwhile, and gets a push message.
+    /// The client is not blocked, and gets a push message.
     pub is_pushed: bool,
     pub database: usize,
     pub keys: Vec<Box<[u8]>>,
@@ -95,8 +95,9 @@ pub struct Confirmations {
     pending: BTreeMap<u64, Confirmation>,
     deadlines: BTreeSet<(i64, u64)>,
     last_number: u64,
-    /// The latest offset that too few replicas have acknowledged in time, and how many have meanwhile. No further grant that
-    /// needs more of them is tried until they have.
+    /// The latest offset that too few replicas have acknowledged in time, and the number of
+    /// replicas that have by now. No further grant that needs more of them is tried until they
+    /// have.
     pub failed: Option<(u64, i64)>,
     /// Those whose clients no longer wait for them: to be taken back before the turn ends, outside of any command.
     pub given_up: Vec<Confirmation>,

@@ -176,8 +176,8 @@ pub struct Client {
     pub peer: Address,
     pub local: Address,
     pub input: Input,
-    /// Replies not sent yet. Taken out while the client's own commands run: messages that others push meanwhile go to
-    /// an empty one and are appended afterwards.
+    /// Replies not sent yet. Taken out while the client's own commands run: messages pushed by
+    /// other clients in that time go to an empty one and are appended afterwards.
     pub output: OutputBuffer,
     pub protocol: Protocol,
     pub name: Box<[u8]>,

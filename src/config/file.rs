@@ -253,7 +253,7 @@ impl Loader {
         Ok(())
     }
 
-    /// A check goes on after a fault; a start does not.
+    /// A check continues after a fault; a start does not.
     pub fn note_fault(
         &mut self,
         line: Option<Line>,

@@ -139,7 +139,7 @@ impl Param {
             .find(|param| param.names().any(|known| name.eq_ignore_ascii_case(known.as_bytes())))
     }
 
-    /// Which values are allowed, as the example file tells it.
+    /// The allowed values, as text for the example file.
     pub fn describe(&self) -> String {
         self.field.describe()
     }

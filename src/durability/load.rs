@@ -133,8 +133,8 @@ impl Progress {
     }
 }
 
-/// Whether the server was stopped meanwhile. A shutdown that waits, for replicas or the end of DEBUG PAUSE-CRON, was
-/// ordered before.
+/// Whether the server was stopped during loading. A shutdown that waits, for replicas or the end of
+/// DEBUG PAUSE-CRON, was ordered earlier.
 fn is_to_end(state: &State) -> bool {
     let order = state.process.shutdown;
     order.is_some_and(|order| !order.by_signal && order.waits_until_us.is_none())
@@ -160,7 +160,7 @@ pub struct Rules {
     pub keeps_expired: bool,
     /// An existing key or function library is replaced, for DEBUG RELOAD MERGE; otherwise it is an error.
     pub merges: bool,
-    /// Replicas, which may continue from the file's offset, are told to delete skipped expired keys.
+    /// Replicas, which may continue from the file's offset, get deletions of skipped expired keys.
     pub reports_expired: bool,
 }
 
@@ -719,8 +719,8 @@ pub fn reload_aof(
     Ok(())
 }
 
-/// Loads on a running server. Clients are served meanwhile as at the start, except the one that waits for the end.
-/// Nothing goes to the log or replicas.
+/// Loads on a running server. Clients are served as during loading at the start, except the one
+/// that waits for the end. Nothing goes to the log or replicas.
 fn load_again<E>(
     keyspace: &mut Keyspace,
     state: &mut State,

@@ -67,7 +67,7 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
     let database = if is_base { None } else { stream_database(state) };
     let config = &state.config;
     let mut plan = Plan::new(keyspace, state.scripts.library_texts());
-    // Replicas get expired keys too: they are told of the deletion later.
+    // Replicas get expired keys too, and the deletions later.
     plan.now.is_loading = state.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
@@ -311,7 +311,7 @@ pub fn write_log(state: &mut State) -> Result<(), Fatal> {
     let written = aof.log.write(now);
     let has_error = aof.log.disk_error().is_some();
     if let Some(result) = aof.log.take_switch_result() {
-        // The rewrite that the increment was made for may have been given up meanwhile.
+        // The increment's rewrite may have been given up by now.
         let rewrites = running.as_ref().is_some_and(|running| running.purpose == Purpose::Rewrite);
         aof.first_kept = result.ok().filter(|_| rewrites);
     }
@@ -425,7 +425,7 @@ fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) -> O
     }
 }
 
-/// Has a thread rename a complete file: that syncs folders, which takes long.
+/// Starts a thread that renames a complete file: this syncs folders, which takes long.
 fn place(state: &mut State, bytes: u64) -> Result<(), String> {
     let keeps_history = state.config.aof_disable_auto_gc;
     let Persistence { disk, background, wake, running, aof, folder_alone, .. } =

@@ -90,7 +90,7 @@ impl<'a> Reading<'a> {
 /// The value of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing to be told now: no line, no sample.
+    /// No value at present: no line, no sample.
     Absent,
     Count(u64),
     Whole(i64),

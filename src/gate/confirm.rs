@@ -20,7 +20,8 @@ use crate::types::lock;
 const LOST: CommandError =
     CommandError::Text("NOREPLICAS the lock was lost before replicas had acknowledged it");
 
-/// Has a client's reply, or its push message, wait for replicas. The effects of its command are complete.
+/// Delays a client's reply, or its push message, until replicas acknowledge the grant. The effects
+/// of its command are complete.
 pub(crate) fn suspend(
     state: &mut State,
     id: ClientId,

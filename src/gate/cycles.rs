@@ -1,4 +1,4 @@
-//! Owners of locks that wait for each other in a circle: none of them goes on until a lease ends.
+//! Owners of locks that wait for each other in a circle: none of them advances until a lease ends.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,7 +17,8 @@ const EDGES_MAX: usize = 50_000;
 /// Owners, each with the key for which it waits and that the next one holds; the last waits for the first.
 pub type Cycle = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// An owner, or a lock's key: so that what many wait for is told once who holds it.
+/// An owner, or a lock's key: the holders of a lock are listed once, however many owners wait for
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Node<'a> {
     Owner(Cow<'a, [u8]>),

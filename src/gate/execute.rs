@@ -264,7 +264,7 @@ impl Gate<'_> {
         origin: Origin,
     ) -> Option<Ran> {
         let id = self.caller.client();
-        // Its user may have lost the permission meanwhile.
+        // Its user may have lost the permission while it waited.
         if let Err(denied) = users::check_client(self.state, id, command, request.args) {
             users::log_denied(self.state, id, None, denied, command, request.args);
             let error = users::denied_error(self.state, id, command, denied);

@@ -1,5 +1,6 @@
-//! Locks that end other than by a LOCK command: found before the next request runs, and told to who held them. Readers whose time
-//! is over while others still read are taken out at that time.
+//! Locks that end without a LOCK command. They are found before the next request runs, and their
+//! holders are notified. A reader whose time is over is taken out at that time, even if other
+//! readers remain.
 
 use std::collections::HashMap;
 
@@ -77,8 +78,8 @@ fn end_of_lease(held: &Held) -> EndReason {
     }
 }
 
-/// Takes what was lost out of the index, announces it, and tells the client that asked for it. A replica only follows its
-/// primary, which tells.
+/// Takes lost holdings out of the index, announces them, and notifies the clients that asked for
+/// them. A replica only follows its primary, which notifies.
 pub fn end(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, reason: EndReason) {
     if let Some(held) = keyspace.locks.remove(at) {
         announce_end(keyspace, state, at, &held, reason);

@@ -1,4 +1,4 @@
-//! A request, what it runs with, and what its sender is told.
+//! A request, the context in which it runs, and the outcome for its sender.
 
 use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};

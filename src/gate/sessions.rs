@@ -144,7 +144,8 @@ pub fn gain_authority(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Files and primaries tell leases by the wall clock. From now on nobody can set the clock on which they count here.
+/// Files and primaries give leases by the wall clock. From now on nobody can set the clock on which
+/// they count here.
 pub fn count_on_boot_clock(keyspace: &mut Keyspace) {
     let now = keyspace.now();
     for database in 0..keyspace.databases() {

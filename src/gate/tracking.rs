@@ -4,8 +4,9 @@
 //! get a message then; clients that track its prefix get one message with all keys at the end of the turn
 //! ([`end_turn`]). The executing client's messages follow its reply ([`publish::take_pushed`]).
 //!
-//! A message is a push in RESP3. A RESP2 client cannot tell it from a reply, so it redirects its messages to another
-//! connection, which gets them like published messages if it is subscribed to anything.
+//! A message is a push in RESP3. A RESP2 client cannot distinguish it from a reply, so it redirects
+//! its messages to another connection, which gets them like published messages if it is subscribed
+//! to anything.
 
 use bytes::Bytes;
 

@@ -143,7 +143,7 @@ pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     state.blocking.places.expire(state.now.boot_us);
 }
 
-/// Ends a wait whose time is over. A client that waits for a lock is told who holds it.
+/// Ends a wait whose time is over. The reply to a client that waits for a lock names the holder.
 fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
     if !blocked.is_some_and(Blocked::waits_for_lock) {

@@ -32,7 +32,7 @@ pub struct Rights {
     user: Option<UserId>,
 }
 
-/// The commands that tell the same as `/metrics`.
+/// The commands with the same information as `/metrics`.
 pub const METRICS: &[&[&[u8]]] = &[&[b"INFO"]];
 /// The same for the page.
 pub const PAGE: &[&[&[u8]]] = &[&[b"INFO"], &[b"CLIENT", b"LIST"], &[b"SLOWLOG", b"GET"]];

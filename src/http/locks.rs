@@ -34,7 +34,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// Waiting clients of one lock that are shown, and those that are asked what they wait for.
 const QUEUE_MAX: usize = 100;
 const WAITERS_MAX: usize = 2000;
-/// Names of groups told apart.
+/// The limit of distinct groups.
 const GROUPS_MAX: usize = 10_000;
 
 /// The order of a list.
@@ -333,7 +333,7 @@ pub fn client(json: &mut Json, state: &State, id: Option<ClientId>) {
     json.close('}');
 }
 
-/// Appends the fields that tell which client it is.
+/// Appends the fields that identify a client.
 pub fn client_fields(json: &mut Json, state: &State, client: &Client) {
     json.named("id", client.id.number);
     json.named_text("addr", client.peer.to_string());

@@ -35,7 +35,7 @@ const TURN_US: i64 = 500;
 /// The answer to a request, now or later.
 enum Answer {
     Now(Response),
-    /// It goes on in the next turn.
+    /// It continues in the next turn.
     Later(Box<HttpJob>),
 }
 
@@ -87,7 +87,7 @@ pub fn periodic(keyspace: &Keyspace, state: &mut State) {
     queues::look_for_named(keyspace, state);
 }
 
-/// Answers a connection's request, or goes on with it. False: that takes another turn.
+/// Answers a connection's request, or continues its answer. False: that takes another turn.
 fn answer(keyspace: &mut Keyspace, state: &mut State, slot: usize, now_us: i64) -> bool {
     let Some(connection) = state.net.http.get_mut(slot) else { return false };
     let visitor = Visitor { peer: connection.peer.clone(), is_inside: connection.is_inside };

@@ -10,7 +10,7 @@ use crate::net::http::response::Response;
 use crate::state::State;
 use crate::types::lock;
 
-/// Circles that are told.
+/// The limit of reported circles.
 const CIRCLES_MAX: usize = 20;
 
 /// `/api/waiting?limit=`: the longest waits for locks with who holds them, and circles.

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::locks::{Held, Locks};
 
-/// A look at all locks, from the first database's first key on. Locks that come or go meanwhile are seen or not.
+/// A look at all locks, from the first database's first key on. Locks that come or go during it may
+/// be missed.
 #[derive(Debug, Default)]
 pub struct LockScan {
     database: usize,

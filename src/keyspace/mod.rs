@@ -767,8 +767,8 @@ impl Keyspace {
         self.tracking.note_change(key, cause == Cause::Client);
     }
 
-    /// The same for all keys of a database, or that come from the other one. Tracking clients are not told of
-    /// exchanged databases, as in Redis.
+    /// The same for all keys of a database, or that come from the other one. Tracking clients are
+    /// not notified of exchanged databases, as in Redis.
     fn touch_all(&mut self, database: usize, other: usize, changes: u64) {
         self.dirty += changes;
         self.waiting.note_all(database);

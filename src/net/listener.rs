@@ -103,7 +103,7 @@ impl Listener {
     }
 }
 
-/// A socket with this address that does not listen yet. Others can take the address meanwhile.
+/// A socket with this address that does not listen yet. Other programs can still take the address.
 pub fn bind_tcp(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {

@@ -32,7 +32,7 @@ pub struct Socket {
     is_closed: bool,
     /// Requests to be sent; the first may be sent in part.
     outgoing: Vec<u8>,
-    /// When the primary is next told that this server is alive: boot-time clock, microseconds.
+    /// The time of the next sign of life to the primary: boot-time clock, microseconds.
     pub next_period_us: i64,
 }
 
@@ -193,7 +193,7 @@ impl Socket {
     }
 }
 
-/// Has a thread resolve a host name.
+/// Starts a thread that resolves a host name.
 fn resolve(
     host: String,
     port: u16,

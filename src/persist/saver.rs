@@ -96,7 +96,7 @@ pub struct Plan {
     pub lru_clock: u32,
     /// `rdb-key-save-delay`. Unit: microseconds a key; no delay if negative.
     pub key_delay: i32,
-    /// Expired keys are written too: replicas that have them will be told to delete them.
+    /// Expired keys are written too: replicas that have them will get their deletions.
     pub keeps_expired: bool,
     /// No keys are written.
     pub omits_keys: bool,

@@ -247,7 +247,7 @@ impl Effects {
         if self.is_between_units() {
             return;
         }
-        // A mark of before the unit is its start. The stream may have been dropped meanwhile.
+        // A mark of before the unit is its start. The stream may have been dropped since.
         let from = (self.unit.start + mark.len).min(self.stream.len());
         let tail = self.stream.split_off(from);
         self.withheld.retain(|(range, _)| range.end <= from);

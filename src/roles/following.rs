@@ -6,8 +6,9 @@
 //!   stream   -> the gate, as Caller::Primary -> the backlog, byte for byte -> acknowledgement
 //! ```
 //!
-//! [`turn`] does all this in bounded pieces, once a turn of the loop: clients are served meanwhile. A snapshot
-//! becomes visible when it is complete. The stream is applied without checking deadlines.
+//! [`turn`] does all this in bounded pieces, once a turn of the loop: clients are served in
+//! between. A snapshot becomes visible when it is complete. The stream is applied without checking
+//! deadlines.
 //!
 //! Source: `replication.c` of Redis 7.0.15, whose log lines these are.
 
@@ -64,7 +65,7 @@ const FEED_BYTES: usize = 1 << 20;
 /// Interval of checks of the link, acknowledgements and attempts to connect. Unit: microseconds.
 const PERIOD_US: i64 = 1_000_000;
 
-/// Positions of the log that are kept to tell which offset of the stream is on disk.
+/// Positions of the log that are kept to find the offset of the stream that is on disk.
 const LOGGED_MAX: usize = 4096;
 
 /// The error for blocked clients when a primary becomes a replica.

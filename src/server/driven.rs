@@ -198,7 +198,8 @@ impl DrivenServer {
         (&self.server.state.replication.id, self.server.state.replication.offset)
     }
 
-    /// The history that the present one goes on with, and its length there: `master_replid2`, `second_repl_offset` less one.
+    /// The history that the present one continues, and its length there: `master_replid2`,
+    /// `second_repl_offset` less one.
     pub fn ancestor(&self) -> Option<(&str, u64)> {
         let ancestor = self.server.state.replication.ancestor.as_ref()?;
         Some((&ancestor.id, ancestor.end.saturating_sub(1)))

@@ -141,7 +141,7 @@ pub struct Loading {
     pub memory_then: u64,
     /// It comes from the primary, into databases beside the served ones.
     pub is_beside: bool,
-    /// Clients were served meanwhile.
+    /// Clients were served in between.
     pub others_heard: bool,
     /// The server is to end: the rest is not loaded, and nobody sees what was.
     pub is_interrupted: bool,

@@ -152,7 +152,7 @@ impl Logger {
         Logger { level: None, shared: Arc::default(), file, pid: 0, syslog: false }
     }
 
-    /// Sets the role that lines tell: a replica's or a primary's.
+    /// Sets the role shown in lines: a replica's or a primary's.
     pub fn set_role(&self, is_replica: bool) {
         self.shared.is_replica.store(is_replica, Ordering::Relaxed);
     }
@@ -289,7 +289,8 @@ fn local_time(now: Now) -> libc::tm {
     parts
 }
 
-/// A time as a line tells it. `local`: its parts by the second. `unix_ms`: the same time since 1970.
+/// A time as a line shows it. `local`: its parts by the second. `unix_ms`: the same time since
+/// 1970.
 fn time_text(format: TimeFormat, local: &libc::tm, unix_ms: i64) -> String {
     let (year, day, ms) = (local.tm_year + 1900, local.tm_mday, unix_ms.rem_euclid(1000));
     let clock = format!("{:02}:{:02}:{:02}.{ms:03}", local.tm_hour, local.tm_min, local.tm_sec);

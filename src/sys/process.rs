@@ -175,8 +175,9 @@ pub fn raise_open_files(wanted: u64) -> OpenFiles {
     files
 }
 
-/// Has the kernel's table of the process' open files grow at once. It doubles otherwise when it is full, for which a process
-/// with threads waits some 5 to 12 ms in `accept`: the grace period of `expand_files` in Linux.
+/// Grows the kernel's table of the process' open files at once. Otherwise it doubles when it is
+/// full, and a process with threads waits some 5 to 12 ms for that in `accept`: the grace period of
+/// `expand_files` in Linux.
 fn widen_file_table(files: u64) {
     /// A table of a megabyte.
     const MAX: u64 = 1 << 17;
@@ -285,7 +286,7 @@ impl Supervisor {
         self.tell("STOPPING=1\n");
     }
 
-    /// Stops the process, which tells Upstart that it is ready; Upstart resumes it.
+    /// Stops the process, which signals to Upstart that it is ready; Upstart resumes it.
     pub fn stop_for_upstart(&self) -> io::Result<()> {
         if let Supervisor::Upstart = self {
             rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;

@@ -465,7 +465,7 @@ fn runs(
     let mut first = 0;
     std::iter::from_fn(move || {
         if at >= hll.len() {
-            // The end is told once, as an error if it came too early.
+            // The end is reported once, as an error if it came too early.
             return (std::mem::replace(&mut first, REGISTERS) != REGISTERS).then_some(Err(Corrupt));
         }
         let Some(opcode) = Opcode::read(hll, at).filter(|it| it.run <= REGISTERS - first) else {

@@ -151,7 +151,7 @@ pub fn read<'a>(value: ValueRef<'a, Value>, now: &Now) -> Result<Option<Lock<'a>
     read_for(value, now, b"")
 }
 
-/// The same for an owner that asks: of several readers, it is the one that is told.
+/// The same for an owner that asks: if it is one of several readers, it is the one shown.
 pub fn read_for<'a>(
     value: ValueRef<'a, Value>,
     now: &Now,

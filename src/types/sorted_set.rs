@@ -151,7 +151,7 @@ impl SortedSet {
             other_zero = old.filter(|old| *old == score && old.to_bits() != score.to_bits());
             Some(score)
         });
-        // Equal scores change nothing, but -0 and 0 are told apart in what is computed.
+        // Equal scores change nothing, but results of arithmetic distinguish -0 and 0.
         if let Some(zero) = other_zero {
             Edit::unnoted(self).remove(member);
             Edit::unnoted(self).insert(-zero, member, limits);

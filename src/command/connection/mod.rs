@@ -225,7 +225,7 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// Nobody waits any more for what only push messages would tell.
+/// Ends the waits that only push messages would answer.
 fn end_pushes(ctx: &mut Context<'_>) {
     let id = ctx.client_id();
     asynchronous::forget(ctx.keyspace, ctx.state, id);

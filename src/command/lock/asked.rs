@@ -83,7 +83,7 @@ pub(super) enum Waits {
     Not,
     /// BLOCK
     Blocked(Option<i64>),
-    /// ASYNC: the client goes on, and gets a push message.
+    /// ASYNC: the client is not blocked, and gets a push message.
     Async(Option<i64>),
 }
 

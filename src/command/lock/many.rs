@@ -1,5 +1,6 @@
-//! LOCK.MACQUIRE: several locks at once. A client that waits for them holds none meanwhile; its place counts in the queue of
-//! each. As places are given in one order for all keys, no two such clients can keep each other waiting.
+//! LOCK.MACQUIRE: several locks at once. A waiting client holds none of them and has a place in the
+//! queue of each. Places are given in one order for all keys, so no two such clients can keep each
+//! other waiting.
 
 use super::{
     Acquire, Granted, TOO_MANY_HOLDS, Waiting, Waits, check_room, find, grants_nothing_now,

@@ -238,7 +238,7 @@ enum Waiting {
     Not,
     /// It has no reply yet.
     Blocked(CommandResult),
-    /// It goes on with this place in the order of arrival.
+    /// It keeps this place in the order of arrival.
     Async(Ticket),
 }
 
@@ -253,7 +253,8 @@ fn leave_place(ctx: &mut Context<'_>, wanted: Wanted, keys: ops::Range<usize>) {
     ctx.state.blocking.places.take(&asker);
 }
 
-/// Has a client wait for what is not granted, if it wants to. Errors: too many wait already.
+/// Makes a client wait for a refused lock, if it asked for that. Errors: too many clients wait
+/// already.
 fn wait(
     ctx: &mut Context<'_>,
     wanted: Wanted,
@@ -332,7 +333,7 @@ struct Granted {
     counted_hold: bool,
 }
 
-/// Has the reply of a grant wait for replicas, or go as a push message.
+/// Delays the reply of a grant until replicas acknowledge it, or sends it as a push message.
 fn leave_to_confirm(
     ctx: &mut Context<'_>,
     keys: ops::Range<usize>,
@@ -722,7 +723,7 @@ fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, holder: At<'_>, keep
     locks::tell_redisson(ctx.keyspace, ctx.state, database, key.bytes);
 }
 
-/// Frees a lock that is broken. Its holders are told.
+/// Frees a broken lock and notifies its holders.
 fn pass_on_broken(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot) {
     ctx.keyspace.locks.begin_own_change();
     ctx.keyspace.delete_at(slot, key, "del");

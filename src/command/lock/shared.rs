@@ -226,7 +226,7 @@ pub(super) fn leave(ctx: &mut Context<'_>, key: Key<'_>, owner: &[u8]) {
     locks::note_hold(ctx.state, held.since_us);
 }
 
-/// Takes the lock from one of several readers, who is told.
+/// Takes the lock from one of several readers, and notifies that reader.
 pub(super) fn break_reader(ctx: &mut Context<'_>, key: Key<'_>, owner: &[u8]) {
     let at = At::reader(ctx.keyspace.selected(), key.bytes, owner);
     let Some(held) = ctx.keyspace.locks.remove(at) else { return };

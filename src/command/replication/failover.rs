@@ -65,7 +65,8 @@ impl Order {
     }
 }
 
-/// `FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]`: OK; what comes of it INFO tells as `master_failover_state`.
+/// `FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]`: OK. INFO shows the progress as
+/// `master_failover_state`.
 fn fail_over(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.state.config.cluster_enabled {
         return Err(IN_CLUSTER);

@@ -58,7 +58,7 @@ const FAILOVER_TO_PRIMARY: CommandError =
 const FAILOVER_OF_OTHER: CommandError =
     CommandError::Text("ERR PSYNC FAILOVER replid must match my replid.");
 
-/// The longest address a replica may tell.
+/// The longest address that a replica may announce.
 const ADDRESS_BYTES_MAX: usize = 255;
 const RUN_ID_BYTES_MAX: usize = 64;
 
@@ -146,7 +146,7 @@ fn check_can_sync(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Says in the log why a replica cannot go on where it was.
+/// Logs the reason why a replica cannot continue at its offset.
 fn log_refusal(ctx: &mut Context<'_>, history: &[u8], offset: i64) {
     let name = ctx.client().replica_name();
     let state = &*ctx.state;

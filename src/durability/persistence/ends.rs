@@ -69,7 +69,7 @@ pub fn folder_at_start(state: &State) -> Result<AofFolder, String> {
 #[derive(Debug)]
 pub enum Closing {
     Done,
-    /// The server must go on: not all could be written, and nobody forces the end.
+    /// The server must continue: a part could not be written, and nobody forces the end.
     Refused,
     /// The process ends, without what was answered last: replies that are not sent yet must not be.
     Failed(Fatal),

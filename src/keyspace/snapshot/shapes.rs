@@ -35,7 +35,7 @@ fn allocated() -> u64 {
     jemalloc::number("thread.allocated", None).expect("the allocator counts")
 }
 
-/// How many forms [`form_of`] tells apart.
+/// The number of forms that [`form_of`] distinguishes.
 const FORMS: usize = 9;
 
 /// A number for each form in which a table holds a value. One that is added needs a shape in [`shapes`].

@@ -59,7 +59,7 @@ enum Phase {
     Drains,
 }
 
-/// How a connection goes on.
+/// The next state of a connection.
 pub enum Progress {
     /// A request waits for its answer.
     Asked,

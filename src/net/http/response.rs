@@ -38,7 +38,7 @@ impl Response {
         self
     }
 
-    /// Its bytes. `head_only`: the body's length is told, but not the body.
+    /// Its bytes. `head_only`: the body's length is sent, but not the body.
     pub fn encode(&self, head_only: bool, keeps_alive: bool) -> Vec<u8> {
         let mut head = format!(
             "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\

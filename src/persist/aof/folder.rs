@@ -254,7 +254,8 @@ impl AofFolder {
     }
 
     fn mark(&self) {
-        // If this fails too the next start goes on as if all were synced: nothing else is left to be tried.
+        // If this fails too, the next start continues as if all were synced: there is no further
+        // remedy.
         let _ = self.disk.create(&self.mark_path());
         let _ = self.disk.sync_folder(&self.path);
     }

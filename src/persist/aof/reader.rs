@@ -363,7 +363,7 @@ impl<R: Read> Reader<R> {
         }
         let got = (&mut self.source).take(piece).read_to_end(&mut self.buf)?;
         if (got as u64) < piece {
-            // The file was truncated meanwhile.
+            // The file was truncated while it was read.
             self.size = self.offset + self.buf.len() as u64;
         }
         Ok(())

@@ -112,7 +112,7 @@ impl FileError {
         }
     }
 
-    /// The error as a text for the log, with the key if that may be told.
+    /// The error as a text for the log, with the key if that may be shown.
     pub fn text(mut self, hides_key: bool) -> String {
         if let FileError::Fault { place, .. } = &mut self
             && hides_key

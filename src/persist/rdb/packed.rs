@@ -326,7 +326,7 @@ mod tests {
         assert!(Packed::of_zipmap(b"\x03\x03foo\x03\x00bar\xff").is_none());
         assert!(Packed::of_zipmap(b"\xfe\x03foo\x03\x00bar\xff").is_some());
         assert!(Packed::of_zipmap(b"\x01\x03foo\x03\x00ba\xff").is_none());
-        // A length of four bytes that one byte could tell.
+        // A length of four bytes that one byte could hold.
         assert!(Packed::of_zipmap(b"\x01\xfe\x03\0\0\0foo\x03\x00bar\xff").is_none());
         for len in 0..map.len() {
             assert!(Packed::of_zipmap(&map[..len]).is_none());

@@ -241,7 +241,7 @@ pub(super) struct Writing<'a, 'b> {
 
 /// A function of the API, called with a value and a [`Writing`] as light userdata: writes the value as a reply.
 pub(super) unsafe extern "C-unwind" fn write_returned(state: *mut lua_State) -> c_int {
-    // SAFETY: the caller's, who waits for this function and leaves it alone meanwhile.
+    // SAFETY: the caller's, who waits for this function and leaves it alone until it returns.
     let writing = &mut *lua_touserdata(state, 2).cast::<Writing<'_, '_>>();
     lua_settop(state, 1);
     write_value(state, writing);

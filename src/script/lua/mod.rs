@@ -137,8 +137,8 @@ impl Shared {
         }
     }
 
-    /// Calls `f` with the lent host, which is taken out meanwhile. None if there is no host: no script runs, or the
-    /// host is in use.
+    /// Calls `f` with the lent host, which is taken out for the call. None if there is no host: no
+    /// script runs, or the host is in use.
     fn with_host<R>(&self, f: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
         let mut host = self.host.take()?;
         let _back = PutBack(&self.host, Some(host));

@@ -1,10 +1,11 @@
 //! Lua's text of numbers, as Lua 5.1 writes it (`%.14g`): `tostring(10/3)` is `3.3333333333333`, `1e15 .. ""` is `1e+15`.
 //!
-//! Luau writes the shortest digits that tell a double from all others, up to 17, and scripts written for Redis would store
-//! other texts. Everything in it that makes a text of a number (`tostring`, `..`, `table.concat`, strings in place of
-//! numbers) asks one function of C++, `luai_num2str`, which is alone in its object file. The linker takes an object file out
-//! of a library only for a symbol that is missing, so this definition, which comes before that library, is used instead. A
-//! test below fails if that ever changes.
+//! Luau writes the shortest digits that distinguish a double, up to 17, and scripts written for
+//! Redis would store other texts. Everything in it that makes a text of a number (`tostring`, `..`,
+//! `table.concat`, strings in place of numbers) asks one function of C++, `luai_num2str`, which is
+//! alone in its object file. The linker takes an object file out of a library only for a symbol
+//! that is missing, so this definition, which comes before that library, is used instead. A test
+//! below fails if that ever changes.
 
 use std::os::raw::c_char;
 

@@ -655,7 +655,7 @@ impl DiskFile for ModelFile {
     }
 
     fn start_writeback(&self, _from: u64, _len: u64) {
-        // Nobody is told of a failure.
+        // Nobody learns of a failure.
         let _ = self.with(|model| model.operation(Call::StartWriteback));
     }
 }
