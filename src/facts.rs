@@ -313,7 +313,7 @@ pub enum KeyRule {
     None,
     /// SORT: the key after the last STORE too.
     SortDestination,
-    /// XREAD, XREADGROUP: the first half of what follows STREAMS.
+    /// XREAD, XREADGROUP: the first half of the arguments after STREAMS.
     ReadStreams,
     /// BZPOPDUE: keys end before the timeout, which a unit may follow.
     BeforeTimeout,

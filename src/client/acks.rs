@@ -15,13 +15,13 @@ pub enum Replicas {
     All,
 }
 
-/// The offset of what no replica will ever acknowledge.
+/// The offset of writes that no replica will ever acknowledge.
 pub const LOST: u64 = u64::MAX;
 
 /// The wait of WAIT and WAITAOF for replicas that acknowledge an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcksAwaited {
-    /// The replication offset; [`LOST`] if a full synchronisation has thrown away what was written.
+    /// The replication offset; [`LOST`] if a full synchronisation has discarded the writes.
     pub offset: u64,
     pub replicas: Replicas,
     /// WAITAOF: replicas must have it on disk.
@@ -139,7 +139,7 @@ impl Confirmations {
         }
     }
 
-    /// A client is being closed: nobody would get what it was granted.
+    /// A client is being closed: its grant would reach nobody.
     pub fn forget_client(&mut self, client: ClientId) {
         let own = self.iter().filter(|(_, confirmation)| confirmation.client == client);
         let own: Vec<u64> = own.map(|(number, _)| number).collect();

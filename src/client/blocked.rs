@@ -47,7 +47,7 @@ pub enum Cause {
     Confirmation(u64),
 }
 
-/// A blocked client's request and what it waits for.
+/// A blocked client's request and the cause of its wait.
 pub struct Blocked {
     pub command: CommandId,
     pub cause: Cause,

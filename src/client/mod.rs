@@ -3,9 +3,9 @@
 //! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code that keeps one across a command
 //! looks the client up again. Closing is requested by a flag and done in one place, at the end of the turn.
 //!
-//! `blocked`, `asynchronous`, `acks`, `tracking` and `transaction` are what a client has only while it
-//! waits for keys (blocked or not) or replicas, tracks, or is within MULTI; `places` is what is kept
-//! for one that waited and is away.
+//! `blocked`, `asynchronous`, `acks`, `tracking` and `transaction` are the state that a client has
+//! only while it waits for keys (blocked or not) or replicas, tracks, or is within MULTI; `places`
+//! keeps the place of a client that waited and is away.
 
 pub mod acks;
 pub mod asynchronous;
@@ -87,8 +87,8 @@ bitflags! {
         /// READONLY: a replica serves its reads, though it could be sent to the primary.
         const READS_HERE = 1 << 20;
 
-        /// A full synchronisation has thrown away what it had written, and it has changed nothing since: no replica ever
-        /// acknowledges that.
+        /// A full synchronisation has discarded its writes, and it has changed nothing since: no
+        /// replica ever acknowledges them.
         const LOST_WRITES = 1 << 21;
 
         /// Those of a client that waits: its requests are kept.
@@ -206,7 +206,8 @@ pub struct Client {
     pub waits_bytes: usize,
     /// REPLCONF state of a replica, or one to be.
     pub replica: Option<Box<Replica>>,
-    /// The count of its commands at the end of its last turn, and the stream's offset after them: what WAIT waits for.
+    /// The count of its commands at the end of its last turn, and the stream's offset after them:
+    /// the target of WAIT.
     pub reached: (u64, u64),
     /// The log offset that its output depends on, and the output's length at that time.
     pub awaited: (u64, usize),
@@ -281,7 +282,8 @@ impl Client {
         self.flags.intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_NOW)
     }
 
-    /// Takes out what it is blocked for, to serve it. None: it is not blocked, or on its way out: nobody would get what it is served.
+    /// Takes out the cause of its wait, to serve it. None: it is not blocked, or on its way out:
+    /// its result would reach nobody.
     pub fn take_blocked_to_serve(&mut self) -> Option<Box<Blocked>> {
         if self.is_closing() { None } else { self.blocked.take() }
     }

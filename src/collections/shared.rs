@@ -357,7 +357,8 @@ impl<T: Part> SharedVec<T> {
         self.first.iter().chain(full).chain(last)
     }
 
-    /// Prefetches an element, and what a change of it looks at: whether it is shared. Reads no element or group.
+    /// Prefetches an element, and the count that shows a change whether it is shared. Reads no
+    /// element or group.
     #[inline]
     pub fn prefetch(&self, index: usize) {
         let Some(behind) = index.checked_sub(GROUP) else {

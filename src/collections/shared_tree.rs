@@ -323,7 +323,7 @@ impl<T: Item> SharedTree<T> {
         }
     }
 
-    /// An item, to be changed. Copies what clones share.
+    /// An item, to be changed. Copies the parts that clones share.
     pub fn get_mut(&mut self, mut index: usize) -> Option<&mut T> {
         if index >= self.len {
             return None;
@@ -460,7 +460,8 @@ impl<T: Item> SharedTree<T> {
         Iter { tree: Some(self), from: from.min(to), to, ..Iter::default() }
     }
 
-    /// Bytes of heap memory, without what items own; for a long sequence an estimate from some of its nodes.
+    /// Bytes of heap memory, without memory owned by items; for a long sequence an estimate from
+    /// some of its nodes.
     pub fn heap_bytes(&self) -> usize {
         self.root.bytes_below()
     }

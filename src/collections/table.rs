@@ -466,7 +466,7 @@ impl<O> Table<O> {
 
     // Prefetching: each step for a whole batch before the next one.
 
-    /// Prefetches what looking up keys with these hashes needs.
+    /// Prefetches memory for a look-up of keys with these hashes.
     #[inline]
     pub fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         for stage in [

@@ -82,7 +82,8 @@ Examples:
        echo 'maxmemory 128mb' | latchkey -
 ";
 
-/// Options that are no directives, and what they do. They are recognised as the first argument only.
+/// Options that are no directives, and their effects. They are recognised as the first argument
+/// only.
 pub(super) const TOOL_OPTIONS: [(&str, &str); 7] = [
     ("check-config", "Tells every fault that would prevent a start"),
     ("check-system", "Tells which settings of the machine stand out"),

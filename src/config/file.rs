@@ -321,7 +321,7 @@ impl Loader {
         if param.name == "compatible-with" {
             let mut before = self.config.clone();
             self.config.update(param, &args, Origin::File)?;
-            // Lines of their own override what it says, in any order.
+            // Lines of their own override it, in any order.
             if self.said.contains(&"redis-version") {
                 self.config.redis_version = before.redis_version.clone();
             }

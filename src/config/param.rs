@@ -231,7 +231,7 @@ impl Config {
         Ok(changed)
     }
 
-    /// Sets what depends on `compatible-with`, which was `before`.
+    /// Sets the parameters that depend on `compatible-with`, which was `before`.
     fn follow_compatibility(&mut self, before: Compatibility) {
         self.redis_version = self.compatible_with.redis_version().into();
         let is_valkey = self.compatible_with.is_valkey();

@@ -496,7 +496,8 @@ impl Loader<'_> {
         }
     }
 
-    /// A logged request has failed: the data may not be what it was. Errors: the server must not start.
+    /// A logged request has failed: the data may differ from the original. Errors: the server must
+    /// not start.
     #[cold]
     fn note_error(&mut self, command: Option<&'static Command>) -> Result<(), String> {
         let name = command.map_or("<unknown>", |command| &command.full_name);

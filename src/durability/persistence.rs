@@ -575,7 +575,7 @@ fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
 
 // ---- periodic work ---------------------------------------------------------------------------------------------------
 
-/// Starts what is due: scheduled saves and rewrites, save points, a rewrite of a grown file.
+/// Starts due work: scheduled saves and rewrites, save points, a rewrite of a grown file.
 pub fn periodic(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Fatal> {
     // While loading the data is incomplete: nothing to save.
     if state.persistence.under_way().is_some() || state.persistence.loading.is_some() {

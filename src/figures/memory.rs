@@ -1,4 +1,4 @@
-//! Section Memory: the allocator's view, the system's, and what memory is used for.
+//! Section Memory: the allocator's view, the system's, and the uses of memory.
 
 use super::{Row, Unit, Value, by_client, field, gauge};
 use crate::client::Client;

@@ -65,7 +65,7 @@ pub fn parse_timeout(
     Ok(Some(now.boot_us.saturating_add(ms.saturating_mul(1000))))
 }
 
-/// Seconds, parsed like an extended-precision number: what exceeds a double is infinite.
+/// Seconds, parsed like an extended-precision number: a value beyond a double is infinite.
 fn parse_seconds(text: &[u8]) -> Option<f64> {
     match number::parse_f64(text) {
         Some(seconds) => Some(seconds).filter(|seconds| !seconds.is_nan()),

@@ -70,7 +70,8 @@ pub fn holds_back(state: &State, replicas: i64) -> bool {
     state.blocking.confirmations.failed.is_some_and(|(_, count)| count < replicas)
 }
 
-/// Answers what enough replicas have acknowledged, and takes back what they have not in time.
+/// Answers grants that enough replicas have acknowledged, and takes back those that they have not
+/// in time.
 pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     take_back_given_up(keyspace, state);
     retry(keyspace, state);
@@ -112,7 +113,8 @@ fn wanted(confirmation: &Confirmation) -> i64 {
     confirmation.unconfirmed.asked.map_or(0, |asked| asked.replicas)
 }
 
-/// Looks again after the clients that were held back, when a further replica has acknowledged what had failed.
+/// Looks again after the clients that were held back, when a further replica has acknowledged the
+/// failed grant.
 fn retry(keyspace: &mut Keyspace, state: &mut State) {
     let Some((offset, before)) = state.blocking.confirmations.failed else { return };
     let (replicas, deadline_us) = (Replicas::Count(1), None);
@@ -139,7 +141,7 @@ fn confirm(keyspace: &mut Keyspace, state: &mut State, number: u64) {
     send(keyspace, state, client, &unconfirmed, Ok(ms_left));
 }
 
-/// Tells a client what it was granted without waiting for replicas.
+/// Answers a grant without waiting for replicas.
 pub fn push_unasked(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -151,7 +153,7 @@ pub fn push_unasked(
     }
 }
 
-/// Takes back what too few replicas have acknowledged in time.
+/// Takes back grants that too few replicas have acknowledged in time.
 fn refuse(keyspace: &mut Keyspace, state: &mut State, number: u64) {
     let Some(confirmation) = state.blocking.confirmations.remove(number) else { return };
     take_back(keyspace, state, &confirmation);
@@ -159,7 +161,7 @@ fn refuse(keyspace: &mut Keyspace, state: &mut State, number: u64) {
     send(keyspace, state, client, &unconfirmed, Err(acks::NO_REPLICAS));
 }
 
-/// Takes back what clients no longer wait for.
+/// Takes back grants for which clients no longer wait.
 pub fn take_back_given_up(keyspace: &mut Keyspace, state: &mut State) {
     for confirmation in std::mem::take(&mut state.blocking.confirmations.given_up) {
         take_back(keyspace, state, &confirmation);
@@ -189,7 +191,7 @@ fn take_back(keyspace: &mut Keyspace, state: &mut State, confirmation: &Confirma
     }
 }
 
-/// Where what was granted is held: as a reader, or alone.
+/// The way in which a granted lock is held: as a reader, or alone.
 fn place<'a>(keyspace: &Keyspace, granted: &'a Unconfirmed, key: &'a [u8]) -> At<'a> {
     let reader = At::reader(granted.database, key, &granted.owner);
     let held = keyspace.locks.get(reader);

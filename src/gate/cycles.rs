@@ -92,7 +92,8 @@ impl<'a> Graph<'a> {
                     continue;
                 };
                 match position[to] {
-                    // An owner that waits for what it holds itself, as a reader, is no circle.
+                    // An owner that waits for a lock that it holds itself, as a reader, is no
+                    // circle.
                     Some(first) if cycles.len() < CYCLES_MAX && way.len() - first > 2 => {
                         cycles.push(self.cycle(&way[first..]));
                     }

@@ -86,7 +86,7 @@ pub fn end(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, reason: EndRe
     }
 }
 
-/// The same for what is no longer in the index.
+/// The same for holdings that are no longer in the index.
 pub fn announce_end(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -127,7 +127,8 @@ pub fn announce_end(
     }
 }
 
-/// Keeps a lock that was lost from everybody for a time: whoever had it may not know yet. Source: `lock-delay`.
+/// Keeps a lock that was lost from everybody for a time: the former holder may not know yet.
+/// Source: `lock-delay`.
 fn keep(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8], ms: i64) {
     let limits = readers::limits(keyspace, state);
     let fence = keyspace.locks.fences.grant();
@@ -190,8 +191,8 @@ fn stands_still(keyspace: &Keyspace, state: &State) -> bool {
     state.pauses.strictest().is_some() || keyspace.leaves_expiry()
 }
 
-/// At the end of a turn: takes back what was granted to clients that were closed before the reply had left. Waiting clients
-/// are served in the next turn.
+/// At the end of a turn: takes back grants to clients that were closed before the reply had left.
+/// Waiting clients are served in the next turn.
 pub fn take_back(keyspace: &mut Keyspace, state: &mut State) {
     if !keyspace.locks.has_granted() {
         return;
@@ -331,7 +332,7 @@ pub fn note_hold(state: &mut State, since_us: i64) {
     note_latency(state, "lock-hold", since_us);
 }
 
-/// Adds what began at `since_us` and ends now to the latency monitor, if it took long enough.
+/// Adds an event from `since_us` until now to the latency monitor, if it took long enough.
 pub fn note_latency(state: &mut State, event: &'static str, since_us: i64) {
     let threshold_ms = state.config.latency_monitor_threshold;
     let us = (state.now.boot_us - since_us).max(0);

@@ -3,8 +3,8 @@
 //! - `request` is what runs. `execute` runs it, after `admit` has decided (`verdict`) by the rules
 //!   of `users`, `evict` and `redirect`. `limits` are those of clients' output and memory;
 //!   `closing` takes a client out of all lists.
-//! - `keys` says which arguments are keys; `looked_up` is what was found out about a request ahead
-//!   of its run; `effect` is what a command changes, as requests.
+//! - `keys` says which arguments are keys; `looked_up` is the knowledge about a request before its
+//!   run; `effect` is a command's changes, as requests.
 //! - `blocking`, `asynchronous` (waits without a blocked client), `acks`, `confirm` (locks that
 //!   replicas have to acknowledge) and `transaction` are commands that wait, and `waking` runs
 //!   those whose key has changed; `tracking`, `monitor` and

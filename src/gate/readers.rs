@@ -1,8 +1,9 @@
 //! Readers: owners who hold a lock together, each with a field and a lease of its own.
 //!
-//! The key lives as long as the last of these leases. A reader whose lease ends before is taken out at that time, to the
-//! millisecond; whoever waits for that is served in the same turn. The index (`keyspace/locks.rs`) says until when each of them
-//! holds the lock. Here the data is made to say the same, and so are the log and the replicas.
+//! The key lives as long as the last of these leases. A reader whose lease ends before is taken out
+//! at that time, to the millisecond; a client that waits for that is served in the same turn. The
+//! index (`keyspace/locks.rs`) says until when each of them holds the lock. Here the data is made
+//! to say the same, and so are the log and the replicas.
 
 use crate::clock::{Deadline, Expiry};
 use crate::collections::table::Slot;

@@ -46,8 +46,8 @@ pub fn stop(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
 
 // ---- around commands -------------------------------------------------------------------------------------------------
 
-/// Sends messages about what happened before a command: keys evicted for it. Messages about the client's own copies
-/// come before its reply.
+/// Sends messages about events before a command: keys evicted for it. Messages about the client's
+/// own copies come before its reply.
 #[cold]
 pub fn before_command(gate: &mut Gate<'_>) {
     send_changes(gate.keyspace, gate.state, None);

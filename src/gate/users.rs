@@ -1,4 +1,5 @@
-//! Clients' users: permission checks, their errors, and what happens to clients when their user changes.
+//! Clients' users: permission checks, their errors, and the effects on clients when their user
+//! changes.
 
 use std::collections::HashSet;
 

@@ -85,7 +85,8 @@ fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &
     }
 }
 
-/// Runs a blocked client's command for a key. Its reply comes after earlier ones, and before push messages about what it does.
+/// Runs a blocked client's command for a key. Its reply comes after earlier ones, and before push
+/// messages about its effects.
 fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) -> Woken {
     let Some(client) = state.clients.get_mut(id) else { return Woken::Gone };
     let protocol = client.protocol;

@@ -38,7 +38,8 @@ pub const METRICS: &[&[&[u8]]] = &[&[b"INFO"]];
 pub const PAGE: &[&[&[u8]]] = &[&[b"INFO"], &[b"CLIENT", b"LIST"], &[b"SLOWLOG", b"GET"]];
 
 impl Rights {
-    /// The rights of whoever sends a request, if they may run these commands. Errors: what they are answered.
+    /// The rights of a request's sender, who must have the permission for these commands. Errors:
+    /// the response.
     pub fn of(
         state: &mut State,
         visitor: &Visitor,

@@ -39,7 +39,7 @@ impl Json {
         let _ = write!(self.text, "{value}"); // cannot fail
     }
 
-    /// Bytes as text; what is no UTF-8 is replaced.
+    /// Bytes as text; bytes that are not UTF-8 are replaced.
     pub fn text(&mut self, bytes: &[u8]) {
         self.separate();
         let cut = bytes.len() > TEXT_BYTES_MAX;

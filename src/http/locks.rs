@@ -31,7 +31,7 @@ const SLOW_LOOKS: usize = 400;
 /// Locks written in one turn, and bytes after which a list ends.
 const WRITES: usize = 50;
 const BYTES_MAX: usize = 1 << 20;
-/// Waiting clients of one lock that are shown, and those that are asked what they wait for.
+/// Waiting clients of one lock that are shown, and those whose waits are examined.
 const QUEUE_MAX: usize = 100;
 const WAITERS_MAX: usize = 2000;
 /// The limit of distinct groups.

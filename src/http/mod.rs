@@ -82,7 +82,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Does what is to be done some times a second.
+/// Does periodic work, several times a second.
 pub fn periodic(keyspace: &Keyspace, state: &mut State) {
     queues::look_for_named(keyspace, state);
 }

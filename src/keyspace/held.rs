@@ -1,8 +1,9 @@
 //! The memory of snapshots, which is not data: eviction leaves it out, as it is free when they are written.
 //!
-//! A snapshot holds chunks with copies of entries, tables of emptied databases, parts of values that the data has given up
-//! since ([`given_up_bytes`]), and what the thread that writes it allocates. The count ends with the snapshot, and with it
-//! what was miscounted: a part that two keys share, as after COPY, counts when the data gives up one of them.
+//! A snapshot holds chunks with copies of entries, tables of emptied databases, parts of values
+//! that the data has given up since ([`given_up_bytes`]), and the allocations of the thread that
+//! writes it. The count ends with the snapshot, and with it what was miscounted: a part that two
+//! keys share, as after COPY, counts when the data gives up one of them.
 
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Weak};

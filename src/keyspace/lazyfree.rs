@@ -11,14 +11,14 @@ use crate::types::Value;
 /// A value that takes more allocations than this is freed in the background.
 const EFFORT_MAX: usize = 64;
 
-/// A message to the thread: what to drop, and how many keys and bytes that is.
+/// A message to the thread: the values to drop, and the number of their keys and bytes.
 struct Garbage {
     keys: usize,
     bytes: usize,
     dropped: Box<dyn Send>,
 }
 
-/// The sender to the background thread. When dropped, the thread frees what is queued and ends.
+/// The sender to the background thread. When dropped, the thread frees the queued values and ends.
 pub struct LazyFree {
     sender: Sender<Garbage>,
     pending: Arc<AtomicUsize>,

@@ -15,7 +15,8 @@ pub struct LockScan {
 }
 
 impl LockScan {
-    /// Looks at up to `count` further locks. `visit` gets database, key and what is known of the lock. True: all have been seen.
+    /// Looks at up to `count` further locks. `visit` gets the database, the key and the lock. True:
+    /// all have been seen.
     pub fn step(
         &mut self,
         locks: &Locks,

@@ -647,7 +647,7 @@ impl Locks {
         self.by_owner.values().flatten().cloned().collect()
     }
 
-    /// When what is held longest was granted: boot-time clock, microseconds.
+    /// The time of the oldest grant that is still held: boot-time clock, microseconds.
     pub fn oldest_us(&self) -> Option<i64> {
         self.since.first_key_value().map(|(since_us, _)| *since_us)
     }

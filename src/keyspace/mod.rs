@@ -249,8 +249,8 @@ impl Keyspace {
         self.now.is_loading = false;
     }
 
-    /// Switches on or off that every key and field counts as alive, whatever its deadline; returns the previous
-    /// setting. For the commands of a client that imports data.
+    /// Switches on or off that every key and field counts as alive, even after its deadline;
+    /// returns the previous setting. For the commands of a client that imports data.
     pub fn ignore_deadlines(&mut self, ignore: bool) -> bool {
         self.delete_found_expired();
         std::mem::replace(&mut self.now.is_loading, ignore)

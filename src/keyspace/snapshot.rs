@@ -70,7 +70,7 @@ pub struct Copied<'a> {
 }
 
 impl Chunk {
-    /// Adds a copy of an entry. Returns what that has cost, as [`STEP_COST`] counts it.
+    /// Adds a copy of an entry. Returns the cost, as [`STEP_COST`] counts it.
     fn push(&mut self, entry: Entry<'_, Value>) -> usize {
         let mut cost = ENTRY_COST + entry.key().len();
         self.bytes.extend_from_slice(entry.key());
@@ -166,7 +166,7 @@ impl Snapshot {
         has_more
     }
 
-    /// Copies an entry of the table `id`. Returns what that has cost: [`STEP_COST`].
+    /// Copies an entry of the table `id`. Returns the cost: [`STEP_COST`].
     fn take(&mut self, id: TableId, entry: Entry<'_, Value>) -> usize {
         let Some(&(_, number)) = self.left.iter().find(|(table, _)| *table == id) else { return 0 };
         if self.chunk.database != number || self.chunk.memory() >= CHUNK_BYTES {

@@ -46,7 +46,7 @@ enum Change {
     RemoveByServer,
     /// Some of its elements are removed by expiry.
     ElementsByServer,
-    /// The log restores what was there before.
+    /// The log restores the previous state.
     PutBack,
     /// The log removes it, as nothing was there before.
     PutBackAbsent,

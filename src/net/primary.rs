@@ -159,12 +159,12 @@ impl Socket {
         }
     }
 
-    /// Adds whole requests, or newlines, to what is to be sent.
+    /// Adds whole requests, or newlines, to the output.
     pub fn push(&mut self, requests: &mut Vec<u8>) {
         self.outgoing.append(requests);
     }
 
-    /// Sends what the system takes.
+    /// Sends as much as the system takes.
     pub fn write(&mut self) -> io::Result<()> {
         let SocketState::Connected(stream) = &mut self.phase else { return Ok(()) };
         while !self.outgoing.is_empty() && self.can_write {

@@ -7,7 +7,7 @@
 //! Inserting mostly waits for memory, and takes about as long as all the rest: two threads take half the time of one.
 //! Entries are allocated from the arena of the inserting thread, so that they lie in memory as if it had made them.
 //!
-//! Knows neither the keyspace's tables nor what becomes of skipped keys.
+//! Knows neither the keyspace's tables nor the treatment of skipped keys.
 
 use std::sync::mpsc::SyncSender;
 

@@ -108,7 +108,7 @@ impl Effects {
         self.heard
     }
 
-    /// Starts or stops the stream. Stopping drops what was not taken.
+    /// Starts or stops the stream. Stopping drops the rest that was not taken.
     /// [`crate::keyspace::deletions::Deletions::listen`] must be told the same.
     pub fn listen(&mut self, heard: bool) {
         self.heard = heard;
@@ -300,7 +300,7 @@ impl Effects {
         }
     }
 
-    /// Sets whether a transaction or a script is under way, and returns what was set before.
+    /// Sets whether a transaction or a script is under way, and returns the previous setting.
     pub fn gather(&mut self, is_gathering: bool) -> bool {
         std::mem::replace(&mut self.is_gathering, is_gathering)
     }

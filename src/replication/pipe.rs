@@ -48,7 +48,7 @@ impl Pipe {
         std::mem::take(&mut self.lock().pieces)
     }
 
-    /// Bytes of memory of what is not taken.
+    /// Bytes of memory of pieces that are not taken.
     pub fn memory(&self) -> usize {
         self.lock().pieces.len() * PIECE_BYTES
     }

@@ -538,8 +538,8 @@ impl PrimaryLink {
         is_paused && self.link.waiting() >= HELD_BYTES
     }
 
-    /// Whether the primary's silence means anything: not while this server loads what it has received, or leaves bytes
-    /// unread.
+    /// Whether the primary's silence means anything: not while this server loads received bytes, or
+    /// leaves bytes unread.
     fn waits_for_bytes(&self, state: &State) -> bool {
         let sync = self.sync.as_ref();
         let loads = sync.is_some_and(|sync| sync.wants_turn() || sync.is_full());

@@ -61,7 +61,8 @@ fn make_replica(state: &mut State, id: ClientId) {
     state.clients.note_eviction(id);
 }
 
-/// A replica that has connected anew is not counted twice, for WAIT and whoever else counts: its former connection may look alive here.
+/// A replica that has connected anew is not counted twice, for WAIT and other counts: its former
+/// connection may look alive here.
 fn close_former_link(state: &mut State, id: ClientId) {
     let run_id_of = |id: ClientId| state.clients.get(id)?.replica.as_deref()?.run_id.as_deref();
     let Some(run_id) = run_id_of(id) else { return };

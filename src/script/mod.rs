@@ -249,7 +249,8 @@ pub struct SourceLimits {
 /// The compiler's memory for each byte of source, at most: 94 were measured for `a=a `.
 const COMPILER_BYTES: usize = 128;
 
-/// Sources up to this size are compiled whatever the memory limit; `loadstring` accepts no larger ones.
+/// Sources up to this size are compiled under any memory limit; `loadstring` accepts no larger
+/// ones.
 const SMALL_SOURCE: usize = 64 << 10;
 
 impl SourceLimits {

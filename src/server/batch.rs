@@ -1,4 +1,4 @@
-//! Parsed requests that have not run yet, and prefetching what they will look up.
+//! Parsed requests that have not run yet, and prefetching for their look-ups.
 
 use smallvec::SmallVec;
 

@@ -114,7 +114,7 @@ pub const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 
 /// Sources whose reading is a system call, or slow.
 const SLOW_SOURCES: [&str; 6] = ["acpi_pm", "hpet", "jiffies", "refined-jiffies", "pit", "xen"];
-/// At this swappiness and below, the kernel swaps only what it must.
+/// At this swappiness and below, the kernel swaps only when it must.
 const SWAPPINESS_MAX: u64 = 10;
 /// Of the limit of memory, what data may take: buffers, scripts and snapshots need the rest. Unit: percent.
 const DATA_PERCENT_MAX: u64 = 90;

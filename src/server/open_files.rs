@@ -12,7 +12,7 @@ pub struct Allowed {
     pub is_enough: bool,
 }
 
-/// Raises the limit of open files for `maxclients`, or lowers `maxclients` to what the limit allows.
+/// Raises the limit of open files for `maxclients`, or lowers `maxclients` to fit the limit.
 pub fn allow_files(config: &mut Config) -> Allowed {
     let asked = config.maxclients;
     let wanted = asked as u64 + RESERVED_FILES;

@@ -153,8 +153,8 @@ impl Turn<'_> {
         (done, goes_on)
     }
 
-    /// In the middle of a turn with many changes: passes them on, and sends to replicas what may be
-    /// sent.
+    /// In the middle of a turn with many changes: passes them on, and sends replicas all that may
+    /// be sent.
     #[cold]
     fn spread_early(&mut self) {
         spread_effects(self.state);

@@ -106,7 +106,8 @@ impl Server {
     /// Makes SIGTERM and SIGINT shut the server down; a further SIGINT ends the process at once, with code 1.
     pub fn catch_signals(&self) -> io::Result<()> {
         let stop_requested = &self.stop_requested;
-        // Handlers run in the order they were registered: this one sees what an earlier signal set.
+        // Handlers run in the order they were registered: this one sees the flag that an earlier
+        // signal has set.
         process::end_at_interrupt(Arc::clone(stop_requested))?;
         for signal in [SIGTERM, SIGINT] {
             let stop = Arc::clone(&self.stop);

@@ -220,7 +220,8 @@ impl State {
         self.config.maxmemory > 0 && !leaves
     }
 
-    /// Whether nothing is granted to clients that wait for locks: what a write would be refused or postponed for.
+    /// Whether clients that wait for locks are granted nothing, for a reason that would refuse or
+    /// postpone a write.
     pub fn grants_nothing(&self) -> bool {
         self.is_recovering_locks()
             || self.pauses.strictest().is_some()
@@ -281,8 +282,8 @@ impl State {
         self.gate
     }
 
-    /// Sets or ends a pause. Postponed requests are tried again if less is paused than before: what another cause pauses too
-    /// stays postponed.
+    /// Sets or ends a pause. Postponed requests are tried again if less is paused than before:
+    /// clients paused by another cause too stay postponed.
     pub fn set_pause(&mut self, cause: PauseCause, pause: Option<Pause>) {
         // All commands, writes, nothing.
         let rank = |pauses: &Pauses| pauses.strictest().map(|pause| !pause.writes_only);

@@ -1,4 +1,4 @@
-//! The state of saving and of the append-only file; what other parts ask of it.
+//! The state of saving and of the append-only file, and its answers to other parts.
 //! `durability/persistence.rs` changes it.
 
 use std::ffi::OsStr;
@@ -143,7 +143,7 @@ pub struct Loading {
     pub is_beside: bool,
     /// Clients were served in between.
     pub others_heard: bool,
-    /// The server is to end: the rest is not loaded, and nobody sees what was.
+    /// The server is to end: the rest is not loaded, and nobody sees the loaded part.
     pub is_interrupted: bool,
 }
 

@@ -35,7 +35,7 @@ pub struct CommandSpec {
     /// Hints for proxies, such as `nondeterministic_output`.
     pub tips: &'static [&'static str],
     pub subcommands: &'static [CommandSpec],
-    /// Version since which it is deprecated, and what replaces it.
+    /// Version since which it is deprecated, and its replacement.
     pub deprecated: Option<(&'static str, &'static str)>,
 }
 

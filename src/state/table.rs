@@ -46,7 +46,7 @@ impl FixedKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Opening {
     Closed,
-    /// On a replica: those that neither write nor run what may.
+    /// On a replica: those that neither write nor run commands that may.
     Reads,
     All,
 }

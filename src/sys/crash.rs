@@ -139,7 +139,7 @@ fn set_handler(signal: c_int, handler: Option<Handler>, flags: c_int) {
         action.sa_sigaction = handler as *const () as usize;
         action.sa_flags = flags | libc::SA_SIGINFO;
     }
-    // SAFETY: the handlers below do what is allowed to them, see the module.
+    // SAFETY: the handlers below do only what a handler may do, see the module.
     unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
 }
 
@@ -162,7 +162,7 @@ impl Line {
 }
 
 impl std::fmt::Write for Line {
-    /// Truncates what does not fit.
+    /// Truncates a longer text.
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let room = &mut self.bytes[self.len..];
         let taken = text.len().min(room.len());
@@ -379,7 +379,7 @@ fn report_stack(ready: &Ready, what: u8) {
 /// Reports a panic. The process continues if it is caught.
 fn report_panic(panic: &PanicHookInfo<'_>) {
     report_bug(format_args!("{panic}"));
-    // For the terminal of whoever started the program.
+    // For the terminal from which the program was started.
     eprintln!("{panic}");
 }
 

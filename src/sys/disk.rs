@@ -56,7 +56,7 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
 
 /// A file open for appending. Shared: one thread writes while another syncs.
 pub trait DiskFile: Send + Sync + std::fmt::Debug {
-    /// Appends what the system accepts in one call; returns how many bytes.
+    /// Appends as much as the system accepts in one call; returns how many bytes.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
     /// Makes the file's bytes and length durable (fdatasync). After an error the content on disk is unknown, and a

@@ -250,8 +250,8 @@ impl Line<'_> {
     }
 }
 
-/// A text as it may stand between quotation marks in logfmt, which knows no escapes: what would end the value or the
-/// line is replaced.
+/// A text as it may stand between quotation marks in logfmt, which knows no escapes: characters
+/// that would end the value or the line are replaced.
 fn logfmt_text(text: &str) -> String {
     let replaced = |c| match c {
         '"' => '\'',

@@ -113,7 +113,7 @@ pub fn end_at_interrupt(when: Arc<AtomicBool>) -> io::Result<()> {
             libc::_exit(1);
         }
     };
-    // SAFETY: what it does is allowed in a handler: atomics, unlink and _exit.
+    // SAFETY: its calls are allowed in a handler: atomics, unlink and _exit.
     unsafe { signal_hook::low_level::register(libc::SIGINT, end) }.map(drop)
 }
 

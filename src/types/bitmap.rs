@@ -1,4 +1,4 @@
-//! Strings as arrays of bits: what SETBIT, BITCOUNT, BITPOS, BITOP and BITFIELD compute.
+//! Strings as arrays of bits: the computations of SETBIT, BITCOUNT, BITPOS, BITOP and BITFIELD.
 //!
 //! Input and output are bytes and numbers; the caller grows the string, limits its length and words the errors. Bit 0
 //! is the most significant bit of the first byte; bits after the string's end are 0. An integer field of BITFIELD is
@@ -31,7 +31,7 @@ pub fn get_bit(text: StringView<'_>, offset: u64) -> bool {
     byte.is_some_and(|byte| byte & bit_mask(offset) != 0)
 }
 
-/// Sets the bit at an offset; returns what it was.
+/// Sets the bit at an offset; returns its previous value.
 ///
 /// # Panics
 /// If the offset lies after the end; see [`bytes_needed`].

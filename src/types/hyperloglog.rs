@@ -120,7 +120,7 @@ pub fn invalidate_cached_count(hll: &mut [u8]) {
     hll[HEADER_LEN - 1] |= CACHE_INVALID;
 }
 
-/// The estimated cardinality, computed from the registers whatever the header has stored.
+/// The estimated cardinality, computed from the registers without the header's stored value.
 pub fn count(hll: &[u8]) -> Result<u64, Corrupt> {
     let mut histogram = Histogram::new();
     match encoding(hll).ok_or(Corrupt)? {

@@ -1,5 +1,5 @@
-//! Undo records for changes of large collections, element by element: so that an undoable change costs what it
-//! changes, not the collection's size.
+//! Undo records for changes of large collections, element by element: so that the cost of an
+//! undoable change follows the change, not the collection's size.
 //!
 //! Elements are only changed through an [`Edit`]: a collection and, if changes are to be undone, a journal. Once
 //! [`crate::keyspace`] has started the journal ([`Journal::begin`]), it notes the inverse of each step: a field's

@@ -166,7 +166,7 @@ impl Value {
         Some(table.ahead_of_draw(draw))
     }
 
-    /// Prefetches what the look-up's next step needs. There are [`PREFETCH_STAGES`] steps.
+    /// Prefetches memory for the look-up's next step. There are [`PREFETCH_STAGES`] steps.
     #[inline]
     pub fn prefetch(&self, ahead: &mut Ahead, stage: usize) {
         let table = match self {

@@ -136,7 +136,7 @@ pub enum Counting {
     Valkey,
 }
 
-/// A stream's entries, and what is kept about deleted ones.
+/// A stream's entries, and the records of deleted ones.
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
     nodes: SharedTree<Node>,

@@ -563,7 +563,8 @@ impl<'t, O> Entry<'t, O> {
         self.raw.access()
     }
 
-    /// Bytes of the entry's allocation, without what an object owns and without the table's share.
+    /// Bytes of the entry's allocation, without memory owned by an object and without the table's
+    /// share.
     pub fn allocated(&self) -> usize {
         self.raw.shape().layout().size()
     }

@@ -140,7 +140,7 @@ impl<O> Table<O> {
         self.set_progress(id, Progress::Marked);
     }
 
-    /// Shows what was not shown of a segment, within a budget. False: there is more.
+    /// Shows the rest of a segment, within a budget. False: there is more.
     fn show_segment(
         &mut self,
         id: u32,
@@ -195,7 +195,7 @@ mod tests {
 
     type Shot = BTreeMap<Vec<u8>, Vec<u8>>;
 
-    /// Notes what is shown. Nothing may be shown twice.
+    /// Notes the shown entries. Nothing may be shown twice.
     fn take(shot: &mut Shot) -> impl FnMut(Entry<'_, ()>) + '_ {
         |entry| {
             let ValueRef::Bytes { bytes, .. } = entry.value() else { panic!("a string") };

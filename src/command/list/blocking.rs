@@ -1,7 +1,8 @@
 //! Lists: commands that wait until there is an element.
 //!
-//! Each does what the non-blocking command in `list/mod.rs` does if there is a list, and blocks otherwise. When a key has become
-//! a list, the command runs again for that key alone (`gate/blocking.rs`); the timeout counts from the first time.
+//! Each works like the non-blocking command in `list/mod.rs` if there is a list, and blocks
+//! otherwise. When a key has become a list, the command runs again for that key alone
+//! (`gate/blocking.rs`); the timeout counts from the first time.
 
 use crate::command::list::{
     MOVE, MultiPop, list_spec, move_one, parse_end, pop_command, pop_named_array, pop_one,

@@ -77,7 +77,8 @@ pub(super) struct Acquire<'a> {
     pub is_shared: bool,
 }
 
-/// Whether a client waits for what it is not granted at once, and until when: boot-time clock in microseconds; None: for ever.
+/// Whether a client waits for a refused grant, and until when: boot-time clock in microseconds;
+/// None: for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waits {
     Not,

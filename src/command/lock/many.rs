@@ -28,7 +28,8 @@ struct Obstacle<'a> {
     ms_left: i64,
     /// Empty: nobody.
     holder: Vec<u8>,
-    /// The owner itself is one of several readers: whoever has waited for longer may wait for it.
+    /// The owner itself is one of several readers: a client that has waited for longer may wait for
+    /// it.
     is_own: bool,
 }
 

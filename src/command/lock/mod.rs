@@ -2,9 +2,10 @@
 //! LOCK.GUARD. Readers are in `lock/shared.rs`, several locks at once in `lock/many.rs`, arguments
 //! in `lock/asked.rs`, reports on locks and LOCK.BREAK in `lock/report.rs`.
 //!
-//! Latchkey's own commands; `docs/locks.md` describes them. A lock is a plain value with a deadline (`types/lock.rs`), and is
-//! replicated as the commands that make it. Waiting clients are in the queue of the key (`keyspace/waiting.rs`): whatever
-//! changes or deletes the key wakes the first, before the next request runs.
+//! Latchkey's own commands; `docs/locks.md` describes them. A lock is a plain value with a deadline
+//! (`types/lock.rs`), and is replicated as the commands that make it. Waiting clients are in the
+//! queue of the key (`keyspace/waiting.rs`): any change or deletion of the key wakes the first,
+//! before the next request runs.
 
 mod asked;
 pub(crate) mod many;
@@ -193,7 +194,8 @@ fn review(ctx: &mut Context<'_>) {
     ctx.note_own_effects(before);
 }
 
-/// Whether replicas have yet to acknowledge what they failed to in time: until then nothing that needs as many is granted.
+/// Whether replicas have yet to acknowledge a grant that failed: until then no grant that needs
+/// more of them is made.
 fn is_held_back(ctx: &mut Context<'_>, asked: &Acquire<'_>, keys: ops::Range<usize>) -> bool {
     if !needs_acks_that_failed(ctx, asked) {
         return false;
@@ -224,7 +226,8 @@ fn grants_nothing_now(ctx: &Context<'_>) -> bool {
     ends_in_vain(ctx) || ctx.state.is_recovering_locks() && !ctx.is_repeated()
 }
 
-/// Whether others have waited longer for what nobody holds. A woken client comes when it is its turn.
+/// Whether other clients have waited longer for a lock that nobody holds. A woken client comes when
+/// it is its turn.
 fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>, wanted: Wanted) -> bool {
     let database = ctx.keyspace.selected();
     grants_nothing_now(ctx)
@@ -232,7 +235,7 @@ fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>, wanted: Wanted) -> bool {
             && ctx.keyspace.waiting.next_after(database, key.bytes, wanted, 0).is_some()
 }
 
-/// How a client waits for what it is not granted.
+/// The way in which a client waits for a refused grant.
 enum Waiting {
     /// It does not, or its time is over.
     Not,
@@ -242,8 +245,8 @@ enum Waiting {
     Async(Ticket),
 }
 
-/// A place that was kept for an owner is not needed once it is granted what it waited for. `keys`: the owner is the argument
-/// after them.
+/// A place kept for an owner is not needed once its wait is granted. `keys`: the owner is the
+/// argument after them.
 fn leave_place(ctx: &mut Context<'_>, wanted: Wanted, keys: ops::Range<usize>) {
     if ctx.state.blocking.places.is_empty() {
         return;
@@ -694,7 +697,7 @@ fn release(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Frees a lock for whoever is next, or keeps it from everybody for a time.
+/// Frees a lock for the next client, or keeps it from everybody for a time.
 fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, holder: At<'_>, keep_ms: Option<i64>) {
     let held = delete(ctx, key, slot, holder);
     ctx.keyspace.locks.stats.released += 1;

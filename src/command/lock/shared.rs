@@ -56,7 +56,8 @@ pub(super) fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) ->
     Ok(answer(ctx, asked, fence, asked.lease_ms, vec![key.bytes.into()]))
 }
 
-/// Replies what was granted, when replicas have confirmed it if they have to. `taken`: the key if it was not held before.
+/// Replies the grant, once replicas have confirmed it if they must. `taken`: the key if it was not
+/// held before.
 fn answer(
     ctx: &mut Context<'_>,
     asked: &Acquire<'_>,
@@ -183,8 +184,8 @@ fn another_waits(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) -> bool {
     ctx.origin == Origin::Client && first.is_some_and(|wait| wait.owner() != owner)
 }
 
-/// Makes the only reader the writer, with this fence. It keeps its session and a longer lease. This is not taken back, whatever
-/// becomes of the reply: the owner held the lock before.
+/// Makes the only reader the writer, with this fence. It keeps its session and a longer lease. This
+/// is not taken back, even if the reply is lost: the owner held the lock before.
 pub(super) fn grant_alone(
     ctx: &mut Context<'_>,
     key: Key<'_>,

@@ -1,4 +1,4 @@
-//! SYNC, PSYNC and REPLCONF: what replicas say to their primary.
+//! SYNC, PSYNC and REPLCONF: the requests of replicas to their primary.
 
 use super::role::take_over;
 use crate::client::ClientFlags;

@@ -1,4 +1,4 @@
-//! WAIT and WAITAOF: waiting until replicas have what the client has written.
+//! WAIT and WAITAOF: waiting until replicas have the client's writes.
 
 use crate::client::ClientFlags;
 use crate::client::acks::{LOST, OnDisk};

@@ -330,7 +330,7 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     }
 }
 
-/// Mixes a value's type and what it holds into a digest.
+/// Mixes a value's type and content into a digest.
 fn mix_contents(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     if let Some(list) = List::view(entry.value()) {
         digest.mix(&LIST_TYPE.to_be_bytes());

@@ -331,7 +331,7 @@ fn zscore(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `ZMSCORE key member [member ...]`: an array of what ZSCORE replies.
+/// `ZMSCORE key member [member ...]`: an array of ZSCORE's replies.
 fn zmscore(ctx: &mut Context<'_>) -> CommandResult {
     let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);

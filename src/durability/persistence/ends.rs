@@ -71,7 +71,7 @@ pub enum Closing {
     Done,
     /// The server must continue: a part could not be written, and nobody forces the end.
     Refused,
-    /// The process ends, without what was answered last: replies that are not sent yet must not be.
+    /// The process ends without the last changes: replies that are not sent yet must not be.
     Failed(Fatal),
 }
 

@@ -3,8 +3,8 @@
 use crate::keyspace::Keyspace;
 use crate::state::State;
 
-/// Passes the effects of ended units on to the log and the backlog. To be called before a command during which other clients
-/// are served: answers that show earlier changes wait for what the log has been given.
+/// Passes the effects of ended units on to the log and the backlog. To be called before a command
+/// during which other clients are served: replies that show earlier changes wait for the log's end.
 pub fn spread_effects(state: &mut State) {
     let State { persistence, effects, replication, now, .. } = state;
     // A replica's backlog is its primary's stream, byte for byte.

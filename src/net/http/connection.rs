@@ -126,7 +126,7 @@ impl<J> Connection<J> {
         self.deadline_us = now_us + IDLE_US;
     }
 
-    /// Does what can be done now.
+    /// Does all work that is possible now.
     pub fn serve(&mut self, now_us: i64) -> Progress {
         loop {
             let done = match self.phase {

@@ -25,7 +25,7 @@ impl Response {
         Self::new(status, TEXT, body)
     }
 
-    /// One that only says what its status means.
+    /// One with only the meaning of its status.
     pub fn of_status(status: u16) -> Self {
         let response = Self::text(status, format!("{}\n", reason(status)));
         if status == 405 { response.with("Allow", "GET, HEAD".to_owned()) } else { response }

@@ -1,8 +1,9 @@
 //! TLS: settings for connections, made from the configuration.
 //!
-//! Certificates, keys and ciphers are loaded from the configuration and its files at the start, and again at each change.
-//! New connections (`stream.rs`) use the latest [`Tls`]; open connections keep what was negotiated. The protocol is
-//! rustls'. Error texts are for the log; as in Redis, CONFIG SET replies only that it failed.
+//! Certificates, keys and ciphers are loaded from the configuration and its files at the start, and
+//! again at each change. New connections (`stream.rs`) use the latest [`Tls`]; open connections
+//! keep their negotiated settings. The protocol is rustls'. Error texts are for the log; as in
+//! Redis, CONFIG SET replies only that it failed.
 
 mod ciphers;
 mod files;

@@ -121,7 +121,7 @@ impl TlsStream {
         Ok(Handshake::Unfinished)
     }
 
-    /// Decrypts what was read. On an error, an alert is sent to the peer.
+    /// Decrypts received bytes. On an error, an alert is sent to the peer.
     fn process(&mut self) -> io::Result<()> {
         match self.connection.process_new_packets() {
             Ok(state) => {
@@ -262,7 +262,7 @@ impl Write for TlsStream {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
-    /// Encrypts as much as the limit allows, and sends what the socket has room for.
+    /// Encrypts as much as the limit allows, and sends as much as the socket takes.
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.send_all()?;
         let taken = self.connection.writer().write_vectored(pieces)?;

@@ -317,7 +317,7 @@ impl AofFolder {
             if keep {
                 file.sync_data().inspect_err(|_| self.mark())?;
             } else if is_left {
-                // A power loss must not bring back what it held, once the manifest names it.
+                // A power loss must not bring back its old content, once the manifest names it.
                 file.sync_data()?;
             }
             let len = file.size()?;

@@ -4,8 +4,9 @@
 //! last file short, it is truncated after its last complete command or transaction, provided that `aof-load-truncated`
 //! is set. Any other fault makes loading fail with a line that names file, offset and fault; the files stay unchanged.
 //!
-//! Where an earlier process could not sync a file ([`AofFolder::is_marked`]) a power loss may leave a hole in it, or cut short one
-//! before the last. Then loading ends there, as what came later was not promised to survive that; the start writes what was loaded to a new base.
+//! Where an earlier process could not sync a file ([`AofFolder::is_marked`]) a power loss may leave
+//! a hole in it, or cut short one before the last. Then loading ends there, as later data was not
+//! promised to survive that; the start writes the loaded data to a new base.
 //!
 //! "The last file" is the last one that is not empty: a crash at the start of a rewrite can leave an empty one after it.
 
@@ -23,7 +24,7 @@ use crate::sys::disk::DiskReader;
 /// Requests that are prefetched together: enough for their cache misses to overlap.
 const PREFETCHED: usize = 64;
 
-/// Applies what is loaded.
+/// Applies the loaded data.
 pub trait Sink {
     /// A file begins: the sink selects database 0 and forgets an open transaction.
     fn file_begins(&mut self, name: &[u8], bytes: u64);
@@ -197,7 +198,7 @@ impl AofFolder {
     }
 }
 
-/// Applies what the reading thread sends; that thread ends when the channel is closed.
+/// Applies the batches of the reading thread; that thread ends when the channel is closed.
 fn apply(name: &[u8], batches: Receiver<Batch>, sink: &mut dyn Sink) -> Result<End, FolderError> {
     for batch in batches {
         for index in 0..batch.len() {

@@ -13,7 +13,8 @@
 /// The longest string: a larger declared length is a fault. Unit: bytes.
 pub const LEN_MAX: u64 = 512 * 1024 * 1024;
 
-/// The longest output: what takes more is not worth the memory, as a length comes before it. Unit: bytes.
+/// The longest output: a longer output is not worth the memory, as a length comes before it. Unit:
+/// bytes.
 const COMPRESSED_MAX: usize = 64 * 1024 * 1024;
 
 /// Bits of the table's index.

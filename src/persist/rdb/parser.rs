@@ -1,8 +1,8 @@
 //! Reading a file record by record, without decoding values.
 //!
-//! The parser buffers one record and what was read ahead. Its buffer grows with the bytes that arrive, never by a declared
-//! length. After an error of the kind `WouldBlock` the record can be parsed again ([`Parser::go_back`]); any other error is
-//! final.
+//! The parser buffers one record and the bytes read ahead. Its buffer grows with the bytes that
+//! arrive, never by a declared length. After an error of the kind `WouldBlock` the record can be
+//! parsed again ([`Parser::go_back`]); any other error is final.
 
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
@@ -366,7 +366,7 @@ impl<R: Read> Source<R> {
         Ok(start..self.at)
     }
 
-    /// The next record that is not skipped. Sets what is known of it in `place`, for errors.
+    /// The next record that is not skipped. Notes its known properties in `place`, for errors.
     fn record(&mut self, version: Version, place: &mut Place) -> Result<Record, SourceError> {
         let mut attributes = Attributes::default();
         loop {

@@ -16,7 +16,7 @@ const REQUESTS: usize = 64;
 /// buffer, which must not move until they have run.
 #[derive(Default)]
 pub(super) struct Ahead {
-    /// Where each request lies, and what was looked up of it.
+    /// The place, command and hash of each request.
     seen: VecDeque<(usize, LookedUp)>,
     hashes: Vec<u64>,
 }

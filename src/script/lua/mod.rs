@@ -159,7 +159,7 @@ impl Shared {
     }
 }
 
-/// Puts back what was taken out, when dropped.
+/// Puts back the host, when dropped.
 struct PutBack<'a>(&'a Cell<Option<NonNull<dyn Host>>>, Option<NonNull<dyn Host>>);
 
 impl Drop for PutBack<'_> {

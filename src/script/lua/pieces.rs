@@ -479,7 +479,7 @@ unsafe fn write_pieces(state: *mut lua_State, to: *mut u8, bytes: &[u8]) -> usiz
 
 /// `table.create(count [, value])` and `table.clone(t)` make a large array at once: its size may be one that hash parts may not have.
 unsafe extern "C-unwind" fn with_any_array(state: *mut lua_State) -> c_int {
-    // 0 for a table, and for what is refused by the original.
+    // 0 for a table, and for a value that the original refuses.
     if lua_tonumber(state, 1) > (MADE_BYTES_MAX / ELEMENT_BYTES) as f64 {
         super::raise(state, b"not enough memory");
     }

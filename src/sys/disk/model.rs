@@ -28,9 +28,9 @@ use crate::sys::alloc::Apart;
 /// How the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// The process alone: what was written stays.
+    /// The process alone: written bytes stay.
     Kill,
-    /// The machine: what was not synced may be gone.
+    /// The machine: unsynced bytes may be gone.
     PowerLoss,
 }
 
@@ -40,7 +40,8 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 /// A fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails with this error number and changes nothing; a sync that fails loses what it should have made durable.
+    /// It fails with this error number and changes nothing; a failed sync loses the bytes that it
+    /// should have made durable.
     Error(i32),
     /// A write accepts this many bytes; other operations work as usual.
     Short(usize),
@@ -226,7 +227,7 @@ impl ModelDisk {
         model.starts += 1;
     }
 
-    /// Another disk with what this one would keep if the process were killed.
+    /// Another disk with the data that this one would keep if the process were killed.
     pub fn fork(&self) -> ModelDisk {
         let model = self.lock();
         let mut forked = Model {
@@ -237,7 +238,7 @@ impl ModelDisk {
             random: model.random.clone(),
             ..Model::new(0)
         };
-        // Only what has a name is worth its memory.
+        // Only a file with a name is worth its memory.
         let named: Vec<usize> = forked
             .names
             .values()
@@ -660,7 +661,7 @@ impl DiskFile for ModelFile {
     }
 }
 
-/// Sees what is written while it reads.
+/// Sees bytes that are written while it reads.
 #[derive(Debug)]
 struct ModelReader {
     file: ModelFile,

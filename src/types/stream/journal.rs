@@ -27,7 +27,7 @@ struct Remembered {
 
 #[derive(Debug)]
 pub(super) enum Change {
-    /// Only what is kept besides the entries has changed.
+    /// Only the state besides the entries has changed.
     Remembered,
     /// The last node ended here.
     Grown(super::node::End),
