@@ -44,7 +44,7 @@ pub struct Loaded {
     pub faults: Vec<Refused>,
     /// The line of each directive that has set it.
     pub places: HashMap<&'static str, Line>,
-    /// Directives whose last line was refused: their values are others than they were meant to be.
+    /// Directives whose last line was refused: their values differ from the intended ones.
     pub refused: HashSet<Vec<u8>>,
 }
 

@@ -284,7 +284,7 @@ fn abort_rewrite(keyspace: &mut Keyspace, state: &mut State) {
 
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
-/// Writes the turn's changes to the log, and finishes a thread's work. To be called before replies are sent. Errors: the
+/// Writes the turn's changes to the log, and finishes a thread's work. Call this before replies are sent. Errors: the
 /// process must end, as changes cannot be made durable.
 pub fn turn(keyspace: &mut Keyspace, state: &mut State) -> Result<Option<EndedJob>, Fatal> {
     write_log(state)?;

@@ -71,7 +71,7 @@ fn leave_queues(keyspace: &mut Keyspace, wait: &AsyncWait, ticket: Ticket) {
     let (names, database) = (wait.names(), wait.database as usize);
     for key in &names[..names.len().saturating_sub(1)] {
         keyspace.waiting.remove(database, key, Wanted::Lock, ticket);
-        // It may have kept others from a lock that nobody holds.
+        // It may have kept other clients from a lock that nobody holds.
         keyspace.waiting.note_change(database, key);
     }
 }

@@ -155,7 +155,7 @@ pub(super) fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
 /// For clients that wait until a member is due: sets the key's alarm to the first member's time.
 pub(super) fn set_alarm(keyspace: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
     if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds | Wanted::Semaphore) {
-        // Without anybody who waits, an expired key is left alone.
+        // Without a waiting client, an expired key is left alone.
         let is_awaited = keyspace.waiting.next_after(database, key, wanted, 0).is_some();
         let at_ms = if is_awaited { keyspace.next_due_ms(key, wanted) } else { None };
         keyspace.waiting.set_alarm(database, key, wanted, at_ms);
@@ -173,7 +173,7 @@ pub(super) fn end(
         Cause::Keys { wanted, ticket, .. } => {
             for (_, key) in blocked.keys() {
                 keyspace.waiting.remove(blocked.db, key, wanted, ticket);
-                // It may have kept others from a lock that nobody holds.
+                // It may have kept other clients from a lock that nobody holds.
                 if matches!(wanted, Wanted::Lock | Wanted::Semaphore) {
                     keyspace.waiting.note_change(blocked.db, key);
                 }

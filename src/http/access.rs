@@ -97,7 +97,7 @@ impl Rights {
         self.user.is_none() || self.may_run(state, database, &[b"TYPE", key])
     }
 
-    /// Whether they may see who has a lock: the owner of one that is a string is its value.
+    /// Whether they may see the owner of a lock: for a string it is the value.
     pub fn may_see_lock(&self, state: &State, database: usize, key: &[u8]) -> bool {
         self.user.is_none() || self.may_run(state, database, &[b"LOCK.INFO", key])
     }

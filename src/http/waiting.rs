@@ -1,4 +1,5 @@
-//! `/api/waiting`: who waits for whom, and the circles in which owners wait for each other.
+//! `/api/waiting`: waiting clients and the owners they wait for, and the circles in which owners
+//! wait for each other.
 
 use super::access::Rights;
 use super::json::{Json, percent_encoded};
@@ -13,7 +14,7 @@ use crate::types::lock;
 /// The limit of reported circles.
 const CIRCLES_MAX: usize = 20;
 
-/// `/api/waiting?limit=`: the longest waits for locks with who holds them, and circles.
+/// `/api/waiting?limit=`: the longest waits for locks with the holders, and circles.
 pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Request) -> Response {
     let limit = limit(request);
     let (mut json, mut told) = (Json::default(), 0);

@@ -85,7 +85,7 @@ impl Keyspace {
         }
     }
 
-    /// Adds the hash at `slot` to the index with its first deadline. To be called when a field has got a deadline,
+    /// Adds the hash at `slot` to the index with its first deadline. Call this when a field has got a deadline,
     /// and when a hash was put under this key; other types are ignored.
     pub fn note_field_deadlines(&mut self, slot: Slot, key: &[u8]) {
         let Some(hash) = self.hash_table_mut(slot) else { return };

@@ -72,7 +72,7 @@ impl LazyFree {
         self.send(keys, bytes, Box::new(table));
     }
 
-    /// Frees copies that a snapshot needs no more.
+    /// Frees copies that a snapshot no longer needs.
     pub fn discard_copies(&self, copies: Chunk) {
         if !copies.is_empty() {
             self.send(0, 0, Box::new(copies));

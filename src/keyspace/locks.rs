@@ -207,7 +207,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// A value that is a lock which was granted by a LOCK command. Costs little for others.
+    /// A value that is a lock granted by a LOCK command. Costs little for other values.
     pub fn of(value: ValueRef<'_, Value>, now: &Now) -> Option<Self> {
         let fence = lock::fence_of(value, now)?;
         let found = lock::read(value, now).ok()??;
@@ -232,7 +232,7 @@ pub struct Granted {
     pub sent_at: Option<u64>,
 }
 
-/// How a lock ended other than by its release.
+/// The end of a lock without its release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     pub database: usize,
@@ -243,7 +243,7 @@ pub struct End {
     pub at_ms: i64,
 }
 
-/// Why a lock ended other than by its release.
+/// The reason why a lock ended without its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
     /// Its lease ended.
@@ -583,7 +583,8 @@ impl Locks {
         !self.by_owner.is_empty()
     }
 
-    /// Sets the client that a lock belongs to. One with a session is looked after from now on, or no more.
+    /// Sets the client that a lock belongs to. A lock with a session is renewed from now on, or no
+    /// longer.
     pub fn bind(&mut self, at: At<'_>, client: Option<ClientId>) {
         let Some(held) = self.get_mut(at) else { return };
         let before = std::mem::replace(&mut held.client, client);

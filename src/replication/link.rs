@@ -567,7 +567,7 @@ impl Link {
         }
     }
 
-    /// Frees the memory of used bytes. To be called now and then, as it moves the rest.
+    /// Frees the memory of used bytes. Call this now and then, as it moves the rest.
     pub fn shrink(&mut self) {
         // Not while a transaction is incomplete: its requests' places count from the buffer's start.
         if self.used > 0 && self.unit.requests.is_empty() {

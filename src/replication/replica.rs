@@ -138,7 +138,7 @@ impl Default for Replica {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     pub bytes: usize,
-    /// The socket accepts no more now.
+    /// The socket accepts nothing more now.
     pub is_full: bool,
     /// There is more to send in the next turn.
     pub has_more: bool,

@@ -22,8 +22,8 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Parses a signed integer whose text is canonical: what printing the number would give, and nothing else. `+1`, `01`,
-/// `-0`, ` 1` and the empty string are `None`, as is anything out of range.
+/// Parses a signed integer whose text is canonical: exactly the number as it would be printed.
+/// `+1`, `01`, `-0`, ` 1` and the empty string are `None`, as is anything out of range.
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -216,8 +216,9 @@ pub fn format_double_digits(value: f64, count: usize) -> NumberText {
     if value < 0.0 {
         text.push(b"-");
     }
-    // The shortest digits that tell this double from all others are the nearest `count` digits, if they are as few: no
-    // two decimals of 15 digits round to the same double. Rounding the exact value costs three times as much.
+    // The shortest digits that distinguish this double are the nearest `count` digits, if `count`
+    // digits suffice: no two decimals of 15 digits round to the same double. Rounding the exact
+    // value costs three times as much.
     let mut buffer = zmij::Buffer::new();
     let mut decimal = Decimal::of(buffer.format_finite(value.abs()).as_bytes());
     // Numbers below the normal ones are fewer: a short decimal stands for many.

@@ -510,7 +510,7 @@ fn take_from_pipe(broadcast: &mut Broadcast) {
 
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
-/// Starts snapshots that are due, and sends to replicas. To be called at the end of a turn, after the log is written.
+/// Starts snapshots that are due, and sends to replicas. Call this at the end of a turn, after the log is written.
 pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     if state.replication.backlog.is_none() {
         return;
@@ -536,7 +536,7 @@ fn end_useless_file(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Asks replicas for acknowledgements if a client waits for them. To be called before the turn's effects are spread.
+/// Asks replicas for acknowledgements if a client waits for them. Call this before the turn's effects are spread.
 pub fn ask_for_acks(state: &mut State) {
     if state.replication.wants_acks && state.pauses.strictest().is_none() {
         state.replication.wants_acks = false;
@@ -749,7 +749,8 @@ fn ping_each_second(state: &mut State, now_us: i64) -> bool {
     true
 }
 
-/// To be called when a script has kept the server busy: time in which this server did not listen is nobody's silence.
+/// Call this when a script has kept the server busy: the time in which this server did not listen
+/// counts as nobody's silence.
 pub fn excuse_silence(state: &mut State) {
     let now_us = state.now.boot_us;
     for id in state.replication.replicas.clone() {

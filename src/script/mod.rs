@@ -82,7 +82,7 @@ pub struct Run<'a, K, A> {
     pub host: &'a mut dyn Host,
     /// The limit of Lua's memory in bytes.
     pub memory_max: usize,
-    /// Milliseconds after which the server serves others; 0: never.
+    /// Milliseconds after which the server serves other clients; 0: never.
     pub busy_after_ms: u64,
 }
 

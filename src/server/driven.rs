@@ -134,7 +134,7 @@ impl DrivenServer {
         self.keys_loaded = state.persistence.keys_loaded;
     }
 
-    /// Loads the data. To be called once, before the first turn. Errors: logged already.
+    /// Loads the data. Call this once, before the first turn. Errors: logged already.
     pub fn load(&mut self) -> Result<(), LoadError> {
         let _entered = Entered::into(self.account);
         let loaded = self.server.load();

@@ -172,7 +172,7 @@ impl Turn<'_> {
 
     /// Reads more of a large request into its own buffer, and runs it if complete.
     fn read_large(&mut self, id: ClientId) {
-        // Requests that others sent before come first.
+        // Requests that other clients sent before come first.
         self.run_batch();
         let mut bytes = 0;
         while let Some(count) = self.read_piece(id)
@@ -259,8 +259,9 @@ impl Turn<'_> {
         }
     }
 
-    /// The other end sends no more, but may still read: it gets its pending replies, until a write fails or the
-    /// periodic work closes it. A client that only waits for messages or for CLIENT PAUSE is closed.
+    /// The other end has stopped sending, but may still read: it gets its pending replies, until a
+    /// write fails or the periodic work closes it. A client that only waits for messages or for
+    /// CLIENT PAUSE is closed.
     fn end_of_input(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let waiting = ClientFlags::SUBSCRIBED

@@ -47,8 +47,9 @@ impl Turn<'_> {
         self.intake.batch = batch;
     }
 
-    /// Moves clients that run scripts, or DEBUG, to the end: while a script or a loading keeps the server busy, nested
-    /// turns can serve the others, which may want to end it. Clients that still have to wait are marked as held.
+    /// Moves clients that run scripts, or DEBUG, to the end: while a script or a loading keeps the
+    /// server busy, nested turns can serve the other clients, which may want to end it. Clients
+    /// that still have to wait are marked as held.
     #[cold]
     fn put_long_last(&mut self, runs: &mut [Run], requests: &[Queued]) {
         let clients = &self.state.clients;

@@ -58,7 +58,7 @@ impl Server {
         state.serve_while_busy = busy::serve;
         let waker = Arc::new(waker);
         let wakes = waker.clone();
-        // If waking fails, the loop still turns some times a second.
+        // If waking fails, the loop still turns several times a second.
         state.persistence.set_wake(Arc::new(move || drop(wakes.wake())));
         let mut server = Server {
             keyspace,
@@ -209,7 +209,7 @@ impl Server {
         }
     }
 
-    /// Loads the data. To be called once, before clients are served. Errors: logged already.
+    /// Loads the data. Call this once, before clients are served. Errors: logged already.
     pub fn load(&mut self) -> Result<(), load::LoadError> {
         self.sample_clock();
         let Server { keyspace, state, .. } = self;
@@ -303,7 +303,8 @@ impl Server {
         self.close_listeners();
     }
 
-    /// Accepts no more connections, before those that are there end: who finds its own closed must not reach this server again.
+    /// Stops accepting connections before the existing ones end: a client whose connection is
+    /// closed must not reach this server again.
     fn close_listeners(&mut self) {
         if self.owns_pidfile {
             self.owns_pidfile = false;

@@ -128,7 +128,8 @@ pub enum Effect {
     Instead,
     /// The requests given to [`Context::instead_of`], although the count of changes is the same.
     Hint,
-    /// Nothing: the commands it ran were repeated themselves, or others need not know.
+    /// Nothing: the commands that it ran were repeated themselves, or no other server needs to
+    /// know.
     Nothing,
 }
 

@@ -12,7 +12,7 @@ pub struct LockWait<'a> {
     pub database: usize,
     /// The keys, and the owner for whom it waits.
     names: Vec<&'a [u8]>,
-    /// Whether it asks to read, together with others.
+    /// Whether it asks to read, together with other readers.
     pub is_shared: bool,
     /// When it began: boot-time clock, microseconds.
     pub since_us: i64,

@@ -271,7 +271,7 @@ impl State {
         }
     }
 
-    /// Recomputes [`Self::gate`]. To be called where a cause of [`Self::opening`] may have changed.
+    /// Recomputes [`Self::gate`]. Call this where a cause of [`Self::opening`] may have changed.
     pub fn note_gate(&mut self) {
         self.gate = self.opening();
     }

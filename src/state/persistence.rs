@@ -195,7 +195,7 @@ impl Persistence {
         &self.background
     }
 
-    /// Replaces the disk, and threads by work run in the loop (for simulation). To be called before anything starts.
+    /// Replaces the disk, and threads by work run in the loop (for simulation). Call this before anything starts.
     pub fn set_apart(&mut self, disk: Arc<dyn Disk>) {
         (self.disk, self.background) = (disk, Background::Later(Arc::default()));
     }
@@ -273,7 +273,7 @@ impl Persistence {
         self.aof.as_ref().and_then(|aof| aof.log.next_call_us())
     }
 
-    /// To be called when a rewrite has ended or is given up.
+    /// Call this when a rewrite has ended or is given up.
     pub fn forget_first_kept(&mut self) {
         if let Some(aof) = &mut self.aof {
             aof.first_kept = None;

@@ -87,8 +87,9 @@ pub fn allocated() -> usize {
     (Account::of_thread().0.load(Ordering::Relaxed) + here).max(0) as usize
 }
 
-/// Adds this thread's count to its account. To be called by a thread before it ends if it allocates what others free
-/// or vice versa: otherwise up to 64 KiB would be miscounted for ever.
+/// Adds this thread's count to its account. A thread calls this before it ends if it allocates
+/// memory that other threads free or vice versa: otherwise up to 64 KiB would be miscounted for
+/// ever.
 pub fn hand_over() {
     add(HERE.try_with(Cell::take).unwrap_or(0));
 }
@@ -121,7 +122,7 @@ pub fn is_counted() -> bool {
 #[cold]
 fn add(sum: isize) {
     Account::of_thread().0.fetch_add(sum, Ordering::Relaxed);
-    // A thread that is ending has these no more.
+    // A thread that is ending no longer has these.
     let _ = HANDED.try_with(|handed| handed.set(handed.get() + sum));
     let gauge = GAUGE.try_with(Cell::get).unwrap_or(ptr::null());
     // SAFETY: `counted` borrows the gauge, and restores the previous one when it ends.

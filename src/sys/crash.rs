@@ -68,8 +68,8 @@ const WATCHDOG: u8 = b'w';
 
 // ---- setting up --------------------------------------------------------------------------------------------------
 
-/// Starts to report crashes of this process to a log. To be called once, by the main thread. Errors: the reporter
-/// thread cannot be created.
+/// Starts to report crashes of this process to a log. The main thread calls this once. Errors: the
+/// reporter thread cannot be created.
 pub fn install(logger: Logger) -> io::Result<()> {
     let (mut reader, writer) = io::pipe()?;
     let ready = Ready {

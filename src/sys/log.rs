@@ -172,7 +172,7 @@ impl Logger {
         (lines.unwrap_or(LineFormat::Legacy), times.unwrap_or(TimeFormat::Legacy))
     }
 
-    /// To be called after a fork: lines have the new process ID.
+    /// Call this after a fork: lines have the new process ID.
     pub fn pid_changed(&mut self) {
         self.pid = std::process::id();
     }

@@ -63,7 +63,7 @@ pub fn end(code: i32) -> ! {
 // ---- background --------------------------------------------------------------------------------------------------
 
 /// Continues in the background: in a child process with a session of its own, and standard streams to /dev/null. The
-/// parent exits with 0. To be called before any thread starts, as a fork only copies the calling thread.
+/// parent exits with 0. Call this before any thread starts, as a fork only copies the calling thread.
 pub fn daemonize() -> io::Result<()> {
     // SAFETY: the caller has started no threads, so the child's memory holds no lock of a thread that is gone.
     match unsafe { libc::fork() } {

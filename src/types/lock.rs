@@ -137,7 +137,8 @@ pub fn is_permit(member: &[u8]) -> bool {
     is_number() && is_number() && parts.next().is_some_and(may_own)
 }
 
-/// The fence of a value that a file or the primary brings, if it is a lock that was granted here. Costs little for others.
+/// The fence of a value from a file or the primary, if it is a lock that was granted here. Costs
+/// little for other values.
 pub fn fence_of(value: ValueRef<'_, Value>, now: &Now) -> Option<u64> {
     let hash = Hash::view(value).filter(|hash| hash.kept_len() <= READERS_MAX + FIELDS_MAX)?;
     let found = hash.get(FENCE, now)?;

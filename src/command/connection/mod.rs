@@ -251,7 +251,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
         client.name = name.into();
     }
     if let Some(protocol) = hello.protocol {
-        // The client's protocol is for pushes of others, the writer's for its replies.
+        // The client's protocol is for pushes by other clients, the writer's for its replies.
         client.protocol = protocol;
         ctx.reply.set_protocol(protocol);
     }

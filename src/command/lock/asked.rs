@@ -73,7 +73,7 @@ pub(super) struct Acquire<'a> {
     pub holds_max: Option<i64>,
     /// The replicas that must acknowledge the grant before the reply leaves.
     pub acks: Option<AcksAsked>,
-    /// SHARED: it may have the lock together with others that ask so.
+    /// SHARED: it may have the lock together with other readers.
     pub is_shared: bool,
 }
 

@@ -24,7 +24,8 @@ const DUPLICATE_KEYS: CommandError = CommandError::Text("ERR a key is named twic
 /// Why not all locks can be granted: the first key in the way.
 struct Obstacle<'a> {
     key: Key<'a>,
-    /// -1: the lease does not end, or nobody holds the lock and others have waited for it longer.
+    /// -1: the lease does not end, or nobody holds the lock and other clients have waited for it
+    /// longer.
     ms_left: i64,
     /// Empty: nobody.
     holder: Vec<u8>,
@@ -120,8 +121,8 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     Ok(leave_to_confirm(ctx, all, &asked, Confirmed::Locks, granted))
 }
 
-/// The first key whose lock another owner has, or else the first for which others wait already.
-/// Errors: WRONGTYPE, or one is held as often as it may be.
+/// The first key whose lock another owner has, or else the first for which other clients wait
+/// already. Errors: WRONGTYPE, or a lock has reached its limit of holds.
 fn obstacle<'a>(
     ctx: &mut Context<'a>,
     keys: Range<usize>,

@@ -201,7 +201,7 @@ fn is_held_back(ctx: &mut Context<'_>, asked: &Acquire<'_>, keys: ops::Range<usi
         return false;
     }
     let database = ctx.keyspace.selected();
-    // Only for who is about to wait: nobody else takes the key off that list again.
+    // Only for a client that is about to wait: nobody else takes the key off that list again.
     let will_wait = asked.waits != Waits::Not
         && ctx.origin != Origin::TimedOut
         && ctx.may_wait()
@@ -469,7 +469,8 @@ fn reply_granted(ctx: &mut Context<'_>, fence: u64, holds: i64, ms_left: i64) {
     ctx.reply.integer(ms_left);
 }
 
-/// Waits for a lock that another has, or replies who has it. None: it is free, but others have waited longer.
+/// Waits for a lock that another owner has, or replies that owner. None: it is free, but other
+/// clients have waited longer.
 fn refuse(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -833,7 +834,7 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
     let selected = ctx.keyspace.selected();
     for owner in ctx.args.iter_from(1) {
         for place in ctx.keyspace.locks.of_owner(owner) {
-            // Others are none of this client's.
+            // Locks of other databases, or that the user may not renew, are skipped.
             let at = place.at();
             if at.database != selected
                 || !may_use(ctx, "LOCK.RENEW", &[b"1", at.key, owner, b"PX", b"1"])

@@ -140,7 +140,7 @@ fn legacy_range(keys: &[KeySpec]) -> ([i64; 3], bool) {
             movable = true;
             continue;
         }
-        // A last key counted from the end is beyond all others.
+        // A last key counted from the end is beyond all other keys.
         let last = absolute(first, last);
         let (start, end) = range.unwrap_or((first as i64, last));
         let end = if end < 0 || last < 0 { end.min(last) } else { end.max(last) };

@@ -691,8 +691,8 @@ fn store_found(
     ctx.reply.integer(count as i64);
 }
 
-/// Repeats the stored members instead of the request: a server of another kind may choose others of those that COUNT allows, where
-/// distances are equal or any will do.
+/// Repeats the stored members instead of the request: a server of another kind may choose other
+/// members with COUNT, if distances are equal or any members will do.
 fn repeat_stored(ctx: &mut Context<'_>, key: Key<'_>, was_there: bool) {
     ctx.instead_stored(key, was_there, b"ZADD", 2, |value| {
         let set = SortedSet::view(value)?;

@@ -3,7 +3,7 @@
 use crate::keyspace::Keyspace;
 use crate::state::State;
 
-/// Passes the effects of ended units on to the log and the backlog. To be called before a command
+/// Passes the effects of ended units on to the log and the backlog. Call this before a command
 /// during which other clients are served: replies that show earlier changes wait for the log's end.
 pub fn spread_effects(state: &mut State) {
     let State { persistence, effects, replication, now, .. } = state;
@@ -27,7 +27,7 @@ pub fn spread_effects(state: &mut State) {
     });
 }
 
-/// Starts or stops the recording of effects. To be called where the log or backlog is opened or closed, and where the
+/// Starts or stops the recording of effects. Call this where the log or backlog is opened or closed, and where the
 /// role changes. A new reader's stream starts with SELECT.
 pub fn note_listeners(keyspace: &mut Keyspace, state: &mut State) {
     let replication = &state.replication;

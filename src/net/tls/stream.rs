@@ -43,7 +43,7 @@ pub enum Handshake {
 pub struct TlsStream {
     pub socket: TcpStream,
     connection: Connection,
-    /// The peer sends no more: it sent close_notify or closed the socket.
+    /// The peer has stopped sending: it sent close_notify or closed the socket.
     peer_has_closed: bool,
     /// The error after bytes that a read has returned; the next read returns it.
     pending_error: Option<io::Error>,

@@ -269,7 +269,7 @@ unsafe fn text_len(state: *mut lua_State, index: c_int) -> usize {
     if lua_type(state, index) == LUA_TSTRING { lua_objlen(state, index) } else { 0 }
 }
 
-/// Appends a number's text: integers without fraction or exponent, others with 17 digits.
+/// Appends a number's text: integers without fraction or exponent, other numbers with 17 digits.
 fn push_number(number: f64, buffer: &mut Vec<u8>) {
     const LIMIT: f64 = (1_u64 << 62) as f64;
     let integer = number as i64;

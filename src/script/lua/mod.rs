@@ -468,7 +468,7 @@ impl Lua {
             if let Some(watchdog) = shared.watchdog.borrow_mut().as_mut() {
                 watchdog.begin(busy_after_ms);
             }
-            // Memory left by others does not count towards this script's limit.
+            // Memory left by other scripts does not count towards this script's limit.
             shared.memory.set_limit(memory_max.max(shared.memory.used() + (1 << 20)));
             let status = lua_pcall(state, arguments, 1, HANDLER);
             // A script that must end has ended, even if it returned normally.
