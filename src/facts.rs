@@ -236,7 +236,8 @@ pub enum Begin {
 /// Which of the following arguments are keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Find {
-    /// `last` relative to the first key (-1: to the end, -2: all but the last), `step`, and `limit` (2: half of the rest).
+    /// `last` relative to the first key (-1: to the end, -2: all but the last), `step`, and `limit`
+    /// (2: half of the rest).
     Range {
         last: i16,
         step: u16,
@@ -362,7 +363,8 @@ pub enum Secrets {
     None,
     /// All from this one on.
     From(usize),
-    /// A number of arguments after each of these words, searched from `from` up to the word `until`.
+    /// A number of arguments after each of these words, searched from `from` up to the word
+    /// `until`.
     Behind {
         from: usize,
         words: &'static [(&'static str, usize)],

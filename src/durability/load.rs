@@ -92,8 +92,8 @@ impl Progress {
         Progress { steps: 0, served_us: now_us, logged_us: now_us, earlier_bytes: 0 }
     }
 
-    /// Called after each group of entries or requests, or after each single one if `key-load-delay` is set. `bytes`: how
-    /// far the file is read. Errors: the server must shut down.
+    /// Called after each group of entries or requests, or after each single one if `key-load-delay`
+    /// is set. `bytes`: how far the file is read. Errors: the server must shut down.
     fn step(
         &mut self,
         keyspace: &mut Keyspace,
@@ -158,7 +158,8 @@ fn log_progress(keyspace: &Keyspace, state: &State) {
 pub struct Rules {
     /// Expired keys are loaded: the requests that follow delete them.
     pub keeps_expired: bool,
-    /// An existing key or function library is replaced, for DEBUG RELOAD MERGE; otherwise it is an error.
+    /// An existing key or function library is replaced, for DEBUG RELOAD MERGE; otherwise it is an
+    /// error.
     pub merges: bool,
     /// Replicas, which may continue from the file's offset, get deletions of skipped expired keys.
     pub reports_expired: bool,
@@ -231,8 +232,8 @@ impl LoadError {
     }
 }
 
-/// Loads the RDB image at the start of a file of `file_bytes` bytes. Returns the image's length. Errors: a text, with
-/// key, type and offset if known; part of the data is loaded then.
+/// Loads the RDB image at the start of a file of `file_bytes` bytes. Returns the image's length.
+/// Errors: a text, with key, type and offset if known; part of the data is loaded then.
 pub fn load_rdb(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -311,7 +312,8 @@ fn insert_batches(
     Err("the thread that reads the file has ended".to_owned().into())
 }
 
-/// Inserts decoded entries, calling `step` after each group. Errors: a key exists already, or those of `step`.
+/// Inserts decoded entries, calling `step` after each group. Errors: a key exists already, or those
+/// of `step`.
 fn insert(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -357,7 +359,8 @@ fn skip_empty(state: &mut State, key: &[u8]) {
     state.persistence.empty_keys_skipped += 1;
 }
 
-/// Adds the deletion of an expired key, skipped in the file, to the stream: replicas may still have it.
+/// Adds the deletion of an expired key, skipped in the file, to the stream: replicas may still have
+/// it.
 fn feed_expired(state: &mut State, database: usize, key: &[u8]) {
     let unlinks = state.config.lazyfree_lazy_expire;
     let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
@@ -701,7 +704,8 @@ fn check_header(state: &State, path: &Path) -> Result<(), LoadError> {
     }
 }
 
-/// `DEBUG LOADAOF`: loads the append-only file, up to the last write. `client` asked for it. Errors: a text for the log.
+/// `DEBUG LOADAOF`: loads the append-only file, up to the last write. `client` asked for it.
+/// Errors: a text for the log.
 pub fn reload_aof(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -732,7 +736,8 @@ fn load_again<E>(
     let selected = keyspace.selected();
     effect::note_deletions(keyspace, state);
     persistence::spread_effects(state);
-    // Not stopped: those of this turn, and of a transaction around this command, are still to be taken.
+    // Not stopped: those of this turn, and of a transaction around this command, are still to be
+    // taken.
     let effects = std::mem::take(&mut state.effects);
     let is_heard = keyspace.deletions.is_heard();
     keyspace.deletions.listen(false);

@@ -109,8 +109,9 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
     plan
 }
 
-/// The database selected by the stream of changes, if a file saved now can hold its position in the stream: the
-/// fields `repl-stream-db`, `repl-id` and `repl-offset`, from which a restarted replica continues.
+/// The database selected by the stream of changes, if a file saved now can hold its position in the
+/// stream: the fields `repl-stream-db`, `repl-id` and `repl-offset`, from which a restarted replica
+/// continues.
 fn stream_database(state: &mut State) -> Option<usize> {
     let is_between = state.effects.is_between_units();
     if let Some(following) = &state.replication.following {
@@ -206,8 +207,8 @@ fn begin_job(
     Ok(())
 }
 
-/// Starts a snapshot for replicas, written to a pipe, in this RDB version or a later one if the data needs that.
-/// Closing the pipe requires [`abort`].
+/// Starts a snapshot for replicas, written to a pipe, in this RDB version or a later one if the
+/// data needs that. Closing the pipe requires [`abort`].
 pub fn begin_sync(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -284,8 +285,8 @@ fn abort_rewrite(keyspace: &mut Keyspace, state: &mut State) {
 
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
-/// Writes the turn's changes to the log, and finishes a thread's work. Call this before replies are sent. Errors: the
-/// process must end, as changes cannot be made durable.
+/// Writes the turn's changes to the log, and finishes a thread's work. Call this before replies are
+/// sent. Errors: the process must end, as changes cannot be made durable.
 pub fn turn(keyspace: &mut Keyspace, state: &mut State) -> Result<Option<EndedJob>, Fatal> {
     write_log(state)?;
     if state.persistence.preparing.is_some() {
@@ -342,7 +343,8 @@ pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Finishes a job whose thread has written the file: starts the thread that renames it, and logs the result.
+/// Finishes a job whose thread has written the file: starts the thread that renames it, and logs
+/// the result.
 fn finish_job(keyspace: &mut Keyspace, state: &mut State) -> Option<EndedJob> {
     let State { persistence, .. } = state;
     let running = persistence.running.as_mut()?;
@@ -483,8 +485,8 @@ pub enum RewriteError {
     Fatal(Fatal),
 }
 
-/// Starts to rewrite the append-only file: a new increment, and a snapshot as the new base. With `appendonly no` the
-/// base is written too, as in Redis.
+/// Starts to rewrite the append-only file: a new increment, and a snapshot as the new base. With
+/// `appendonly no` the base is written too, as in Redis.
 pub fn begin_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
     state.persistence.rewrite_is_scheduled = false;
     if state.persistence.aof.is_none() {
@@ -495,7 +497,8 @@ pub fn begin_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), R
     continue_rewrite(keyspace, state)
 }
 
-/// BGREWRITEAOF while the append-only file is off: writes a folder with the base alone, for a start with it on.
+/// BGREWRITEAOF while the append-only file is off: writes a folder with the base alone, for a start
+/// with it on.
 fn begin_rewrite_alone(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
     let folder = open_folder(state).map_err(RewriteError::Failed)?;
     folder.create().map_err(|error| RewriteError::Failed(error.to_string()))?;

@@ -8,8 +8,8 @@ use crate::sys::log::warning;
 /// Longer errors are cut in the log. Unit: bytes. Source: `afterErrorReply` of Redis 7.0.15.
 const ERROR_BYTES_MAX: usize = 4096;
 
-/// Logs and counts an error. `wire`: the error reply, as it would be sent. Some: the server must end, by
-/// `propagation-error-behavior`, with this line in its log.
+/// Logs and counts an error. `wire`: the error reply, as it would be sent. Some: the server must
+/// end, by `propagation-error-behavior`, with this line in its log.
 pub fn note(state: &mut State, caller: Caller, command: &str, wire: &[u8]) -> Option<String> {
     state.stats.counters.unexpected_error_replies += 1;
     let error = wire[..wire.len().min(ERROR_BYTES_MAX)].trim_ascii_end();

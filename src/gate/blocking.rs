@@ -32,7 +32,8 @@ pub enum TimeoutUnit {
     Milliseconds,
 }
 
-/// The deadline of a timeout argument on the boot-time clock, in microseconds; None for 0, which blocks for ever.
+/// The deadline of a timeout argument on the boot-time clock, in microseconds; None for 0, which
+/// blocks for ever.
 pub fn parse_timeout(
     text: &[u8],
     unit: TimeoutUnit,
@@ -232,7 +233,8 @@ pub(super) fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId)
     answer(state, id, &output);
 }
 
-/// Answers the clients of WAIT and WAITAOF for which enough replicas have acknowledged, or whose log was switched off.
+/// Answers the clients of WAIT and WAITAOF for which enough replicas have acknowledged, or whose
+/// log was switched off.
 pub fn serve_acks(keyspace: &mut Keyspace, state: &mut State) {
     for id in state.blocking.for_acks.clone() {
         let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
@@ -279,7 +281,8 @@ fn account_unserved(state: &mut State, id: ClientId, command: &'static Command, 
 }
 
 impl Context<'_> {
-    /// The deadline of a timeout argument, see [`parse_timeout`]. A woken command keeps the one it was blocked with.
+    /// The deadline of a timeout argument, see [`parse_timeout`]. A woken command keeps the one it
+    /// was blocked with.
     pub fn timeout(&self, index: usize, unit: TimeoutUnit) -> Result<Option<i64>, CommandError> {
         if matches!(self.origin, Origin::Woken(_)) {
             return Ok(None);

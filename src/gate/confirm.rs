@@ -1,8 +1,10 @@
-//! Grants of locks that replicas have to acknowledge before the reply leaves: LOCK commands with REPLICAS.
+//! Grants of locks that replicas have to acknowledge before the reply leaves: LOCK commands with
+//! REPLICAS.
 //!
-//! The grant is made and repeated at once; only its reply waits. If too few replicas acknowledge it in time it is taken back,
-//! and no further grant that needs as many of them is tried until they have acknowledged that offset: else every waiting
-//! client in turn would hold the lock for its time-out, in vain.
+//! The grant is made and repeated at once; only its reply waits. If too few replicas acknowledge it
+//! in time it is taken back, and no further grant that needs as many of them is tried until they
+//! have acknowledged that offset: else every waiting client in turn would hold the lock for its
+//! time-out, in vain.
 
 use crate::client::acks::{AcksAsked, AcksAwaited, Confirmation, Confirmed, Replicas, Unconfirmed};
 use crate::client::blocked::{Blocked, Cause};
@@ -201,7 +203,8 @@ fn place<'a>(keyspace: &Keyspace, granted: &'a Unconfirmed, key: &'a [u8]) -> At
     }
 }
 
-/// The least milliseconds left of the granted leases; None: one of the locks is lost. For a renewal it does not matter.
+/// The least milliseconds left of the granted leases; None: one of the locks is lost. For a renewal
+/// it does not matter.
 fn ms_left(keyspace: &mut Keyspace, unconfirmed: &Unconfirmed) -> Option<i64> {
     if matches!(unconfirmed.confirmed, Confirmed::Renewal(_)) {
         return Some(0);

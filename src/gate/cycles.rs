@@ -14,7 +14,8 @@ const CYCLES_MAX: usize = 100;
 /// Keys that are waited for, and holders, likewise.
 const EDGES_MAX: usize = 50_000;
 
-/// Owners, each with the key for which it waits and that the next one holds; the last waits for the first.
+/// Owners, each with the key for which it waits and that the next one holds; the last waits for the
+/// first.
 pub type Cycle = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// An owner, or a lock's key: the holders of a lock are listed once, however many owners wait for

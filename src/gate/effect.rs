@@ -1,9 +1,9 @@
 //! The requests by which a command's changes reach the append-only file and replicas
 //! ([`crate::replication::effects`]).
 //!
-//! A command that has changed something is repeated as it was sent, unless its handler gives other requests instead
-//! ([`Context::instead`]): what depends on time, chance or waiting clients is repeated as its result. Expired and
-//! evicted keys are repeated as DEL.
+//! A command that has changed something is repeated as it was sent, unless its handler gives other
+//! requests instead ([`Context::instead`]): what depends on time, chance or waiting clients is
+//! repeated as its result. Expired and evicted keys are repeated as DEL.
 
 use crate::collections::table::{Slot, ValueRef};
 use crate::keyspace::{Expiry, Key, Keyspace};
@@ -77,7 +77,8 @@ impl Context<'_> {
         }
     }
 
-    /// As [`Self::instead`], for arguments that are collected one by one. `gather` runs only if the stream is taken.
+    /// As [`Self::instead`], for arguments that are collected one by one. `gather` runs only if the
+    /// stream is taken.
     pub fn instead_gathered(&mut self, gather: impl FnOnce(&Self, &mut Vec<Vec<u8>>)) {
         self.effect = Effect::Instead;
         if self.is_heard() {
@@ -169,7 +170,8 @@ fn note_all_deletions(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.deletions.take().iter().for_each(|deletion| effects.push_deletion(deletion, unlinks));
 }
 
-/// Adds keys that were deleted outside of commands, each as a unit of its own; inside a unit, to that unit.
+/// Adds keys that were deleted outside of commands, each as a unit of its own; inside a unit, to
+/// that unit.
 pub fn note_deletions_apart(keyspace: &mut Keyspace, state: &mut State) {
     let apart = state.effects.begin_apart();
     let unlinks = unlinks(state);

@@ -1,7 +1,8 @@
 //! Which arguments of a request are keys, by the command's key specifications.
 //!
-//! Used by `COMMAND GETKEYS` and wherever a request's keys must be known before it runs. The specifications suffice
-//! for nearly all commands; where one is incomplete, or the key's use depends on options, this file has the rule.
+//! Used by `COMMAND GETKEYS` and wherever a request's keys must be known before it runs. The
+//! specifications suffice for nearly all commands; where one is incomplete, or the key's use
+//! depends on options, this file has the rule.
 
 use std::ops::Range;
 
@@ -9,8 +10,9 @@ use crate::keyspace::due::Unit;
 use crate::resp::args::{Args, Cursor};
 use crate::state::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeyRule, KeySpec};
 
-/// The keys of a request, in the order of the specifications. Empty if there are none or the arguments are invalid (a
-/// count larger than what follows it). `args`: the whole request, for a subcommand with its container.
+/// The keys of a request, in the order of the specifications. Empty if there are none or the
+/// arguments are invalid (a count larger than what follows it). `args`: the whole request, for a
+/// subcommand with its container.
 pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
     let mut found = Vec::new();
     for keys in spec.keys.iter().filter(|keys| !keys.flags.contains(KeyFlags::NOT_KEY)) {
@@ -150,7 +152,8 @@ fn only_gets(args: Args<'_>) -> bool {
     true
 }
 
-/// An option of XREAD and XREADGROUP: the commands and the search for their keys take them in the same way.
+/// An option of XREAD and XREADGROUP: the commands and the search for their keys take them in the
+/// same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOption {
     Block,
@@ -162,7 +165,8 @@ pub enum ReadOption {
 }
 
 impl ReadOption {
-    /// Takes the option's name. None: there is no such option, or too few arguments are left for it.
+    /// Takes the option's name. None: there is no such option, or too few arguments are left for
+    /// it.
     pub fn take(arguments: &mut Cursor<'_>) -> Option<ReadOption> {
         let behind = arguments.remaining().saturating_sub(1);
         if behind >= 1 && arguments.take_word("BLOCK") {
@@ -203,7 +207,8 @@ impl ReadOption {
     }
 }
 
-/// The arguments of MIGRATE that are keys: argument 3 or, if that is empty, those after the option KEYS.
+/// The arguments of MIGRATE that are keys: argument 3 or, if that is empty, those after the option
+/// KEYS.
 fn migrated_keys(args: Args<'_>) -> Range<usize> {
     let mut index = 6;
     while index < args.len() {
@@ -220,7 +225,8 @@ fn migrated_keys(args: Args<'_>) -> Range<usize> {
     3..4
 }
 
-/// The key after SORT's last STORE. Other options are skipped with their values, which may be any word.
+/// The key after SORT's last STORE. Other options are skipped with their values, which may be any
+/// word.
 fn sort_destination(args: Args<'_>) -> Option<KeyPosition> {
     let mut destination = None;
     let mut index = 2;

@@ -20,7 +20,8 @@ use crate::types::hash::Hash;
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Reader};
 
-/// Compares indexed locks whose keys have changed with the index. Those that are gone have been lost.
+/// Compares indexed locks whose keys have changed with the index. Those that are gone have been
+/// lost.
 pub fn review(keyspace: &mut Keyspace, state: &mut State) {
     if !keyspace.locks.has_changed() {
         return;
@@ -169,7 +170,8 @@ fn keep(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8],
     }
 }
 
-/// Ends the leases of readers whose time is over. Under CLIENT PAUSE nothing ends, and a replica follows its primary.
+/// Ends the leases of readers whose time is over. Under CLIENT PAUSE nothing ends, and a replica
+/// follows its primary.
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     if stands_still(keyspace, state) {
         return;
@@ -287,8 +289,9 @@ pub fn take_hold_back(
     }
 }
 
-/// Publishes the message by which Redisson's lock tells its waiting clients that it was released: they sleep until it comes, or
-/// until the lease ends that they have seen. Not if a client waits here, which takes the lock.
+/// Publishes the message by which Redisson's lock tells its waiting clients that it was released:
+/// they sleep until it comes, or until the lease ends that they have seen. Not if a client waits
+/// here, which takes the lock.
 pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
     let has_backlog = state.replication.backlog.is_some();
     if state.pubsub.is_silent() && !has_backlog

@@ -12,7 +12,8 @@ use crate::state::table::Command;
 #[derive(Clone, Copy)]
 pub struct LookedUp {
     pub command: Option<&'static Command>,
-    /// The index of the key, and its hash. None: the request has none at a fixed position, or it was not asked for.
+    /// The index of the key, and its hash. None: the request has none at a fixed position, or it
+    /// was not asked for.
     key: Option<(usize, u64)>,
 }
 

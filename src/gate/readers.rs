@@ -22,12 +22,13 @@ use crate::types::lock::{self, Reader};
 pub enum Change {
     /// The owner becomes a reader.
     Granted,
-    /// The lease or the session is another one. With the former end of the lease, on the boot-time clock.
+    /// The lease or the session is another one. With the former end of the lease, on the boot-time
+    /// clock.
     Renewed(Deadline),
 }
 
-/// Writes an indexed reader's field into the lock at `slot`, or into a new one, and sets the key's deadline. The effects are part
-/// of the present unit.
+/// Writes an indexed reader's field into the lock at `slot`, or into a new one, and sets the key's
+/// deadline. The effects are part of the present unit.
 pub fn write(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -77,8 +78,8 @@ pub fn write(
     set_last_deadline(keyspace, state, at, slot, before, Some(until));
 }
 
-/// Takes the field of a reader that is no longer in the index out of its lock, and deletes the key with its last one. The effects
-/// are part of the present unit.
+/// Takes the field of a reader that is no longer in the index out of its lock, and deletes the key
+/// with its last one. The effects are part of the present unit.
 pub fn take_out(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -127,7 +128,8 @@ fn is_last(keyspace: &Keyspace, at: At<'_>, slot: Slot) -> bool {
         && found.is_ok_and(|lock| lock.is_some_and(|lock| lock.readers == 1))
 }
 
-/// Sets the key's deadline to that of its last reader, after one reader's has changed from `before` to `after`.
+/// Sets the key's deadline to that of its last reader, after one reader's has changed from `before`
+/// to `after`.
 fn set_last_deadline(
     keyspace: &mut Keyspace,
     state: &mut State,

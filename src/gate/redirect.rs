@@ -1,5 +1,6 @@
-//! Redirection of clients with CLIENT CAPA REDIRECT: a replica answers their reads and writes with the primary's address, as
-//! Valkey does. After READONLY a client's reads are served by the replica.
+//! Redirection of clients with CLIENT CAPA REDIRECT: a replica answers their reads and writes with
+//! the primary's address, as Valkey does. After READONLY a client's reads are served by the
+//! replica.
 
 use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags};
@@ -9,7 +10,8 @@ use crate::ids::ClientId;
 use crate::state::State;
 use crate::state::spec::Flags;
 
-/// Checks whether a command, or EXEC of commands, with these flags runs here. Errors: the redirection.
+/// Checks whether a command, or EXEC of commands, with these flags runs here. Errors: the
+/// redirection.
 pub fn check(state: &State, client: &Client, flags: Flags) -> Result<(), Verdict> {
     let reads_here = client.flags.contains(ClientFlags::READS_HERE);
     let redirected = if reads_here { Flags::WRITE } else { Flags::WRITE.union(Flags::READONLY) };
@@ -48,7 +50,8 @@ pub fn blocked(state: &State, id: ClientId) -> Blocked {
     };
     let waits_for_keys = matches!(blocked.cause, Cause::Keys { .. });
     let writes = state.commands.get(blocked.command).is(Flags::WRITE);
-    // WAIT has nobody to wait for any more, whatever its client reads here. (In Valkey it waits on.)
+    // WAIT has nobody to wait for any more, whatever its client reads here. (In Valkey it waits
+    // on.)
     if waits_for_keys && client.flags.contains(ClientFlags::READS_HERE) && !writes {
         return Blocked::Stays;
     }

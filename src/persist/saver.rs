@@ -310,8 +310,8 @@ pub fn put_in_place(disk: &dyn Disk, temporary: &Path, target: &Path) -> io::Res
     disk.sync_folder(target.parent().unwrap_or(Path::new(".")))
 }
 
-/// Saves all databases synchronously. Returns the file's bytes. After an error the old file is unchanged, and the
-/// temporary one removed.
+/// Saves all databases synchronously. Returns the file's bytes. After an error the old file is
+/// unchanged, and the temporary one removed.
 pub fn save_now(
     db: &mut Keyspace,
     disk: &dyn Disk,
@@ -376,8 +376,9 @@ struct Shared {
 }
 
 impl Job {
-    /// Begins a snapshot and a thread that writes it to `file`, whose name is `temporary` if it has one. `wake` is called when
-    /// the queue has room again, and at the end. Errors: no thread can be started.
+    /// Begins a snapshot and a thread that writes it to `file`, whose name is `temporary` if it has
+    /// one. `wake` is called when the queue has room again, and at the end. Errors: no thread can
+    /// be started.
     pub fn begin(
         db: &mut Keyspace,
         file: Arc<dyn DiskFile>,
@@ -409,7 +410,8 @@ impl Job {
             let result = saved.map_err(|error| system_text(&error));
             *lock(&in_thread.result) = Some(result);
             (in_thread.wake)();
-            // Chunks that come before the walk has been ended are not freed by the loop: it may take long.
+            // Chunks that come before the walk has been ended are not freed by the loop: it may
+            // take long.
             if has_threads {
                 receiver.iter().for_each(drop);
             }
@@ -447,8 +449,8 @@ impl Job {
         lock(&self.shared.result).take()
     }
 
-    /// Makes the thread stop, without waiting for it: it may be in the middle of a sync. Its file no longer has a name, so
-    /// another save may begin.
+    /// Makes the thread stop, without waiting for it: it may be in the middle of a sync. Its file
+    /// no longer has a name, so another save may begin.
     pub fn abort(self, db: &mut Keyspace, disk: &dyn Disk) {
         self.shared.aborted.store(true, Ordering::Relaxed);
         if let Some(thread) = &self.thread {

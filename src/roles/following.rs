@@ -116,8 +116,8 @@ pub fn follow(
     connect(state);
 }
 
-/// At the start, after loading: follows the configured primary, continuing at the history and offset saved in the RDB
-/// file, if it has them and no append-only file was loaded.
+/// At the start, after loading: follows the configured primary, continuing at the history and
+/// offset saved in the RDB file, if it has them and no append-only file was loaded.
 pub fn follow_at_start(keyspace: &mut Keyspace, state: &mut State) {
     let Moment { id, offset, stream_db } = std::mem::take(&mut state.persistence.moment);
     let moment = id.zip(offset).filter(|_| !state.config.appendonly);
@@ -131,7 +131,8 @@ pub fn follow_at_start(keyspace: &mut Keyspace, state: &mut State) {
     take_role(keyspace, state, Some(following));
 }
 
-/// Stops following: this server becomes a primary with its present data; replicas that know its history can continue.
+/// Stops following: this server becomes a primary with its present data; replicas that know its
+/// history can continue.
 pub fn unfollow(keyspace: &mut Keyspace, state: &mut State) {
     if !state.replication.is_replica() {
         return;
@@ -205,8 +206,8 @@ fn close_replicas(state: &mut State) {
     }
 }
 
-/// Closes the link, if there is one. Returns whether the primary knows the history here, and the database that its
-/// stream has selected.
+/// Closes the link, if there is one. Returns whether the primary knows the history here, and the
+/// database that its stream has selected.
 fn close_link(keyspace: &mut Keyspace, state: &mut State) -> Option<(bool, usize)> {
     let following = state.replication.following.as_deref()?;
     let known = (following.knows_history, following.selected);
@@ -414,8 +415,8 @@ fn note_heard(state: &mut State, now_us: i64) {
     }
 }
 
-/// In nested turns, while a script or a loading keeps the server busy: acknowledges once a second, so that the primary does
-/// not take this server for dead.
+/// In nested turns, while a script or a loading keeps the server busy: acknowledges once a second,
+/// so that the primary does not take this server for dead.
 pub fn keep_alive(state: &mut State) {
     let now_us = state.time_us();
     let is_connected = state.replication.following.as_deref().is_some_and(Following::is_connected);
@@ -520,7 +521,8 @@ fn lose(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>, lost
 }
 
 impl PrimaryLink {
-    /// Whether CLIENT PAUSE postpones the stream: the data must not change, so bytes wait here or at the primary.
+    /// Whether CLIENT PAUSE postpones the stream: the data must not change, so bytes wait here or
+    /// at the primary.
     fn is_paused(&self, state: &State) -> bool {
         let following = state.replication.following.as_deref();
         state.pauses.strictest().is_some() && following.is_some_and(Following::is_connected)
@@ -689,7 +691,8 @@ impl PrimaryLink {
         set_progress(state, Progress::Connected);
         self.logged.clear();
         self.on_disk = None;
-        // Putting it in place may have taken long, and the primary may have waited for the acknowledgement.
+        // Putting it in place may have taken long, and the primary may have waited for the
+        // acknowledgement.
         note_heard(state, state.clock.now().boot_us);
         notice!(state, "MASTER <-> REPLICA sync: Finished with success");
         if by_mark {
@@ -712,7 +715,8 @@ impl PrimaryLink {
         self.link.acknowledge(offset, self.on_disk.filter(|_| synced.is_some()));
     }
 
-    /// Notes the log's position for the offset applied so far. Under `appendfsync no` too, as rewrites sync.
+    /// Notes the log's position for the offset applied so far. Under `appendfsync no` too, as
+    /// rewrites sync.
     fn note_logged(&mut self, state: &mut State) {
         if !state.persistence.is_aof_on() {
             return self.logged.clear();
@@ -809,7 +813,8 @@ fn restart_log(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Runs one unit, and adds its bytes to the stream. Some: the offset before a REPLCONF GETACK in it, which is to be acknowledged.
+/// Runs one unit, and adds its bytes to the stream. Some: the offset before a REPLCONF GETACK in
+/// it, which is to be acknowledged.
 fn run_unit(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -846,7 +851,8 @@ fn run_unit(
     asked.then_some(before)
 }
 
-/// Adds a unit's bytes to the stream. Those of a large one in pieces, so that they are not kept twice.
+/// Adds a unit's bytes to the stream. Those of a large one in pieces, so that they are not kept
+/// twice.
 fn feed(state: &mut State, raw: &[u8]) {
     if raw.len() <= FEED_BYTES {
         return state.replication.feed(raw);
@@ -882,8 +888,8 @@ fn run_request(
     }
 }
 
-/// A command of the primary has failed here: the data may differ from now on, and `propagation-error-behavior` may
-/// stop the server.
+/// A command of the primary has failed here: the data may differ from now on, and
+/// `propagation-error-behavior` may stop the server.
 #[cold]
 fn note_error(state: &mut State, args: Args<'_>, error: &[u8]) {
     let command = state.commands.find(args.get(0));

@@ -7,8 +7,9 @@
 //!                                    which it would delete
 //! ```
 //!
-//! Both end when this server becomes a replica, or an operator confirms it as the primary (`REPLICAOF NO ONE`). While
-//! it refuses replicas, sentinels get errors for their PING, so that they promote one of those replicas.
+//! Both end when this server becomes a replica, or an operator confirms it as the primary
+//! (`REPLICAOF NO ONE`). While it refuses replicas, sentinels get errors for their PING, so that
+//! they promote one of those replicas.
 
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;

@@ -1,4 +1,5 @@
-//! Persistence at the server's start and end: opening the append-only file after loading, and closing all files.
+//! Persistence at the server's start and end: opening the append-only file after loading, and
+//! closing all files.
 
 use std::sync::{Arc, Mutex};
 
@@ -102,7 +103,8 @@ pub fn begin_shut_down(
 /// Finishes all files before the process ends, after [`begin_shut_down`]: writes and syncs the log,
 /// and saves if requested or if save points are configured.
 ///
-/// Where the log cannot be written the end is refused like one whose save fails, or fails under `always`.
+/// Where the log cannot be written the end is refused like one whose save fails, or fails under
+/// `always`.
 pub fn shut_down(
     keyspace: &mut Keyspace,
     state: &mut State,

@@ -27,8 +27,8 @@ pub fn spread_effects(state: &mut State) {
     });
 }
 
-/// Starts or stops the recording of effects. Call this where the log or backlog is opened or closed, and where the
-/// role changes. A new reader's stream starts with SELECT.
+/// Starts or stops the recording of effects. Call this where the log or backlog is opened or
+/// closed, and where the role changes. A new reader's stream starts with SELECT.
 pub fn note_listeners(keyspace: &mut Keyspace, state: &mut State) {
     let replication = &state.replication;
     let follows = replication.backlog.is_some() && !replication.is_replica();

@@ -691,7 +691,8 @@ impl AppendLog {
         self.earlier_bytes + self.current_bytes
     }
 
-    /// Bytes of all files when the last rewrite ended, or of the base at the start. INFO: `aof_base_size`.
+    /// Bytes of all files when the last rewrite ended, or of the base at the start. INFO:
+    /// `aof_base_size`.
     pub fn base_size(&self) -> u64 {
         self.base_bytes
     }

@@ -28,7 +28,8 @@ pub enum CheckRdb {
 }
 
 impl CheckRdb {
-    /// Parses the arguments after the program's name. Errors: a text for standard error; the exit code is 1 then.
+    /// Parses the arguments after the program's name. Errors: a text for standard error; the exit
+    /// code is 1 then.
     pub fn parse(program: &str, args: &[OsString]) -> Result<Self, String> {
         match args {
             [option] if option == "-v" || option == "--version" => Ok(CheckRdb::Version),
@@ -41,8 +42,8 @@ impl CheckRdb {
     }
 }
 
-/// Checks a file and reports on `out`. `progress` is called now and then with the bytes read and the file's size. Returns
-/// the exit code: 0, or 1 for any fault.
+/// Checks a file and reports on `out`. `progress` is called now and then with the bytes read and
+/// the file's size. Returns the exit code: 0, or 1 for any fault.
 pub fn check_file(
     path: &std::path::Path,
     version_check: VersionCheck,

@@ -156,7 +156,8 @@ impl<R: Read> Parser<R> {
         self.source.filled - self.source.record_start
     }
 
-    /// The next record. Must not be called again after [`Event::End`] or an error, except after [`Self::go_back`].
+    /// The next record. Must not be called again after [`Event::End`] or an error, except after
+    /// [`Self::go_back`].
     pub fn next_event(&mut self) -> Result<Event<'_>, FileError> {
         self.source.drop_earlier();
         self.source.record_start = self.source.at;
@@ -317,7 +318,8 @@ impl<R: Read> Source<R> {
     fn fill(&mut self, len: u64, what: &'static str) -> Result<(), SourceError> {
         while ((self.filled - self.at) as u64) < len {
             let missing = len - (self.filled - self.at) as u64;
-            // Bytes after the record will have to be moved: read at most a chunk of them, even if the buffer has more room.
+            // Bytes after the record will have to be moved: read at most a chunk of them, even if
+            // the buffer has more room.
             let wanted = usize::try_from(missing).unwrap_or(usize::MAX).max(CHUNK);
             if self.buffer.len() - self.filled < CHUNK {
                 let twice = self.filled.min(wanted);

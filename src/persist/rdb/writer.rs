@@ -47,8 +47,8 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a file. Entries that this version cannot hold will be refused. `checks` is `rdbchecksum`: without it the checksum
-    /// is 0, which readers ignore.
+    /// Begins a file. Entries that this version cannot hold will be refused. `checks` is
+    /// `rdbchecksum`: without it the checksum is 0, which readers ignore.
     pub fn new(inner: W, version: Version, encoder: Encoder, checks: bool) -> io::Result<Self> {
         let digest = checks.then(|| CHECKSUM.digest());
         let mut out = Output::new(inner);
@@ -72,8 +72,8 @@ impl<W: Write> Writer<W> {
         self.out.check()
     }
 
-    /// The next entries are in this database. The numbers of its keys, and of those with deadlines, are hints for readers and
-    /// need not be exact.
+    /// The next entries are in this database. The numbers of its keys, and of those with deadlines,
+    /// are hints for readers and need not be exact.
     pub fn select_db(&mut self, db: u64, keys: u64, volatile_keys: u64) -> io::Result<()> {
         let Writer { out, encoder, .. } = self;
         out.put(&[opcode::SELECT_DB]);

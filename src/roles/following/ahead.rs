@@ -1,5 +1,5 @@
-//! Looking ahead in the primary's stream: commands are looked up, keys hashed, and their entries prefetched, so that
-//! cache misses of many requests overlap.
+//! Looking ahead in the primary's stream: commands are looked up, keys hashed, and their entries
+//! prefetched, so that cache misses of many requests overlap.
 
 use std::collections::VecDeque;
 
@@ -22,8 +22,8 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Looks at the next requests, unless some have been looked at that did not run yet. `selected`: the stream's
-    /// database so far.
+    /// Looks at the next requests, unless some have been looked at that did not run yet.
+    /// `selected`: the stream's database so far.
     pub(super) fn look(
         &mut self,
         link: &mut Link,
