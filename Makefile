@@ -78,7 +78,7 @@ sentinel: ## the sentinel tests of Redis's suite, real sentinels over this serve
 crossings: ## random requests from the whole grammar; all that keeps the data agrees; ARGS="--seed 7" repeats one, "--seeds 1000 --from 1" runs many
 	CROSSINGS="$(ARGS)" $(CARGO) test --test it crossings:: -- --ignored --nocapture
 
-# Any 64-bit number; what a run printed repeats it.
+# Any 64-bit number; the one that a run printed repeats it.
 DRAWN := $(shell od -An -N6 -tu8 /dev/urandom | tr -d ' ')
 random: ## the random tests with seeds drawn anew, and more of each; TEST_SEED=7 repeats one
 	CARGO_PROFILE_DEV_OPT_LEVEL=1 TEST_SEED=$(or $(TEST_SEED),$(DRAWN)) PROPTEST_RNG_SEED=$(or $(TEST_SEED),$(DRAWN)) \
@@ -134,7 +134,7 @@ install: $(BUILT) ## install to PREFIX: program, manual, completions, systemd, l
 	[ -e $(DESTDIR)$(SYSCONFDIR)/latchkey/latchkey.conf ] || \
 	  install -Dm640 packaging/latchkey.conf $(DESTDIR)$(SYSCONFDIR)/latchkey/latchkey.conf
 
-uninstall: ## remove what `make install` has put there, but for the configuration and the data
+uninstall: ## remove the files of `make install`, except the configuration and the data
 	rm -rf $(INSTALLED)
 	for name in $(LINKS); do link=$(DESTDIR)$(PREFIX)/bin/$$name; \
 	  [ "$$(readlink $$link)" != latchkey ] || rm $$link; done
@@ -142,13 +142,13 @@ uninstall: ## remove what `make install` has put there, but for the configuratio
 TAG ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p; /^\[lib\]/q' Cargo.toml)
 
-dist: ## what a release consists of, in target/dist/out: program, symbols, Debian packages, bill of materials, checksums; the same each time
+dist: ## the files of a release, in target/dist/out: program, symbols, Debian packages, bill of materials, checksums; the same each time
 	CARGO="$(CARGO)" TAG="$(TAG)" packaging/dist $(ARGS)
 
-dist-check: ## builds the committed source twice, in two folders, and compares what `make dist` makes (two release builds)
+dist-check: ## builds the committed source twice, in two folders, and compares the files of `make dist` (two release builds)
 	packaging/dist-check $(ARGS)
 
-release: ## publishes FILES (a folder of what `make dist` made) as the release TAG on GitHub (needs gh)
+release: ## publishes FILES (a folder made by `make dist`) as the release TAG on GitHub (needs gh)
 	gh release create "$(TAG)" $(FILES)/* --verify-tag --title "Latchkey $(VERSION)" --notes "See CHANGELOG.md."
 
 image: ## the container's image, latchkey:VERSION (needs docker)
@@ -157,6 +157,6 @@ image: ## the container's image, latchkey:VERSION (needs docker)
 package-test: ## the package and the image's steps in clean systems: installed, started, removed (root and mmdebstrap or debootstrap, else skipped)
 	packaging/test $(ARGS)
 
-package-tools: ## installs what package-test needs, on Debian and Ubuntu (root)
+package-tools: ## installs the tools of package-test, on Debian and Ubuntu (root)
 	apt-get -qq update
 	DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends mmdebstrap debian-archive-keyring dpkg-dev iproute2

@@ -1,9 +1,9 @@
 # Completions of latchkey(1) for fish. Generated from the table of parameters, src/config/params.rs.
-complete -c latchkey -l check-config -r -d 'Tells every fault that would prevent a start'
+complete -c latchkey -l check-config -r -d 'Reports every fault that would prevent a start'
 complete -c latchkey -l check-system -r -d 'Tells which settings of the machine stand out'
 complete -c latchkey -l check-rdb -r -d 'Checks an RDB file'
 complete -c latchkey -l check-aof -r -d 'Checks an append-only file or its manifest'
-complete -c latchkey -l completions -x -a 'bash zsh fish' -d 'Prints what a shell completes'
+complete -c latchkey -l completions -x -a 'bash zsh fish' -d 'Prints the completions for a shell'
 complete -c latchkey -l version -f -d 'Prints the version'
 complete -c latchkey -l help -f -d 'Prints a summary'
 complete -c latchkey -l bind -r -d 'Addresses on which TCP clients are accepted'

@@ -1,11 +1,11 @@
 #compdef latchkey
 # Completions of latchkey(1) for zsh. Generated from the table of parameters, src/config/params.rs.
 _arguments \
-  '--check-config[Tells every fault that would prevent a start]:file:_files' \
+  '--check-config[Reports every fault that would prevent a start]:file:_files' \
   '--check-system[Tells which settings of the machine stand out]:file:_files' \
   '--check-rdb[Checks an RDB file]:file:_files' \
   '--check-aof[Checks an append-only file or its manifest]:file:_files' \
-  '--completions[Prints what a shell completes]:shell:(bash zsh fish)' \
+  '--completions[Prints the completions for a shell]:shell:(bash zsh fish)' \
   '--version[Prints the version]' \
   '--help[Prints a summary]' \
   '*--bind[Addresses on which TCP clients are accepted]:bind:_files' \

@@ -65,7 +65,7 @@ pub const USAGE: &str = "\
 Usage: latchkey [/path/to/redis.conf] [options] [-]
        latchkey -            reads the configuration from standard input
        latchkey --check-config [--json] [/path/to/redis.conf] [options] [-]
-                             tells every fault that would prevent a start
+                             reports every fault that would prevent a start
        latchkey --check-system [--json] [/path/to/redis.conf] [options] [-]
                              tells which settings of the machine stand out
        latchkey --check-rdb <file> [--rdb-version-check relaxed]
@@ -85,11 +85,11 @@ Examples:
 /// Options that are no directives, and their effects. They are recognised as the first argument
 /// only.
 pub(super) const TOOL_OPTIONS: [(&str, &str); 7] = [
-    ("check-config", "Tells every fault that would prevent a start"),
+    ("check-config", "Reports every fault that would prevent a start"),
     ("check-system", "Tells which settings of the machine stand out"),
     ("check-rdb", "Checks an RDB file"),
     ("check-aof", "Checks an append-only file or its manifest"),
-    ("completions", "Prints what a shell completes"),
+    ("completions", "Prints the completions for a shell"),
     ("version", "Prints the version"),
     ("help", "Prints a summary"),
 ];

@@ -140,7 +140,7 @@ pub fn holds_off(
             state,
             "This primary has started {has} (history {history}, offset {offset}): it is not sent a snapshot, which would \
                  delete it, and writes are refused. Make a replica the primary and this server its replica, as sentinels do, or \
-                 say REPLICAOF NO ONE here to have it deleted."
+                 send REPLICAOF NO ONE here to delete it."
         );
     }
     state.note_gate();
@@ -161,7 +161,7 @@ pub fn look(state: &mut State) {
         let text = match protects {
             true => "No replica with data has asked for a minute: writes are accepted again.",
             false => {
-                "repl-protect-empty-primary is off: replicas get what is here, and writes are accepted again."
+                "repl-protect-empty-primary is off: replicas get this server's data, and writes are accepted again."
             }
         };
         warning!(state, "{text}");

@@ -57,7 +57,7 @@ pub fn check_system(loaded: Loaded) -> SystemReport {
             is_good: false,
             value: format!("{} faults", loaded.faults.len()),
             why: "Lines with a fault were left out here.",
-            change: Some("latchkey --check-config, which tells them".to_owned()),
+            change: Some("latchkey --check-config, which reports them".to_owned()),
         });
     }
     SystemReport { items }

@@ -534,7 +534,7 @@ impl ServerHost<'_> {
             BusyScriptPolicy::KillReadonly if running.wrote => return None,
             BusyScriptPolicy::Rollback if running.wrote => {
                 if !self.keyspace.can_roll_back() {
-                    let words = "It goes on: it has changed more than script-undo-limit keeps.";
+                    let words = "It continues: it has changed more than script-undo-limit keeps.";
                     warning!(self.state, "{words}");
                     return None;
                 }

@@ -423,7 +423,7 @@ fn check_end(reader: &Reader<'_>) -> Decoded<()> {
     if reader.is_at_end() {
         Ok(())
     } else {
-        Err(reader.malformed("bytes behind the end of the value"))
+        Err(reader.malformed("bytes after the end of the value"))
     }
 }
 

@@ -67,7 +67,7 @@ impl Sink for Row {
             b"MULTI" => self.halves = Some(Vec::new()),
             b"HALF" => self.halves.as_mut().ok_or("a half alone")?.push(number),
             b"EXEC" if self.halves.take() == Some(vec![self.units + 1; 2]) => self.units += 1,
-            _ => return Err(format!("{words:?} behind unit {}", self.units)),
+            _ => return Err(format!("{words:?} after unit {}", self.units)),
         }
         Ok(())
     }
