@@ -1,6 +1,6 @@
 # Completions of latchkey(1) for fish. Generated from the table of parameters, src/config/params.rs.
 complete -c latchkey -l check-config -r -d 'Reports every fault that would prevent a start'
-complete -c latchkey -l check-system -r -d 'Tells which settings of the machine stand out'
+complete -c latchkey -l check-system -r -d 'Reports unfavourable settings of the machine'
 complete -c latchkey -l check-rdb -r -d 'Checks an RDB file'
 complete -c latchkey -l check-aof -r -d 'Checks an append-only file or its manifest'
 complete -c latchkey -l completions -x -a 'bash zsh fish' -d 'Prints the completions for a shell'

@@ -2,7 +2,7 @@
 # Completions of latchkey(1) for zsh. Generated from the table of parameters, src/config/params.rs.
 _arguments \
   '--check-config[Reports every fault that would prevent a start]:file:_files' \
-  '--check-system[Tells which settings of the machine stand out]:file:_files' \
+  '--check-system[Reports unfavourable settings of the machine]:file:_files' \
   '--check-rdb[Checks an RDB file]:file:_files' \
   '--check-aof[Checks an append-only file or its manifest]:file:_files' \
   '--completions[Prints the completions for a shell]:shell:(bash zsh fish)' \

@@ -67,7 +67,7 @@ Usage: latchkey [/path/to/redis.conf] [options] [-]
        latchkey --check-config [--json] [/path/to/redis.conf] [options] [-]
                              reports every fault that would prevent a start
        latchkey --check-system [--json] [/path/to/redis.conf] [options] [-]
-                             tells which settings of the machine stand out
+                             reports unfavourable settings of the machine
        latchkey --check-rdb <file> [--rdb-version-check relaxed]
        latchkey --check-aof [--fix | --truncate-to-timestamp <seconds>] <file or manifest>
        latchkey --completions bash | zsh | fish
@@ -86,7 +86,7 @@ Examples:
 /// only.
 pub(super) const TOOL_OPTIONS: [(&str, &str); 7] = [
     ("check-config", "Reports every fault that would prevent a start"),
-    ("check-system", "Tells which settings of the machine stand out"),
+    ("check-system", "Reports unfavourable settings of the machine"),
     ("check-rdb", "Checks an RDB file"),
     ("check-aof", "Checks an append-only file or its manifest"),
     ("completions", "Prints the completions for a shell"),
