@@ -177,7 +177,7 @@ impl Clock {
         }
     }
 
-    /// Sleeps, or moves a manual clock that is to be moved instead.
+    /// Sleeps, or moves a manual clock that moves instead.
     pub fn sleep(&self, duration: Duration) {
         match self {
             Clock::Manual(clock) if clock.time.moves_for_sleep.load(Ordering::SeqCst) => {

@@ -132,7 +132,7 @@ impl Confirmations {
         Some(confirmation)
     }
 
-    /// A client no longer waits for one: its grant is to be taken back.
+    /// A client no longer waits for one, whose grant must be taken back.
     pub fn give_up(&mut self, number: u64) {
         if let Some(confirmation) = self.remove(number) {
             self.given_up.push(confirmation);

@@ -23,7 +23,7 @@ pub struct Wait {
     pub rewritten: Option<Vec<Vec<u8>>>,
     /// How long its place is kept while the client is away; None: it is not.
     pub grace_ms: Option<i64>,
-    /// Whether the client is served before all that have arrived earlier.
+    /// Whether the client is served before all earlier arrivals.
     pub is_first: bool,
 }
 

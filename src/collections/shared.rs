@@ -39,8 +39,8 @@ pub fn copied_bytes() -> usize {
 /// Bytes of parts that were dropped, or replaced by a copy, while a clone had them too.
 static GIVEN_UP: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of parts that were dropped since the start while something else had them too, but for those that
-/// [a snapshot](alloc::counted) dropped.
+/// Bytes of parts that were dropped since the start while something else had them too, except those
+/// that [a snapshot](alloc::counted) dropped.
 pub fn given_up_bytes() -> usize {
     GIVEN_UP.load(Ordering::Relaxed)
 }

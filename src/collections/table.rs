@@ -674,7 +674,7 @@ impl<O> Table<O> {
         self.len -= 1;
         self.shrink(slot.segment());
         self.outdate_slots();
-        // SAFETY: the entry was alive and of this `O`, and no slot leads to it any more.
+        // SAFETY: the entry was alive and of this `O`, and no slot leads to it now.
         unsafe { Owned::new(link.entry()) }
     }
 

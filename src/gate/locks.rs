@@ -300,7 +300,7 @@ pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: usize
         return;
     }
     let mut channel = b"redisson_lock__channel:".to_vec();
-    // Where the key has a hash tag, the channel has the same.
+    // A key with a hash tag is used as it is.
     match key.contains(&b'{') {
         true => channel.extend_from_slice(key),
         false => channel.extend([b"{", key, b"}"].concat()),

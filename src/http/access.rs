@@ -87,12 +87,12 @@ impl Rights {
         users::check_user(user, named.unwrap_or(command), args, databases).is_ok()
     }
 
-    /// Whether nothing is to be checked.
+    /// Whether the user may do everything.
     pub fn are_all(&self, state: &State) -> bool {
         self.user.is_none_or(|user| state.acl.user(user).is_unrestricted())
     }
 
-    /// Whether they may see of what kind and how long a key is.
+    /// Whether a visitor may see the type and length of a key.
     pub fn may_read(&self, state: &State, database: usize, key: &[u8]) -> bool {
         self.user.is_none() || self.may_run(state, database, &[b"TYPE", key])
     }

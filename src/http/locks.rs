@@ -271,7 +271,7 @@ fn lease_left_ms(keyspace: &Keyspace, database: usize, key: &[u8]) -> Option<i64
     entry.deadline().map(|deadline| keyspace.now().remaining_ms(deadline).max(0))
 }
 
-/// Appends a lock. Nothing if nobody holds it any more.
+/// Appends a lock, unless nobody holds it now.
 fn item(
     json: &mut Json,
     keyspace: &Keyspace,

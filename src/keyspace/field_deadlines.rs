@@ -327,7 +327,7 @@ mod tests {
                 view.for_each_kept(|field, _| fields.push(field.to_vec()));
                 let mut held = Fields::new();
                 for field in fields {
-                    // Long before: the deadline of one that has passed is to be seen too.
+                    // A time long before, so that passed deadlines are seen too.
                     let before = Now { wall_us: 0, boot_us: 0, is_loading: false };
                     let found = view.get(&field, &before).expect("the field is there");
                     if let Some(deadline) = found.deadline {

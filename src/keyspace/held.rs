@@ -30,7 +30,7 @@ impl Held {
         }
     }
 
-    /// Counts all that `run` allocates and frees on this thread.
+    /// Counts the allocations and frees of `run` on this thread.
     pub fn count<R>(&self, run: impl FnOnce() -> R) -> R {
         alloc::counted(Some(&self.bytes), run)
     }

@@ -72,7 +72,7 @@ impl Fences {
     }
 }
 
-/// Where something is held: a key, or one of the readers of a key.
+/// The place of a holding: a key, or one of the readers of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At<'a> {
     pub database: usize,
@@ -486,7 +486,7 @@ impl Locks {
         }
     }
 
-    /// Removes a holding that is no longer in the index from all that refers to it.
+    /// Removes a holding that is no longer in the index from all indexes that refer to it.
     fn forget(&mut self, at: At<'_>, held: &Held) {
         self.holdings -= 1;
         self.note_undo(at, held);

@@ -345,7 +345,8 @@ impl Keyspace {
         self.found_expired.is_empty().then_some(slot)
     }
 
-    /// An entry of any database, for those who only look: nothing is counted, and an expired one is not seen.
+    /// An entry of any database, for inspection only: nothing is counted, and an expired one is not
+    /// found.
     pub fn entry_quietly(&self, database: usize, key: &[u8]) -> Option<Entry<'_, Value>> {
         let table = self.table_of(database);
         let entry = table.entry(table.find(self.hash(key), key)?);
@@ -757,7 +758,8 @@ impl Keyspace {
         self.dirty += changes;
     }
 
-    /// Records a change of a key everywhere but in events: every change of a key's value, deadline or existence must call this.
+    /// Records a change of a key everywhere except in events. Every change of a key's value,
+    /// deadline or existence must call this.
     #[inline]
     fn touch(&mut self, database: usize, key: &[u8], changes: u64, cause: Cause) {
         self.dirty += changes;

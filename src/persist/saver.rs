@@ -435,7 +435,7 @@ impl Job {
 
     /// Whether the walk must pause until the thread has caught up.
     pub fn is_full(&self) -> bool {
-        // In a simulation nothing is written before all of it is there.
+        // A simulation writes only once all of the snapshot is there.
         self.thread.is_some() && self.shared.queued.load(Ordering::Relaxed) >= QUEUE_BYTES_MAX
     }
 

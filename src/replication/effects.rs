@@ -383,7 +383,7 @@ impl Effects {
         self.unit_start() == 0
     }
 
-    /// Whether they are to be passed on within a turn.
+    /// Whether the effects are enough to be passed on within a turn.
     #[inline]
     pub fn are_many(&self) -> bool {
         self.len() >= SPREAD_BYTES
@@ -672,7 +672,7 @@ mod tests {
                             let is_for = |it: &&Expected| [it.at.log, it.at.replicas][which];
                             let repeated = unit.iter().filter(is_for);
                             let repeated: Vec<_> = repeated.map(|it| it.request.clone()).collect();
-                            // Where nothing of it is repeated an empty transaction may stand.
+                            // If none of it is repeated, an empty transaction may remain.
                             readers.iter_mut().for_each(|it| it.expected.push(repeated.clone()));
                         }
                         unit.clear();

@@ -6,7 +6,7 @@ use super::incoming::Sync;
 use super::link::Link;
 use crate::persist::aof::log::LogOffset;
 
-/// The connection to the primary, but for its socket (`net/primary.rs`).
+/// The connection to the primary, except its socket (`net/primary.rs`).
 pub struct PrimaryLink {
     pub link: Link,
     /// The buffer for reading; empty between reads.

@@ -611,7 +611,7 @@ mod tests {
 
     type Request = Vec<Vec<u8>>;
 
-    /// Parses all that is there in one buffer.
+    /// Parses everything in one buffer.
     fn parse(bytes: &[u8], limits: &Limits) -> (Vec<Request>, Option<ProtocolError>) {
         parse_in_pieces(bytes, &[], limits)
     }

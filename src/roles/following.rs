@@ -366,7 +366,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.select(database);
 }
 
-/// Some times a second: acknowledges, tries to connect, and closes a link after a timeout.
+/// Several times a second: acknowledges, tries to connect, and closes a link after a timeout.
 pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
     let Some(following) = state.replication.following.as_deref() else { return };
     let now_us = state.now.boot_us;
@@ -416,7 +416,7 @@ fn note_heard(state: &mut State, now_us: i64) {
 }
 
 /// In nested turns, while a script or a loading keeps the server busy: acknowledges once a second,
-/// so that the primary does not take this server for dead.
+/// so that the primary does not consider this server dead.
 pub fn keep_alive(state: &mut State) {
     let now_us = state.time_us();
     let is_connected = state.replication.following.as_deref().is_some_and(Following::is_connected);

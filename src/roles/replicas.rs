@@ -171,7 +171,7 @@ fn join_file(state: &mut State, id: ClientId) -> bool {
     true
 }
 
-/// Tells a replica its snapshot's position in the stream: `next` is the first offset that is not in
+/// Sends a replica its snapshot's position in the stream: `next` is the first offset that is not in
 /// the snapshot.
 fn begin_full(state: &mut State, id: ClientId, stage: Stage, next: u64) {
     let (history, now_us) = (state.replication.id.clone(), state.now.boot_us);
@@ -196,8 +196,8 @@ pub fn acknowledge(state: &mut State, id: ClientId, offset: u64, synced: Option<
     }
 }
 
-/// Whether a shutdown must wait for lagging replicas, up to `shutdown-timeout`: then the order is
-/// kept, to be checked again each turn. Otherwise replicas that still lag are logged.
+/// Whether a shutdown must wait for lagging replicas, up to `shutdown-timeout`. If so, the order is
+/// kept and checked again each turn. Otherwise replicas that still lag are logged.
 pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
     let (timeout, now_us) = (state.config.shutdown_timeout, state.now.boot_us);
     let have_all = {
@@ -742,7 +742,7 @@ pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
 }
 
 /// In nested turns, while a script or a loading keeps the server busy: pings replicas, which would
-/// take it for dead.
+/// consider it dead.
 pub fn keep_alive(state: &mut State) {
     ping_each_second(state, state.time_us());
 }

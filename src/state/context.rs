@@ -185,8 +185,8 @@ impl<'a> Context<'a> {
         has_client && matches!(self.origin, Origin::Client | Origin::Woken(_))
     }
 
-    /// Blocks the client. A woken command that is not served keeps its place and deadline; its new wait is ignored.
-    /// Where nothing may block the reply is that of a timeout, a null array.
+    /// Blocks the client. A woken command that is not served keeps its place and deadline; its new
+    /// wait is ignored. If blocking is not allowed, the reply is that of a timeout, a null array.
     pub fn block(&mut self, wait: Wait) -> CommandResult {
         match self.origin {
             Origin::Client if self.caller.client().is_some() => {

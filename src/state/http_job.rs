@@ -58,7 +58,7 @@ impl HttpJob {
         })
     }
 
-    /// These are to be written.
+    /// Sets the items to write.
     pub fn found(&mut self, places: BTreeSet<Place>) {
         (self.scan, self.places) = (None, places.into_iter().collect());
     }

@@ -146,7 +146,7 @@ pub fn size_class(size: usize) -> usize {
 
 #[inline]
 fn count(bytes: isize) {
-    // A thread that is ending has no counter any more; its last frees are not counted.
+    // A thread that is ending no longer has a counter; its last frees are not counted.
     let _ = HERE.try_with(|here| {
         let sum = here.get() + bytes;
         if sum.abs() < HANDOVER {

@@ -52,7 +52,7 @@ struct Ready {
 }
 
 static READY: OnceLock<Ready> = OnceLock::new();
-/// Whether crashes are to be reported: `crash-log-enabled`.
+/// Whether crashes are reported: `crash-log-enabled`.
 static ENABLED: AtomicBool = AtomicBool::new(true);
 /// The stack stored last by a handler.
 static FRAMES: [AtomicUsize; FRAMES_MAX] = [const { AtomicUsize::new(0) }; FRAMES_MAX];
@@ -409,7 +409,8 @@ pub fn end_process(by_exit: bool) -> ! {
 
 /// Reads an invalid address, as through a bad pointer.
 pub fn access_bad_memory() -> ! {
-    // SAFETY: the system reserves a page that nobody may read. To read it is what is asked for: it ends the process.
+    // SAFETY: the system reserves a page that nobody may read. The read is intended: it ends the
+    // process.
     unsafe {
         let (anywhere, flags) = (std::ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let page = libc::mmap(anywhere, 4096, libc::PROT_NONE, flags, -1, 0);

@@ -90,7 +90,7 @@ pub enum TimeFormat {
 /// A log's destination.
 #[derive(Clone, Debug)]
 pub struct Logger {
-    /// The least that is written; None: nothing is.
+    /// The lowest level that is written; None: nothing is.
     pub level: Option<Level>,
     shared: Arc<Shared>,
     /// None: standard output.

@@ -533,7 +533,8 @@ mod tests {
                 "{start} {end} {unit:?}"
             );
         }
-        // Where both ends lie before the string, in the wrong order: BITPOS looks at the first byte nevertheless.
+        // If both ends lie before the string, in the wrong order, BITPOS still looks at the first
+        // byte.
         assert_eq!(position_between(view(&bytes), true, -10, Some(-20), Unit::Byte), Some(1));
         assert_eq!(count_between(view(b""), 0, -1, Unit::Byte), 0);
         assert_eq!(position_between(view(b""), false, 0, None, Unit::Byte), None);

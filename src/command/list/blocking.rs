@@ -104,7 +104,8 @@ fn brpoplpush(ctx: &mut Context<'_>) -> CommandResult {
     move_or_wait(ctx, End::Back, End::Front, 3)
 }
 
-/// The destination is only looked up when there is an element for it. Where nothing may block the reply is LMOVE's.
+/// The destination is only looked up when there is an element for it. If blocking is not allowed,
+/// the reply is LMOVE's.
 fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> CommandResult {
     let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
     match ctx.keyspace.slot_of::<List>(ctx.key(1))? {

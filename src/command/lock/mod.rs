@@ -755,7 +755,7 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Syntax);
     }
     let acks = acks_needed(ctx, acks)?;
-    // Of another type than a lock: nothing is renewed.
+    // It is no lock: nothing is renewed.
     for index in keys.clone() {
         let key = ctx.key(index);
         find(ctx, key, owner)?;

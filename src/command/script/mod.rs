@@ -552,9 +552,9 @@ impl ServerHost<'_> {
 }
 
 impl ServerHost<'_> {
-    /// Whether SHUTDOWN ends the script. Nothing of a script that is cut is repeated elsewhere: its
-    /// writes are rolled back, as SHUTDOWN ABORT may follow. Where it cannot be, the shutdown waits
-    /// for nothing.
+    /// Whether SHUTDOWN ends the script. No part of a script that is cut is repeated elsewhere: its
+    /// writes are rolled back, as SHUTDOWN ABORT may follow. If that is impossible, the shutdown
+    /// waits for nothing.
     fn is_cut_by_shutdown(&mut self) -> bool {
         let State { process, scripts, .. } = &mut *self.state;
         let Some(order) = process.shutdown.as_mut().filter(|order| !order.by_signal) else {

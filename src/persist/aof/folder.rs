@@ -212,7 +212,7 @@ impl AofFolder {
         let mut next = self.manifest.clone();
         let is_marked = self.is_marked();
         if next.is_empty() || is_marked {
-            // All that there is becomes history.
+            // All existing files become history.
             next = next.with_rewrite_finished(&self.filename, format, i64::MAX);
             let name = next.base().map(|base| base.name.clone()).unwrap_or_default();
             let written = self.disk.create(&self.path_of(&name)).and_then(|file| {

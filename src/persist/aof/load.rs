@@ -68,7 +68,7 @@ pub fn is_rdb(source: &mut dyn DiskReader) -> io::Result<bool> {
 
 impl AofFolder {
     /// Loads all files. `may_cut` is `aof-load-truncated`. After an error the files are unchanged,
-    /// and `sink` has been given all that comes before it.
+    /// and `sink` has received everything before it.
     pub fn load(&self, may_cut: bool, sink: &mut dyn Sink) -> Result<Loaded, FolderError> {
         // Missing files are found before anything is loaded.
         self.size()?;

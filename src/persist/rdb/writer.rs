@@ -27,7 +27,7 @@ pub enum WriteError {
     NeedsVersion(#[from] NeedsVersion),
 }
 
-/// A key with all that a file contains of it.
+/// A key with everything that a file contains of it.
 pub struct SavedEntry<'a> {
     pub key: &'a [u8],
     pub value: ValueRef<'a, Value>,
@@ -186,7 +186,7 @@ impl<W: Write> Output<W> {
         self.is_broken = self.error.is_some();
     }
 
-    /// Returns a new error once, then a general one each time, as nothing is written any more.
+    /// Returns a new error once, then a general one each time, as nothing more is written.
     pub fn check(&mut self) -> io::Result<()> {
         match self.error.take() {
             Some(error) => Err(error),
