@@ -138,7 +138,7 @@ install: $(BUILT) ## install to PREFIX: program, manual, completions, systemd, l
 	[ -e $(DESTDIR)$(SYSCONFDIR)/latchkey/latchkey.conf ] || \
 	  install -Dm640 packaging/latchkey.conf $(DESTDIR)$(SYSCONFDIR)/latchkey/latchkey.conf
 
-uninstall: ## remove what `make install` has put there, but for the configuration and the data
+uninstall: ## remove the files of `make install`, except the configuration and the data
 	rm -rf $(INSTALLED)
 	for name in $(LINKS); do link=$(DESTDIR)$(PREFIX)/bin/$$name; \
 	  [ "$$(readlink $$link)" != latchkey ] || rm $$link; done
@@ -146,13 +146,13 @@ uninstall: ## remove what `make install` has put there, but for the configuratio
 TAG ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p; /^\[lib\]/q' Cargo.toml)
 
-dist: ## what a release consists of, in target/dist/out: program, symbols, Debian packages, bill of materials, checksums; the same each time
+dist: ## the files of a release, in target/dist/out: program, symbols, Debian packages, bill of materials, checksums; the same each time
 	CARGO="$(CARGO)" TAG="$(TAG)" packaging/dist $(ARGS)
 
-dist-check: ## builds the committed source twice, in two folders, and compares what `make dist` makes (two release builds)
+dist-check: ## builds the committed source twice, in two folders, and compares the files of `make dist` (two release builds)
 	packaging/dist-check $(ARGS)
 
-release: ## publishes FILES (a folder of what `make dist` made) as the release TAG on GitHub (needs gh)
+release: ## publishes FILES (a folder made by `make dist`) as the release TAG on GitHub (needs gh)
 	gh release create "$(TAG)" $(FILES)/* --verify-tag --title "Latchkey $(VERSION)" --notes "See CHANGELOG.md."
 
 image: ## the container's image, latchkey:VERSION (needs docker)
@@ -161,6 +161,6 @@ image: ## the container's image, latchkey:VERSION (needs docker)
 package-test: ## the package and the image's steps in clean systems: installed, started, removed (root and mmdebstrap or debootstrap, else skipped)
 	packaging/test $(ARGS)
 
-package-tools: ## installs what package-test needs, on Debian and Ubuntu (root)
+package-tools: ## installs the tools of package-test, on Debian and Ubuntu (root)
 	apt-get -qq update
 	DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends mmdebstrap debian-archive-keyring dpkg-dev iproute2

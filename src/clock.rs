@@ -57,7 +57,7 @@ impl Deadline {
     }
 }
 
-/// What happens to a deadline when the value it belongs to is replaced.
+/// The effect on a deadline when its value is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     Clear,
@@ -177,7 +177,7 @@ impl Clock {
         }
     }
 
-    /// Sleeps, or moves a manual clock that is to be moved instead.
+    /// Sleeps, or moves a manual clock that moves instead.
     pub fn sleep(&self, duration: Duration) {
         match self {
             Clock::Manual(clock) if clock.time.moves_for_sleep.load(Ordering::SeqCst) => {
@@ -215,7 +215,7 @@ impl ManualClock {
         self.time.tick_us.store(us, Ordering::SeqCst);
     }
 
-    /// Who sleeps moves the time, and does not wait: for simulations.
+    /// Lets a sleep move the time instead of waiting: for simulations.
     pub fn move_for_sleep(&self) {
         self.time.moves_for_sleep.store(true, Ordering::SeqCst);
     }

@@ -75,7 +75,7 @@ impl CommandError {
     pub const GT_WITH_LT: Self =
         CommandError::Text("ERR GT and LT options at the same time are not compatible");
     pub const LOADING: Self = CommandError::Text("LOADING Redis is loading the dataset in memory");
-    /// `redis.call` while a library is loaded, or behind the run of a script.
+    /// `redis.call` while a library is loaded, or after the run of a script.
     pub const NO_INVOCATION: Self =
         CommandError::Text("ERR redis.call/pcall can only be called inside a script invocation");
     pub const NEGATIVE_LIMIT: Self = CommandError::Text("ERR LIMIT can't be negative");

@@ -59,7 +59,8 @@ bitflags! {
         const TELLS_DISK = 1 << 31;
         /// Ends its client's transaction without running it.
         const ENDS_TRANSACTION = 1 << 30;
-        /// May wait, which scripts may call since 7.2, where they do not wait: with `NOSCRIPT`, which is older.
+        /// A blocking command that scripts may call since Redis 7.2, where it does not block. Set
+        /// with NOSCRIPT, which older versions report.
         const SCRIPTED_SINCE_7_2 = 1 << 32;
         /// Takes the element with the lowest score: it can be prefetched.
         const TAKES_LOWEST = 1 << 33;
@@ -74,8 +75,8 @@ bitflags! {
 
         /// Runs a script or a function.
         const RUNS_SCRIPT = Self::RUNS_BODY.bits() | Self::RUNS_SHA.bits() | Self::RUNS_FUNCTION.bits();
-        /// May run so long that other clients are served meanwhile: scripts, and DEBUG, which may load a file. Not
-        /// SCRIPT KILL, as it ends them.
+        /// May run for a long time while other clients are served: scripts, and DEBUG, which may
+        /// load a file. Not SCRIPT KILL, which ends a script.
         const LONG = Self::RUNS_SCRIPT.bits() | Self::PROTECTED.bits();
     }
 
@@ -237,7 +238,8 @@ pub enum Begin {
 /// Which of the following arguments are keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Find {
-    /// `last` relative to the first key (-1: to the end, -2: all but the last), `step`, and `limit` (2: half of the rest).
+    /// `last` relative to the first key (-1: to the end, -2: all but the last), `step`, and `limit`
+    /// (2: half of the rest).
     Range {
         last: i16,
         step: u16,
@@ -308,13 +310,13 @@ pub struct Channels {
     pub are_patterns: bool,
 }
 
-/// What key specifications cannot express.
+/// Rules that key specifications cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyRule {
     None,
     /// SORT: the key after the last STORE too.
     SortDestination,
-    /// XREAD, XREADGROUP: the first half of what follows STREAMS.
+    /// XREAD, XREADGROUP: the first half of the arguments after STREAMS.
     ReadStreams,
     /// BZPOPDUE: keys end before the timeout, which a unit may follow.
     BeforeTimeout,
@@ -363,7 +365,8 @@ pub enum Secrets {
     None,
     /// All from this one on.
     From(usize),
-    /// A number of arguments after each of these words, searched from `from` up to the word `until`.
+    /// A number of arguments after each of these words, searched from `from` up to the word
+    /// `until`.
     Behind {
         from: usize,
         words: &'static [(&'static str, usize)],

@@ -293,7 +293,7 @@ fn daemonize(config: &mut Config, log: &mut Log) -> bool {
     true
 }
 
-/// What the log says once the server listens.
+/// The text of the log once the server listens.
 struct Greeting {
     port: u16,
     backlog: u32,

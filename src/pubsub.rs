@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::collections::glob;
 use crate::ids::ClientId;
 
-/// What is subscribed to.
+/// The kind of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Channel,

@@ -176,7 +176,7 @@ impl Server {
         cluster::turn(&mut self.state);
         following::turn(&mut self.keyspace, &mut self.state);
         self.clients().take_in(events);
-        // What was read is a sign of life: before anything finds a lock expired.
+        // Received bytes are a sign of life, so this comes before anything finds a lock expired.
         sessions::on_time(&mut self.keyspace, &mut self.state);
         locks::on_time(&mut self.keyspace, &mut self.state);
         self.clients().resume_all();
@@ -186,7 +186,8 @@ impl Server {
         blocking::serve_acks(&mut self.keyspace, &mut self.state);
         confirm::serve(&mut self.keyspace, &mut self.state);
         self.do_tasks();
-        // What SHUTDOWN has saved is the stream's end: a replica that has more could not go on when this server is back.
+        // The stream ends with the data that SHUTDOWN has saved: a replica that has more could not
+        // continue when this server is back.
         if !self.stopping {
             sessions::on_time(&mut self.keyspace, &mut self.state);
             locks::on_time(&mut self.keyspace, &mut self.state);

@@ -1,11 +1,11 @@
 #compdef latchkey
 # Completions of latchkey(1) for zsh. Generated from the table of parameters, src/config/params.rs.
 _arguments \
-  '--check-config[Tells every fault that would prevent a start]:file:_files' \
-  '--check-system[Tells which settings of the machine stand out]:file:_files' \
+  '--check-config[Reports every fault that would prevent a start]:file:_files' \
+  '--check-system[Reports unfavourable settings of the machine]:file:_files' \
   '--check-rdb[Checks an RDB file]:file:_files' \
   '--check-aof[Checks an append-only file or its manifest]:file:_files' \
-  '--completions[Prints what a shell completes]:shell:(bash zsh fish)' \
+  '--completions[Prints the completions for a shell]:shell:(bash zsh fish)' \
   '--version[Prints the version]' \
   '--help[Prints a summary]' \
   '*--bind[Addresses on which TCP clients are accepted]:bind:_files' \
@@ -57,7 +57,7 @@ _arguments \
   '*--compatible-with[Server and version to follow where servers contradict each other; its name and version are reported too]:compatible-with:(redis-7.0 redis-7.2 redis-8 valkey-9)' \
   '*--redis-version[Version that INFO, HELLO and LOLWUT report, for clients that check it before they use a feature]:redis-version:_files' \
   '*--daemonize[Runs in the background]:daemonize:(yes no)' \
-  '*--supervised[Tells a supervisor when the server is ready]:supervised:(upstart systemd auto no)' \
+  '*--supervised[Informs a supervisor once the server is ready]:supervised:(upstart systemd auto no)' \
   '*--pidfile[File with the process ID while the server runs]:pidfile:_files' \
   '*--loglevel[Minimum level of messages that are logged]:loglevel:(debug verbose notice warning nothing)' \
   '*--logfile[File for the log]:logfile:_files' \
@@ -75,26 +75,26 @@ _arguments \
   '*--proc-title-template[The process'\'' title]:proc-title-template:_files' \
   '*--locale-collate[Locale for the order of SORT ]:locale-collate:_files' \
   '*--ignore-warnings[Warnings about the kernel'\''s state that do not prevent the start]:ignore-warnings:_files' \
-  '*--enable-debug-command[Who may use DEBUG]:enable-debug-command:(no yes local)' \
-  '*--enable-module-command[Who may use MODULE]:enable-module-command:(no yes local)' \
-  '*--enable-protected-configs[Who may change protected parameters by CONFIG SET\: dir, dbfilename]:enable-protected-configs:(no yes local)' \
-  '*--hz[How often background work runs, times a second]:hz:_files' \
+  '*--enable-debug-command[Clients that may use DEBUG]:enable-debug-command:(no yes local)' \
+  '*--enable-module-command[Clients that may use MODULE]:enable-module-command:(no yes local)' \
+  '*--enable-protected-configs[Clients that may change protected parameters by CONFIG SET\: dir, dbfilename]:enable-protected-configs:(no yes local)' \
+  '*--hz[Runs of background work per second]:hz:_files' \
   '*--dynamic-hz[Raises hz with the number of clients]:dynamic-hz:(yes no)' \
   '*--shutdown-timeout[Seconds for which a shutdown waits for lagging replicas]:shutdown-timeout:_files' \
-  '*--shutdown-on-sigint[What a shutdown on SIGINT does]:shutdown-on-sigint:_files' \
-  '*--shutdown-on-sigterm[What a shutdown on SIGTERM does]:shutdown-on-sigterm:_files' \
+  '*--shutdown-on-sigint[Options of a shutdown on SIGINT]:shutdown-on-sigint:_files' \
+  '*--shutdown-on-sigterm[Options of a shutdown on SIGTERM]:shutdown-on-sigterm:_files' \
   '*--requirepass[Password of the default user]:requirepass:_files' \
   '*--aclfile[File with ACL users, instead of user directives]:aclfile:_files' \
   '*--acllog-max-len[Maximum number of entries in ACL LOG]:acllog-max-len:_files' \
   '*--acl-pubsub-default[Channels that a new ACL user may use]:acl-pubsub-default:(allchannels resetchannels)' \
   '*--maxclients[Maximum number of clients]:maxclients:_files' \
-  '*--maxclients-reserved[Places of maxclients that only clients of the Unix socket and of loopback addresses get, so that an operator can log in when the others are taken]:maxclients-reserved:_files' \
+  '*--maxclients-reserved[Places of maxclients kept for clients of the Unix socket and of loopback addresses, so that an operator can log in when the others are taken]:maxclients-reserved:_files' \
   '*--client-output-buffer-limit[Bytes of unread replies at which a client is closed\: at once at the hard limit, after some seconds above the soft limit]:client-output-buffer-limit:_files' \
   '*--client-query-buffer-limit[Maximum bytes of a client'\''s pending requests]:client-query-buffer-limit:_files' \
   '*--proto-max-bulk-len[Maximum bytes of a string in a request]:proto-max-bulk-len:_files' \
   '*--tracking-table-max-keys[Maximum number of keys remembered for client-side caching]:tracking-table-max-keys:_files' \
   '*--busy-reply-threshold[Milliseconds after which a script or another long command makes other clients get BUSY errors]:busy-reply-threshold:_files' \
-  '*--busy-script-policy[What happens to a script that has run for busy-reply-threshold\: it continues (wait), is killed if it has written nothing (kill-readonly), or is killed in any case and its writes are rolled back (rollback)]:busy-script-policy:(wait kill-readonly rollback)' \
+  '*--busy-script-policy[Treatment of a script that has run for busy-reply-threshold\: it continues (wait), is killed if it has written nothing (kill-readonly), or is killed in any case and its writes are rolled back (rollback)]:busy-script-policy:(wait kill-readonly rollback)' \
   '*--script-undo-limit[Bytes of old values that are copied while a script runs, for SCRIPT KILL ROLLBACK]:script-undo-limit:_files' \
   '*--script-memory-limit[Maximum bytes of memory that scripts hold in Lua; a script that needs more gets an error]:script-memory-limit:_files' \
   '*--script-source-limit[Maximum bytes of the source of a script or library]:script-source-limit:_files' \
@@ -105,7 +105,7 @@ _arguments \
   '*--maxmemory-clients[Bytes that the buffers of all clients may take; above that, the largest clients are closed]:maxmemory-clients:_files' \
   '*--lfu-log-factor[How slowly LFU'\''s access counter saturates\: at 10, after about a million accesses]:lfu-log-factor:_files' \
   '*--lfu-decay-time[Minutes after which LFU'\''s access counter is decremented]:lfu-decay-time:_files' \
-  '*--active-expire-effort[How much work goes into finding expired keys]:active-expire-effort:_files' \
+  '*--active-expire-effort[Effort to find expired keys]:active-expire-effort:_files' \
   '*--lazyfree-lazy-eviction[Frees evicted values in the background, and replicates the deletion as UNLINK, not DEL]:lazyfree-lazy-eviction:(yes no)' \
   '*--lazyfree-lazy-expire[The same for expired values]:lazyfree-lazy-expire:(yes no)' \
   '*--lazyfree-lazy-server-del[Frees values that commands replace in the background, as it always does here]:lazyfree-lazy-server-del:(yes no)' \
@@ -168,10 +168,10 @@ _arguments \
   '*--aof-timestamp-enabled[Writes times into the log, so that it can be cut off at one]:aof-timestamp-enabled:(yes no)' \
   '*--aof-rewrite-incremental-fsync[Syncs a rewritten log to disk in parts]:aof-rewrite-incremental-fsync:(yes no)' \
   '*--aof-disable-auto-gc[Keeps the files that a rewrite replaced]:aof-disable-auto-gc:(yes no)' \
-  '*--lock-min-replicas[Number of replicas that must acknowledge each grant and renewal of a lock before the reply leaves, unless the command says otherwise (REPLICAS)]:lock-min-replicas:_files' \
-  '*--lock-ack-timeout[Milliseconds for which such a reply waits]:lock-ack-timeout:_files' \
+  '*--lock-min-replicas[Number of replicas that must acknowledge each grant and renewal of a lock before the reply leaves, if the command does not give its own number (REPLICAS)]:lock-min-replicas:_files' \
+  '*--lock-ack-timeout[Milliseconds that such a reply waits before the grant is taken back]:lock-ack-timeout:_files' \
   '*--lock-recovery-delay[Milliseconds for which no lock is granted after a start or a promotion\: the longest lease that may have been lost with the last writes]:lock-recovery-delay:_files' \
-  '*--lock-delay[Milliseconds for which nobody gets a lock whose lease or session has ended, or that was broken]:lock-delay:_files' \
+  '*--lock-delay[Milliseconds for which a lost lock is granted to nobody\: its lease or session has ended, or it was broken]:lock-delay:_files' \
   '*--lock-max-waiters[Maximum number of clients that wait for locks and permits]:lock-max-waiters:_files' \
   '*--replicaof[The server of which this one is a replica]:replicaof:_files' \
   '*--masterauth[Password for the primary]:masterauth:_files' \
@@ -200,7 +200,7 @@ _arguments \
   '*--repl-diskless-sync-max-replicas[Number of replicas with which such a snapshot starts without waiting]:repl-diskless-sync-max-replicas:_files' \
   '*--repl-diskless-load[When a replica loads the snapshot directly from the socket]:repl-diskless-load:(disabled on-empty-db swapdb flush-before-load)' \
   '*--dual-channel-replication-enabled[Sends the snapshot and the writes after it over two connections]:dual-channel-replication-enabled:(yes no)' \
-  '*--propagation-error-behavior[What happens after an error in a command from the primary or the append-only file]:propagation-error-behavior:(ignore panic panic-on-replicas)' \
+  '*--propagation-error-behavior[Reaction to an error in a command from the primary or the append-only file]:propagation-error-behavior:(ignore panic panic-on-replicas)' \
   '*--repl-mptcp[Multipath TCP to the primary]:repl-mptcp:(no)' \
   '*--replica-full-sync-buffer-limit[Bytes of the replication stream that a replica keeps while it loads the snapshot]:replica-full-sync-buffer-limit:_files' \
   '*--cluster-enabled[Runs as a node of a cluster]:cluster-enabled:(yes no)' \
@@ -211,9 +211,9 @@ _arguments \
   '*--cluster-announce-ip[Address reported to other nodes and to clients]:cluster-announce-ip:_files' \
   '*--cluster-announce-hostname[Host name reported to clients]:cluster-announce-hostname:_files' \
   '*--cluster-announce-human-nodename[Name of the node in logs]:cluster-announce-human-nodename:_files' \
-  '*--cluster-announce-port[Client port reported to others]:cluster-announce-port:_files' \
-  '*--cluster-announce-tls-port[TLS port reported to others]:cluster-announce-tls-port:_files' \
-  '*--cluster-announce-bus-port[Bus port reported to others]:cluster-announce-bus-port:_files' \
+  '*--cluster-announce-port[Client port reported to other nodes]:cluster-announce-port:_files' \
+  '*--cluster-announce-tls-port[TLS port reported to other nodes]:cluster-announce-tls-port:_files' \
+  '*--cluster-announce-bus-port[Bus port reported to other nodes]:cluster-announce-bus-port:_files' \
   '*--cluster-preferred-endpoint-type[Whether clients are redirected to an address, a host name, or the endpoint they used]:cluster-preferred-endpoint-type:(ip hostname unknown-endpoint)' \
   '*--cluster-require-full-coverage[Refuses commands while any slot is unassigned]:cluster-require-full-coverage:(yes no)' \
   '*--cluster-allow-reads-when-down[Serves reads while the cluster is down]:cluster-allow-reads-when-down:(yes no)' \
@@ -230,7 +230,7 @@ _arguments \
   '*--cluster-announce-client-port[The same for the port]:cluster-announce-client-port:_files' \
   '*--cluster-announce-client-tls-port[The same for the TLS port]:cluster-announce-client-tls-port:_files' \
   '*--cluster-blacklist-ttl[Seconds for which a forgotten node is not added again]:cluster-blacklist-ttl:_files' \
-  '*--cluster-config-save-behavior[What happens if the cluster'\''s state cannot be saved]:cluster-config-save-behavior:(sync best-effort)' \
+  '*--cluster-config-save-behavior[Reaction to a failure to save the cluster'\''s state]:cluster-config-save-behavior:(sync best-effort)' \
   '*--cluster-manual-failover-timeout[Milliseconds that a manual failover may take]:cluster-manual-failover-timeout:_files' \
   '*--cluster-slot-migration-log-max-len[Maximum number of slot migrations that are remembered]:cluster-slot-migration-log-max-len:_files' \
   '*--slot-migration-max-failover-repl-bytes[Bytes of the stream that may be missing when a slot gets a new owner]:slot-migration-max-failover-repl-bytes:_files' \

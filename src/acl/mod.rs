@@ -75,7 +75,7 @@ pub struct Denied {
     pub argument: usize,
 }
 
-/// What permission checks need to know about a request.
+/// The properties of a request that permission checks need.
 pub struct Request<'a> {
     pub command: CommandId,
     /// The command needs no permission, such as AUTH.

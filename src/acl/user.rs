@@ -29,7 +29,7 @@ const FLAG_NAMES: &[(UserFlags, &str)] = &[
     (UserFlags::SANITIZE, "sanitize-payload"),
 ];
 
-/// What the meaning of rules depends on.
+/// The settings on which the meaning of rules depends.
 #[derive(Clone, Copy)]
 pub struct RuleContext<'a> {
     pub catalogue: &'a Catalogue,

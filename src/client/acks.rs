@@ -1,4 +1,5 @@
-//! What clients wait for replicas to acknowledge: earlier writes (WAIT, WAITAOF), and grants of locks.
+//! Acknowledgements by replicas for which clients wait: of earlier writes (WAIT, WAITAOF), and of
+//! grants of locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +15,13 @@ pub enum Replicas {
     All,
 }
 
-/// The offset of what no replica will ever acknowledge.
+/// The offset of writes that no replica will ever acknowledge.
 pub const LOST: u64 = u64::MAX;
 
-/// What WAIT and WAITAOF wait for: replicas that acknowledge an offset.
+/// The wait of WAIT and WAITAOF for replicas that acknowledge an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcksAwaited {
-    /// The replication offset; [`LOST`] if a full synchronisation has thrown away what was written.
+    /// The replication offset; [`LOST`] if a full synchronisation has discarded the writes.
     pub offset: u64,
     pub replicas: Replicas,
     /// WAITAOF: replicas must have it on disk.
@@ -29,7 +30,7 @@ pub struct AcksAwaited {
     pub deadline_us: Option<i64>,
 }
 
-/// What WAITAOF asks of this server's own log.
+/// The part of WAITAOF that concerns this server's own log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnDisk {
     /// The log offset to be on disk.
@@ -38,7 +39,8 @@ pub struct OnDisk {
     pub here_too: bool,
 }
 
-/// What a LOCK command asks of replicas: to have acknowledged its effects before the reply leaves.
+/// The demand of a LOCK command: replicas must have acknowledged its effects before the reply
+/// leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AcksAsked {
     /// How many replicas; at least 1.
@@ -58,12 +60,12 @@ pub enum Confirmed {
     Renewal(Vec<i64>),
 }
 
-/// A grant or renewal that replicas have to acknowledge, or that is told by a push message.
+/// A grant or renewal that replicas have to acknowledge, or that a push message announces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unconfirmed {
     /// None: its push message is sent at once.
     pub asked: Option<AcksAsked>,
-    /// The client goes on meanwhile, and gets a push message.
+    /// The client is not blocked, and gets a push message.
     pub is_pushed: bool,
     pub database: usize,
     pub keys: Vec<Box<[u8]>>,
@@ -93,8 +95,9 @@ pub struct Confirmations {
     pending: BTreeMap<u64, Confirmation>,
     deadlines: BTreeSet<(i64, u64)>,
     last_number: u64,
-    /// The latest offset that too few replicas have acknowledged in time, and how many have meanwhile. No further grant that
-    /// needs more of them is tried until they have.
+    /// The latest offset that too few replicas have acknowledged in time, and the number of
+    /// replicas that have by now. No further grant that needs more of them is tried until they
+    /// have.
     pub failed: Option<(u64, i64)>,
     /// Those whose clients no longer wait for them: to be taken back before the turn ends, outside of any command.
     pub given_up: Vec<Confirmation>,
@@ -129,14 +132,14 @@ impl Confirmations {
         Some(confirmation)
     }
 
-    /// A client no longer waits for one: its grant is to be taken back.
+    /// A client no longer waits for one, whose grant must be taken back.
     pub fn give_up(&mut self, number: u64) {
         if let Some(confirmation) = self.remove(number) {
             self.given_up.push(confirmation);
         }
     }
 
-    /// A client is being closed: nobody would get what it was granted.
+    /// A client is being closed: its grant would reach nobody.
     pub fn forget_client(&mut self, client: ClientId) {
         let own = self.iter().filter(|(_, confirmation)| confirmation.client == client);
         let own: Vec<u64> = own.map(|(number, _)| number).collect();

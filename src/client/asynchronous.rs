@@ -82,7 +82,7 @@ impl AsyncWait {
         size_of::<AsyncWait>() + PLACE_BYTES + self.request.bytes().len()
     }
 
-    /// Who waits, and the place, if it is kept while the client is away.
+    /// The asker and its place, if the place is kept while the client is away.
     pub fn kept_place(&self, ticket: Ticket) -> Option<(Asker, Ticket, i64)> {
         let asker = Asker::new(Wanted::Lock, self.database as usize, &self.names());
         (self.grace_ms > 0).then_some((asker, ticket, self.grace_ms))

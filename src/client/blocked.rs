@@ -11,7 +11,7 @@ use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::resp::args::Args;
 use crate::resp::request;
 
-/// What a command that waits for a key's change waits for.
+/// The wait of a command for a key's change.
 #[derive(Debug)]
 pub struct Wait {
     pub wanted: Wanted,
@@ -23,7 +23,7 @@ pub struct Wait {
     pub rewritten: Option<Vec<Vec<u8>>>,
     /// How long its place is kept while the client is away; None: it is not.
     pub grace_ms: Option<i64>,
-    /// Whether the client is served before all that have arrived earlier.
+    /// Whether the client is served before all earlier arrivals.
     pub is_first: bool,
 }
 
@@ -47,7 +47,7 @@ pub enum Cause {
     Confirmation(u64),
 }
 
-/// A blocked client's request and what it waits for.
+/// A blocked client's request and the cause of its wait.
 pub struct Blocked {
     pub command: CommandId,
     pub cause: Cause,
@@ -77,7 +77,7 @@ impl Blocked {
         self.keys().map(|(_, key)| key).chain(next).collect()
     }
 
-    /// Who waits for a lock or permits, and the place, if it is kept while the client is away.
+    /// The asker of a lock or permits and its place, if the place is kept while the client is away.
     pub fn kept_place(&self) -> Option<(Asker, Ticket, i64)> {
         let Cause::Keys { wanted, ticket, .. } = self.cause else { return None };
         let asker = Asker::new(wanted, self.db, &self.keys_and_next());
@@ -96,7 +96,7 @@ impl Blocked {
             + self.ranges.capacity() * size_of::<request::Range>()
     }
 
-    /// What it waits for at its keys, if it does.
+    /// The awaited change of its keys, if it waits for one.
     pub fn wanted(&self) -> Option<Wanted> {
         match self.cause {
             Cause::Keys { wanted, .. } => Some(wanted),
@@ -121,7 +121,7 @@ pub struct Blocking {
     /// Clients that wait for replicas, in order.
     pub for_acks: Vec<ClientId>,
     pub confirmations: Confirmations,
-    /// What the command that has just run leaves to be confirmed: the gate takes it.
+    /// The unconfirmed grant of the command that has just run: the gate takes it.
     pub unconfirmed: Option<Box<Unconfirmed>>,
     /// Clients that wait for locks without being blocked.
     pub asynchronous: AsyncWaits,

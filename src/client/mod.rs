@@ -3,9 +3,9 @@
 //! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code that keeps one across a command
 //! looks the client up again. Closing is requested by a flag and done in one place, at the end of the turn.
 //!
-//! `blocked`, `asynchronous`, `acks`, `tracking` and `transaction` are what a client has only while it
-//! waits for keys (blocked or not) or replicas, tracks, or is within MULTI; `places` is what is kept
-//! for one that waited and is away.
+//! `blocked`, `asynchronous`, `acks`, `tracking` and `transaction` are the state that a client has
+//! only while it waits for keys (blocked or not) or replicas, tracks, or is within MULTI; `places`
+//! keeps the place of a client that waited and is away.
 
 pub mod acks;
 pub mod asynchronous;
@@ -126,8 +126,9 @@ pub struct LargeInput {
 }
 
 impl LargeInput {
-    /// Reserves room for received bytes and, if that needs more, for the `announced` ones behind them: at most four
-    /// times what has come, so that an announcement alone costs little. `maxmemory-clients` counts the capacity.
+    /// Reserves room for received bytes and, if that needs more, for the `announced` bytes after
+    /// them. The room is at most four times the received bytes, so that an announcement alone costs
+    /// little. `maxmemory-clients` counts the capacity.
     pub fn make_room(&mut self, bytes: usize, announced: usize) {
         if self.buffer.capacity() - self.buffer.len() < bytes {
             let come = self.buffer.len() + bytes;
@@ -178,8 +179,8 @@ pub struct Client {
     pub peer: Address,
     pub local: Address,
     pub input: Input,
-    /// Replies not sent yet. Taken out while the client's own commands run: messages that others push meanwhile go to
-    /// an empty one and are appended afterwards.
+    /// Replies not sent yet. Taken out while the client's own commands run: messages pushed by
+    /// other clients in that time go to an empty one and are appended afterwards.
     pub output: OutputBuffer,
     pub protocol: Protocol,
     pub name: Box<[u8]>,
@@ -202,13 +203,14 @@ pub struct Client {
     pub watching: Option<Box<Watching>>,
     /// CLIENT TRACKING state.
     pub tracking: Option<Box<ClientTracking>>,
-    /// What it waits for.
+    /// The cause for which it is blocked.
     pub blocked: Option<Box<Blocked>>,
     /// Bytes that its waits for locks without being blocked hold.
     pub waits_bytes: usize,
     /// REPLCONF state of a replica, or one to be.
     pub replica: Option<Box<Replica>>,
-    /// The count of its commands at the end of its last turn, and the stream's offset after them: what WAIT waits for.
+    /// The count of its commands at the end of its last turn, and the stream's offset after them:
+    /// the target of WAIT.
     pub reached: (u64, u64),
     /// The log offset that its output depends on, and the output's length at that time.
     pub awaited: (u64, usize),
@@ -283,7 +285,8 @@ impl Client {
         self.flags.intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_NOW)
     }
 
-    /// Takes out what it is blocked for, to serve it. None: it is not blocked, or on its way out: nobody would get what it is served.
+    /// Takes out the cause of its wait, to serve it. None: it is not blocked, or on its way out:
+    /// its result would reach nobody.
     pub fn take_blocked_to_serve(&mut self) -> Option<Box<Blocked>> {
         if self.is_closing() { None } else { self.blocked.take() }
     }

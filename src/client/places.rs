@@ -1,11 +1,12 @@
-//! Places in the queues of locks that are kept for clients that are away: with SESSION a waiting client may reconnect, or ask
-//! again after its BLOCK has ended, and go on waiting where it stood. Whoever is away is passed by.
+//! Places in the queues of locks that are kept for clients that are away. With SESSION a waiting
+//! client may reconnect, or ask again after its BLOCK has ended, and keeps its place. A client that
+//! is away is passed by.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::keyspace::waiting::{Ticket, Wanted};
 
-/// Who waits for what.
+/// An owner and the keys for which it waits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Asker(Box<[u8]>);
 

@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// What KEYS of Redis 7.0.15 said: pattern | texts that match | texts that do not.
+    /// The replies of KEYS in Redis 7.0.15: pattern | texts that match | texts that do not.
     const FACTS: &str = r"
 ?-[* | --* a-* | baA \aa
 -*a[-a[a | -aa -zza[ | [Ab a\aza

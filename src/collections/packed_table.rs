@@ -1,8 +1,9 @@
 //! A compact hash table of byte strings: the fields and values of a large hash, the members of a large set.
 //!
-//! Fields are hashed here, and looked up in one page; results are borrowed from it. An entry of a short field and
-//! value takes its bytes, 2 or 3 more, and a share of its page's slack: no allocation of its own, no pointer. The
-//! table does not know what fields mean, or when expired entries are hidden or deleted.
+//! Fields are hashed here, and looked up in one page; results are borrowed from it. An entry of a
+//! short field and value takes its bytes, 2 or 3 more, and a share of its page's slack: no
+//! allocation of its own, no pointer. The table knows neither the meaning of fields nor when
+//! expired entries are hidden or deleted.
 //!
 //! ```text
 //!   hash:  tag (upper 7 bits) ............................................ page (lower bits)
@@ -109,7 +110,7 @@ impl Draw {
         Draw { page: fastrand::u64(..), index: fastrand::u64(..) }
     }
 
-    /// The page and index that it means in a table: of so many pages, with at most so many entries each.
+    /// The drawn page and index in a table of `pages` pages with at most `entries` entries each.
     fn place(self, pages: usize, entries: usize) -> (usize, usize) {
         let scale = |random: u64, to: usize| ((u128::from(random) * to as u128) >> 64) as usize;
         (scale(self.page, pages), scale(self.index, entries))
@@ -380,8 +381,8 @@ impl PackedTable {
         Ahead { hash: page as u64, node: index as u32 + 1 }
     }
 
-    /// Prefetches what the next step needs: the page's address, its slots, the entry. In `ahead` are a field's hash
-    /// and 0, or a page and one more than an index in it.
+    /// Prefetches memory for the next step: the page's address, its slots, the entry. In `ahead`
+    /// are a field's hash and 0, or a page and one more than an index in it.
     #[inline]
     pub fn prefetch(&self, ahead: &Ahead, stage: usize) {
         let index = (ahead.node as usize).checked_sub(1);

@@ -4,10 +4,11 @@
 //!   nodes: | -> run | -> run | ... | -> run |       16 bytes each, besides the run (`shared_tree.rs`)
 //! ```
 //!
-//! An element is found by skipping whole runs, from the nearer end, and then searching one. Pushing and popping only
-//! touch the run at that end. A full run is split when an element is inserted into its middle; adjacent runs short
-//! enough to fit into one are joined. No run is empty. An element longer than a full run has one of its own, which is
-//! replaced or dropped as a whole: a change of what clones share copies at most some runs of [`RUN_BYTES_MAX`].
+//! An element is found by skipping whole runs, from the nearer end, and then searching one. Pushing
+//! and popping only touch the run at that end. A full run is split when an element is inserted into
+//! its middle; adjacent runs short enough to fit into one are joined. No run is empty. An element
+//! longer than a full run has one of its own, which is replaced or dropped as a whole: a change of
+//! a shared part copies at most some runs of [`RUN_BYTES_MAX`].
 //!
 //! [`Limits`] defines a full run, counted as in Redis's quicklist: with the frame of a listpack.
 
@@ -369,7 +370,8 @@ impl Quicklist {
         true
     }
 
-    /// Inserts an element before or behind the first one equal to `pivot`. Its index; None if there is no such element.
+    /// Inserts an element before or after the first one equal to `pivot`. Returns its index; None
+    /// if there is no such element.
     pub fn insert(
         &mut self,
         pivot: Element<'_>,
@@ -502,8 +504,8 @@ impl Quicklist {
         removed
     }
 
-    /// The first run with elements equal to `element`, from an end, after so many runs: how many more it skips, and where at
-    /// most `most` of the elements are.
+    /// The first run with elements equal to `element`, from an end, after `passed` runs: the number
+    /// of further runs skipped, and the places of at most `most` of these elements.
     fn find_run(
         &self,
         end: End,

@@ -282,7 +282,8 @@ impl ScoreTree {
         Ahead { hash: tag_of(member).into(), node: self.root }
     }
 
-    /// Starts prefetching what removing the element of a rank will need. None: there is no such rank.
+    /// Starts prefetching memory for the removal of the element of a rank. None: there is no such
+    /// rank.
     #[inline]
     pub fn ahead_of_rank(&self, rank: usize) -> Option<Ahead> {
         (rank < self.len).then(|| {
@@ -291,7 +292,8 @@ impl ScoreTree {
         })
     }
 
-    /// Prefetches what the next step needs: the address of the index's page, the page, the leaf's address, its tags, the element.
+    /// Prefetches memory for the next step: the address of the index's page, the page, the leaf's
+    /// address, its tags, the element.
     #[inline]
     pub fn prefetch(&self, ahead: &mut Ahead, stage: usize) {
         let tag = ahead.hash as u32;

@@ -24,7 +24,7 @@ const GROUP: usize = 16;
 /// Groups of a bank, a power of two.
 const BANK: usize = 256;
 
-/// What a change may copy of a shared part: checked where assertions are. Unit: bytes.
+/// The limit of bytes that a change may copy of a shared part: checked if assertions are on.
 const COPY_BYTES_MAX: isize = 256 << 10;
 
 thread_local! {
@@ -39,8 +39,8 @@ pub fn copied_bytes() -> usize {
 /// Bytes of parts that were dropped, or replaced by a copy, while a clone had them too.
 static GIVEN_UP: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of parts that were dropped since the start while something else had them too, but for those that
-/// [a snapshot](alloc::counted) dropped.
+/// Bytes of parts that were dropped since the start while something else had them too, except those
+/// that [a snapshot](alloc::counted) dropped.
 pub fn given_up_bytes() -> usize {
     GIVEN_UP.load(Ordering::Relaxed)
 }
@@ -187,7 +187,7 @@ enum Groups<T: Part> {
     Many(Vec<Arc<Bank<T>>>),
 }
 
-/// Groups of a long vector. The places behind the last one are none.
+/// Groups of a long vector. The places after the last one are None.
 #[derive(Debug)]
 struct Bank<T: Part>([Option<Arc<Group<T>>>; BANK]);
 
@@ -234,7 +234,7 @@ impl<T: Part> Groups<T> {
         }
     }
 
-    /// Appends a group, with `number` of them so far.
+    /// Appends a group to `number` existing ones.
     fn push(&mut self, number: usize, group: Arc<Group<T>>) {
         match self {
             Groups::Few(groups) if number == BANK => {
@@ -292,8 +292,8 @@ impl<T: Part> Groups<T> {
     }
 }
 
-/// The elements of a group. Every group but the last is full; its places behind the vector's end hold default values.
-/// Aligned, so that no element of 16 bytes lies in two cache lines.
+/// The elements of a group. Every group but the last is full; its places after the vector's end
+/// hold default values. Aligned, so that no element of 16 bytes lies in two cache lines.
 #[derive(Clone, Debug, Default)]
 #[repr(align(16))]
 struct Group<T>([T; GROUP]);
@@ -357,7 +357,8 @@ impl<T: Part> SharedVec<T> {
         self.first.iter().chain(full).chain(last)
     }
 
-    /// Prefetches an element, and what a change of it looks at: whether it is shared. Reads no element or group.
+    /// Prefetches an element, and the count that shows a change whether it is shared. Reads no
+    /// element or group.
     #[inline]
     pub fn prefetch(&self, index: usize) {
         let Some(behind) = index.checked_sub(GROUP) else {

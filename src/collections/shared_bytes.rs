@@ -240,7 +240,7 @@ impl SharedBytes {
     }
 }
 
-/// Makes room for so many more bytes of a piece. Doubles its capacity, but not beyond a full piece.
+/// Makes room for more bytes in a piece. Doubles its capacity, but not beyond a full piece.
 #[inline]
 fn reserve(piece: &mut Vec<u8>, more: usize) {
     let len = piece.len() + more;

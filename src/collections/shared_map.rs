@@ -36,7 +36,7 @@ impl<K: Clone + Debug, V: Clone> SharedMap<K, V> {
         self.items.is_empty()
     }
 
-    /// Bytes of heap memory, without what keys and values own; about.
+    /// Bytes of heap memory, without memory owned by keys and values; about.
     pub fn heap_bytes(&self) -> usize {
         self.items.heap_bytes()
     }

@@ -138,7 +138,8 @@ impl<T: Item> Node<T> {
         }
     }
 
-    /// Inserts an item, with `len` items so far. Returns a new right neighbour if the node was full.
+    /// Inserts an item into a vector of `len` items. Returns a new right neighbour if the node was
+    /// full.
     fn insert(&mut self, len: usize, index: usize, item: T, ends: Ends) -> Option<Node<T>> {
         match self {
             Node::Leaf(items) => {
@@ -322,7 +323,7 @@ impl<T: Item> SharedTree<T> {
         }
     }
 
-    /// An item, to be changed. Copies what clones share.
+    /// An item, to be changed. Copies the parts that clones share.
     pub fn get_mut(&mut self, mut index: usize) -> Option<&mut T> {
         if index >= self.len {
             return None;
@@ -459,7 +460,8 @@ impl<T: Item> SharedTree<T> {
         Iter { tree: Some(self), from: from.min(to), to, ..Iter::default() }
     }
 
-    /// Bytes of heap memory, without what items own; for a long sequence an estimate from some of its nodes.
+    /// Bytes of heap memory, without memory owned by items; for a long sequence an estimate from
+    /// some of its nodes.
     pub fn heap_bytes(&self) -> usize {
         self.root.bytes_below()
     }
@@ -593,10 +595,10 @@ mod tests {
         Front(u16),
         PopBack(u16),
         PopFront(u16),
-        /// So many, at or from this place.
+        /// A number of items, at or from this place.
         Insert(u32, u16),
         Remove(u32, u16),
-        /// Each so many from this place on.
+        /// Items at a regular distance, from this place on.
         Thin(u32, u16),
         Change(u32),
         Share,

@@ -471,7 +471,7 @@ impl<O> Table<O> {
 
     // Prefetching: each step for a whole batch before the next one.
 
-    /// Prefetches what looking up keys with these hashes needs.
+    /// Prefetches memory for a look-up of keys with these hashes.
     #[inline]
     pub fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         for stage in [
@@ -519,7 +519,7 @@ impl<O> Table<O> {
             let segment = &chunk.segments[index];
             let tag = tag_of(hash, segment.depth());
             let mut at = segment.home(tag);
-            // Some keys of a fuller segment are in the bucket behind their own.
+            // Some keys of a fuller segment are in the bucket after their own.
             for _ in 0..2 {
                 let bucket = chunk.bucket(index, at);
                 if let Some(slot) = Bits(bucket.matches(tag)).next() {

@@ -15,7 +15,7 @@ use super::file::{
 use super::params::Config;
 use super::quoting::{quoted, split_args};
 
-/// What the command line requests.
+/// The request of the command line.
 #[derive(Debug)]
 pub enum Startup {
     /// Serve clients.
@@ -28,7 +28,7 @@ pub enum Startup {
     Help,
 }
 
-/// What is checked instead of a start.
+/// The subject of a check that replaces a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Examined {
     Configuration,
@@ -44,7 +44,7 @@ pub struct Loaded {
     pub faults: Vec<Refused>,
     /// The line of each directive that has set it.
     pub places: HashMap<&'static str, Line>,
-    /// Directives whose last line was refused: their values are others than they were meant to be.
+    /// Directives whose last line was refused: their values differ from the intended ones.
     pub refused: HashSet<Vec<u8>>,
 }
 
@@ -65,9 +65,9 @@ pub const USAGE: &str = "\
 Usage: latchkey [/path/to/redis.conf] [options] [-]
        latchkey -            reads the configuration from standard input
        latchkey --check-config [--json] [/path/to/redis.conf] [options] [-]
-                             tells every fault that would prevent a start
+                             reports every fault that would prevent a start
        latchkey --check-system [--json] [/path/to/redis.conf] [options] [-]
-                             tells which settings of the machine stand out
+                             reports unfavourable settings of the machine
        latchkey --check-rdb <file> [--rdb-version-check relaxed]
        latchkey --check-aof [--fix | --truncate-to-timestamp <seconds>] <file or manifest>
        latchkey --completions bash | zsh | fish
@@ -82,13 +82,14 @@ Examples:
        echo 'maxmemory 128mb' | latchkey -
 ";
 
-/// Options that are no directives, and what they do. They are recognised as the first argument only.
+/// Options that are no directives, and their effects. They are recognised as the first argument
+/// only.
 pub(super) const TOOL_OPTIONS: [(&str, &str); 7] = [
-    ("check-config", "Tells every fault that would prevent a start"),
-    ("check-system", "Tells which settings of the machine stand out"),
+    ("check-config", "Reports every fault that would prevent a start"),
+    ("check-system", "Reports unfavourable settings of the machine"),
     ("check-rdb", "Checks an RDB file"),
     ("check-aof", "Checks an append-only file or its manifest"),
-    ("completions", "Prints what a shell completes"),
+    ("completions", "Prints the completions for a shell"),
     ("version", "Prints the version"),
     ("help", "Prints a summary"),
 ];
@@ -135,7 +136,7 @@ fn load(args: &[OsString], stdin: &mut dyn Read) -> Result<Startup, ConfigError>
     if !args.is_empty() {
         let asks_for_json = examined.is_some().then_some(&mut json);
         let loaded = load_args(&mut loader, &args, asks_for_json, stdin);
-        // A check ends early only at so many faults that no more are told.
+        // A check ends early only when it has reached the limit of reported faults.
         if purpose != Purpose::Check {
             loaded?;
         }

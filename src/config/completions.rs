@@ -31,7 +31,7 @@ fn shown() -> impl Iterator<Item = &'static Param> {
     PARAMS.iter().filter(|param| !param.traits.hidden)
 }
 
-/// The values, by what the example file tells of them.
+/// The values, from their description in the example file.
 fn values(param: &Param) -> Values {
     let described = param.describe();
     match &described[..] {

@@ -167,7 +167,7 @@ impl std::fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// What a configuration is loaded for.
+/// The purpose for which a configuration is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The configuration is made of a text alone: no file is read or written.
@@ -175,7 +175,7 @@ pub(super) enum Purpose {
     Text,
     /// The first fault ends the loading.
     Start,
-    /// Faults are collected, and no file is left behind.
+    /// Faults are collected, and no file remains.
     Check,
 }
 
@@ -253,7 +253,7 @@ impl Loader {
         Ok(())
     }
 
-    /// A check goes on after a fault; a start does not.
+    /// A check continues after a fault; a start does not.
     pub fn note_fault(
         &mut self,
         line: Option<Line>,
@@ -263,7 +263,7 @@ impl Loader {
             return Err(error);
         }
         self.refused.extend(line.as_ref().map(Line::directive));
-        // What concerns the whole is checked after each included text again.
+        // Rules about the whole configuration are checked again after each included text.
         let is_known = line.is_none()
             && self.faults.iter().any(|known| known.error.message() == error.message());
         if !is_known {
@@ -321,7 +321,7 @@ impl Loader {
         if param.name == "compatible-with" {
             let mut before = self.config.clone();
             self.config.update(param, &args, Origin::File)?;
-            // Lines of their own override what it says, in any order.
+            // Lines of their own override it, in any order.
             if self.said.contains(&"redis-version") {
                 self.config.redis_version = before.redis_version.clone();
             }

@@ -54,7 +54,8 @@ pub struct SetContext {
 #[derive(Debug)]
 #[must_use = "the server runs the actions, or rolls back"]
 pub struct ChangeSet {
-    /// What the server must do now, each action once, with the name of the parameter, in the order of the command.
+    /// The server's actions now, each once, with the name of the parameter, in the order of the
+    /// command.
     pub actions: Vec<(Action, &'static str)>,
     previous: Box<Config>,
 }

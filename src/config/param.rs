@@ -5,7 +5,8 @@ use super::params::{Config, PARAMS};
 use super::reason::Reason;
 use super::value::Compatibility;
 
-/// What the server must do after a change of a parameter. Parameters without an action are read when they are needed.
+/// The server's action after a change of a parameter. Parameters without an action are read when
+/// they are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Listen on another TCP port.
@@ -71,7 +72,7 @@ pub struct Traits {
     pub names_file: bool,
     /// Accepted and stored, but without effect.
     pub only_stored: bool,
-    /// What the server must do after a change.
+    /// The server's action after a change.
     pub action: Option<Action>,
 }
 
@@ -138,7 +139,7 @@ impl Param {
             .find(|param| param.names().any(|known| name.eq_ignore_ascii_case(known.as_bytes())))
     }
 
-    /// Which values are allowed, as the example file tells it.
+    /// The allowed values, as text for the example file.
     pub fn describe(&self) -> String {
         self.field.describe()
     }
@@ -230,7 +231,7 @@ impl Config {
         Ok(changed)
     }
 
-    /// Sets what depends on `compatible-with`, which was `before`.
+    /// Sets the parameters that depend on `compatible-with`, which was `before`.
     fn follow_compatibility(&mut self, before: Compatibility) {
         self.redis_version = self.compatible_with.redis_version().into();
         let is_valkey = self.compatible_with.is_valkey();

@@ -1,6 +1,6 @@
 //! The table of configuration parameters: the only place where one is declared.
 //!
-//! An entry consists of what the parameter does and its unit (the doc comment), its name and aliases, the field of
+//! An entry consists of the parameter's effect and unit (the doc comment), its name and aliases, the field of
 //! [`Config`] with type and default, how values are parsed and formatted (`kind.rs`), and its
 //! [`Traits`](super::Traits). From this come the field, the default, CONFIG GET, SET and REWRITE, the directive of the
 //! file, and the entry in `redis.conf.example`. Names, bounds and defaults are those of Redis 7.0.15, or of the newer
@@ -116,7 +116,8 @@ section "Network" {
 section "HTTP" {
     /// Port for HTTP: probes, metrics, and a page for operators (docs/http.md). 0 is off. This server only.
     "http-port" => http_port: u16 = 0, int(0, 65535), MODIFIABLE.then(Action::Http);
-    /// Addresses on which HTTP is served. Anywhere but on loopback addresses a user's password is asked for. This server only.
+    /// Addresses on which HTTP is served. All but loopback addresses ask for a user's password.
+    /// This server only.
     "http-bind" => http_bind: Vec<Vec<u8>> = vec![b"127.0.0.1".to_vec()], Addresses, MODIFIABLE.then(Action::Http);
     /// Uses TLS for HTTP, with the server's certificate and tls-auth-clients. This server only.
     "http-tls" => http_tls: bool = false, YesNo, MODIFIABLE.then(Action::Http);
@@ -193,7 +194,7 @@ section "General" {
     "redis-version" => redis_version: Vec<u8> = b"7.2.4".to_vec(), VERSION, MODIFIABLE;
     /// Runs in the background.
     "daemonize" => daemonize: bool = false, YesNo, IMMUTABLE;
-    /// Tells a supervisor when the server is ready.
+    /// Informs a supervisor once the server is ready.
     "supervised" => supervised: &'static str = "no", Word(&["upstart", "systemd", "auto", "no"]), IMMUTABLE;
     /// File with the process ID while the server runs. In the background, unset means /var/run/redis.pid.
     "pidfile" => pidfile: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE;
@@ -234,13 +235,13 @@ section "General" {
     "locale-collate" => locale_collate: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.only_stored();
     /// Warnings about the kernel's state that do not prevent the start.
     "ignore-warnings" => ignore_warnings: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.only_stored();
-    /// Who may use DEBUG.
+    /// Clients that may use DEBUG.
     "enable-debug-command" => enable_debug_command: Permission = Permission::Nobody, OneOf, IMMUTABLE;
-    /// Who may use MODULE.
+    /// Clients that may use MODULE.
     "enable-module-command" => enable_module_command: Permission = Permission::Nobody, OneOf, IMMUTABLE.only_stored();
-    /// Who may change protected parameters by CONFIG SET: dir, dbfilename.
+    /// Clients that may change protected parameters by CONFIG SET: dir, dbfilename.
     "enable-protected-configs" => enable_protected_configs: Permission = Permission::Nobody, OneOf, IMMUTABLE;
-    /// How often background work runs, times a second. Only a hint here: keys expire in time at any value.
+    /// Runs of background work per second. Only a hint here: keys expire in time at any value.
     "hz" => hz: u32 = 10, Clamped { min: 1, max: 500 }, MODIFIABLE.then(Action::Hz);
     /// Raises hz with the number of clients.
     "dynamic-hz" => dynamic_hz: bool = true, YesNo, MODIFIABLE.only_stored();
@@ -251,9 +252,9 @@ section "General" {
 section "Shutdown" {
     /// Seconds for which a shutdown waits for lagging replicas.
     "shutdown-timeout" => shutdown_timeout: u32 = 10, int(0, INT_MAX), MODIFIABLE;
-    /// What a shutdown on SIGINT does.
+    /// Options of a shutdown on SIGINT.
     "shutdown-on-sigint" => shutdown_on_sigint: ShutdownOptions = ShutdownOptions::empty(), Shutdown, MODIFIABLE;
-    /// What a shutdown on SIGTERM does.
+    /// Options of a shutdown on SIGTERM.
     "shutdown-on-sigterm" => shutdown_on_sigterm: ShutdownOptions = ShutdownOptions::empty(), Shutdown, MODIFIABLE;
 }
 
@@ -268,8 +269,9 @@ section "Clients and security" {
     "acl-pubsub-default" => acl_pubsub_default: AclPubsubDefault = AclPubsubDefault::ResetChannels, OneOf, MODIFIABLE;
     /// Maximum number of clients. Further ones get an error and are closed.
     "maxclients" => maxclients: u32 = 10000, int(1, UINT_MAX), MODIFIABLE.then(Action::MaxClients);
-    /// Places of maxclients that only clients of the Unix socket and of loopback addresses get, so that an operator can log
-    /// in when the others are taken. One place is for everybody, even if this is more than maxclients. This server only.
+    /// Places of maxclients kept for clients of the Unix socket and of loopback addresses, so that
+    /// an operator can log in when the others are taken. One place is for everybody, even if this
+    /// is more than maxclients. This server only.
     "maxclients-reserved" => maxclients_reserved: u32 = 0, int(0, UINT_MAX), MODIFIABLE;
     /// Bytes of unread replies at which a client is closed: at once at the hard limit, after some seconds above the
     /// soft limit. 0 is no limit. Each line sets one or more classes; the others are unchanged.
@@ -290,8 +292,9 @@ section "Clients and security" {
         IMMUTABLE.hidden();
     /// Milliseconds after which a script or another long command makes other clients get BUSY errors.
     "busy-reply-threshold" | "lua-time-limit" => busy_reply_threshold: i64 = 5000, int(0, LONG_MAX), MODIFIABLE;
-    /// What happens to a script that has run for busy-reply-threshold: it continues (wait), is killed if it has written
-    /// nothing (kill-readonly), or is killed in any case and its writes are rolled back (rollback). This server only.
+    /// Treatment of a script that has run for busy-reply-threshold: it continues (wait), is killed
+    /// if it has written nothing (kill-readonly), or is killed in any case and its writes are
+    /// rolled back (rollback). This server only.
     "busy-script-policy" => busy_script_policy: BusyScriptPolicy = BusyScriptPolicy::Wait, OneOf, MODIFIABLE;
     /// Bytes of old values that are copied while a script runs, for SCRIPT KILL ROLLBACK. A script that changes more
     /// cannot be rolled back. 0 disables rollback. This server only.
@@ -322,7 +325,7 @@ section "Memory" {
     "lfu-log-factor" => lfu_log_factor: u32 = 10, int(0, INT_MAX), MODIFIABLE;
     /// Minutes after which LFU's access counter is decremented. 0 is never.
     "lfu-decay-time" => lfu_decay_time: u32 = 1, int(0, INT_MAX), MODIFIABLE;
-    /// How much work goes into finding expired keys. Not needed here: all deadlines are indexed.
+    /// Effort to find expired keys. Not needed here: all deadlines are indexed.
     "active-expire-effort" => active_expire_effort: u32 = 1, int(1, 10), MODIFIABLE.only_stored();
     /// Frees evicted values in the background, and replicates the deletion as UNLINK, not DEL. Large values are always
     /// freed in the background here.
@@ -497,15 +500,16 @@ section "Append-only file" {
 }
 
 section "Locks" {
-    /// Number of replicas that must acknowledge each grant and renewal of a lock before the reply leaves, unless the command
-    /// says otherwise (REPLICAS). This server only.
+    /// Number of replicas that must acknowledge each grant and renewal of a lock before the reply
+    /// leaves, if the command does not give its own number (REPLICAS). This server only.
     "lock-min-replicas" => lock_min_replicas: u32 = 0, int(0, 1000), MODIFIABLE.then(Action::Locks);
-    /// Milliseconds for which such a reply waits. Then the grant is taken back. This server only.
+    /// Milliseconds that such a reply waits before the grant is taken back. This server only.
     "lock-ack-timeout" => lock_ack_timeout: i64 = 1000, int(1, 3_600_000), MODIFIABLE;
-    /// Milliseconds for which no lock is granted after a start or a promotion: the longest lease that may have been lost with
-    /// the last writes. This server only.
+    /// Milliseconds for which no lock is granted after a start or a promotion: the longest lease
+    /// that may have been lost with the last writes. This server only.
     "lock-recovery-delay" => lock_recovery_delay: i64 = 0, int(0, 3_600_000), MODIFIABLE;
-    /// Milliseconds for which nobody gets a lock whose lease or session has ended, or that was broken. This server only.
+    /// Milliseconds for which a lost lock is granted to nobody: its lease or session has ended, or
+    /// it was broken. This server only.
     "lock-delay" => lock_delay: i64 = 0, int(0, 3_600_000), MODIFIABLE;
     /// Maximum number of clients that wait for locks and permits. This server only.
     "lock-max-waiters" => lock_max_waiters: u32 = 100_000, int(0, INT_MAX), MODIFIABLE;
@@ -578,7 +582,7 @@ section "Replication" {
     /// Sends the snapshot and the writes after it over two connections. Known from Valkey 8.
     "dual-channel-replication-enabled" => dual_channel_replication_enabled: bool = false, YesNo,
         MODIFIABLE.only_stored();
-    /// What happens after an error in a command from the primary or the append-only file.
+    /// Reaction to an error in a command from the primary or the append-only file.
     "propagation-error-behavior" => propagation_error_behavior: &'static str = "ignore",
         Word(&["ignore", "panic", "panic-on-replicas"]), MODIFIABLE;
     /// Multipath TCP to the primary. Not supported. Known from Valkey 9.

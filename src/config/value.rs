@@ -66,7 +66,7 @@ impl Choice for MaxmemoryPolicy {
     ];
 }
 
-/// What happens to a script that keeps the server busy. Source: `busy-script-policy`.
+/// The treatment of a script that keeps the server busy. Source: `busy-script-policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BusyScriptPolicy {
     /// It continues until a client kills it.
@@ -137,8 +137,8 @@ impl Choice for AppendFsync {
     ];
 }
 
-/// Who may use a dangerous feature. Sources: `enable-debug-command`, `enable-module-command`,
-/// `enable-protected-configs`.
+/// The clients that may use a dangerous feature. Sources: `enable-debug-command`,
+/// `enable-module-command`, `enable-protected-configs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
     Nobody,
@@ -311,7 +311,7 @@ bitflags! {
             | Self::EVICTED.bits() | Self::STREAM.bits() | Self::MODULE.bits();
     }
 
-    /// What a shutdown on a signal does. Sources: `shutdown-on-sigint`, `shutdown-on-sigterm`.
+    /// The options of a shutdown on a signal. Sources: `shutdown-on-sigint`, `shutdown-on-sigterm`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ShutdownOptions: u8 {
         /// Save even without save points.
@@ -329,7 +329,8 @@ bitflags! {
     }
 }
 
-/// Save after so many seconds if there were so many changes. Source: `save`.
+/// A snapshot is saved after this number of seconds if there were this number of changes. Source:
+/// `save`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavePoint {
     pub seconds: u64,

@@ -1,8 +1,8 @@
 //! Loading the RDB file, or the append-only file with its base.
 //!
-//! Entries of an RDB image are checked by the decoder and go straight into the tables; requests of an append-only file
-//! run through the gate, with full rights and without a client. Nothing expires meanwhile: the log was written when the
-//! keys still existed.
+//! The decoder checks the entries of an RDB image, which go straight into the tables. Requests of
+//! an append-only file run through the gate, with full rights and without a client. Nothing expires
+//! during loading, because the log was written when the keys still existed.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -92,8 +92,8 @@ impl Progress {
         Progress { steps: 0, served_us: now_us, logged_us: now_us, earlier_bytes: 0 }
     }
 
-    /// Called after each group of entries or requests, or after each single one if `key-load-delay` is set. `bytes`: how
-    /// far the file is read. Errors: the server must shut down.
+    /// Called after each group of entries or requests, or after each single one if `key-load-delay`
+    /// is set. `bytes`: how far the file is read. Errors: the server must shut down.
     fn step(
         &mut self,
         keyspace: &mut Keyspace,
@@ -133,8 +133,8 @@ impl Progress {
     }
 }
 
-/// Whether the server was stopped meanwhile. A shutdown that waits, for replicas or the end of DEBUG PAUSE-CRON, was
-/// ordered before.
+/// Whether the server was stopped during loading. A shutdown that waits, for replicas or the end of
+/// DEBUG PAUSE-CRON, was ordered earlier.
 fn is_to_end(state: &State) -> bool {
     let order = state.process.shutdown;
     order.is_some_and(|order| !order.by_signal && order.waits_until_us.is_none())
@@ -153,14 +153,15 @@ fn log_progress(keyspace: &Keyspace, state: &State) {
     notice!(state, "Loading: {percent:.1}% of {megabytes} MB, {keys} keys so far");
 }
 
-/// What to do about expired keys in a file, and about keys that exist already.
+/// The treatment of expired keys in a file, and of keys that exist already.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     /// Expired keys are loaded: the requests that follow delete them.
     pub keeps_expired: bool,
-    /// An existing key or function library is replaced, for DEBUG RELOAD MERGE; otherwise it is an error.
+    /// An existing key or function library is replaced, for DEBUG RELOAD MERGE; otherwise it is an
+    /// error.
     pub merges: bool,
-    /// Replicas, which may continue from the file's offset, are told to delete skipped expired keys.
+    /// Replicas, which may continue from the file's offset, get deletions of skipped expired keys.
     pub reports_expired: bool,
 }
 
@@ -238,8 +239,8 @@ impl LoadError {
     }
 }
 
-/// Loads the RDB image at the start of a file of `file_bytes` bytes. Returns the image's length. Errors: a text, with
-/// key, type and offset if known; part of the data is loaded then.
+/// Loads the RDB image at the start of a file of `file_bytes` bytes. Returns the image's length.
+/// Errors: a text, with key, type and offset if known; part of the data is loaded then.
 pub fn load_rdb(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -318,7 +319,8 @@ fn insert_batches(
     Err("the thread that reads the file has ended".to_owned().into())
 }
 
-/// Inserts decoded entries, calling `step` after each group. Errors: a key exists already, or those of `step`.
+/// Inserts decoded entries, calling `step` after each group. Errors: a key exists already, or those
+/// of `step`.
 fn insert(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -364,7 +366,8 @@ fn skip_empty(state: &mut State, key: &[u8]) {
     state.persistence.empty_keys_skipped += 1;
 }
 
-/// Adds the deletion of an expired key, skipped in the file, to the stream: replicas may still have it.
+/// Adds the deletion of an expired key, skipped in the file, to the stream: replicas may still have
+/// it.
 fn feed_expired(state: &mut State, database: usize, key: &[u8]) {
     let unlinks = state.config.lazyfree_lazy_expire;
     let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
@@ -475,7 +478,7 @@ struct Loader<'a> {
     state: &'a mut State,
     /// The open transaction's requests.
     queued: RequestQueue,
-    /// What was looked up of the next requests, in their order.
+    /// The commands and hashes of the next requests, in their order.
     ahead: Vec<LookedUp>,
     /// The next request's index in `ahead`.
     next: usize,
@@ -503,7 +506,8 @@ impl Loader<'_> {
         }
     }
 
-    /// A logged request has failed: the data may not be what it was. Errors: the server must not start.
+    /// A logged request has failed: the data may differ from the original. Errors: the server must
+    /// not start.
     #[cold]
     fn note_error(&mut self, command: Option<&'static Command>) -> Result<(), String> {
         let name = command.map_or("<unknown>", |command| &command.full_name);
@@ -708,7 +712,8 @@ fn check_header(state: &State, path: &Path) -> Result<(), LoadError> {
     }
 }
 
-/// `DEBUG LOADAOF`: loads the append-only file, up to the last write. `client` asked for it. Errors: a text for the log.
+/// `DEBUG LOADAOF`: loads the append-only file, up to the last write. `client` asked for it.
+/// Errors: a text for the log.
 pub fn reload_aof(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -727,8 +732,8 @@ pub fn reload_aof(
     Ok(())
 }
 
-/// Loads on a running server. Clients are served meanwhile as at the start, except the one that waits for the end.
-/// Nothing goes to the log or replicas.
+/// Loads on a running server. Clients are served as during loading at the start, except the one
+/// that waits for the end. Nothing goes to the log or replicas.
 fn load_again<E>(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -739,7 +744,8 @@ fn load_again<E>(
     let selected = keyspace.selected();
     effect::note_deletions(keyspace, state);
     persistence::spread_effects(state);
-    // Not stopped: those of this turn, and of a transaction around this command, are still to be taken.
+    // Not stopped: those of this turn, and of a transaction around this command, are still to be
+    // taken.
     let effects = std::mem::take(&mut state.effects);
     let is_heard = keyspace.deletions.is_heard();
     keyspace.deletions.listen(false);

@@ -6,8 +6,8 @@
 //!   rewrite: another increment begins and a snapshot is taken at the same moment; the snapshot becomes the base
 //! ```
 //!
-//! [`turn`] is called once a turn of the loop, [`periodic`] some times a second. [`Persistence::may_leave`] says
-//! which replies must wait for the log.
+//! [`turn`] is called once a turn of the loop, [`periodic`] several times a second.
+//! [`Persistence::may_leave`] decides which replies must wait for the log.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
     let database = if is_base { None } else { stream_database(state) };
     let config = &state.config;
     let mut plan = Plan::new(keyspace, state.scripts.library_texts());
-    // Replicas get expired keys too: they are told of the deletion later.
+    // Replicas get expired keys too, and the deletions later.
     plan.now.is_loading = state.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
@@ -109,8 +109,9 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
     plan
 }
 
-/// The database selected by the stream of changes, if a file saved now can hold its position in the stream: the
-/// fields `repl-stream-db`, `repl-id` and `repl-offset`, from which a restarted replica continues.
+/// The database selected by the stream of changes, if a file saved now can hold its position in the
+/// stream: the fields `repl-stream-db`, `repl-id` and `repl-offset`, from which a restarted replica
+/// continues.
 fn stream_database(state: &mut State) -> Option<usize> {
     let is_between = state.effects.is_between_units();
     if let Some(following) = &state.replication.following {
@@ -206,8 +207,8 @@ fn begin_job(
     Ok(())
 }
 
-/// Starts a snapshot for replicas, written to a pipe, in this RDB version or a later one if the data needs that.
-/// Closing the pipe requires [`abort`].
+/// Starts a snapshot for replicas, written to a pipe, in this RDB version or a later one if the
+/// data needs that. Closing the pipe requires [`abort`].
 pub fn begin_sync(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -284,8 +285,8 @@ fn abort_rewrite(keyspace: &mut Keyspace, state: &mut State) {
 
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
-/// Writes the turn's changes to the log, and finishes a thread's work. To be called before replies are sent. Errors: the
-/// process must end, as changes cannot be made durable.
+/// Writes the turn's changes to the log, and finishes a thread's work. Call this before replies are
+/// sent. Errors: the process must end, as changes cannot be made durable.
 pub fn turn(keyspace: &mut Keyspace, state: &mut State) -> Result<Option<EndedJob>, Fatal> {
     write_log(state)?;
     if state.persistence.preparing.is_some() {
@@ -311,7 +312,7 @@ pub fn write_log(state: &mut State) -> Result<(), Fatal> {
     let written = aof.log.write(now);
     let has_error = aof.log.disk_error().is_some();
     if let Some(result) = aof.log.take_switch_result() {
-        // The rewrite that the increment was made for may have been given up meanwhile.
+        // The increment's rewrite may have been given up by now.
         let rewrites = running.as_ref().is_some_and(|running| running.purpose == Purpose::Rewrite);
         aof.first_kept = result.ok().filter(|_| rewrites);
     }
@@ -324,8 +325,8 @@ pub fn write_log(state: &mut State) -> Result<(), Fatal> {
     written
 }
 
-/// Continues the snapshot's iteration for one slice, unless the thread is behind. To be called after replies are sent, so
-/// that they wait for one slice at most.
+/// Continues the snapshot's iteration for one slice, unless the thread lags. Call it after replies
+/// are sent, so that they wait for one slice at most.
 pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
     if !keyspace.has_snapshot() {
         return;
@@ -342,7 +343,8 @@ pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Finishes a job whose thread has written the file: starts the thread that renames it, and logs the result.
+/// Finishes a job whose thread has written the file: starts the thread that renames it, and logs
+/// the result.
 fn finish_job(keyspace: &mut Keyspace, state: &mut State) -> Option<EndedJob> {
     let State { persistence, .. } = state;
     let running = persistence.running.as_mut()?;
@@ -425,7 +427,7 @@ fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) -> O
     }
 }
 
-/// Has a thread rename a complete file: that syncs folders, which takes long.
+/// Starts a thread that renames a complete file: this syncs folders, which takes long.
 fn place(state: &mut State, bytes: u64) -> Result<(), String> {
     let keeps_history = state.config.aof_disable_auto_gc;
     let Persistence { disk, background, wake, running, aof, folder_alone, .. } =
@@ -483,8 +485,8 @@ pub enum RewriteError {
     Fatal(Fatal),
 }
 
-/// Starts to rewrite the append-only file: a new increment, and a snapshot as the new base. With `appendonly no` the
-/// base is written too, as in Redis.
+/// Starts to rewrite the append-only file: a new increment, and a snapshot as the new base. With
+/// `appendonly no` the base is written too, as in Redis.
 pub fn begin_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
     state.persistence.rewrite_is_scheduled = false;
     if state.persistence.aof.is_none() {
@@ -495,7 +497,8 @@ pub fn begin_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), R
     continue_rewrite(keyspace, state)
 }
 
-/// BGREWRITEAOF while the append-only file is off: writes a folder with the base alone, for a start with it on.
+/// BGREWRITEAOF while the append-only file is off: writes a folder with the base alone, for a start
+/// with it on.
 fn begin_rewrite_alone(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
     let folder = open_folder(state).map_err(RewriteError::Failed)?;
     folder.create().map_err(|error| RewriteError::Failed(error.to_string()))?;
@@ -508,7 +511,7 @@ fn begin_rewrite_alone(keyspace: &mut Keyspace, state: &mut State) -> Result<(),
     Ok(())
 }
 
-/// Opens the next increment and starts the snapshot, once the log is synced so far that this is quick.
+/// Opens the next increment and starts the snapshot, once little of the log is unsynced.
 fn continue_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
     let now = state.now;
     let Some(aof) = &mut state.persistence.aof else { return Ok(()) };
@@ -575,7 +578,7 @@ fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
 
 // ---- periodic work ---------------------------------------------------------------------------------------------------
 
-/// Starts what is due: scheduled saves and rewrites, save points, a rewrite of a grown file.
+/// Starts due work: scheduled saves and rewrites, save points, a rewrite of a grown file.
 pub fn periodic(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Fatal> {
     // While loading the data is incomplete: nothing to save.
     if state.persistence.under_way().is_some() || state.persistence.loading.is_some() {

@@ -1,14 +1,15 @@
-//! Errors of requests that have run before: from a file being loaded, or from the primary. The data may not be what it was there.
+//! Errors of requests that succeeded before, from a file being loaded or from the primary. The data
+//! here may differ from the original.
 
 use crate::state::State;
 use crate::state::context::Caller;
 use crate::sys::log::warning;
 
-/// So much of an error is logged, in bytes. Source: `afterErrorReply` of Redis 7.0.15.
+/// Longer errors are cut in the log. Unit: bytes. Source: `afterErrorReply` of Redis 7.0.15.
 const ERROR_BYTES_MAX: usize = 4096;
 
-/// Logs and counts an error. `wire`: the error reply, as it would be sent. Some: the server must end, by
-/// `propagation-error-behavior`, with this line in its log.
+/// Logs and counts an error. `wire`: the error reply, as it would be sent. Some: the server must
+/// end, by `propagation-error-behavior`, with this line in its log.
 pub fn note(state: &mut State, caller: Caller, command: &str, wire: &[u8]) -> Option<String> {
     state.stats.counters.unexpected_error_replies += 1;
     let error = wire[..wire.len().min(ERROR_BYTES_MAX)].trim_ascii_end();

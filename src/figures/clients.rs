@@ -1,4 +1,4 @@
-//! Section Clients: how many there are, and what they wait for.
+//! Section Clients: their number, and the causes of their waits.
 
 use super::exposition::Exposition;
 use super::{Reading, Row, Unit, Value, by_client, field, gauge};

@@ -67,14 +67,14 @@ pub const ROWS: &[Row] = &[
         "sync_partial_ok",
         "redis_replica_partial_resync_accepted",
         Unit::One,
-        "Replicas that could go on where they were.",
+        "Replicas that could continue at their offset.",
         |r| r.state.stats.counters.partial_syncs.into(),
     ),
     gauge(
         "sync_partial_err",
         "redis_replica_partial_resync_denied",
         Unit::One,
-        "Replicas that could not go on where they were.",
+        "Replicas that could not continue at their offset.",
         |r| r.state.stats.counters.partial_syncs_refused.into(),
     ),
     counter("expired_keys", "redis_expired_keys_total", Unit::One, "Keys that expired.", |r| {

@@ -11,14 +11,14 @@ pub const ROWS: &[Row] = &[Row::Lines(lines), Row::Samples(samples)];
 
 /// Keys sampled for a database's average TTL.
 const TTL_SAMPLES: usize = 32;
-/// Where fewer keys than one in so many have a deadline, those to be sampled are not looked for in each scrape.
+/// If fewer than one key in this number has a deadline, scrapes look for no keys to sample.
 const SPARSE: usize = 64;
-/// Databases with samples, of those with keys; and of empty ones, which redis_exporter tells of too.
+/// Databases with samples, of those with keys; and of empty ones, which redis_exporter reports too.
 const SAMPLED_MAX: usize = 64;
 const LOOKED_AT_MAX: usize = 1024;
 const EMPTY_SAMPLED_MAX: usize = 16;
 
-/// What is told of a database.
+/// The figures of a database.
 struct Database {
     index: usize,
     keys: usize,

@@ -1,4 +1,4 @@
-//! Section Memory: the allocator's view, the system's, and what memory is used for.
+//! Section Memory: the allocator's view, the system's, and the uses of memory.
 
 use super::{Row, Unit, Value, by_client, field, gauge};
 use crate::client::Client;
@@ -272,7 +272,7 @@ pub struct MemoryUse {
     /// The backlog's bytes, and those only kept for slow replicas.
     pub backlog: usize,
     pub replicas_behind: usize,
-    /// What snapshots hold.
+    /// Bytes held by snapshots.
     pub snapshots: usize,
     /// The number and table bytes of each database with keys.
     pub tables: Vec<(usize, usize)>,

@@ -32,7 +32,7 @@ use crate::sys::{alloc, jemalloc};
 use exposition::Exposition;
 use memory::{MemoryUse, human_bytes};
 
-/// The state at one moment. What costs a system call or more is read at most once.
+/// The state at one moment. Values that cost a system call or more are read at most once.
 pub struct Reading<'a> {
     pub keyspace: &'a Keyspace,
     pub state: &'a State,
@@ -90,11 +90,11 @@ impl<'a> Reading<'a> {
 /// The value of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing to be told now: no line, no sample.
+    /// No value at present: no line, no sample.
     Absent,
     Count(u64),
     Whole(i64),
-    /// With this number of digits behind the point.
+    /// With this number of digits after the point.
     Decimal(f64, usize),
     Percent(f64),
     /// Bytes; INFO has a second line in a readable unit.
@@ -188,7 +188,7 @@ impl Kind {
     }
 }
 
-/// What a figure counts.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Things, or a state.
@@ -218,7 +218,7 @@ impl Unit {
     }
 }
 
-/// What reading a figure costs.
+/// The cost of reading a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
     Constant,

@@ -83,7 +83,8 @@ fn busy_ratio(state: &State) -> f64 {
     (turns as f64 * us as f64 / 1e6).min(1.0)
 }
 
-/// For how long a script has kept the server busy, in microseconds. Time stands still for commands since it began.
+/// The time for which a script has kept the server busy, in microseconds. Time stands still for
+/// commands since it began.
 pub fn script_us(state: &State) -> Option<i64> {
     let is_busy = state.scripts.is_busy();
     is_busy.then(|| (state.clock.now().boot_us - state.now.boot_us).max(0))

@@ -26,8 +26,8 @@ pub fn count(state: &State, awaited: &AcksAwaited) -> i64 {
     has.count() as i64
 }
 
-/// How many replicas must acknowledge. ALL means every replica that could be promoted: those connected, and at least
-/// the configured number, as some may be disconnected.
+/// How many replicas must acknowledge. ALL means every replica that could be promoted: those
+/// connected, and at least the configured number, as some may be disconnected.
 fn wanted(state: &State, awaited: &AcksAwaited) -> i64 {
     match awaited.replicas {
         Replicas::Count(count) => count,
@@ -62,8 +62,8 @@ pub fn are_enough(state: &State, awaited: &AcksAwaited) -> bool {
         && (!waits_here(awaited) || is_on_disk_here(state, awaited))
 }
 
-/// Writes the reply. `WAIT`: the number of replicas; for ALL, an error if they are fewer. `WAITAOF`: an array of
-/// whether this server has it on disk, and the number of replicas.
+/// Writes the reply. `WAIT`: the number of replicas; for ALL, an error if they are fewer.
+/// `WAITAOF`: an array of whether this server has it on disk, and the number of replicas.
 pub fn reply(state: &State, awaited: &AcksAwaited, reply: &mut ReplyWriter<'_>) {
     if awaited.on_disk.is_some() {
         reply.array(2);
@@ -71,8 +71,8 @@ pub fn reply(state: &State, awaited: &AcksAwaited, reply: &mut ReplyWriter<'_>) 
     }
     let (count, wanted) = (count(state, awaited), wanted(state, awaited));
     if awaited.replicas == Replicas::All && count < wanted {
-        // The error code must be none at which client libraries retry: a retry on another connection or server would
-        // wait for another offset.
+        // The error code must be none at which client libraries retry: a retry on another
+        // connection or server would wait for another offset.
         let text = format!("NOTALL {count} of {wanted} replicas have acknowledged");
         return reply.error(text.as_bytes());
     }

@@ -227,7 +227,8 @@ fn is_held_back(state: &State, client: &Client, asked: &Asked<'_>) -> bool {
     };
     pause.until_us > state.now.boot_us
         && (!pause.writes_only || writes())
-        // A monitoring client cannot access the keyspace. A replica's acknowledgements change nothing, and are waited for.
+        // A monitoring client cannot access the keyspace. A replica's acknowledgements change
+        // nothing, and clients wait for them.
         && !client.flags.intersects(ClientFlags::MONITOR | ClientFlags::REPLICA)
 }
 
@@ -596,8 +597,8 @@ mod tests {
         }
     }
 
-    /// What has no client to turn to does not ask for one, whatever the arguments are. Left out: what writes files, waits for
-    /// others, or ends the process by design.
+    /// A command without `NEEDS_CLIENT` never asks for its client, whatever its arguments. Left out
+    /// are commands that write files, wait for other clients, or end the process by design.
     #[test]
     fn commands_run_without_a_client() {
         let left_out = ["debug", "save", "bgsave", "bgrewriteaof", "migrate", "config|rewrite"];

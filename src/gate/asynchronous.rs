@@ -1,5 +1,5 @@
-//! Waits for locks without a blocked client: LOCK.ACQUIRE and LOCK.MACQUIRE with ASYNC. A grant, and the end of a wait in vain,
-//! are told by push messages.
+//! Waits for locks without a blocked client: LOCK.ACQUIRE and LOCK.MACQUIRE with ASYNC. Push
+//! messages announce a grant, and the end of a wait in vain.
 
 use crate::client::ClientId;
 use crate::client::asynchronous::{AsyncWait, PackedRequest};
@@ -15,8 +15,9 @@ use crate::state::context::{Caller, Context, Origin, Wait};
 use crate::state::table::Command;
 
 impl Context<'_> {
-    /// Has the calling client wait for keys without being blocked. One that waits for them already, for the same owner, keeps
-    /// its place. Returns the place. Only for commands of clients.
+    /// Makes the calling client wait for keys without being blocked. A client that waits for them
+    /// already, for the same owner, keeps its place. Returns the place. Only for commands of
+    /// clients.
     pub(crate) fn wait_without_blocking(&mut self, wait: Wait) -> Ticket {
         let Wait { wanted, keys, deadline_us, grace_ms, is_first, .. } = wait;
         let database = self.keyspace.selected();
@@ -70,7 +71,7 @@ fn leave_queues(keyspace: &mut Keyspace, wait: &AsyncWait, ticket: Ticket) {
     let (names, database) = (wait.names(), wait.database as usize);
     for key in &names[..names.len().saturating_sub(1)] {
         keyspace.waiting.remove(database, key, Wanted::Lock, ticket);
-        // It may have kept others from a lock that nobody holds.
+        // It may have kept other clients from a lock that nobody holds.
         keyspace.waiting.note_change(database, key);
     }
 }
@@ -85,7 +86,7 @@ pub(super) fn wake(
     let Some(wait) = state.blocking.asynchronous.get(ticket) else { return Woken::Gone };
     let id = wait.client;
     let client = state.clients.get(id);
-    // Others could not tell what they are granted.
+    // No other client can receive the grant.
     if !client.is_some_and(|one| !one.is_closing() && one.protocol == Protocol::Resp3) {
         end(keyspace, state, ticket);
         return Woken::Gone;

@@ -32,7 +32,8 @@ pub enum TimeoutUnit {
     Milliseconds,
 }
 
-/// The deadline of a timeout argument on the boot-time clock, in microseconds; None for 0, which blocks for ever.
+/// The deadline of a timeout argument on the boot-time clock, in microseconds; None for 0, which
+/// blocks for ever.
 pub fn parse_timeout(
     text: &[u8],
     unit: TimeoutUnit,
@@ -65,7 +66,7 @@ pub fn parse_timeout(
     Ok(Some(now.boot_us.saturating_add(ms.saturating_mul(1000))))
 }
 
-/// Seconds, parsed like an extended-precision number: what exceeds a double is infinite.
+/// Seconds, parsed like an extended-precision number: a value beyond a double is infinite.
 fn parse_seconds(text: &[u8]) -> Option<f64> {
     match number::parse_f64(text) {
         Some(seconds) => Some(seconds).filter(|seconds| !seconds.is_nan()),
@@ -155,7 +156,7 @@ pub(super) fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
 /// For clients that wait until a member is due: sets the key's alarm to the first member's time.
 pub(super) fn set_alarm(keyspace: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
     if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds | Wanted::Semaphore) {
-        // Without anybody who waits, an expired key is left alone.
+        // Without a waiting client, an expired key is left alone.
         let is_awaited = keyspace.waiting.next_after(database, key, wanted, 0).is_some();
         let at_ms = if is_awaited { keyspace.next_due_ms(key, wanted) } else { None };
         keyspace.waiting.set_alarm(database, key, wanted, at_ms);
@@ -173,7 +174,7 @@ pub(super) fn end(
         Cause::Keys { wanted, ticket, .. } => {
             for (_, key) in blocked.keys() {
                 keyspace.waiting.remove(blocked.db, key, wanted, ticket);
-                // It may have kept others from a lock that nobody holds.
+                // It may have kept other clients from a lock that nobody holds.
                 if matches!(wanted, Wanted::Lock | Wanted::Semaphore) {
                     keyspace.waiting.note_change(blocked.db, key);
                 }
@@ -232,7 +233,8 @@ pub(super) fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId)
     answer(state, id, &output);
 }
 
-/// Answers the clients of WAIT and WAITAOF for which enough replicas have acknowledged, or whose log was switched off.
+/// Answers the clients of WAIT and WAITAOF for which enough replicas have acknowledged, or whose
+/// log was switched off.
 pub fn serve_acks(keyspace: &mut Keyspace, state: &mut State) {
     for id in state.blocking.for_acks.clone() {
         let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
@@ -279,7 +281,8 @@ fn account_unserved(state: &mut State, id: ClientId, command: &'static Command, 
 }
 
 impl Context<'_> {
-    /// The deadline of a timeout argument, see [`parse_timeout`]. A woken command keeps the one it was blocked with.
+    /// The deadline of a timeout argument, see [`parse_timeout`]. A woken command keeps the one it
+    /// was blocked with.
     pub fn timeout(&self, index: usize, unit: TimeoutUnit) -> Result<Option<i64>, CommandError> {
         if matches!(self.origin, Origin::Woken(_)) {
             return Ok(None);

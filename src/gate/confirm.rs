@@ -1,8 +1,10 @@
-//! Grants of locks that replicas have to acknowledge before the reply leaves: LOCK commands with REPLICAS.
+//! Grants of locks that replicas have to acknowledge before the reply leaves: LOCK commands with
+//! REPLICAS.
 //!
-//! The grant is made and repeated at once; only its reply waits. If too few replicas acknowledge it in time it is taken back,
-//! and no further grant that needs as many of them is tried until they have acknowledged that offset: else every waiting
-//! client in turn would hold the lock for its time-out, in vain.
+//! The grant is made and repeated at once; only its reply waits. If too few replicas acknowledge it
+//! in time it is taken back, and no further grant that needs as many of them is tried until they
+//! have acknowledged that offset: else every waiting client in turn would hold the lock for its
+//! time-out, in vain.
 
 use crate::client::acks::{AcksAsked, AcksAwaited, Confirmation, Confirmed, Replicas, Unconfirmed};
 use crate::client::blocked::{Blocked, Cause};
@@ -20,7 +22,8 @@ use crate::types::lock;
 const LOST: CommandError =
     CommandError::Text("NOREPLICAS the lock was lost before replicas had acknowledged it");
 
-/// Has a client's reply, or its push message, wait for replicas. The effects of its command are complete.
+/// Delays a client's reply, or its push message, until replicas acknowledge the grant. The effects
+/// of its command are complete.
 pub(crate) fn suspend(
     state: &mut State,
     id: ClientId,
@@ -63,12 +66,14 @@ fn begin(
     state.blocking.confirmations.add(confirmation)
 }
 
-/// Whether grants that need so many replicas are not tried now: an earlier one has failed that they have not acknowledged yet.
+/// Whether grants that need this number of replicas wait: fewer replicas have acknowledged an
+/// earlier grant that failed.
 pub fn holds_back(state: &State, replicas: i64) -> bool {
     state.blocking.confirmations.failed.is_some_and(|(_, count)| count < replicas)
 }
 
-/// Answers what enough replicas have acknowledged, and takes back what they have not in time.
+/// Answers grants that enough replicas have acknowledged, and takes back those that they have not
+/// in time.
 pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     take_back_given_up(keyspace, state);
     retry(keyspace, state);
@@ -93,7 +98,8 @@ pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Ends all that is told by push messages: this server follows another one now. What was granted is the primary's to judge.
+/// Ends all waits that are answered by push messages: this server follows another one now, and the
+/// primary decides about their grants.
 pub fn end_pushed(keyspace: &mut Keyspace, state: &mut State, error: &'static [u8]) {
     let confirmations = &mut state.blocking.confirmations;
     confirmations.given_up.clear();
@@ -109,7 +115,8 @@ fn wanted(confirmation: &Confirmation) -> i64 {
     confirmation.unconfirmed.asked.map_or(0, |asked| asked.replicas)
 }
 
-/// Looks again after the clients that were held back, when a further replica has acknowledged what had failed.
+/// Looks again after the clients that were held back, when a further replica has acknowledged the
+/// failed grant.
 fn retry(keyspace: &mut Keyspace, state: &mut State) {
     let Some((offset, before)) = state.blocking.confirmations.failed else { return };
     let (replicas, deadline_us) = (Replicas::Count(1), None);
@@ -136,7 +143,7 @@ fn confirm(keyspace: &mut Keyspace, state: &mut State, number: u64) {
     send(keyspace, state, client, &unconfirmed, Ok(ms_left));
 }
 
-/// Tells a client what it was granted without waiting for replicas.
+/// Answers a grant without waiting for replicas.
 pub fn push_unasked(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -148,7 +155,7 @@ pub fn push_unasked(
     }
 }
 
-/// Takes back what too few replicas have acknowledged in time.
+/// Takes back grants that too few replicas have acknowledged in time.
 fn refuse(keyspace: &mut Keyspace, state: &mut State, number: u64) {
     let Some(confirmation) = state.blocking.confirmations.remove(number) else { return };
     take_back(keyspace, state, &confirmation);
@@ -156,7 +163,7 @@ fn refuse(keyspace: &mut Keyspace, state: &mut State, number: u64) {
     send(keyspace, state, client, &unconfirmed, Err(acks::NO_REPLICAS));
 }
 
-/// Takes back what clients no longer wait for.
+/// Takes back grants for which clients no longer wait.
 pub fn take_back_given_up(keyspace: &mut Keyspace, state: &mut State) {
     for confirmation in std::mem::take(&mut state.blocking.confirmations.given_up) {
         take_back(keyspace, state, &confirmation);
@@ -186,7 +193,7 @@ fn take_back(keyspace: &mut Keyspace, state: &mut State, confirmation: &Confirma
     }
 }
 
-/// Where what was granted is held: as a reader, or alone.
+/// The way in which a granted lock is held: as a reader, or alone.
 fn place<'a>(keyspace: &Keyspace, granted: &'a Unconfirmed, key: &'a [u8]) -> At<'a> {
     let reader = At::reader(granted.database, key, &granted.owner);
     let held = keyspace.locks.get(reader);
@@ -196,7 +203,8 @@ fn place<'a>(keyspace: &Keyspace, granted: &'a Unconfirmed, key: &'a [u8]) -> At
     }
 }
 
-/// The least milliseconds left of the granted leases; None: one of the locks is lost. For a renewal it does not matter.
+/// The least milliseconds left of the granted leases; None: one of the locks is lost. For a renewal
+/// it does not matter.
 fn ms_left(keyspace: &mut Keyspace, unconfirmed: &Unconfirmed) -> Option<i64> {
     if matches!(unconfirmed.confirmed, Confirmed::Renewal(_)) {
         return Some(0);
@@ -275,7 +283,7 @@ fn write(reply: &mut ReplyWriter<'_>, unconfirmed: &Unconfirmed, ms_left: i64) {
 
 // ---- push messages -------------------------------------------------------------------------------------------------------
 
-/// A push message of so many elements to a client of RESP3.
+/// Sends a push message of `len` elements to a client of RESP3.
 fn push(state: &mut State, id: ClientId, len: usize, write: impl FnOnce(&mut ReplyWriter<'_>)) {
     let Some(client) = state.clients.get_to_push(id) else { return };
     if client.protocol != Protocol::Resp3 || client.flags.intersects(ClientFlags::REPLY_OFF) {

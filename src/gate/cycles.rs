@@ -1,4 +1,4 @@
-//! Owners of locks that wait for each other in a circle: none of them goes on until a lease ends.
+//! Owners of locks that wait for each other in a circle: none of them advances until a lease ends.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,17 +14,19 @@ const CYCLES_MAX: usize = 100;
 /// Keys that are waited for, and holders, likewise.
 const EDGES_MAX: usize = 50_000;
 
-/// Owners, each with the key for which it waits and that the next one holds; the last waits for the first.
+/// Owners, each with the key for which it waits and that the next one holds; the last waits for the
+/// first.
 pub type Cycle = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// An owner, or a lock's key: so that what many wait for is told once who holds it.
+/// An owner, or a lock's key: the holders of a lock are listed once, however many owners wait for
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Node<'a> {
     Owner(Cow<'a, [u8]>),
     Lock(&'a [u8]),
 }
 
-/// Who waits for what, and who holds it.
+/// Owners, the locks for which they wait, and the holders of these.
 #[derive(Default)]
 struct Graph<'a> {
     nodes: Vec<Node<'a>>,
@@ -91,7 +93,8 @@ impl<'a> Graph<'a> {
                     continue;
                 };
                 match position[to] {
-                    // An owner that waits for what it holds itself, as a reader, is no circle.
+                    // An owner that waits for a lock that it holds itself, as a reader, is no
+                    // circle.
                     Some(first) if cycles.len() < CYCLES_MAX && way.len() - first > 2 => {
                         cycles.push(self.cycle(&way[first..]));
                     }
@@ -144,7 +147,7 @@ fn find_among<'a>(
     graph.cycles()
 }
 
-/// Who holds a lock.
+/// The holders of a lock.
 fn holders<'a>(keyspace: &'a Keyspace, database: usize, key: &[u8]) -> Vec<Cow<'a, [u8]>> {
     let Some(entry) = keyspace.entry_quietly(database, key) else { return Vec::new() };
     let lock = lock::read(entry.value(), &keyspace.now()).ok().flatten();

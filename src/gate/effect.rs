@@ -1,9 +1,9 @@
-//! What of a command goes to the append-only file and to replicas, as requests
+//! The requests by which a command's changes reach the append-only file and replicas
 //! ([`crate::replication::effects`]).
 //!
-//! A command that has changed something is repeated as it was sent, unless its handler gives other requests instead
-//! ([`Context::instead`]): what depends on time, chance or waiting clients is repeated as its result. Expired and
-//! evicted keys are repeated as DEL.
+//! A command that has changed something is repeated as it was sent, unless its handler gives other
+//! requests instead ([`Context::instead`]): what depends on time, chance or waiting clients is
+//! repeated as its result. Expired and evicted keys are repeated as DEL.
 
 use crate::collections::table::{Slot, ValueRef};
 use crate::keyspace::{Expiry, Key, Keyspace};
@@ -31,8 +31,9 @@ impl Context<'_> {
         }
     }
 
-    /// Repeats a key that was stored: DEL if there was one before, and what it has now as arguments of `verb`, some elements in
-    /// each request. `words`: the value's arguments, `words_each` for each element.
+    /// Repeats a stored key: DEL if it existed before, then its present value as arguments of
+    /// `verb`, divided among several requests. `words` returns the value's arguments, `words_each`
+    /// for each element.
     pub fn instead_stored(
         &mut self,
         key: Key<'_>,
@@ -55,7 +56,8 @@ impl Context<'_> {
         }
     }
 
-    /// What has changed since `before` ([`Keyspace::changes_by_commands`]) is in the stream already.
+    /// Notes that the changes since `before` ([`Keyspace::changes_by_commands`]) are in the stream
+    /// already.
     pub fn note_own_effects(&mut self, before: u64) {
         if self.keyspace.changes_by_commands() != before {
             self.effect = Effect::Instead;
@@ -75,7 +77,8 @@ impl Context<'_> {
         }
     }
 
-    /// As [`Self::instead`], for arguments that are collected one by one. `gather` runs only if the stream is taken.
+    /// As [`Self::instead`], for arguments that are collected one by one. `gather` runs only if the
+    /// stream is taken.
     pub fn instead_gathered(&mut self, gather: impl FnOnce(&Self, &mut Vec<Vec<u8>>)) {
         self.effect = Effect::Instead;
         if self.is_heard() {
@@ -104,7 +107,7 @@ impl Context<'_> {
         self.instead_of(database, all.into_iter());
     }
 
-    /// Has replicas repeat this request, a message.
+    /// Adds this request, a message, to the replicas' stream.
     pub fn repeat_message(&mut self) {
         let replication = &self.state.replication;
         if replication.backlog.is_some() && !replication.is_replica() {
@@ -114,7 +117,7 @@ impl Context<'_> {
         }
     }
 
-    /// Deletes a key whose new deadline lies in the past, and repeats that.
+    /// Deletes a key whose new deadline is in the past, and repeats the deletion.
     pub fn delete_overdue(&mut self, slot: Slot, key: Key<'_>) {
         match self.state.config.compatible_with.is_valkey() {
             true => self.keyspace.delete_as_expired(slot, key),
@@ -124,14 +127,15 @@ impl Context<'_> {
         self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key.bytes]);
     }
 
-    /// Repeats that a command which does something else has deleted a key. Redis 7.0 writes DEL, however it is freed.
+    /// Repeats the deletion of a key by a command with another purpose. Redis 7.0 writes DEL,
+    /// whichever way the memory is freed.
     pub fn instead_deleted(&mut self, key: &[u8]) {
         let config = &self.state.config;
         let unlinks = config.lazyfree_lazy_server_del && config.compatible_with.is_valkey();
         self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key]);
     }
 
-    /// Repeats `SET key value` instead, with the deadline as a Unix time.
+    /// Repeats `SET key value` with the deadline as a Unix time, instead of the command.
     pub fn instead_set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) {
         match expiry {
             Expiry::Clear => self.instead(&[b"SET", key, value]),
@@ -166,7 +170,8 @@ fn note_all_deletions(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.deletions.take().iter().for_each(|deletion| effects.push_deletion(deletion, unlinks));
 }
 
-/// Adds keys that were deleted outside of commands, each as a unit of its own; inside a unit, to that unit.
+/// Adds keys that were deleted outside of commands, each as a unit of its own; inside a unit, to
+/// that unit.
 pub fn note_deletions_apart(keyspace: &mut Keyspace, state: &mut State) {
     let apart = state.effects.begin_apart();
     let unlinks = unlinks(state);

@@ -1,11 +1,13 @@
-//! The memory limit: before a command runs, keys are evicted until memory is within `maxmemory`, or the command is refused.
+//! The memory limit: before a command runs, keys are evicted until memory is within `maxmemory`, or
+//! the command is refused.
 //!
 //! `keyspace/evict.rs` chooses the key; this file decides how many, and for how long: what
-//! `maxmemory-eviction-tenacity` does not allow now waits for the next command or turn. Memory that is not data does not
-//! count ([`not_counted`]): otherwise a large deleted value or a snapshot would cost other keys, and each eviction would cause
-//! further ones.
+//! `maxmemory-eviction-tenacity` does not allow now waits for the next command or turn. Memory that
+//! is not data does not count ([`not_counted`]): otherwise a large deleted value or a snapshot
+//! would cost other keys, and each eviction would cause further ones.
 //!
-//! An eviction that frees nothing ends, whatever the reason is, and is tried again later: it must not cost all keys.
+//! An eviction that frees nothing ends, whatever the reason is, and is tried again later: it must
+//! not cost all keys.
 
 use crate::config::MaxmemoryPolicy;
 use crate::gate::effect::note_deletions_apart;
@@ -18,8 +20,8 @@ use crate::sys::alloc;
 /// Keys evicted between two readings of the clock.
 const KEYS_PER_LOOK: usize = 16;
 
-/// So many bytes of keys are evicted before it is asked whether that has freed anything: other threads count what they
-/// allocate 64 KiB at a time.
+/// After this many bytes of evicted keys, eviction checks whether they have freed memory: other
+/// threads count their allocations 64 KiB at a time.
 const VAIN_BYTES: usize = 512 << 10;
 
 /// The pause after an eviction in vain, at first, and at most. Unit: microseconds.
@@ -40,8 +42,9 @@ pub enum Room {
     NoMore,
 }
 
-/// Evicts keys until memory is within its limit or `maxmemory-eviction-tenacity` ends it. Called by the gate, after
-/// CONFIG SET changed `maxmemory`, and in each turn while [`Keyspace::eviction`] is unfinished.
+/// Evicts keys until memory is within its limit or `maxmemory-eviction-tenacity` ends it. Called by
+/// the gate, after CONFIG SET changed `maxmemory`, and in each turn while [`Keyspace::eviction`] is
+/// unfinished.
 #[inline]
 pub fn evict(keyspace: &mut Keyspace, state: &mut State) -> Room {
     if !is_over(keyspace, state) && keyspace.eviction.over_since_us.is_none() {
@@ -73,7 +76,8 @@ fn evict_for_a_while(keyspace: &mut Keyspace, state: &mut State) -> Room {
     if stands_still || !is_over(keyspace, state) {
         return Room::Enough;
     }
-    // Empty buffers are freed before keys: those that sent messages about evicted keys would cost further keys.
+    // Empty buffers are freed before keys: those that sent messages about evicted keys would cost
+    // further keys.
     state.clients.drop_spare_buffers(SPARE_BYTES_KEPT);
     if !is_over(keyspace, state) {
         return Room::Enough;
@@ -107,8 +111,8 @@ fn evict_for_a_while(keyspace: &mut Keyspace, state: &mut State) -> Room {
     room
 }
 
-/// Whether the last keys, of [`VAIN_BYTES`], were evicted in vain. Then time passes before the next eviction, twice as much each
-/// time.
+/// Whether the last keys, of [`VAIN_BYTES`], were evicted in vain. Then time passes before the next
+/// eviction, twice as much each time.
 fn is_in_vain(keyspace: &mut Keyspace, now_us: i64) -> bool {
     let eviction = &mut keyspace.eviction;
     if eviction.evicted_bytes < VAIN_BYTES as i64 {
@@ -125,8 +129,8 @@ fn is_in_vain(keyspace: &mut Keyspace, now_us: i64) -> bool {
 
 /// Evicts as many keys as needed, up to a small number.
 ///
-/// Each key's event is published at once: a small keyspace's queued events could hold more memory than its keys did,
-/// and the eviction would never end.
+/// Each key's event is published at once: a small keyspace's queued events could hold more memory
+/// than its keys did, and the eviction would never end.
 fn evict_some(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -160,8 +164,9 @@ fn used(keyspace: &Keyspace, state: &State) -> u64 {
     alloc::allocated().saturating_sub(not_counted(keyspace, state)) as u64
 }
 
-/// Bytes of memory that evicting keys would not free, or even add to: the background thread is about to free them, or they
-/// are free when replicas, tracking clients or a file have what they lack. Source: `mem_not_counted_for_evict`.
+/// Bytes of memory that evicting keys would not free, or even add to: the background thread is
+/// about to free them, or they are free when replicas, tracking clients or a file have what they
+/// lack. Source: `mem_not_counted_for_evict`.
 pub fn not_counted(keyspace: &Keyspace, state: &State) -> usize {
     keyspace.lazyfree.pending_bytes()
         + keyspace.tracking.changes_bytes()
@@ -171,7 +176,8 @@ pub fn not_counted(keyspace: &Keyspace, state: &State) -> usize {
         + state.persistence.log().map_or(0, |log| log.buffer_memory())
 }
 
-/// The time limit of one call in microseconds: up to 500 for a tenacity of 10, 15% more for each further step, no limit at 100.
+/// The time limit of one call in microseconds: up to 500 for a tenacity of 10, 15% more for each
+/// further step, no limit at 100.
 fn time_limit_us(tenacity: u32) -> i64 {
     match tenacity {
         0..=10 => 50 * i64::from(tenacity),

@@ -1,8 +1,9 @@
 //! The gate: every command runs through here, whoever sends it.
 //!
-//! In order: does the command exist, do its arguments fit, may it run now ([`admit`]); then the handler; then its
-//! changes are announced, and its time and outcome counted. A client's requests enter by [`Gate::execute`]; those of
-//! transactions, scripts and loaded files by methods of their own, because they are checked less or elsewhere.
+//! In order: does the command exist, do its arguments fit, may it run now ([`admit`]); then the
+//! handler; then its changes are announced, and its time and outcome counted. A client's requests
+//! enter by [`Gate::execute`]; those of transactions, scripts and loaded files by methods of their
+//! own, because they are checked less or elsewhere.
 
 use crate::acl::log::LogContext;
 use crate::client::{Client, ClientFlags, ClientId};
@@ -239,14 +240,14 @@ impl Gate<'_> {
     }
 
     /// Runs a request of a file being loaded, between `Keyspace::begin_loading` and `end_loading`.
-    /// Keeps the database that SELECT has chosen. Errors: no such command, or not allowed here; an error reply of the
-    /// command itself is none.
+    /// Keeps the database that SELECT has chosen. Errors: no such command, or not allowed here; an
+    /// error reply of the command itself is none.
     pub fn run_loaded(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
         self.run_trusted(request, Origin::Client)
     }
 
-    /// Runs a request of a caller with full rights, alone ([`Origin::Client`]) or as a part of a unit. Errors: as
-    /// [`Self::run_loaded`].
+    /// Runs a request of a caller with full rights, alone ([`Origin::Client`]) or as a part of a
+    /// unit. Errors: as [`Self::run_loaded`].
     pub fn run_trusted(
         &mut self,
         request: &Request<'_>,
@@ -269,7 +270,8 @@ impl Gate<'_> {
         Ok(())
     }
 
-    /// Runs a blocked client's command again: one of its keys has changed, or its time is over. None: it stays blocked.
+    /// Runs a blocked client's command again: one of its keys has changed, or its time is over.
+    /// None: it stays blocked.
     pub fn run_woken(
         &mut self,
         command: &'static Command,
@@ -277,7 +279,7 @@ impl Gate<'_> {
         origin: Origin,
     ) -> Option<Ran> {
         let id = self.caller.client();
-        // Its user may have lost the permission meanwhile.
+        // Its user may have lost the permission while it waited.
         if let Err(denied) = users::check_client(self.state, id, command, request.args) {
             users::log_denied(self.state, id, None, denied, command, request.args);
             let error = users::denied_error(self.state, id, command, denied);
@@ -343,8 +345,9 @@ impl Gate<'_> {
         }
     }
 
-    /// Runs a command's handler. Ok: it has replied, as nearly always. That case is told apart where the result lies:
-    /// moving a result of 16 bytes, of which only the tag has just been written, waits for all stores before it.
+    /// Runs a command's handler. `Ok`: it has replied, the usual case. The result is matched in
+    /// place: moving its 16 bytes, of which only the tag has just been written, would wait for all
+    /// earlier stores.
     #[inline(always)]
     fn call(
         &mut self,
@@ -428,7 +431,8 @@ impl Gate<'_> {
         }
     }
 
-    /// Announces a command's changes and counts it, whatever its result. `before`: bytes of output before it ran.
+    /// Announces a command's changes and counts it, whatever its result. `before`: bytes of output
+    /// before it ran.
     #[inline(never)]
     fn conclude(
         &mut self,
@@ -481,8 +485,8 @@ impl Gate<'_> {
         if ran == Ran::Done { ended } else { ran }
     }
 
-    /// Ends the unit of effects that a command has begun, unless it is part of a larger one. Returns
-    /// whether the command's sender must pass effects on.
+    /// Ends the unit of effects that a command has begun, unless it is part of a larger one.
+    /// Returns whether the command's sender must pass effects on.
     #[inline(always)]
     fn end_unit(&mut self, origin: Origin) -> Ran {
         // A command that runs while a script keeps the server busy does not end the script's unit.
@@ -507,8 +511,8 @@ impl Gate<'_> {
         self.keyspace.delete_found_expired();
         if !self.keyspace.events.is_empty() {
             publish::publish_events(self.keyspace, self.state);
-            // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end. That of a woken
-            // client follows its reply (`waking::wake`).
+            // A push cannot stand inside the reply of EXEC or a reply that a script reads, so it
+            // follows at the end. A woken client's push follows its reply (`waking::wake`).
             if origin == Origin::Client {
                 publish::take_pushed(self.state, self.caller, self.reply.output());
             }
@@ -565,8 +569,8 @@ impl Gate<'_> {
         self.reply.error(&text);
     }
 
-    /// Counts a command that ran: calls, time, histogram; command log and latency monitor if it took long or was
-    /// large. `before`: bytes of output before it ran.
+    /// Counts a command that ran: calls, time, histogram; command log and latency monitor if it
+    /// took long or was large. `before`: bytes of output before it ran.
     #[inline(always)]
     fn account(
         &mut self,
@@ -575,7 +579,8 @@ impl Gate<'_> {
         failed: bool,
         before: usize,
     ) {
-        // An output beyond its limit is dropped; the difference wraps to a large number, and `note` looks closer.
+        // An output beyond its limit is dropped; the difference wraps to a large number, and `note`
+        // looks closer.
         let replied = self.reply.output().len().wrapping_sub(before);
         let state = &mut *self.state;
         let nanoseconds = state.stats.timing.lap();
@@ -700,7 +705,8 @@ fn shown(argument: &[u8], most: usize) -> &[u8] {
     &argument[..end.unwrap_or(argument.len().min(most))]
 }
 
-/// The error for an unknown command, with the first of its arguments: at most 128 bytes of each part.
+/// The error for an unknown command, with the first of its arguments: at most 128 bytes of each
+/// part.
 pub fn unknown_command(args: Args<'_>) -> CommandError {
     let mut rest = Vec::new();
     for argument in args.iter_from(1) {

@@ -1,7 +1,8 @@
 //! Which arguments of a request are keys, by the command's key specifications.
 //!
-//! Used by `COMMAND GETKEYS` and wherever a request's keys must be known before it runs. The specifications suffice
-//! for nearly all commands; where one is incomplete, or the key's use depends on options, this file has the rule.
+//! Used by `COMMAND GETKEYS` and wherever a request's keys must be known before it runs. The
+//! specifications suffice for nearly all commands; where one is incomplete, or the key's use
+//! depends on options, this file has the rule.
 
 use std::ops::Range;
 
@@ -9,8 +10,9 @@ use crate::keyspace::due::Unit;
 use crate::resp::args::{Args, Cursor};
 use crate::state::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeyRule, KeySpec};
 
-/// The keys of a request, in the order of the specifications. Empty if there are none or the arguments are invalid (a
-/// count larger than what follows it). `args`: the whole request, for a subcommand with its container.
+/// The keys of a request, in the order of the specifications. Empty if there are none or the
+/// arguments are invalid (a count larger than what follows it). `args`: the whole request, for a
+/// subcommand with its container.
 pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
     found_by(spec, args, |keys| !keys.flags.contains(KeyFlags::NOT_KEY))
 }
@@ -85,8 +87,8 @@ fn begin(keys: &KeySpec, args: Args<'_>) -> Option<usize> {
     }
 }
 
-/// The keys after further occurrences of a keyword, behind the `first`: the command decides which occurrence counts,
-/// so the user needs the permission for each.
+/// The keys after further occurrences of a keyword after the `first`. The command decides which
+/// occurrence counts, so the user needs the permission for each.
 fn repeated_keywords<'a>(
     keys: &'a KeySpec,
     first: usize,
@@ -163,7 +165,8 @@ fn only_gets(args: Args<'_>) -> bool {
     true
 }
 
-/// An option of XREAD and XREADGROUP: the commands and the search for their keys take them in the same way.
+/// An option of XREAD and XREADGROUP: the commands and the search for their keys take them in the
+/// same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOption {
     Block,
@@ -175,7 +178,8 @@ pub enum ReadOption {
 }
 
 impl ReadOption {
-    /// Takes the option's name. None: there is no such option, or too few arguments are left for it.
+    /// Takes the option's name. None: there is no such option, or too few arguments are left for
+    /// it.
     pub fn take(arguments: &mut Cursor<'_>) -> Option<ReadOption> {
         let behind = arguments.remaining().saturating_sub(1);
         if behind >= 1 && arguments.take_word("BLOCK") {
@@ -216,7 +220,8 @@ impl ReadOption {
     }
 }
 
-/// The arguments of MIGRATE that are keys: argument 3 or, if that is empty, those after the option KEYS.
+/// The arguments of MIGRATE that are keys: argument 3 or, if that is empty, those after the option
+/// KEYS.
 fn migrated_keys(args: Args<'_>) -> Range<usize> {
     let mut index = 6;
     while index < args.len() {
@@ -233,7 +238,8 @@ fn migrated_keys(args: Args<'_>) -> Range<usize> {
     3..4
 }
 
-/// The key after SORT's last STORE. Other options are skipped with their values, which may be any word.
+/// The key after SORT's last STORE. Other options are skipped with their values, which may be any
+/// word.
 fn sort_destination(args: Args<'_>) -> Option<KeyPosition> {
     let mut destination = None;
     let mut index = 2;
@@ -273,7 +279,8 @@ mod tests {
     use crate::state::table::Command;
     use crate::sys::log::Logger;
 
-    /// Makes requests from the syntax of a command's documentation, with words as names that are words of options elsewhere.
+    /// Makes requests from the syntax in a command's documentation. Names in them are words that
+    /// are options elsewhere.
     struct Author {
         random: fastrand::Rng,
         /// The length of all lists in this request.
@@ -410,10 +417,11 @@ mod tests {
             .collect()
     }
 
-    /// What a user may touch is checked by the specifications: whatever a handler looks up must be a key by them too.
+    /// The specifications decide which keys a user may touch, so every key that a handler looks up
+    /// must be in them.
     #[test]
     fn only_keys_of_the_specifications_are_looked_up() {
-        // They wait for others, end the process, or choose keys themselves.
+        // These wait for other clients, end the process, or choose keys themselves.
         let left_out =
             ["migrate", "debug", "save", "bgsave", "bgrewriteaof", "shutdown", "failover"];
         let config = Config::from_text(b"").expect("an empty configuration is good");

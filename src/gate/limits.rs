@@ -1,4 +1,5 @@
-//! Limits of clients' unsent output and memory, which clients are closed for them, and the line of CLIENT LIST.
+//! Limits of clients' unsent output and memory, which clients are closed for them, and the line of
+//! CLIENT LIST.
 
 use crate::state::context::Context;
 use std::cmp::Reverse;
@@ -56,15 +57,16 @@ fn described(state: &State, id: ClientId, hides_names: bool) -> String {
     line
 }
 
-/// What the log has instead of user data.
+/// The replacement for user data in the log.
 const REDACTED: &[u8] = b"*redacted*";
 
 /// Appends a client's line of CLIENT LIST, without a line end.
 ///
-/// Fields that name buffers which this server does not have: `qbuf` is input kept for the client that did not run,
-/// plus the running request; complete arguments of a large incomplete request count as `argv-mem`; `rbs` and `rbp`
-/// are the output buffer's size; up to 16 KiB of output are `obl`, more is `oll` pieces of together `omem`, as if a
-/// static buffer of that size came before a list. `hides_names`: of the client and its user.
+/// Fields that name buffers which this server does not have: `qbuf` is input kept for the client
+/// that did not run, plus the running request; complete arguments of a large incomplete request
+/// count as `argv-mem`; `rbs` and `rbp` are the output buffer's size; up to 16 KiB of output are
+/// `obl`, more is `oll` pieces of together `omem`, as if a static buffer of that size came before a
+/// list. `hides_names`: of the client and its user.
 pub fn describe(
     state: &State,
     client: &Client,
@@ -228,7 +230,8 @@ pub fn class_of(flags: ClientFlags) -> ClientClass {
     }
 }
 
-/// Unsent output allowed to a client with these flags, as the limit of [`OutputBuffer`]. Unit: bytes.
+/// Unsent output allowed to a client with these flags, as the limit of [`OutputBuffer`]. Unit:
+/// bytes.
 pub fn output_limit(config: &Config, flags: ClientFlags) -> usize {
     match config.client_output_buffer_limit[class_of(flags) as usize].hard_bytes {
         0 => usize::MAX,
@@ -335,7 +338,8 @@ fn evict_largest(state: &mut State, limit: usize) {
         notice!(state, "Evicting client: {line}");
         state.stats.counters.evicted_clients += 1;
         state.clients.close(id);
-        // Its buffers are freed at once: at the end of the turn would be too late to save keys from eviction.
+        // Its buffers are freed at once: at the end of the turn would be too late to save keys from
+        // eviction.
         if let Some(client) = state.clients.get_mut(id) {
             client.input = Input::Empty;
             client.output = OutputBuffer::default();

@@ -1,5 +1,6 @@
-//! Locks that end other than by a LOCK command: found before the next request runs, and told to who held them. Readers whose time
-//! is over while others still read are taken out at that time.
+//! Locks that end without a LOCK command. They are found before the next request runs, and their
+//! holders are notified. A reader whose time is over is taken out at that time, even if other
+//! readers remain.
 
 use std::collections::HashMap;
 
@@ -19,7 +20,8 @@ use crate::types::hash::Hash;
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Reader};
 
-/// Compares indexed locks whose keys have changed with the index. Those that are gone have been lost.
+/// Compares indexed locks whose keys have changed with the index. Those that are gone have been
+/// lost.
 pub fn review(keyspace: &mut Keyspace, state: &mut State) {
     if !keyspace.locks.has_changed() {
         return;
@@ -31,7 +33,7 @@ pub fn review(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// What of an indexed lock its key no longer has, and why.
+/// The parts of an indexed lock that its key no longer has, and the reasons.
 fn lost(
     keyspace: &mut Keyspace,
     database: usize,
@@ -77,8 +79,8 @@ fn end_of_lease(held: &Held) -> EndReason {
     }
 }
 
-/// Takes what was lost out of the index, announces it, and tells the client that asked for it. A replica only follows its
-/// primary, which tells.
+/// Takes lost holdings out of the index, announces them, and notifies the clients that asked for
+/// them. A replica only follows its primary, which notifies.
 pub fn end(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, reason: EndReason) {
     if let Some(held) = keyspace.locks.remove(at) {
         announce_end(keyspace, state, at, &held, reason);
@@ -140,7 +142,8 @@ pub fn announce_end(
     }
 }
 
-/// Keeps a lock that was lost from everybody for a time: whoever had it may not know yet. Source: `lock-delay`.
+/// Keeps a lock that was lost from everybody for a time: the former holder may not know yet.
+/// Source: `lock-delay`.
 fn keep(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8], ms: i64) {
     let limits = readers::limits(keyspace, state);
     let fence = keyspace.locks.fences.grant();
@@ -181,7 +184,8 @@ fn keep(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8],
     }
 }
 
-/// Ends the leases of readers whose time is over. Under CLIENT PAUSE nothing ends, and a replica follows its primary.
+/// Ends the leases of readers whose time is over. Under CLIENT PAUSE nothing ends, and a replica
+/// follows its primary.
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     if stands_still(keyspace, state) {
         return;
@@ -203,8 +207,8 @@ fn stands_still(keyspace: &Keyspace, state: &State) -> bool {
     state.pauses.strictest().is_some() || keyspace.leaves_expiry()
 }
 
-/// At the end of a turn: takes back what was granted to clients that were closed before the reply had left. Waiting clients
-/// are served in the next turn.
+/// At the end of a turn: takes back grants to clients that were closed before the reply had left.
+/// Waiting clients are served in the next turn.
 pub fn take_back(keyspace: &mut Keyspace, state: &mut State) {
     if !keyspace.locks.has_granted() {
         return;
@@ -299,8 +303,9 @@ pub fn take_hold_back(
     }
 }
 
-/// Publishes the message by which Redisson's lock tells its waiting clients that it was released: they sleep until it comes, or
-/// until the lease ends that they have seen. Not if a client waits here, which takes the lock.
+/// Publishes the message by which Redisson's lock tells its waiting clients that it was released:
+/// they sleep until it comes, or until the lease ends that they have seen. Not if a client waits
+/// here, which takes the lock.
 pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
     let has_backlog = state.replication.backlog.is_some();
     if state.pubsub.is_silent() && !has_backlog
@@ -309,7 +314,7 @@ pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: usize
         return;
     }
     let mut channel = b"redisson_lock__channel:".to_vec();
-    // Where the key has a hash tag, the channel has the same.
+    // A key with a hash tag is used as it is.
     match key.contains(&b'{') {
         true => channel.extend_from_slice(key),
         false => channel.extend([b"{", key, b"}"].concat()),
@@ -344,7 +349,7 @@ pub fn note_hold(state: &mut State, since_us: i64) {
     note_latency(state, "lock-hold", since_us);
 }
 
-/// Adds what began at `since_us` and ends now to the latency monitor, if it took long enough.
+/// Adds an event from `since_us` until now to the latency monitor, if it took long enough.
 pub fn note_latency(state: &mut State, event: &'static str, since_us: i64) {
     let threshold_ms = state.config.latency_monitor_threshold;
     let us = (state.now.boot_us - since_us).max(0);

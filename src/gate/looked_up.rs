@@ -1,4 +1,5 @@
-//! What is looked up of a request before it runs, by those that prefetch the keys of many requests together.
+//! The command and key hash of a request that has not run yet. Callers prefetch the keys of many
+//! requests together.
 
 use std::slice;
 
@@ -11,7 +12,8 @@ use crate::state::table::Command;
 #[derive(Clone, Copy)]
 pub struct LookedUp {
     pub command: Option<&'static Command>,
-    /// The index of the key, and its hash. None: the request has none at a fixed position, or it was not asked for.
+    /// The index of the key, and its hash. None: the request has none at a fixed position, or it
+    /// was not asked for.
     key: Option<(usize, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! What MONITOR shows, and the secrets among arguments that are hidden.
+//! The lines of MONITOR, and the secrets among arguments that are hidden.
 
 use std::fmt::Write;
 
@@ -15,7 +15,8 @@ use crate::state::table::Command;
 /// Replaces a secret.
 const REDACTED: &[u8] = b"(redacted)";
 
-/// Sends a command that ran to monitoring clients. `output`: of the executing client, which may be one of them.
+/// Sends a command that ran to monitoring clients. `output`: of the executing client, which may be
+/// one of them.
 #[cold]
 pub fn feed_monitors(
     state: &mut State,
@@ -75,7 +76,8 @@ fn address(state: &State, client: &Client) -> String {
     }
 }
 
-/// Sends a command's line to all monitoring clients; the executing client `id` gets it in its own output.
+/// Sends a command's line to all monitoring clients; the executing client `id` gets it in its own
+/// output.
 fn show(
     state: &mut State,
     id: Option<ClientId>,

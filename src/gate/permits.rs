@@ -1,5 +1,6 @@
-//! Sessions of permits, as those of locks (`gate/sessions.rs`): the server renews them while the client's connection shows life,
-//! looks for a sign of life when half of their time has passed, and lets them end a grace period after it has closed.
+//! Sessions of permits, as those of locks (`gate/sessions.rs`): the server renews them while the
+//! client's connection shows life, looks for a sign of life when half of their time has passed, and
+//! lets them end a grace period after it has closed.
 
 use std::collections::HashSet;
 
@@ -11,7 +12,7 @@ use crate::keyspace::permits::PermitSession;
 use crate::state::State;
 use crate::types::sorted_set::{Limits, SortedSet};
 
-/// Begins a session. What its owner holds of an earlier one belongs to it.
+/// Begins a session. The permits of the owner's earlier session belong to it.
 pub fn begin(keyspace: &mut Keyspace, state: &State, mut session: PermitSession) {
     if let Some(before) = keyspace.permits.take(session.database, &session.key, &session.owner) {
         let new: HashSet<&[u8]> = session.permits.iter().map(|permit| &**permit).collect();
@@ -63,7 +64,8 @@ fn silence_ms(client: &Client, state: &State) -> i64 {
     if client.blocked.is_some() { 0 } else { (state.now.boot_us - client.active_us) / 1000 }
 }
 
-/// Binds the permits of an owner to a client, and renews them. False: it has none of this semaphore.
+/// Binds the permits of an owner to a client, and renews them. False: it has none of this
+/// semaphore.
 pub fn bind(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -116,8 +118,8 @@ enum Change {
     Exact,
 }
 
-/// Sets the deadlines of a session's permits that are still held, in Unix milliseconds: here, in the log and at replicas. Returns
-/// the milliseconds left of the first; None: none is held.
+/// Sets the deadlines of a session's permits that are still held, in Unix milliseconds: here, in
+/// the log and at replicas. Returns the milliseconds left of the first; None: none is held.
 fn set_deadlines(
     keyspace: &mut Keyspace,
     state: &mut State,

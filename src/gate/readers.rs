@@ -1,8 +1,9 @@
 //! Readers: owners who hold a lock together, each with a field and a lease of its own.
 //!
-//! The key lives as long as the last of these leases. A reader whose lease ends before is taken out at that time, to the
-//! millisecond; whoever waits for that is served in the same turn. The index (`keyspace/locks.rs`) says until when each of them
-//! holds the lock. Here the data is made to say the same, and so are the log and the replicas.
+//! The key lives as long as the last of these leases. A reader whose lease ends before is taken out
+//! at that time, to the millisecond; a client that waits for that is served in the same turn. The
+//! index (`keyspace/locks.rs`) says until when each of them holds the lock. Here the data is made
+//! to say the same, and so are the log and the replicas.
 
 use crate::clock::{Deadline, Expiry};
 use crate::collections::table::Slot;
@@ -16,17 +17,18 @@ use crate::types::hash::{Hash, Limits};
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Reader};
 
-/// What becomes of a reader's field.
+/// A change of a reader's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The owner becomes a reader.
     Granted,
-    /// The lease or the session is another one. With the former end of the lease, on the boot-time clock.
+    /// The lease or the session is another one. With the former end of the lease, on the boot-time
+    /// clock.
     Renewed(Deadline),
 }
 
-/// Writes an indexed reader's field into the lock at `slot`, or into a new one, and sets the key's deadline. The effects are part
-/// of the present unit.
+/// Writes an indexed reader's field into the lock at `slot`, or into a new one, and sets the key's
+/// deadline. The effects are part of the present unit.
 pub fn write(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -76,8 +78,8 @@ pub fn write(
     set_last_deadline(keyspace, state, at, slot, before, Some(until));
 }
 
-/// Takes the field of a reader that is no longer in the index out of its lock, and deletes the key with its last one. The effects
-/// are part of the present unit.
+/// Takes the field of a reader that is no longer in the index out of its lock, and deletes the key
+/// with its last one. The effects are part of the present unit.
 pub fn take_out(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -126,7 +128,8 @@ fn is_last(keyspace: &Keyspace, at: At<'_>, slot: Slot) -> bool {
         && found.is_ok_and(|lock| lock.is_some_and(|lock| lock.readers == 1))
 }
 
-/// Sets the key's deadline to that of its last reader, after one reader's has changed from `before` to `after`.
+/// Sets the key's deadline to that of its last reader, after one reader's has changed from `before`
+/// to `after`.
 fn set_last_deadline(
     keyspace: &mut Keyspace,
     state: &mut State,

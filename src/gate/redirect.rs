@@ -1,5 +1,6 @@
-//! Redirection of clients with CLIENT CAPA REDIRECT: a replica answers their reads and writes with the primary's address, as
-//! Valkey does. After READONLY a client's reads are served by the replica.
+//! Redirection of clients with CLIENT CAPA REDIRECT: a replica answers their reads and writes with
+//! the primary's address, as Valkey does. After READONLY a client's reads are served by the
+//! replica.
 
 use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags};
@@ -9,7 +10,8 @@ use crate::ids::ClientId;
 use crate::state::State;
 use crate::state::spec::Flags;
 
-/// Checks whether a command, or EXEC of commands, with these flags runs here. Errors: the redirection.
+/// Checks whether a command, or EXEC of commands, with these flags runs here. Errors: the
+/// redirection.
 pub fn check(state: &State, client: &Client, flags: Flags) -> Result<(), Verdict> {
     let reads_here = client.flags.contains(ClientFlags::READS_HERE);
     let redirected = if reads_here { Flags::WRITE } else { Flags::WRITE.union(Flags::READONLY) };
@@ -29,7 +31,7 @@ pub fn error(host: &[u8], port: u16) -> CommandError {
     CommandError::Redirect(host.into(), port)
 }
 
-/// What to do with a blocked client when this server becomes a replica.
+/// The treatment of a blocked client when this server becomes a replica.
 pub enum Blocked {
     /// It stays blocked.
     Stays,
@@ -39,7 +41,7 @@ pub enum Blocked {
     Closed,
 }
 
-/// What to do with a client when this server becomes a replica.
+/// Decides about a client when this server becomes a replica.
 pub fn blocked(state: &State, id: ClientId) -> Blocked {
     let client = state.clients.get(id);
     let Some((client, blocked)) = client.and_then(|one| Some((one, one.blocked.as_deref()?)))
@@ -48,7 +50,8 @@ pub fn blocked(state: &State, id: ClientId) -> Blocked {
     };
     let waits_for_keys = matches!(blocked.cause, Cause::Keys { .. });
     let writes = state.commands.get(blocked.command).is(Flags::WRITE);
-    // WAIT has nobody to wait for any more, whatever its client reads here. (In Valkey it waits on.)
+    // WAIT has no replicas left to wait for, even if its client reads here. (In Valkey it keeps
+    // waiting.)
     if waits_for_keys && client.flags.contains(ClientFlags::READS_HERE) && !writes {
         return Blocked::Stays;
     }

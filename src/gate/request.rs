@@ -1,4 +1,4 @@
-//! A request, what it runs with, and what its sender is told.
+//! A request, the context in which it runs, and the outcome for its sender.
 
 use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};
@@ -21,17 +21,17 @@ pub struct Request<'a> {
 pub enum Ran {
     /// The reply is complete, or there is none by design.
     Done,
-    /// The same; it has changed so much that this is passed on before the next request.
+    /// The same. Its changes are many, and are passed on before the next request.
     DoneMuch,
-    /// It did not run: it and the client's requests behind it wait until the server resumes the client.
+    /// It did not run. It and the client's later requests wait until the server resumes the client.
     NotYet,
-    /// It has run or is blocked; the client's requests behind it wait.
+    /// It has run or is blocked; the client's later requests wait.
     Waits,
     /// The connection is closed once the reply is sent.
     Closes,
 }
 
-/// What running a command needs: borrowed for one or a few requests.
+/// Everything that a running command needs: borrowed for one or a few requests.
 pub struct Gate<'a> {
     /// The keyspace, with the caller's database selected.
     pub keyspace: &'a mut Keyspace,

@@ -1,9 +1,11 @@
-//! Locks with sessions: leases that the server renews while the connection of the client that holds them shows life.
+//! Locks with sessions: leases that the server renews while the connection of the client that holds
+//! them shows life.
 //!
-//! Any request is a sign of life, and so is waiting in a blocking command. The server looks for one when half of the lease has
-//! passed, and again when half of the rest has. The lease ends a grace period after the connection has closed, or one lease
-//! after the last sign of life. Connections do not outlive a restart or a promotion: then each lease has its grace period,
-//! within which LOCK.ATTACH can bind it to a new connection.
+//! Any request is a sign of life, and so is waiting in a blocking command. The server looks for one
+//! when half of the lease has passed, and again when half of the rest has. The lease ends a grace
+//! period after the connection has closed, or one lease after the last sign of life. Connections do
+//! not outlive a restart or a promotion: then each lease has its grace period, within which
+//! LOCK.ATTACH can bind it to a new connection.
 
 use crate::client::{Client, ClientId};
 use crate::clock::Deadline;
@@ -14,10 +16,12 @@ use crate::keyspace::locks::{At, Held};
 use crate::resp::number::format_i64;
 use crate::state::State;
 
-/// A look this late means that the server stood still: a long script, a pause, a stopped process. Unit: microseconds.
+/// A look this late means that the server stood still: a long script, a pause, a stopped process.
+/// Unit: microseconds.
 const STALL_US: i64 = 50_000;
 
-/// Renews the leases whose half has passed and whose clients have shown life since. Under CLIENT PAUSE nothing changes.
+/// Renews the leases whose half has passed and whose clients have shown life since. Under CLIENT
+/// PAUSE nothing changes.
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     if state.pauses.strictest().is_some() {
         return;
@@ -36,8 +40,8 @@ pub fn next_us(keyspace: &Keyspace, state: &State) -> Option<i64> {
     looks.into_iter().flatten().min().filter(|_| state.pauses.strictest().is_none())
 }
 
-/// `at_us`: when it was to be looked after. A server that stood still until its lease had ended cannot know of signs of life,
-/// and begins the lease anew.
+/// `at_us`: when it was to be looked after. A server that stood still until its lease had ended
+/// cannot know of signs of life, and begins the lease anew.
 fn look(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, at_us: i64) {
     let Some(held) = keyspace.locks.get(at) else { return };
     let Some(session) = &held.session else { return };
@@ -55,7 +59,8 @@ fn look(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, at_us: i64) {
         }),
     };
     if is_past {
-        // Nobody has found that it has ended: a client that has shown life within one lease still has it.
+        // Nobody has found that it has ended: a client that has shown life within one lease still
+        // has it.
         let silent_ms = if now_us - at_us > STALL_US { 0 } else { silent_ms };
         if silent_ms < lease_ms {
             set_deadline(keyspace, state, at, state.now.after(lease_ms - silent_ms));
@@ -83,7 +88,8 @@ fn last_life_us(client: &Client, now_us: i64) -> i64 {
     if client.blocked.is_some() { now_us } else { client.active_us }
 }
 
-/// Plans the next look at a lock that has a session and a client: when half of its lease has passed.
+/// Plans the next look at a lock that has a session and a client: when half of its lease has
+/// passed.
 pub fn look_again(keyspace: &mut Keyspace, at: At<'_>) {
     if !keyspace.locks.has_sessions() {
         return;
@@ -100,7 +106,8 @@ pub fn look_again(keyspace: &mut Keyspace, at: At<'_>) {
     keyspace.locks.look_at(at, at_us);
 }
 
-/// Binds a lock with a session to a client, and renews its lease. False: its lease has ended just now.
+/// Binds a lock with a session to a client, and renews its lease. False: its lease has ended just
+/// now.
 pub fn bind(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, client: ClientId) -> bool {
     let is_held = keyspace
         .in_database(at.database, |keyspace| keyspace.find_quietly(keyspace.key(at.key)).is_some());
@@ -128,7 +135,8 @@ pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
     }
 }
 
-/// After a start or a promotion: fences begin anew, above all earlier ones, and all sessions have lost their connections.
+/// After a start or a promotion: fences begin anew, above all earlier ones, and all sessions have
+/// lost their connections.
 pub fn gain_authority(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.locks.fences.begin_epoch(state.now.unix_seconds());
     let delay_us = state.config.lock_recovery_delay * 1000;
@@ -144,7 +152,8 @@ pub fn gain_authority(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Files and primaries tell leases by the wall clock. From now on nobody can set the clock on which they count here.
+/// Files and primaries give leases by the wall clock. From now on nobody can set the clock on which
+/// they count here.
 pub fn count_on_boot_clock(keyspace: &mut Keyspace) {
     let now = keyspace.now();
     for database in 0..keyspace.databases() {

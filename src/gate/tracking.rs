@@ -1,11 +1,13 @@
 //! Client tracking: invalidation messages.
 //!
-//! The gate calls [`after_command`] after each handler while any client tracks: clients that have read a changed key
-//! get a message then; clients that track its prefix get one message with all keys at the end of the turn
-//! ([`end_turn`]). The executing client's messages follow its reply ([`publish::take_pushed`]).
+//! The gate calls [`after_command`] after each handler while any client tracks: clients that have
+//! read a changed key get a message then; clients that track its prefix get one message with all
+//! keys at the end of the turn ([`end_turn`]). The executing client's messages follow its reply
+//! ([`publish::take_pushed`]).
 //!
-//! A message is a push in RESP3. A RESP2 client cannot tell it from a reply, so it redirects its messages to another
-//! connection, which gets them like published messages if it is subscribed to anything.
+//! A message is a push in RESP3. A RESP2 client cannot distinguish it from a reply, so it redirects
+//! its messages to another connection, which gets them like published messages if it is subscribed
+//! to anything.
 
 use bytes::Bytes;
 
@@ -27,7 +29,8 @@ use crate::state::table::Command;
 /// The channel of messages redirected to a RESP2 client.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
 
-/// A list of keys of at least this many bytes is shared by its receivers instead of copied, as in PUBLISH.
+/// A list of keys of at least this many bytes is shared by its receivers instead of copied, as in
+/// PUBLISH.
 const SHARED_MIN: usize = 4 * 1024;
 
 /// Keys forgotten in one turn while `tracking-table-max-keys` is exceeded.
@@ -45,15 +48,16 @@ pub fn stop(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
 
 // ---- around commands -------------------------------------------------------------------------------------------------
 
-/// Sends messages about what happened before a command: keys evicted for it. Messages about the client's own copies
-/// come before its reply.
+/// Sends messages about events before a command: keys evicted for it. Messages about the client's
+/// own copies come before its reply.
 #[cold]
 pub fn before_command(gate: &mut Gate<'_>) {
     send_changes(gate.keyspace, gate.state, None);
     publish::take_pushed(gate.state, gate.caller, gate.reply.output());
 }
 
-/// Sends messages about a command's changes, and notes the keys it has read. Called while any client tracks.
+/// Sends messages about a command's changes, and notes the keys it has read. Called while any
+/// client tracks.
 #[cold]
 pub fn after_command(
     gate: &mut Gate<'_>,
@@ -101,7 +105,8 @@ fn remember(
     }
 }
 
-/// Ends CLIENT CACHING, which holds for one command or transaction, after that. CLIENT's subcommands do not count.
+/// Ends CLIENT CACHING, which holds for one command or transaction, after that. CLIENT's
+/// subcommands do not count.
 pub fn end_caching(state: &mut State, caller: Caller, request: &Request<'_>) {
     let keeps = request.command.is_some_and(|command| {
         command.is(Flags::KEEPS_CACHING)
@@ -116,8 +121,8 @@ pub fn end_caching(state: &mut State, caller: Caller, request: &Request<'_>) {
     }
 }
 
-/// At the end of a turn: forgets keys beyond the limit, and sends messages about changes outside of commands and to
-/// clients that track prefixes.
+/// At the end of a turn: forgets keys beyond the limit, and sends messages about changes outside of
+/// commands and to clients that track prefixes.
 pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
     if keyspace.tracking.has_changes() {
         send_changes(keyspace, state, None);
@@ -137,8 +142,8 @@ pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
 
 // ---- messages --------------------------------------------------------------------------------------------------------
 
-/// Handles pending changes: sends to readers, and collects keys for clients that track prefixes. `by`: the client
-/// whose command made them.
+/// Handles pending changes: sends to readers, and collects keys for clients that track prefixes.
+/// `by`: the client whose command made them.
 fn send_changes(keyspace: &mut Keyspace, state: &mut State, by: Option<ClientId>) {
     for change in keyspace.tracking.take_changes() {
         match change {

@@ -1,4 +1,5 @@
-//! Clients' users: permission checks, their errors, and what happens to clients when their user changes.
+//! Clients' users: permission checks, their errors, and the effects on clients when their user
+//! changes.
 
 use std::collections::HashSet;
 
@@ -55,7 +56,8 @@ fn databases(state: &State, client: &Client) -> (usize, usize) {
     (queued.unwrap_or(client.db), state.database_count())
 }
 
-/// As [`check`], for a client that may be closed. None: a file is being loaded, and everything is permitted.
+/// As [`check`], for a client that may be closed. None: a file is being loaded, and everything is
+/// permitted.
 pub fn check_client(
     state: &State,
     id: Option<ClientId>,
@@ -226,7 +228,8 @@ pub fn script_denied_text(
     [b"ERR The user executing the script can't ", what].concat()
 }
 
-/// Counts a denied request, and adds it to the ACL log. `context` None: the client sent the request itself.
+/// Counts a denied request, and adds it to the ACL log. `context` None: the client sent the request
+/// itself.
 #[cold]
 pub fn log_denied(
     state: &mut State,
@@ -312,7 +315,8 @@ pub fn log_out(state: &mut State, id: ClientId) {
     }
 }
 
-/// The user with this name and password. A failure is added to the ACL log. `object`: the command's name as sent.
+/// The user with this name and password. A failure is added to the ACL log. `object`: the command's
+/// name as sent.
 pub fn authenticate(
     state: &mut State,
     id: ClientId,
@@ -338,8 +342,8 @@ pub fn log_in(state: &mut State, id: ClientId, user: UserId) {
 
 // ---- users that change ---------------------------------------------------------------------------------------------------
 
-/// Updates the clients of a changed user, and closes those that are subscribed to channels it may no longer access. True:
-/// the `caller` must be closed too.
+/// Updates the clients of a changed user, and closes those that are subscribed to channels it may
+/// no longer access. True: the `caller` must be closed too.
 pub fn update_clients_of(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -386,7 +390,8 @@ pub fn close_clients_of(
     close_all(keyspace, state, &closing, caller)
 }
 
-/// Closes all clients but the caller, whose reply must be sent first. True: the caller is among them.
+/// Closes all clients but the caller, whose reply must be sent first. True: the caller is among
+/// them.
 fn close_all(
     keyspace: &mut Keyspace,
     state: &mut State,

@@ -1,4 +1,4 @@
-//! What the rules decide on a command.
+//! The decisions of the rules on a command.
 
 use crate::acl::Denied;
 use crate::error::CommandError;
@@ -9,7 +9,7 @@ pub enum Verdict {
     Run,
     /// It is queued until EXEC.
     Queue,
-    /// It runs later, as do its client's requests behind it.
+    /// It and its client's later requests run later.
     Postpone,
     Refuse(CommandError),
     /// Its user lacks the permission.

@@ -15,7 +15,8 @@ use crate::state::context::{Caller, Origin};
 use crate::state::table::Command;
 use crate::types::type_name;
 
-/// Runs the commands that wait for changed keys, until no key is ready. May leave another database selected.
+/// Runs the commands that wait for changed keys, until no key is ready. May leave another database
+/// selected.
 pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     while keyspace.has_awaited_changes() {
         keyspace.keeps_expired |= state.pauses.strictest().is_some();
@@ -76,7 +77,8 @@ fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &
                 false => wake(keyspace, state, id, key),
             };
             keyspace.select(database);
-            // Later clients get nothing either, unless all get the same or each waits for something else.
+            // Later clients get nothing either, unless all get the same or each waits for something
+            // else.
             if woken == Woken::InVain && !matches!(wanted, Wanted::Stream | Wanted::StreamGroup) {
                 break;
             }
@@ -85,7 +87,8 @@ fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &
     }
 }
 
-/// Runs a blocked client's command for a key. Its reply comes after earlier ones, and before push messages about what it does.
+/// Runs a blocked client's command for a key. Its reply comes after earlier ones, and before push
+/// messages about its effects.
 fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) -> Woken {
     let Some(client) = state.clients.get_mut(id) else { return Woken::Gone };
     let protocol = client.protocol;
@@ -143,7 +146,7 @@ pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     state.blocking.places.expire(state.now.boot_us);
 }
 
-/// Ends a wait whose time is over. A client that waits for a lock is told who holds it.
+/// Ends a wait whose time is over. The reply to a client that waits for a lock names the holder.
 fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
     if !blocked.is_some_and(Blocked::waits_for_lock) {
@@ -175,7 +178,8 @@ fn conclude(state: &mut State, id: ClientId, command: &'static Command, output: 
     }
 }
 
-/// CLIENT UNBLOCK: ends the wait with the reply of a timeout or with an error. False: the client was not blocked.
+/// CLIENT UNBLOCK: ends the wait with the reply of a timeout or with an error. False: the client
+/// was not blocked.
 pub fn unblock(keyspace: &mut Keyspace, state: &mut State, id: ClientId, with_error: bool) -> bool {
     let is_blocked = |client: &Client| client.blocked.is_some() && !client.is_closing();
     if !state.clients.get(id).is_some_and(is_blocked) {

@@ -1,8 +1,10 @@
-//! Who may see what.
+//! Permissions of HTTP: the data that each visitor may see.
 //!
-//! Probes never ask. On listeners that only this machine reaches nothing asks, unless `http-auth` is on. Elsewhere a user of the
-//! ACL is named by HTTP Basic, and must be permitted the commands that tell the same; without a name it is the default user, if
-//! that needs no password. While that is so and `protected-mode` is on, other machines get nothing but probes, as on the main port.
+//! Probes ask for no user. Listeners that only this machine reaches ask for none either, unless
+//! `http-auth` is on. On other listeners HTTP Basic names a user of the ACL, who needs the
+//! permission for commands with the same information. Without a name it is the default user, if
+//! that needs no password. If it needs none and `protected-mode` is on, other machines get only
+//! probes, as on the main port.
 
 use base64ct::{Base64, Encoding};
 
@@ -16,27 +18,28 @@ use crate::resp::args::Args;
 use crate::resp::request::Range;
 use crate::state::State;
 
-/// Who asks.
+/// The sender of a request.
 pub struct Visitor {
     pub peer: Address,
     /// By a listener that only this machine reaches.
     pub is_inside: bool,
 }
 
-/// What they may see.
+/// The data that a visitor may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// None: everything.
     user: Option<UserId>,
 }
 
-/// The commands that tell the same as `/metrics`.
+/// The commands with the same information as `/metrics`.
 pub const METRICS: &[&[&[u8]]] = &[&[b"INFO"]];
 /// The same for the page.
 pub const PAGE: &[&[&[u8]]] = &[&[b"INFO"], &[b"CLIENT", b"LIST"], &[b"SLOWLOG", b"GET"]];
 
 impl Rights {
-    /// The rights of whoever sends a request, if they may run these commands. Errors: what they are answered.
+    /// The rights of a request's sender, who must have the permission for these commands. Errors:
+    /// the response.
     pub fn of(
         state: &mut State,
         visitor: &Visitor,
@@ -84,17 +87,17 @@ impl Rights {
         users::check_user(user, named.unwrap_or(command), args, databases).is_ok()
     }
 
-    /// Whether nothing is to be checked.
+    /// Whether the user may do everything.
     pub fn are_all(&self, state: &State) -> bool {
         self.user.is_none_or(|user| state.acl.user(user).is_unrestricted())
     }
 
-    /// Whether they may see of what kind and how long a key is.
+    /// Whether a visitor may see the type and length of a key.
     pub fn may_read(&self, state: &State, database: usize, key: &[u8]) -> bool {
         self.user.is_none() || self.may_run(state, database, &[b"TYPE", key])
     }
 
-    /// Whether they may see who has a lock: the owner of one that is a string is its value.
+    /// Whether they may see the owner of a lock: for a string it is the value.
     pub fn may_see_lock(&self, state: &State, database: usize, key: &[u8]) -> bool {
         self.user.is_none() || self.may_run(state, database, &[b"LOCK.INFO", key])
     }

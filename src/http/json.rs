@@ -105,7 +105,7 @@ impl Json {
         self.text
     }
 
-    /// The text so far, to go on with later.
+    /// Continues an earlier text.
     pub fn from(text: String) -> Self {
         Json { text }
     }

@@ -33,7 +33,7 @@ const WRITES: usize = 50;
 /// Waiting clients of one lock that are shown, and those that are asked what they wait for.
 const QUEUE_MAX: usize = 100;
 const WAITERS_MAX: usize = 2000;
-/// Names of groups told apart.
+/// The limit of distinct groups.
 const GROUPS_MAX: usize = 10_000;
 /// Bytes of such a name that are told apart.
 const GROUP_BYTES_MAX: usize = 128;
@@ -51,7 +51,7 @@ enum Sort {
 /// A lock's rank in a list, its database and its key.
 type Place = (i64, usize, Box<[u8]>);
 
-/// What a list is asked for.
+/// A request for a list.
 struct Asked {
     sort: Sort,
     /// Part of the name, or a pattern.
@@ -290,7 +290,7 @@ fn lease_left_ms(keyspace: &Keyspace, database: usize, key: &[u8]) -> Option<i64
     entry.deadline().map(|deadline| keyspace.now().remaining_ms(deadline).max(0))
 }
 
-/// Appends a lock. Nothing if nobody holds it any more.
+/// Appends a lock, unless nobody holds it now.
 fn item(
     json: &mut Json,
     keyspace: &Keyspace,
@@ -352,7 +352,7 @@ pub fn client(json: &mut Json, state: &State, id: Option<ClientId>) {
     json.close('}');
 }
 
-/// Appends the fields that tell which client it is.
+/// Appends the fields that identify a client.
 pub fn client_fields(json: &mut Json, state: &State, client: &Client) {
     json.named("id", client.id.number);
     json.named_text("addr", client.peer.to_string());

@@ -32,10 +32,10 @@ use access::Visitor;
 /// Time for answers in one turn; the last one may exceed it. The others have their turn in the next. Unit: microseconds.
 const TURN_US: i64 = 500;
 
-/// What becomes of a request.
+/// The answer to a request, now or later.
 enum Answer {
     Now(Response),
-    /// It goes on in the next turn.
+    /// It continues in the next turn.
     Later(Box<HttpJob>),
 }
 
@@ -74,7 +74,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
             return;
         }
         if state.net.http.serve(slot, now_us) && answer(keyspace, state, slot, now_us) {
-            // What comes behind it has its turn after the others.
+            // A further request waits for those of other connections.
             if state.net.http.serve(slot, now_us) {
                 state.net.http.enqueue(slot);
             }
@@ -82,12 +82,12 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Does what is to be done some times a second.
+/// Does periodic work, several times a second.
 pub fn periodic(keyspace: &Keyspace, state: &mut State) {
     queues::look_for_named(keyspace, state);
 }
 
-/// Answers a connection's request, or goes on with it. False: that takes another turn.
+/// Answers a connection's request, or continues its answer. False: that takes another turn.
 fn answer(keyspace: &mut Keyspace, state: &mut State, slot: usize, now_us: i64) -> bool {
     let Some(connection) = state.net.http.get_mut(slot) else { return false };
     let visitor = Visitor { peer: connection.peer.clone(), is_inside: connection.is_inside };
@@ -123,7 +123,7 @@ fn argument(request: &Request, name: &str) -> Option<Vec<u8>> {
     arguments(request, name).next()
 }
 
-/// Percent-decoded bytes; in a query a plus is a blank. What is no code stays as it is.
+/// Percent-decoded bytes; in a query a plus is a blank. Invalid codes stay as they are.
 fn decoded(text: &str, is_query: bool) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|&byte| (byte as char).to_digit(16));
     let bytes = text.as_bytes();

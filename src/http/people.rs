@@ -1,4 +1,4 @@
-//! `/api/clients`: the clients and what they do.
+//! `/api/clients`: the clients and their activity.
 
 use super::access::Rights;
 use super::argument;

@@ -40,7 +40,7 @@ const WANTED: [Wanted; 6] = [
     Wanted::StreamGroup,
 ];
 
-/// What is told of a queue.
+/// The figures of a queue.
 #[derive(Default)]
 struct Queue {
     kind: &'static str,
@@ -109,7 +109,7 @@ fn named(state: &State) -> BTreeSet<&[u8]> {
     plain.map(Vec::as_slice).chain(found).take(NAMED_MAX).collect()
 }
 
-/// Looks at some more keys for those that patterns of `page-keys` name. To be called in the periodic work.
+/// Looks at some more keys for those that patterns of `page-keys` name. Call this in the periodic work.
 pub fn look_for_named(keyspace: &Keyspace, state: &mut State) {
     let keys = &mut state.page_keys;
     if keys.patterns != state.config.page_keys {

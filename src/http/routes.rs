@@ -1,4 +1,4 @@
-//! What there is: each path with who may see it and what it answers.
+//! All paths, each with its answer and the permission that it needs.
 
 use crate::figures::exposition::CONTENT_TYPE;
 use crate::figures::{self, Reading};
@@ -59,7 +59,7 @@ pub fn answer(
     }
 }
 
-/// Goes on with an answer that takes several turns. What the user may see is looked up again.
+/// Continues an answer that takes several turns. The rights of the user are looked up again.
 pub fn go_on(
     keyspace: &mut Keyspace,
     state: &mut State,

@@ -1,4 +1,5 @@
-//! `/api/waiting`: who waits for whom, and the circles in which owners wait for each other.
+//! `/api/waiting`: waiting clients and the owners they wait for, and the circles in which owners
+//! wait for each other.
 
 use super::access::Rights;
 use super::json::{BYTES_MAX, Json, id};
@@ -10,12 +11,12 @@ use crate::net::http::response::Response;
 use crate::state::State;
 use crate::types::lock;
 
-/// Circles that are told.
+/// The limit of reported circles.
 const CIRCLES_MAX: usize = 20;
 /// Owners of a circle that are told.
 const OWNERS_MAX: usize = 50;
 
-/// `/api/waiting?limit=`: the longest waits for locks with who holds them, and circles.
+/// `/api/waiting?limit=`: the longest waits for locks with the holders, and circles.
 pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Request) -> Response {
     let limit = limit(request);
     let (mut json, mut told) = (Json::default(), 0);

@@ -9,7 +9,7 @@ pub struct Deletion {
     pub what: Deleted,
 }
 
-/// What was deleted.
+/// The deleted key or fields, and the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Deleted {
     /// The key: it expired.

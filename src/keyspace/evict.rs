@@ -189,7 +189,8 @@ impl Keyspace {
         self.lazyfree.discard(owned);
     }
 
-    /// A random key, or a random one with a deadline. Where locks were drawn, others are drawn, of all databases.
+    /// A random key, or a random one with a deadline. If locks were drawn, other keys are drawn, of
+    /// all databases.
     fn random_victim(&self, volatile_only: bool, samples: usize) -> Option<(usize, Slot)> {
         let tries = if self.locks.fences.is_used() { LOCK_TRIES } else { 1 };
         (0..tries).find_map(|_| self.draw(volatile_only, samples))
@@ -236,7 +237,7 @@ impl Keyspace {
         if pool.policy != Some(policy) {
             pool = Pool { policy: Some(policy), candidates: Vec::with_capacity(POOL_SIZE) };
         }
-        // Where all that was drawn are locks, others are drawn.
+        // If all drawn keys are locks, other keys are drawn.
         let mut tries = if self.locks.fences.is_used() { LOCK_TRIES } else { 0 };
         let victim = loop {
             let mut found_any = false;

@@ -66,7 +66,7 @@ impl Keyspace {
         }
     }
 
-    /// Deletes the expired keys that look-ups have found. To be called after each command, and before anything else
+    /// Deletes the expired keys that look-ups have found. Call this after each command, and before anything else
     /// that deletes, counts or exchanges keys.
     #[inline]
     pub fn delete_found_expired(&mut self) {

@@ -85,7 +85,7 @@ impl Keyspace {
         }
     }
 
-    /// Adds the hash at `slot` to the index with its first deadline. To be called when a field has got a deadline,
+    /// Adds the hash at `slot` to the index with its first deadline. Call this when a field has got a deadline,
     /// and when a hash was put under this key; other types are ignored.
     pub fn note_field_deadlines(&mut self, slot: Slot, key: &[u8]) {
         let Some(hash) = self.hash_table_mut(slot) else { return };
@@ -315,7 +315,7 @@ mod tests {
     type Fields = BTreeMap<u8, Option<Deadline>>;
     type Model = Vec<BTreeMap<u8, Fields>>;
 
-    /// What lies in memory, and how long until the first deadline ends.
+    /// The fields in memory, and the time until the first deadline ends.
     fn kept(db: &mut Keyspace, now: &Now) -> (Model, Option<i64>) {
         let mut model: Model = vec![BTreeMap::new(); DATABASES];
         let mut next: Option<i64> = None;
@@ -327,7 +327,7 @@ mod tests {
                 view.for_each_kept(|field, _| fields.push(field.to_vec()));
                 let mut held = Fields::new();
                 for field in fields {
-                    // Long before: the deadline of one that has passed is to be seen too.
+                    // A time long before, so that passed deadlines are seen too.
                     let before = Now { wall_us: 0, boot_us: 0, is_loading: false };
                     let found = view.get(&field, &before).expect("the field is there");
                     if let Some(deadline) = found.deadline {

@@ -1,8 +1,9 @@
 //! The memory of snapshots, which is not data: eviction leaves it out, as it is free when they are written.
 //!
-//! A snapshot holds chunks with copies of entries, tables of emptied databases, parts of values that the data has given up
-//! since ([`given_up_bytes`]), and what the thread that writes it allocates. The count ends with the snapshot, and with it
-//! what was miscounted: a part that two keys share, as after COPY, counts when the data gives up one of them.
+//! A snapshot holds chunks with copies of entries, tables of emptied databases, parts of values
+//! that the data has given up since ([`given_up_bytes`]), and the allocations of the thread that
+//! writes it. The count ends with the snapshot, and with it what was miscounted: a part that two
+//! keys share, as after COPY, counts when the data gives up one of them.
 
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Weak};
 use crate::collections::shared::given_up_bytes;
 use crate::sys::alloc;
 
-/// What one snapshot holds. All who have memory of it have this too.
+/// The memory held by one snapshot. Everything that has memory of the snapshot has this too.
 #[derive(Debug)]
 pub struct Held {
     bytes: AtomicIsize,
@@ -29,12 +30,12 @@ impl Held {
         }
     }
 
-    /// Counts all that `run` allocates and frees on this thread.
+    /// Counts the allocations and frees of `run` on this thread.
     pub fn count<R>(&self, run: impl FnOnce() -> R) -> R {
         alloc::counted(Some(&self.bytes), run)
     }
 
-    /// Counts the allocations of `run`, at less cost. What it drops must belong to nobody else.
+    /// Counts the allocations of `run`, at less cost. It must drop only memory of its own.
     #[inline]
     pub fn count_made<R>(&self, run: impl FnOnce() -> R) -> R {
         let before = alloc::balance();
@@ -55,7 +56,7 @@ impl Held {
     }
 }
 
-/// What all snapshots hold.
+/// The memory held by all snapshots.
 #[derive(Debug, Default)]
 pub struct HeldBySnapshots {
     /// The newest is the last. One that was aborted ends when its thread notices.
@@ -73,7 +74,7 @@ impl HeldBySnapshots {
 
     /// Bytes held now.
     pub fn bytes(&self) -> usize {
-        // What is given up counts for the newest, from its beginning on.
+        // Memory given up since the newest began counts for the newest.
         let mut until = given_up_bytes();
         let alive = self.alive.iter().filter_map(Weak::upgrade).rev();
         alive

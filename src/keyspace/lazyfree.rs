@@ -11,14 +11,14 @@ use crate::types::Value;
 /// A value that takes more allocations than this is freed in the background.
 const EFFORT_MAX: usize = 64;
 
-/// A message to the thread: what to drop, and how many keys and bytes that is.
+/// A message to the thread: the values to drop, and the number of their keys and bytes.
 struct Garbage {
     keys: usize,
     bytes: usize,
     dropped: Box<dyn Send>,
 }
 
-/// The sender to the background thread. When dropped, the thread frees what is queued and ends.
+/// The sender to the background thread. When dropped, the thread frees the queued values and ends.
 pub struct LazyFree {
     sender: Sender<Garbage>,
     pending: Arc<AtomicUsize>,
@@ -72,7 +72,7 @@ impl LazyFree {
         self.send(keys, bytes, Box::new(table));
     }
 
-    /// Frees copies that a snapshot needs no more.
+    /// Frees copies that a snapshot no longer needs.
     pub fn discard_copies(&self, copies: Chunk) {
         if !copies.is_empty() {
             self.send(0, 0, Box::new(copies));

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::locks::{Held, Locks};
 
-/// A look at all locks, from the first database's first key on. Locks that come or go meanwhile are seen or not.
+/// A look at all locks, from the first database's first key on. Locks that come or go during it may
+/// be missed.
 #[derive(Debug, Default)]
 pub struct LockScan {
     database: usize,
@@ -14,7 +15,8 @@ pub struct LockScan {
 }
 
 impl LockScan {
-    /// Looks at up to `count` further locks. `visit` gets database, key and what is known of the lock. True: all have been seen.
+    /// Looks at up to `count` further locks. `visit` gets the database, the key and the lock. True:
+    /// all have been seen.
     pub fn step(
         &mut self,
         locks: &Locks,

@@ -54,7 +54,7 @@ impl Fences {
 
     /// Learns of a fence that was granted elsewhere or earlier.
     pub fn learn(&mut self, fence: u64) {
-        // What no server has granted does not count.
+        // A fence that no server can have granted does not count.
         if fence < self.ceiling.min(1 << 53) {
             self.is_used |= fence > 0;
             self.last = self.last.max(fence);
@@ -72,7 +72,7 @@ impl Fences {
     }
 }
 
-/// Where something is held: a key, or one of the readers of a key.
+/// The place of a holding: a key, or one of the readers of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At<'a> {
     pub database: usize,
@@ -112,7 +112,7 @@ impl Place {
     }
 }
 
-/// What the server knows of a held lock, or of one of its readers, besides its value.
+/// The server's knowledge of a held lock, or of one of its readers, besides its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     pub fence: u64,
@@ -196,7 +196,7 @@ impl Session {
     }
 }
 
-/// What a file or the primary tells of a lock.
+/// The data of a lock from a file or the primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     pub fence: u64,
@@ -207,7 +207,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// A value that is a lock which was granted by a LOCK command. Costs little for others.
+    /// A value that is a lock granted by a LOCK command. Costs little for other values.
     pub fn of(value: ValueRef<'_, Value>, now: &Now) -> Option<Self> {
         let fence = lock::fence_of(value, now)?;
         let found = lock::read(value, now).ok()??;
@@ -232,7 +232,7 @@ pub struct Granted {
     pub sent_at: Option<u64>,
 }
 
-/// How a lock ended other than by its release.
+/// The end of a lock without its release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     pub database: usize,
@@ -245,7 +245,7 @@ pub struct End {
     pub who: Box<[u8]>,
 }
 
-/// Why a lock ended other than by its release.
+/// The reason why a lock ended without its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
     /// Its lease ended.
@@ -461,7 +461,7 @@ impl Locks {
         self.undoable = Some((self.fences.last(), Vec::new()));
     }
 
-    /// What has been removed since [`Self::begin_undo`] stays so.
+    /// Keeps the removals since [`Self::begin_undo`].
     #[inline]
     pub fn end_undo(&mut self) {
         self.undoable = None;
@@ -488,7 +488,7 @@ impl Locks {
         }
     }
 
-    /// Removes a holding that is no longer in the index from all that refers to it.
+    /// Removes a holding that is no longer in the index from all indexes that refer to it.
     fn forget(&mut self, at: At<'_>, held: &Held) {
         self.holdings -= 1;
         self.note_undo(at, held);
@@ -585,7 +585,8 @@ impl Locks {
         !self.by_owner.is_empty()
     }
 
-    /// Sets the client that a lock belongs to. One with a session is looked after from now on, or no more.
+    /// Sets the client that a lock belongs to. A lock with a session is renewed from now on, or no
+    /// longer.
     pub fn bind(&mut self, at: At<'_>, client: Option<ClientId>) {
         let Some(held) = self.get_mut(at) else { return };
         let before = std::mem::replace(&mut held.client, client);
@@ -649,12 +650,12 @@ impl Locks {
         self.by_owner.values().flatten().cloned().collect()
     }
 
-    /// When what is held longest was granted: boot-time clock, microseconds.
+    /// The time of the oldest grant that is still held: boot-time clock, microseconds.
     pub fn oldest_us(&self) -> Option<i64> {
         self.since.first_key_value().map(|(since_us, _)| *since_us)
     }
 
-    /// What is known of a lock; of several readers, of one.
+    /// One holding of a lock, if it has any.
     pub fn any(&self, database: usize, key: &[u8]) -> Option<&Held> {
         self.databases.get(database)?.get(key)?.any()
     }

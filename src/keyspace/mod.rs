@@ -4,7 +4,7 @@
 //! and the count of changes cannot be skipped. Handlers hold keys as [`Key`] (bytes and hash); borrows from the keyspace end
 //! before the next change. One database is selected at a time: the gate selects the client's before each command.
 //!
-//! What this module refuses to know: clients, replies, the network.
+//! This module refuses to know clients, replies and the network.
 //!
 //! - The data: `tables` (with `table_id`), through which all changes go; `collection`, typed
 //!   access; `transfer` moves and copies entries; `beside` replaces all databases.
@@ -116,7 +116,7 @@ const RANDOM_TRIES: usize = 100;
 /// Keys sampled to estimate a database's bytes.
 const BYTES_SAMPLES: usize = 64;
 
-/// Who causes a change.
+/// The cause of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     /// A command.
@@ -251,8 +251,8 @@ impl Keyspace {
         self.now.is_loading = false;
     }
 
-    /// Switches on or off that every key and field counts as alive, whatever its deadline; returns the previous
-    /// setting. For the commands of a client that imports data.
+    /// Switches on or off that every key and field counts as alive, even after its deadline;
+    /// returns the previous setting. For the commands of a client that imports data.
     pub fn ignore_deadlines(&mut self, ignore: bool) -> bool {
         self.delete_found_expired();
         std::mem::replace(&mut self.now.is_loading, ignore)
@@ -347,7 +347,8 @@ impl Keyspace {
         self.found_expired.is_empty().then_some(slot)
     }
 
-    /// An entry of any database, for those who only look: nothing is counted, and an expired one is not seen.
+    /// An entry of any database, for inspection only: nothing is counted, and an expired one is not
+    /// found.
     pub fn entry_quietly(&self, database: usize, key: &[u8]) -> Option<Entry<'_, Value>> {
         let table = self.table_of(database);
         let entry = table.entry(table.find(self.hash(key), key)?);
@@ -759,7 +760,8 @@ impl Keyspace {
         self.dirty += changes;
     }
 
-    /// Records a change of a key everywhere but in events: every change of a key's value, deadline or existence must call this.
+    /// Records a change of a key everywhere except in events. Every change of a key's value,
+    /// deadline or existence must call this.
     #[inline]
     fn touch(&mut self, database: usize, key: &[u8], changes: u64, cause: Cause) {
         self.dirty += changes;
@@ -769,8 +771,8 @@ impl Keyspace {
         self.tracking.note_change(key, cause == Cause::Client);
     }
 
-    /// The same for all keys of a database, or that come from the other one. Tracking clients are not told of
-    /// exchanged databases, as in Redis.
+    /// The same for all keys of a database, or that come from the other one. Tracking clients are
+    /// not notified of exchanged databases, as in Redis.
     fn touch_all(&mut self, database: usize, other: usize, changes: u64) {
         self.dirty += changes;
         self.waiting.note_all(database);

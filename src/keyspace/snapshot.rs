@@ -24,8 +24,8 @@ use crate::types::Value;
 /// The size at which a chunk is sent. Unit: bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// What a step of the iteration may copy before it ends, some hundred small entries: copying it takes a part of the time that a
-/// turn has. Unit: bytes, with [`ENTRY_COST`] or [`OBJECT_COST`] for each entry.
+/// The limit of bytes that a step of the iteration copies, some hundred small entries, which takes
+/// a part of a turn's time. Counts [`ENTRY_COST`] or [`OBJECT_COST`] for each entry too.
 const STEP_COST: usize = 128 * 1024;
 /// The cost of finding and copying an entry besides its bytes.
 const ENTRY_COST: usize = 64;
@@ -33,7 +33,8 @@ const ENTRY_COST: usize = 64;
 const OBJECT_COST: usize = 1024;
 const CLONED_BYTES_MAX: usize = 64 * 1024;
 
-/// What copying an entry, and what a step, may allocate: checked where assertions are. Unit: bytes.
+/// The limits of allocations for copying an entry, and for a step: checked if assertions are on.
+/// Unit: bytes.
 const ENTRY_BYTES_MAX: isize = 1 << 20;
 const STEP_BYTES_MAX: isize = 2 << 20;
 
@@ -69,7 +70,7 @@ pub struct Copied<'a> {
 }
 
 impl Chunk {
-    /// Adds a copy of an entry. Returns what that has cost, as [`STEP_COST`] counts it.
+    /// Adds a copy of an entry. Returns the cost, as [`STEP_COST`] counts it.
     fn push(&mut self, entry: Entry<'_, Value>) -> usize {
         let mut cost = ENTRY_COST + entry.key().len();
         self.bytes.extend_from_slice(entry.key());
@@ -165,7 +166,7 @@ impl Snapshot {
         has_more
     }
 
-    /// Copies an entry of the table `id`. Returns what that has cost: [`STEP_COST`].
+    /// Copies an entry of the table `id`. Returns the cost: [`STEP_COST`].
     fn take(&mut self, id: TableId, entry: Entry<'_, Value>) -> usize {
         let Some(&(_, number)) = self.left.iter().find(|(table, _)| *table == id) else { return 0 };
         if self.chunk.database != number || self.chunk.memory() >= CHUNK_BYTES {
@@ -197,7 +198,7 @@ impl Snapshot {
         }
     }
 
-    /// Takes ownership of the table of an emptied database, of about so many bytes.
+    /// Takes ownership of the table of an emptied database, which has about `bytes` bytes.
     pub(super) fn take_over(&mut self, id: TableId, table: Table<Value>, bytes: usize) {
         self.held.add(bytes as isize);
         self.emptied.push(Emptied { id, table, bytes });

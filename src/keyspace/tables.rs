@@ -46,7 +46,7 @@ enum Change {
     RemoveByServer,
     /// Some of its elements are removed by expiry.
     ElementsByServer,
-    /// The log restores what was there before.
+    /// The log restores the previous state.
     PutBack,
     /// The log removes it, as nothing was there before.
     PutBackAbsent,
@@ -60,7 +60,7 @@ enum Arrival {
     Old,
 }
 
-/// What the caller of [`Tables::before_change`] still must do with the old entry.
+/// The treatment of the old entry that the caller of [`Tables::before_change`] still owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keep {
     Nothing,
@@ -398,8 +398,8 @@ impl Tables {
         table.insert(key.hash, key.bytes, NewValue::Object(object), deadline, access)
     }
 
-    /// Empties a database. What moved into the log is not returned. `fields`: the database's index of field
-    /// deadlines; `keys` and `bytes`: its size, about.
+    /// Empties a database. Values that moved into the log are not returned. `fields`: the
+    /// database's index of field deadlines; `keys` and `bytes`: its size, about.
     pub fn clear(
         &mut self,
         database: usize,

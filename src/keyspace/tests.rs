@@ -128,7 +128,7 @@ impl Pair {
         }
     }
 
-    /// What the model holds under a key of the selected database.
+    /// The model's value of a key in the selected database.
     fn held(&self, key: u8) -> Option<Held> {
         let held = self.model[self.db.selected()].get(&name(key))?;
         self.is_alive(held).then(|| held.clone())
@@ -299,7 +299,7 @@ impl Pair {
         assert!(alive.map(|(key, _)| key).all(|key| seen.binary_search(key).is_ok()));
     }
 
-    /// What is left in milliseconds, as TTL tells it.
+    /// The remaining milliseconds, as TTL reports them.
     fn remaining_ms(&self, goes: Goes) -> Option<i64> {
         match goes {
             Goes::Never => None,

@@ -1,4 +1,4 @@
-//! The server side of client tracking: which clients must be told when a key changes.
+//! The server side of client tracking: the clients to notify when a key changes.
 //!
 //! A client that tracks what it reads is listed at each key it has read, until the key changes: that removes the entry, as the
 //! client will read the key again if needed. A client that tracks prefixes is listed at those instead. Every change of a key is
@@ -260,7 +260,8 @@ impl Tracking {
         self.read.len() > keys_max && keys_max > 0 && self.is_on()
     }
 
-    /// Removes a random key that has not changed. Its readers must be told, as they would miss its next change.
+    /// Removes a random key that has not changed. Its readers must be notified, as they would miss
+    /// its next change.
     pub fn forget_random(&mut self) -> Option<(Arc<[u8]>, Readers)> {
         if self.read.is_empty() {
             return None;

@@ -5,9 +5,9 @@
 //! key are not recorded, unless the key has moved or its database was emptied or exchanged since.
 //!
 //! A small value is copied before its change. For a large collection the log has an inverse of each element's change
-//! ([`Journal`]), so that recording costs what a script changes, not what its keys hold. If a script changes so much
-//! of a collection that these take more memory than a copy, it is copied after all, so that a script that changes one
-//! field again and again does not reach the limit.
+//! ([`Journal`]), so that recording costs what a script changes, not what its keys hold. If the inverses would take more
+//! memory than a copy, the collection is copied after all. A script that changes one field again and again therefore does
+//! not reach the limit.
 //!
 //! Copied before a change are: strings, lists and hashes encoded as listpack. The groups of a large stream are cloned, and count
 //! with their pending entries, without the stream's own.
@@ -107,7 +107,7 @@ enum Mode {
 /// journal fit within it under usual limits; a copy of this size takes some ten microseconds. Unit: bytes.
 const COPIED_LARGE: usize = 64 * 1024;
 
-/// What the log has of a key.
+/// The state of a key in the log.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     /// Its whole value, in this step.
@@ -199,7 +199,7 @@ impl Undo {
         step.database == database && held == key.bytes
     }
 
-    /// Takes so many bytes of the room. False: there is not enough, and nothing more is recorded.
+    /// Takes bytes of the room. False: there is not enough, and nothing more is recorded.
     pub fn take_room(&mut self, bytes: usize) -> bool {
         match self.room.checked_sub(bytes) {
             Some(room) => self.room = room,

@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 
 use crate::ids::ClientId;
 
-/// What a blocked command waits for.
+/// The change for which a blocked command waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wanted {
     /// An element of a list.
@@ -34,7 +34,7 @@ pub enum Wanted {
     Semaphore,
 }
 
-/// Position in a queue, unique: the order of arrival, behind those at the head.
+/// A unique position in a queue: the order of arrival, after the positions at the head.
 pub type Ticket = u64;
 /// Lower ones are at the head of a queue.
 const ARRIVED: Ticket = 1 << (Position::TICKET_BITS - 1);
@@ -92,7 +92,7 @@ pub struct Waiting {
     held_back: BTreeSet<(usize, Box<[u8]>)>,
 }
 
-/// What waiting clients are also woken for by time.
+/// The changes that also happen by time alone, and then wake waiting clients.
 const ALARMS: [Wanted; 3] = [Wanted::DueSeconds, Wanted::DueMilliseconds, Wanted::Semaphore];
 
 fn alarm_index(wanted: Wanted) -> usize {

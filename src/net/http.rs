@@ -1,7 +1,8 @@
 //! HTTP/1.1 connections for probes, metrics and the page: bounded in number, size and time.
 //!
-//! Bytes come in, complete requests go out, and responses come back ([`Http::respond`]); what is answered is decided in
-//! `crate::http`. `head` parses a request's head, `connection` is one connection, `response` what it is sent.
+//! Bytes come in, complete requests go out, and responses come back ([`Http::respond`]);
+//! `crate::http` decides about the answers. `head` parses a request's head, `connection` is one
+//! connection, `response` what it is sent.
 //!
 //! The connections are no clients: nothing counts them but this file. When all places are taken, the least important
 //! connection gives its place up to a new one, so that nobody keeps a probe out.

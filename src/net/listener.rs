@@ -103,7 +103,7 @@ impl Listener {
     }
 }
 
-/// A socket with this address that does not listen yet. Others can take the address meanwhile.
+/// A socket with this address that does not listen yet. Other programs can still take the address.
 pub fn bind_tcp(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
@@ -196,7 +196,7 @@ pub fn tcp_listeners(
     Ok(listeners)
 }
 
-/// What became of an entry of `bind`. Texts are for the log.
+/// The result of opening an entry of `bind`. Texts are for the log.
 pub enum Entry<T> {
     Open(T),
     /// It may be unavailable.

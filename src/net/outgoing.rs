@@ -1,6 +1,7 @@
 //! Blocking connections to other servers, for a command such as MIGRATE. Kept for a while for further commands.
 //!
-//! Each step (connecting, a write, a read) has the command's timeout; the loop is blocked meanwhile, as in Redis.
+//! Each step (connecting, a write, a read) has the command's timeout; the loop is blocked until it
+//! ends, as in Redis.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};

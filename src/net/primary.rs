@@ -32,7 +32,7 @@ pub struct Socket {
     is_closed: bool,
     /// Requests to be sent; the first may be sent in part.
     outgoing: Vec<u8>,
-    /// When the primary is next told that this server is alive: boot-time clock, microseconds.
+    /// The time of the next sign of life to the primary: boot-time clock, microseconds.
     pub next_period_us: i64,
 }
 
@@ -137,7 +137,7 @@ impl Socket {
                 return Ok(false);
             }
         }
-        // Bytes behind the handshake may be buffered already.
+        // Bytes after the handshake may be buffered already.
         (self.can_read, self.can_write) = (true, true);
         let waiting = SocketState::Resolving(Resolving::default());
         if let SocketState::Connecting(stream) = std::mem::replace(&mut self.phase, waiting) {
@@ -167,12 +167,12 @@ impl Socket {
         }
     }
 
-    /// Adds whole requests, or newlines, to what is to be sent.
+    /// Adds whole requests, or newlines, to the output.
     pub fn push(&mut self, requests: &mut Vec<u8>) {
         self.outgoing.append(requests);
     }
 
-    /// Sends what the system takes.
+    /// Sends as much as the system takes.
     pub fn write(&mut self) -> io::Result<()> {
         let SocketState::Connected(stream) = &mut self.phase else { return Ok(()) };
         while !self.outgoing.is_empty() && self.can_write {
@@ -201,7 +201,7 @@ impl Socket {
     }
 }
 
-/// Has a thread resolve a host name.
+/// Starts a thread that resolves a host name.
 fn resolve(
     host: String,
     port: u16,

@@ -1,13 +1,15 @@
-//! Reading and decoding an RDB image in a thread, ahead of the thread that inserts its entries into the keyspace.
+//! Reading and decoding an RDB image in a thread, ahead of the thread that inserts its entries into
+//! the keyspace.
 //!
 //! ```text
 //!   source -- this thread: read, checksum, decode, hash --> a few batches --> loop's thread: insert
 //! ```
 //!
-//! Inserting mostly waits for memory, and takes about as long as all the rest: two threads take half the time of one.
-//! Entries are allocated from the arena of the inserting thread, so that they lie in memory as if it had made them.
+//! Inserting mostly waits for memory, and takes about as long as all the rest: two threads take
+//! half the time of one. Entries are allocated from the arena of the inserting thread, so that they
+//! lie in memory as if it had made them.
 //!
-//! Knows neither the keyspace's tables nor what becomes of skipped keys.
+//! Knows neither the keyspace's tables nor the treatment of skipped keys.
 
 use std::sync::mpsc::SyncSender;
 
@@ -28,7 +30,8 @@ const BATCH_ENTRIES: usize = 1024;
 /// A batch is sent when it has covered this much of the file. Unit: bytes.
 const BATCH_BYTES: u64 = 256 << 10;
 
-/// The bits of an entry's access word that hold the LFU counter; the time of its last decrement is above.
+/// The bits of an entry's access word that hold the LFU counter; the time of its last decrement is
+/// above.
 const LFU_COUNTER: u32 = 0xff;
 /// All bits of an access word.
 const ACCESS: u32 = 0xff_ffff;
@@ -151,7 +154,8 @@ pub enum Failure {
     Entry(String),
 }
 
-/// Reads an image to its end, or until the receiver of the batches is gone. Runs in a thread of its own.
+/// Reads an image to its end, or until the receiver of the batches is gone. Runs in a thread of its
+/// own.
 pub struct ReadAhead<'a> {
     pub source: &'a mut dyn DiskReader,
     /// Whether the checksum is verified.
@@ -162,7 +166,7 @@ pub struct ReadAhead<'a> {
     pub reports_expired: bool,
     /// The arena to allocate from.
     pub arena: Option<u64>,
-    /// Whose memory it is.
+    /// The owner of the memory.
     pub account: &'static alloc::Account,
     pub batches: SyncSender<Batch>,
 }
@@ -237,7 +241,8 @@ impl ReadAhead<'_> {
 /// The smallest entry of a file: a type, an empty key and an empty value. Unit: bytes.
 const ENTRY_BYTES_MIN: u64 = 3;
 
-/// The most keys that the rest of a file can hold: limits the memory reserved for all its databases together.
+/// The most keys that the rest of a file can hold: limits the memory reserved for all its databases
+/// together.
 pub struct KeysExpected(u64);
 
 impl KeysExpected {

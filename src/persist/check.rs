@@ -1,12 +1,12 @@
 //! The check tool for append-only files: `--check-aof`, and the name `redis-check-aof`.
 //!
-//! A file or manifest is read by the server's own parsers. The output and exit codes are those of `redis-check-aof` 7.0.15,
-//! on which scripts rely. With `--fix` the last file is truncated to its valid part, after asking; with
-//! `--truncate-to-timestamp` it is truncated before the first annotation of a later time, without asking. Nothing else is
-//! ever changed.
+//! A file or manifest is read by the server's own parsers. The output and exit codes are those of
+//! `redis-check-aof` 7.0.15, on which scripts rely. With `--fix` the last file is truncated to its
+//! valid part, after asking; with `--truncate-to-timestamp` it is truncated before the first
+//! annotation of a later time, without asking. Nothing else is ever changed.
 //!
-//! Two differences from Redis's tool, as loading works here: a file counts as the last one if all after it are empty, and
-//! a request without arguments is a fault.
+//! Two differences from Redis's tool, as loading works here: a file counts as the last one if all
+//! after it are empty, and a request without arguments is a fault.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -28,8 +28,8 @@ pub struct Environment<'a> {
     pub out: &'a mut dyn Write,
     /// Reads an answer: whether it begins with `y` or `Y`.
     pub answer: &'a mut dyn FnMut() -> bool,
-    /// Checks the RDB image at the start of a file, given its name, source and size. Reports on the output as
-    /// `redis-check-rdb` does. Returns the image's bytes; None if it is damaged.
+    /// Checks the RDB image at the start of a file, given its name, source and size. Reports on the
+    /// output as `redis-check-rdb` does. Returns the image's bytes; None if it is damaged.
     pub rdb: &'a mut RdbCheck<'a>,
 }
 
@@ -47,8 +47,8 @@ pub struct CheckAof {
 }
 
 impl CheckAof {
-    /// Parses the arguments after the program's name: `[--fix | --truncate-to-timestamp <seconds>] <file>`. Errors: a text
-    /// for standard output; the exit code is 1 then.
+    /// Parses the arguments after the program's name: `[--fix | --truncate-to-timestamp <seconds>]
+    /// <file>`. Errors: a text for standard output; the exit code is 1 then.
     pub fn parse(program: &str, args: &[OsString]) -> Result<Self, String> {
         let check =
             |path: &OsString, fix, truncate_to| CheckAof { path: path.into(), fix, truncate_to };

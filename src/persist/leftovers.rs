@@ -1,7 +1,8 @@
 //! Removing temporary files of processes that were killed while writing them.
 //!
-//! Only bases of the append-only file, which are written in a folder of the server's own. `temp-PID.rdb` in `dir` stays, as in
-//! Redis: a user may have named a file so, and another server may be writing it.
+//! Only bases of the append-only file, which are written in a folder of the server's own.
+//! `temp-PID.rdb` in `dir` stays, as in Redis: a user may have named a file so, and another server
+//! may be writing it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -27,9 +28,10 @@ fn owner(name: &OsStr) -> Option<u32> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Removes the bases being written in `folder`, that of the append-only file, whose processes have ended or had this one's ID;
-/// other processes may still be writing theirs. Must be called before this process creates any. Returns the names of the removed
-/// files. A missing folder is not an error.
+/// Removes the bases being written in `folder`, that of the append-only file, whose processes have
+/// ended or had this one's ID; other processes may still be writing theirs. Must be called before
+/// this process creates any. Returns the names of the removed files. A missing folder is not an
+/// error.
 pub fn remove(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<OsString>> {
     let mut names = match disk.list(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,5 +1,5 @@
-//! Persistence: the RDB format, snapshots, the append-only file, and the tools that check files. Requests read from a
-//! file are handed to the caller, never run here.
+//! Persistence: the RDB format, snapshots, the append-only file, and the tools that check files.
+//! Requests read from a file are handed to the caller, never run here.
 //!
 //! - `rdb` is the format, `aof` the append-only file. `saver` writes a snapshot; `ahead` reads one
 //!   for loading.

@@ -1,12 +1,12 @@
-//! Writing a snapshot to a file: in a thread while the server goes on, or synchronously.
+//! Writes a snapshot to a file: in a thread while the server serves clients, or synchronously.
 //!
 //! ```text
 //!   keyspace -- chunks --> queue --> thread: encode, write, sync --> rename, sync the folder
 //! ```
 //!
-//! The loop's thread walks the keyspace in slices, only as fast as the queue drains; entries about to change are queued in
-//! between. The file has a temporary name until it is complete and synced, so that either the old file or the new one
-//! exists at any moment.
+//! The loop's thread walks the keyspace in slices, only as fast as the queue drains. Entries about
+//! to change are queued first. The file has a temporary name until it is complete and synced, so
+//! either the old or the new file exists at any moment.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,11 +31,12 @@ use crate::sys::process;
 /// The walk pauses when the queued chunks take this much memory. Unit: bytes.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 
-/// After this much was written, the system is asked to start writing it to the disk. Unit: bytes.
+/// The system is asked to write to the disk after each of these portions. Unit: bytes.
 const WRITEBACK_BYTES: u64 = 4 << 20;
 
-/// On a machine with few cores the thread pauses so long after it has written so much, some 0.2 ms of work: a thread that never
-/// sleeps keeps others that wake up on its core waiting for its whole time slice, some milliseconds.
+/// On a machine with few cores the thread sleeps for `REST` after every `BYTES_BETWEEN_RESTS`,
+/// about 0.2 ms of work. Without these pauses the scheduler lets it run for a whole time slice,
+/// several milliseconds, while a thread that has woken up on the same core waits.
 const REST: Duration = Duration::from_micros(50);
 const BYTES_BETWEEN_RESTS: usize = 64 << 10;
 
@@ -95,7 +96,7 @@ pub struct Plan {
     pub lru_clock: u32,
     /// `rdb-key-save-delay`. Unit: microseconds a key; no delay if negative.
     pub key_delay: i32,
-    /// Expired keys are written too: replicas that have them will be told to delete them.
+    /// Expired keys are written too: replicas that have them will get their deletions.
     pub keeps_expired: bool,
     /// No keys are written.
     pub omits_keys: bool,
@@ -309,8 +310,8 @@ pub fn put_in_place(disk: &dyn Disk, temporary: &Path, target: &Path) -> io::Res
     disk.sync_folder(target.parent().unwrap_or(Path::new(".")))
 }
 
-/// Saves all databases synchronously. Returns the file's bytes. After an error the old file is unchanged, and the
-/// temporary one removed.
+/// Saves all databases synchronously. Returns the file's bytes. After an error the old file is
+/// unchanged, and the temporary one removed.
 pub fn save_now(
     db: &mut Keyspace,
     disk: &dyn Disk,
@@ -375,8 +376,9 @@ struct Shared {
 }
 
 impl Job {
-    /// Begins a snapshot and a thread that writes it to `file`, whose name is `temporary` if it has one. `wake` is called when
-    /// the queue has room again, and at the end. Errors: no thread can be started.
+    /// Begins a snapshot and a thread that writes it to `file`, whose name is `temporary` if it has
+    /// one. `wake` is called when the queue has room again, and at the end. Errors: no thread can
+    /// be started.
     pub fn begin(
         db: &mut Keyspace,
         file: Arc<dyn DiskFile>,
@@ -408,7 +410,8 @@ impl Job {
             let result = saved.map_err(|error| system_text(&error));
             *lock(&in_thread.result) = Some(result);
             (in_thread.wake)();
-            // Chunks that come before the walk has been ended are not freed by the loop: it may take long.
+            // Chunks that come before the walk has been ended are not freed by the loop: it may
+            // take long.
             if has_threads {
                 receiver.iter().for_each(drop);
             }
@@ -432,7 +435,7 @@ impl Job {
 
     /// Whether the walk must pause until the thread has caught up.
     pub fn is_full(&self) -> bool {
-        // In a simulation nothing is written before all of it is there.
+        // A simulation writes only once all of the snapshot is there.
         self.thread.is_some() && self.shared.queued.load(Ordering::Relaxed) >= QUEUE_BYTES_MAX
     }
 
@@ -446,8 +449,8 @@ impl Job {
         lock(&self.shared.result).take()
     }
 
-    /// Makes the thread stop, without waiting for it: it may be in the middle of a sync. Its file no longer has a name, so
-    /// another save may begin.
+    /// Makes the thread stop, without waiting for it: it may be in the middle of a sync. Its file
+    /// no longer has a name, so another save may begin.
     pub fn abort(self, db: &mut Keyspace, disk: &dyn Disk) {
         self.shared.aborted.store(true, Ordering::Relaxed);
         if let Some(thread) = &self.thread {
@@ -475,7 +478,7 @@ fn encode_all(
         }
         let written_before = saver.writer.written_bytes();
         saver.chunk(&chunk)?;
-        // What compresses well is more work than is written.
+        // Data that compresses well is more work than its written bytes show.
         if rests && saver.writer.written_bytes() == written_before {
             std::thread::sleep(REST);
         }

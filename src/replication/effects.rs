@@ -75,7 +75,7 @@ struct Unit {
     selected_before: Option<usize>,
     /// A reader has come within it, and needs a SELECT before it.
     selects_anew: bool,
-    /// What a rollback keeps: keys that expired or were evicted meanwhile, and messages.
+    /// Effects that a rollback keeps: deletions of expired or evicted keys, and messages.
     kept: Vec<Kept>,
 }
 
@@ -108,7 +108,7 @@ impl Effects {
         self.heard
     }
 
-    /// Starts or stops the stream. Stopping drops what was not taken.
+    /// Starts or stops the stream. Stopping drops the rest that was not taken.
     /// [`crate::keyspace::deletions::Deletions::listen`] must be told the same.
     pub fn listen(&mut self, heard: bool) {
         self.heard = heard;
@@ -247,7 +247,7 @@ impl Effects {
         if self.is_between_units() {
             return;
         }
-        // A mark of before the unit is its start. The stream may have been dropped meanwhile.
+        // A mark of before the unit is its start. The stream may have been dropped since.
         let from = (self.unit.start + mark.len).min(self.stream.len());
         let tail = self.stream.split_off(from);
         self.withheld.retain(|(range, _)| range.end <= from);
@@ -300,7 +300,7 @@ impl Effects {
         }
     }
 
-    /// Sets whether a transaction or a script is under way, and returns what was set before.
+    /// Sets whether a transaction or a script is under way, and returns the previous setting.
     pub fn gather(&mut self, is_gathering: bool) -> bool {
         std::mem::replace(&mut self.is_gathering, is_gathering)
     }
@@ -383,7 +383,7 @@ impl Effects {
         self.unit_start() == 0
     }
 
-    /// Whether they are to be passed on within a turn.
+    /// Whether the effects are enough to be passed on within a turn.
     #[inline]
     pub fn are_many(&self) -> bool {
         self.len() >= SPREAD_BYTES
@@ -672,7 +672,7 @@ mod tests {
                             let is_for = |it: &&Expected| [it.at.log, it.at.replicas][which];
                             let repeated = unit.iter().filter(is_for);
                             let repeated: Vec<_> = repeated.map(|it| it.request.clone()).collect();
-                            // Where nothing of it is repeated an empty transaction may stand.
+                            // If none of it is repeated, an empty transaction may remain.
                             readers.iter_mut().for_each(|it| it.expected.push(repeated.clone()));
                         }
                         unit.clear();

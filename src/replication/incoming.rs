@@ -1,4 +1,4 @@
-//! A snapshot from the primary: the bytes that have arrived, and what is loaded of them.
+//! A snapshot from the primary: the arrived bytes, and the loaded part of them.
 //! `roles/following/sync.rs` receives and loads it.
 
 use std::collections::VecDeque;

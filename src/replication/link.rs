@@ -33,7 +33,7 @@ const ID_BYTES: usize = 40;
 /// The announced version: that of the Valkey whose snapshots and commands are understood, with deadlines of hash fields.
 const VERSION: &[u8] = b"9.0.0";
 
-/// What a replica announces and requests in the handshake.
+/// The announcements and requests of a replica in the handshake.
 #[derive(Clone, Debug, Default)]
 pub struct HandshakeOptions {
     /// `masterauth`, if it is set, with `masteruser`.
@@ -56,7 +56,7 @@ pub const RUN_ID: &[u8] = b"run-id=";
 /// Refusals of PSYNC that end by themselves. Redis takes the last two for a primary without PSYNC, and loses its place in the history.
 const FOR_A_WHILE: [&[u8]; 4] = [b"-NOMASTERLINK", b"-LOADING", b"-MASTERDOWN", b"-BUSY"];
 
-/// What is expected from the primary next.
+/// The answer expected from the primary next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaits {
     Pong,
@@ -85,7 +85,7 @@ pub enum Stage {
     Stream,
 }
 
-/// What the received bytes mean.
+/// The meaning of the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A line for the log.
@@ -530,8 +530,8 @@ impl Link {
         Ok(Some(Requests { input: &self.input, raw, ranges, requests, next: 0 }))
     }
 
-    /// Shows at most `most` complete requests behind the last unit, with MULTI and EXEC, as far as nothing else is
-    /// between them. They stay where they are until [`Self::shrink`].
+    /// Shows at most `most` complete requests after the last unit, with MULTI and EXEC, up to the
+    /// first other item. They stay in place until [`Self::shrink`].
     pub fn look_ahead(&mut self, most: usize, mut show: impl FnMut(&Request<'_>)) {
         let is_stream = self.awaits == Awaits::Stream;
         // A long request that arrives in many pieces is not parsed again with each.
@@ -567,7 +567,7 @@ impl Link {
         }
     }
 
-    /// Frees the memory of used bytes. To be called now and then, as it moves the rest.
+    /// Frees the memory of used bytes. Call this now and then, as it moves the rest.
     pub fn shrink(&mut self) {
         // Not while a transaction is incomplete: its requests' places count from the buffer's start.
         if self.used > 0 && self.unit.requests.is_empty() {
@@ -625,7 +625,7 @@ fn empty_lines(bytes: &[u8]) -> usize {
 pub struct Request<'a> {
     /// Where it lies among the received bytes, until [`Link::shrink`].
     pub at: usize,
-    /// Its bytes, and perhaps others behind them.
+    /// Its bytes, perhaps followed by other bytes.
     pub buffer: &'a [u8],
     /// Its arguments in the buffer.
     pub ranges: &'a [Range],

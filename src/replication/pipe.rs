@@ -4,7 +4,7 @@
 //!   saver's thread -- write --> pieces -- take --> loop, which releases what all replicas have been sent
 //! ```
 //!
-//! The writer waits while the slowest replica is too far behind. Closing the pipe fails the writer with `BrokenPipe`.
+//! The writer waits while the slowest replica lags too far. Closing the pipe fails the writer with `BrokenPipe`.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -48,7 +48,7 @@ impl Pipe {
         std::mem::take(&mut self.lock().pieces)
     }
 
-    /// Bytes of memory of what is not taken.
+    /// Bytes of memory of pieces that are not taken.
     pub fn memory(&self) -> usize {
         self.lock().pieces.len() * PIECE_BYTES
     }

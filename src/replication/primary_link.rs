@@ -6,10 +6,10 @@ use super::incoming::Sync;
 use super::link::Link;
 use crate::persist::aof::log::LogOffset;
 
-/// The connection to the primary, but for its socket (`net/primary.rs`).
+/// The connection to the primary, except its socket (`net/primary.rs`).
 pub struct PrimaryLink {
     pub link: Link,
-    /// What is read into; empty between reads.
+    /// The buffer for reading; empty between reads.
     pub buffer: Box<[u8]>,
     /// A snapshot being received or loaded.
     pub sync: Option<Sync>,

@@ -91,13 +91,13 @@ pub struct Replica {
     pub snapshot_only: bool,
     /// `REPLCONF version`, the first number; None: not announced, it counts as Redis 7.0.
     pub version: Option<u32>,
-    /// What its snapshot omits: `REPLCONF rdb-filter-only`.
+    /// The parts that its snapshot omits: `REPLCONF rdb-filter-only`.
     pub filter: Filter,
     /// It came by SYNC instead of PSYNC, and never acknowledges.
     pub uses_sync: bool,
 }
 
-/// What a snapshot omits.
+/// The parts that a snapshot omits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub keys: bool,
@@ -138,7 +138,7 @@ impl Default for Replica {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     pub bytes: usize,
-    /// The socket accepts no more now.
+    /// The socket accepts nothing more now.
     pub is_full: bool,
     /// There is more to send in the next turn.
     pub has_more: bool,

@@ -223,7 +223,7 @@ impl Prehashed<'_> {
 mod tests {
     use super::*;
 
-    /// What [`Args::sent_as_bulks`] says of a buffer in which these words lie, in order.
+    /// The result of [`Args::sent_as_bulks`] for a buffer in which these words lie, in order.
     fn sent(buffer: &str, words: &[&str]) -> Option<String> {
         let mut from = 0;
         let ranges = words.iter().map(|word| {

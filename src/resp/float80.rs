@@ -20,7 +20,7 @@ const EXPONENT_MIN: i32 = -16445;
 const EXPONENT_MAX: i32 = 16320;
 /// Longer texts are no numbers. Source: `MAX_LONG_DOUBLE_CHARS` of Redis.
 const TEXT_LEN_MAX: usize = 5 * 1024 - 1;
-/// Digits behind the point in [`Float80::to_text`].
+/// Digits after the point in [`Float80::to_text`].
 const FRACTION_DIGITS: usize = 17;
 
 /// An extended-precision float: finite, infinite or NaN.
@@ -88,8 +88,9 @@ impl Float80 {
         matches!(self.0, Class::Finite(_))
     }
 
-    /// Decimal text without an exponent: 17 digits behind the point, trailing zeros and a trailing point removed; never
-    /// `-0`. `inf`, `-inf` or `nan`. Up to about 5 KB for the largest numbers.
+    /// Decimal text without an exponent: 17 digits after the point, without trailing zeros and a
+    /// trailing point; never `-0`. `inf`, `-inf` or `nan`. Up to about 5 KB for the largest
+    /// numbers.
     pub fn to_text(&self) -> Vec<u8> {
         match self.0 {
             Class::Finite(finite) => finite.to_text(),
@@ -168,7 +169,8 @@ impl Finite {
         let (negative, sum) = if high.negative == low.negative {
             (high.negative, a + aligned)
         } else if inexact {
-            // What was shifted out is taken away too: one unit more, less than one unit of which comes back.
+            // The shifted-out bits are subtracted too: one unit more, less than one unit of which
+            // comes back.
             (high.negative, a - aligned - 1)
         } else if a >= aligned {
             (high.negative && a != aligned, a - aligned)
@@ -293,7 +295,7 @@ mod tests {
     use num_bigint::BigInt;
     use proptest::prelude::*;
 
-    /// What INCRBYFLOAT would answer.
+    /// The reply of INCRBYFLOAT.
     fn increment(value: &str, increment: &str) -> String {
         let parse = |text: &str| Float80::parse(text.as_bytes());
         let (Some(value), Some(increment)) = (parse(value), parse(increment)) else {

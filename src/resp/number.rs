@@ -22,8 +22,8 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Parses a signed integer whose text is canonical: what printing the number would give, and nothing else. `+1`, `01`,
-/// `-0`, ` 1` and the empty string are `None`, as is anything out of range.
+/// Parses a signed integer whose text is canonical: exactly the number as it would be printed.
+/// `+1`, `01`, `-0`, ` 1` and the empty string are `None`, as is anything out of range.
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -132,7 +132,8 @@ impl NumberText {
         }
     }
 
-    /// The digits with a point behind the first, then the exponent with its sign and at least two digits.
+    /// The digits with a point after the first, then the exponent with its sign and at least two
+    /// digits.
     fn push_scientific(&mut self, digits: &[u8], exponent: i32) {
         self.push(&digits[..1]);
         if digits.len() > 1 {
@@ -215,8 +216,9 @@ pub fn format_double_digits(value: f64, count: usize) -> NumberText {
     if value < 0.0 {
         text.push(b"-");
     }
-    // The shortest digits that tell this double from all others are the nearest `count` digits, if they are as few: no
-    // two decimals of 15 digits round to the same double. Rounding the exact value costs three times as much.
+    // The shortest digits that distinguish this double are the nearest `count` digits, if `count`
+    // digits suffice: no two decimals of 15 digits round to the same double. Rounding the exact
+    // value costs three times as much.
     let mut buffer = zmij::Buffer::new();
     let mut decimal = Decimal::of(buffer.format_finite(value.abs()).as_bytes());
     // Numbers below the normal ones are fewer: a short decimal stands for many.
@@ -306,8 +308,8 @@ struct Decimal {
 }
 
 impl Decimal {
-    /// Takes apart digits with an optional point and an optional exponent behind `e`, as formatters of doubles write
-    /// them: with no more than 17 digits that count.
+    /// Parses digits with an optional point and an optional exponent after `e`, as formatters of
+    /// doubles write them, with at most 17 significant digits.
     fn of(text: &[u8]) -> Decimal {
         let mut decimal = Decimal { digits: [b'0'; 17], exponent: -1 };
         let (mut len, mut in_fraction) = (0, false);
@@ -395,7 +397,7 @@ pub(super) fn parse_exponent(text: &[u8]) -> Option<i64> {
     Some(if negative { -exponent } else { exponent })
 }
 
-/// Whether the text begins with `-`, and what is behind its sign.
+/// Whether the text begins with `-`, and the text after its sign.
 pub(super) fn split_sign(text: &[u8]) -> (bool, &[u8]) {
     match text {
         [b'-', rest @ ..] => (true, rest),
@@ -412,7 +414,8 @@ pub fn hex_value(digit: u8) -> u8 {
     }
 }
 
-/// Shifts right, rounding to the nearest and ties to even; `inexact` says that there is more behind the last bit.
+/// Shifts right, rounding to the nearest and ties to even. `inexact` means that there is more after
+/// the last bit.
 pub(super) fn shift_right_to_even(value: u128, inexact: bool, shift: u32) -> u128 {
     // Beyond 128 places even the highest bit is less than half a unit.
     let Some(half) = 1u128.checked_shl(shift.wrapping_sub(1)) else {

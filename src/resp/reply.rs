@@ -96,7 +96,8 @@ impl OutputBuffer {
         }
     }
 
-    /// Limits the buffer to about so many bytes; see [`OutputBuffer::is_cut`]. A cut buffer stays cut.
+    /// Limits the buffer to about this number of bytes; see [`OutputBuffer::is_cut`]. A cut buffer
+    /// stays cut.
     pub fn set_limit(&mut self, bytes: usize) {
         if !self.is_cut() {
             self.limit = bytes.max(1);
@@ -614,7 +615,8 @@ impl<'a> ReplyWriter<'a> {
 
     fn defer(&mut self, marker: u8, factor: usize) -> Deferred {
         let mark = self.out.mark();
-        // Room for one digit: most deferred lengths are small, and need no shift of the bytes behind.
+        // Room for one digit: most deferred lengths are small, and then the bytes after them need
+        // no shift.
         self.raw(&[marker, b'0', b'\r', b'\n']);
         Deferred { mark, factor }
     }
@@ -624,7 +626,8 @@ impl<'a> ReplyWriter<'a> {
         self.out.truncate(deferred.mark);
     }
 
-    /// Fills in the length of a deferred aggregate. A length of two or more digits shifts the bytes behind it.
+    /// Fills in the length of a deferred aggregate. A length of two or more digits shifts the bytes
+    /// after it.
     pub fn finish(&mut self, deferred: Deferred, len: usize) {
         let Deferred { mark, factor } = deferred;
         if self.is_cut() {

@@ -59,8 +59,8 @@ impl Range {
 
 /// The longest request of a file or of the primary, in bytes: ranges have 32 bits.
 pub const REQUEST_BYTES_MAX: u64 = u32::MAX as u64;
-/// The longest request of a client, in bytes. What is repeated instead of it may be longer than it, by a time of 13 digits
-/// for each of its options.
+/// The longest request of a client, in bytes. The request that repeats it may be longer, by a time
+/// of 13 digits for each of its options.
 pub const CLIENT_REQUEST_BYTES_MAX: u64 = REQUEST_BYTES_MAX - (16 << 20);
 
 /// Limits of requests. The configured ones are for clients alone: what a client was allowed is in the log and goes to
@@ -69,7 +69,8 @@ pub const CLIENT_REQUEST_BYTES_MAX: u64 = REQUEST_BYTES_MAX - (16 << 20);
 pub struct Limits {
     /// Longest argument, in bytes. Source: `proto-max-bulk-len`.
     pub bulk_len_max: u64,
-    /// Longest request, in bytes. It may begin so far behind the buffer's start that both together are 32 bits.
+    /// Longest request, in bytes. Its start in the buffer and this length together must fit into 32
+    /// bits.
     pub request_bytes_max: u64,
     /// Most arguments of a request.
     pub multibulk_max: i32,
@@ -80,7 +81,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What the primary may send, or a file may contain. A request must begin at the buffer's start.
+    /// The limits for the primary and for files. A request must begin at the buffer's start.
     pub const TRUSTED: Limits = Limits {
         bulk_len_max: u64::MAX,
         request_bytes_max: REQUEST_BYTES_MAX,
@@ -89,7 +90,7 @@ impl Limits {
         inline_max: 64 << 10,
     };
 
-    /// What a client may send.
+    /// The limits for a client.
     pub fn of_client(bulk_len_max: u64, authenticated: bool) -> Self {
         let request_bytes_max = CLIENT_REQUEST_BYTES_MAX;
         Limits { bulk_len_max, request_bytes_max, authenticated, ..Limits::TRUSTED }
@@ -103,7 +104,7 @@ impl Default for Limits {
     }
 }
 
-/// What [`Parser::next`] found.
+/// The result of [`Parser::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// A request; its arguments (one at least) were appended.
@@ -167,7 +168,7 @@ impl Parser {
     /// Parses one request from `buf` at `*pos`, appends its arguments to `args` and advances `*pos` past it.
     ///
     /// `Incomplete` changes neither `*pos` nor `args`: call again with the same bytes, which may have moved, and more
-    /// behind them, from the request's first byte. An error changes neither; the connection must be closed, and the
+    /// after them, from the request's first byte. An error changes neither; the connection must be closed, and the
     /// same bytes fail again.
     ///
     /// Escapes in inline requests are decoded in place, so consumed bytes must not be parsed again. To keep a request
@@ -302,7 +303,7 @@ impl Parser {
         let start = *pos;
         let rest = &mut buf[start..];
         let window = rest.len().min(limits.inline_max.saturating_add(1));
-        // Redis searches for the line end with strchr: behind a NUL byte it finds none, and waits.
+        // Redis searches for the line end with strchr: after a NUL byte it finds none, and waits.
         let newline = match memchr2(b'\n', 0, &rest[..window]) {
             Some(at) if rest[at] == b'\n' => at,
             _ if rest.len() > limits.inline_max => return Err(ProtocolError::TooBigInline),
@@ -610,7 +611,7 @@ mod tests {
 
     type Request = Vec<Vec<u8>>;
 
-    /// Parses all that is there in one buffer.
+    /// Parses everything in one buffer.
     fn parse(bytes: &[u8], limits: &Limits) -> (Vec<Request>, Option<ProtocolError>) {
         parse_in_pieces(bytes, &[], limits)
     }
@@ -843,7 +844,7 @@ mod tests {
         let half = bytes.len() / 2;
         let parsed = parser.next(&mut bytes[..half], &mut 0, &mut args, &Limits::default());
         assert_eq!((parsed, parser.is_resuming()), (Ok(Parsed::Incomplete), true));
-        // What was seen is not looked at again, and the bytes may move.
+        // Parsed bytes are not looked at again, and the bytes may move.
         let mut moved = [b"..".as_slice(), &vec![b'!'; half - 100], &bytes[half - 100..]].concat();
         let mut pos = 2;
         let parsed = parser.next(&mut moved, &mut pos, &mut args, &Limits::default());

@@ -62,7 +62,7 @@ fn name(failover: &Failover) -> String {
     }
 }
 
-/// Takes the next step of a failover. To be called once a turn.
+/// Takes the next step of a failover. Call this once a turn.
 pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     let Some(failover) = state.replication.failover.as_deref() else { return };
     if failover.is_under_way {

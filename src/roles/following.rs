@@ -6,8 +6,9 @@
 //!   stream   -> the gate, as Caller::Primary -> the backlog, byte for byte -> acknowledgement
 //! ```
 //!
-//! [`turn`] does all this in bounded pieces, once a turn of the loop: clients are served meanwhile. A snapshot
-//! becomes visible when it is complete. The stream is applied without checking deadlines.
+//! [`turn`] does all this in bounded pieces, once a turn of the loop: clients are served in
+//! between. A snapshot becomes visible when it is complete. The stream is applied without checking
+//! deadlines.
 //!
 //! Source: `replication.c` of Redis 7.0.15, whose log lines these are.
 
@@ -68,7 +69,7 @@ const FEED_BYTES: usize = 1 << 20;
 /// Interval of checks of the link, acknowledgements and attempts to connect. Unit: microseconds.
 const PERIOD_US: i64 = 1_000_000;
 
-/// Positions of the log that are kept to tell which offset of the stream is on disk.
+/// Positions of the log that are kept to find the offset of the stream that is on disk.
 const LOGGED_MAX: usize = 4096;
 
 /// The error for blocked clients when a primary becomes a replica.
@@ -138,7 +139,8 @@ pub fn follow_at_start(
     take_role(keyspace, state, Some(following));
 }
 
-/// Stops following: this server becomes a primary with its present data; replicas that know its history can continue.
+/// Stops following: this server becomes a primary with its present data; replicas that know its
+/// history can continue.
 pub fn unfollow(keyspace: &mut Keyspace, state: &mut State) {
     if !state.replication.is_replica() {
         return;
@@ -215,8 +217,8 @@ fn close_replicas(state: &mut State) {
     }
 }
 
-/// Closes the link, if there is one. Returns whether the primary knows the history here, and the database that its
-/// stream has selected.
+/// Closes the link, if there is one. Returns whether the primary knows the history here, and the
+/// database that its stream has selected.
 fn close_link(keyspace: &mut Keyspace, state: &mut State) -> Option<(bool, usize)> {
     let following = state.replication.following.as_deref()?;
     let known = (following.knows_history, following.selected);
@@ -328,7 +330,7 @@ fn cannot_connect(state: &mut State, error: &io::Error) {
     set_progress(state, Progress::Connect);
 }
 
-/// What this server announces in the handshake.
+/// The announcements of this server in the handshake.
 fn hello(state: &State) -> HandshakeOptions {
     let config = &state.config;
     let text = |text: &Vec<u8>| Some(text.clone()).filter(|text| !text.is_empty());
@@ -393,7 +395,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.select(database);
 }
 
-/// Some times a second: acknowledges, tries to connect, and closes a link after a timeout.
+/// Several times a second: acknowledges, tries to connect, and closes a link after a timeout.
 pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
     let Some(following) = state.replication.following.as_deref() else { return };
     let now_us = state.now.boot_us;
@@ -411,7 +413,7 @@ pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
         if link.sync.as_ref().is_some_and(Sync::is_loading) {
             link.link.output.push(b'\n');
         } else if progress == Progress::Connected {
-            // What a rewrite has put on disk is told though no write follows.
+            // A rewrite may have synced data, which is reported even if no write follows.
             link.note_logged(state);
             link.acknowledge(state, state.replication.offset);
         }
@@ -442,8 +444,8 @@ fn note_heard(state: &mut State, now_us: i64) {
     }
 }
 
-/// In nested turns, while a script or a loading keeps the server busy: acknowledges once a second, so that the primary does
-/// not take this server for dead.
+/// In nested turns, while a script or a loading keeps the server busy: acknowledges once a second,
+/// so that the primary does not consider this server dead.
 pub fn keep_alive(state: &mut State) {
     let now_us = state.time_us();
     let is_connected = state.replication.following.as_deref().is_some_and(Following::is_connected);
@@ -550,7 +552,8 @@ fn lose(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>, lost
 }
 
 impl PrimaryLink {
-    /// Whether CLIENT PAUSE postpones the stream: the data must not change, so bytes wait here or at the primary.
+    /// Whether CLIENT PAUSE postpones the stream: the data must not change, so bytes wait here or
+    /// at the primary.
     fn is_paused(&self, state: &State) -> bool {
         let following = state.replication.following.as_deref();
         state.pauses.strictest().is_some() && following.is_some_and(Following::is_connected)
@@ -562,13 +565,14 @@ impl PrimaryLink {
         may_read && socket.may_read() || self.is_killed || sync.is_some_and(Sync::wants_turn)
     }
 
-    /// Whether so much was received during a pause that the rest waits at the primary.
+    /// Whether the bytes received during a pause are enough that the rest should wait at the
+    /// primary.
     fn holds_enough(&self, is_paused: bool) -> bool {
         is_paused && self.link.waiting() >= HELD_BYTES
     }
 
-    /// Whether the primary's silence means anything: not while this server loads what it has received, or leaves bytes
-    /// unread.
+    /// Whether the primary's silence means anything: not while this server loads received bytes, or
+    /// leaves bytes unread.
     fn waits_for_bytes(&self, state: &State) -> bool {
         let sync = self.sync.as_ref();
         let loads = sync.is_some_and(|sync| sync.wants_turn() || sync.is_full());
@@ -718,7 +722,8 @@ impl PrimaryLink {
         set_progress(state, Progress::Connected);
         self.logged.clear();
         self.on_disk = None;
-        // Putting it in place may have taken long, and the primary may have waited for the acknowledgement.
+        // Putting it in place may have taken long, and the primary may have waited for the
+        // acknowledgement.
         note_heard(state, state.clock.now().boot_us);
         notice!(state, "MASTER <-> REPLICA sync: Finished with success");
         if by_mark {
@@ -741,7 +746,8 @@ impl PrimaryLink {
         self.link.acknowledge(offset, self.on_disk.filter(|_| synced.is_some()));
     }
 
-    /// Notes the log's position for the offset applied so far. Under `appendfsync no` too, as rewrites sync.
+    /// Notes the log's position for the offset applied so far. Under `appendfsync no` too, as
+    /// rewrites sync.
     fn note_logged(&mut self, state: &mut State) {
         if !state.persistence.is_aof_on() {
             return self.logged.clear();
@@ -838,7 +844,8 @@ fn restart_log(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Runs one unit, and adds its bytes to the stream. Some: the offset before a REPLCONF GETACK in it, which is to be acknowledged.
+/// Runs one unit, and adds its bytes to the stream. Some: the offset before a REPLCONF GETACK in
+/// it, which is to be acknowledged.
 fn run_unit(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -875,7 +882,8 @@ fn run_unit(
     asked.then_some(before)
 }
 
-/// Adds a unit's bytes to the stream. Those of a large one in pieces, so that they are not kept twice.
+/// Adds a unit's bytes to the stream. Those of a large one in pieces, so that they are not kept
+/// twice.
 fn feed(state: &mut State, raw: &[u8]) {
     if raw.len() <= FEED_BYTES {
         return state.replication.feed(raw);
@@ -911,8 +919,8 @@ fn run_request(
     }
 }
 
-/// A command of the primary has failed here: the data may differ from now on, and `propagation-error-behavior` may
-/// stop the server.
+/// A command of the primary has failed here: the data may differ from now on, and
+/// `propagation-error-behavior` may stop the server.
 #[cold]
 fn note_error(state: &mut State, args: Args<'_>, error: &[u8]) {
     let command = state.commands.find(args.get(0));

@@ -1,12 +1,14 @@
-//! A primary's work for its replicas: snapshots for new ones, the stream for all, and which ones are disconnected.
+//! A primary's work for its replicas: snapshots for new ones, the stream for all, and which ones
+//! are disconnected.
 //!
 //! ```text
 //!   PSYNC -> partial: the stream continues from the backlog
 //!         -> full: waits -> a snapshot to a pipe or file, at a noted offset -> the stream from that offset on
 //! ```
 //!
-//! [`turn`] is called at the end of each turn, after the log is written, because replicas get only what the log's policy allows
-//! to be sent; [`periodic`] some times a second. Log texts are Redis's, as people and tests look for them.
+//! [`turn`] is called at the end of each turn, after the log is written, because replicas get only
+//! what the log's policy allows to be sent; [`periodic`] some times a second. Log texts are
+//! Redis's, as people and tests look for them.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -61,7 +63,8 @@ fn make_replica(state: &mut State, id: ClientId) {
     state.clients.note_eviction(id);
 }
 
-/// A replica that has connected anew is not counted twice, for WAIT and whoever else counts: its former connection may look alive here.
+/// A replica that has connected anew is not counted twice, for WAIT and other counts: its former
+/// connection may look alive here.
 fn close_former_link(state: &mut State, id: ClientId) {
     let run_id_of = |id: ClientId| state.clients.get(id)?.replica.as_deref()?.run_id.as_deref();
     let Some(run_id) = run_id_of(id) else { return };
@@ -75,7 +78,8 @@ fn close_former_link(state: &mut State, id: ClientId) {
     }
 }
 
-/// Continues a replica's stream from an offset for which [`crate::replication::Replication::can_continue`] is true.
+/// Continues a replica's stream from an offset for which
+/// [`crate::replication::Replication::can_continue`] is true.
 pub fn continue_stream(state: &mut State, id: ClientId, from: u64) {
     make_replica(state, id);
     let history = state.replication.id.clone();
@@ -167,7 +171,8 @@ fn join_file(state: &mut State, id: ClientId) -> bool {
     true
 }
 
-/// Tells a replica its snapshot's position in the stream: `next` is the first offset that is not in the snapshot.
+/// Sends a replica its snapshot's position in the stream: `next` is the first offset that is not in
+/// the snapshot.
 fn begin_full(state: &mut State, id: ClientId, stage: Stage, next: u64) {
     let (history, now_us) = (state.replication.id.clone(), state.now.boot_us);
     if let Some(replica) = replica_of(state, id) {
@@ -191,13 +196,14 @@ pub fn acknowledge(state: &mut State, id: ClientId, offset: u64, synced: Option<
     }
 }
 
-/// Whether a shutdown must wait for lagging replicas, up to `shutdown-timeout`: then the order is kept, to be checked
-/// again each turn. Otherwise replicas that still lag are logged.
+/// Whether a shutdown must wait for lagging replicas, up to `shutdown-timeout`. If so, the order is
+/// kept and checked again each turn. Otherwise replicas that still lag are logged.
 pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
     let (timeout, now_us) = (state.config.shutdown_timeout, state.now.boot_us);
     let have_all = {
         persistence::spread_effects(state);
-        // As in Redis, a replica loading its first snapshot while the stream is empty is not waited for.
+        // As in Redis, a replica loading its first snapshot while the stream is empty is not waited
+        // for.
         state
             .replicas()
             .all(|(_, replica)| replica.acknowledged.unwrap_or(0) == state.replication.offset)
@@ -305,7 +311,8 @@ fn begin_snapshot(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Refuses replicas that do not support deadlines of fields if the data has any: they could not read the snapshot.
+/// Refuses replicas that do not support deadlines of fields if the data has any: they could not
+/// read the snapshot.
 fn refuse_old_versions(keyspace: &Keyspace, state: &mut State, due: &Due) {
     if !keyspace.has_volatile_fields() {
         return;
@@ -335,7 +342,8 @@ fn begin_broadcast(keyspace: &mut Keyspace, state: &mut State, due: &Due) -> Res
     persistence::spread_effects(state);
     let next = state.replication.offset + 1;
     let pipe = Arc::new(Pipe::new(state.persistence.wake()));
-    // Only Redis or Valkey 7.2 and later announce a version. RDB version 11 stores when stream consumers were active.
+    // Only Redis or Valkey 7.2 and later announce a version. RDB version 11 stores when stream
+    // consumers were active.
     let has_version = |&id: &ClientId| {
         let client = state.clients.get(id);
         client.and_then(|client| client.replica.as_deref()?.version).is_some()
@@ -372,7 +380,7 @@ fn begin_file(keyspace: &mut Keyspace, state: &mut State, due: &Due) -> Result<(
     Ok(())
 }
 
-/// What replicas get of a background job that has ended.
+/// Gives replicas the result of a background job.
 pub fn job_ended(state: &mut State, ended: Option<EndedJob>) {
     match ended {
         None => {}
@@ -477,7 +485,8 @@ fn end_broadcast(state: &mut State) {
     }
 }
 
-/// Ends a broadcast without receivers, or lets its writer continue as far as the slowest receiver allows.
+/// Ends a broadcast without receivers, or lets its writer continue as far as the slowest receiver
+/// allows.
 fn advance_broadcast(keyspace: &mut Keyspace, state: &mut State) {
     let offsets = state.replicas().filter_map(|(client, replica)| match replica.stage {
         Stage::ReceivesSnapshot { at } if !client.flags.contains(ClientFlags::CLOSE_NOW) => {
@@ -509,7 +518,8 @@ fn take_from_pipe(broadcast: &mut Broadcast) {
 
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
-/// Starts snapshots that are due, and sends to replicas. To be called at the end of a turn, after the log is written.
+/// Starts snapshots that are due, and sends to replicas. Call this at the end of a turn, after the
+/// log is written.
 pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     if state.replication.backlog.is_none() {
         return;
@@ -535,7 +545,8 @@ fn end_useless_file(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Asks replicas for acknowledgements if a client waits for them. To be called before the turn's effects are spread.
+/// Asks replicas for acknowledgements if a client waits for them. Call this before the turn's
+/// effects are spread.
 pub fn ask_for_acks(state: &mut State) {
     if state.replication.wants_acks && state.pauses.strictest().is_none() {
         state.replication.wants_acks = false;
@@ -694,8 +705,8 @@ pub fn begin_stream_at_start(state: &mut State) {
     state.replication.backlog = Some(Backlog::new(size, state.replication.offset + 1));
 }
 
-/// Continues the history named in the loaded file, so that its replicas can continue too. If the file names none, drops the
-/// stream.
+/// Continues the history named in the loaded file, so that its replicas can continue too. If the
+/// file names none, drops the stream.
 pub fn continue_history_of_file(keyspace: &mut Keyspace, state: &mut State) {
     persistence::spread_effects(state);
     let moment = std::mem::take(&mut state.persistence.moment);
@@ -730,7 +741,8 @@ pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
     restart::look(state);
 }
 
-/// In nested turns, while a script or a loading keeps the server busy: pings replicas, which would take it for dead.
+/// In nested turns, while a script or a loading keeps the server busy: pings replicas, which would
+/// consider it dead.
 pub fn keep_alive(state: &mut State) {
     ping_each_second(state, state.time_us());
 }
@@ -748,7 +760,8 @@ fn ping_each_second(state: &mut State, now_us: i64) -> bool {
     true
 }
 
-/// To be called when a script has kept the server busy: time in which this server did not listen is nobody's silence.
+/// Call this when a script has kept the server busy: the time in which this server did not listen
+/// counts as nobody's silence.
 pub fn excuse_silence(state: &mut State) {
     let now_us = state.now.boot_us;
     for id in state.replication.replicas.clone() {
@@ -770,7 +783,7 @@ fn ping(state: &mut State) {
         || state.pauses.by(PauseCause::ClusterFailover).is_some();
     let has_replicas = !state.replication.replicas.is_empty();
     if is_due && has_replicas && !is_failing_over && !state.replication.is_replica() {
-        // What a running script has done so far is the only unit that is not spread: it comes behind the ping.
+        // Only the unfinished unit of a running script stays back: it follows the ping.
         persistence::spread_effects(state);
         state.replication.feed(PING);
     }
@@ -809,8 +822,8 @@ fn close_if_silent(state: &mut State, id: ClientId) {
     }
 }
 
-/// Frees the backlog of a primary without replicas for `repl-backlog-ttl`. The history ends, as its offset no longer
-/// counts changes.
+/// Frees the backlog of a primary without replicas for `repl-backlog-ttl`. The history ends, as its
+/// offset no longer counts changes.
 fn free_backlog(keyspace: &mut Keyspace, state: &mut State) {
     let ttl = state.config.repl_backlog_ttl;
     let replication = &mut state.replication;

@@ -1,5 +1,5 @@
-//! A restarted primary cannot know whether it still is the primary: meanwhile a replica may have been promoted, and
-//! its replicas may have data that it has lost.
+//! A restarted primary cannot know whether it is still the primary. A replica may have been
+//! promoted, and its replicas may have data that it has lost.
 //!
 //! ```text
 //! primary-restart-read-only N        no writes until replicas have been connected for N seconds
@@ -7,8 +7,9 @@
 //!                                    which it would delete
 //! ```
 //!
-//! Both end when this server becomes a replica, or an operator confirms it as the primary (`REPLICAOF NO ONE`). While
-//! it refuses replicas, sentinels get errors for their PING, so that they promote one of those replicas.
+//! Both end when this server becomes a replica, or an operator confirms it as the primary
+//! (`REPLICAOF NO ONE`). While it refuses replicas, sentinels get errors for their PING, so that
+//! they promote one of those replicas.
 
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
@@ -17,27 +18,29 @@ use crate::replication::Restart;
 use crate::state::State;
 use crate::sys::log::warning;
 
-/// A refused replica asks again each second: after this time without a request it has another primary, or is gone.
-/// Unit: microseconds.
+/// A refused replica asks again each second. After this time without a request it has another
+/// primary, or is gone. Unit: microseconds.
 const ASKS_AGAIN_US: i64 = 10_000_000;
-/// Sentinels that have found another primary make this server its replica after some ten seconds of good health:
-/// writes are refused for so long after the last request. Unit: microseconds.
+/// Sentinels that have found another primary make this server its replica after some ten seconds of
+/// good health. Writes are refused for this time after the last request. Unit: microseconds.
 const DEMOTED_US: i64 = 60_000_000;
-/// Replicas with data are refused for this long after the start even if something was written since. Unit: microseconds.
+/// Replicas with data are refused for this time after the start, even after a write. Unit:
+/// microseconds.
 const FIRST_US: i64 = 60_000_000;
-/// Ended histories that are remembered.
+/// The limit of remembered histories that have ended.
 const ENDED_MAX: usize = 16;
 /// Interval of log lines about refused replicas. Unit: microseconds.
 const TELLS_AGAIN_US: i64 = 60_000_000;
 
-/// The reply to a refused replica: it asks again, and keeps its data.
+/// The reply to a refused replica, which then asks again and keeps its data.
 pub const HELD_OFF: CommandError = CommandError::Text(
     "NOMASTERLINK Can't SYNC: this primary has started without data that you have (repl-protect-empty-primary)",
 );
-/// The reply to a sentinel's PING meanwhile: not one of the errors that it accepts as a sign of health.
+/// The reply to a sentinel's PING while replicas are refused. A sentinel accepts some errors as a
+/// sign of health; this is none of them.
 const UNHEALTHY: CommandError =
     CommandError::Text("ERR this primary has started without data that its replicas have");
-/// Called when loading has ended, for a primary or a replica.
+/// Notes that loading has ended, for a primary or a replica.
 pub fn begin(keyspace: &Keyspace, state: &mut State) {
     if state.replication.is_replica() {
         return;
@@ -56,7 +59,8 @@ pub fn begin(keyspace: &Keyspace, state: &mut State) {
     state.note_gate();
 }
 
-/// The offset of the data that was loaded. A file that does not tell it counts as none: whoever has followed has more.
+/// The offset of the loaded data. None: the data comes from a log, which has every answered write.
+/// A file without an offset counts as 0: any replica then has more.
 fn data_end(keyspace: &Keyspace, state: &State) -> Option<u64> {
     let is_logged = state.config.appendonly && !is_empty(keyspace);
     let ancestor = state.replication.ancestor.as_ref();
@@ -67,7 +71,8 @@ fn is_empty(keyspace: &Keyspace) -> bool {
     (0..keyspace.databases()).all(|database| keyspace.table_of(database).is_empty())
 }
 
-/// The history of this primary ends, and another one begins: replicas that come back with it lack data, and have none of others.
+/// Notes that this primary begins another history. A replica that returns with the old one lacks
+/// data, but has no data of another primary.
 pub fn note_end_of_history(state: &mut State) {
     let replication = &mut state.replication;
     if replication.restart.data_end.is_some() {
@@ -76,7 +81,7 @@ pub fn note_end_of_history(state: &mut State) {
     }
 }
 
-/// An operator has confirmed that this server is the primary.
+/// Notes that an operator has confirmed this server as the primary.
 pub fn confirm(state: &mut State) {
     let restart = std::mem::take(&mut state.replication.restart);
     if restart.is_read_only || restart.held_off_us.is_some() {
@@ -96,8 +101,9 @@ pub fn unhealthy(state: &State, client: Option<ClientId>) -> Option<CommandError
     (is_sentinel && state.now.boot_us - asked_us < ASKS_AGAIN_US).then_some(UNHEALTHY)
 }
 
-/// Whether to refuse a replica that would need a snapshot, as that would delete its data. `from`: the first offset of
-/// its history that it lacks. Offsets continue when a replica is promoted, so they can be compared though histories differ.
+/// Whether to refuse a replica that would need a snapshot, because the snapshot would delete its
+/// data. `from` is the first offset of its history that it lacks. Offsets of different histories
+/// can be compared, because a promoted replica continues them.
 pub fn holds_off(
     keyspace: &Keyspace,
     state: &mut State,
@@ -113,7 +119,8 @@ pub fn holds_off(
     };
     let protects = state.config.repl_protect_empty_primary;
     let now_us = state.now.boot_us;
-    // Replicas ask each second: a write before that does not make this server's data the better one.
+    // Replicas ask each second, so a write in that time does not make this server's data the better
+    // one.
     let is_young = now_us - state.process.identity.started_us < FIRST_US;
     let goes_on = is_young || state.replication.restart.held_off_us.is_some() || is_empty(keyspace);
     if !protects || state.replication.is_replica() || !goes_on {
@@ -133,14 +140,14 @@ pub fn holds_off(
             state,
             "This primary has started {has} (history {history}, offset {offset}): it is not sent a snapshot, which would \
                  delete it, and writes are refused. Make a replica the primary and this server its replica, as sentinels do, or \
-                 say REPLICAOF NO ONE here to have it deleted."
+                 send REPLICAOF NO ONE here to delete it."
         );
     }
     state.note_gate();
     true
 }
 
-/// Checks whether the uncertainty is over. To be called some times a second, and after CONFIG SET.
+/// Checks whether the uncertainty is over. Call it several times a second, and after CONFIG SET.
 pub fn look(state: &mut State) {
     if !state.replication.restart.is_read_only && state.replication.restart.held_off_us.is_none() {
         return;
@@ -154,7 +161,7 @@ pub fn look(state: &mut State) {
         let text = match protects {
             true => "No replica with data has asked for a minute: writes are accepted again.",
             false => {
-                "repl-protect-empty-primary is off: replicas get what is here, and writes are accepted again."
+                "repl-protect-empty-primary is off: replicas get this server's data, and writes are accepted again."
             }
         };
         warning!(state, "{text}");
@@ -162,7 +169,7 @@ pub fn look(state: &mut State) {
     state.note_gate();
 }
 
-/// Whether replicas have been connected for long enough.
+/// Accepts writes again once enough replicas have been connected for long enough.
 fn look_for_replicas(state: &mut State) {
     let seconds = state.config.primary_restart_read_only;
     let wanted = state.config.min_replicas_to_write.max(1);
@@ -184,7 +191,7 @@ fn look_for_replicas(state: &mut State) {
     }
 }
 
-/// Seconds for which replicas still must stay connected until writes are accepted; None: writes are accepted.
+/// The remaining seconds for which replicas must stay connected. None: writes are accepted.
 pub fn seconds_left(state: &State) -> Option<i64> {
     let restart = &state.replication.restart;
     let seconds = i64::from(state.config.primary_restart_read_only);

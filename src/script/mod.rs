@@ -1,8 +1,9 @@
-//! Scripts: what EVAL, EVALSHA and FCALL run.
+//! Scripts: the code that EVAL, EVALSHA and FCALL run.
 //!
-//! A body is compiled once (`lua/`), and cached by its bytes and SHA1 (`cache.rs`). A run borrows a [`Host`]: the
-//! script's calls of the server (above all `redis.call`) go through it as encoded requests, and return encoded
-//! replies, which become Lua values directly. What the script returns is written to the client's reply.
+//! A body is compiled once (`lua/`), and cached by its bytes and SHA1 (`cache.rs`). A run borrows a
+//! [`Host`]: the script's calls of the server (above all `redis.call`) go through it as encoded
+//! requests, and return encoded replies, which become Lua values directly. The script's result
+//! becomes the client's reply.
 //!
 //! This module runs no commands and knows neither clients nor the keyspace. While a script runs, the engine is taken
 //! out of [`Scripts`]: a command inside it cannot start another script.
@@ -82,7 +83,7 @@ pub struct Run<'a, K, A> {
     pub host: &'a mut dyn Host,
     /// The limit of Lua's memory in bytes.
     pub memory_max: usize,
-    /// Milliseconds after which the server serves others; 0: never.
+    /// Milliseconds after which the server serves other clients; 0: never.
     pub busy_after_ms: u64,
 }
 
@@ -126,7 +127,7 @@ pub struct Running {
     pub rolls_back: bool,
     /// Its writes stay, but are not repeated elsewhere: the process ends.
     pub is_dropped: bool,
-    /// It runs so long that other clients are served, mostly with a BUSY error.
+    /// It has run long enough that other clients are served, mostly with a BUSY error.
     pub is_busy: bool,
     /// When it becomes so in a cluster, where other nodes are answered earlier: boot-time clock, microseconds.
     pub busy_at_us: i64,
@@ -255,7 +256,8 @@ pub struct SourceLimits {
 /// The compiler's memory for each byte of source, at most: 94 were measured for `a=a `.
 const COMPILER_BYTES: usize = 128;
 
-/// Sources up to this size are compiled whatever the memory limit; `loadstring` accepts no larger ones.
+/// Sources up to this size are compiled under any memory limit; `loadstring` accepts no larger
+/// ones.
 const SMALL_SOURCE: usize = 64 << 10;
 
 impl SourceLimits {

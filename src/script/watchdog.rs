@@ -20,7 +20,7 @@ const BUSY: Duration = Duration::from_millis(2);
 /// Checks without any script before the thread sleeps.
 const QUIET_LOOKS: u32 = 20;
 
-/// Interrupts whatever runs in the interpreter, from another thread.
+/// Interrupts the interpreter, from another thread.
 pub trait Interrupt: Send + 'static {
     fn interrupt(&self);
 }

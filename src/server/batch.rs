@@ -1,4 +1,4 @@
-//! Parsed requests that have not run yet, and prefetching what they will look up.
+//! Parsed requests that have not run yet, and prefetching for their look-ups.
 
 use smallvec::SmallVec;
 
@@ -58,7 +58,7 @@ pub(super) struct Queued {
 pub(super) struct Run {
     pub client: ClientId,
     requests: std::ops::Range<u32>,
-    /// The client broke the protocol behind them: the reply.
+    /// The reply to a breach of the protocol after these requests.
     pub error: Option<ProtocolError>,
 }
 
@@ -165,7 +165,7 @@ fn element_to_prefetch<'a>(
 struct Recent<'a> {
     hash: u64,
     value: Option<&'a Value>,
-    /// How many requests had it so far.
+    /// The number of requests with it so far.
     requests: usize,
 }
 

@@ -1,8 +1,8 @@
-//! `--check-config`: tells all that would prevent a start, and serves nobody.
+//! `--check-config`: reports all faults that would prevent a start, and serves nobody.
 //!
-//! The rule: what it passes starts, and what it refuses does not; ports that are in use, and the data, aside. So each step
+//! The rule: a configuration that passes starts, and one that is refused does not; ports that are in use, and the data, aside. So each step
 //! here calls what the start calls (`names`, `open_files`, the room of TLS, `net::listener`), or a `try_` function that
-//! stands beside it and leaves nothing behind. A step is left out if a line that it depends on is refused already: its
+//! stands beside it and leaves nothing. A step is left out if a line that it depends on is refused already: its
 //! fault might only follow from that. `tests/it/check_config.rs` compares the check with starts.
 
 use std::collections::{HashMap, HashSet};
@@ -326,7 +326,8 @@ impl Report {
 
     // ---- what is shown ------------------------------------------------------------------------------------------------
 
-    /// What the check found, for standard error: a line for each fault and warning, then the line of the configuration.
+    /// The findings of the check, for standard error: a line for each fault and warning, then the
+    /// line of the configuration.
     pub fn findings(&self) -> String {
         let mut text = String::new();
         for (what, findings) in [("", &self.faults), ("warning: ", &self.warnings)] {

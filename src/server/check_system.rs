@@ -1,8 +1,10 @@
-//! `--check-system`: tells which settings of the machine stand out for a server with this configuration.
+//! `--check-system`: reports settings of the machine that are unfavourable for a server with this
+//! configuration.
 //!
-//! Each item is judged by a pure function of what /proc and /sys say, or of what was measured; [`Machine`] reads the files, so
-//! tests can have a machine of their own. What a system does not have (no /proc) is left out. The thresholds are rules of
-//! thumb: a warning is no fault, and nothing is changed.
+//! A pure function judges each item by the contents of /proc and /sys, or by a measurement.
+//! [`Machine`] reads the files, so tests can have a machine of their own. Items that a system does
+//! not have (no /proc) are left out. The thresholds are rules of thumb: a warning is no fault, and
+//! nothing is changed.
 
 use std::path::{Path, PathBuf};
 
@@ -55,7 +57,7 @@ pub fn check_system(loaded: Loaded) -> SystemReport {
             is_good: false,
             value: format!("{} faults", loaded.faults.len()),
             why: "Lines with a fault were left out here.",
-            change: Some("latchkey --check-config, which tells them".to_owned()),
+            change: Some("latchkey --check-config, which reports them".to_owned()),
         });
     }
     SystemReport { items }
@@ -112,7 +114,7 @@ pub const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 
 /// Sources whose reading is a system call, or slow.
 const SLOW_SOURCES: [&str; 6] = ["acpi_pm", "hpet", "jiffies", "refined-jiffies", "pit", "xen"];
-/// At this swappiness and below, the kernel swaps only what it must.
+/// At this swappiness and below, the kernel swaps only when it must.
 const SWAPPINESS_MAX: u64 = 10;
 /// Of the limit of memory, what data may take: buffers, scripts and snapshots need the rest. Unit: percent.
 const DATA_PERCENT_MAX: u64 = 90;

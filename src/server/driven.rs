@@ -34,7 +34,7 @@ use crate::sys::process;
 /// Events handled in one turn; the others follow in the next.
 const EVENTS: usize = 256;
 
-/// What an empty server is taken to use. Unit: bytes.
+/// The assumed memory of an empty server. Unit: bytes.
 const EMPTY_BYTES: usize = 512 << 10;
 
 /// A server in a simulation.
@@ -47,7 +47,8 @@ pub struct DrivenServer {
     left: Left,
 }
 
-/// What the server frees at its end is in its account too: the thread leaves that when this is dropped.
+/// Memory that the server frees at its end is in its account too: the thread leaves the account
+/// when this is dropped.
 #[derive(Default)]
 struct Left(Option<&'static Account>);
 
@@ -134,7 +135,7 @@ impl DrivenServer {
         self.keys_loaded = state.persistence.keys_loaded;
     }
 
-    /// Loads the data. To be called once, before the first turn. Errors: logged already.
+    /// Loads the data. Call this once, before the first turn. Errors: logged already.
     pub fn load(&mut self) -> Result<(), LoadError> {
         let _entered = Entered::into(self.account);
         let loaded = self.server.load();
@@ -204,7 +205,8 @@ impl DrivenServer {
         (&self.server.state.replication.id, self.server.state.replication.offset)
     }
 
-    /// The history that the present one goes on with, and its length there: `master_replid2`, `second_repl_offset` less one.
+    /// The history that the present one continues, and its length there: `master_replid2`,
+    /// `second_repl_offset` less one.
     pub fn ancestor(&self) -> Option<(&str, u64)> {
         let ancestor = self.server.state.replication.ancestor.as_ref()?;
         Some((&ancestor.id, ancestor.end.saturating_sub(1)))

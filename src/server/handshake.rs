@@ -1,4 +1,4 @@
-//! TLS handshakes of clients: their queue, and what happens after a handshake.
+//! TLS handshakes of clients: their queue, and the work after a handshake.
 //!
 //! A handshake step costs far more than a command (a signature with a long RSA key takes a millisecond), and anybody
 //! can cause one. So steps run at the end of the turn, after replies are sent, for a limited time. The rest stay queued

@@ -1,6 +1,6 @@
 //! Reading: every ready client is read once a turn, and its bytes are parsed into the batch.
 //!
-//! Clients are read into one arena, behind the rest of their last request; requests are ranges into it, without a copy. An
+//! Clients are read into one arena, after the rest of their last request; requests are ranges into it, without a copy. An
 //! incomplete request goes back to its client; a large one gets its own buffer, where parsing continues from where it stopped.
 
 use std::io;
@@ -21,7 +21,7 @@ use crate::sys::log::{verbose, warning};
 const ARENA_BYTES: usize = 256 * 1024;
 /// Read from one client in one turn, for fairness: the rest is read in the next turn.
 const READ_BYTES: usize = 64 * 1024;
-/// An incomplete request of this size, or that announces so much, gets its own buffer.
+/// An incomplete request of this size, announced or received, gets its own buffer.
 pub(super) const LARGE_BYTES: usize = 16 * 1024;
 /// Read of a large request in one turn, if available: an announced payload is better read at once than left in the
 /// system's buffers, but must not take more of the turn than copying this much.
@@ -173,7 +173,7 @@ impl Turn<'_> {
 
     /// Reads more of a large request into its own buffer, and runs it if complete.
     fn read_large(&mut self, id: ClientId) {
-        // Requests that others sent before come first.
+        // Requests that other clients sent before come first.
         self.run_batch();
         let mut bytes = 0;
         while let Some(count) = self.read_piece(id)
@@ -260,8 +260,9 @@ impl Turn<'_> {
         }
     }
 
-    /// The other end sends no more, but may still read: it gets its pending replies, until a write fails or the
-    /// periodic work closes it. A client that only waits for messages or for CLIENT PAUSE is closed.
+    /// The other end has stopped sending, but may still read: it gets its pending replies, until a
+    /// write fails or the periodic work closes it. A client that only waits for messages or for
+    /// CLIENT PAUSE is closed.
     fn end_of_input(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let waiting = ClientFlags::SUBSCRIBED

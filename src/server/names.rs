@@ -1,6 +1,6 @@
 //! `rename-command` and `user` lines: parsed before the start, and users loaded by it.
 //!
-//! Errors are collected: a start tells the first one, `--check-config` (`check`) all of them.
+//! Errors are collected: a start reports the first one, `--check-config` (`check`) all of them.
 
 use std::collections::HashMap;
 

@@ -4,7 +4,7 @@ use crate::config::{Config, system_text};
 use crate::sys::log::Level;
 use crate::sys::process::{self, RESERVED_FILES};
 
-/// What became of the limit.
+/// The result of adjusting the limit.
 pub struct Allowed {
     /// For the log.
     pub lines: Vec<(Level, String)>,
@@ -12,7 +12,7 @@ pub struct Allowed {
     pub is_enough: bool,
 }
 
-/// Raises the limit of open files for `maxclients`, or lowers `maxclients` to what the limit allows.
+/// Raises the limit of open files for `maxclients`, or lowers `maxclients` to fit the limit.
 pub fn allow_files(config: &mut Config) -> Allowed {
     let asked = config.maxclients;
     let wanted = asked as u64 + RESERVED_FILES;

@@ -16,7 +16,8 @@ use crate::state::context::Caller;
 use crate::state::spec::Flags;
 use crate::sys::log::verbose;
 
-/// A client's limits are checked between its requests after each so much output: a short pipeline can ask for gigabytes.
+/// A client's limits are checked between its requests each time they have made this much output: a
+/// short pipeline can ask for gigabytes.
 const OUTPUT_CHECK_BYTES: usize = 64 * 1024;
 
 impl Turn<'_> {
@@ -46,8 +47,9 @@ impl Turn<'_> {
         self.intake.batch = batch;
     }
 
-    /// Moves clients that run scripts, or DEBUG, to the end: while a script or a loading keeps the server busy, nested
-    /// turns can serve the others, which may want to end it. Clients that still have to wait are marked as held.
+    /// Moves clients that run scripts, or DEBUG, to the end: while a script or a loading keeps the
+    /// server busy, nested turns can serve the other clients, which may want to end it. Clients
+    /// that still have to wait are marked as held.
     #[cold]
     fn put_long_last(&mut self, runs: &mut [Run], requests: &[Queued]) {
         let clients = &self.state.clients;
@@ -152,8 +154,8 @@ impl Turn<'_> {
         (done, goes_on)
     }
 
-    /// In the middle of a turn with many changes: passes them on, and sends to replicas what may be
-    /// sent.
+    /// In the middle of a turn with many changes: passes them on, and sends replicas all that may
+    /// be sent.
     #[cold]
     fn spread_early(&mut self) {
         spread_effects(self.state);
@@ -190,7 +192,7 @@ impl Turn<'_> {
         }
         // Only for replies; pushed messages are checked together by `check_output_limit`.
         output.set_limit(usize::MAX);
-        // Messages pushed meanwhile go behind the replies.
+        // Messages pushed during the command follow its reply.
         let pushed = std::mem::replace(&mut client.output, output);
         client.output.append(&pushed);
         if !client.output.is_empty() || client.output.is_cut() {
@@ -202,8 +204,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Applies the client's memory and output limits to its replies so far, which are still apart from it. False: it
-    /// is being closed.
+    /// Applies the client's memory and output limits to its replies, which are still apart from it.
+    /// False: it is being closed.
     fn enforce_limits(&mut self, id: ClientId, output: &mut OutputBuffer) -> bool {
         let Some(client) = self.state.clients.get_mut(id) else { return false };
         let pushed = std::mem::replace(&mut client.output, std::mem::take(output));
@@ -248,7 +250,7 @@ impl Turn<'_> {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         input.buffer.drain(..at);
         if at > LARGE_BYTES {
-            // Requests behind a large one are no reason to keep its memory.
+            // Requests after a large one are no reason to keep its memory.
             input.buffer.shrink_to(2 * input.buffer.len());
         }
         match &mut client.input {

@@ -62,7 +62,7 @@ impl Server {
         state.serve_while_busy = busy::serve;
         let waker = Arc::new(waker);
         let wakes = waker.clone();
-        // If waking fails, the loop still turns some times a second.
+        // If waking fails, the loop still turns several times a second.
         state.persistence.set_wake(Arc::new(move || drop(wakes.wake())));
         let mut server = Server {
             keyspace,
@@ -113,7 +113,8 @@ impl Server {
     /// Makes SIGTERM and SIGINT shut the server down; a further SIGINT ends the process at once, with code 1.
     pub fn catch_signals(&self) -> io::Result<()> {
         let stop_requested = &self.stop_requested;
-        // Handlers run in the order they were registered: this one sees what an earlier signal set.
+        // Handlers run in the order they were registered: this one sees the flag that an earlier
+        // signal has set.
         process::end_at_interrupt(Arc::clone(stop_requested))?;
         for signal in [SIGTERM, SIGINT] {
             let stop = Arc::clone(&self.stop);
@@ -215,7 +216,7 @@ impl Server {
         }
     }
 
-    /// Loads the data. To be called once, before clients are served. Errors: logged already.
+    /// Loads the data. Call this once, before clients are served. Errors: logged already.
     pub fn load(&mut self) -> Result<(), load::LoadError> {
         self.sample_clock();
         let Server { keyspace, state, .. } = self;
@@ -270,7 +271,7 @@ impl Server {
     /// Ends the loop, unless it must wait for replicas or saving fails.
     pub(super) fn shut_down(&mut self, mut order: Shutdown) {
         if self.state.persistence.loading.is_some() {
-            // What is in memory is only a part: nothing to save, and nothing to go on with.
+            // Memory holds only a part of the data, which can be neither saved nor continued.
             order = Shutdown { save: Some(false), now: true, force: true, ..order };
         }
         if order.waits_until_us.is_none() {
@@ -315,7 +316,8 @@ impl Server {
         self.close_listeners();
     }
 
-    /// Accepts no more connections, before those that are there end: who finds its own closed must not reach this server again.
+    /// Stops accepting connections before the existing ones end: a client whose connection is
+    /// closed must not reach this server again.
     fn close_listeners(&mut self) {
         if self.owns_pidfile {
             self.owns_pidfile = false;

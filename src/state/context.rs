@@ -1,4 +1,4 @@
-//! What a handler gets: the keyspace, the server's other state, the request, and where to reply.
+//! The context of a handler: the keyspace, the server's other state, the request, and the reply.
 
 use crate::resp::args::Args;
 use crate::state::table::Command;
@@ -16,12 +16,12 @@ use crate::state::State;
 /// A handler's result. The gate writes an error as the reply.
 pub type CommandResult = Result<Outcome, CommandError>;
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Debug)]
 pub enum Outcome {
     /// The reply is complete (or there is none by design).
     Replied,
-    /// It did not run: it and the client's requests behind it wait until the server resumes the client.
+    /// It did not run. It and the client's later requests wait until the server resumes the client.
     Postponed,
     /// The reply is complete; the client's further requests wait until the server resumes it.
     Suspended,
@@ -37,7 +37,7 @@ pub enum Outcome {
     Close,
 }
 
-/// Who sends a command.
+/// The sender of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     Client(ClientId),
@@ -116,7 +116,7 @@ pub enum Origin {
     TimedOut,
 }
 
-/// What is repeated of a command that has changed something.
+/// The effect of a changing command on the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effect {
     /// The request as it was sent.
@@ -128,7 +128,8 @@ pub enum Effect {
     Instead,
     /// The requests given to [`Context::instead_of`], although the count of changes is the same.
     Hint,
-    /// Nothing: the commands it ran were repeated themselves, or others need not know.
+    /// Nothing: the commands that it ran were repeated themselves, or no other server needs to
+    /// know.
     Nothing,
 }
 
@@ -151,7 +152,7 @@ pub struct Context<'a> {
     pub caller: Caller,
     pub prehashed: Prehashed<'a>,
     pub origin: Origin,
-    /// What goes to the append-only file and to replicas.
+    /// The requests for the append-only file and replicas.
     pub effect: Effect,
 }
 
@@ -184,8 +185,8 @@ impl<'a> Context<'a> {
         has_client && matches!(self.origin, Origin::Client | Origin::Woken(_))
     }
 
-    /// Blocks the client. A woken command that is not served keeps its place and deadline; its new wait is ignored.
-    /// Where nothing may block the reply is that of a timeout, a null array.
+    /// Blocks the client. A woken command that is not served keeps its place and deadline; its new
+    /// wait is ignored. If blocking is not allowed, the reply is that of a timeout, a null array.
     pub fn block(&mut self, wait: Wait) -> CommandResult {
         match self.origin {
             Origin::Client if self.caller.client().is_some() => {

@@ -1,5 +1,5 @@
-//! What HTTP does over many turns: an answer that looks at all locks, and writes many, some in each turn; and the search for the
-//! keys that the patterns of `page-keys` name.
+//! HTTP's work over many turns: an answer that looks at all locks and writes many, some in each
+//! turn; and the search for the keys that the patterns of `page-keys` match.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -9,14 +9,14 @@ use crate::net::http::head::Request;
 /// A lock's rank in a list, its database and its key.
 type Place = (i64, usize, Box<[u8]>);
 
-/// What has been found and written so far. The request says the rest.
+/// The results found and written so far. The request has the rest.
 pub struct HttpJob {
     pub request: Request,
     /// None: everything is found.
     pub scan: Option<LockScan>,
     /// Held locks by the beginning of their names.
     pub groups: HashMap<Box<[u8]>, LockGroup>,
-    /// What is still to be written.
+    /// The locks that are still to be written.
     pub places: VecDeque<Place>,
     pub text: String,
     /// Items of the text, and the last one that was looked at.
@@ -58,7 +58,7 @@ impl HttpJob {
         })
     }
 
-    /// These are to be written.
+    /// Sets the items to write.
     pub fn found(&mut self, places: BTreeSet<Place>) {
         (self.scan, self.places) = (None, places.into_iter().collect());
     }

@@ -12,7 +12,7 @@ pub struct LockWait<'a> {
     pub database: usize,
     /// The keys, and the owner for whom it waits.
     names: Vec<&'a [u8]>,
-    /// Whether it asks to read, together with others.
+    /// Whether it asks to read, together with other readers.
     pub is_shared: bool,
     /// When it began: boot-time clock, microseconds.
     pub since_us: i64,
@@ -41,8 +41,8 @@ impl<'a> LockWait<'a> {
     }
 }
 
-/// Whether a request for locks has the option SHARED. All other options behind the owner, who comes after the last key, are
-/// other words and numbers.
+/// Whether a request for locks has the option SHARED. All other options after the owner, who
+/// follows the last key, are other words and numbers.
 fn asks_to_read(args: Args<'_>, last_key: Option<usize>) -> bool {
     let mut options = last_key.into_iter().flat_map(|index| args.iter_from(index + 2));
     options.any(|option| option.eq_ignore_ascii_case(b"SHARED"))

@@ -1,8 +1,9 @@
-//! What the server owns besides the keyspace, as commands see it: clients, configuration, statistics, subscriptions.
+//! The server's state besides the keyspace, as commands see it: clients, configuration, statistics,
+//! subscriptions.
 //!
 //! Each part keeps its own invariants; [`State`] only holds them side by side, so that a handler
-//! can borrow one while it writes to another. No I/O here: what only the loop can do is queued as a
-//! [`Task`].
+//! can borrow one while it writes to another. No I/O here: work that only the loop can do is queued
+//! as a [`Task`].
 //!
 //! - Parts: `network`, with answers of HTTP under way (`http_job`), `pauses`, `process`,
 //!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (who waits
@@ -53,7 +54,7 @@ pub use pauses::{Pause, PauseCause, Pauses};
 use persistence::Persistence;
 pub use process::{Identity, Process, Shutdown};
 
-/// What a command leaves for the loop to do at the end of the turn.
+/// A command's order to the loop for the end of the turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
     /// `State::listeners` has changed: register the new ones.
@@ -242,7 +243,8 @@ impl State {
         self.config.maxmemory > 0 && !leaves
     }
 
-    /// Whether nothing is granted to clients that wait for locks: what a write would be refused or postponed for.
+    /// Whether clients that wait for locks are granted nothing, for a reason that would refuse or
+    /// postpone a write.
     pub fn grants_nothing(&self) -> bool {
         self.is_recovering_locks()
             || self.pauses.strictest().is_some()
@@ -294,7 +296,7 @@ impl State {
         }
     }
 
-    /// Recomputes [`Self::gate`]. To be called where a cause of [`Self::opening`] may have changed.
+    /// Recomputes [`Self::gate`]. Call this where a cause of [`Self::opening`] may have changed.
     pub fn note_gate(&mut self) {
         self.gate = self.opening();
     }
@@ -305,8 +307,8 @@ impl State {
         self.gate
     }
 
-    /// Sets or ends a pause. Postponed requests are tried again if less is paused than before: what another cause pauses too
-    /// stays postponed.
+    /// Sets or ends a pause. Postponed requests are tried again if less is paused than before:
+    /// clients paused by another cause too stay postponed.
     pub fn set_pause(&mut self, cause: PauseCause, pause: Option<Pause>) {
         // All commands, writes, nothing.
         let rank = |pauses: &Pauses| pauses.strictest().map(|pause| !pause.writes_only);

@@ -1,4 +1,4 @@
-//! Sockets: where connections come from, and what the loop has postponed.
+//! Sockets: the sources of connections, and work that the loop has postponed.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -24,7 +24,7 @@ impl PauseCause {
     ];
 }
 
-/// What is paused, and until when.
+/// The paused commands, and the end of the pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     /// Boot-time clock, microseconds.

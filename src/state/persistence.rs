@@ -1,4 +1,4 @@
-//! The state of saving and of the append-only file; what other parts ask of it.
+//! The state of saving and of the append-only file, and its answers to other parts.
 //! `durability/persistence.rs` changes it.
 
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ use crate::replication::parse_offset;
 use crate::sys::background::Background;
 use crate::sys::disk::{Disk, RealDisk};
 
-/// What a background job writes.
+/// The output of a background job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The RDB file.
@@ -141,9 +141,9 @@ pub struct Loading {
     pub memory_then: u64,
     /// It comes from the primary, into databases beside the served ones.
     pub is_beside: bool,
-    /// Clients were served meanwhile.
+    /// Clients were served in between.
     pub others_heard: bool,
-    /// The server is to end: the rest is not loaded, and nobody sees what was.
+    /// The server is to end: the rest is not loaded, and nobody sees the loaded part.
     pub is_interrupted: bool,
 }
 
@@ -195,7 +195,7 @@ impl Persistence {
         &self.background
     }
 
-    /// Replaces the disk, and threads by work run in the loop (for simulation). To be called before anything starts.
+    /// Replaces the disk, and threads by work run in the loop (for simulation). Call this before anything starts.
     pub fn set_apart(&mut self, disk: Arc<dyn Disk>) {
         (self.disk, self.background) = (disk, Background::Later(Arc::default()));
     }
@@ -273,7 +273,7 @@ impl Persistence {
         self.aof.as_ref().and_then(|aof| aof.log.next_call_us())
     }
 
-    /// To be called when a rewrite has ended or is given up.
+    /// Call this when a rewrite has ended or is given up.
     pub fn forget_first_kept(&mut self) {
         if let Some(aof) = &mut self.aof {
             aof.first_kept = None;

@@ -18,7 +18,7 @@ pub struct Shutdown {
     pub waits_until_us: Option<i64>,
 }
 
-/// What stays the same from the start on.
+/// Facts that never change after the start.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// 40 hexadecimal digits, new at each start.

@@ -1,4 +1,5 @@
-//! What a command is: the facts that `COMMAND`, key extraction, the gate's checks and the docs derive from.
+//! The specification of a command, from which `COMMAND`, key extraction, the gate's checks and the
+//! docs are derived.
 //!
 //! A family's file opens with its table of `spec(...)` lines, so that adding a command is that line, its handler and its
 //! transcript.
@@ -17,7 +18,7 @@ pub struct CommandSpec {
     pub flags: Flags,
     pub categories: Categories,
     pub keys: &'static [KeySpec],
-    /// What the key specifications cannot express.
+    /// The rule that the key specifications cannot express.
     pub key_rule: KeyRule,
     /// The arguments that are channels it publishes or subscribes to.
     pub channels: Option<Channels>,
@@ -34,7 +35,7 @@ pub struct CommandSpec {
     /// Hints for proxies, such as `nondeterministic_output`.
     pub tips: &'static [&'static str],
     pub subcommands: &'static [CommandSpec],
-    /// Version since which it is deprecated, and what replaces it.
+    /// Version since which it is deprecated, and its replacement.
     pub deprecated: Option<(&'static str, &'static str)>,
 }
 
@@ -99,7 +100,7 @@ impl CommandSpec {
         self
     }
 
-    /// What the key specifications cannot express.
+    /// The rule that the key specifications cannot express.
     pub const fn key_rule(mut self, rule: KeyRule) -> Self {
         self.key_rule = rule;
         self

@@ -287,7 +287,8 @@ mod tests {
             assert_eq!(found(&name.to_ascii_lowercase()), Some(command.id));
             for at in 0..name.len() {
                 let mut other = name.to_vec();
-                // Bit 5 and the bit above it, which tells letters from digits and control bytes.
+                // Bit 5 and the bit above it, which distinguishes letters from digits and control
+                // bytes.
                 other[at] ^= 0x40;
                 assert_ne!(found(&other), Some(command.id));
                 if !name[at].is_ascii_alphabetic() {

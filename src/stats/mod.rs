@@ -44,7 +44,7 @@ pub struct Statistics {
     pub durations: Durations,
 }
 
-/// Durations of what the server waits for or keeps.
+/// Durations of the server's waits and holds.
 #[derive(Debug, Default)]
 pub struct Durations {
     /// Waits for locks and permits that were granted.

@@ -1,4 +1,4 @@
-//! The allocator: jemalloc with size classes every 8 bytes, and a count of what is allocated.
+//! The allocator: jemalloc with size classes every 8 bytes, and a count of allocations.
 //!
 //! `tikv-jemallocator` assumes alignments up to 16, which 8-byte classes do not give; so the few lines that pass the
 //! alignment are here. Every thread has its own count: a shared atomic would cost each allocation 5 ns. The counts add up in the
@@ -35,7 +35,7 @@ thread_local! {
     static HERE: Cell<isize> = const { Cell::new(0) };
     /// Bytes that it has handed over, in all.
     static HANDED: Cell<isize> = const { Cell::new(0) };
-    /// Also counts what is handed over, unless it is null: see [`counted`].
+    /// Also counts the bytes handed over, unless it is null: see [`counted`].
     static GAUGE: Cell<*const AtomicIsize> = const { Cell::new(ptr::null()) };
     static ACCOUNT: Cell<&'static Account> = const { Cell::new(&PROCESS) };
 }
@@ -51,7 +51,7 @@ impl Account {
         ACCOUNT.try_with(Cell::get).unwrap_or(&PROCESS)
     }
 
-    /// Replaces what was counted so far. Called by this thread alone, within the account.
+    /// Replaces the count so far. Called by this thread alone, within the account.
     pub fn set(&self, bytes: usize) {
         HERE.set(0);
         self.0.store(bytes as isize, Ordering::Relaxed);
@@ -87,8 +87,9 @@ pub fn allocated() -> usize {
     (Account::of_thread().0.load(Ordering::Relaxed) + here).max(0) as usize
 }
 
-/// Adds this thread's count to its account. To be called by a thread before it ends if it allocates what others free
-/// or vice versa: otherwise up to 64 KiB would be miscounted for ever.
+/// Adds this thread's count to its account. A thread calls this before it ends if it allocates
+/// memory that other threads free or vice versa: otherwise up to 64 KiB would be miscounted for
+/// ever.
 pub fn hand_over() {
     add(HERE.try_with(Cell::take).unwrap_or(0));
 }
@@ -98,7 +99,8 @@ pub fn balance() -> isize {
     HANDED.get() + HERE.get()
 }
 
-/// Adds to `gauge` what `run` allocates on this thread, and subtracts what it frees. Within it, another gauge, or none, takes its place.
+/// Adds to `gauge` the bytes that `run` allocates on this thread, and subtracts those that it
+/// frees. Within it, another gauge, or none, takes its place.
 pub fn counted<R>(gauge: Option<&AtomicIsize>, run: impl FnOnce() -> R) -> R {
     struct Restored(*const AtomicIsize);
     impl Drop for Restored {
@@ -120,10 +122,10 @@ pub fn is_counted() -> bool {
 #[cold]
 fn add(sum: isize) {
     Account::of_thread().0.fetch_add(sum, Ordering::Relaxed);
-    // A thread that is ending has these no more.
+    // A thread that is ending no longer has these.
     let _ = HANDED.try_with(|handed| handed.set(handed.get() + sum));
     let gauge = GAUGE.try_with(Cell::get).unwrap_or(ptr::null());
-    // SAFETY: `counted` borrows the gauge, and restores what was there before when it ends.
+    // SAFETY: `counted` borrows the gauge, and restores the previous one when it ends.
     if let Some(gauge) = unsafe { gauge.as_ref() } {
         gauge.fetch_add(sum, Ordering::Relaxed);
     }
@@ -144,7 +146,7 @@ pub fn size_class(size: usize) -> usize {
 
 #[inline]
 fn count(bytes: isize) {
-    // A thread that is ending has no counter any more; its last frees are not counted.
+    // A thread that is ending no longer has a counter; its last frees are not counted.
     let _ = HERE.try_with(|here| {
         let sum = here.get() + bytes;
         if sum.abs() < HANDOVER {

@@ -29,7 +29,7 @@ impl Background {
                 let handle = Builder::new().name(name.into()).spawn(move || {
                     process::step_back();
                     work();
-                    // Such threads free memory of others, and vice versa.
+                    // Such threads free memory of other threads, and vice versa.
                     alloc::hand_over();
                 })?;
                 Ok(Some(handle.thread().clone()))

@@ -52,7 +52,7 @@ struct Ready {
 }
 
 static READY: OnceLock<Ready> = OnceLock::new();
-/// Whether crashes are to be reported: `crash-log-enabled`.
+/// Whether crashes are reported: `crash-log-enabled`.
 static ENABLED: AtomicBool = AtomicBool::new(true);
 /// The stack stored last by a handler.
 static FRAMES: [AtomicUsize; FRAMES_MAX] = [const { AtomicUsize::new(0) }; FRAMES_MAX];
@@ -68,8 +68,8 @@ const WATCHDOG: u8 = b'w';
 
 // ---- setting up --------------------------------------------------------------------------------------------------
 
-/// Starts to report crashes of this process to a log. To be called once, by the main thread. Errors: the reporter
-/// thread cannot be created.
+/// Starts to report crashes of this process to a log. The main thread calls this once. Errors: the
+/// reporter thread cannot be created.
 pub fn install(logger: Logger) -> io::Result<()> {
     let (mut reader, writer) = io::pipe()?;
     let ready = Ready {
@@ -139,7 +139,7 @@ fn set_handler(signal: c_int, handler: Option<Handler>, flags: c_int) {
         action.sa_sigaction = handler as *const () as usize;
         action.sa_flags = flags | libc::SA_SIGINFO;
     }
-    // SAFETY: the handlers below do what is allowed to them, see the module.
+    // SAFETY: the handlers below do only what a handler may do, see the module.
     unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
 }
 
@@ -162,7 +162,7 @@ impl Line {
 }
 
 impl std::fmt::Write for Line {
-    /// Truncates what does not fit.
+    /// Truncates a longer text.
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let room = &mut self.bytes[self.len..];
         let taken = text.len().min(room.len());
@@ -379,7 +379,7 @@ fn report_stack(ready: &Ready, what: u8) {
 /// Reports a panic. The process continues if it is caught.
 fn report_panic(panic: &PanicHookInfo<'_>) {
     report_bug(format_args!("{panic}"));
-    // For the terminal of whoever started the program.
+    // For the terminal from which the program was started.
     eprintln!("{panic}");
 }
 
@@ -409,7 +409,8 @@ pub fn end_process(by_exit: bool) -> ! {
 
 /// Reads an invalid address, as through a bad pointer.
 pub fn access_bad_memory() -> ! {
-    // SAFETY: the system reserves a page that nobody may read. To read it is what is asked for: it ends the process.
+    // SAFETY: the system reserves a page that nobody may read. The read is intended: it ends the
+    // process.
     unsafe {
         let (anywhere, flags) = (std::ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let page = libc::mmap(anywhere, 4096, libc::PROT_NONE, flags, -1, 0);
@@ -422,7 +423,8 @@ pub fn access_bad_memory() -> ! {
 
 // ---- the watchdog ------------------------------------------------------------------------------------------------
 
-/// Sets the watchdog's period: it reports when [`tell_watchdog`] is not called for so many milliseconds; 0: off.
+/// Sets the watchdog's period in milliseconds: it reports when [`tell_watchdog`] is not called for
+/// this long; 0: off.
 pub fn watch(period_ms: u32) {
     if READY.get().is_none() || WATCHDOG_MS.swap(period_ms, Ordering::Relaxed) == period_ms {
         return;

@@ -1,4 +1,4 @@
-//! The file operations that durability depends on, behind a trait.
+//! The file operations that durability depends on, as a trait.
 //!
 //! Snapshots, the append-only file and its manifest access the disk only through [`Disk`]. [`RealDisk`] is the
 //! operating system; [`model::ModelDisk`] knows what would survive a power loss, and can fail or crash at any
@@ -63,7 +63,7 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
 
 /// A file open for appending. Shared: one thread writes while another syncs.
 pub trait DiskFile: Send + Sync + std::fmt::Debug {
-    /// Appends what the system accepts in one call; returns how many bytes.
+    /// Appends as much as the system accepts in one call; returns how many bytes.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
     /// Makes the file's bytes and length durable (fdatasync). After an error the content on disk is unknown, and a

@@ -90,7 +90,7 @@ pub enum TimeFormat {
 /// A log's destination.
 #[derive(Clone, Debug)]
 pub struct Logger {
-    /// The least that is written; None: nothing is.
+    /// The lowest level that is written; None: nothing is.
     pub level: Option<Level>,
     shared: Arc<Shared>,
     /// None: standard output.
@@ -99,7 +99,7 @@ pub struct Logger {
     syslog: bool,
 }
 
-/// What changes while the server runs, and holds for all clones: that of the crash reports too.
+/// Settings that change while the server runs, for all clones, including that of crash reports.
 #[derive(Debug, Default)]
 struct Shared {
     is_replica: AtomicBool,
@@ -152,7 +152,7 @@ impl Logger {
         Logger { level: None, shared: Arc::default(), file, pid: 0, syslog: false }
     }
 
-    /// Sets the role that lines tell: a replica's or a primary's.
+    /// Sets the role shown in lines: a replica's or a primary's.
     pub fn set_role(&self, is_replica: bool) {
         self.shared.is_replica.store(is_replica, Ordering::Relaxed);
     }
@@ -172,7 +172,7 @@ impl Logger {
         (lines.unwrap_or(LineFormat::Legacy), times.unwrap_or(TimeFormat::Legacy))
     }
 
-    /// To be called after a fork: lines have the new process ID.
+    /// Call this after a fork: lines have the new process ID.
     pub fn pid_changed(&mut self) {
         self.pid = std::process::id();
     }
@@ -250,8 +250,8 @@ impl Line<'_> {
     }
 }
 
-/// A text as it may stand between quotation marks in logfmt, which knows no escapes: what would end the value or the
-/// line is replaced.
+/// A text as it may stand between quotation marks in logfmt, which knows no escapes: characters
+/// that would end the value or the line are replaced.
 fn logfmt_text(text: &str) -> String {
     let replaced = |c| match c {
         '"' => '\'',
@@ -289,7 +289,8 @@ fn local_time(now: Now) -> libc::tm {
     parts
 }
 
-/// A time as a line tells it. `local`: its parts by the second. `unix_ms`: the same time since 1970.
+/// A time as a line shows it. `local`: its parts by the second. `unix_ms`: the same time since
+/// 1970.
 fn time_text(format: TimeFormat, local: &libc::tm, unix_ms: i64) -> String {
     let (year, day, ms) = (local.tm_year + 1900, local.tm_mday, unix_ms.rem_euclid(1000));
     let clock = format!("{:02}:{:02}:{:02}.{ms:03}", local.tm_hour, local.tm_min, local.tm_sec);
@@ -357,7 +358,7 @@ mod tests {
         }
     }
 
-    /// 5 March 2026 at 07:08:09, so many seconds east of Greenwich.
+    /// 5 March 2026 at 07:08:09, this number of seconds east of Greenwich.
     fn at(offset_seconds: i64) -> libc::tm {
         // SAFETY: all-zero bytes are a valid `tm`.
         let zero: libc::tm = unsafe { std::mem::zeroed() };
@@ -417,7 +418,7 @@ mod tests {
         );
     }
 
-    /// What a JSON string between its quotation marks stands for; None: it is none.
+    /// The meaning of a JSON string's text between its quotation marks; None: it is none.
     fn read_json(text: &str) -> Option<String> {
         let mut chars = text.chars();
         let mut read = String::new();

@@ -2,7 +2,7 @@
 //!
 //! - The process: `process`, `title`, `log`, `crash` (reports), `build` (the version), `machine`
 //!   (statistics).
-//! - Memory: `alloc`, and `jemalloc` behind it. Threads: `background`. Files: `disk`. Secrets:
+//! - Memory: `alloc`, and the `jemalloc` that it uses. Threads: `background`. Files: `disk`. Secrets:
 //!   `random`.
 
 pub mod alloc;

@@ -63,7 +63,7 @@ pub fn end(code: i32) -> ! {
 // ---- background --------------------------------------------------------------------------------------------------
 
 /// Continues in the background: in a child process with a session of its own, and standard streams to /dev/null. The
-/// parent exits with 0. To be called before any thread starts, as a fork only copies the calling thread.
+/// parent exits with 0. Call this before any thread starts, as a fork only copies the calling thread.
 pub fn daemonize() -> io::Result<()> {
     // SAFETY: the caller has started no threads, so the child's memory holds no lock of a thread that is gone.
     match unsafe { libc::fork() } {
@@ -113,7 +113,7 @@ pub fn end_at_interrupt(when: Arc<AtomicBool>) -> io::Result<()> {
             libc::_exit(1);
         }
     };
-    // SAFETY: what it does is allowed in a handler: atomics, unlink and _exit.
+    // SAFETY: its calls are allowed in a handler: atomics, unlink and _exit.
     unsafe { signal_hook::low_level::register(libc::SIGINT, end) }.map(drop)
 }
 
@@ -175,8 +175,9 @@ pub fn raise_open_files(wanted: u64) -> OpenFiles {
     files
 }
 
-/// Has the kernel's table of the process' open files grow at once. It doubles otherwise when it is full, for which a process
-/// with threads waits some 5 to 12 ms in `accept`: the grace period of `expand_files` in Linux.
+/// Grows the kernel's table of the process' open files at once. Otherwise it doubles when it is
+/// full, and a process with threads waits some 5 to 12 ms for that in `accept`: the grace period of
+/// `expand_files` in Linux.
 fn widen_file_table(files: u64) {
     /// A table of a megabyte.
     const MAX: u64 = 1 << 17;
@@ -285,7 +286,7 @@ impl Supervisor {
         self.tell("STOPPING=1\n");
     }
 
-    /// Stops the process, which tells Upstart that it is ready; Upstart resumes it.
+    /// Stops the process, which signals to Upstart that it is ready; Upstart resumes it.
     pub fn stop_for_upstart(&self) -> io::Result<()> {
         if let Supervisor::Upstart = self {
             rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;

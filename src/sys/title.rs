@@ -19,7 +19,7 @@ pub struct Title {
 }
 
 impl Title {
-    /// Takes over the memory of arguments and environment. To be called once, before any thread starts, and after the arguments
+    /// Takes over the memory of arguments and environment. Call this once, before any thread starts, and after the arguments
     /// were read: `std::env::args` shows the title afterwards. None: the system does not show the addresses.
     pub fn claim() -> Option<Self> {
         let stat = std::fs::read_to_string("/proc/self/stat").ok()?;

@@ -1,4 +1,4 @@
-//! Strings as arrays of bits: what SETBIT, BITCOUNT, BITPOS, BITOP and BITFIELD compute.
+//! Strings as arrays of bits: the computations of SETBIT, BITCOUNT, BITPOS, BITOP and BITFIELD.
 //!
 //! Input and output are bytes and numbers; the caller grows the string, limits its length and words the errors. Bit 0
 //! is the most significant bit of the first byte; bits after the string's end are 0. An integer field of BITFIELD is
@@ -31,10 +31,10 @@ pub fn get_bit(text: StringView<'_>, offset: u64) -> bool {
     byte.is_some_and(|byte| byte & bit_mask(offset) != 0)
 }
 
-/// Sets the bit at an offset; returns what it was.
+/// Sets the bit at an offset; returns its previous value.
 ///
 /// # Panics
-/// If the offset lies behind the end; see [`bytes_needed`].
+/// If the offset lies after the end; see [`bytes_needed`].
 pub fn set_bit(text: &mut StringMut<'_>, offset: u64, bit: bool) -> bool {
     let at = (offset / 8) as usize;
     let byte = text.as_view().byte(at).expect("the bit lies within the string");
@@ -299,7 +299,7 @@ impl FieldType {
     /// Writes the low bits of a value to the field at a bit offset.
     ///
     /// # Panics
-    /// If the field reaches behind the end; see [`bytes_needed`].
+    /// If the field reaches beyond the end; see [`bytes_needed`].
     pub fn set(self, text: &mut StringMut<'_>, offset: u64, value: i64) {
         let shift = (offset % 8) as u32;
         let len = (shift + self.bits).div_ceil(8) as usize;
@@ -533,7 +533,8 @@ mod tests {
                 "{start} {end} {unit:?}"
             );
         }
-        // Where both ends lie before the string, in the wrong order: BITPOS looks at the first byte nevertheless.
+        // If both ends lie before the string, in the wrong order, BITPOS still looks at the first
+        // byte.
         assert_eq!(position_between(view(&bytes), true, -10, Some(-20), Unit::Byte), Some(1));
         assert_eq!(count_between(view(b""), 0, -1, Unit::Byte), 0);
         assert_eq!(position_between(view(b""), false, 0, None, Unit::Byte), None);
@@ -676,7 +677,7 @@ mod tests {
             prop_assert_eq!(Some(field.get(view(&bytes), offset)), field.settle(value, true, true, Overflow::Wrap));
             prop_assert_eq!(&after[..place.start], &before[..place.start]);
             prop_assert_eq!(&after[place.end..], &before[place.end..]);
-            // Behind the end there are zeros.
+            // After the end there are zeros.
             let mut padded = bytes.clone();
             padded.truncate((offset / 8) as usize + 1);
             let cut = field.get(view(&padded), offset);

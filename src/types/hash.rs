@@ -27,7 +27,7 @@ pub struct Limits {
 
 /// Bytes of the longest integer's text.
 const INTEGER_BYTES_MAX: usize = 20;
-/// What a field and a short value take besides the field's text, about.
+/// The approximate bytes of a field and a short value besides the field's text.
 const PAIR_BYTES: usize = 16;
 
 /// A hash.

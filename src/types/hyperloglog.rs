@@ -120,7 +120,7 @@ pub fn invalidate_cached_count(hll: &mut [u8]) {
     hll[HEADER_LEN - 1] |= CACHE_INVALID;
 }
 
-/// The estimated cardinality, computed from the registers whatever the header has stored.
+/// The estimated cardinality, computed from the registers without the header's stored value.
 pub fn count(hll: &[u8]) -> Result<u64, Corrupt> {
     let mut histogram = Histogram::new();
     match encoding(hll).ok_or(Corrupt)? {
@@ -251,7 +251,7 @@ pub fn decode(hll: &[u8]) -> Option<String> {
     Some(text)
 }
 
-/// What PFSELFTEST found wrong.
+/// A fault found by PFSELFTEST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelfTestFailure {
     #[error("TESTFAILED Register {index} should be {expected} but is {found}")]
@@ -465,7 +465,7 @@ fn runs(
     let mut first = 0;
     std::iter::from_fn(move || {
         if at >= hll.len() {
-            // The end is told once, as an error if it came too early.
+            // The end is reported once, as an error if it came too early.
             return (std::mem::replace(&mut first, REGISTERS) != REGISTERS).then_some(Err(Corrupt));
         }
         let Some(opcode) = Opcode::read(hll, at).filter(|it| it.run <= REGISTERS - first) else {

@@ -1,5 +1,5 @@
-//! Undo records for changes of large collections, element by element: so that an undoable change costs what it
-//! changes, not the collection's size.
+//! Undo records for changes of large collections, element by element: so that the cost of an
+//! undoable change follows the change, not the collection's size.
 //!
 //! Elements are only changed through an [`Edit`]: a collection and, if changes are to be undone, a journal. Once
 //! [`crate::keyspace`] has started the journal ([`Journal::begin`]), it notes the inverse of each step: a field's
@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   items  | Absent 5 | Popped(Back) 3 | Absent 2 |      a note and the length of its text
-//!   bytes  | f i e l d . e n d . k k |                   the texts, one behind the other
+//!   bytes  | f i e l d . e n d . k k |                   the texts, one after the other
 //! ```
 //!
 //! A value whose form changes as a whole (integers that become a table) moves into the journal. The order of a small

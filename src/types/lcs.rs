@@ -164,7 +164,7 @@ fn advance(row: &mut [u64], mask: &[u64]) {
 
 /// Number of rises in the first `columns` of a row: the last cell of L.
 fn rises(row: &[u64], columns: usize) -> usize {
-    // Bits behind the columns have no mask and so stay 1.
+    // Bits after the columns have no mask and so stay 1.
     debug_assert!(row.len() == columns.div_ceil(64));
     row.iter().map(|word| word.count_zeros() as usize).sum()
 }

@@ -71,7 +71,7 @@ impl List {
         }
     }
 
-    /// Whether adding so many elements changes its form.
+    /// Whether adding these elements changes its form.
     #[inline]
     pub fn outgrows(&self, bytes: usize, count: usize, limits: &Limits) -> bool {
         match self {
@@ -238,7 +238,7 @@ impl Edit<'_, List> {
         }
     }
 
-    /// Inserts an element before or behind the first one equal to `pivot`. False if there is none.
+    /// Inserts an element before or after the first one equal to `pivot`. False if there is none.
     pub fn insert(&mut self, pivot: &[u8], behind: bool, text: &[u8], limits: &Limits) -> bool {
         let pivot = Element::new(pivot);
         let index = match &mut *self.value {

@@ -34,7 +34,7 @@ pub const SESSION: &[u8] = b":session";
 /// That the lock is held by readers, where its value is [`SHARED`].
 pub const MODE: &[u8] = b":mode";
 pub const SHARED: &[u8] = b"shared";
-/// What the name of a reader's field begins with; the owner follows.
+/// The beginning of a reader's field name; the owner follows.
 const READER: &[u8] = b":r:";
 /// The owner that nobody is: nobody gets the lock until its time is over.
 pub const KEEP: &[u8] = b":keep";
@@ -68,7 +68,7 @@ pub struct Lock<'a> {
     pub readers: usize,
 }
 
-/// What the field of a reader says.
+/// The content of a reader's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reader {
     pub fence: u64,
@@ -137,7 +137,8 @@ pub fn is_permit(member: &[u8]) -> bool {
     is_number() && is_number() && parts.next().is_some_and(may_own)
 }
 
-/// The fence of a value that a file or the primary brings, if it is a lock that was granted here. Costs little for others.
+/// The fence of a value from a file or the primary, if it is a lock that was granted here. Costs
+/// little for other values.
 pub fn fence_of(value: ValueRef<'_, Value>, now: &Now) -> Option<u64> {
     let hash = Hash::view(value).filter(|hash| hash.kept_len() <= READERS_MAX + FIELDS_MAX)?;
     let found = hash.get(FENCE, now)?;
@@ -151,7 +152,7 @@ pub fn read<'a>(value: ValueRef<'a, Value>, now: &Now) -> Result<Option<Lock<'a>
     read_for(value, now, b"")
 }
 
-/// The same for an owner that asks: of several readers, it is the one that is told.
+/// The same for an owner that asks: if it is one of several readers, it is the one shown.
 pub fn read_for<'a>(
     value: ValueRef<'a, Value>,
     now: &Now,
@@ -289,7 +290,7 @@ impl<'a> Fields<'a, '_> {
         if self.is_foreign {
             return Err(CommandError::WrongType);
         }
-        // Whoever has a field without a colon excludes all readers.
+        // An owner in a field without a colon excludes all readers.
         if let Some((owner, holds)) = self.owner {
             let Fields { fence, since_ms, session, has_others: is_shared, .. } = self;
             let (is_string, readers) = (false, 0);
@@ -378,7 +379,8 @@ mod tests {
         assert_eq!(shown(&two), "a 1 Some(7) None 2 readers");
         assert_eq!(shown_to(b"b", &two), "b 1 Some(8) None 2 readers");
         assert_eq!(shown_to(b"c", &two), "a 1 Some(7) None 2 readers");
-        // What is none is not seen; who has the lock alone excludes them; and a foreign field is none of a lock.
+        // Invalid readers are ignored; an exclusive owner excludes readers; a foreign field makes
+        // it no lock.
         assert_eq!(
             shown(&[(":r:a", "7"), (":r:b", "x 9"), (":r:", "7 9"), (":r::c", "7 9")]),
             "free"

@@ -128,7 +128,7 @@ const PREFETCH_MIN: usize = 4096;
 pub enum Wanted<'a> {
     /// A member or field.
     Named(&'a [u8]),
-    /// The member with so many lower scores.
+    /// The member with this number of lower scores.
     FromLowest(usize),
     FromHighest(usize),
     /// A random member; see [`Value::ahead_of_draw`].
@@ -166,7 +166,7 @@ impl Value {
         Some(table.ahead_of_draw(draw))
     }
 
-    /// Prefetches what the look-up's next step needs. There are [`PREFETCH_STAGES`] steps.
+    /// Prefetches memory for the look-up's next step. There are [`PREFETCH_STAGES`] steps.
     #[inline]
     pub fn prefetch(&self, ahead: &mut Ahead, stage: usize) {
         let table = match self {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Ints     sorted integers (`collections/intset.rs`)              reported as intset
-//!   Packed   elements one behind the other, up to INLINE_MAX bytes  reported as listpack
+//!   Packed   elements one after the other, up to INLINE_MAX bytes  reported as listpack
 //!   Table    a dense hash table (`collections/packed_table.rs`)     reported as listpack or hashtable
 //! ```
 //!
@@ -35,7 +35,7 @@ const INTSET_ENTRIES_MAX: usize = 1 << 30;
 /// number, which is observable: the remainder of a hashtable may be a listpack.
 const POP_WALK_RATIO: usize = 5;
 
-/// A sample of more than one in so many members is drawn in one pass over all.
+/// A sample of more than one in this number of members is drawn in one pass over all.
 const SAMPLE_WALK_RATIO: usize = 3;
 
 /// Up to which size a set has which encoding, and the hasher of a table.
@@ -609,8 +609,8 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Visits members from a cursor on, at most about `most`; returns the next cursor, 0 at the end. What Redis
-    /// stores without a table is visited at once.
+    /// Visits about `most` members from a cursor on; returns the next cursor, 0 at the end. A set
+    /// that Redis stores without a table is visited at once.
     pub fn scan(&self, cursor: u64, most: usize, mut visit: impl FnMut(Element<'a>)) -> u64 {
         match *self {
             SetView::Table(members @ Members { is_listpack: false, .. }) => {

@@ -4,8 +4,9 @@
 //! outgrows the entry is a score tree (`collections/score_tree.rs`) from then on. Every range, by score, member or rank, is first
 //! converted to a range of ranks, then read or removed: so all commands share one implementation.
 //!
-//! The encoding reported follows the configured limits as Redis's does: "listpack" until a member or their number passes them,
-//! "skiplist" from then on. What is reported as a skiplist is always a tree here.
+//! The encoding reported follows the configured limits as Redis's does: "listpack" until a member
+//! or their number passes them, "skiplist" from then on. A sorted set reported as a skiplist is
+//! always a tree here.
 
 pub mod packed;
 
@@ -49,7 +50,7 @@ pub enum SortedSetView<'a> {
     Large(&'a Large),
 }
 
-/// What [`Edit::update`] did.
+/// The result of [`Edit::update`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Updated {
     /// The member was added.
@@ -150,7 +151,7 @@ impl SortedSet {
             other_zero = old.filter(|old| *old == score && old.to_bits() != score.to_bits());
             Some(score)
         });
-        // Equal scores change nothing, but -0 and 0 are told apart in what is computed.
+        // Equal scores change nothing, but results of arithmetic distinguish -0 and 0.
         if let Some(zero) = other_zero {
             Edit::unnoted(self).remove(member);
             Edit::unnoted(self).insert(-zero, member, limits);
@@ -434,8 +435,9 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Visits members from a boundary on, at most about `most`; returns the next boundary, 0 at the end. A member present
-    /// throughout is visited exactly once; see [`ScoreTree::scan`]. What Redis stores as a listpack is visited at once.
+    /// Visits about `most` members from a boundary on; returns the next boundary, 0 at the end. A
+    /// member present throughout is visited exactly once; see [`ScoreTree::scan`]. A sorted set
+    /// that Redis stores as a listpack is visited at once.
     pub fn scan(&self, boundary: u32, most: usize, visit: impl FnMut(f64, &[u8])) -> u32 {
         match self {
             SortedSetView::Large(large) if large.is_skiplist => {

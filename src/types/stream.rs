@@ -109,7 +109,7 @@ impl Stream {
         (&self.entries, &mut self.groups)
     }
 
-    /// Bytes of heap behind the stream.
+    /// Bytes of the stream's heap memory.
     pub fn heap_bytes(&self) -> usize {
         self.entries.heap_bytes() + self.groups_heap_bytes()
     }
@@ -128,14 +128,15 @@ impl Stream {
 /// Nodes sampled to estimate the size of all.
 const SAMPLES: usize = 64;
 
-/// Whose way of counting what a group has read, where entries were deleted. Source: `compatible-with`.
+/// The server whose count of entries read by a group is emulated, where entries were deleted.
+/// Source: `compatible-with`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
     Redis,
     Valkey,
 }
 
-/// A stream's entries, and what is kept about deleted ones.
+/// A stream's entries, and the records of deleted ones.
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
     nodes: SharedTree<Node>,

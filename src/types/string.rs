@@ -1,7 +1,8 @@
 //! The string type: bytes inside the key's entry while it is short, [`SharedBytes`] when it is long or has been edited.
 //!
-//! Readers use a [`StringView`]: most strings are one slice, and what works on parts takes a long one piece by piece. Changes are
-//! made through [`crate::keyspace`], which gives out a [`StringMut`].
+//! Readers use a [`StringView`]: most strings are one slice, and code that works on parts takes a
+//! long one piece by piece. Changes are made through [`crate::keyspace`], which gives out a
+//! [`StringMut`].
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

@@ -6,7 +6,8 @@ use super::{Entry, Form, LOAD_MAX, NUMBER, PackedTable, page_of};
 use crate::collections::hash::KeyHasher;
 use crate::collections::prefetch::prefetch;
 
-/// So many entries ahead each step towards an entry's page is begun: places of pages, pages, room in them.
+/// Each step towards an entry's page begins this number of entries ahead: places of pages, pages,
+/// room in them.
 const AHEAD: usize = 8;
 
 /// Receives entries one by one; false: the field exists already.
@@ -57,7 +58,8 @@ impl PackedTable {
         Ok(table)
     }
 
-    /// Prefetches what the entries behind `number` need: alone each of them would wait for memory three times.
+    /// Prefetches memory for the entries after `number`: alone each of them would wait for memory
+    /// three times.
     #[inline]
     fn look_ahead(&self, pages: &[u32], number: usize) {
         let page = |ahead: usize| Some(&self.pages[*pages.get(number + ahead)? as usize]);

@@ -18,7 +18,7 @@ pub(super) const BLOCK_BUCKETS: usize = 16;
 
 const VOLATILE: u64 = 1;
 const SHOWN: u64 = 2;
-/// What a look-up reads of most entries, in bytes.
+/// The bytes that a look-up reads of most entries.
 const BEGINNING: usize = 48;
 
 /// An entry's address, whether it has a deadline, and whether the iteration has shown it.

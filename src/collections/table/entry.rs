@@ -230,8 +230,8 @@ impl RawEntry {
     }
 
     /// # Safety
-    /// The allocation has the shape's layout. Overwrites the first 8 (long: 24) bytes: in the tiny form three bytes of
-    /// what follows too, which are to be written after it.
+    /// The allocation has the shape's layout. Overwrites the first 8 (long: 24) bytes: in the tiny
+    /// form also three of the following bytes, which must be written afterwards.
     unsafe fn write_header(self, shape: Shape, access: u32) {
         // SAFETY: as the caller promises.
         unsafe {
@@ -563,7 +563,8 @@ impl<'t, O> Entry<'t, O> {
         self.raw.access()
     }
 
-    /// Bytes of the entry's allocation, without what an object owns and without the table's share.
+    /// Bytes of the entry's allocation, without memory owned by an object and without the table's
+    /// share.
     pub fn allocated(&self) -> usize {
         self.raw.shape().layout().size()
     }

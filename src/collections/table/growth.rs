@@ -261,7 +261,7 @@ impl<O> Table<O> {
         self.plan_fitting(id, len)
     }
 
-    /// The same, whatever it costs.
+    /// The same, at any cost.
     #[inline]
     fn plan_fitting(&self, id: u32, len: usize) -> Shrinking {
         let (chunk, index) = self.chunk(id);

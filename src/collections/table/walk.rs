@@ -83,7 +83,7 @@ impl<O> Table<O> {
         self.is_walked()
     }
 
-    /// To be called before the entry at `slot` is changed in place or removed.
+    /// Call this before the entry at `slot` is changed in place or removed.
     pub fn show_before_change(&mut self, slot: Slot, show: &mut impl FnMut(Entry<'_, O>)) {
         let (id, at) = (slot.segment(), slot.bucket());
         if self.progress(id) == Progress::All {
@@ -100,7 +100,7 @@ impl<O> Table<O> {
         }
     }
 
-    /// To be called before a key with this hash is inserted: marks must be valid, as the new entry is marked.
+    /// Call this before a key with this hash is inserted: marks must be valid, as the new entry is marked.
     pub fn mark_before_insert(&mut self, hash: u64) {
         if let Some(id) = self.segment_of(hash) {
             self.begin_marking(id);
@@ -140,7 +140,7 @@ impl<O> Table<O> {
         self.set_progress(id, Progress::Marked);
     }
 
-    /// Shows what was not shown of a segment, within a budget. False: there is more.
+    /// Shows the rest of a segment, within a budget. False: there is more.
     fn show_segment(
         &mut self,
         id: u32,
@@ -195,7 +195,7 @@ mod tests {
 
     type Shot = BTreeMap<Vec<u8>, Vec<u8>>;
 
-    /// Notes what is shown. Nothing may be shown twice.
+    /// Notes the shown entries. Nothing may be shown twice.
     fn take(shot: &mut Shot) -> impl FnMut(Entry<'_, ()>) + '_ {
         |entry| {
             let ValueRef::Bytes { bytes, .. } = entry.value() else { panic!("a string") };

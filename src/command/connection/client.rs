@@ -331,7 +331,7 @@ fn import_source(ctx: &mut Context<'_>) -> CommandResult {
     set_flag(ctx, ClientFlags::IMPORT_SOURCE)
 }
 
-/// The filters behind the subcommand. IDs follow Redis's rule, or Valkey's if Valkey is emulated.
+/// The filters after the subcommand. IDs follow Redis's rule, or Valkey's if Valkey is emulated.
 fn parse_filter<'a>(ctx: &Context<'a>, of_redis: IdRule) -> Result<Filter<'a>, CommandError> {
     let is_valkey = ctx.state.config.compatible_with.is_valkey();
     let id_rule = if is_valkey { IdRule::Valkey } else { of_redis };

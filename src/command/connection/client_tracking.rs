@@ -148,8 +148,8 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Adds the requested prefixes to the existing ones. No prefix may begin another, or keys would be reported
-    /// twice. Without any, the empty prefix is added, whatever exists.
+    /// Adds the requested prefixes to the existing ones. No prefix may begin another, or keys would
+    /// be reported twice. Without any, the empty prefix is added, in addition to existing ones.
     fn with_prefixes(&self, mut prefixes: BTreeSet<Box<[u8]>>) -> Result<Mode, CommandError> {
         let overlapping = first_overlapping(&self.prefixes);
         for (index, prefix) in self.prefixes.iter().enumerate() {

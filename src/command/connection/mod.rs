@@ -230,7 +230,7 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// Nobody waits any more for what only push messages would tell.
+/// Ends the waits that only push messages would answer.
 fn end_pushes(ctx: &mut Context<'_>) {
     let id = ctx.client_id();
     asynchronous::forget(ctx.keyspace, ctx.state, id);
@@ -256,7 +256,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
         client.name = name.into();
     }
     if let Some(protocol) = hello.protocol {
-        // The client's protocol is for pushes of others, the writer's for its replies.
+        // The client's protocol is for pushes by other clients, the writer's for its replies.
         client.protocol = protocol;
         ctx.reply.set_protocol(protocol);
     }

@@ -159,7 +159,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
     hash_spec("HSETEX", hsetex, "8.0.0", Flags::WRITE_DENYOOM_FAST).at_least(6).keys(KeySpec::RW_INSERT).docs(
         "key [NX | XX] [FNX | FXX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL] FIELDS numfields field value [field value ...]",
-        "Sets fields of a hash and their expiry, if the hash and all or none of the fields are there as asked.",
+        "Sets fields of a hash and their expiry, optionally under conditions on the hash and the fields.",
         PER_FIELD,
     ),
     hash_spec("HSETNX", hsetnx, "2.0.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_INSERT).docs(

@@ -1,5 +1,5 @@
-//! MIGRATE: moves keys to another server. They are restored there in one pipeline, and deleted here once the other
-//! server has confirmed. The event loop is blocked meanwhile, as in Redis.
+//! MIGRATE: moves keys to another server. They are restored there in one pipeline, and deleted here
+//! once the other server has confirmed. The event loop is blocked until then, as in Redis.
 
 use std::io;
 use std::ops::Range;
@@ -179,7 +179,7 @@ fn delete<'a>(ctx: &mut Context<'_>, keys: &[Key<'a>]) -> Vec<&'a [u8]> {
     deleted.map(|key| key.bytes).collect()
 }
 
-/// Transfers keys on a kept connection or a new one. A kept one may have been closed meanwhile: if it breaks before
+/// Transfers keys on a kept connection or a new one. A kept one may be closed: if it breaks before
 /// the first reply, and not by a timeout, a new one is tried.
 fn hand_over_or_try_again<'a>(
     ctx: &mut Context<'_>,

@@ -1,8 +1,9 @@
 //! Iterating over the keys of a database: SCAN in steps, KEYS at once.
 //!
-//! SCAN's cursor is a boundary in the table's order of keys, see `collections/table.rs`. So a key that exists from
-//! the first call to the last is returned exactly once, whatever is added, deleted or moved meanwhile; one that does
-//! not may be returned, once for each time it was added. Expired keys are never returned.
+//! SCAN's cursor is a boundary in the table's order of keys, see `collections/table.rs`. So a key
+//! that exists from the first call to the last is returned exactly once, whatever is added, deleted
+//! or moved in between; one that does not may be returned, once for each time it was added. Expired
+//! keys are never returned.
 
 use crate::clock::Now;
 use crate::collections::glob;

@@ -174,7 +174,8 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// What an element names by a pattern: borrowed, as many elements may name the same long string.
+/// The value that a pattern names for an element: borrowed, as many elements may name the same long
+/// string.
 enum Named<'d> {
     Text(Text<'d>),
     String(StringView<'d>),
@@ -623,7 +624,7 @@ mod tests {
             let weights =
                 elements.weights(&mut keyspace, Some(pattern), true).expect("texts are weights");
             let after = alloc::allocated();
-            // Other tests allocate meanwhile; copies would take 2 GB.
+            // Other tests allocate at the same time; copies would take 2 GB.
             assert!(after < before + (500 << 20), "{} bytes", after - before);
             let Weights::Texts(texts) = weights else { panic!("texts are compared") };
             assert!(texts.iter().flatten().filter(|text| text.view() == long[..]).count() == 2000);

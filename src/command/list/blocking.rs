@@ -1,7 +1,8 @@
 //! Lists: commands that wait until there is an element.
 //!
-//! Each does what the non-blocking command in `list/mod.rs` does if there is a list, and blocks otherwise. When a key has become
-//! a list, the command runs again for that key alone (`gate/blocking.rs`); the timeout counts from the first time.
+//! Each works like the non-blocking command in `list/mod.rs` if there is a list, and blocks
+//! otherwise. When a key has become a list, the command runs again for that key alone
+//! (`gate/blocking.rs`); the timeout counts from the first time.
 
 use crate::command::list::{
     MOVE, MultiPop, list_spec, move_one, parse_end, pop_command, pop_named_array, pop_one,
@@ -103,7 +104,8 @@ fn brpoplpush(ctx: &mut Context<'_>) -> CommandResult {
     move_or_wait(ctx, End::Back, End::Front, 3)
 }
 
-/// The destination is only looked up when there is an element for it. Where nothing may block the reply is LMOVE's.
+/// The destination is only looked up when there is an element for it. If blocking is not allowed,
+/// the reply is LMOVE's.
 fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> CommandResult {
     let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
     match ctx.keyspace.slot_of::<List>(ctx.key(1))? {

@@ -1,7 +1,8 @@
 //! Lists: the non-blocking commands. Blocking ones are in `list/blocking.rs`.
 //!
-//! Elements are copied from the request into the list and from the list into the reply without a copy in between, but
-//! for LMOVE. Each command reads `list-max-listpack-size`, which decides the list's form.
+//! Elements are copied from the request into the list and from the list into the reply without a
+//! copy in between, except for LMOVE. Each command reads `list-max-listpack-size`, which decides
+//! the list's form.
 
 pub(crate) mod blocking;
 

@@ -73,17 +73,18 @@ pub(super) struct Acquire<'a> {
     pub holds_max: Option<i64>,
     /// The replicas that must acknowledge the grant before the reply leaves.
     pub acks: Option<AcksAsked>,
-    /// SHARED: it may have the lock together with others that ask so.
+    /// SHARED: it may have the lock together with other readers.
     pub is_shared: bool,
 }
 
-/// Whether a client waits for what it is not granted at once, and until when: boot-time clock in microseconds; None: for ever.
+/// Whether a client waits for a refused grant, and until when: boot-time clock in microseconds;
+/// None: for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waits {
     Not,
     /// BLOCK
     Blocked(Option<i64>),
-    /// ASYNC: the client goes on, and gets a push message.
+    /// ASYNC: the client is not blocked, and gets a push message.
     Async(Option<i64>),
 }
 

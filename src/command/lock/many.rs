@@ -1,5 +1,6 @@
-//! LOCK.MACQUIRE: several locks at once. A client that waits for them holds none meanwhile; its place counts in the queue of
-//! each. As places are given in one order for all keys, no two such clients can keep each other waiting.
+//! LOCK.MACQUIRE: several locks at once. A waiting client holds none of them and has a place in the
+//! queue of each. Places are given in one order for all keys, so no two such clients can keep each
+//! other waiting.
 
 use super::{
     Acquire, Granted, TOO_MANY_HOLDS, Waiting, Waits, check_room, find, grants_nothing_now,
@@ -23,11 +24,13 @@ const DUPLICATE_KEYS: CommandError = CommandError::Text("ERR a key is named twic
 /// Why not all locks can be granted: the first key in the way.
 struct Obstacle<'a> {
     key: Key<'a>,
-    /// -1: the lease does not end, or nobody holds the lock and others have waited for it longer.
+    /// -1: the lease does not end, or nobody holds the lock and other clients have waited for it
+    /// longer.
     ms_left: i64,
     /// Empty: nobody.
     holder: Vec<u8>,
-    /// The owner itself is one of several readers: whoever has waited for longer may wait for it.
+    /// The owner itself is one of several readers: a client that has waited for longer may wait for
+    /// it.
     is_own: bool,
 }
 
@@ -60,7 +63,7 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
         let key = ctx.key(index);
         find(ctx, key, asked.owner)?;
     }
-    // Whoever held them until now has lost them; nobody may get them for a time.
+    // The former holders have lost them, which may keep them from everybody for a time.
     review(ctx);
     let mut obstacle = obstacle(ctx, keys.clone(), &asked)?;
     if obstacle.is_none() && grants_nothing_now(ctx) {
@@ -118,8 +121,8 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     Ok(leave_to_confirm(ctx, all, &asked, Confirmed::Locks, granted))
 }
 
-/// The first key whose lock another owner has, or else the first for which others wait already.
-/// Errors: WRONGTYPE, or one is held as often as it may be.
+/// The first key whose lock another owner has, or else the first for which other clients wait
+/// already. Errors: WRONGTYPE, or a lock has reached its limit of holds.
 fn obstacle<'a>(
     ctx: &mut Context<'a>,
     keys: Range<usize>,

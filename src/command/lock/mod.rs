@@ -1,10 +1,11 @@
-//! Locks with waiting, leases, fences and guards: LOCK.ACQUIRE, LOCK.RELEASE, LOCK.RENEW, LOCK.GUARD. What concerns readers is
-//! in `lock/shared.rs`, several locks at once in `lock/many.rs`, arguments in
-//! `lock/asked.rs`, reports on locks and LOCK.BREAK in `lock/report.rs`.
+//! Locks with waiting, leases, fences and guards: LOCK.ACQUIRE, LOCK.RELEASE, LOCK.RENEW,
+//! LOCK.GUARD. Readers are in `lock/shared.rs`, several locks at once in `lock/many.rs`, arguments
+//! in `lock/asked.rs`, reports on locks and LOCK.BREAK in `lock/report.rs`.
 //!
-//! Latchkey's own commands; `docs/locks.md` describes them. A lock is a plain value with a deadline (`types/lock.rs`), and is
-//! replicated as the commands that make it. Waiting clients are in the queue of the key (`keyspace/waiting.rs`): whatever
-//! changes or deletes the key wakes the first, before the next request runs.
+//! Latchkey's own commands; `docs/locks.md` describes them. A lock is a plain value with a deadline
+//! (`types/lock.rs`), and is replicated as the commands that make it. Waiting clients are in the
+//! queue of the key (`keyspace/waiting.rs`): any change or deletion of the key wakes the first,
+//! before the next request runs.
 
 mod asked;
 pub(crate) mod many;
@@ -65,7 +66,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_UPDATE)])
         .docs(
             "numkeys key [key ...] owner PX milliseconds [BLOCK milliseconds | ASYNC milliseconds] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS count]] [REPLICAS count milliseconds]",
-            "Takes several locks at once, or none, or waits until all can be had.",
+            "Takes several locks at once, or none, or waits until all are free.",
             "O(N) with N locks",
         ),
     lock_spec("LOCK.RELEASE", release, Flags::WRITE_FAST)
@@ -89,7 +90,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .keys(KeySpec::RO_ACCESS)
         .docs(
             "key owner [FENCE fence]",
-            "Tells whether an owner holds a lock; in a transaction, EXEC does nothing unless it does.",
+            "Returns whether an owner holds a lock; in a transaction, EXEC does nothing if it does not.",
             "O(1)",
         ),
 ];
@@ -157,7 +158,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let mut found = find(ctx, key, asked.owner)?;
     if found.1.is_none() && ctx.keyspace.locks.has_changed() {
-        // Whoever held it until now has lost it; nobody may get it for a time.
+        // The former holder has lost it, which may keep it from everybody for a time.
         review(ctx);
         found = find(ctx, key, asked.owner)?;
     }
@@ -185,20 +186,22 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     }
 }
 
-/// Compares the locks that have changed with the index. What that repeats is in the stream: the request is not repeated for it.
+/// Compares the changed locks with the index. The resulting effects are in the stream: the request
+/// is not repeated for them.
 fn review(ctx: &mut Context<'_>) {
     let before = ctx.keyspace.changes_by_commands();
     locks::review(ctx.keyspace, ctx.state);
     ctx.note_own_effects(before);
 }
 
-/// Whether replicas have yet to acknowledge what they failed to in time: until then nothing that needs as many is granted.
+/// Whether replicas have yet to acknowledge a grant that failed: until then no grant that needs
+/// more of them is made.
 fn is_held_back(ctx: &mut Context<'_>, asked: &Acquire<'_>, keys: ops::Range<usize>) -> bool {
     if !needs_acks_that_failed(ctx, asked) {
         return false;
     }
     let database = ctx.keyspace.selected();
-    // Only for who is about to wait: nobody else takes the key off that list again.
+    // Only for a client that is about to wait: nobody else takes the key off that list again.
     let will_wait = asked.waits != Waits::Not
         && ctx.origin != Origin::TimedOut
         && ctx.may_wait()
@@ -223,7 +226,8 @@ fn grants_nothing_now(ctx: &Context<'_>) -> bool {
     ends_in_vain(ctx) || ctx.state.is_recovering_locks() && !ctx.is_repeated()
 }
 
-/// Whether others have waited longer for what nobody holds. A woken client comes when it is its turn.
+/// Whether other clients have waited longer for a lock that nobody holds. A woken client comes when
+/// it is its turn.
 fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>, wanted: Wanted) -> bool {
     let database = ctx.keyspace.selected();
     grants_nothing_now(ctx)
@@ -231,18 +235,18 @@ fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>, wanted: Wanted) -> bool {
             && ctx.keyspace.waiting.next_after(database, key.bytes, wanted, 0).is_some()
 }
 
-/// How a client waits for what it is not granted.
+/// The way in which a client waits for a refused grant.
 enum Waiting {
     /// It does not, or its time is over.
     Not,
     /// It has no reply yet.
     Blocked(CommandResult),
-    /// It goes on with this place in the order of arrival.
+    /// It keeps this place in the order of arrival.
     Async(Ticket),
 }
 
-/// A place that was kept for an owner is not needed once it is granted what it waited for. `keys`: the owner is the argument
-/// after them.
+/// A place kept for an owner is not needed once its wait is granted. `keys`: the owner is the
+/// argument after them.
 fn leave_place(ctx: &mut Context<'_>, wanted: Wanted, keys: ops::Range<usize>) {
     if ctx.state.blocking.places.is_empty() {
         return;
@@ -252,7 +256,8 @@ fn leave_place(ctx: &mut Context<'_>, wanted: Wanted, keys: ops::Range<usize>) {
     ctx.state.blocking.places.take(&asker);
 }
 
-/// Has a client wait for what is not granted, if it wants to. Errors: too many wait already.
+/// Makes a client wait for a refused lock, if it asked for that. Errors: too many clients wait
+/// already.
 fn wait(
     ctx: &mut Context<'_>,
     wanted: Wanted,
@@ -299,7 +304,7 @@ fn wait_in_place(
 
 /// Grants a lock that nobody holds.
 fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) -> CommandResult {
-    // Whoever has waited gets the lock without memory too.
+    // A client that has waited gets the lock even when memory is short.
     if !matches!(ctx.origin, Origin::Woken(_)) {
         check_room(ctx)?;
     }
@@ -323,7 +328,7 @@ fn is_plain(ctx: &Context<'_>, asked: &Acquire<'_>) -> bool {
     asked.acks.is_none() && !ctx.state.blocking.serves_async
 }
 
-/// What a request has been granted.
+/// A grant to a request.
 struct Granted {
     fence: u64,
     /// The keys that were not held before.
@@ -331,7 +336,7 @@ struct Granted {
     counted_hold: bool,
 }
 
-/// Has the reply of a grant wait for replicas, or go as a push message.
+/// Delays the reply of a grant until replicas acknowledge it, or sends it as a push message.
 fn leave_to_confirm(
     ctx: &mut Context<'_>,
     keys: ops::Range<usize>,
@@ -464,7 +469,8 @@ fn reply_granted(ctx: &mut Context<'_>, fence: u64, holds: i64, ms_left: i64) {
     ctx.reply.integer(ms_left);
 }
 
-/// Waits for a lock that another has, or replies who has it. None: it is free, but others have waited longer.
+/// Waits for a lock that another owner has, or replies that owner. None: it is free, but other
+/// clients have waited longer.
 fn refuse(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -692,7 +698,7 @@ fn release(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Frees a lock for whoever is next, or keeps it from everybody for a time.
+/// Frees a lock for the next client, or keeps it from everybody for a time.
 fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, holder: At<'_>, keep_ms: Option<i64>) {
     let held = delete(ctx, key, slot, holder);
     ctx.keyspace.locks.stats.released += 1;
@@ -721,7 +727,7 @@ fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, holder: At<'_>, keep
     locks::tell_redisson(ctx.keyspace, ctx.state, database, key.bytes);
 }
 
-/// Frees a lock that is broken. Its holders are told.
+/// Frees a broken lock and notifies its holders.
 fn pass_on_broken(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot) {
     ctx.keyspace.locks.begin_own_change();
     ctx.keyspace.delete_at(slot, key, "del");
@@ -749,7 +755,7 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Syntax);
     }
     let acks = acks_needed(ctx, acks)?;
-    // Of another type than a lock: nothing is renewed.
+    // It is no lock: nothing is renewed.
     for index in keys.clone() {
         let key = ctx.key(index);
         find(ctx, key, owner)?;
@@ -828,7 +834,7 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
     let selected = ctx.keyspace.selected();
     for owner in ctx.args.iter_from(1) {
         for place in ctx.keyspace.locks.of_owner(owner) {
-            // Others are none of this client's.
+            // Locks of other databases, or that the user may not renew, are skipped.
             let at = place.at();
             if at.database != selected
                 || !may_use(ctx, "LOCK.RENEW", &[b"1", at.key, owner, b"PX", b"1"])

@@ -30,7 +30,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
     lock_spec("LOCK.INFO", info, Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO_ACCESS).docs(
         "key",
-        "Returns who holds a lock, for how long, and how its last lease was lost.",
+        "Returns a lock's holders and waiting clients, and how its last lease was lost.",
         "O(N) with N waiting clients",
     ),
     lock_spec("LOCK.LIST", list, Flags::READONLY)

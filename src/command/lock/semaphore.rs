@@ -123,9 +123,10 @@ fn owner_in(permit: &[u8]) -> &[u8] {
     parts.nth(2).unwrap_or(permit)
 }
 
-/// `SEM.ACQUIRE key owner LIMIT n PX ms [COUNT c] [BLOCK ms] [SESSION GRACE ms]`: an array of the permits, their fence, and the number that is
-/// still free; if they are not granted, of 0, the milliseconds until the first permit ends (-1: none is held, but others have
-/// waited longer), and the number of waiting clients.
+/// `SEM.ACQUIRE key owner LIMIT n PX ms [COUNT c] [BLOCK ms] [SESSION GRACE ms]`: an array of the
+/// permits, their fence, and the number that is still free; if they are not granted, of 0, the
+/// milliseconds until the first permit ends (-1: none is held, but other clients have waited
+/// longer), and the number of waiting clients.
 fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let asked = Acquire::parse(ctx)?;
     let until = deadline(ctx, asked.lease_ms, "sem.acquire")?;

@@ -1,8 +1,9 @@
 //! LOCK.ACQUIRE SHARED: locks that several owners hold for reading.
 //!
-//! Readers and writers wait in one queue. Who asks to read waits if anybody waits already, so that writers are not starved;
-//! neighbours in the queue who both ask to read are granted the lock together. The only reader may become the writer, and if
-//! there are others it waits for them at the head of the queue.
+//! Readers and writers wait in one queue. A request for reading waits if any request waits already,
+//! so that writers are not starved. Adjacent readers in the queue are granted the lock together.
+//! The only reader may become the writer; one of several waits for the others at the head of the
+//! queue.
 
 use super::{
     Acquire, Granted, Waiting, Waits, check_room, grants_nothing_now, has_its_turn_later,
@@ -35,7 +36,7 @@ pub(super) fn may_join(
 
 /// Makes an owner the first reader of a lock that nobody holds, or one more.
 pub(super) fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) -> CommandResult {
-    // Whoever has waited gets the lock without memory too.
+    // A client that has waited gets the lock even when memory is short.
     if !matches!(ctx.origin, Origin::Woken(_)) {
         check_room(ctx)?;
     }
@@ -55,7 +56,8 @@ pub(super) fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) ->
     Ok(answer(ctx, asked, fence, asked.lease_ms, vec![key.bytes.into()]))
 }
 
-/// Replies what was granted, when replicas have confirmed it if they have to. `taken`: the key if it was not held before.
+/// Replies the grant, once replicas have confirmed it if they must. `taken`: the key if it was not
+/// held before.
 fn answer(
     ctx: &mut Context<'_>,
     asked: &Acquire<'_>,
@@ -182,8 +184,8 @@ fn another_waits(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) -> bool {
     ctx.origin == Origin::Client && first.is_some_and(|wait| wait.owner() != owner)
 }
 
-/// Makes the only reader the writer, with this fence. It keeps its session and a longer lease. This is not taken back, whatever
-/// becomes of the reply: the owner held the lock before.
+/// Makes the only reader the writer, with this fence. It keeps its session and a longer lease. This
+/// is not taken back, even if the reply is lost: the owner held the lock before.
 pub(super) fn grant_alone(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -225,7 +227,7 @@ pub(super) fn leave(ctx: &mut Context<'_>, key: Key<'_>, owner: &[u8]) {
     locks::note_hold(ctx.state, held.since_us);
 }
 
-/// Takes the lock from one of several readers, who is told.
+/// Takes the lock from one of several readers, and notifies that reader.
 pub(super) fn break_reader(ctx: &mut Context<'_>, key: Key<'_>, owner: &[u8]) {
     let at = At::reader(ctx.keyspace.selected(), key.bytes, owner);
     let Some(held) = ctx.keyspace.locks.remove(at) else { return };

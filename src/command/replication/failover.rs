@@ -33,7 +33,7 @@ const NO_SUCH_REPLICA: CommandError =
     CommandError::Text("ERR FAILOVER target HOST and PORT is not a replica.");
 const NOT_ONLINE: CommandError = CommandError::Text("ERR FAILOVER target replica is not online.");
 
-/// What FAILOVER was told.
+/// The options of FAILOVER.
 #[derive(Debug, Default)]
 struct Order {
     target: Option<(String, i64)>,
@@ -65,7 +65,8 @@ impl Order {
     }
 }
 
-/// `FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]`: OK; what comes of it INFO tells as `master_failover_state`.
+/// `FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]`: OK. INFO shows the progress as
+/// `master_failover_state`.
 fn fail_over(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.state.config.cluster_enabled {
         return Err(IN_CLUSTER);

@@ -125,8 +125,8 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Has the kernel know the role, where `oom-score-adj` says so.
+/// Sets the process' OOM score for the role, if `oom-score-adj` is on.
 fn tell_system(ctx: &mut Context<'_>) {
-    // The log has what went wrong, which is no error of this command.
+    // The log has the fault, which is no error of this command.
     let _ = set_oom_score(ctx.state);
 }

@@ -1,4 +1,4 @@
-//! SYNC, PSYNC and REPLCONF: what replicas say to their primary.
+//! SYNC, PSYNC and REPLCONF: the requests of replicas to their primary.
 
 use super::role::take_over;
 use crate::client::ClientFlags;
@@ -58,7 +58,7 @@ const FAILOVER_TO_PRIMARY: CommandError =
 const FAILOVER_OF_OTHER: CommandError =
     CommandError::Text("ERR PSYNC FAILOVER replid must match my replid.");
 
-/// The longest address a replica may tell.
+/// The longest address that a replica may announce.
 const ADDRESS_BYTES_MAX: usize = 255;
 const RUN_ID_BYTES_MAX: usize = 64;
 
@@ -73,8 +73,8 @@ fn sync(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `PSYNC replicationid offset`: `CONTINUE [id]` and the stream from that offset on, or `FULLRESYNC id offset`, a snapshot, and the
-/// stream from behind that offset on. The id `?` asks for all.
+/// `PSYNC replicationid offset`: `CONTINUE [id]` and the stream from that offset on, or `FULLRESYNC
+/// id offset`, a snapshot, and the stream after that offset. The id `?` asks for all.
 fn psync(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.client().flags.contains(ClientFlags::REPLICA) {
         return Ok(Outcome::Replied);
@@ -91,7 +91,7 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::NotInteger);
     };
     ctx.client().replica.get_or_insert_default().uses_sync = false;
-    // What was not spread yet belongs to the stream's end all the same.
+    // Effects that were not spread yet belong to the end of the stream too.
     persistence::spread_effects(ctx.state);
     let from = u64::try_from(offset).unwrap_or(0);
     if ctx.state.replication.can_continue(&history.to_ascii_lowercase(), from) {
@@ -146,7 +146,7 @@ fn check_can_sync(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Says in the log why a replica cannot go on where it was.
+/// Logs the reason why a replica cannot continue at its offset.
 fn log_refusal(ctx: &mut Context<'_>, history: &[u8], offset: i64) {
     let name = ctx.client().replica_name();
     let state = &*ctx.state;
@@ -240,7 +240,7 @@ fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), 
         }
         b"capa" if value.eq_ignore_ascii_case(b"eof") => replica.accepts_eof_mark = true,
         b"capa" if value.eq_ignore_ascii_case(b"psync2") => replica.accepts_new_history = true,
-        // What nobody here knows, nobody here uses.
+        // Unknown capabilities are ignored, as nothing here uses them.
         b"capa" => {
             let run_id = value.strip_prefix(RUN_ID).filter(|id| id.len() <= RUN_ID_BYTES_MAX);
             replica.run_id = run_id.map(Into::into).or(replica.run_id.take());
@@ -263,7 +263,7 @@ fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), 
     Ok(())
 }
 
-/// What is left out of a snapshot that is to have only what these words name.
+/// The filter for a snapshot that contains only the parts that these words name.
 fn filter(words: &[u8]) -> Result<Filter, CommandError> {
     let mut filter = Filter { keys: true, functions: true };
     for word in words.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty()) {

@@ -1,4 +1,4 @@
-//! WAIT and WAITAOF: waiting until replicas have what the client has written.
+//! WAIT and WAITAOF: waiting until replicas have the client's writes.
 
 use crate::client::ClientFlags;
 use crate::client::acks::{LOST, OnDisk};
@@ -51,7 +51,7 @@ const ALL_UNKNOWN: CommandError = CommandError::Text(
     "ERR WAIT ALL needs to know how many replicas could be promoted: set 'wait-all-replicas'",
 );
 
-/// The offset behind all that the client's commands have changed or seen.
+/// The offset after everything that the client's commands have changed or seen.
 fn offset(ctx: &mut Context<'_>) -> u64 {
     let end = ctx.state.stream_end();
     let client = ctx.client();
@@ -59,7 +59,7 @@ fn offset(ctx: &mut Context<'_>) -> u64 {
         return LOST;
     }
     let (commands, reached) = client.reached;
-    // Whatever has run since its last turn has run just now.
+    // Any command since its last turn has run just now.
     if client.commands == commands { reached.min(end) } else { end }
 }
 
@@ -114,7 +114,7 @@ fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn finish(ctx: &mut Context<'_>, awaited: AcksAwaited) -> CommandResult {
-    // What is lost is not waited for.
+    // Nobody waits for a lost offset.
     let is_over = awaited.offset == LOST || acks::are_enough(ctx.state, &awaited);
     if !ctx.may_wait() || is_over {
         acks::reply(ctx.state, &awaited, &mut ctx.reply);

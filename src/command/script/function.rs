@@ -138,7 +138,7 @@ const RESTORE_OPTIONS: CommandError = CommandError::Text(
 );
 const NO_PATTERN: CommandError = CommandError::Text("ERR library name argument was not given");
 
-/// `FCALL function numkeys [key ...] [arg ...]`: what the function returns.
+/// `FCALL function numkeys [key ...] [arg ...]`: the result of the function.
 fn fcall(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     script::with_engine(ctx, |ctx, engine| call(ctx, engine, read_only))
 }

@@ -207,7 +207,7 @@ const TOO_MUCH_TO_UNDO: CommandError = CommandError::Text(
      termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
 );
 
-/// What it does is in the history already: without it the data would differ.
+/// Its changes are in the history already: without them the data would differ.
 const OF_PRIMARY: CommandError = CommandError::Text(
     "UNKILLABLE The busy script was sent by a master instance in the context of replication and cannot be killed.",
 );
@@ -337,7 +337,7 @@ pub(crate) fn prepare(
         });
     }
     let read_only = read_only || (declared && no_writes);
-    // What is repeated is never ended, so never rolled back.
+    // A repeated script is never ended, so never rolled back.
     if !read_only && !is_repeated {
         let config = &ctx.state.config;
         let copies_large = config.busy_script_policy == BusyScriptPolicy::Rollback;
@@ -564,7 +564,7 @@ impl ServerHost<'_> {
             BusyScriptPolicy::KillReadonly if running.wrote => return None,
             BusyScriptPolicy::Rollback if running.wrote => {
                 if !self.keyspace.can_roll_back() {
-                    let words = "It goes on: it has changed more than script-undo-limit keeps.";
+                    let words = "It continues: it has changed more than script-undo-limit keeps.";
                     warning!(self.state, "{words}");
                     return None;
                 }
@@ -582,8 +582,9 @@ impl ServerHost<'_> {
 }
 
 impl ServerHost<'_> {
-    /// Whether SHUTDOWN ends the script. Nothing of a script that is cut is repeated elsewhere: what it has written is
-    /// rolled back, as SHUTDOWN ABORT may follow. Where it cannot be, the shutdown waits for nothing.
+    /// Whether SHUTDOWN ends the script. No part of a script that is cut is repeated elsewhere: its
+    /// writes are rolled back, as SHUTDOWN ABORT may follow. If that is impossible, the shutdown
+    /// waits for nothing.
     fn is_cut_by_shutdown(&mut self) -> bool {
         let State { process, scripts, .. } = &mut *self.state;
         let Some(order) = process.shutdown.as_mut().filter(|order| !order.by_signal) else {

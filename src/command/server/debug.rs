@@ -149,7 +149,8 @@ fn sleep(ctx: &mut Context<'_>) -> CommandResult {
     let seconds = number::parse_f64(ctx.args.get(2)).unwrap_or(0.0);
     // Negative and infinite durations are ignored.
     std::thread::sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
-    // After a transaction, woken clients must see what has expired meanwhile. In a script time stands still.
+    // After a transaction, woken clients must see the expiry of keys during it. In a script time
+    // stands still.
     if ctx.state.scripts.running.is_none() {
         let now = ctx.state.clock.now();
         ctx.state.now = now;
@@ -334,7 +335,7 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     }
 }
 
-/// Mixes a value's type and what it holds into a digest.
+/// Mixes a value's type and content into a digest.
 fn mix_contents(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     if let Some(list) = List::view(entry.value()) {
         digest.mix(&LIST_TYPE.to_be_bytes());

@@ -140,7 +140,7 @@ fn legacy_range(keys: &[KeySpec]) -> ([i64; 3], bool) {
             movable = true;
             continue;
         }
-        // A last key counted from the end is beyond all others.
+        // A last key counted from the end is beyond all other keys.
         let last = absolute(first, last);
         let (start, end) = range.unwrap_or((first as i64, last));
         let end = if end < 0 || last < 0 { end.min(last) } else { end.max(last) };
@@ -507,7 +507,8 @@ mod tests {
     use super::*;
     use crate::command::TABLE;
 
-    /// What Redis 7.0.15 tells of its commands: name, arity, flags and ACL classes in the order of letters, keys.
+    /// The commands of Redis 7.0.15: name, arity, flags and ACL classes in the order of letters,
+    /// keys.
     const REDIS: &str = include_str!("../../../tests/data/commands-7.0.tsv");
 
     /// Those that newer servers' WITHSCORE or our ROLLBACK changes.

@@ -161,7 +161,7 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
             ctx.state.clients.suspend(id, ClientFlags::SUSPENDED);
             Ok(Outcome::Suspended)
         }
-        // A loading that was interrupted cannot go on.
+        // An interrupted loading cannot continue.
         ShutdownOrder::Abort
             if ctx.state.persistence.loading.is_some_and(|loading| loading.is_interrupted) =>
         {

@@ -71,7 +71,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .docs(
             "key longitude latitude radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] \
              [ASC | DESC] [STORE key | STOREDIST key]",
-            "Searches around a place, or stores what it finds.",
+            "Returns or stores the members around a place.",
             SEARCH_COST,
         )
         .deprecated(
@@ -84,7 +84,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .docs(
             "key longitude latitude radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] \
              [ASC | DESC]",
-            "Searches around a place.",
+            "Returns the members around a place.",
             SEARCH_COST,
         )
         .deprecated("6.2.0", "`GEOSEARCH` with the `BYRADIUS` argument"),
@@ -95,7 +95,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .docs(
             "key member radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC | DESC] \
              [STORE key | STOREDIST key]",
-            "Searches around a member's place, or stores what it finds.",
+            "Returns or stores the members around another member.",
             SEARCH_COST,
         )
         .deprecated(
@@ -107,14 +107,14 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("3.2.10")
         .docs(
             "key member radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC | DESC]",
-            "Searches around a member's place.",
+            "Returns the members around another member.",
             SEARCH_COST,
         )
         .deprecated("6.2.0", "`GEOSEARCH` with the `BYRADIUS` and `FROMMEMBER` arguments"),
     geo("GEOSEARCH", geosearch).at_least(7).since("6.2.0").docs(
         "key <FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius <M | KM | FT | MI> | \
          BYBOX width height <M | KM | FT | MI>> [ASC | DESC] [COUNT count [ANY]] [WITHCOORD] [WITHDIST] [WITHHASH]",
-        "Searches a circle, a box or a polygon.",
+        "Returns the members in a circle, a box or a polygon.",
         SEARCH_COST,
     ),
     geo("GEOSEARCHSTORE", geosearchstore)
@@ -125,7 +125,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .docs(
             "destination source <FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius <M | KM | FT | MI> | \
              BYBOX width height <M | KM | FT | MI>> [ASC | DESC] [COUNT count [ANY]] [STOREDIST]",
-            "Searches a circle, a box or a polygon, and stores what it finds.",
+            "Stores the members in a circle, a box or a polygon.",
             SEARCH_COST,
         ),
 ];
@@ -691,8 +691,8 @@ fn store_found(
     ctx.reply.integer(count as i64);
 }
 
-/// Repeats the stored members instead of the request: a server of another kind may choose others of those that COUNT allows, where
-/// distances are equal or any will do.
+/// Repeats the stored members instead of the request: a server of another kind may choose other
+/// members with COUNT, if distances are equal or any members will do.
 fn repeat_stored(ctx: &mut Context<'_>, key: Key<'_>, was_there: bool) {
     ctx.instead_stored(key, was_there, b"ZADD", 2, |value| {
         let set = SortedSet::view(value)?;

@@ -88,7 +88,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.0.0")
         .docs(
             "key member [WITHSCORE]",
-            "Returns how many members come before one, the lowest score first.",
+            "Returns a member's rank, counted from the lowest score.",
             "O(log(N)), N being the size of the sorted set.",
         ),
     spec("ZREVRANK", zrevrank)
@@ -99,7 +99,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.0.0")
         .docs(
             "key member [WITHSCORE]",
-            "Returns how many members come before one, the highest score first.",
+            "Returns a member's rank, counted from the highest score.",
             "O(log(N)), N being the size of the sorted set.",
         ),
     spec("ZRANDMEMBER", zrandmember)
@@ -331,7 +331,7 @@ fn zscore(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `ZMSCORE key member [member ...]`: an array of what ZSCORE replies.
+/// `ZMSCORE key member [member ...]`: an array of ZSCORE's replies.
 fn zmscore(ctx: &mut Context<'_>) -> CommandResult {
     let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);

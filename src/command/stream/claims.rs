@@ -10,7 +10,8 @@ pub(crate) struct Claims<'a> {
     group: &'a [u8],
     /// None while effects are not recorded.
     requests: Option<Vec<Vec<Vec<u8>>>>,
-    /// Replicas are told of consumers that were only seen. A log is not: loading sets that time.
+    /// Replicas are informed about consumers that were only seen. A log is not, because loading
+    /// sets that time.
     tells_seen: bool,
 }
 
@@ -65,14 +66,14 @@ impl<'a> Claims<'a> {
         self.add(&[b"XGROUP", b"CREATECONSUMER", self.key, self.group, consumer]);
     }
 
-    /// When a consumer was last seen, if replicas are told of it.
+    /// The last time a consumer was seen, if replicas are informed about it.
     pub fn last_seen(&self, group: &Group, consumer: &[u8]) -> Option<i64> {
         let consumer = self.tells_seen.then(|| group.find_consumer(consumer))??;
         Some(group.consumer(consumer).seen_ms)
     }
 
-    /// An existing consumer was seen again without getting an entry. Replicas are told at most once a second, by a
-    /// request without effect on Redis.
+    /// Notes that an existing consumer was seen again without getting an entry. Replicas are
+    /// informed at most once a second, by a request without effect on Redis.
     pub fn seen(&mut self, consumer: &[u8], last_ms: Option<i64>, now_ms: i64) {
         if last_ms.is_some_and(|last_ms| last_ms.div_euclid(1000) != now_ms.div_euclid(1000)) {
             self.created(consumer);

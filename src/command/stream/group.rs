@@ -554,7 +554,7 @@ struct Claimant<'a> {
 }
 
 impl<'a> Claimant<'a> {
-    /// The claimant of a request: `key group consumer` behind the command's name.
+    /// The claimant of a request: `key group consumer` after the command's name.
     fn new(ctx: &Context<'a>, now_ms: i64, just_id: bool) -> Self {
         let args = ctx.args;
         Claimant {

@@ -430,7 +430,7 @@ fn xdel(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Whose way of counting what groups have read is asked for.
+/// The server whose count of entries read by groups is emulated.
 fn counting(ctx: &Context<'_>) -> Counting {
     match ctx.state.config.compatible_with.is_valkey() {
         true => Counting::Valkey,

@@ -246,7 +246,7 @@ impl<'a> ReadRequest<'a> {
     }
 }
 
-/// What to read of a stream.
+/// The part of a stream to read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReadFrom {
     /// Entries after an ID; for a consumer, its pending ones.

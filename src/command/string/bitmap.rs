@@ -263,7 +263,7 @@ fn bitop(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The operation of this name. Errors: unknown, or not with so many sources.
+/// The operation of this name. Errors: it is unknown, or does not take this number of sources.
 fn parse_operation(name: &[u8], sources: usize) -> Result<BitOperation, CommandError> {
     const OPERATIONS: &[(&str, BitOperation)] = &[
         ("AND", BitOperation::And),
@@ -305,7 +305,7 @@ fn bitfield_ro(ctx: &mut Context<'_>) -> CommandResult {
     run_fields(ctx, &operations)
 }
 
-/// What BITFIELD does with one field.
+/// An operation of BITFIELD on one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldAction {
     Get,

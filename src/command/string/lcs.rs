@@ -13,7 +13,7 @@ const NOT_STRINGS: CommandError =
 const LEN_WITH_IDX: CommandError =
     CommandError::Text("ERR If you want both the length and indexes, please just use IDX.");
 
-/// What LCS replies.
+/// The kind of LCS's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     Text,
@@ -62,7 +62,7 @@ pub(crate) fn lcs(ctx: &mut Context<'_>) -> CommandResult {
         Some(slot) => ctx.keyspace.string_at(slot).map_err(|_| NOT_STRINGS),
         None => Ok(StringView::default()),
     };
-    // Work and table are so much larger than the strings that copies count for nothing.
+    // The work and the table far exceed the strings, so copies cost nothing in comparison.
     let (a, b) = (text(a)?.whole(), text(b)?.whole());
     let (a, b) = (&*a, &*b);
     let table_bytes_max = ctx.size_limits().string;

@@ -1,4 +1,5 @@
-//! Persistence at the server's start and end: opening the append-only file after loading, and closing all files.
+//! Persistence at the server's start and end: opening the append-only file after loading, and
+//! closing all files.
 
 use std::sync::{Arc, Mutex};
 
@@ -65,13 +66,13 @@ pub fn folder_at_start(state: &State) -> Result<AofFolder, String> {
     Ok(folder)
 }
 
-/// What came of closing the files at the end.
+/// The result of closing the files at the end.
 #[derive(Debug)]
 pub enum Closing {
     Done,
-    /// The server must go on: not all could be written, and nobody forces the end.
+    /// The server must continue: a part could not be written, and nobody forces the end.
     Refused,
-    /// The process ends, without what was answered last: replies that are not sent yet must not be.
+    /// The process ends without the last changes: replies that are not sent yet must not be.
     Failed(Fatal),
 }
 
@@ -102,7 +103,8 @@ pub fn begin_shut_down(
 /// Finishes all files before the process ends, after [`begin_shut_down`]: writes and syncs the log,
 /// and saves if requested or if save points are configured.
 ///
-/// Where the log cannot be written the end is refused like one whose save fails, or fails under `always`.
+/// Where the log cannot be written the end is refused like one whose save fails, or fails under
+/// `always`.
 pub fn shut_down(
     keyspace: &mut Keyspace,
     state: &mut State,

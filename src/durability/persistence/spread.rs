@@ -3,8 +3,8 @@
 use crate::keyspace::Keyspace;
 use crate::state::State;
 
-/// Passes the effects of ended units on to the log and the backlog. To be called before a command during which other clients
-/// are served: answers that show earlier changes wait for what the log has been given.
+/// Passes the effects of ended units on to the log and the backlog. Call this before a command
+/// during which other clients are served: replies that show earlier changes wait for the log's end.
 pub fn spread_effects(state: &mut State) {
     let State { persistence, effects, replication, now, .. } = state;
     // A replica's backlog is its primary's stream, byte for byte.
@@ -27,8 +27,8 @@ pub fn spread_effects(state: &mut State) {
     });
 }
 
-/// Starts or stops the recording of effects. To be called where the log or backlog is opened or closed, and where the
-/// role changes. A new reader's stream starts with SELECT.
+/// Starts or stops the recording of effects. Call this where the log or backlog is opened or
+/// closed, and where the role changes. A new reader's stream starts with SELECT.
 pub fn note_listeners(keyspace: &mut Keyspace, state: &mut State) {
     let replication = &state.replication;
     let follows = replication.backlog.is_some() && !replication.is_replica();

@@ -1,6 +1,7 @@
-//! What a snapshot costs the loop for values of every shape: the step that takes one, and the first change after it.
+//! The cost of a snapshot to the loop for values of every shape: the step that takes one, and the
+//! first change after it.
 //!
-//! The bytes that the thread allocates are measured: what is not copied, but shared, allocates nothing.
+//! The thread's allocated bytes are measured: a shared part that is not copied allocates nothing.
 
 use super::tests::snapshot_of;
 use super::*;
@@ -14,10 +15,11 @@ use crate::types::set::{self, Set};
 use crate::types::sorted_set::{self, SortedSet};
 use crate::types::stream::{Entries, Group, NewId, NodeLimits, Pending, Stream, StreamId};
 
-/// What taking a value, or the first change after it, may allocate: some ten microseconds. The most is needed by splitting a leaf
-/// of a sorted set, which changes some dozen pages of its index. Unit: bytes.
+/// The limit of allocations for taking a value, or for the first change after it: some ten
+/// microseconds. The maximum is the split of a leaf of a sorted set, which changes some dozen pages
+/// of its index. Unit: bytes.
 const COPIED_MAX: u64 = 512 * 1024;
-/// What a step of the walk may allocate, with a chunk's buffer that grows. Unit: bytes.
+/// The limit of allocations for a step of the walk, with a chunk's buffer that grows. Unit: bytes.
 const STEP_MAX: u64 = 1024 * 1024;
 /// Elements of a large collection: copying eight bytes for each would be too much.
 const MANY: usize = 80_000;
@@ -33,7 +35,7 @@ fn allocated() -> u64 {
     jemalloc::number("thread.allocated", None).expect("the allocator counts")
 }
 
-/// How many forms [`form_of`] tells apart.
+/// The number of forms that [`form_of`] distinguishes.
 const FORMS: usize = 9;
 
 /// A number for each form in which a table holds a value. One that is added needs a shape in [`shapes`].

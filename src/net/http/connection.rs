@@ -63,7 +63,7 @@ enum Phase {
     Drains,
 }
 
-/// How a connection goes on.
+/// The next state of a connection.
 pub enum Progress {
     /// A request waits for its answer.
     Asked,
@@ -136,7 +136,7 @@ impl<J> Connection<J> {
         (self.deadline_us, self.waits_since_us) = (now_us + IDLE_US, now_us);
     }
 
-    /// Does what can be done now.
+    /// Does all work that is possible now.
     pub fn serve(&mut self, now_us: i64) -> Progress {
         loop {
             let done = match self.phase {

@@ -14,7 +14,7 @@ pub struct Request {
     pub head_only: bool,
     /// As sent, percent-encoded; it begins with a slash.
     pub path: String,
-    /// What follows the question mark; without one it is empty.
+    /// The text after the question mark; without one it is empty.
     pub query: String,
     pub host: Option<String>,
     pub authorization: Option<String>,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// What is sent in answer to a request.
+/// The answer to a request.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -25,7 +25,7 @@ impl Response {
         Self::new(status, TEXT, body)
     }
 
-    /// One that only says what its status means.
+    /// One with only the meaning of its status.
     pub fn of_status(status: u16) -> Self {
         let response = Self::text(status, format!("{}\n", reason(status)));
         if status == 405 { response.with("Allow", "GET, HEAD".to_owned()) } else { response }
@@ -38,7 +38,7 @@ impl Response {
         self
     }
 
-    /// Its bytes. `head_only`: the body's length is told, but not the body.
+    /// Its bytes. `head_only`: the body's length is sent, but not the body.
     pub fn encode(&self, head_only: bool, keeps_alive: bool) -> Vec<u8> {
         let mut head = format!(
             "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
@@ -61,7 +61,7 @@ impl Response {
     }
 }
 
-/// What a status means.
+/// The meaning of a status.
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",

@@ -102,7 +102,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     found.map_err(|error| error.to_string())
 }
 
-/// What the first certificate of a file says of itself. None: it cannot be read.
+/// The facts in the first certificate of a file. None: it cannot be read.
 pub fn facts(file: &[u8]) -> Option<CertificateFacts> {
     let first = certificates(path(file)).ok()?.into_iter().next()?;
     let certificate = x509_cert::Certificate::from_der(&first).ok()?;

@@ -1,8 +1,9 @@
 //! TLS: settings for connections, made from the configuration.
 //!
-//! Certificates, keys and ciphers are loaded from the configuration and its files at the start, and again at each change.
-//! New connections (`stream.rs`) use the latest [`Tls`]; open connections keep what was negotiated. The protocol is
-//! rustls'. Error texts are for the log; as in Redis, CONFIG SET replies only that it failed.
+//! Certificates, keys and ciphers are loaded from the configuration and its files at the start, and
+//! again at each change. New connections (`stream.rs`) use the latest [`Tls`]; open connections
+//! keep their negotiated settings. The protocol is rustls'. Error texts are for the log; as in
+//! Redis, CONFIG SET replies only that it failed.
 
 mod ciphers;
 mod files;
@@ -44,7 +45,7 @@ pub struct Tls {
     certificates: Vec<CertificateFacts>,
 }
 
-/// What is told of a certificate.
+/// The facts of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
     /// As configured.
@@ -110,7 +111,7 @@ impl Tls {
     }
 }
 
-/// What is made from files and settings, each of which may have a fault.
+/// The parts made from files and settings, each of which may have a fault.
 struct Parts {
     versions: Vec<&'static SupportedProtocolVersion>,
     provider: Arc<CryptoProvider>,

@@ -43,7 +43,7 @@ pub enum Handshake {
 pub struct TlsStream {
     pub socket: TcpStream,
     connection: Connection,
-    /// The peer sends no more: it sent close_notify or closed the socket.
+    /// The peer has stopped sending: it sent close_notify or closed the socket.
     peer_has_closed: bool,
     /// The error after bytes that a read has returned; the next read returns it.
     pending_error: Option<io::Error>,
@@ -121,7 +121,7 @@ impl TlsStream {
         Ok(Handshake::Unfinished)
     }
 
-    /// Decrypts what was read. On an error, an alert is sent to the peer.
+    /// Decrypts received bytes. On an error, an alert is sent to the peer.
     fn process(&mut self) -> io::Result<()> {
         match self.connection.process_new_packets() {
             Ok(state) => {
@@ -262,7 +262,7 @@ impl Write for TlsStream {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
-    /// Encrypts as much as the limit allows, and sends what the socket has room for.
+    /// Encrypts as much as the limit allows, and sends as much as the socket takes.
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.send_all()?;
         let taken = self.connection.writer().write_vectored(pieces)?;

@@ -9,7 +9,8 @@ use crate::resp::Range;
 
 /// The most batches in the channel.
 pub const BATCHES_AHEAD: usize = 4;
-/// A batch is sent when it has this many bytes; a longer request gets its own batch, without a copy.
+/// A batch is sent when it has this many bytes; a longer request gets its own batch, without a
+/// copy.
 const BATCH_BYTES: usize = 256 << 10;
 
 /// Requests of a file, in order.

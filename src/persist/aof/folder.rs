@@ -1,19 +1,23 @@
-//! The folder of the append-only file: makes each new state of the manifest durable, so that after a crash at any point
-//! either the old state or the new one is complete.
+//! The folder of the append-only file: makes each new state of the manifest durable, so that after
+//! a crash at any point either the old state or the new one is complete.
 //!
 //! Order of operations (all within `appenddirname`):
-//! - *a new manifest*: sync the folder, so that the names in the manifest are durable before it is; write and sync
-//!   `temp-<name>.manifest`, rename it over the old one; sync the folder.
-//! - *a new increment*: create it, empty; write the manifest that lists it. Only then may the increment be written.
-//! - *the end of a rewrite*: the base is already written and synced under a temporary name; rename it; write the manifest
-//!   that lists it, with the earlier files as history; remove those; write a manifest without them.
-//! - *taking over a single file*: write the manifest that lists it as base; move it into the folder. If a crash comes in
-//!   between, the next start moves it.
-//! - *a failed sync*: create a mark, an empty file. What could not be synced may be in the system's cache alone, from which the
-//!   next process would load it; a power loss would then leave a hole before all that is appended and synced from then on. So
-//!   a start that finds the mark writes what it has loaded to a new base. A rewrite that replaces the file removes the mark.
+//! - *a new manifest*: sync the folder, so that the names in the manifest are durable before it is;
+//!   write and sync `temp-<name>.manifest`, rename it over the old one; sync the folder.
+//! - *a new increment*: create it, empty; write the manifest that lists it. Only then may the
+//!   increment be written.
+//! - *the end of a rewrite*: the base is already written and synced under a temporary name; rename
+//!   it; write the manifest that lists it, with the earlier files as history; remove those; write a
+//!   manifest without them.
+//! - *taking over a single file*: write the manifest that lists it as base; move it into the
+//!   folder. If a crash comes in between, the next start moves it.
+//! - *a failed sync*: create a mark, an empty file. Unsynced bytes may be in the system's cache
+//!   alone, from which the next process would load them. A power loss would then leave a hole
+//!   before everything appended and synced later. So a start that finds the mark writes the loaded
+//!   data to a new base. A rewrite that replaces the file removes the mark.
 //!
-//! Owns the manifest. All functions may wait for the disk: the loop's thread must not call them once clients are served.
+//! Owns the manifest. All functions may wait for the disk: the loop's thread must not call them
+//! once clients are served.
 
 use std::ffi::OsStr;
 use std::io;
@@ -68,8 +72,8 @@ pub struct Increment {
 }
 
 impl AofFolder {
-    /// Reads the manifest of the folder `dirname` in `parent`, if it exists; creates nothing. `filename` is the prefix of the
-    /// files' names.
+    /// Reads the manifest of the folder `dirname` in `parent`, if it exists; creates nothing.
+    /// `filename` is the prefix of the files' names.
     pub fn open(
         disk: Arc<dyn Disk>,
         parent: &Path,
@@ -148,10 +152,11 @@ impl AofFolder {
         self.manifest.base().and_then(size).unwrap_or(0)
     }
 
-    /// Makes the single append-only file of an older Redis in `dir` the base, if there is one. Returns whether there was.
+    /// Makes the single append-only file of an older Redis in `dir` the base, if there is one.
+    /// Returns whether there was.
     ///
-    /// Does so only if there is no manifest, or if it lists just this file as base and the file is not in the folder yet: an
-    /// interrupted take-over.
+    /// Does so only if there is no manifest, or if it lists just this file as base and the file is
+    /// not in the folder yet: an interrupted take-over.
     pub fn take_over_single_file(&mut self) -> Result<bool, FolderError> {
         let old = self.parent.join(OsStr::from_bytes(&self.filename));
         if self.disk.size(&old).is_err() || self.disk.is_folder(&old) {
@@ -193,10 +198,11 @@ impl AofFolder {
         })
     }
 
-    /// Opens the last increment, or creates a first one, when the server starts, after loading. Syncs the increment, so that
-    /// everything clients see from now on is durable.
+    /// Opens the last increment, or creates a first one, when the server starts, after loading.
+    /// Syncs the increment, so that everything clients see from now on is durable.
     ///
-    /// In a new folder, or if an earlier process could not sync a file, `write_base` writes a new base; it need not sync.
+    /// In a new folder, or if an earlier process could not sync a file, `write_base` writes a new
+    /// base; it need not sync.
     pub fn open_at_start(
         &mut self,
         format: BaseFormat,
@@ -206,7 +212,7 @@ impl AofFolder {
         let mut next = self.manifest.clone();
         let is_marked = self.is_marked();
         if next.is_empty() || is_marked {
-            // All that there is becomes history.
+            // All existing files become history.
             next = next.with_rewrite_finished(&self.filename, format, i64::MAX);
             let name = next.base().map(|base| base.name.clone()).unwrap_or_default();
             let written = self.disk.create(&self.path_of(&name)).and_then(|file| {
@@ -218,7 +224,8 @@ impl AofFolder {
                 FolderError::system(&format!("Can't write the AOF base file {name}"), error)
             })?;
         }
-        // A file with the name of a new increment was left aside by an earlier process: it is overwritten.
+        // A file with the name of a new increment was left aside by an earlier process: it is
+        // overwritten.
         let has_increment = !next.increments().is_empty();
         if !has_increment {
             next = next.with_next_increment(&self.filename);
@@ -253,7 +260,8 @@ impl AofFolder {
     }
 
     fn mark(&self) {
-        // If this fails too the next start goes on as if all were synced: nothing else is left to be tried.
+        // If this fails too, the next start continues as if all were synced: there is no further
+        // remedy.
         let _ = self.disk.create(&self.mark_path());
         let _ = self.disk.sync_folder(&self.path);
     }
@@ -263,8 +271,8 @@ impl AofFolder {
         let _ = self.disk.remove(&self.mark_path());
     }
 
-    /// Creates the next increment, at the beginning of a rewrite. After an error the manifest is unchanged; files that it does
-    /// not list may be left.
+    /// Creates the next increment, at the beginning of a rewrite. After an error the manifest is
+    /// unchanged; files that it does not list may be left.
     pub fn next_increment(&mut self) -> Result<Increment, FolderError> {
         if self.aside.is_some() {
             // The first rewrite after switching on begins again.
@@ -276,9 +284,9 @@ impl AofFolder {
         Ok(increment)
     }
 
-    /// Creates an increment "aside": it is not in the manifest until [`AofFolder::finish_rewrite`]. For switching the
-    /// append-only file on while the server runs: a start before the rewrite's end loads the folder's earlier state. An
-    /// earlier increment aside is removed.
+    /// Creates an increment "aside": it is not in the manifest until [`AofFolder::finish_rewrite`].
+    /// For switching the append-only file on while the server runs: a start before the rewrite's
+    /// end loads the folder's earlier state. An earlier increment aside is removed.
     pub fn increment_aside(&mut self) -> Result<Increment, FolderError> {
         self.create()?;
         let seq = self.aside.map_or(self.manifest.next_increment_seq(), |seq| seq + 1);
@@ -289,8 +297,9 @@ impl AofFolder {
         Ok(increment)
     }
 
-    /// Removes the increment that is aside, if there is one: the append-only file was switched off before its first rewrite
-    /// ended. If it cannot be removed it stays, not listed anywhere. Returns its name.
+    /// Removes the increment that is aside, if there is one: the append-only file was switched off
+    /// before its first rewrite ended. If it cannot be removed it stays, not listed anywhere.
+    /// Returns its name.
     pub fn drop_aside(&mut self) -> Option<Vec<u8>> {
         let seq = self.aside.take()?;
         let manifest = self.manifest.with_increment(&self.filename, seq);
@@ -315,7 +324,7 @@ impl AofFolder {
             if keep {
                 file.sync_data().inspect_err(|_| self.mark())?;
             } else if is_left {
-                // A power loss must not bring back what it held, once the manifest names it.
+                // A power loss must not bring back its old content, once the manifest names it.
                 file.sync_data()?;
             }
             let len = file.size()?;
@@ -328,8 +337,9 @@ impl AofFolder {
         Ok(Increment { file, name, seq, len })
     }
 
-    /// Ends a rewrite: `written`, a complete and synced file in this folder, becomes the base, and the files before the
-    /// increment numbered `first_kept` become history. An increment that was aside is now listed. Returns the base's bytes.
+    /// Ends a rewrite: `written`, a complete and synced file in this folder, becomes the base, and
+    /// the files before the increment numbered `first_kept` become history. An increment that was
+    /// aside is now listed. Returns the base's bytes.
     pub fn finish_rewrite(
         &mut self,
         written: &Path,
@@ -364,7 +374,8 @@ impl AofFolder {
         Ok(self.base_size())
     }
 
-    /// Removes the history. A file that cannot be removed stays, but is no longer listed; its name and error are returned.
+    /// Removes the history. A file that cannot be removed stays, but is no longer listed; its name
+    /// and error are returned.
     pub fn remove_history(&mut self) -> Result<Vec<(Vec<u8>, io::Error)>, FolderError> {
         if self.manifest.history().is_empty() {
             return Ok(Vec::new());

@@ -1,13 +1,17 @@
-//! Loading the append-only file: its files in the manifest's order, request by request. A thread reads ahead.
+//! Loading the append-only file: its files in the manifest's order, request by request. A thread
+//! reads ahead.
 //!
-//! Requests and the RDB base go to a [`Sink`], which applies them; if it cannot, loading fails. If a crash has cut the
-//! last file short, it is truncated after its last complete command or transaction, provided that `aof-load-truncated`
-//! is set. Any other fault makes loading fail with a line that names file, offset and fault; the files stay unchanged.
+//! Requests and the RDB base go to a [`Sink`], which applies them; if it cannot, loading fails. If
+//! a crash has cut the last file short, it is truncated after its last complete command or
+//! transaction, provided that `aof-load-truncated` is set. Any other fault makes loading fail with
+//! a line that names file, offset and fault; the files stay unchanged.
 //!
-//! Where an earlier process could not sync a file ([`AofFolder::is_marked`]) a power loss may leave a hole in it, or cut short one
-//! before the last. Then loading ends there, as what came later was not promised to survive that; the start writes what was loaded to a new base.
+//! Where an earlier process could not sync a file ([`AofFolder::is_marked`]) a power loss may leave
+//! a hole in it, or cut short one before the last. Then loading ends there, as later data was not
+//! promised to survive that; the start writes the loaded data to a new base.
 //!
-//! "The last file" is the last one that is not empty: a crash at the start of a rewrite can leave an empty one after it.
+//! "The last file" is the last one that is not empty: a crash at the start of a rewrite can leave
+//! an empty one after it.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -23,19 +27,20 @@ use crate::sys::disk::DiskReader;
 /// Requests that are prefetched together: enough for their cache misses to overlap.
 const PREFETCHED: usize = 64;
 
-/// Applies what is loaded.
+/// Applies the loaded data.
 pub trait Sink {
     /// A file begins: the sink selects database 0 and forgets an open transaction.
     fn file_begins(&mut self, name: &[u8], bytes: u64);
 
-    /// Loads the RDB image at the start of `source`, a file of `bytes` bytes. Returns the image's length; the source may be
-    /// left at any position. Errors: a text.
+    /// Loads the RDB image at the start of `source`, a file of `bytes` bytes. Returns the image's
+    /// length; the source may be left at any position. Errors: a text.
     fn rdb(&mut self, source: &mut dyn DiskReader, bytes: u64) -> Result<u64, String>;
 
     /// Prefetches the data of requests of a batch, which [`Sink::request`] gets next, one by one.
     fn prefetch(&mut self, _batch: &Batch, _requests: Range<usize>) {}
 
-    /// Applies a request. One that is [`Request::in_transaction`] must be queued until EXEC. Errors: a text.
+    /// Applies a request. One that is [`Request::in_transaction`] must be queued until EXEC.
+    /// Errors: a text.
     fn request(&mut self, request: &Request<'_>) -> Result<(), String>;
 
     /// The file ended within a transaction: its queued requests must be dropped.
@@ -62,8 +67,8 @@ pub fn is_rdb(source: &mut dyn DiskReader) -> io::Result<bool> {
 }
 
 impl AofFolder {
-    /// Loads all files. `may_cut` is `aof-load-truncated`. After an error the files are unchanged, and `sink` has been given
-    /// all that comes before it.
+    /// Loads all files. `may_cut` is `aof-load-truncated`. After an error the files are unchanged,
+    /// and `sink` has received everything before it.
     pub fn load(&self, may_cut: bool, sink: &mut dyn Sink) -> Result<Loaded, FolderError> {
         // Missing files are found before anything is loaded.
         self.size()?;
@@ -117,7 +122,8 @@ impl AofFolder {
         })
     }
 
-    /// Truncates a file that ends badly, if that is allowed. Returns its length then. Errors: it must not be truncated.
+    /// Truncates a file that ends badly, if that is allowed. Returns its length then. Errors: it
+    /// must not be truncated.
     fn check_end(
         &self,
         name: &[u8],
@@ -197,7 +203,7 @@ impl AofFolder {
     }
 }
 
-/// Applies what the reading thread sends; that thread ends when the channel is closed.
+/// Applies the batches of the reading thread; that thread ends when the channel is closed.
 fn apply(name: &[u8], batches: Receiver<Batch>, sink: &mut dyn Sink) -> Result<End, FolderError> {
     for batch in batches {
         for index in 0..batch.len() {

@@ -1,26 +1,31 @@
-//! The append side: bytes of a turn to the end of the current increment, and the thread that syncs them.
+//! The append side of the AOF: writes each turn's bytes to the current increment. A thread syncs
+//! them.
 //!
-//! What commands changed is appended to a buffer in memory, written once at the end of the turn, and synced by a thread of its
-//! own: the loop does not wait for the disk. [`AppendLog::acknowledged`] tells up to where replies may leave; an output
-//! remembers the offset it depends on.
+//! Changes made by commands are appended to a buffer in memory. The loop writes the buffer once, at
+//! the end of the turn. A thread of its own syncs the file, so the loop does not wait for the disk.
+//! An output remembers the offset that it depends on; it may leave once [`AppendLog::acknowledged`]
+//! has reached that offset.
 //!
-//! | `appendfsync` | synced | replies may leave once |
+//! | `appendfsync` | data is synced | replies may leave |
 //! |---|---|---|
-//! | `always` | all that is written, once the sync before has ended and those whom it released had a moment to come back: one sync serves all who wait | it is synced |
-//! | `everysec` | when a second has passed since the last one began | it is written: the process may be killed |
-//! | `no` | never, but before another file is begun and at the end | the same |
+//! | `always` | as soon as the previous sync has ended and the writers that it released have had a moment to write again, so that one sync serves all of them | once it is synced |
+//! | `everysec` | one second after the last sync began | once it is written: it survives a kill of the process |
+//! | `no` | only before another file is begun, and at the end | once it is written |
 //!
-//! Another increment begins when a rewrite does. From that moment bytes stay in the buffer until the thread has synced the old
-//! file and made the manifest durable that names the new one; replies that depend on them wait so long under any policy.
-//! Written earlier they might be lost by a kill, or survive a power loss that tears the file before them. Whoever waits for a reply
-//! sends no more meanwhile; what comes nevertheless (a primary's stream, `CLIENT REPLY OFF`) waits in memory up to a limit, and
-//! the loop then for the disk.
+//! A rewrite begins another increment. From that moment bytes stay in the buffer until the thread
+//! has synced the old file and has made the manifest that names the new one durable. Replies that
+//! depend on these bytes wait until then, under any policy. If the bytes were written earlier, a
+//! kill might lose them, or they might survive a power loss that tears the file before them. A
+//! client that waits for its reply sends nothing in that time. Data that comes without replies (a
+//! primary's stream, `CLIENT REPLY OFF`) stays in memory up to a limit; after that the loop waits
+//! for the disk.
 //!
-//! Errors follow Redis: a write that fails is tried again each turn (`always`: the process ends), and commands that write are
-//! refused meanwhile. An error of a sync is final for its file, as the kernel tells it once and then forgets: the status stays
-//! until a rewrite has replaced the file.
+//! Errors follow Redis. A failed write is tried again each turn (`always`: the process ends), and
+//! until it succeeds commands that write are refused. A failed sync is final for its file, because
+//! the kernel reports the error once and then forgets it. The error status stays until a rewrite
+//! has replaced the file.
 //!
-//! Knows no clients: whoever keeps outputs asks here.
+//! This module knows no clients: the owner of an output asks here.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,22 +43,24 @@ use crate::stats::histogram::Histogram;
 use crate::sys::disk::DiskFile;
 use crate::sys::log::Level;
 
-/// How long after one sync began the next may, in microseconds. Source: `everysec`.
+/// The shortest time from the beginning of one sync to the next, in microseconds. Source:
+/// `everysec`.
 const SYNC_EVERY_US: i64 = 1_000_000;
-/// A sync that takes longer is counted as late, in microseconds. Source: `aof.c` of Redis 7.0.15.
+/// A longer sync counts as late, in microseconds. Source: `aof.c` of Redis 7.0.15.
 const SYNC_LATE_US: i64 = 2_000_000;
-/// Between two lines about writes that fail, in microseconds. Source: `AOF_WRITE_LOG_ERROR_RATE`.
+/// The shortest time between two log lines about failed writes, in microseconds. Source:
+/// `AOF_WRITE_LOG_ERROR_RATE`.
 const ERROR_LINE_EVERY_US: i64 = 30_000_000;
-/// A write that failed is tried again after this at the latest, in microseconds.
+/// A failed write is tried again after this time at the latest, in microseconds.
 const RETRY_US: i64 = 100_000;
-/// So much may wait for another file to be made before the loop waits for it too, in bytes.
+/// The buffer's size from which the loop waits for a file that is being made. Unit: bytes.
 const WAITING_BYTES_MAX: usize = 16 << 20;
-/// While it waits, it looks so often whether the thread is still there.
+/// A waiting loop checks at this interval that the thread is still alive.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// A buffer larger than this is given back once it is written, in bytes.
+/// A larger buffer is freed once it is written, in bytes.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
 
-/// A place in all that was appended since the start, whatever file it went to: bytes.
+/// A position in all bytes appended since the start, in whichever file they are. Unit: bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogOffset(pub u64);
 
@@ -63,39 +70,39 @@ impl LogOffset {
     }
 }
 
-/// The process must end: what was promised cannot be kept. Displays as the line for the log.
+/// The process must end, because it cannot keep a promise. Displays as the line for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Fatal(pub String);
 
-/// Why no other file is begun.
+/// The reason why no other file is begun.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchError {
-    /// The old one goes on. The text is for the log.
+    /// The old file stays in use. The text is for the log.
     #[error("{0}")]
     Refused(&'static str),
     #[error(transparent)]
     Fatal(#[from] Fatal),
 }
 
-/// So little may be unsynced when another file is begun that waiting for it is short. Unit: bytes.
+/// With at most this many bytes unsynced, waiting for the next file is short.
 const SWITCH_BYTES: u64 = 64 << 10;
-/// Syncs ahead of that; each has less to do than the one before.
+/// The limit of syncs before a switch; each has less to do than the one before.
 const SYNCS_AHEAD_MAX: u32 = 5;
 
 /// A line for the server's log.
 pub type Notice = (Level, String);
 
-/// The append side. Owned by the loop's thread. See the module.
+/// The append side, owned by the loop's thread. See the module.
 pub struct AppendLog {
     policy: AppendFsync,
-    /// Whether syncs are left out (`no-appendfsync-on-rewrite` while a rewrite or save runs).
+    /// Whether syncs are left out (`no-appendfsync-on-rewrite` during a rewrite or save).
     paused: bool,
     timestamps: bool,
     /// See [`AppendLog::set_flush_delay`].
     flush_delay: Duration,
     last_timestamp: i64,
-    /// Appended and not written; begins at `written`.
+    /// Appended bytes that are not written yet; begins at `written`.
     buffer: Vec<u8>,
     /// Units appended.
     units: u64,
@@ -103,24 +110,26 @@ pub struct AppendLog {
     current: Increment,
     /// Bytes of the current increment.
     current_bytes: u64,
-    /// Bytes of all files before it.
+    /// Bytes of all earlier files.
     earlier_bytes: u64,
     /// Bytes of all files when the last rewrite ended.
     base_bytes: u64,
-    /// Another increment is being made, and the buffer waits for it.
+    /// Whether another increment is being made, for which the buffer waits.
     switching: bool,
-    /// Syncs ahead of the next switch.
+    /// Syncs made to prepare the next switch.
     syncs_ahead: u32,
-    /// What the last switch came to, until somebody asks.
+    /// The result of the last switch, until it is taken.
     switch_result: Option<Result<i64, String>>,
-    /// Up to where syncing was asked for, when on the boot-time clock, and whether the loop is woken when it is done.
+    /// The last requested sync: up to which offset, when (on the boot-time clock), and whether it
+    /// wakes the loop when it is done.
     requested: LogOffset,
     requested_us: i64,
     requested_wakes: bool,
     late_was_counted: bool,
     delayed_fsync: u64,
     write_error: Option<WriteError>,
-    /// The thread's failed sync, as the loop has seen it: commands must not be refused from the middle of a turn on.
+    /// The thread's failed sync, as the loop has noted it at the end of a turn: refusing commands
+    /// from the middle of a turn on would be wrong.
     sync_error: Option<String>,
     error_line_us: Option<i64>,
     notices: Vec<Notice>,
@@ -131,18 +140,18 @@ pub struct AppendLog {
 #[derive(Debug)]
 struct WriteError {
     text: String,
-    /// When it was tried last.
+    /// The time of the last try.
     tried_us: i64,
 }
 
-/// Between the loop's thread and the one that syncs.
+/// The state shared by the loop's thread and the syncing thread.
 struct Shared {
     state: Mutex<State>,
-    /// Work has come, or the end.
+    /// Signals work, or the end.
     changed: Condvar,
-    /// A switch is done.
+    /// Signals a finished switch.
     switched: Condvar,
-    /// All before it is durable.
+    /// Everything before this offset is durable.
     synced: AtomicU64,
     folder: Arc<Mutex<AofFolder>>,
     /// Wakes the loop.
@@ -152,15 +161,16 @@ struct Shared {
 #[derive(Default)]
 struct State {
     sync: Option<SyncJob>,
-    /// What is to be synced before another increment is made.
+    /// The old increment, which is synced before another one is made.
     switch: Option<SyncJob>,
-    /// Whether work was taken and is not done.
+    /// Whether work is taken and unfinished.
     running: bool,
-    /// The thread waits until so many units are written, or for some time. 0: it does not.
+    /// The thread waits for a limited time until this number of units is written. 0: it does not
+    /// wait.
     wanted_units: u64,
-    /// What a switch came to.
+    /// The result of a switch.
     switched: Option<Result<Increment, FolderError>>,
-    /// The increment whose sync failed, and how.
+    /// The number of the increment whose sync failed, and the error.
     failed: Option<(i64, String)>,
     ended: bool,
     sync_times: Histogram,
@@ -170,16 +180,17 @@ struct SyncJob {
     file: Arc<dyn DiskFile>,
     seq: i64,
     up_to: LogOffset,
-    /// Units before it, about.
+    /// The number of units before it, approximately.
     units: u64,
     wakes: bool,
-    /// The process ends if it fails.
+    /// Whether its failure ends the process.
     is_vital: bool,
 }
 
 impl AppendLog {
-    /// A log that goes on in `current`; `folder` is where further increments are made, `loaded_bytes` and `base_bytes` what
-    /// the folder's files had when they were loaded. `wake` is called from the syncing thread when the loop should look again.
+    /// A log that continues in `current`. Further increments are made in `folder`. `loaded_bytes`
+    /// is the size of the loaded files and `base_bytes` that of the base. The syncing thread calls
+    /// `wake` when the loop should look again.
     ///
     /// Nothing is synced before [`AppendLog::spawn`].
     pub fn new(
@@ -228,7 +239,8 @@ impl AppendLog {
         }
     }
 
-    /// Has offsets go on behind those of a log that was closed: what depends on one of them is on disk.
+    /// Continues the offsets of a closed log. The offsets that it handed out stay valid and count
+    /// as synced.
     #[must_use]
     pub fn behind(mut self, closed: LogOffset) -> Self {
         (self.written, self.requested) = (closed, closed);
@@ -236,7 +248,7 @@ impl AppendLog {
         self
     }
 
-    /// Starts the syncing thread. Errors: the system has no thread to give.
+    /// Starts the syncing thread. Errors: the system refuses a thread.
     pub fn spawn(&mut self) -> io::Result<()> {
         let syncer = self.syncer();
         let thread = std::thread::Builder::new().name("aof".into()).spawn(move || syncer.run())?;
@@ -244,15 +256,16 @@ impl AppendLog {
         Ok(())
     }
 
-    /// The other side, to be run by a thread, or step by step by a test.
+    /// The syncing side, which a thread runs, or a test step by step.
     pub fn syncer(&self) -> Syncer {
         Syncer { shared: self.shared.clone() }
     }
 
     // ---- appending ---------------------------------------------------------------------------------------------------
 
-    /// Appends so many units, each a whole command, or MULTI to EXEC with all between. Returns the offset behind them, which what
-    /// shows the changes depends on. Nothing is written yet.
+    /// Appends `units` units to the buffer (a unit is one command, or MULTI to EXEC); nothing is
+    /// written yet. Returns the offset after them: replies that show these changes must wait for
+    /// it.
     pub fn append(&mut self, stream: &[u8], units: u64, now: Now) -> LogOffset {
         if self.timestamps && self.last_timestamp < now.unix_seconds() {
             self.last_timestamp = now.unix_seconds();
@@ -263,21 +276,23 @@ impl AppendLog {
         self.end()
     }
 
-    /// The offset behind all that was appended.
+    /// The offset after all appended bytes.
     pub fn end(&self) -> LogOffset {
         self.written.plus(self.buffer.len())
     }
 
     // ---- a turn's end ------------------------------------------------------------------------------------------------
 
-    /// Writes what was appended and asks for a sync where the policy wants one. To be called once a turn, before replies leave,
-    /// also in turns without commands (see [`AppendLog::next_call_us`]). Waits for a sync only where too much memory waits for it.
+    /// Writes the buffer and requests a sync if the policy wants one. Call it once a turn, before
+    /// replies leave, also in turns without commands (see [`AppendLog::next_call_us`]). It waits
+    /// for the disk only if a switch is under way and the buffer exceeds its limit.
     ///
-    /// Afterwards [`AppendLog::acknowledged`] has its new value and [`AppendLog::take_notices`] may have lines.
+    /// Afterwards [`AppendLog::acknowledged`] has its new value, and [`AppendLog::take_notices`]
+    /// may have lines.
     pub fn write(&mut self, now: Now) -> Result<(), Fatal> {
         if self.switching && self.buffer.len() > WAITING_BYTES_MAX && self.thread.is_some() {
             self.delayed_fsync += 1;
-            let text = "Asynchronous AOF fsync is taking too long (disk is busy?). Waiting for it: too much is to be written behind it.";
+            let text = "Asynchronous AOF fsync is taking too long (disk is busy?). Waiting for it: too much data waits to be written after it.";
             self.notices.push((Level::Notice, text.into()));
             self.wait_for_switch();
         }
@@ -291,21 +306,22 @@ impl AppendLog {
         Ok(())
     }
 
-    /// Waits until the thread, if there is one, has made the other file.
+    /// Waits until the thread, if there is one, has made the next file.
     #[cold]
     fn wait_for_switch(&self) {
         let Some(thread) = &self.thread else { return };
         let mut state = self.shared.lock();
-        // A thread that has panicked makes nothing more.
+        // A thread that has panicked makes no file.
         while state.switched.is_none() && !thread.is_finished() {
             let waited = self.shared.switched.wait_timeout(state, LOOK_AGAIN);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Up to where what was appended may be shown to anybody: outputs that depend on more wait.
+    /// The offset up to which changes may be shown: outputs that depend on more wait.
     ///
-    /// While writes fail, replies leave as in Redis (but under `always`): commands that write are refused then.
+    /// While writes fail, replies leave as in Redis (except under `always`), since commands that
+    /// write are refused then.
     pub fn acknowledged(&self) -> LogOffset {
         if self.policy == AppendFsync::Always && !self.paused {
             self.synced()
@@ -316,12 +332,13 @@ impl AppendLog {
         }
     }
 
-    /// All before it is on disk: what WAITAOF asks for.
+    /// Everything before this offset is on disk. WAITAOF asks for it.
     pub fn synced(&self) -> LogOffset {
         LogOffset(self.shared.synced.load(Ordering::Acquire))
     }
 
-    /// When [`AppendLog::write`] is to be called at the latest though nothing happens, in microseconds of the boot-time clock.
+    /// The latest time of the next call of [`AppendLog::write`] even if nothing happens, in
+    /// microseconds of the boot-time clock.
     pub fn next_call_us(&self) -> Option<i64> {
         let retry = self.write_error.as_ref().map(|error| error.tried_us + RETRY_US);
         let wants_sync = self.policy == AppendFsync::EverySecond && !self.paused;
@@ -330,13 +347,14 @@ impl AppendLog {
         [retry, sync].into_iter().flatten().min()
     }
 
-    /// Lines for the server's log since the last call.
+    /// Takes the lines for the server's log since the last call.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 
     fn write_buffer(&mut self, now: Now) -> Result<(), Fatal> {
-        // Behind what a sync has lost nothing more may stand: a hole at the end of a file is a cut, one within it is damage.
+        // Nothing may be written after data that a sync has lost: a hole at the end of a file is a
+        // cut, a hole within it is damage.
         self.check_sync_errors()?;
         if !self.flush_delay.is_zero() && !self.buffer.is_empty() {
             std::thread::sleep(self.flush_delay);
@@ -380,7 +398,7 @@ impl AppendLog {
         }
         self.write_error = Some(WriteError { text: system_text(&error), tried_us: now.boot_us });
         if count > 0 {
-            // A torn request at the end is what a start without `aof-load-truncated` refuses.
+            // A start without `aof-load-truncated` refuses a torn request at the end.
             match self.current.file.set_len(self.current_bytes) {
                 Ok(()) => {}
                 Err(error) => {
@@ -392,7 +410,7 @@ impl AppendLog {
                         );
                         self.notices.push((Level::Warning, text));
                     }
-                    // What is in the file stays there, and the rest will follow it.
+                    // The written part stays in the file, and the rest will follow it.
                     self.written_to_file(count);
                     self.buffer.drain(..count);
                 }
@@ -417,7 +435,7 @@ impl AppendLog {
         }
     }
 
-    /// Under `always` an error of a sync ends the process; otherwise it is told once.
+    /// Fails under `always` if a sync has failed: the process ends.
     fn check_sync_errors(&mut self) -> Result<(), Fatal> {
         if self.policy != AppendFsync::Always || self.paused {
             return Ok(());
@@ -435,7 +453,7 @@ impl AppendLog {
             return;
         }
         let is_always = self.policy == AppendFsync::Always;
-        // A sync that was asked for under another policy does not wake the loop.
+        // A sync requested under another policy does not wake the loop.
         let is_asked_for = self.requested_wakes || !is_always || self.synced() >= self.written;
         if self.requested >= self.written && is_asked_for {
             return;
@@ -445,7 +463,7 @@ impl AppendLog {
         }
         let state = &mut *self.shared.lock();
         if state.failed.is_some() {
-            // Final for this file: another try would only seem to succeed.
+            // The failure is final for this file: another try would only seem to succeed.
             return;
         }
         if !is_always && (state.running || state.sync.is_some()) {
@@ -463,7 +481,7 @@ impl AppendLog {
         self.requested_us = now.boot_us;
         self.requested_wakes = is_always;
         self.late_was_counted = false;
-        // The thread looks again when it has ended what it does, and when the writers that it waits for are too late.
+        // A busy thread looks again when it has finished, a waiting one when its time is up.
         if !state.running && self.units >= state.wanted_units {
             self.shared.changed.notify_one();
         }
@@ -482,8 +500,10 @@ impl AppendLog {
 
     // ---- another file ------------------------------------------------------------------------------------------------
 
-    /// Has what was written synced ahead of [`AppendLog::begin_switch`], which makes everybody wait for the rest. To be called each
-    /// turn until it is true: little is left then, or the disk does not keep up with those who write.
+    /// Syncs the written data, so that the switch, during which every reply waits, has little left
+    /// to do. Call it once a turn until it returns true. Then at most `SWITCH_BYTES` are
+    /// unsynced, or `SYNCS_AHEAD_MAX` syncs have not caught up with the writers, or a sync has
+    /// failed.
     pub fn sync_ahead(&mut self, now: Now) -> bool {
         if self.switching {
             return false;
@@ -508,16 +528,16 @@ impl AppendLog {
         false
     }
 
-    /// Begins another increment, at the moment a rewrite's snapshot is taken: what is appended from now on goes there. To be
-    /// called between turns' commands; the file is made by the syncing thread, and [`AppendLog::take_switch_result`] tells how
-    /// that went, some turns later.
+    /// Begins another increment when a rewrite's snapshot is taken: later bytes go there. Call it
+    /// between commands. The syncing thread makes the file; some turns later
+    /// [`AppendLog::take_switch_result`] has the result.
     pub fn begin_switch(&mut self, now: Now) -> Result<(), SwitchError> {
         if self.switching {
             return Err(SwitchError::Refused("Another AOF file is being made already"));
         }
         self.write_buffer(now)?;
         if !self.buffer.is_empty() {
-            // With its rest in another file the old one would be damaged for good.
+            // If the rest went to another file, the old one would be damaged for good.
             let text = "Can't begin another AOF file while writes to this one fail";
             return Err(SwitchError::Refused(text));
         }
@@ -534,23 +554,24 @@ impl AppendLog {
         Ok(())
     }
 
-    /// Whether another file is being made, and the buffer waits for it.
+    /// Whether another file is being made, for which the buffer waits.
     pub fn is_switching(&self) -> bool {
         self.switching
     }
 
-    /// What the last switch came to, once: the number of the new increment, which the rewrite's end passes to
-    /// [`AofFolder::finish_rewrite`]; or why there is none, in which case the old one goes on and the rewrite is to be given up.
+    /// Takes the result of the last switch. `Ok`: the number of the new increment, which the end of
+    /// the rewrite passes to [`AofFolder::finish_rewrite`]. `Err`: the reason why there is none;
+    /// the old increment stays in use, and the caller gives up the rewrite.
     pub fn take_switch_result(&mut self) -> Option<Result<i64, String>> {
         self.switch_result.take()
     }
 
-    /// The number of the increment that is being written.
+    /// The number of the current increment.
     pub fn current_seq(&self) -> i64 {
         self.current.seq
     }
 
-    /// The thread has made another file, or could not.
+    /// Takes over the next file if the thread has made it, or notes why it could not.
     fn take_switched(&mut self) {
         if !self.switching {
             return;
@@ -576,7 +597,8 @@ impl AppendLog {
         }
     }
 
-    /// A rewrite has ended and its base, of `base_bytes`, is in place; all that came before the current increment is replaced.
+    /// Notes that a rewrite has ended. Its base, of `base_bytes`, replaces everything before the
+    /// current increment.
     pub fn rewrite_finished(&mut self, base_bytes: u64) {
         self.earlier_bytes = base_bytes;
         self.base_bytes = base_bytes + self.current_bytes;
@@ -584,7 +606,7 @@ impl AppendLog {
         if state.failed.as_ref().is_some_and(|(seq, _)| *seq < self.current.seq) {
             state.failed = None;
             self.sync_error = None;
-            // What was asked for meanwhile was not done.
+            // Syncs requested after the failure were not made.
             self.requested = LogOffset(self.shared.synced.load(Ordering::Acquire));
             let text = "The AOF file whose fsync failed is replaced. The server can write again.";
             self.notices.push((Level::Warning, text.into()));
@@ -593,34 +615,38 @@ impl AppendLog {
 
     // ---- parameters --------------------------------------------------------------------------------------------------
 
-    /// Another policy, from the next [`AppendLog::write`] on. Source: `appendfsync`.
+    /// Sets the policy, from the next [`AppendLog::write`] on. Source: `appendfsync`.
     pub fn set_policy(&mut self, policy: AppendFsync) {
         self.policy = policy;
     }
 
-    /// Leaves syncs out, or not any more. Source: `no-appendfsync-on-rewrite`, while something writes a snapshot. Under
-    /// `always` replies wait for no sync meanwhile, as in Redis: that is what the parameter asks for.
+    /// Leaves syncs out while a snapshot is written, or makes them again. Source:
+    /// `no-appendfsync-on-rewrite`. Replies under `always` then wait for no sync, as in Redis: that
+    /// is the parameter's purpose.
     pub fn pause_syncs(&mut self, paused: bool) {
         self.paused = paused;
     }
 
-    /// Whether units are preceded by the time in seconds, where it is another. Source: `aof-timestamp-enabled`.
+    /// Whether a unit is preceded by the time in seconds if a new second has begun. Source:
+    /// `aof-timestamp-enabled`.
     pub fn set_timestamps(&mut self, enabled: bool) {
         self.timestamps = enabled;
     }
 
-    /// Sleeps so long before anything is written: a slow disk for tests. Source: `DEBUG AOF-FLUSH-SLEEP`.
+    /// Sleeps for `delay` before each write: a slow disk for tests. Source: `DEBUG
+    /// AOF-FLUSH-SLEEP`.
     pub fn set_flush_delay(&mut self, delay: Duration) {
         self.flush_delay = delay;
     }
 
     // ---- the end -----------------------------------------------------------------------------------------------------
 
-    /// Writes all that was appended, also where another file is being made, for which it waits. Errors: not all is in the file.
+    /// Writes the whole buffer. If another file is being made, waits for it. Errors: the file lacks
+    /// a part.
     pub fn write_out(&mut self, now: Now) -> Result<(), Fatal> {
         if self.switching {
             self.wait_for_switch();
-            // Without a thread, or where it ended with work left.
+            // There is no thread, or it has ended with work left.
             while self.shared.lock().switched.is_none() && self.syncer().step() {}
         }
         self.take_switched();
@@ -631,10 +657,11 @@ impl AppendLog {
         }
     }
 
-    /// Writes and syncs all, and ends the thread. This waits for the disk. Errors: the text for the log.
+    /// Writes and syncs everything, and ends the thread. Waits for the disk. Errors: the text for
+    /// the log.
     pub fn close(mut self, now: Now) -> Result<(), Fatal> {
         self.stop_thread();
-        // Without a thread, or where it ended with work left.
+        // There was no thread, or it has ended with work left.
         while self.syncer().step() {}
         self.write_out(now)?;
         if let Some((_, text)) = &self.shared.lock().failed {
@@ -652,7 +679,7 @@ impl AppendLog {
         self.shared.lock().ended = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
-            // If it panicked, its message was printed, and its work is left to be done by `close`.
+            // If it panicked, its message was printed, and `close` does its work.
             let _ = thread.join();
         }
     }
@@ -664,12 +691,13 @@ impl AppendLog {
         self.earlier_bytes + self.current_bytes
     }
 
-    /// Bytes of all files when the last rewrite ended, or of the base at the start. INFO: `aof_base_size`.
+    /// Bytes of all files when the last rewrite ended, or of the base at the start. INFO:
+    /// `aof_base_size`.
     pub fn base_size(&self) -> u64 {
         self.base_bytes
     }
 
-    /// Bytes that are not written yet. INFO: `aof_buffer_length`.
+    /// Bytes in the buffer that are not written yet. INFO: `aof_buffer_length`.
     pub fn buffer_length(&self) -> usize {
         self.buffer.len()
     }
@@ -679,7 +707,7 @@ impl AppendLog {
         self.buffer.capacity()
     }
 
-    /// Syncs asked for and not done. INFO: `aof_pending_bio_fsync`.
+    /// Requested syncs that are not done. INFO: `aof_pending_bio_fsync`.
     pub fn pending_fsync(&self) -> u32 {
         let state = self.shared.lock();
         u32::from(state.running)
@@ -687,30 +715,32 @@ impl AppendLog {
             + u32::from(state.switch.is_some())
     }
 
-    /// Syncs that took more than two seconds while there was more to sync. INFO: `aof_delayed_fsync`.
+    /// Syncs that were late while another one was due, and waits of the loop for a file. INFO:
+    /// `aof_delayed_fsync`.
     pub fn delayed_fsync(&self) -> u64 {
         self.delayed_fsync
     }
 
-    /// How long syncs took.
+    /// The durations of syncs.
     pub fn sync_times(&self) -> Histogram {
         self.shared.lock().sync_times.clone()
     }
 
-    /// The policy in force.
+    /// The policy in use.
     pub fn policy(&self) -> AppendFsync {
         self.policy
     }
 
-    /// Whether [`AppendLog::set_policy`] may have this policy. While the disk fails `always` would end the process, without what was
-    /// answered under the policy before.
+    /// Whether [`AppendLog::set_policy`] may set this policy. While the disk fails, `always` would
+    /// end the process and lose writes that were answered under the earlier policy.
     pub fn allows(&self, policy: AppendFsync) -> bool {
         let begins_always = policy == AppendFsync::Always && self.policy != policy;
         !begins_always || self.write_error.is_none() && self.shared.lock().failed.is_none()
     }
 
-    /// What the last [`AppendLog::write`] has found wrong with the disk, if anything: commands that write are refused with `MISCONF Errors writing to the AOF file:
-    /// <text>`. INFO: `aof_last_write_status` is `ok` if None.
+    /// The disk's error as the last [`AppendLog::write`] has found it. Commands that write are
+    /// refused with `MISCONF Errors writing to the AOF file: <text>`. INFO: `aof_last_write_status`
+    /// is `ok` if None.
     pub fn disk_error(&self) -> Option<String> {
         if let Some(error) = &self.write_error {
             return Some(error.text.clone());
@@ -737,7 +767,8 @@ impl std::fmt::Debug for AppendLog {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is whole at every moment: a thread that panicked held it while it moved values alone.
+        // The state is consistent even if a thread panicked with the lock: only moves of values
+        // happen under it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -787,7 +818,7 @@ impl Syncer {
         }
     }
 
-    /// The next work, once writers have been waited for; None: the log is closed.
+    /// Waits for writers, then returns the next work. None: the log is closed.
     fn wait_for_work(&self, gathering: &mut Gathering, clock: &Clock) -> Option<Work> {
         let mut state = self.shared.lock();
         loop {
@@ -833,7 +864,7 @@ impl Syncer {
         }
     }
 
-    /// Syncs, unless an earlier one of this file failed. Tells whether it is durable.
+    /// Syncs, unless an earlier sync of this file failed. Returns whether the data is durable.
     fn sync(&self, sync: &SyncJob) -> bool {
         if self.shared.lock().failed.is_some() {
             return false;
@@ -853,10 +884,11 @@ impl Syncer {
 
     fn switch(&self, old: &SyncJob) {
         let made = if self.sync(old) || !old.is_vital {
-            // A failed sync does not stop the rewrite, which is what mends the failure.
+            // A failed sync does not stop the rewrite, which repairs it by replacing the file.
             self.shared.folder().next_increment()
         } else {
-            // The process ends before the rewrite does: what was lost must stay at the end of the last file.
+            // The process ends before the rewrite does: the loss must stay at the end of the last
+            // file.
             let text = "Can't begin another AOF file: the one before could not be synced".into();
             Err(FolderError { text, source: None })
         };

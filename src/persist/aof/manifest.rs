@@ -6,9 +6,9 @@
 //! file appendonly.aof.2.incr.aof seq 2 type i      increments with ascending numbers; the last one is being written
 //! ```
 //!
-//! Parses and writes the text; each change is a function from one [`Manifest`] to the next. Knows nothing of the disk: `folder`
-//! makes a state durable. Format and error texts are those of Redis 7.0.15 (`aof.c`), so that either server can use the
-//! other's folder.
+//! Parses and writes the text; each change is a function from one [`Manifest`] to the next. Knows
+//! nothing of the disk: `folder` makes a state durable. Format and error texts are those of Redis
+//! 7.0.15 (`aof.c`), so that either server can use the other's folder.
 
 use std::fmt;
 
@@ -122,7 +122,8 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Makes sure that the numbers of files in the history are not used again: removing the history would remove new files.
+    /// Makes sure that the numbers of files in the history are not used again: removing the history
+    /// would remove new files.
     fn skip_numbers_of_history(&mut self) {
         let has = |file: &AofFile, part: &[u8]| file.name.windows(part.len()).any(|at| at == part);
         for file in &self.history {
@@ -211,7 +212,8 @@ impl Manifest {
         self.increment_seq.max(0).saturating_add(1)
     }
 
-    /// The state with an increment numbered `seq`, which is at least [`Manifest::next_increment_seq`].
+    /// The state with an increment numbered `seq`, which is at least
+    /// [`Manifest::next_increment_seq`].
     #[must_use]
     pub fn with_increment(&self, filename: &[u8], seq: i64) -> Self {
         let name = [filename, format!(".{seq}.incr.aof").as_bytes()].concat();
@@ -236,8 +238,8 @@ impl Manifest {
         next
     }
 
-    /// The state after a rewrite whose snapshot was taken when the increment numbered `first_kept` began: it has a new base,
-    /// and the increments before that one become history.
+    /// The state after a rewrite whose snapshot was taken when the increment numbered `first_kept`
+    /// began: it has a new base, and the increments before that one become history.
     #[must_use]
     pub fn with_rewrite_finished(
         &self,
@@ -277,7 +279,8 @@ fn needs_quotes(name: &[u8]) -> bool {
     name.iter().any(|byte| !byte.is_ascii_graphic() || matches!(byte, b'\\' | b'"' | b'\''))
 }
 
-/// The number at the start of a text, as C's `atoll` reads it: 0 if there is none, saturating at 64 bits.
+/// The number at the start of a text, as C's `atoll` reads it: 0 if there is none, saturating at 64
+/// bits.
 fn leading_number(text: &[u8]) -> i64 {
     let text = text.trim_ascii_start();
     let (negative, digits) = match text {
@@ -368,7 +371,7 @@ mod tests {
     fn files_replaced_by_a_rewrite_become_history() {
         let first = Manifest::default().with_next_base(b"a", BaseFormat::Rdb);
         let open = first.with_next_increment(b"a");
-        // A rewrite that failed has left an increment behind.
+        // A rewrite that failed has left an increment.
         let failed = open.with_next_increment(b"a");
         let begun = failed.with_next_increment(b"a");
         let done = begun.with_rewrite_finished(b"a", BaseFormat::Aof, 3);

@@ -5,14 +5,15 @@
 //! #TS:1700000000\r\n                            an annotation, between requests only
 //! ```
 //!
-//! Given a source and its size in bytes, the reader returns requests as ranges of its buffer, and last an [`End`]. The buffer
-//! grows by a declared length only if the file has that many bytes; a length beyond the file's end is detected without
-//! reading.
+//! Given a source and its size in bytes, the reader returns requests as ranges of its buffer, and
+//! last an [`End`]. The buffer grows by a declared length only if the file has that many bytes; a
+//! length beyond the file's end is detected without reading.
 //!
-//! After a crash a file may end at any byte. Its valid part is everything before the incomplete request, or before a MULTI
-//! without EXEC ([`End::valid_up_to`]). NULs from some byte of a request to the end are left by file systems that recorded
-//! the file's length but lost its data. Anything else is damage. An argument cut short looks like one with a damaged
-//! length: as in Redis, it counts as cut short.
+//! After a crash a file may end at any byte. Its valid part is everything before the incomplete
+//! request, or before a MULTI without EXEC ([`End::valid_up_to`]). NULs from some byte of a request
+//! to the end are left by file systems that recorded the file's length but lost its data. Anything
+//! else is damage. An argument cut short looks like one with a damaged length: as in Redis, it
+//! counts as cut short.
 //!
 //! Knows no commands except MULTI and EXEC; the caller decides whether to truncate.
 
@@ -42,7 +43,8 @@ pub struct Request<'a> {
     pub offset: u64,
     /// The offset of its end.
     pub end: u64,
-    /// Whether it is in a transaction, MULTI and EXEC included: it must only be applied when EXEC comes.
+    /// Whether it is in a transaction, MULTI and EXEC included: it must only be applied when EXEC
+    /// comes.
     pub in_transaction: bool,
 }
 
@@ -67,7 +69,8 @@ pub enum Item<'a> {
 pub struct Annotation {
     /// Its offset in the file.
     pub offset: u64,
-    /// The end of the valid part before it: `offset`, or the start of the transaction that it is in.
+    /// The end of the valid part before it: `offset`, or the start of the transaction that it is
+    /// in.
     pub valid_up_to: u64,
     pub kind: AnnotationKind,
 }
@@ -198,7 +201,8 @@ pub struct Reader<R> {
     /// The offset of `buf[start]` in the file.
     offset: u64,
     args: Vec<Range>,
-    /// In an incomplete request: its next line's index in `buf`, and the number of arguments to come.
+    /// In an incomplete request: its next line's index in `buf`, and the number of arguments to
+    /// come.
     resume: Option<(usize, u64)>,
     /// Bytes missing of an incomplete argument.
     missing: usize,
@@ -227,7 +231,8 @@ enum LineFault {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads from `source`, which is at `offset` of a file of `size` bytes; bytes appended later are ignored.
+    /// Reads from `source`, which is at `offset` of a file of `size` bytes; bytes appended later
+    /// are ignored.
     pub fn new(source: R, offset: u64, size: u64) -> Self {
         Reader {
             source,
@@ -251,7 +256,8 @@ impl<R: Read> Reader<R> {
         self
     }
 
-    /// The next request or annotation, or the end, which is then returned again each time. Errors: those of reading.
+    /// The next request or annotation, or the end, which is then returned again each time. Errors:
+    /// those of reading.
     #[expect(clippy::should_implement_trait, reason = "what it returns borrows the buffer")]
     pub fn next(&mut self) -> io::Result<Item<'_>> {
         if let Some(end) = &self.end {
@@ -309,8 +315,8 @@ impl<R: Read> Reader<R> {
         }))
     }
 
-    /// Takes the buffer and the arguments' ranges of the request just returned by [`Reader::next`]; the bytes read ahead are
-    /// copied.
+    /// Takes the buffer and the arguments' ranges of the request just returned by [`Reader::next`];
+    /// the bytes read ahead are copied.
     pub fn take_last(&mut self) -> (Vec<u8>, Vec<Range>) {
         let after = self.buf.split_off(self.start);
         self.start = 0;
@@ -355,7 +361,8 @@ impl<R: Read> Reader<R> {
                 *at -= moved;
             }
         }
-        // The rest of a long argument is read at once, as the file has it, and nothing after it, which would have to be moved.
+        // The rest of a long argument is read at once, as the file has it, and nothing after it,
+        // which would have to be moved.
         let missing = std::mem::take(&mut self.missing);
         let piece = (missing.max(CHUNK_BYTES) as u64).min(self.unread());
         if missing > CHUNK_BYTES {
@@ -363,7 +370,7 @@ impl<R: Read> Reader<R> {
         }
         let got = (&mut self.source).take(piece).read_to_end(&mut self.buf)?;
         if (got as u64) < piece {
-            // The file was truncated meanwhile.
+            // The file was truncated while it was read.
             self.size = self.offset + self.buf.len() as u64;
         }
         Ok(())
@@ -509,7 +516,8 @@ impl<R: Read> Reader<R> {
         Ok((number, at + place + 2))
     }
 
-    /// Length of the annotation at `start`, with its line end; everything in the buffer if it has none.
+    /// Length of the annotation at `start`, with its line end; everything in the buffer if it has
+    /// none.
     fn annotation_len(&self) -> usize {
         let bytes = &self.buf[self.start..];
         memchr(b'\n', &bytes[..bytes.len().min(ANNOTATION_MAX)]).map_or(bytes.len(), |at| at + 1)

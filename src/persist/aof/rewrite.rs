@@ -1,8 +1,9 @@
 //! Writing a base as commands that create the data (`aof-use-rdb-preamble no`).
 //!
-//! The commands are those of Redis 7.0's `rewriteAppendOnlyFileRio`, so that either server can load the other's files:
-//! elements of collections in groups; a stream's entries, then its counters, then its groups; deadlines last. Deadlines of
-//! fields are set by HPEXPIREAT, as Redis 7.4 and Valkey 9 have it.
+//! The commands are those of Redis 7.0's `rewriteAppendOnlyFileRio`, so that either server can load
+//! the other's files: elements of collections in groups; a stream's entries, then its counters,
+//! then its groups; deadlines last. Deadlines of fields are set by HPEXPIREAT, as Redis 7.4 and
+//! Valkey 9 have it.
 
 use std::io::{self, Write};
 
@@ -17,10 +18,11 @@ use crate::types::sorted_set::SortedSetView;
 use crate::types::stream::{Group, Stream, StreamId};
 use crate::types::string::StringView;
 
-/// The most elements of a collection that one command adds. Source: AOF_REWRITE_ITEMS_PER_CMD of Redis.
+/// The most elements of a collection that one command adds. Source: AOF_REWRITE_ITEMS_PER_CMD of
+/// Redis.
 const ELEMENTS_MAX: usize = 64;
-/// A command has fewer elements if they could be longer than this together, and a string that is longer is written in parts: a
-/// request of 4 GiB could not be read. Unit: bytes.
+/// A command has fewer elements if they could be longer than this together, and a string that is
+/// longer is written in parts: a request of 4 GiB could not be read. Unit: bytes.
 const COMMAND_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 
 /// Writes a file of commands.

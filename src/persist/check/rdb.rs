@@ -1,8 +1,9 @@
 //! The check tool for RDB files: `--check-rdb`, and the name `redis-check-rdb`.
 //!
-//! Every record is read and every value decoded, as the server does when it loads a file: what passes here can be loaded.
-//! The output and exit codes are those of `redis-check-rdb` 7.0.15, on which scripts rely, except the texts of faults,
-//! which are the decoder's. Nothing is ever changed.
+//! Every record is read and every value decoded, as the server does when it loads a file: a file
+//! that passes here can be loaded. The output and exit codes are those of `redis-check-rdb` 7.0.15,
+//! on which scripts rely, except the texts of faults, which are the decoder's. Nothing is ever
+//! changed.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -27,7 +28,8 @@ pub enum CheckRdb {
 }
 
 impl CheckRdb {
-    /// Parses the arguments after the program's name. Errors: a text for standard error; the exit code is 1 then.
+    /// Parses the arguments after the program's name. Errors: a text for standard error; the exit
+    /// code is 1 then.
     pub fn parse(program: &str, args: &[OsString]) -> Result<Self, String> {
         match args {
             [option] if option == "-v" || option == "--version" => Ok(CheckRdb::Version),
@@ -40,8 +42,8 @@ impl CheckRdb {
     }
 }
 
-/// Checks a file and reports on `out`. `progress` is called now and then with the bytes read and the file's size. Returns
-/// the exit code: 0, or 1 for any fault.
+/// Checks a file and reports on `out`. `progress` is called now and then with the bytes read and
+/// the file's size. Returns the exit code: 0, or 1 for any fault.
 pub fn check_file(
     path: &std::path::Path,
     version_check: VersionCheck,

@@ -1,7 +1,7 @@
 //! Decoding values to the form in which the keyspace stores them.
 //!
-//! Everything is checked, as in Redis with `sanitize-dump-payload yes`: a value accepted here is one that commands could have
-//! made.
+//! Everything is checked, as in Redis with `sanitize-dump-payload yes`: a value accepted here is
+//! one that commands could have made.
 
 use crate::clock::{Deadline, Now, UnixMillis};
 use crate::collections::packed::Text as ElementText;
@@ -257,8 +257,8 @@ impl Decoder<'_> {
         score_of: impl Fn(&mut Reader<'_>) -> Decoded<f64>,
     ) -> Decoded<Stored> {
         let count = count(reader, 2)?;
-        // Elements come in descending order. They go to a tree, which becomes a listpack in the end if it is within the limits: a
-        // listpack cannot represent -0.
+        // Elements come in descending order. They go to a tree, which becomes a listpack in the end
+        // if it is within the limits: a listpack cannot represent -0.
         let (start, mut tree) = (reader.position(), Descending::default());
         for _ in 0..count {
             let member = reader.string(MEMBER)?;
@@ -326,7 +326,8 @@ impl Decoder<'_> {
         })
     }
 
-    /// Redis 7.4's hash: deadlines are lengths, relative to the earliest one, or with the release candidates to 1970.
+    /// Redis 7.4's hash: deadlines are lengths, relative to the earliest one, or with the release
+    /// candidates to 1970.
     fn hash_of_redis(&self, reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stored> {
         let before_first = match value_type {
             value_type::HASH_DEADLINES => {
@@ -422,7 +423,7 @@ fn check_end(reader: &Reader<'_>) -> Decoded<()> {
     if reader.is_at_end() {
         Ok(())
     } else {
-        Err(reader.malformed("bytes behind the end of the value"))
+        Err(reader.malformed("bytes after the end of the value"))
     }
 }
 

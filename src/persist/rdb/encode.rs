@@ -22,7 +22,8 @@ use super::{Version, streams, value_type};
 
 /// The longest run of a list written as a listpack: Redis has none longer. Unit: bytes.
 const NODE_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
-/// The most that an element takes besides its bytes: its header and its length at the end. A score has 24 digits.
+/// The most that an element takes besides its bytes: its header and its length at the end. A score
+/// has 24 digits.
 const ELEMENT_HEAD_MAX: usize = 10;
 const SCORE_BYTES_MAX: usize = 24;
 
@@ -99,7 +100,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether a hash fits into one listpack: with large limits it may be too long. O(1) unless it is large.
+/// Whether a hash fits into one listpack: with large limits it may be too long. O(1) unless it is
+/// large.
 fn is_short_hash(hash: &HashView<'_>) -> bool {
     let HashView::Table(_) = hash else { return true };
     let mut bytes = 0;
@@ -127,14 +129,15 @@ pub fn version_for(value: ValueRef<'_, Value>) -> Version {
 }
 
 impl Encoder {
-    /// The type under which [`Self::write_value`] writes a value in this version. Version 10 has no times when a stream's
-    /// consumers were last active: they are lost. A hash with deadlines of fields is an error below 80.
+    /// The type under which [`Self::write_value`] writes a value in this version. Version 10 has no
+    /// times when a stream's consumers were last active: they are lost. A hash with deadlines of
+    /// fields is an error below 80.
     pub fn value_type(value: ValueRef<'_, Value>, version: Version) -> Result<u8, NeedsVersion> {
         View::new(value).value_type(version)
     }
 
-    /// Writes a value without its type. Expired fields are written like the others. `now` converts deadlines of fields to
-    /// wall-clock times.
+    /// Writes a value without its type. Expired fields are written like the others. `now` converts
+    /// deadlines of fields to wall-clock times.
     pub fn write_value(
         &mut self,
         value: ValueRef<'_, Value>,

@@ -12,8 +12,8 @@ use super::version::{HeaderFault, Version, VersionCheck};
 #[error("{fault} (byte {offset})")]
 pub struct DecodeError {
     pub fault: Fault,
-    /// Offset in the file or payload where it was found. For a fault inside a compressed or packed string: the string's
-    /// end.
+    /// Offset in the file or payload where it was found. For a fault inside a compressed or packed
+    /// string: the string's end.
     pub offset: u64,
 }
 
@@ -78,8 +78,9 @@ pub enum FileError {
 const FOREIGN_TYPES: std::ops::RangeInclusive<u8> = 22..=243;
 
 impl FileError {
-    /// Redis's and Valkey's line in the log about a file that they refuse by its version, or with `check` relaxed for a
-    /// type that nobody knows: there it is no damage. `is_valkey`: where they differ, as Valkey. None: any other error.
+    /// Redis's and Valkey's line in the log about a file that they refuse by its version, or with
+    /// `check` relaxed for a type that nobody knows: there it is no damage. `is_valkey`: where they
+    /// differ, as Valkey. None: any other error.
     pub fn refusal(&self, check: VersionCheck, is_valkey: bool) -> Option<String> {
         match self {
             FileError::Header(HeaderFault::Signature(magic)) => {
@@ -112,7 +113,7 @@ impl FileError {
         }
     }
 
-    /// The error as a text for the log, with the key if that may be told.
+    /// The error as a text for the log, with the key if that may be shown.
     pub fn text(mut self, hides_key: bool) -> String {
         if let FileError::Fault { place, .. } = &mut self
             && hides_key

@@ -7,7 +7,8 @@ use super::{Version, opcode, value_type};
 pub(super) trait Input {
     type Error;
 
-    /// The next `len` bytes, part of `what`. Takes no more memory than there are bytes, however large `len` is.
+    /// The next `len` bytes, part of `what`. Takes no more memory than there are bytes, however
+    /// large `len` is.
     fn take(&mut self, len: u64, what: &'static str) -> Result<&[u8], Self::Error>;
 
     /// The error for a fault at the current position.

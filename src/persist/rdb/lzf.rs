@@ -6,14 +6,16 @@
 //!   111ooooo LLLLLLLL oooooooo      copy L + 9 bytes from o + 1 bytes back
 //! ```
 //!
-//! The compressor chooses as liblzf does with Redis's settings: the output is the same. Its table of positions is kept between
-//! strings, as clearing 256 KiB for each short string would cost more than compressing it. Positions are counted through
-//! all strings, so that those of earlier strings are recognized.
+//! The compressor chooses as liblzf does with Redis's settings: the output is the same. Its table
+//! of positions is kept between strings, as clearing 256 KiB for each short string would cost more
+//! than compressing it. Positions are counted through all strings, so that those of earlier strings
+//! are recognized.
 
 /// The longest string: a larger declared length is a fault. Unit: bytes.
 pub const LEN_MAX: u64 = 512 * 1024 * 1024;
 
-/// The longest output: what takes more is not worth the memory, as a length comes before it. Unit: bytes.
+/// The longest output: a longer output is not worth the memory, as a length comes before it. Unit:
+/// bytes.
 const COMPRESSED_MAX: usize = 64 * 1024 * 1024;
 
 /// Bits of the table's index.
@@ -47,8 +49,8 @@ fn index(text: &[u8], at: usize) -> usize {
 }
 
 impl Compressor {
-    /// Appends `text` compressed to `out`, if that saves at least four bytes and takes at most [`COMPRESSED_MAX`]; otherwise
-    /// appends nothing. Returns whether it did.
+    /// Appends `text` compressed to `out`, if that saves at least four bytes and takes at most
+    /// [`COMPRESSED_MAX`]; otherwise appends nothing. Returns whether it did.
     pub fn compress(&mut self, text: &[u8], out: &mut Vec<u8>) -> bool {
         self.attempt(text.len(), out, |it, coding, out| {
             coding.advance(it, text, 0, text.len(), out)?;
@@ -65,7 +67,8 @@ impl Compressor {
         mut rest: impl FnMut(),
     ) -> bool {
         self.attempt(len, out, |it, coding, out| {
-            // The text from offset `start` on: as far back as a copy reaches, to the end of the last piece.
+            // The text from offset `start` on: as far back as a copy reaches, to the end of the
+            // last piece.
             let (mut window, mut start) = (Vec::new(), 0);
             for piece in pieces {
                 let passed = (coding.at - start).saturating_sub(OFFSET_MAX);
@@ -92,7 +95,8 @@ impl Compressor {
             return false;
         }
         self.base = match self.base.checked_add(len as u32) {
-            // The table is empty at first (0 is no position), and is emptied before positions overflow.
+            // The table is empty at first (0 is no position), and is emptied before positions
+            // overflow.
             Some(_) if self.base > 0 => self.base,
             _ => {
                 self.positions.fill(0);
@@ -111,8 +115,8 @@ impl Compressor {
         fits
     }
 
-    /// Records the position of the three bytes at `at` in the text, of which `window` has what follows `start`. Returns their
-    /// previous position in this text.
+    /// Records the position of the three bytes at `at` in the text, of which `window` has what
+    /// follows `start`. Returns their previous position in this text.
     #[inline]
     fn replace_position(&mut self, window: &[u8], start: usize, at: usize) -> Option<usize> {
         let position = &mut self.positions[index(window, at - start)];
@@ -128,15 +132,17 @@ struct Coding {
     len: usize,
     /// The next byte of the text.
     at: usize,
-    /// The index in the output of the control byte of the current literals; it is set when they end.
+    /// The index in the output of the control byte of the current literals; it is set when they
+    /// end.
     run: usize,
     /// The output must end before this index.
     end: usize,
 }
 
 impl Coding {
-    /// Goes on to offset `stop` of the text or a little further. The window has the text from offset `start` on, [`AHEAD`] bytes
-    /// more than up to `stop` unless it ends there. None: the output is too long.
+    /// Goes on to offset `stop` of the text or a little further. The window has the text from
+    /// offset `start` on, [`AHEAD`] bytes more than up to `stop` unless it ends there. None: the
+    /// output is too long.
     #[inline(always)]
     fn advance(
         &mut self,
@@ -173,7 +179,8 @@ impl Coding {
             } else {
                 out.pop();
             }
-            // As in liblzf, which compares sixteen bytes at once if as many remain, otherwise one by one.
+            // As in liblzf, which compares sixteen bytes at once if as many remain, otherwise one
+            // by one.
             let longest = match (text_len - at - 2).min(COPY_MAX) {
                 few @ ..=16 => few.max(3),
                 many => many.max(19),
@@ -220,7 +227,8 @@ impl Coding {
     }
 }
 
-/// Begins new literals if those of the control byte at `run` are full. Returns the current control byte's index.
+/// Begins new literals if those of the control byte at `run` are full. Returns the current control
+/// byte's index.
 #[inline]
 fn close_full_run(out: &mut Vec<u8>, run: usize) -> usize {
     if out.len() - run - 1 < LITERALS_MAX {
@@ -231,7 +239,8 @@ fn close_full_run(out: &mut Vec<u8>, run: usize) -> usize {
     out.len() - 1
 }
 
-/// Decompresses a string of `len` bytes; None if it is damaged or has another length. Takes memory only as bytes come out.
+/// Decompresses a string of `len` bytes; None if it is damaged or has another length. Takes memory
+/// only as bytes come out.
 pub fn decompress(compressed: &[u8], len: u64) -> Option<Vec<u8>> {
     // A copy of at most 264 bytes takes three.
     if len > LEN_MAX || len > compressed.len() as u64 * 88 {

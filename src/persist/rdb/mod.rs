@@ -5,14 +5,16 @@
 //!   DUMP     type | value | version (2 bytes) | CRC-64 (8 bytes)
 //! ```
 //!
-//! **In.** [`Parser`] reads a file from any `Read` and finds where each entry ends without decoding it; [`Decoder`] then decodes
-//! the bytes of the value, in this thread or another one. [`payload`] does the same for DUMP. Decoding checks everything:
-//! every value it accepts is one that commands could have made.
+//! **In.** [`Parser`] reads a file from any `Read` and finds where each entry ends without decoding
+//! it; [`Decoder`] then decodes the bytes of the value, in this thread or another one. [`payload`]
+//! does the same for DUMP. Decoding checks everything: every value it accepts is one that commands
+//! could have made.
 //!
-//! **Out.** [`Encoder`] writes a borrowed value as the oldest type that holds it; [`Writer`] writes a file of such values.
+//! **Out.** [`Encoder`] writes a borrowed value as the oldest type that holds it; [`Writer`] writes
+//! a file of such values.
 //!
-//! Nothing here knows files, threads, clocks or the keyspace; duplicate keys are found by whoever inserts them. No memory is
-//! reserved by a declared length, and nothing recurses.
+//! Nothing here knows files, threads, clocks or the keyspace; duplicate keys are found by whoever
+//! inserts them. No memory is reserved by a declared length, and nothing recurses.
 
 mod decode;
 mod encode;
@@ -47,7 +49,8 @@ pub use writer::{SavedEntry, WriteError, Writer};
 /// The checksum of files and payloads, computed 16 bytes at a time.
 pub static CHECKSUM: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_REDIS);
 
-/// The first byte of a record or of an entry's attribute. An entry itself begins with its value type.
+/// The first byte of a record or of an entry's attribute. An entry itself begins with its value
+/// type.
 pub mod opcode {
     /// A slot that a node of a Valkey cluster is importing.
     pub const SLOT_IMPORT: u8 = 243;
@@ -96,7 +99,8 @@ pub mod value_type {
     pub const SET_LISTPACK: u8 = 20;
     /// With the times when consumers were last active.
     pub const STREAM_3: u8 = 21;
-    /// A hash with deadlines of fields. Valkey 9 and the release candidates of Redis 7.4 gave two formats the same number.
+    /// A hash with deadlines of fields. Valkey 9 and the release candidates of Redis 7.4 gave two
+    /// formats the same number.
     pub const HASH_22: u8 = 22;
     /// A listpack with deadlines of fields, of the release candidates of Redis 7.4.
     pub const HASH_LISTPACK_DEADLINES_PRE_GA: u8 = 23;

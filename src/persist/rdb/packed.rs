@@ -1,4 +1,5 @@
-//! Collections packed inside a string: listpacks, ziplists, zipmaps and intsets. Each is checked completely before use.
+//! Collections packed inside a string: listpacks, ziplists, zipmaps and intsets. Each is checked
+//! completely before use.
 //!
 //! ```text
 //!   listpack   bytes: u32 | elements: u16, 65535 if more | entries (collections/listpack.rs) | ff
@@ -9,7 +10,8 @@
 //!   intset     bytes of an integer: u32 | count: u32 | integers in ascending order
 //! ```
 //!
-//! All numbers are little-endian, except the lengths of a ziplist's strings. Ziplists and zipmaps become listpack entries.
+//! All numbers are little-endian, except the lengths of a ziplist's strings. Ziplists and zipmaps
+//! become listpack entries.
 
 use std::borrow::Cow;
 
@@ -194,7 +196,8 @@ fn zipmap_len(rest: &mut &[u8]) -> Option<usize> {
     }
 }
 
-/// An intset in the form of `collections/intset.rs`: a byte for the width, then the integers. None if it is damaged or empty.
+/// An intset in the form of `collections/intset.rs`: a byte for the width, then the integers. None
+/// if it is damaged or empty.
 pub(super) fn intset(bytes: &[u8]) -> Option<Vec<u8>> {
     let (width, rest) = bytes.split_first_chunk()?;
     let (count, integers) = rest.split_first_chunk()?;
@@ -264,7 +267,8 @@ mod tests {
 
     #[test]
     fn a_ziplist_of_every_encoding_is_read() {
-        // Written after Redis 6's ziplist.c: strings of 2, 70 and 20,000 bytes; integers of each width.
+        // Written after Redis 6's ziplist.c: strings of 2, 70 and 20,000 bytes; integers of each
+        // width.
         let mut entries: Vec<Vec<u8>> = vec![
             [&b"\x02hi"[..]].concat(),
             [&b"\x40\x46"[..], &[b'x'; 70]].concat(),
@@ -326,7 +330,7 @@ mod tests {
         assert!(Packed::of_zipmap(b"\x03\x03foo\x03\x00bar\xff").is_none());
         assert!(Packed::of_zipmap(b"\xfe\x03foo\x03\x00bar\xff").is_some());
         assert!(Packed::of_zipmap(b"\x01\x03foo\x03\x00ba\xff").is_none());
-        // A length of four bytes that one byte could tell.
+        // A length of four bytes that one byte could hold.
         assert!(Packed::of_zipmap(b"\x01\xfe\x03\0\0\0foo\x03\x00bar\xff").is_none());
         for len in 0..map.len() {
             assert!(Packed::of_zipmap(&map[..len]).is_none());

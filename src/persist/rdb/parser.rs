@@ -1,8 +1,8 @@
 //! Reading a file record by record, without decoding values.
 //!
-//! The parser buffers one record and what was read ahead. Its buffer grows with the bytes that arrive, never by a declared
-//! length. After an error of the kind `WouldBlock` the record can be parsed again ([`Parser::go_back`]); any other error is
-//! final.
+//! The parser buffers one record and the bytes read ahead. Its buffer grows with the bytes that
+//! arrive, never by a declared length. After an error of the kind `WouldBlock` the record can be
+//! parsed again ([`Parser::go_back`]); any other error is final.
 
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
@@ -149,13 +149,15 @@ impl<R: Read> Parser<R> {
         &mut self.source.reader
     }
 
-    /// After an error of the kind `WouldBlock`: the next call begins with the same record again. Returns its bytes so far.
+    /// Restarts the record after an error of the kind `WouldBlock`: the next call begins with it
+    /// again. Returns its bytes read so far.
     pub fn go_back(&mut self) -> usize {
         self.source.at = self.source.record_start;
         self.source.filled - self.source.record_start
     }
 
-    /// The next record. Must not be called again after [`Event::End`] or an error, except after [`Self::go_back`].
+    /// The next record. Must not be called again after [`Event::End`] or an error, except after
+    /// [`Self::go_back`].
     pub fn next_event(&mut self) -> Result<Event<'_>, FileError> {
         self.source.drop_earlier();
         self.source.record_start = self.source.at;
@@ -316,7 +318,8 @@ impl<R: Read> Source<R> {
     fn fill(&mut self, len: u64, what: &'static str) -> Result<(), SourceError> {
         while ((self.filled - self.at) as u64) < len {
             let missing = len - (self.filled - self.at) as u64;
-            // Bytes after the record will have to be moved: read at most a chunk of them, even if the buffer has more room.
+            // Bytes after the record will have to be moved: read at most a chunk of them, even if
+            // the buffer has more room.
             let wanted = usize::try_from(missing).unwrap_or(usize::MAX).max(CHUNK);
             if self.buffer.len() - self.filled < CHUNK {
                 let twice = self.filled.min(wanted);
@@ -365,7 +368,7 @@ impl<R: Read> Source<R> {
         Ok(start..self.at)
     }
 
-    /// The next record that is not skipped. Sets what is known of it in `place`, for errors.
+    /// The next record that is not skipped. Notes its known properties in `place`, for errors.
     fn record(&mut self, version: Version, place: &mut Place) -> Result<Record, SourceError> {
         let mut attributes = Attributes::default();
         loop {

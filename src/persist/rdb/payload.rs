@@ -26,8 +26,8 @@ pub fn dump(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec
     dump_as(encoder, value, version_for(value), now)
 }
 
-/// The payload of a value, in the version that a file would have: 10 if possible, so that Redis 7.0 accepts it. The times
-/// when stream consumers were last active are lost.
+/// The payload of a value, in the version that a file would have: 10 if possible, so that Redis 7.0
+/// accepts it. The times when stream consumers were last active are lost.
 pub fn dump_as_in_files(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec<u8> {
     let version = match Encoder::value_type(value, Version::REDIS_10) {
         Ok(_) => Version::REDIS_10,
@@ -63,7 +63,8 @@ pub fn verify(payload: &[u8]) -> Option<(Version, &[u8])> {
     is_right.then_some((version, content))
 }
 
-/// The version and content of a payload, and whether its checksum is right. None: it is too short, or its version unknown.
+/// The version and content of a payload, and whether its checksum is right. None: it is too short,
+/// or its version unknown.
 fn split(payload: &[u8]) -> Option<(Version, &[u8], bool)> {
     let (content, footer) = payload.split_at_checked(payload.len().checked_sub(FOOTER_BYTES)?)?;
     let (version, stored) = footer.split_first_chunk()?;

@@ -116,7 +116,8 @@ impl<'a> Reader<'a> {
         input::length(self, what)
     }
 
-    /// A count of things of at least `bytes_min` bytes each; an error if the remaining bytes cannot hold as many.
+    /// A count of things of at least `bytes_min` bytes each; an error if the remaining bytes cannot
+    /// hold as many.
     pub fn count(&mut self, bytes_min: usize, what: &'static str) -> Result<usize, DecodeError> {
         let count = self.length(what)?;
         let rest = (self.bytes.len() - self.at) / bytes_min;

@@ -19,7 +19,7 @@ pub enum VersionCheck {
 pub struct Version(u16);
 
 impl Version {
-    /// What Redis 7.0 writes and reads.
+    /// The version that Redis 7.0 writes and reads.
     pub const REDIS_10: Version = Version(10);
     /// Redis 7.2: stream consumers have the time when they were last active.
     pub const REDIS_11: Version = Version(11);

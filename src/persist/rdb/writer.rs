@@ -27,7 +27,7 @@ pub enum WriteError {
     NeedsVersion(#[from] NeedsVersion),
 }
 
-/// A key with all that a file contains of it.
+/// A key with everything that a file contains of it.
 pub struct SavedEntry<'a> {
     pub key: &'a [u8],
     pub value: ValueRef<'a, Value>,
@@ -47,8 +47,8 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a file. Entries that this version cannot hold will be refused. `checks` is `rdbchecksum`: without it the checksum
-    /// is 0, which readers ignore.
+    /// Begins a file. Entries that this version cannot hold will be refused. `checks` is
+    /// `rdbchecksum`: without it the checksum is 0, which readers ignore.
     pub fn new(inner: W, version: Version, encoder: Encoder, checks: bool) -> io::Result<Self> {
         let digest = checks.then(|| CHECKSUM.digest());
         let mut out = Output::new(inner);
@@ -72,8 +72,8 @@ impl<W: Write> Writer<W> {
         self.out.check()
     }
 
-    /// The next entries are in this database. The numbers of its keys, and of those with deadlines, are hints for readers and
-    /// need not be exact.
+    /// The next entries are in this database. The numbers of its keys, and of those with deadlines,
+    /// are hints for readers and need not be exact.
     pub fn select_db(&mut self, db: u64, keys: u64, volatile_keys: u64) -> io::Result<()> {
         let Writer { out, encoder, .. } = self;
         out.put(&[opcode::SELECT_DB]);
@@ -186,7 +186,7 @@ impl<W: Write> Output<W> {
         self.is_broken = self.error.is_some();
     }
 
-    /// Returns a new error once, then a general one each time, as nothing is written any more.
+    /// Returns a new error once, then a general one each time, as nothing more is written.
     pub fn check(&mut self) -> io::Result<()> {
         match self.error.take() {
             Some(error) => Err(error),

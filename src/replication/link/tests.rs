@@ -34,7 +34,7 @@ fn feed(options: HandshakeOptions, pieces: &[&[u8]]) -> Outcome {
         let words = |request: &Request<'_>| -> Vec<Vec<u8>> {
             request.ranges.iter().map(|range| range.of(request.buffer).to_vec()).collect()
         };
-        // What was looked at ahead is found again where it was.
+        // Requests looked at ahead are found again in their places.
         let mut seen = VecDeque::new();
         while outcome.broken.is_none() {
             if seen.is_empty() {

@@ -1,5 +1,5 @@
-//! Looking ahead in the primary's stream: commands are looked up, keys hashed, and their entries prefetched, so that
-//! cache misses of many requests overlap.
+//! Looking ahead in the primary's stream: commands are looked up, keys hashed, and their entries
+//! prefetched, so that cache misses of many requests overlap.
 
 use std::collections::VecDeque;
 
@@ -12,18 +12,18 @@ use crate::state::State;
 /// Requests looked at together.
 const REQUESTS: usize = 64;
 
-/// What was looked up of the next requests. They are recognised by where they lie in the link's
-/// buffer, which must not move meanwhile.
+/// The commands and hashes of the next requests. They are recognised by their places in the link's
+/// buffer, which must not move until they have run.
 #[derive(Default)]
 pub(super) struct Ahead {
-    /// Where each request lies, and what was looked up of it.
+    /// The place, command and hash of each request.
     seen: VecDeque<(usize, LookedUp)>,
     hashes: Vec<u64>,
 }
 
 impl Ahead {
-    /// Looks at the next requests, unless some have been looked at that did not run yet. `selected`: the stream's
-    /// database so far.
+    /// Looks at the next requests, unless some have been looked at that did not run yet.
+    /// `selected`: the stream's database so far.
     pub(super) fn look(
         &mut self,
         link: &mut Link,
@@ -47,7 +47,7 @@ impl Ahead {
         keyspace.table_of(selected).prefetch(self.hashes.iter().copied());
     }
 
-    /// What was seen of the next request to run, which lies at `at`. None: it was not looked at.
+    /// The command and hash of the next request to run, at `at`. None: it was not looked at.
     pub(super) fn take(&mut self, at: usize) -> Option<LookedUp> {
         // MULTI and EXEC are not asked for.
         while self.seen.front().is_some_and(|&(seen_at, _)| seen_at < at) {

@@ -1,7 +1,8 @@
 //! A snapshot from the primary: receiving its bytes, and loading them into databases.
 //!
-//! Without `repl-diskless-load` the bytes go to a file, which becomes the RDB file and is loaded; with it, through a
-//! pipe in memory. Entries go into databases beside the served ones. What clients see meanwhile:
+//! Without `repl-diskless-load` the bytes go to a file, which becomes the RDB file and is loaded;
+//! with it, through a pipe in memory. Entries go into databases beside the served ones. Clients see
+//! in that time:
 //!
 //! ```text
 //! disabled, on-empty-db   the old data until loading starts, then -LOADING; the old data is freed first
@@ -36,7 +37,8 @@ const SLICE_US: i64 = 5_000;
 const STEPS: u32 = 64;
 /// Bytes after which the system is asked to start writing the file out.
 const WRITEBACK_BYTES: u64 = 8 << 20;
-/// An incomplete record is parsed again after this time, unless enough bytes come before. Unit: microseconds.
+/// An incomplete record is parsed again after this time, unless enough bytes come before. Unit:
+/// microseconds.
 const LOOK_AGAIN_US: i64 = 20_000;
 
 /// The result of a step of loading.
@@ -176,7 +178,8 @@ impl Sync {
         })
     }
 
-    /// Replaces the served databases by the loaded ones. False: that failed, which is logged; then there is no data.
+    /// Replaces the served databases by the loaded ones. False: that failed, which is logged; then
+    /// there is no data.
     pub(super) fn put_in_place(mut self, keyspace: &mut Keyspace, state: &mut State) -> bool {
         let Some(loader) = self.loader.take() else { return false };
         let counts = &state.persistence;
@@ -235,7 +238,8 @@ impl Sync {
     }
 }
 
-/// Ends the replication history, as the data no longer matches it: no replica can continue from here.
+/// Ends the replication history, as the data no longer matches it: no replica can continue from
+/// here.
 fn end_history(state: &mut State) {
     if let Some(following) = state.replication.following.as_deref_mut()
         && following.knows_history
@@ -391,7 +395,8 @@ impl Loader {
             let event = match self.parser.next_event() {
                 Ok(event) => event,
                 Err(FileError::Io { error, .. }) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // The record is parsed again from its beginning, so not after each few bytes of a large one.
+                    // The record is parsed again from its beginning, so not after each few bytes of
+                    // a large one.
                     self.wanted = self.parser.go_back() / 4;
                     self.look_at_us = start_us + LOOK_AGAIN_US;
                     self.has_more = false;

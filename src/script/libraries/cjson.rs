@@ -638,7 +638,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// The byte at a position; 0 behind the end.
+    /// The byte at a position; 0 after the end.
     fn byte(&self, at: usize) -> u8 {
         self.text.get(at).copied().unwrap_or(0)
     }

@@ -136,7 +136,7 @@ pub(super) unsafe fn string_at<'stack>(
     index: c_int,
 ) -> Option<&'stack [u8]> {
     let mut len = 0;
-    // SAFETY: Luau gives a pointer to `len` bytes (and a zero behind them) or null.
+    // SAFETY: Luau gives a pointer to `len` bytes (and a zero after them) or null.
     unsafe {
         let bytes = lua_tolstring(state, index, &raw mut len);
         (!bytes.is_null()).then(|| std::slice::from_raw_parts(bytes.cast(), len))
@@ -335,7 +335,7 @@ impl<T: Copy> Buffer<T> {
     /// As for [`Buffer::reserve`].
     #[inline]
     pub(super) unsafe fn push(&mut self, state: *mut lua_State, item: T) {
-        // SAFETY: there is room for one item behind the last.
+        // SAFETY: there is room for one item after the last.
         unsafe {
             self.reserve(state, 1);
             self.items.add(self.len).write(item);

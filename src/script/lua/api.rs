@@ -17,7 +17,7 @@ use crate::script::cache::{hex, sha1_of};
 use crate::script::libraries::helpers::safepoint;
 use crate::sys::log::Level;
 
-/// What `redis.set_repl` takes.
+/// The flags of `redis.set_repl`.
 const REPL_AOF: u32 = 1;
 const REPL_REPLICA: u32 = 2;
 /// Capacity of a request's buffers that is kept for the next one.
@@ -269,7 +269,7 @@ unsafe fn text_len(state: *mut lua_State, index: c_int) -> usize {
     if lua_type(state, index) == LUA_TSTRING { lua_objlen(state, index) } else { 0 }
 }
 
-/// Appends a number's text: integers without fraction or exponent, others with 17 digits.
+/// Appends a number's text: integers without fraction or exponent, other numbers with 17 digits.
 fn push_number(number: f64, buffer: &mut Vec<u8>) {
     const LIMIT: f64 = (1_u64 << 62) as f64;
     let integer = number as i64;

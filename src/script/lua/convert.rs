@@ -1,9 +1,10 @@
 //! Converts replies to Lua values, and Lua values to replies.
 //!
-//! A command's encoded reply is parsed once, and its values pushed on the way. It is well-formed and shallow, as we
-//! wrote it. What a script returns may be deeply nested, or contain itself: it is traversed with a list of open
-//! tables, not by recursion, up to a depth. Its encoding may be huge, so the traversal is part of the script: it
-//! checks for interrupts, and ends at the limits of the client's output and of the script's memory.
+//! A command's encoded reply is parsed once, and its values pushed on the way. It is well-formed
+//! and shallow, as we wrote it. A script's result may be deeply nested, or contain itself: it is
+//! traversed with a list of open tables, not by recursion, up to a depth. Its encoding may be huge,
+//! so the traversal is part of the script: it checks for interrupts, and ends at the limits of the
+//! client's output and of the script's memory.
 
 use std::os::raw::c_int;
 
@@ -123,7 +124,7 @@ unsafe fn push_verbatim(state: *mut lua_State, len: usize, reply: &[u8], at: &mu
     });
 }
 
-/// Checks for interrupts at every so many values; `number` counts them.
+/// Checks for interrupts once every `VALUES` values; `number` counts them.
 #[inline]
 unsafe fn look(state: *mut lua_State, number: usize) {
     if number % VALUES == VALUES - 1 {
@@ -240,7 +241,7 @@ pub(super) struct Writing<'a, 'b> {
 
 /// A function of the API, called with a value and a [`Writing`] as light userdata: writes the value as a reply.
 pub(super) unsafe extern "C-unwind" fn write_returned(state: *mut lua_State) -> c_int {
-    // SAFETY: the caller's, who waits for this function and leaves it alone meanwhile.
+    // SAFETY: the caller's, who waits for this function and leaves it alone until it returns.
     let writing = &mut *lua_touserdata(state, 2).cast::<Writing<'_, '_>>();
     lua_settop(state, 1);
     write_value(state, writing);
@@ -259,7 +260,7 @@ impl Progress {
     #[inline]
     unsafe fn count(&mut self, state: *mut lua_State, kind: c_int, writing: &mut Writing<'_, '_>) {
         self.values += 1;
-        // So many of the other types are few bytes.
+        // `VALUES` values of the other types have few bytes.
         if self.values >= VALUES || matches!(kind, LUA_TSTRING | LUA_TTABLE) {
             self.check(state, writing);
         }

@@ -137,8 +137,8 @@ impl Shared {
         }
     }
 
-    /// Calls `f` with the lent host, which is taken out meanwhile. None if there is no host: no script runs, or the
-    /// host is in use.
+    /// Calls `f` with the lent host, which is taken out for the call. None if there is no host: no
+    /// script runs, or the host is in use.
     fn with_host<R>(&self, f: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
         let mut host = self.host.take()?;
         let _back = PutBack(&self.host, Some(host));
@@ -159,7 +159,7 @@ impl Shared {
     }
 }
 
-/// Puts back what was taken out, when dropped.
+/// Puts back the host, when dropped.
 struct PutBack<'a>(&'a Cell<Option<NonNull<dyn Host>>>, Option<NonNull<dyn Host>>);
 
 impl Drop for PutBack<'_> {
@@ -468,7 +468,7 @@ impl Lua {
             if let Some(watchdog) = shared.watchdog.borrow_mut().as_mut() {
                 watchdog.begin(busy_after_ms);
             }
-            // Memory left by others does not count towards this script's limit.
+            // Memory left by other scripts does not count towards this script's limit.
             shared.memory.set_limit(memory_max.max(shared.memory.used() + (1 << 20)));
             let status = lua_pcall(state, arguments, 1, HANDLER);
             // A script that must end has ended, even if it returned normally.

@@ -1,10 +1,11 @@
 //! Lua's text of numbers, as Lua 5.1 writes it (`%.14g`): `tostring(10/3)` is `3.3333333333333`, `1e15 .. ""` is `1e+15`.
 //!
-//! Luau writes the shortest digits that tell a double from all others, up to 17, and scripts written for Redis would store
-//! other texts. Everything in it that makes a text of a number (`tostring`, `..`, `table.concat`, strings in place of
-//! numbers) asks one function of C++, `luai_num2str`, which is alone in its object file. The linker takes an object file out
-//! of a library only for a symbol that is missing, so this definition, which comes before that library, is used instead. A
-//! test below fails if that ever changes.
+//! Luau writes the shortest digits that distinguish a double, up to 17, and scripts written for
+//! Redis would store other texts. Everything in it that makes a text of a number (`tostring`, `..`,
+//! `table.concat`, strings in place of numbers) asks one function of C++, `luai_num2str`, which is
+//! alone in its object file. The linker takes an object file out of a library only for a symbol
+//! that is missing, so this definition, which comes before that library, is used instead. A test
+//! below fails if that ever changes.
 
 use std::os::raw::c_char;
 
@@ -12,14 +13,13 @@ use crate::script::number::format_json;
 
 /// Digits that Lua 5.1 shows at most.
 const DIGITS: usize = 14;
-/// Bytes behind the buffer's start that the interpreter lets be written (`LUAI_MAXNUM2STR`).
+/// Bytes from the buffer's start that the interpreter permits to write (`LUAI_MAXNUM2STR`).
 const BUFFER_BYTES: usize = 48;
 
-/// `char* luai_num2str(char* buf, double n)`, declared in `lnumutils.h`: writes a number's text, without a zero behind it, and
-/// returns its end.
+/// `char* luai_num2str(char* buf, double n)`, declared in `lnumutils.h`: writes a number's text,
+/// without a zero after it, and returns its end.
 ///
-/// # Safety
-/// The buffer has room for [`BUFFER_BYTES`].
+/// # Safety The buffer has room for [`BUFFER_BYTES`].
 #[unsafe(export_name = "_Z12luai_num2strPcd")]
 unsafe extern "C" fn write_number(buffer: *mut c_char, number: f64) -> *mut c_char {
     let text = format_json(number, DIGITS);
@@ -45,7 +45,7 @@ mod tests {
         buffer[..len].iter().map(|&byte| byte as u8).collect()
     }
 
-    /// What C's printf makes of it.
+    /// The text that C's printf makes of it.
     fn printed(number: f64) -> Vec<u8> {
         let mut buffer = [0 as c_char; 64];
         // SAFETY: the length is the buffer's, and the format takes a double.

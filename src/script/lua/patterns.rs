@@ -3,7 +3,7 @@
 //!
 //! Those check for interrupts when they recurse, but not in repetitions of a class, a long set (`[...]`), or a
 //! pattern's plain characters: on megabytes that takes from tens of milliseconds to hours. This is the same matcher
-//! (`lstrlib.cpp`) with a check after so many steps; a test compares the two.
+//! (`lstrlib.cpp`) with a check once in a number of steps; a test compares the two.
 
 use std::ffi::CStr;
 use std::os::raw::c_int;

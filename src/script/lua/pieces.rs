@@ -101,7 +101,7 @@ unsafe fn call_original(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Checks for interrupts at every so many values; `number` counts them.
+/// Checks for interrupts once every `VALUES` values; `number` counts them.
 #[inline]
 unsafe fn look(state: *mut lua_State, number: c_int) {
     if number % VALUES == 0 {
@@ -479,7 +479,7 @@ unsafe fn write_pieces(state: *mut lua_State, to: *mut u8, bytes: &[u8]) -> usiz
 
 /// `table.create(count [, value])` and `table.clone(t)` make a large array at once: its size may be one that hash parts may not have.
 unsafe extern "C-unwind" fn with_any_array(state: *mut lua_State) -> c_int {
-    // 0 for a table, and for what is refused by the original.
+    // 0 for a table, and for a value that the original refuses.
     if lua_tonumber(state, 1) > (MADE_BYTES_MAX / ELEMENT_BYTES) as f64 {
         super::raise(state, b"not enough memory");
     }
@@ -618,8 +618,8 @@ unsafe extern "C-unwind" fn sort(state: *mut lua_State) -> c_int {
     call_original(state)
 }
 
-/// Whether the table at index 1 has so few and short elements that it can be sorted without checks. Other types than
-/// numbers and strings may have metamethods for comparison.
+/// Whether the table at index 1 can be sorted without checks, because its elements are few and
+/// short. Other types than numbers and strings may have metamethods for comparison.
 unsafe fn is_sorted_quickly(state: *mut lua_State) -> bool {
     let len = lua_objlen(state, 1);
     // A comparison reads the shorter of two strings, at some fixed cost. There are less than two per element and

@@ -1,7 +1,8 @@
 //! The globals of scripts: the harmless ones of Lua 5.1, all read-only.
 //!
-//! Luau has no input or output, no bytecode loading, and read-only tables. Here its additions are removed (unknown
-//! globals raise an error), and what it lacks is added: `loadstring`, `load`, `collectgarbage` and a few old names.
+//! Luau has no input or output, no bytecode loading, and read-only tables. Here its additions are
+//! removed (unknown globals raise an error), and missing functions are added: `loadstring`, `load`,
+//! `collectgarbage` and a few old names.
 
 use std::borrow::Cow;
 use std::ffi::CStr;

@@ -76,7 +76,7 @@ impl Text {
         }
     }
 
-    /// Adds a piece, for so many bytes or more.
+    /// Adds a piece for `wanted` or more bytes.
     #[cold]
     unsafe fn add_piece(&mut self, wanted: usize) {
         safepoint(self.state);

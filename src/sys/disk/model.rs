@@ -1,10 +1,12 @@
 //! A disk in memory for tests, which knows what a power loss would leave.
 //!
-//! What a call returns and changes is the same as on the real disk: `agreement_tests.rs` runs random scripts on both.
+//! Calls return and change the same as on the real disk: `agreement_tests.rs` runs random scripts
+//! on both.
 //!
-//! Each file has visible bytes, durable bytes, and the unsynced writes between them. Names likewise: created, renamed and removed
-//! names are only durable once their folder was synced. Changing operations are numbered from 1; at a chosen number one can fail,
-//! or the machine crash. What survives is drawn from the seed, so a failure is reproducible.
+//! Each file has visible bytes, durable bytes, and the unsynced writes between them. Names
+//! likewise: created, renamed and removed names are only durable once their folder was synced.
+//! Changing operations are numbered from 1; at a chosen number one can fail, or the machine crash.
+//! The surviving data is drawn from the seed, so a failure is reproducible.
 //!
 //! After a power loss a file has its durable bytes, then a prefix of the unsynced writes, the last of them torn; its
 //! length may have survived without the bytes, which are NULs then. Of unsynced names any subset survives. Not
@@ -26,9 +28,9 @@ use crate::sys::alloc::Apart;
 /// How the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// The process alone: what was written stays.
+    /// The process alone: written bytes stay.
     Kill,
-    /// The machine: what was not synced may be gone.
+    /// The machine: unsynced bytes may be gone.
     PowerLoss,
 }
 
@@ -38,13 +40,14 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 /// A fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails with this error number and changes nothing; a sync that fails loses what it should have made durable.
+    /// It fails with this error number and changes nothing; a failed sync loses the bytes that it
+    /// should have made durable.
     Error(i32),
     /// A write accepts this many bytes; other operations work as usual.
     Short(usize),
 }
 
-/// What is asked of a disk.
+/// An operation of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Call {
     Create,
@@ -182,7 +185,7 @@ impl ModelDisk {
         self.lock().next_faults.insert(call, fault);
     }
 
-    /// Lets all files together have so many bytes. None: there is no limit.
+    /// Limits the bytes of all files together. None: there is no limit.
     pub fn set_capacity(&self, bytes: Option<usize>) {
         self.lock().capacity = bytes;
     }
@@ -192,7 +195,7 @@ impl ModelDisk {
         self.lock().used()
     }
 
-    /// From now on each operation moves this clock, by so many microseconds.
+    /// Each later operation moves this clock, by `us` microseconds.
     pub fn slow_down(&self, clock: ManualClock, us: i64) {
         self.lock().slow = Some((clock, us));
     }
@@ -224,7 +227,7 @@ impl ModelDisk {
         model.starts += 1;
     }
 
-    /// Another disk with what this one would keep if the process were killed.
+    /// Another disk with the data that this one would keep if the process were killed.
     pub fn fork(&self) -> ModelDisk {
         let model = self.lock();
         let mut forked = Model {
@@ -235,7 +238,7 @@ impl ModelDisk {
             random: model.random.clone(),
             ..Model::new(0)
         };
-        // Only what has a name is worth its memory.
+        // Only a file with a name is worth its memory.
         let named: Vec<usize> = forked
             .names
             .values()
@@ -310,8 +313,8 @@ impl Model {
             .map_or(more, |capacity| capacity.saturating_sub(self.used().max(len)).min(more))
     }
 
-    /// Counts an operation. `Ok(None)`: do it. `Ok(Some(_))`: only so many bytes. `Err`: it fails; if `self.ended` is
-    /// set, by the crash, and a part of it may have happened.
+    /// Counts an operation. `Ok(None)`: it happens. `Ok(Some(_))`: only this number of bytes.
+    /// `Err`: it fails; if `self.ended` is set, by the crash, and a part of it may have happened.
     fn operation(&mut self, call: Call) -> io::Result<Option<usize>> {
         self.alive()?;
         if let Some((clock, us)) = &self.slow {
@@ -662,12 +665,12 @@ impl DiskFile for ModelFile {
     }
 
     fn start_writeback(&self, _from: u64, _len: u64) {
-        // Nobody is told of a failure.
+        // Nobody learns of a failure.
         let _ = self.with(|model| model.operation(Call::StartWriteback));
     }
 }
 
-/// Sees what is written while it reads.
+/// Sees bytes that are written while it reads.
 #[derive(Debug)]
 struct ModelReader {
     file: ModelFile,

@@ -12,9 +12,9 @@ enum Step {
     Pop(End),
     Drop(End, usize),
     Set(usize, Vec<u8>),
-    /// Beside the element at this index, behind it if told so.
+    /// Beside the element at this index, after it if `true`.
     Insert(usize, bool, Vec<u8>),
-    /// What equals the element at this index.
+    /// The elements equal to the one at this index.
     Remove(End, usize, usize),
     Read(usize),
 }
@@ -61,8 +61,8 @@ fn check(list: &List, model: &[Vec<u8>], limits: &Limits) {
     for run in view.runs() {
         assert_eq!(listpack::count(run.entries), Some(run.count));
         assert!(run.count > 0 || model.is_empty());
-        // As in Redis, a list that is still a single listpack is measured by the texts that are added, others by their entries,
-        // which are shorter where texts are numbers.
+        // As in Redis, a list that is still a single listpack is measured by the added texts, other
+        // lists by their entries, which are shorter if texts are numbers.
         let texts: usize = Forwards::of_run(run, 0).map(|element| element.text_len()).sum();
         let measured = texts.min(run.entries.len());
         assert!(run.count <= 1 || !limits.are_exceeded(measured, 0));

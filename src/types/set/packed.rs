@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::collections::packed::{Element, Elements};
 
-/// What the search for a member found.
+/// The result of a search for a member.
 pub(super) enum Search {
     /// Its byte range.
     Found(Range<usize>),

@@ -193,7 +193,7 @@ fn changes<S: Strategy<Value = Vec<u8>>>(member: fn() -> S) -> impl Strategy<Val
     )
 }
 
-/// What the set is after it was kept in the keyspace in between, as each change does.
+/// The set after it was kept in the keyspace in between, as each change does.
 fn stored_and_unpacked(set: Set) -> Set {
     match set.store() {
         Stored::Inline { kind, bytes } => {

@@ -1,4 +1,5 @@
-//! Consumer groups: what a group has read, and the entries that its consumers have not acknowledged.
+//! Consumer groups: the position of a group, and the entries that its consumers have not
+//! acknowledged.
 //!
 //! A pending entry is in the group's list, with its consumer, and in that consumer's list, so that both can be read
 //! in the order of IDs. [`Group`] keeps the two consistent.

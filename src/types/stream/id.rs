@@ -108,7 +108,7 @@ pub fn radix_tree_nodes(ids: impl Iterator<Item = StreamId>) -> usize {
 /// Number of nodes of the subtree of keys that share their first `depth` bytes.
 fn count_nodes(keys: &[[u8; 16]], depth: usize) -> usize {
     let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return 0 };
-    // As they ascend, all share what the first and last share.
+    // As they ascend, all share the prefix of the first and last.
     let shared = first.iter().zip(last).take_while(|(a, b)| a == b).count();
     let run = usize::from(shared > depth);
     if shared == first.len() {

@@ -14,7 +14,7 @@ pub struct Note {
     change: Change,
 }
 
-/// What a stream keeps besides its entries.
+/// The state of a stream besides its entries.
 #[derive(Clone, Copy, Debug)]
 struct Remembered {
     len: u64,
@@ -27,7 +27,7 @@ struct Remembered {
 
 #[derive(Debug)]
 pub(super) enum Change {
-    /// Only what is kept besides the entries has changed.
+    /// Only the state besides the entries has changed.
     Remembered,
     /// The last node ended here.
     Grown(super::node::End),

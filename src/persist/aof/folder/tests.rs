@@ -59,7 +59,7 @@ fn a_first_start_creates_base_increment_and_manifest_and_a_second_one_appends() 
     let mut folder = open(&disk).unwrap();
     let second = folder.open_at_start(BaseFormat::Rdb, |_| panic!("there is a base")).unwrap();
     assert_eq!((&second.name, second.len), (&first.name, OLD.len() as u64));
-    // What the first process wrote without syncing is durable now, as clients see it.
+    // Bytes that the first process wrote without syncing are durable now, since clients see them.
     disk.restart(Death::PowerLoss);
     let folder = open(&disk).unwrap();
     assert_eq!(content(&disk, &folder), [b"REDIS", OLD].concat());

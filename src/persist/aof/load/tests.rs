@@ -139,7 +139,7 @@ fn after_a_failed_sync_loading_ends_at_the_first_file_that_is_cut_short() {
         assert_eq!(disk.bytes(Path::new("/aof/a.1.incr.aof")).unwrap(), torn.as_bytes());
         assert!(load(&folder, false).0.is_err());
     }
-    // More was written after what a sync had lost.
+    // More was written after bytes that a sync had lost.
     let holed = format!("{GOOD}\0\0\0\0\0{GOOD}");
     let (disk, folder) = folder(b"", &[&holed]);
     assert!(load(&folder, true).0.is_err());

@@ -1,7 +1,7 @@
-//! What a crash loses, at every operation of the disk.
+//! The data that a crash loses, at every operation of the disk.
 //!
-//! The data is a row of units, counted from 1; a base says how many it holds. Whatever a start finds must be a beginning of
-//! that row without gaps or repetitions, at least as long as what was acknowledged.
+//! The data is a row of units, counted from 1; a base says how many it holds. A start must find a
+//! beginning of that row without gaps or repetitions, at least as long as the acknowledged part.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub(super) fn words(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// The unit of that number: every third is a transaction.
+/// The unit of this number: every third is a transaction.
 fn unit(number: u64) -> Vec<u8> {
     let text = number.to_string();
     if number.is_multiple_of(3) {
@@ -36,7 +36,7 @@ fn base(units: u64) -> Vec<u8> {
     if units == 0 { Vec::new() } else { words(&["BASE", &units.to_string()]) }
 }
 
-/// Applies what is loaded.
+/// Applies the loaded units.
 #[derive(Default)]
 struct Row {
     units: u64,
@@ -67,7 +67,7 @@ impl Sink for Row {
             b"MULTI" => self.halves = Some(Vec::new()),
             b"HALF" => self.halves.as_mut().ok_or("a half alone")?.push(number),
             b"EXEC" if self.halves.take() == Some(vec![self.units + 1; 2]) => self.units += 1,
-            _ => return Err(format!("{words:?} behind unit {}", self.units)),
+            _ => return Err(format!("{words:?} after unit {}", self.units)),
         }
         Ok(())
     }
@@ -89,20 +89,20 @@ struct Life {
     folder: Arc<Mutex<AofFolder>>,
     log: AppendLog,
     policy: AppendFsync,
-    /// The offset behind each unit that was appended in this life, and its number.
+    /// The number of each unit appended in this life, and the offset after it.
     appended: Vec<(LogOffset, u64)>,
     units: u64,
     acknowledged: u64,
     synced: u64,
-    /// Units in the snapshot of the rewrite that runs.
+    /// Units in the snapshot of the running rewrite.
     snapshot: Option<u64>,
 }
 
-/// The life is over: the disk has ended the process, or the process itself.
+/// The life is over: the disk ended the process, or it ended by itself.
 struct Over;
 
 impl Life {
-    /// Starts on what is there.
+    /// Starts on the data on disk.
     fn begin(disk: &ModelDisk, policy: AppendFsync) -> Result<Self, FolderError> {
         let mut folder = open_folder(disk)?;
         folder.take_over_single_file()?;
@@ -150,7 +150,7 @@ impl Life {
     /// A turn's end.
     fn write(&mut self) -> Result<(), Over> {
         self.log.write(self.now()).map_err(|_| Over)?;
-        // While writes fail, replies leave as in Redis, and nothing is promised.
+        // While writes fail, replies leave as in Redis, without a promise.
         if self.log.disk_error().is_none() {
             self.acknowledged = self.acknowledged.max(self.units_before(self.log.acknowledged()));
             self.synced = self.synced.max(self.units_before(self.log.synced()));
@@ -189,13 +189,13 @@ impl Life {
             && let Ok(bytes) = folder.finish_rewrite(&written, BaseFormat::Aof, first_kept)
         {
             self.log.rewrite_finished(bytes);
-            // What it does not remove it forgets.
+            // Files that it does not remove are forgotten.
             let _ = folder.remove_history();
         }
         Ok(())
     }
 
-    /// Anything at all, until the disk ends it or it has lived long enough.
+    /// Performs random operations until the disk ends the life or it has lived long enough.
     fn go_on(&mut self, disk: &ModelDisk, random: &mut fastrand::Rng, steps: usize) {
         for _ in 0..steps {
             let result = match random.u8(..16) {
@@ -220,7 +220,7 @@ impl Life {
         }
     }
 
-    /// How many units must be found after such a death.
+    /// The number of units that a start after such a death must find.
     fn promised(&self, death: Death) -> u64 {
         match (self.policy, death) {
             (AppendFsync::Always, _) | (_, Death::Kill) => self.acknowledged,
@@ -229,7 +229,8 @@ impl Life {
     }
 }
 
-/// A life that ends at the operation, then another, then a look. Tells whether the first one ended there.
+/// Runs a life that ends at the operation, then another, and checks the data. Returns whether the
+/// first one ended there.
 fn live_and_die(seed: u64, policy: AppendFsync, death: Death, operation: u64, fault: bool) -> bool {
     let disk = ModelDisk::new(seed);
     let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed);

@@ -1,29 +1,32 @@
-//! How long a sync waits for the writers that the one before has released.
+//! Group commit: the time that a sync waits for the writers released by the previous sync.
 //!
-//! Most of them send their next write at once. A sync that begins before they come serves only those who came during the one before:
-//! two halves of the writers take turns, each sync serves one half, and each writer waits for two syncs. Waiting a
-//! moment lets one sync serve all. Where the writers do not come back, waiting is tried less and less often.
+//! Most of them send their next write at once. A sync that begins before their writes arrive serves
+//! only the writers that wrote during the previous sync. Then two halves of the writers take turns,
+//! each sync serves one half, and each writer waits for two syncs. A short wait lets one sync serve
+//! all. If the writers do not come back, waits become rarer.
 
 /// No sync waits longer than this. Unit: microseconds.
 const WAIT_MAX_US: i64 = 2_000;
-/// After waits in vain at most so many syncs begin at once before another waits.
+/// The limit of syncs that begin at once after waits in vain.
 const SKIPS_MAX: u32 = 63;
 
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     /// Units that are durable.
     synced: u64,
-    /// The next sync waits until so many units are written. 0: it does not wait.
+    /// The next sync waits until this number of units is written. 0: it does not wait.
     wanted: u64,
-    /// It waits no longer than until then, in microseconds.
+    /// The end of that wait, in microseconds.
     until_us: i64,
-    /// Syncs that begin at once, after a wait in vain: so many then, and so many are left.
+    /// The number of syncs that begin at once after the last wait in vain; `skips_left` of them
+    /// remain.
     skips: u32,
     skips_left: u32,
 }
 
 impl Gathering {
-    /// A sync has ended that took `took_us` and made `synced` units durable in all; `written` units wait for the next or are durable.
+    /// Notes a finished sync. It took `took_us`; `synced` units are durable in total, and `written`
+    /// units are written in total.
     pub(super) fn sync_ended(&mut self, synced: u64, written: u64, took_us: i64, now_us: i64) {
         let released = synced.saturating_sub(self.synced);
         self.synced = synced;
@@ -31,18 +34,18 @@ impl Gathering {
         if self.skips_left > 0 {
             self.skips_left -= 1;
         } else {
-            // The last few are not waited for.
+            // The last few are not worth a wait.
             self.wanted = written.max(synced) + released - released / 8;
             self.until_us = now_us + took_us.min(WAIT_MAX_US);
         }
     }
 
-    /// So many units are waited for, if any.
+    /// The number of units to wait for, or 0.
     pub(super) fn wanted(&self) -> u64 {
         self.wanted
     }
 
-    /// How long to wait before the sync of `written` units begins, in microseconds. None: it begins now.
+    /// The time to wait before the sync of `written` units, in microseconds. None: it begins now.
     pub(super) fn wait_us(&mut self, written: u64, now_us: i64) -> Option<i64> {
         if written < self.wanted && now_us < self.until_us {
             return Some(self.until_us - now_us);
@@ -66,7 +69,7 @@ mod tests {
     fn a_sync_waits_for_those_that_the_last_one_has_released() {
         let mut gathering = Gathering::default();
         assert_eq!(gathering.wait_us(1, 0), None, "nobody was released yet");
-        // 25 of 50 writers were served, the others came meanwhile.
+        // 25 of 50 writers were served; the other 25 wrote during that sync.
         gathering.sync_ended(25, 50, 500, 1_000);
         assert_eq!(gathering.wait_us(50, 1_000), Some(500));
         assert_eq!(gathering.wait_us(60, 1_200), Some(300));
@@ -91,7 +94,7 @@ mod tests {
                 waits += 1;
                 now_us += wait_us;
             }
-            // Each writer writes once, and another comes during the sync.
+            // Each writer writes once, and another one arrives during the sync.
             now_us += 400;
             gathering.sync_ended(written, written + 1, 400, now_us);
             written += 1;

@@ -9,7 +9,7 @@ use crate::persist::aof::folder::BaseFormat;
 use crate::sys::disk::model::{Death, Fault, ModelDisk};
 use crate::sys::disk::{Disk, RealDisk, read_whole};
 
-/// A log on a model's disk whose thread the test is.
+/// A log on a model's disk; the test acts as its thread.
 struct Rig {
     disk: ModelDisk,
     clock: ManualClock,

@@ -1,5 +1,5 @@
-//! The commands must be those that Redis 7.0.15 wrote for the same values (`tests/data/aof/values-7.0.15.aof`); the values
-//! are read from its RDB file beside it.
+//! The commands must be those that Redis 7.0.15 wrote for the same values
+//! (`tests/data/aof/values-7.0.15.aof`); the values are read from its RDB file beside it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The expected texts are those of `redis-check-rdb` 7.0.15 for the same files, except the texts of faults in values.
+//! The expected texts are those of `redis-check-rdb` 7.0.15 for the same files, except the texts of
+//! faults in values.
 
 use super::*;
 use crate::clock::Clock;
@@ -97,7 +98,8 @@ fn a_fault_in_a_value_is_reported_with_its_key_and_type() {
             "[additional info] Reading type 0 (string)"
         ]
     );
-    // A listpack whose last element is longer than the listpack: the record's structure is valid, the value is not.
+    // A listpack whose last element is longer than the listpack: the record's structure is valid,
+    // the value is not.
     let damaged = fault(
         b"REDIS0010\x12\x01l\x01\x02\x0a\x0a\0\0\0\x01\0\xf0\x01\x01\xff\xff\0\0\0\0\0\0\0\0",
     );
