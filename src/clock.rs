@@ -106,6 +106,16 @@ impl Now {
         (self.wall_us - self.boot_us).div_euclid(1000)
     }
 
+    /// The same rounded up: no deadline that is told as a Unix time comes earlier elsewhere, where it may be a lock's.
+    pub fn told_offset_ms(&self) -> i64 {
+        -(self.boot_us - self.wall_us).div_euclid(1000)
+    }
+
+    /// A deadline on the boot-time clock: not before it comes on the wall clock, if nobody sets that.
+    pub fn on_boot_clock(&self, deadline: Deadline) -> Deadline {
+        Deadline(deadline.boot_ms(self.wall_offset_ms()).max(0) as u64 | BOOT)
+    }
+
     /// The deadline `ms` from now; negative values lie in the past. Saturates.
     pub fn after(&self, ms: i64) -> Deadline {
         Deadline(self.boot_ms().saturating_add(ms).max(0) as u64 | BOOT)
@@ -262,9 +272,29 @@ mod tests {
     fn the_largest_deadlines_saturate() {
         let now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
         assert!(!now.is_past(now.after(i64::MAX)));
+        assert_eq!(now.on_boot_clock(now.at(UnixMillis(1_700_000_000_250))).ms(), 5250);
         assert_eq!(
             now.at(UnixMillis(9_223_372_036_854_770_000)).unix(now.wall_offset_ms()).0,
             9_223_372_036_854_770_000
         );
+    }
+
+    #[test]
+    fn a_deadline_that_is_told_as_a_unix_time_comes_no_earlier_elsewhere() {
+        for (grant_us, offset_us) in [(7_999, 999), (7_000, 1), (7_400, 700), (7_000, 0)] {
+            let wall = 1_700_000_000_000_000 + offset_us;
+            let at = |boot_us| Now { wall_us: wall + boot_us, boot_us, is_loading: false };
+            let granted = at(grant_us);
+            let told = granted.after(20).unix(granted.told_offset_ms());
+            // A server with another boot-time clock, whose wall clock is the same.
+            for ahead_us in [0, 1, 300, 999] {
+                let elsewhere = |us: i64| Now { boot_us: us + ahead_us, ..at(us) };
+                let until = elsewhere(grant_us + 10_000).on_boot_clock(granted.at(told));
+                let ends_us = (grant_us..).find(|&us| elsewhere(us).is_past(until));
+                let ends_us = ends_us.expect("it ends") - grant_us;
+                assert!((20_000..23_000).contains(&ends_us), "{grant_us} {offset_us}: {ends_us}");
+                assert!(!elsewhere(grant_us + 20_000).is_past(granted.at(told)));
+            }
+        }
     }
 }

@@ -62,8 +62,9 @@ pub struct AsyncWait {
     pub client: ClientId,
     pub command: CommandId,
     pub database: u32,
-    /// The indices of the key arguments: the first, and the one after the last, which is the owner's.
-    pub keys: (u16, u16),
+    /// The indices of the key arguments, of which there are 100 at most: the first, and the one after the last, which is the
+    /// owner's.
+    pub keys: (u8, u8),
     /// Boot-time clock, microseconds; `i64::MAX`: it waits for ever.
     pub deadline_us: i64,
     /// When it began to wait: boot-time clock, microseconds.
@@ -75,6 +76,9 @@ pub struct AsyncWait {
 
 /// Bytes of memory that a wait costs in queues and indexes.
 const PLACE_BYTES: usize = 160;
+
+const _: () =
+    assert!(size_of::<AsyncWait>() <= 64, "allocators have nothing between 64 and 80 bytes");
 
 impl AsyncWait {
     /// Bytes of memory, about.

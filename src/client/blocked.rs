@@ -194,6 +194,11 @@ impl Blocking {
         self.lock_waiters + self.asynchronous.len()
     }
 
+    /// Whether clients wait for locks or permits, blocked or not.
+    pub fn has_lock_waiters(&self) -> bool {
+        !self.for_locks.is_empty() || !self.asynchronous.is_empty()
+    }
+
     /// Number of clients that wait for permits.
     pub fn semaphore_waiters(&self) -> usize {
         self.for_locks.len() - self.lock_waiters

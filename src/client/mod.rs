@@ -285,8 +285,12 @@ impl Client {
         self.flags.intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_NOW)
     }
 
-    /// Takes out the cause of its wait, to serve it. None: it is not blocked, or on its way out:
-    /// its result would reach nobody.
+    /// Whether it waits for locks without being blocked.
+    pub fn waits_for_pushes(&self) -> bool {
+        self.waits_bytes > 0
+    }
+
+    /// Takes out what it is blocked for, to serve it. None: it is not blocked, or on its way out: nobody would get what it is served.
     pub fn take_blocked_to_serve(&mut self) -> Option<Box<Blocked>> {
         if self.is_closing() { None } else { self.blocked.take() }
     }

@@ -128,6 +128,20 @@ impl<'a> Element<'a> {
     /// Appends the encoded element. A string has less than 4 GiB, as requests are shorter.
     #[inline]
     pub fn write(&self, out: &mut Vec<u8>) {
+        // The usual ones without a copy whose length varies.
+        match *self {
+            Element::Integer(value @ 0..=127) => return out.push(value as u8),
+            Element::Integer(value) if integer_bytes(value) == 8 => {
+                let mut whole = [0xf4; 9];
+                whole[1..].copy_from_slice(&value.to_le_bytes());
+                return out.extend_from_slice(&whole);
+            }
+            Element::Bytes(bytes) if bytes.len() < 64 => {
+                out.push(0x80 | bytes.len() as u8);
+                return out.extend_from_slice(bytes);
+            }
+            _ => {}
+        }
         let (head, len) = self.head();
         out.extend_from_slice(&head[..len]);
         if let Element::Bytes(bytes) = self {
@@ -151,8 +165,12 @@ impl<'a> Element<'a> {
                 let len = u32::from_le_bytes(bytes.get(1..5)?.try_into().ok()?);
                 (5, len as usize)
             }
-            0xf1..=0xf4 => {
-                let len = [2, 3, 4, 8][usize::from(first - 0xf1)];
+            0xf4 => {
+                let value = i64::from_le_bytes(*bytes[1..].first_chunk()?);
+                return Some((Element::Integer(value), 9));
+            }
+            0xf1..=0xf3 => {
+                let len = usize::from(first - 0xf1) + 2;
                 let little = bytes.get(1..1 + len)?;
                 let mut wide = [0; 8];
                 wide[8 - len..].copy_from_slice(little);

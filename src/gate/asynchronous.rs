@@ -15,25 +15,29 @@ use crate::state::context::{Caller, Context, Origin, Wait};
 use crate::state::table::Command;
 
 impl Context<'_> {
-    /// Makes the calling client wait for keys without being blocked. A client that waits for them
-    /// already, for the same owner, keeps its place. Returns the place. Only for commands of
-    /// clients.
-    pub(crate) fn wait_without_blocking(&mut self, wait: Wait) -> Ticket {
+    /// Has the calling client wait for keys without being blocked. One that waits for them already, for the same owner, keeps
+    /// its place. Returns the place; None: it has none, and nobody else may wait (`is_full`). Only for commands of clients.
+    pub(crate) fn wait_without_blocking(&mut self, wait: Wait, is_full: bool) -> Option<Ticket> {
         let Wait { wanted, keys, deadline_us, grace_ms, is_first, .. } = wait;
         let database = self.keyspace.selected();
         let wait = AsyncWait {
             client: self.client_id(),
             command: self.command.id,
             database: database as u32,
-            keys: (keys.start as u16, keys.end as u16),
+            keys: (keys.start as u8, keys.end as u8),
             deadline_us: deadline_us.unwrap_or(i64::MAX),
             since_us: self.state.now.boot_us,
             grace_ms: grace_ms.unwrap_or(0),
             request: PackedRequest::new(self.args),
         };
         if let Some(ticket) = self.state.blocking.asynchronous.place_of(&wait) {
+            let id = wait.client;
             self.state.blocking.asynchronous.insert(ticket, wait);
-            return ticket;
+            count_memory(self.state, id);
+            return Some(ticket);
+        }
+        if is_full {
+            return None;
         }
         let places = &mut self.state.blocking.places;
         let kept = wait.kept_place(0).and_then(|(asker, ..)| places.take(&asker));
@@ -48,7 +52,7 @@ impl Context<'_> {
         }
         self.state.blocking.asynchronous.insert(ticket, wait);
         count_memory(self.state, id);
-        ticket
+        Some(ticket)
     }
 }
 

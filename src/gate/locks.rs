@@ -214,9 +214,9 @@ pub fn take_back(keyspace: &mut Keyspace, state: &mut State) {
         return;
     }
     let mut lost = Vec::new();
-    keyspace.locks.retain_granted(|place, granted| {
+    keyspace.locks.retain_granted(|at, granted| {
         let Some(client) = state.clients.get(granted.client) else {
-            lost.push((place.clone(), granted.clone()));
+            lost.push((at.to_place(), granted.clone()));
             return false;
         };
         let after_reply = client.bytes_out + client.output.len() as u64;

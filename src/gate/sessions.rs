@@ -163,7 +163,7 @@ pub fn count_on_boot_clock(keyspace: &mut Keyspace) {
                 let Some(slot) = keyspace.find_even_expired(keyspace.key(&key)) else { return };
                 let deadline = keyspace.entry(slot).deadline();
                 if let Some(deadline) = deadline.filter(|deadline| !deadline.is_on_boot_clock()) {
-                    keyspace.set_deadline(slot, Some(now.after(now.remaining_ms(deadline))));
+                    keyspace.set_deadline(slot, Some(now.on_boot_clock(deadline)));
                 }
             });
             last = Some(key);

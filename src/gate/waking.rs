@@ -37,7 +37,8 @@ pub fn retry(keyspace: &mut Keyspace, state: &State) {
     }
 }
 
-/// The queues that a key's value can serve now.
+/// The queues that a key's value can serve now. Who waits for a lock or permits where there is a value of another type is told
+/// that.
 fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wanted] {
     let key = keyspace.key(key);
     let found = match state.config.compatible_with.is_valkey() {
@@ -50,24 +51,30 @@ fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wa
     };
     match type_name(keyspace.entry(slot).value()) {
         "hash" | "string" => &[Wanted::Lock, Wanted::Semaphore, Wanted::StreamGroup],
-        "list" => &[Wanted::List, Wanted::StreamGroup],
+        "list" => &[Wanted::List, Wanted::StreamGroup, Wanted::Lock, Wanted::Semaphore],
         "zset" => &[
             Wanted::SortedSet,
             Wanted::DueSeconds,
             Wanted::DueMilliseconds,
             Wanted::Semaphore,
             Wanted::StreamGroup,
+            Wanted::Lock,
         ],
-        "stream" => &[Wanted::Stream, Wanted::StreamGroup],
-        _ => &[Wanted::StreamGroup],
+        "stream" => &[Wanted::Stream, Wanted::StreamGroup, Wanted::Lock, Wanted::Semaphore],
+        _ => &[Wanted::StreamGroup, Wanted::Lock, Wanted::Semaphore],
     }
 }
 
 fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
     for &wanted in served_by(keyspace, state, key) {
-        if matches!(wanted, Wanted::Lock | Wanted::Semaphore) && state.grants_nothing() {
-            keyspace.waiting.postpone(database, key);
-            continue;
+        if matches!(wanted, Wanted::Lock | Wanted::Semaphore) {
+            if !state.blocking.has_lock_waiters() {
+                continue;
+            }
+            if state.grants_nothing() {
+                keyspace.waiting.postpone(database, key);
+                continue;
+            }
         }
         let mut after = 0;
         while let Some((ticket, id)) = keyspace.waiting.next_after(database, key, wanted, after) {

@@ -93,6 +93,11 @@ impl Keyspace {
         }
     }
 
+    /// A buffer for the packed elements of a collection that is inserted next.
+    pub fn take_scratch(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.scratch)
+    }
+
     /// Adds a collection under an absent key. Announces `new`.
     pub fn insert_collection<C: Collection>(&mut self, key: Key<'_>, collection: C) -> Slot {
         self.insert_collection_until(key, collection, None)

@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::ops::Bound;
 
+use smallvec::SmallVec;
+
 use crate::clock::{Deadline, Now};
 use crate::collections::table::ValueRef;
 use crate::ids::ClientId;
@@ -291,6 +293,60 @@ pub struct LockStats {
     pub renewals: u64,
 }
 
+/// How many holdings were granted when: boot-time clock, microseconds. Most are given back in the turn of the latest grants, which
+/// are counted apart.
+#[derive(Default)]
+struct Since {
+    earlier: BTreeMap<i64, usize>,
+    latest_us: i64,
+    latest: usize,
+}
+
+impl Since {
+    fn add(&mut self, since_us: i64) {
+        if since_us > self.latest_us {
+            if self.latest > 0 {
+                *self.earlier.entry(self.latest_us).or_default() += self.latest;
+            }
+            (self.latest_us, self.latest) = (since_us, 0);
+        }
+        match since_us == self.latest_us {
+            true => self.latest += 1,
+            false => *self.earlier.entry(since_us).or_default() += 1,
+        }
+    }
+
+    fn remove(&mut self, since_us: i64) {
+        if since_us == self.latest_us {
+            self.latest -= 1;
+        } else if let Some(count) = self.earlier.get_mut(&since_us) {
+            *count -= 1;
+            if *count == 0 {
+                self.earlier.remove(&since_us);
+            }
+        }
+    }
+
+    fn oldest_us(&self) -> Option<i64> {
+        let earlier = self.earlier.first_key_value().map(|(since_us, _)| *since_us);
+        earlier.or_else(|| (self.latest > 0).then_some(self.latest_us))
+    }
+}
+
+/// A grant whose reply is on its way, without an allocation where the key is short.
+struct OnItsWay {
+    database: usize,
+    key: SmallVec<[u8; 32]>,
+    reader: Option<Box<[u8]>>,
+    granted: Granted,
+}
+
+impl OnItsWay {
+    fn at(&self) -> At<'_> {
+        At { database: self.database, key: &self.key, reader: self.reader.as_deref() }
+    }
+}
+
 /// The held locks of all databases.
 #[derive(Default)]
 pub struct Locks {
@@ -299,8 +355,7 @@ pub struct Locks {
     len: usize,
     /// Those who hold them: each lock's owner or readers.
     holdings: usize,
-    /// How many holdings were granted when, in order: boot-time clock, microseconds.
-    since: BTreeMap<i64, usize>,
+    since: Since,
     /// Indexed keys that changed, to be compared with the index.
     changed: BTreeSet<(usize, Box<[u8]>)>,
     /// Databases of which any key may have changed.
@@ -320,7 +375,7 @@ pub struct Locks {
     /// change since.
     undoable: Option<(u64, Vec<(Place, Held)>)>,
     /// Grants whose replies have not left yet.
-    granted: Vec<(Place, Granted)>,
+    granted: Vec<OnItsWay>,
     pub fences: Fences,
     pub stats: LockStats,
 }
@@ -394,8 +449,18 @@ impl Locks {
         if self.databases.len() <= database {
             self.databases.resize_with(database + 1, BTreeMap::new);
         }
-        *self.since.entry(held.since_us).or_default() += 1;
+        self.since.add(held.since_us);
         self.holdings += 1;
+        if let (None, None) = (reader, &held.session) {
+            // No other index has it.
+            self.len += 1;
+            let before = self.databases[database].insert(key.into(), Holders::One(held));
+            if let Some(before) = before {
+                self.len -= 1;
+                self.forget_all(database, key, before);
+            }
+            return;
+        }
         let (client, ends_us) = (held.client, held.ends_us());
         let session = held.session.as_ref().map(|session| session.owner.clone());
         let unbound = Held { client: client.filter(|_| session.is_none()), ..held };
@@ -492,12 +557,7 @@ impl Locks {
     fn forget(&mut self, at: At<'_>, held: &Held) {
         self.holdings -= 1;
         self.note_undo(at, held);
-        if let Some(count) = self.since.get_mut(&held.since_us) {
-            *count -= 1;
-            if *count == 0 {
-                self.since.remove(&held.since_us);
-            }
-        }
+        self.since.remove(held.since_us);
         if let Some(ends_us) = held.ends_us() {
             self.ends_us.remove(&(ends_us, at.to_place()));
         }
@@ -563,7 +623,7 @@ impl Locks {
     pub fn note_reader(&mut self, at: At<'_>, reader: lock::Reader, now: &Now) {
         let lock::Reader { fence, until, session } = reader;
         self.fences.learn(fence);
-        let until = now.after(now.remaining_ms(now.at(until)));
+        let until = now.on_boot_clock(now.at(until));
         let known = self.get(at).map(|held| (held.fence, held.session_ms()));
         if known == Some((fence, session)) {
             return self.set_until(at, until);
@@ -652,7 +712,7 @@ impl Locks {
 
     /// The time of the oldest grant that is still held: boot-time clock, microseconds.
     pub fn oldest_us(&self) -> Option<i64> {
-        self.since.first_key_value().map(|(since_us, _)| *since_us)
+        self.since.oldest_us()
     }
 
     /// One holding of a lock, if it has any.
@@ -765,13 +825,15 @@ impl Locks {
         // A script may take and release locks without end.
         if self.granted.len() >= GRANTED_MAX.max(2 * self.holdings) {
             let mut granted = std::mem::take(&mut self.granted);
-            granted.retain(|(place, granted)| {
-                self.get(place.at()).is_some_and(|held| held.fence == granted.fence)
+            granted.retain(|one| {
+                self.get(one.at()).is_some_and(|held| held.fence == one.granted.fence)
             });
             self.granted = granted;
         }
         let granted = Granted { client, fence, sent_at: None };
-        self.granted.push((at.to_place(), granted));
+        let At { database, key, reader } = at;
+        let (key, reader) = (SmallVec::from_slice(key), reader.map(Box::from));
+        self.granted.push(OnItsWay { database, key, reader, granted });
     }
 
     /// Whether there are such grants.
@@ -781,8 +843,12 @@ impl Locks {
     }
 
     /// Calls `keep` with each of these grants; those for which it returns false are no longer on their way.
-    pub fn retain_granted(&mut self, mut keep: impl FnMut(&Place, &mut Granted) -> bool) {
-        self.granted.retain_mut(|(place, granted)| keep(place, granted));
+    pub fn retain_granted(&mut self, mut keep: impl FnMut(At<'_>, &mut Granted) -> bool) {
+        self.granted.retain_mut(|one| {
+            let OnItsWay { database, key, reader, granted } = one;
+            let at = At { database: *database, key, reader: reader.as_deref() };
+            keep(at, granted)
+        });
     }
 
     /// Remembers an involuntary end.
@@ -873,6 +939,26 @@ mod tests {
         let changed = [(0, b"a"[..].into(), true), (2, b"b"[..].into(), false)];
         assert_eq!(locks.take_changed(), changed);
         assert!(!locks.has_changed());
+    }
+
+    #[test]
+    fn the_oldest_grant_is_known_whatever_the_order() {
+        let mut since = Since::default();
+        let mut model: Vec<i64> = Vec::new();
+        let mut number = 7u64;
+        for step in 0..2000 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let pick = (number >> 33) as usize;
+            if pick % 2 == 0 || model.is_empty() {
+                // Mostly now, at times one that is put back.
+                let since_us = step / 3 - if pick % 5 == 0 { step / 7 } else { 0 };
+                since.add(since_us);
+                model.push(since_us);
+            } else {
+                since.remove(model.swap_remove(pick / 2 % model.len()));
+            }
+            assert_eq!(since.oldest_us(), model.iter().min().copied());
+        }
     }
 
     #[test]

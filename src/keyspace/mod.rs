@@ -133,8 +133,10 @@ pub struct Keyspace {
     selected: usize,
     hasher: KeyHasher,
     now: Now,
-    /// How far the wall clock is ahead of the boot-time clock, for the tables' hints and all shown deadlines.
+    /// How far the wall clock is ahead of the boot-time clock, for the tables' hints.
     wall_offset_ms: i64,
+    /// The same rounded up, for all shown deadlines: see [`Now::told_offset_ms`].
+    told_offset_ms: i64,
     pub access: AccessPolicy,
     /// Random choices that SPOP will make, whose memory has been prefetched.
     pub draws: Draws,
@@ -182,6 +184,7 @@ impl Keyspace {
             hasher,
             now,
             wall_offset_ms: now.wall_offset_ms(),
+            told_offset_ms: now.told_offset_ms(),
             draws: Draws::new(),
             access: AccessPolicy { lfu: false, lfu_log_factor: 10, lfu_decay_minutes: 1 },
             no_touch: false,
@@ -234,7 +237,7 @@ impl Keyspace {
         self.now = Now { is_loading: self.now.is_loading, ..now };
         let offset = now.wall_offset_ms();
         if offset.abs_diff(self.wall_offset_ms) > WALL_JITTER_MS {
-            self.wall_offset_ms = offset;
+            (self.wall_offset_ms, self.told_offset_ms) = (offset, now.told_offset_ms());
             self.tables.set_wall_offset(offset);
         }
     }
@@ -270,7 +273,7 @@ impl Keyspace {
     /// How far the wall clock is ahead of the boot-time clock, for showing deadlines ([`Deadline::unix`]): constant
     /// until the wall clock is set.
     pub fn wall_offset_ms(&self) -> i64 {
-        self.wall_offset_ms
+        self.told_offset_ms
     }
 
     pub fn databases(&self) -> usize {

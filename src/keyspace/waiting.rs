@@ -65,10 +65,76 @@ impl Position {
     }
 }
 
+/// The queues of one key, in the order of [`Position`]. Where many keys are awaited, each mostly has one client.
+enum Queues {
+    One(Option<(Position, ClientId)>),
+    Many(BTreeMap<Position, ClientId>),
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        Queues::One(None)
+    }
+}
+
+impl Queues {
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Queues::One(one) => usize::from(one.is_some()),
+            Queues::Many(all) => all.len(),
+        }
+    }
+
+    fn insert(&mut self, position: Position, id: ClientId) {
+        match self {
+            Queues::Many(all) => drop(all.insert(position, id)),
+            Queues::One(Some((first, first_id))) if *first != position => {
+                *self = Queues::Many(BTreeMap::from([(*first, *first_id), (position, id)]));
+            }
+            Queues::One(one) => *one = Some((position, id)),
+        }
+    }
+
+    fn remove(&mut self, position: Position) {
+        match self {
+            Queues::Many(all) => drop(all.remove(&position)),
+            Queues::One(one) => *one = one.filter(|(first, _)| *first != position),
+        }
+    }
+
+    /// The first position and the last.
+    fn ends(&self) -> Option<(Position, Position)> {
+        match self {
+            Queues::One(one) => one.map(|(first, _)| (first, first)),
+            Queues::Many(all) => Some((*all.first_key_value()?.0, *all.last_key_value()?.0)),
+        }
+    }
+
+    fn range(
+        &self,
+        range: RangeInclusive<Position>,
+    ) -> impl Iterator<Item = (Position, ClientId)> + use<'_> {
+        let (one, many) = match self {
+            Queues::One(one) => (one.filter(|(first, _)| range.contains(first)), None),
+            Queues::Many(all) => (None, Some(all.range(range))),
+        };
+        let many = many.into_iter().flatten().map(|(position, id)| (*position, *id));
+        one.into_iter().chain(many)
+    }
+
+    fn all(&self) -> impl Iterator<Item = (Position, ClientId)> + use<'_> {
+        self.range(Position(0)..=Position(u64::MAX))
+    }
+}
+
 /// The clients that wait for one key.
 #[derive(Default)]
 struct Waiters {
-    queues: BTreeMap<Position, ClientId>,
+    queues: Queues,
     /// The key is on the list of ready keys.
     is_ready: bool,
     /// When the queues of each unit must be checked: Unix milliseconds.
@@ -171,7 +237,7 @@ impl Waiting {
         else {
             return;
         };
-        waiters.queues.remove(&Position::new(wanted, ticket));
+        waiters.queues.remove(Position::new(wanted, ticket));
         if waiters.queues.is_empty() {
             for (index, wanted) in ALARMS.iter().enumerate() {
                 if let Some(at) = waiters.alarms[index] {
@@ -213,7 +279,8 @@ impl Waiting {
         let mut ready: Vec<_> = waiting
             .map(|(key, waiters)| {
                 waiters.is_ready = true;
-                (waiters.queues.keys().map(|position| position.ticket()).min(), key.clone())
+                let tickets = waiters.queues.all().map(|(position, _)| position.ticket());
+                (tickets.min(), key.clone())
             })
             .collect();
         ready.sort_unstable();
@@ -273,7 +340,7 @@ impl Waiting {
         ticket: Ticket,
     ) -> Option<(Ticket, ClientId)> {
         let waiters = self.databases.get(database)?.get(key)?;
-        let (position, &id) = waiters.queues.range(Position::after(wanted, ticket)).next()?;
+        let (position, id) = waiters.queues.range(Position::after(wanted, ticket)).next()?;
         Some((position.ticket(), id))
     }
 
@@ -281,10 +348,11 @@ impl Waiting {
     pub fn len(&self, database: usize, key: &[u8], wanted: Wanted) -> usize {
         let waiters = self.databases.get(database).and_then(|keys| keys.get(key));
         let Some(queues) = waiters.map(|waiters| &waiters.queues) else { return 0 };
-        let ends = [queues.first_key_value(), queues.last_key_value()];
-        match ends.iter().flatten().all(|(position, _)| position.is_for(wanted)) {
-            true => queues.len(),
-            false => self.iter(database, key, wanted).count(),
+        match queues.ends() {
+            Some((first, last)) if !first.is_for(wanted) || !last.is_for(wanted) => {
+                self.iter(database, key, wanted).count()
+            }
+            _ => queues.len(),
         }
     }
 
@@ -292,8 +360,8 @@ impl Waiting {
     pub fn place(&self, database: usize, key: &[u8], wanted: Wanted, ticket: Ticket) -> usize {
         let waiters = self.databases.get(database).and_then(|keys| keys.get(key));
         let Some(queues) = waiters.map(|waiters| &waiters.queues) else { return 0 };
-        match queues.last_key_value() {
-            Some((last, _)) if *last == Position::new(wanted, ticket) => {
+        match queues.ends() {
+            Some((_, last)) if last == Position::new(wanted, ticket) => {
                 self.len(database, key, wanted)
             }
             _ => queues.range(Position::new(wanted, 0)..=Position::new(wanted, ticket)).count(),
@@ -321,7 +389,7 @@ impl Waiting {
         waiters
             .into_iter()
             .flat_map(move |waiters| waiters.queues.range(Position::after(wanted, 0)))
-            .map(|(position, id)| (position.ticket(), *id))
+            .map(|(position, id)| (position.ticket(), id))
     }
 
     /// Sets when a key is checked for clients that wait in this unit: Unix milliseconds; None: never.
@@ -388,6 +456,35 @@ mod tests {
         assert_eq!(waiting.at_head(0, b"k", Wanted::List), Some((head, client(4))));
         assert_eq!(waiting.next_after(0, b"k", Wanted::SortedSet, 0), None);
         assert_eq!(waiting.next_after(1, b"k", Wanted::List, 0), None);
+    }
+
+    #[test]
+    fn one_client_and_many_are_queued_alike() {
+        let position = |ticket| Position::new(Wanted::Lock, ticket);
+        let mut queues = Queues::default();
+        queues.remove(position(1));
+        assert!(queues.is_empty() && queues.ends().is_none());
+        for ticket in [3, 3, 1, 2] {
+            queues.insert(position(ticket), client(ticket));
+        }
+        let after = |queues: &Queues, ticket| {
+            let range = Position::after(Wanted::Lock, ticket);
+            queues.range(range).map(|(position, id)| (position.ticket(), id.number)).collect()
+        };
+        assert_eq!((queues.len(), queues.ends()), (3, Some((position(1), position(3)))));
+        let later: Vec<(Ticket, u64)> = after(&queues, 1);
+        assert_eq!(later, [(2, 2), (3, 3)]);
+        for ticket in [1, 3, 3] {
+            queues.remove(position(ticket));
+        }
+        assert_eq!((queues.len(), queues.ends()), (1, Some((position(2), position(2)))));
+        let mut one = Queues::default();
+        one.insert(position(2), client(2));
+        for queues in [&queues, &one] {
+            let (first, none): (Vec<(Ticket, u64)>, Vec<_>) = (after(queues, 0), after(queues, 2));
+            assert_eq!((first, none), (vec![(2, 2)], vec![]));
+            assert_eq!(queues.range(Position::after(Wanted::List, 0)).count(), 0);
+        }
     }
 
     #[test]

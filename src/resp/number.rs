@@ -13,6 +13,18 @@ const I64_LEN_MAX: usize = 20;
 /// The value of decimal digits; none is zero. `None` for anything else, and beyond 64 bits.
 #[inline]
 fn decimal(digits: &[u8]) -> Option<u64> {
+    // As many as always fit.
+    if digits.len() <= 19 {
+        let mut value = 0u64;
+        for byte in digits {
+            let digit = byte.wrapping_sub(b'0');
+            if digit > 9 {
+                return None;
+            }
+            value = value * 10 + u64::from(digit);
+        }
+        return Some(value);
+    }
     digits.iter().try_fold(0u64, |value, byte| {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {

@@ -95,7 +95,9 @@ impl Server {
             | ClientFlags::REPLICA
             | ClientFlags::MONITOR;
         let is_idle = |client: &&Client| {
-            now_us - client.active_us > timeout_us && !client.flags.intersects(waiting)
+            now_us - client.active_us > timeout_us
+                && !client.flags.intersects(waiting)
+                && !client.waits_for_pushes()
         };
         let idle: Vec<ClientId> =
             self.state.clients.iter().filter(is_idle).map(|client| client.id).collect();

@@ -185,9 +185,8 @@ impl CommandTable {
             }
             if slot.folded == folded && slot.len as usize == name.len() {
                 let command = &self.commands[slot.number as usize - 1];
-                let rest = slot.compared_from as usize..;
                 if slot.compared_from == slot.len
-                    || name[rest.clone()].eq_ignore_ascii_case(&command.full_name.as_bytes()[rest])
+                    || is_name(name, command.full_name.as_bytes(), slot.compared_from)
                 {
                     return Some(command);
                 }
@@ -265,6 +264,26 @@ fn fold(name: &[u8]) -> u64 {
     };
     // Bit 5 is the case of a letter: setting it everywhere ignores the case.
     word | 0x2020_2020_2020_2020
+}
+
+/// Whether `name` is `own`, a command's name in lower case of the same length, in any case, from byte `from` on.
+#[inline]
+fn is_name(name: &[u8], own: &[u8], from: u8) -> bool {
+    if let (8..=16, Some(first), Some(last)) =
+        (name.len(), name.first_chunk::<8>(), name.last_chunk::<8>())
+        && let (Some(own_first), Some(own_last)) = (own.first_chunk::<8>(), own.last_chunk::<8>())
+    {
+        return is_word(*first, *own_first) && is_word(*last, *own_last);
+    }
+    name[from as usize..].eq_ignore_ascii_case(&own[from as usize..])
+}
+
+/// The same for eight bytes. In a name, letters alone have bits 5 and 6, and bit 5 is their case.
+#[inline]
+fn is_word(word: [u8; 8], own: [u8; 8]) -> bool {
+    let (word, own) = (u64::from_le_bytes(word), u64::from_le_bytes(own));
+    let cases = own & own >> 1 & 0x2020_2020_2020_2020;
+    (word ^ own) & !cases == 0
 }
 
 /// A hash of a name's length and its [`fold`].

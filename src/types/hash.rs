@@ -192,14 +192,19 @@ impl Hash {
 }
 
 impl Hash {
-    /// A hash of fields that all differ, as setting one after the other makes it. None: it would not stay packed.
-    pub fn packed_of(fields: &[(&[u8], Element<'_>)], limits: &Limits) -> Option<Hash> {
+    /// A hash of fields that all differ, as setting one after the other makes it, in a buffer that need not be empty. None: it
+    /// would not stay packed.
+    pub fn packed_of(
+        fields: &[(&[u8], Element<'_>)],
+        limits: &Limits,
+        mut bytes: Vec<u8>,
+    ) -> Option<Hash> {
         let is_short = |element: &Element<'_>| match element {
             Element::Bytes(bytes) => bytes.len() <= limits.bytes_max,
             Element::Integer(_) => limits.bytes_max >= INTEGER_BYTES_MAX,
         };
-        let mut bytes = Vec::new();
-        bytes.reserve_exact(fields.iter().map(|(field, _)| field.len() + PAIR_BYTES).sum());
+        bytes.clear();
+        bytes.reserve(fields.iter().map(|(field, _)| field.len() + PAIR_BYTES).sum());
         for (field, value) in fields {
             if field.len() > limits.bytes_max || !is_short(value) {
                 return None;
@@ -387,6 +392,14 @@ impl<'a> HashView<'a> {
                     visit(entry.field, entry.value);
                 }
             }
+        }
+    }
+
+    /// All fields with their values as packed elements, if they are packed: in insertion order.
+    pub fn packed_bytes(&self) -> Option<&'a [u8]> {
+        match *self {
+            HashView::Packed(bytes) => Some(bytes),
+            HashView::Table(_) => None,
         }
     }
 
@@ -632,7 +645,7 @@ mod tests {
                 let (name, value) = (name.as_bytes(), value.as_bytes());
                 Edit::unnoted(&mut expected).set(name, value, Expiry::Clear, &limits, &now);
             }
-            if let Some(Hash::Packed(bytes)) = Hash::packed_of(&fields, &limits) {
+            if let Some(Hash::Packed(bytes)) = Hash::packed_of(&fields, &limits, vec![7; 3]) {
                 prop_assert!(matches!(expected, Hash::Packed(expected) if expected == bytes));
             }
         }

@@ -579,6 +579,28 @@ fn nobody_waits_for_pushes_after_reset_or_hello_2() {
 }
 
 #[test]
+fn who_waits_without_being_blocked_is_not_idle() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = start(dir.path(), &["timeout 10"]);
+    let (mut holder, mut waiting) = (server.connect(), server.connect());
+    let (mut blocked, mut silent) = (server.connect(), server.connect());
+    waiting.call(&["HELLO", "3"]);
+    silent.call(&["PING"]);
+    granted(&mut holder, "LOCK.ACQUIRE jobs alice PX 60000");
+    waiting.call(&words("LOCK.ACQUIRE jobs bob PX 60000 ASYNC 0"));
+    blocked.send(&words("LOCK.ACQUIRE jobs carol PX 60000 BLOCK 0"));
+    for _ in 0..6 {
+        server.advance(5_000_000);
+        holder.call(&["PING"]);
+        server.settle();
+    }
+    let clients = holder.call(&["INFO", "clients"]).show();
+    assert!(clients.contains("connected_clients:3"), "the silent one alone is closed: {clients}");
+    let waiting = holder.call(&["LOCK.WAITERS", "jobs"]).show();
+    assert!(waiting.contains("\"bob\"") && waiting.contains("\"carol\""), "{waiting}");
+}
+
+#[test]
 fn a_session_has_all_permits_of_its_owner() {
     let server = TestServer::start(&[]);
     let mut client = server.connect();

@@ -37,7 +37,7 @@ use crate::keyspace::locks::{At, EndReason, Held, Session};
 use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::resp::args::Args;
 use crate::resp::request::Range;
-use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
+use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome, Wait};
 use crate::state::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, spec,
 };
@@ -123,6 +123,9 @@ pub(super) fn find<'a>(
     asking: &'a [u8],
 ) -> Result<(Option<Slot>, Option<Lock<'a>>), CommandError> {
     let Some(slot) = ctx.keyspace.find_for_write(key) else { return Ok((None, None)) };
+    if let Some(own) = lock::read_usual(ctx.keyspace.entry(slot).value(), asking) {
+        return Ok((Some(slot), Some(own)));
+    }
     let found = lock::read_for(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now(), asking)?;
     let found = found.map(|lock| match *lock.owner == *asking {
         true => Lock { owner: asking.into(), ..lock },
@@ -182,7 +185,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
             refuse(ctx, key, &asked, None)
         }
         _ if asked.is_shared => shared::grant(ctx, key, &asked),
-        _ => grant(ctx, key, &asked),
+        (slot, _) => grant(ctx, key, slot, &asked),
     }
 }
 
@@ -289,29 +292,38 @@ fn wait_in_place(
         return Ok(Waiting::Not);
     }
     let wait = Wait { wanted, keys, deadline_us, rewritten: None, grace_ms, is_first };
-    if ctx.origin == Origin::Client {
-        if is_queue_full(ctx) {
-            return Err(QUEUE_IS_FULL);
-        }
-        let event = if wanted == Wanted::Lock { "lockwait" } else { "semwait" };
-        ctx.keyspace.notify(KeyspaceEvents::LOCK, event, obstacle.bytes);
-        if is_async {
-            return Ok(Waiting::Async(ctx.wait_without_blocking(wait)));
-        }
+    if ctx.origin != Origin::Client {
+        return Ok(Waiting::Blocked(ctx.block(wait)));
     }
-    Ok(Waiting::Blocked(ctx.block(wait)))
+    let is_full = is_queue_full(ctx);
+    let waiting = match is_async {
+        true => ctx.wait_without_blocking(wait, is_full).map(Waiting::Async),
+        false => (!is_full).then(|| Waiting::Blocked(ctx.block(wait))),
+    };
+    let event = if wanted == Wanted::Lock { "lockwait" } else { "semwait" };
+    if waiting.is_some() {
+        ctx.keyspace.notify(KeyspaceEvents::LOCK, event, obstacle.bytes);
+    }
+    waiting.ok_or(QUEUE_IS_FULL)
 }
 
-/// Grants a lock that nobody holds.
-fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) -> CommandResult {
-    // A client that has waited gets the lock even when memory is short.
+/// Grants a lock that nobody holds. `slot`: a hash without an owner.
+fn grant(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    mut slot: Option<Slot>,
+    asked: &Acquire<'_>,
+) -> CommandResult {
+    // Whoever has waited gets the lock without memory too.
     if !matches!(ctx.origin, Origin::Woken(_)) {
         check_room(ctx)?;
+        if slot.is_some() {
+            // It may have been evicted just now.
+            slot = ctx.keyspace.find_for_write(key);
+        }
     }
     let fence = ctx.keyspace.locks.fences.grant();
     let deadline = ctx.keyspace.now().after(asked.lease_ms);
-    // A hash without an owner, which may have been evicted just now.
-    let slot = ctx.keyspace.find_for_write(key);
     write_grant(ctx, key, slot, asked, fence, deadline);
     leave_place(ctx, Wanted::Lock, 1..2);
     if is_plain(ctx, asked) {
@@ -463,10 +475,7 @@ fn note_held(ctx: &mut Context<'_>, key: Key<'_>, fence: u64, lock: &Lock<'_>) {
 }
 
 fn reply_granted(ctx: &mut Context<'_>, fence: u64, holds: i64, ms_left: i64) {
-    ctx.reply.array(3);
-    ctx.reply.integer(fence as i64);
-    ctx.reply.integer(holds);
-    ctx.reply.integer(ms_left);
+    ctx.reply.integers([fence as i64, holds, ms_left]);
 }
 
 /// Waits for a lock that another owner has, or replies that owner. None: it is free, but other
@@ -528,29 +537,50 @@ fn write(
     granted: &Lock<'_>,
     deadline: Option<Deadline>,
 ) {
+    let limits = limits(ctx);
+    ctx.keyspace.locks.begin_own_change();
+    let usual = match slot {
+        None => lock::usual(granted, &limits, || ctx.keyspace.take_scratch()),
+        Some(_) => None,
+    };
+    if let Some(hash) = usual {
+        ctx.keyspace.insert_collection_until(key, hash, deadline);
+    } else {
+        write_fields(ctx, key, slot, granted, deadline);
+    }
+    ctx.keyspace.changed(KeyspaceEvents::LOCK, "lock", key.bytes);
+    ctx.keyspace.locks.end_own_change();
+    ctx.effect = Effect::Instead;
+    if ctx.is_heard() {
+        repeat_fields(ctx, key, granted);
+        repeat_deadline(ctx, key, deadline);
+    }
+}
+
+/// Writes a lock's fields into any hash.
+fn write_fields(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    slot: Option<Slot>,
+    granted: &Lock<'_>,
+    deadline: Option<Deadline>,
+) {
     let (limits, now) = (limits(ctx), ctx.keyspace.now());
-    let session = granted.session.map(|(grace_ms, lease_ms)| format!("{grace_ms} {lease_ms}"));
-    let reserved = [
-        (lock::FENCE, granted.fence.map(|fence| Element::Integer(fence as i64))),
-        (lock::SINCE, granted.since_ms.map(Element::Integer)),
-        (lock::SESSION, session.as_ref().map(|session| Element::Bytes(session.as_bytes()))),
-    ];
-    let mut fields: SmallVec<[(&[u8], Element<'_>); 4]> =
-        smallvec![(&*granted.owner, Element::Integer(granted.holds))];
-    fields.extend(reserved.into_iter().filter_map(|(field, value)| Some((field, value?))));
+    let session = session_text(granted);
+    let fields = fields(granted, session.as_deref());
     let set = |hash: &mut Edit<'_, Hash>| {
         for (field, value) in &fields {
             hash.set(field, value.text().as_ref(), Expiry::Clear, &limits, &now);
         }
     };
-    ctx.keyspace.locks.begin_own_change();
     match slot {
         Some(slot) => {
             ctx.keyspace.edit::<Hash, _>(slot, set);
             ctx.keyspace.set_deadline(slot, deadline);
         }
         None => {
-            let hash = Hash::packed_of(&fields, &limits).unwrap_or_else(|| {
+            let buffer = ctx.keyspace.take_scratch();
+            let hash = Hash::packed_of(&fields, &limits, buffer).unwrap_or_else(|| {
                 let mut hash = Hash::default();
                 set(&mut Edit::unnoted(&mut hash));
                 hash
@@ -558,17 +588,37 @@ fn write(
             ctx.keyspace.insert_collection_until(key, hash, deadline);
         }
     }
-    ctx.keyspace.changed(KeyspaceEvents::LOCK, "lock", key.bytes);
-    ctx.keyspace.locks.end_own_change();
-    let values: SmallVec<[Text<'_>; 4]> = match ctx.is_heard() {
-        true => fields.iter().map(|(_, value)| value.text()).collect(),
-        false => SmallVec::new(),
-    };
+}
+
+/// The value of a lock's field for its session.
+fn session_text(lock: &Lock<'_>) -> Option<String> {
+    lock.session.map(|(grace_ms, lease_ms)| format!("{grace_ms} {lease_ms}"))
+}
+
+/// A lock's fields.
+fn fields<'a>(
+    lock: &'a Lock<'_>,
+    session: Option<&'a str>,
+) -> SmallVec<[(&'a [u8], Element<'a>); 4]> {
+    let reserved = [
+        (lock::FENCE, lock.fence.map(|fence| Element::Integer(fence as i64))),
+        (lock::SINCE, lock.since_ms.map(Element::Integer)),
+        (lock::SESSION, session.map(|session| Element::Bytes(session.as_bytes()))),
+    ];
+    let mut fields = smallvec![(&*lock.owner, Element::Integer(lock.holds))];
+    fields.extend(reserved.into_iter().filter_map(|(field, value)| Some((field, value?))));
+    fields
+}
+
+#[cold]
+fn repeat_fields(ctx: &mut Context<'_>, key: Key<'_>, lock: &Lock<'_>) {
+    let session = session_text(lock);
+    let fields = fields(lock, session.as_deref());
+    let values: SmallVec<[Text<'_>; 4]> = fields.iter().map(|(_, value)| value.text()).collect();
     let mut request: SmallVec<[&[u8]; 10]> = smallvec![&b"HSET"[..], key.bytes];
     let names = fields.iter().map(|(field, _)| *field);
     request.extend(names.zip(&values).flat_map(|(field, value)| [field, value.as_ref()]));
     ctx.instead(&request);
-    repeat_deadline(ctx, key, deadline);
 }
 
 /// Writes a lock into a hash that had no owner, or only a reader: nothing else stays in it.

@@ -75,6 +75,8 @@ struct Holder {
     fence: Option<u64>,
     ms_left: i64,
     since_ms: Option<i64>,
+    /// Grace and lease of its session, in milliseconds.
+    session: Option<(i64, i64)>,
     renewals: u32,
     client: Option<ClientId>,
 }
@@ -85,9 +87,9 @@ fn holders(ctx: &Context<'_>, key: Key<'_>, lock: Lock<'_>, ms_left: i64) -> Vec
     if lock.readers == 0 {
         let held = ctx.keyspace.locks.get(At::key(database, key.bytes));
         let (client, renewals) = held.map_or((None, 0), |held| (held.client, held.renewals));
-        let Lock { owner, holds, fence, since_ms, .. } = lock;
+        let Lock { owner, holds, fence, since_ms, session, .. } = lock;
         let owner = owner.into_owned();
-        return vec![Holder { owner, holds, fence, ms_left, since_ms, renewals, client }];
+        return vec![Holder { owner, holds, fence, ms_left, since_ms, session, renewals, client }];
     }
     let reader = |(owner, held): (&[u8], &Held)| Holder {
         owner: owner.to_vec(),
@@ -95,6 +97,7 @@ fn holders(ctx: &Context<'_>, key: Key<'_>, lock: Lock<'_>, ms_left: i64) -> Vec
         fence: Some(held.fence),
         ms_left: reader_ms_left(ctx, At::reader(database, key.bytes, owner)),
         since_ms: held.reading.as_ref().and_then(|reading| reading.since_ms),
+        session: held.session_ms(),
         renewals: held.renewals,
         client: held.client,
     };
@@ -116,7 +119,7 @@ fn reply_info(ctx: &mut Context<'_>, key: Key<'_>, lock: Option<(Lock<'_>, i64)>
     let owners = lock.map_or(Vec::new(), |(lock, ms_left)| holders(ctx, key, lock, ms_left));
     ctx.reply.array(owners.len());
     for holder in owners {
-        ctx.reply.map(7);
+        ctx.reply.map(8);
         ctx.reply.bulk(b"owner");
         ctx.reply.bulk(&holder.owner);
         ctx.reply.bulk(b"holds");
@@ -127,6 +130,8 @@ fn reply_info(ctx: &mut Context<'_>, key: Key<'_>, lock: Option<(Lock<'_>, i64)>
         ctx.reply.integer(holder.ms_left);
         ctx.reply.bulk(b"since");
         reply_known(ctx, holder.since_ms);
+        ctx.reply.bulk(b"session");
+        reply_session(ctx, holder.session);
         ctx.reply.bulk(b"renewals");
         ctx.reply.integer(i64::from(holder.renewals));
         ctx.reply.bulk(b"client");
@@ -154,6 +159,16 @@ fn reply_known(ctx: &mut Context<'_>, number: Option<i64>) {
         Some(number) => ctx.reply.integer(number),
         None => ctx.reply.null(),
     }
+}
+
+/// Grace and lease of a session, in milliseconds, or nil.
+fn reply_session(ctx: &mut Context<'_>, session: Option<(i64, i64)>) {
+    let Some((grace_ms, lease_ms)) = session else { return ctx.reply.null() };
+    ctx.reply.map(2);
+    ctx.reply.bulk(b"grace");
+    ctx.reply.integer(grace_ms);
+    ctx.reply.bulk(b"lease");
+    ctx.reply.integer(lease_ms);
 }
 
 /// A client that is still connected, or nil.

@@ -221,7 +221,7 @@ fn hash<W: Write>(out: &mut Commands<W>, key: &[u8], fields: HashView<'_>, now: 
         out.begin(6);
         out.arg("HPEXPIREAT");
         out.arg(key);
-        out.number(deadline.unix(now.wall_offset_ms()).0.max(0));
+        out.number(deadline.unix(now.told_offset_ms()).0.max(0));
         out.arg("FIELDS");
         out.arg("1");
         out.arg(field);

@@ -193,7 +193,7 @@ impl Encoder {
             if value_type == value_type::HASH_22 {
                 // -1 means no deadline; no time is negative.
                 let ms =
-                    deadline.map_or(-1, |deadline| deadline.unix(now.wall_offset_ms()).0.max(0));
+                    deadline.map_or(-1, |deadline| deadline.unix(now.told_offset_ms()).0.max(0));
                 out.put(&ms.to_le_bytes());
             }
         });
