@@ -125,7 +125,7 @@ pub fn list(keyspace: &mut Keyspace, state: &State, rights: &Rights, request: Re
     go_on_with_list(keyspace, state, rights, job)
 }
 
-/// Goes on with a list.
+/// Continues a list.
 pub fn go_on_with_list(
     keyspace: &mut Keyspace,
     state: &State,
@@ -448,7 +448,7 @@ pub fn groups(keyspace: &Keyspace, state: &State, request: Request) -> Answer {
     go_on_with_groups(keyspace, state, HttpJob::new(request))
 }
 
-/// Goes on with that.
+/// Continues such an answer.
 pub fn go_on_with_groups(keyspace: &Keyspace, state: &State, mut job: Box<HttpJob>) -> Answer {
     let mut scan = job.scan.take().unwrap_or_default();
     let groups = &mut job.groups;
