@@ -25,7 +25,8 @@ const NAMED_MAX: usize = 100;
 const LOOKS: usize = 2000;
 /// Groups of a stream that are shown.
 const GROUPS_MAX: usize = 10;
-/// Scores from this on are taken for Unix milliseconds, lower ones for seconds: the year 2286 in seconds.
+/// Scores from this value on count as Unix milliseconds, lower ones as seconds: the year 2286 in
+/// seconds.
 const MILLISECONDS_FROM: f64 = 1e10;
 
 const WANTED: [Wanted; 6] = [
@@ -98,7 +99,8 @@ fn named(state: &State) -> BTreeSet<&[u8]> {
     plain.map(Vec::as_slice).chain(found).take(NAMED_MAX).collect()
 }
 
-/// Looks at some more keys for those that patterns of `page-keys` name. Call this in the periodic work.
+/// Looks at some further keys to find matches of the patterns of `page-keys`. Call this in the
+/// periodic work.
 pub fn look_for_named(keyspace: &Keyspace, state: &mut State) {
     let keys = &mut state.page_keys;
     if keys.patterns != state.config.page_keys {

@@ -181,7 +181,8 @@ impl Report {
         }
     }
 
-    /// TCP addresses: available, allowed, and not in each other's way. That somebody listens there now is only a warning.
+    /// TCP addresses: available, allowed, and without conflicts. A program that listens there now
+    /// is only a warning.
     fn check_addresses(&mut self, config: &Config) {
         let places = [
             ("port", "bind", config.port, &config.bind),

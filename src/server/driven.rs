@@ -156,8 +156,8 @@ impl DrivenServer {
         state.net.http.take_in(state.net.poll.registry(), stream, peer, true, now_us);
     }
 
-    /// Runs one turn, without waiting for events. False: the server has ended. Unwinds with [`process::Ended`] if the process ends
-    /// at once; the server is to be dropped then.
+    /// Runs one turn, without waiting for events. False: the server has ended. Unwinds with
+    /// [`process::Ended`] if the process ends at once; then drop the server.
     pub fn turn_now(&mut self) -> io::Result<bool> {
         let _entered = Entered::into(self.account);
         let goes_on = self.server.turn_now()?;
