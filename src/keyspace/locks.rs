@@ -308,7 +308,7 @@ pub struct Locks {
     /// A LOCK command is changing its key: it keeps the index itself.
     is_own_change: bool,
     ends: VecDeque<End>,
-    /// The locks with sessions, by owner; those of a client; and when the server looks after each.
+    /// The locks with sessions, by owner; those of a client; and the time of each next check.
     by_owner: HashMap<Box<[u8]>, BTreeSet<Place>>,
     by_client: HashMap<ClientId, BTreeSet<Place>>,
     looks: BTreeSet<(i64, Place)>,
