@@ -1,7 +1,8 @@
 //! The `latchkey` program: from arguments and configuration file to a running server.
 //!
-//! Whatever can prevent a start comes first, with a message on standard error or in the log and exit code 1: the
-//! configuration, then the process' environment, then the sockets. Daemonizing comes before the first thread.
+//! Everything that can prevent a start comes first, with a message on standard error or in the log
+//! and exit code 1: the configuration, then the process' environment, then the sockets. Daemonizing
+//! comes before the first thread.
 
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};

@@ -104,8 +104,9 @@ impl CommandSet {
         text
     }
 
-    /// The next category for the description: one with more commands that it sets right than exceptions, which need rules of
-    /// their own afterwards; of those the one with the fewest exceptions. `adds`: its rule would add commands.
+    /// The next category for the description. It must correct more commands than it has exceptions,
+    /// which need rules of their own afterwards; of such categories the one with the fewest
+    /// exceptions. `adds`: its rule would add commands.
     fn best_category(
         &self,
         catalogue: &Catalogue,

@@ -322,7 +322,8 @@ impl Selector {
             .any(|known| known.access.contains(needed) && glob::matches(&known.pattern, key, false))
     }
 
-    /// Whether any key may be accessed so: for keys whose names are known only while the command runs.
+    /// Whether any key may be accessed in this way: for keys whose names are known only while the
+    /// command runs.
     pub(super) fn allows_any_key(&self, needed: Access) -> bool {
         let is_any = |known: &KeyPattern| *known.pattern == *b"*" && known.access.contains(needed);
         self.all_keys || self.keys.iter().any(is_any)

@@ -99,7 +99,8 @@ pub struct Confirmations {
     /// replicas that have by now. No further grant that needs more of them is tried until they
     /// have.
     pub failed: Option<(u64, i64)>,
-    /// Those whose clients no longer wait for them: to be taken back before the turn ends, outside of any command.
+    /// Grants for which no client waits: they are taken back before the turn ends, outside of any
+    /// command.
     pub given_up: Vec<Confirmation>,
 }
 

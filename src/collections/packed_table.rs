@@ -94,8 +94,9 @@ pub struct Entry<'a> {
     pub deadline: Option<Deadline>,
 }
 
-/// A random choice of an entry, made before the table is looked at, so that its memory can be prefetched. As it does
-/// not depend on the table, entries are equally likely whenever it is used.
+/// A random choice of an entry, made before the table is looked at, so that its memory can be
+/// prefetched. As it does not depend on the table, entries are equally likely at any time of its
+/// use.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
     page: u64,

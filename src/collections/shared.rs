@@ -99,8 +99,8 @@ impl<T: Part> Arc<T> {
     }
 }
 
-/// Counts bytes of a part that is dropped while something else has it too. That may be dropped at the same moment: then they
-/// count until the snapshot ends.
+/// Counts bytes of a part that is dropped while something else has it too. If both are dropped at
+/// the same moment, the bytes count until the snapshot ends.
 #[cold]
 pub fn give_up(bytes: usize) {
     if !alloc::is_counted() {

@@ -366,7 +366,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Whether a path may be another one: it lies below `dir`, and the line that should set that is refused.
+    /// Whether a path is uncertain: it lies below `dir`, and the line that should set `dir` is
+    /// refused.
     fn is_unknown(&self, path: &Path) -> bool {
         path.starts_with(&self.config.dir) && self.refused.contains(&b"dir"[..])
     }

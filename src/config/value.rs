@@ -212,8 +212,8 @@ impl Choice for OomScoreAdj {
     ];
 }
 
-/// The server to behave like where servers of the protocol contradict each other: see docs/compatible-with.md. Source:
-/// `compatible-with`.
+/// The server to follow where servers of the protocol contradict each other: see
+/// docs/compatible-with.md. Source: `compatible-with`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compatibility {
     Redis70,

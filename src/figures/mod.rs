@@ -1,4 +1,5 @@
-//! The table of figures: what the server counts and measures, each with its name, help, unit and kind, and where it is read.
+//! The table of figures: all that the server counts and measures, each with its name, help, unit,
+//! kind and source.
 //!
 //! INFO's lines, `/metrics` and JSON come from this table and from nothing else: a row that is added appears where it has a name.
 //! Rows stand in INFO's sections and in INFO's order, one file for each kind of section: `server`, `clients`, `memory`,

@@ -256,7 +256,7 @@ fn send(state: &mut State, id: ClientId, body: impl FnOnce(&mut ReplyWriter<'_>)
     check_length(state, target);
 }
 
-/// Tells a client that its redirection target is gone: once for each unsent message.
+/// Notifies a client that its redirection target is gone: once for each unsent message.
 fn send_redirection_broken(state: &mut State, id: ClientId, number: u64) {
     let Some(client) = state.clients.get_mut(id) else { return };
     if let Some(tracking) = &mut client.tracking {

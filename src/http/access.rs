@@ -127,8 +127,9 @@ fn credentials(authorization: &str) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((bytes[..colon].to_vec(), bytes[colon + 1..].to_vec()))
 }
 
-/// Whether a request names this server by an address, as localhost, or by one of `http-hosts`. A page of a foreign site could
-/// let its own name point here: then the browser would give it what this server answers.
+/// Whether a request names this server by an address, as localhost, or by one of `http-hosts`. A
+/// foreign site could let its own name point here: then the browser would give its page the answers
+/// of this server.
 pub fn names_this_server(state: &State, request: &Request) -> bool {
     let Some(host) = &request.host else {
         // HTTP/1.0. No browser speaks it.

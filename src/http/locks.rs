@@ -1,4 +1,5 @@
-//! `/api/locks`: held locks, by name or by what is worst; one lock with its queue; and `/metrics/locks`, which groups them.
+//! `/api/locks`: held locks, by name or the worst first; one lock with its queue; and
+//! `/metrics/locks`, which groups them.
 //!
 //! All locks are looked at in slices, some in each turn, and the found ones are written in slices too.
 
@@ -126,7 +127,7 @@ pub fn list(keyspace: &mut Keyspace, state: &State, rights: &Rights, request: Re
     go_on_with_list(keyspace, state, rights, job)
 }
 
-/// Goes on with a list.
+/// Continues a list.
 pub fn go_on_with_list(
     keyspace: &mut Keyspace,
     state: &State,
@@ -362,8 +363,8 @@ pub fn client_fields(json: &mut Json, state: &State, client: &Client) {
     json.named("idle_ms", (state.now.boot_us - client.active_us).max(0) / 1000);
 }
 
-/// `/api/locks/KEY?db=`: a lock, the clients that wait for it in order, how its last leases were lost, and the command that
-/// breaks it.
+/// `/api/locks/KEY?db=`: a lock, the clients that wait for it in order, the losses of its last
+/// leases, and the command that breaks it.
 pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Request) -> Response {
     let name = request.path.strip_prefix("/api/locks/").unwrap_or_default();
     let key = decoded(name, false);
@@ -375,7 +376,7 @@ pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reques
     if !rights.may_see_lock(state, database, &key) {
         return Response::of_status(403);
     }
-    // Any string could be a lock of somebody else's making: a value that nobody uses as one is not shown.
+    // Any string could be a lock of another recipe: a value that nobody uses as one is not shown.
     let is_lock = keyspace.entry_quietly(database, &key).is_none()
         || keyspace.locks.any(database, &key).is_some()
         || keyspace.waiting.next_after(database, &key, Wanted::Lock, 0).is_some()

@@ -5,8 +5,9 @@
 //! may, `ready` is for probes, `json` writes JSON, `routes` knows what there is. The answers to `/api`: `locks`, `waiting`,
 //! `queues`, `commands` (slow ones, latency), `people` (clients), `overview`. `page` is the page itself.
 //!
-//! What an answer costs is bounded: figures are kept as they change, lists are slices cut by an index, and what must look at
-//! all locks does so in slices, some in each turn ([`Answer::Later`]).
+//! The cost of an answer is bounded: figures are kept as they change, lists are slices cut by an
+//! index, and an answer that must look at all locks does so in slices, some in each turn
+//! ([`Answer::Later`]).
 
 mod access;
 mod commands;

@@ -1,4 +1,5 @@
-//! `/api/overview`: the figures, what keeps the server from being ready, a running script, lost locks, replicas, certificates.
+//! `/api/overview`: the figures, failed checks of readiness, a running script, lost locks,
+//! replicas, certificates.
 
 use super::access::Rights;
 use super::json::Json;

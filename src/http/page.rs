@@ -9,7 +9,8 @@ use crate::net::http::response::Response;
 
 const PAGE: &str = include_str!("page.html");
 
-/// Nothing but the page's own script and style runs, nothing but this server is asked, and nothing may frame it.
+/// Only the page's own script and style run, requests go to this server alone, and no page may
+/// frame it.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; img-src data:; \

@@ -109,7 +109,8 @@ fn named(state: &State) -> BTreeSet<&[u8]> {
     plain.map(Vec::as_slice).chain(found).take(NAMED_MAX).collect()
 }
 
-/// Looks at some more keys for those that patterns of `page-keys` name. Call this in the periodic work.
+/// Looks at some further keys to find matches of the patterns of `page-keys`. Call this in the
+/// periodic work.
 pub fn look_for_named(keyspace: &Keyspace, state: &mut State) {
     let keys = &mut state.page_keys;
     if keys.patterns != state.config.page_keys {

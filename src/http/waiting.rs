@@ -63,7 +63,7 @@ pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reque
     json_response(json)
 }
 
-/// The owners of each circle of locks that may be seen, beginning with the one whose name is the least.
+/// The owners of each circle of locks that may be seen, beginning with the least name.
 fn circles(keyspace: &Keyspace, state: &State, rights: &Rights) -> Vec<Vec<Vec<u8>>> {
     let databases = keyspace.waiting.databases();
     let all = databases.flat_map(|database| {

@@ -21,7 +21,8 @@ pub const LFU_INITIAL: u32 = 5;
 const POOL_SIZE: usize = 16;
 /// Draws to find a key that is no lock.
 const LOCK_TRIES: usize = 100;
-/// Keys sampled of each database for one eviction, whatever `maxmemory-samples` says: about 20 take a microsecond.
+/// Keys sampled of each database for one eviction, independent of `maxmemory-samples`: about 20
+/// take a microsecond.
 const SAMPLES_MAX: usize = 1024;
 
 /// The state kept between evictions.

@@ -17,7 +17,7 @@ pub struct Held {
     bytes: AtomicIsize,
     /// [`given_up_bytes`] when it began.
     given_up_before: usize,
-    /// All that there was when it began: the data cannot give up more to it.
+    /// The allocated bytes when it began: the data cannot give up more to it.
     given_up_max: usize,
 }
 

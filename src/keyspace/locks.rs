@@ -21,7 +21,7 @@ use crate::types::{Value, lock};
 /// Fences below 2^53, which every client's numbers can represent: an epoch of 32 bits and a count of 21 bits.
 const COUNT_BITS: u32 = 21;
 const TEN_YEARS_SECONDS: u64 = 10 * 366 * 24 * 3600;
-/// Grants on their way, above which those that have been released are dropped.
+/// The number of grants on their way above which released ones are dropped.
 const GRANTED_MAX: usize = 1024;
 /// Involuntary ends remembered for LOCK.INFO.
 const ENDS_KEPT: usize = 256;
@@ -125,7 +125,7 @@ pub struct Held {
     pub renewals: u32,
     /// None: its lease is renewed by requests alone.
     pub session: Option<Box<Session>>,
-    /// Nobody holds it: LOCK.RELEASE keeps it from everybody for a time.
+    /// Nobody holds it: it is withheld for a time (KEEP, `lock-delay`).
     pub is_kept: bool,
     /// Only a reader's.
     pub reading: Option<Box<Reading>>,
@@ -181,7 +181,7 @@ impl Holders {
     }
 }
 
-/// A lease that the server renews while the connection of the client that asked for it shows life.
+/// A lease that the server renews while the connection of its client shows life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     pub owner: Box<[u8]>,
@@ -365,7 +365,7 @@ pub struct Locks {
     /// A LOCK command is changing its key: it keeps the index itself.
     is_own_change: bool,
     ends: VecDeque<End>,
-    /// The locks with sessions, by owner; those of a client; and when the server looks after each.
+    /// The locks with sessions, by owner; those of a client; and the time of each next check.
     by_owner: HashMap<Box<[u8]>, BTreeSet<Place>>,
     by_client: HashMap<ClientId, BTreeSet<Place>>,
     looks: BTreeSet<(i64, Place)>,
@@ -443,7 +443,8 @@ impl Locks {
         }
     }
 
-    /// Adds a holding. Another one there ends, and a reader ends one that excludes readers, and the other way round.
+    /// Adds a holding. It ends another one in its place; a reader also ends an exclusive holding,
+    /// and an exclusive one ends readers.
     pub fn insert(&mut self, at: At<'_>, held: Held) {
         let At { database, key, reader } = at;
         if self.databases.len() <= database {
@@ -663,7 +664,7 @@ impl Locks {
         }
     }
 
-    /// Sets when the server looks after a session: boot-time clock, microseconds.
+    /// Sets the time of a session's next check: boot-time clock, microseconds.
     pub fn look_at(&mut self, at: At<'_>, at_us: Option<i64>) {
         let session = self.get_mut(at).and_then(|held| held.session.as_mut());
         let Some(session) = session else { return };
@@ -676,12 +677,12 @@ impl Locks {
         }
     }
 
-    /// When the server must look after the next session: boot-time clock, microseconds.
+    /// The time of the next session's check: boot-time clock, microseconds.
     pub fn next_look_us(&self) -> Option<i64> {
         self.looks.first().map(|(at_us, _)| *at_us)
     }
 
-    /// The next session that the server must look after by now, and when it was to be looked after.
+    /// The next session whose check is due, and the time at which it was due.
     pub fn take_look(&mut self, now_us: i64) -> Option<(i64, Place)> {
         let (at_us, _) = self.looks.first()?;
         if *at_us > now_us {

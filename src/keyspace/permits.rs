@@ -1,4 +1,4 @@
-//! Permits with sessions: those that the server renews while the connection of the client that asked for them shows life.
+//! Permits with sessions: the server renews them while the connection of their client shows life.
 //!
 //! This is memory of the server alone: after a restart or on a replica permits simply end with their time.
 
@@ -13,7 +13,8 @@ pub struct PermitSession {
     pub key: Box<[u8]>,
     pub owner: Box<[u8]>,
     pub permits: Vec<Box<[u8]>>,
-    /// How long they last after the last sign of life, and after the connection has closed. Unit: milliseconds.
+    /// The time that they last after the last sign of life, and after the connection has closed.
+    /// Unit: milliseconds.
     pub lease_ms: i64,
     pub grace_ms: i64,
     /// None: the connection has gone.
@@ -29,7 +30,7 @@ pub struct PermitSessions {
     sessions: BTreeMap<u64, (PermitSession, i64)>,
     by_name: HashMap<Name, u64>,
     by_client: HashMap<ClientId, BTreeSet<u64>>,
-    /// When the server looks after each: boot-time clock, microseconds.
+    /// The time of each session's next check: boot-time clock, microseconds.
     looks: BTreeSet<(i64, u64)>,
     last_number: u64,
 }
@@ -48,7 +49,8 @@ impl PermitSessions {
         self.sessions.len()
     }
 
-    /// Adds a session, in place of the owner's earlier one, which the server looks after at `at_us`, boot-time clock.
+    /// Adds a session, in place of the owner's earlier one. The server checks it at `at_us`,
+    /// boot-time clock.
     pub fn insert(&mut self, session: PermitSession, at_us: i64) {
         let name = name_of(&session);
         if let Some(&old) = self.by_name.get(&name) {
@@ -79,7 +81,7 @@ impl PermitSessions {
         Some(session)
     }
 
-    /// When the server must look after the next one: boot-time clock, microseconds.
+    /// The time of the next check: boot-time clock, microseconds.
     pub fn next_look_us(&self) -> Option<i64> {
         self.looks.first().map(|(at_us, _)| *at_us)
     }

@@ -29,7 +29,8 @@ const CHUNK_BYTES: usize = 256 * 1024;
 const STEP_COST: usize = 128 * 1024;
 /// The cost of finding and copying an entry besides its bytes.
 const ENTRY_COST: usize = 64;
-/// The same with an object, whose parts are counted; and the bytes that cloning it copies at most, mostly.
+/// The same for an object, whose parts are counted; and the usual limit of bytes that cloning it
+/// copies.
 const OBJECT_COST: usize = 1024;
 const CLONED_BYTES_MAX: usize = 64 * 1024;
 

@@ -196,13 +196,13 @@ impl Waiting {
         !self.ready.is_empty()
     }
 
-    /// The next position in the order of arrival, or one before all who have arrived.
+    /// The next position in the order of arrival, or one before all earlier arrivals.
     pub fn next_ticket(&mut self, is_first: bool) -> Ticket {
         self.last_ticket += 1;
         if is_first { self.last_ticket } else { ARRIVED + self.last_ticket }
     }
 
-    /// The first client in a key's queue, if it has a place before those who have arrived.
+    /// The first client in a key's queue, if it has a place before the order of arrival.
     pub fn at_head(
         &self,
         database: usize,

@@ -1,7 +1,7 @@
 //! Removing temporary files of processes that were killed while writing them.
 //!
 //! Only bases of the append-only file, which are written in a folder of the server's own.
-//! `temp-PID.rdb` in `dir` stays, as in Redis: a user may have named a file so, and another server
+//! `temp-PID.rdb` in `dir` stays, as in Redis: a user's file may have this name, and another server
 //! may be writing it.
 
 use std::ffi::{OsStr, OsString};

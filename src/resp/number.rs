@@ -195,8 +195,8 @@ pub fn format_i64(value: i64) -> NumberText {
     text
 }
 
-/// A double as C's `%.17g` writes it: up to 17 significant digits, without trailing zeros. `0.1` becomes
-/// `0.10000000000000001`. How Redis up to 7.0 answers with scores.
+/// A double as C's `%.17g` writes it: up to 17 significant digits, without trailing zeros. `0.1`
+/// becomes `0.10000000000000001`. This is the form of scores in replies of Redis up to 7.0.
 pub fn format_double_17g(value: f64) -> NumberText {
     if value.abs() < 1e17 && value as i64 as f64 == value && value != 0.0 {
         return format_i64(value as i64);

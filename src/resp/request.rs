@@ -63,8 +63,8 @@ pub const REQUEST_BYTES_MAX: u64 = u32::MAX as u64;
 /// of 13 digits for each of its options.
 pub const CLIENT_REQUEST_BYTES_MAX: u64 = REQUEST_BYTES_MAX - (16 << 20);
 
-/// Limits of requests. The configured ones are for clients alone: what a client was allowed is in the log and goes to
-/// replicas, and must be read there whatever is configured then.
+/// Limits of requests. The configured ones are for clients alone: a permitted request is in the log
+/// and goes to replicas, and must be read there under any configuration.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Longest argument, in bytes. Source: `proto-max-bulk-len`.
@@ -503,8 +503,9 @@ fn bulk_length(bytes: &[u8]) -> Result<Option<(usize, usize)>, ProtocolError> {
 /// Splits an inline request, which starts at `base` in the buffer, into words. Quotes and escapes are decoded in
 /// place, as decoding never lengthens them.
 ///
-/// A word may begin plain and go on quoted; a closing quote ends it and must be followed by white space or the line's
-/// end. Double quotes know `\n \r \t \b \a`, `\xHH` and any other byte for itself, single quotes only `\'`.
+/// A word may begin plain and continue quoted; a closing quote ends it and must be followed by
+/// white space or the line's end. Double quotes know `\n \r \t \b \a`, `\xHH` and any other byte
+/// for itself, single quotes only `\'`.
 fn split_line(line: &mut [u8], base: usize, args: &mut Vec<Range>) -> Result<(), ProtocolError> {
     let mut at = 0;
     loop {

@@ -734,7 +734,7 @@ impl PrimaryLink {
         }
     }
 
-    /// Tells the primary the offset that was applied, and the one on disk.
+    /// Reports the applied offset, and the one on disk, to the primary.
     fn acknowledge(&mut self, state: &State, offset: u64) {
         let synced = state.persistence.on_disk();
         while let (Some(synced), Some(&(applied, logged))) = (synced, self.logged.front())

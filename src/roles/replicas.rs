@@ -747,7 +747,7 @@ pub fn keep_alive(state: &mut State) {
     ping_each_second(state, state.time_us());
 }
 
-/// Tells all replicas that this server is alive, if a second has passed. False: none has.
+/// Sends all replicas a sign of life, if a second has passed. False: none has.
 fn ping_each_second(state: &mut State, now_us: i64) -> bool {
     if now_us < state.replication.next_second_us {
         return false;

@@ -21,7 +21,8 @@ use crate::sys::process;
 
 /// Connections accepted in one turn: a flood of them must not starve existing clients.
 const ACCEPTS_MAX: usize = 1000;
-/// The same for TLS, where each costs more: all of a turn's together about as much as its handshakes may.
+/// The same for TLS, where each costs more: those of one turn cost about as much as its handshakes
+/// may.
 const ACCEPTS_TLS_MAX: usize = 8;
 
 const PROTECTED: &[u8] = b"-DENIED Latchkey is running in protected mode because protected mode is enabled and no \
@@ -29,8 +30,9 @@ password is set for the default user. In this mode connections are only accepted
 want to connect from external computers, either disable protected mode with 'CONFIG SET protected-mode no' sent from \
 the loopback interface, or set a password for the default user, or bind to a trusted address.\r\n";
 
-/// How many clients there may be for one from this address to be accepted. `maxclients-reserved` goes by the address, not by
-/// the user: who may log in is known only after a request, and strangers who send none would take the places.
+/// The number of clients up to which one from this address is accepted. `maxclients-reserved` goes
+/// by the address, not by the user: the user is known only after a request, and strangers who send
+/// none would take the places.
 fn places_for(config: &Config, peer: &Address) -> usize {
     let reserved = if peer.is_local() { 0 } else { config.maxclients_reserved };
     config.maxclients.saturating_sub(reserved).max(1) as usize

@@ -130,8 +130,8 @@ impl<'a> Requests<'a> {
     }
 }
 
-/// The element of the key's value that a command probably looks up. `earlier`: how many requests of the batch before
-/// it have the same key.
+/// The element of the key's value that a command probably looks up. `earlier`: the number of
+/// earlier requests of the batch with the same key.
 #[inline]
 fn element_to_prefetch<'a>(
     command: &Command,

@@ -182,7 +182,8 @@ impl Report {
         }
     }
 
-    /// TCP addresses: available, allowed, and not in each other's way. That somebody listens there now is only a warning.
+    /// TCP addresses: available, allowed, and without conflicts. A program that listens there now
+    /// is only a warning.
     fn check_addresses(&mut self, config: &Config) {
         let bus_port = match config.cluster_enabled.then(|| cluster::bus_port(config)) {
             Some(Err(text)) => {

@@ -116,7 +116,8 @@ pub const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 const SLOW_SOURCES: [&str; 6] = ["acpi_pm", "hpet", "jiffies", "refined-jiffies", "pit", "xen"];
 /// At this swappiness and below, the kernel swaps only when it must.
 const SWAPPINESS_MAX: u64 = 10;
-/// Of the limit of memory, what data may take: buffers, scripts and snapshots need the rest. Unit: percent.
+/// The share of the memory limit that data may take: buffers, scripts and snapshots need the rest.
+/// Unit: percent.
 const DATA_PERCENT_MAX: u64 = 90;
 /// A sync that takes longer stands out. Unit: microseconds.
 const SYNC_US_MAX: i64 = 10_000;
@@ -260,8 +261,9 @@ fn chosen(text: &str) -> Option<String> {
     word.map(str::to_owned)
 }
 
-/// The files with the limits of memory of the groups in `/proc/self/cgroup`, from the innermost outwards. In a container
-/// the groups' names may be those of the host, whose folders are not there: then the outermost folder is the own one.
+/// The files with the limits of memory of the groups in `/proc/self/cgroup`, from the innermost
+/// outwards. In a container the groups' names may be those of the host, whose folders do not exist
+/// there: then the outermost folder belongs to the container.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {

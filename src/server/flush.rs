@@ -36,8 +36,8 @@ fn check_log_allows_sending(persistence: &Persistence, client: &mut Client) -> b
 }
 
 impl Turn<'_> {
-    /// Sends pending outputs, one write per client. Clients that were killed are closed first: who reads the reply of
-    /// CLIENT KILL finds them gone.
+    /// Sends pending outputs, one write per client. Killed clients are closed first, so they are
+    /// gone when the reply of CLIENT KILL is read.
     pub(super) fn flush(&mut self) {
         self.close_clients();
         for id in std::mem::take(&mut self.state.clients.to_flush) {

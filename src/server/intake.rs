@@ -23,10 +23,12 @@ const ARENA_BYTES: usize = 256 * 1024;
 const READ_BYTES: usize = 64 * 1024;
 /// An incomplete request of this size, announced or received, gets its own buffer.
 pub(super) const LARGE_BYTES: usize = 16 * 1024;
-/// Read of a large request in one turn, if available: an announced payload is better read at once than left in the
-/// system's buffers, but must not take more of the turn than copying this much.
+/// The limit of bytes read of a large request in one turn: an announced payload is better read at
+/// once than left in the system's buffers, but must not take more of the turn than copying this
+/// much.
 const LARGE_READ_BYTES: usize = 1024 * 1024;
-/// A client's unprocessed bytes, whatever `client-query-buffer-limit` says: argument ranges have 32 bits.
+/// The limit of a client's unprocessed bytes, even if `client-query-buffer-limit` is higher:
+/// argument ranges have 32 bits.
 pub(super) const INPUT_MAX: u64 = CLIENT_REQUEST_BYTES_MAX;
 
 /// The arena and batch that requests pass through.
@@ -195,8 +197,9 @@ impl Turn<'_> {
         {
             return None;
         }
-        // Read through the arena, empty now: memory for announced bytes is needed only when they come, and room in
-        // the request's buffer would have to be zeroed for each read.
+        // The bytes are read through the arena, which is empty now: memory for announced bytes is
+        // needed only when they come, and room in the request's buffer would have to be zeroed for
+        // each read.
         let room = self.intake.arena.len();
         let read = io::Read::read(&mut client.stream, &mut self.intake.arena);
         let count = self.count_read(id, read, room)?;

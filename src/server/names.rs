@@ -56,7 +56,8 @@ pub struct UserLine {
     pub line: Line,
 }
 
-/// Parses `user` lines. Errors: in any rule, but unknown commands are found later. Lines with an error are left out.
+/// Parses `user` lines. Errors: a fault in any rule, except unknown commands, which are found
+/// later. Lines with an error are left out.
 pub fn user_lines(directives: &[Directive]) -> (Vec<UserLine>, Vec<ConfigError>) {
     let (mut lines, mut errors) = (Vec::new(), Vec::new());
     for directive in directives {

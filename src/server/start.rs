@@ -184,7 +184,8 @@ impl Server {
         }
     }
 
-    /// Tells the log and the supervisor that clients are served, and finishes the process' setup.
+    /// Notifies the log and the supervisor that clients are served, and finishes the process'
+    /// setup.
     pub fn announce(&mut self, supervisor: Supervisor) {
         self.sample_clock();
         if !self.state.net.listening.is_empty() {

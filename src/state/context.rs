@@ -65,8 +65,9 @@ impl Caller {
     }
 }
 
-/// How large a command's data may become, in bytes. The configured limits are for clients: what one was allowed is in the log and
-/// goes to replicas, and must have the same effect there whatever is configured then.
+/// The limits of a command's data, in bytes. The configured limits are for clients: a permitted
+/// request is in the log and goes to replicas, and must have the same effect there under any
+/// configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeLimits {
     /// A string. Source: `proto-max-bulk-len`.
@@ -112,7 +113,8 @@ pub enum Origin {
     Script,
     /// From a blocked client that is woken: the key in this argument has changed or its alarm is due.
     Woken(usize),
-    /// From a blocked client whose time is over, of a command that has more to reply then than a null array.
+    /// From a blocked client whose time is over, for a command whose reply then is more than a null
+    /// array.
     TimedOut,
 }
 

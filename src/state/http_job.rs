@@ -24,7 +24,8 @@ pub struct HttpJob {
     pub last: Option<Place>,
 }
 
-/// The keys of database 0 that the patterns of `page-keys` name, found by going through all keys again and again.
+/// The keys of database 0 that match the patterns of `page-keys`, found by repeated walks over all
+/// keys.
 #[derive(Debug, Default)]
 pub struct PageKeys {
     /// The value of `page-keys` that is looked for.

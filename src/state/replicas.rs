@@ -64,7 +64,7 @@ impl State {
         kept.saturating_sub(self.config.repl_backlog_size as usize)
     }
 
-    /// Bytes of snapshots on their way to replicas: from the thread that writes one, or read of a file.
+    /// Bytes of snapshots on their way to replicas: from the writing thread, or read from a file.
     pub fn bytes_of_snapshots(&self) -> usize {
         let broadcast = self.replication.broadcast.as_ref();
         broadcast.map_or(0, |broadcast| broadcast.pipe.memory() + broadcast.bytes.memory())

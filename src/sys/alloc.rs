@@ -4,8 +4,8 @@
 //! alignment are here. Every thread has its own count: a shared atomic would cost each allocation 5 ns. The counts add up in the
 //! process' account, or in one of several, where a simulation runs several servers.
 //!
-//! What a snapshot allocates is no data, and is counted apart too: by [`counted`] on the thread that writes it, by the
-//! difference of two [`balance`]s on the thread that fills its chunks.
+//! The memory of a snapshot is no data, and is counted apart too: by [`counted`] on the thread that
+//! writes it, by the difference of two [`balance`]s on the thread that fills its chunks.
 #![allow(unsafe_code)] // GlobalAlloc is an unsafe trait, jemalloc a C library.
 
 use std::alloc::{GlobalAlloc, Layout};

@@ -439,7 +439,7 @@ pub fn watch(period_ms: u32) {
     }
 }
 
-/// Tells the watchdog that the loop runs. Costs a system call while the watchdog is on.
+/// Notifies the watchdog that the loop runs. Costs a system call while the watchdog is on.
 #[inline]
 pub fn tell_watchdog() {
     let period_ms = WATCHDOG_MS.load(Ordering::Relaxed);

@@ -20,7 +20,8 @@ pub enum Unit {
     Bit,
 }
 
-/// Bytes a string needs to contain `bits` bits from `offset` on; `None` if no string can be so long.
+/// Bytes that a string needs to contain `bits` bits from `offset` on; `None` if no string can have
+/// this length.
 pub fn bytes_needed(offset: u64, bits: u32) -> Option<usize> {
     offset.checked_add(u64::from(bits)).and_then(|end| usize::try_from(end.div_ceil(8)).ok())
 }

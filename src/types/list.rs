@@ -141,7 +141,7 @@ impl List {
 }
 
 impl Edit<'_, List> {
-    /// Chooses the form for `count` more elements of together `bytes` bytes.
+    /// Chooses the form for `count` more elements of `bytes` bytes in total.
     #[inline]
     pub fn make_room(&mut self, bytes: usize, count: usize, limits: &Limits) {
         if self.outgrows(bytes, count, limits)

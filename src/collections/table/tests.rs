@@ -192,7 +192,7 @@ fn operation(keys: usize) -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The table, its model, and a SCAN going on meanwhile.
+/// The table, its model, and a SCAN in progress.
 struct Machine {
     table: Table<Object>,
     model: HashMap<Vec<u8>, (Value, Option<Deadline>, u32)>,

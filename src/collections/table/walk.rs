@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Goes on with a budget in entries; one more may be shown.
+    /// Continues with a budget in entries; one more may be shown.
     fn walk_on(table: &mut Table<()>, budget: usize, shot: &mut Shot) -> bool {
         let mut count = 0;
         let has_more = table.walk_on(budget, &mut |entry| {

@@ -72,7 +72,7 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Makes this replica a primary. The leases of sessions change by that, which is repeated as such.
+/// Makes this replica a primary. This changes the leases of sessions, and the changes are repeated.
 pub(super) fn take_over(ctx: &mut Context<'_>) {
     let before = ctx.keyspace.changes_by_commands();
     following::unfollow(ctx.keyspace, ctx.state);

@@ -78,8 +78,8 @@ pub enum FileError {
 const FOREIGN_TYPES: std::ops::RangeInclusive<u8> = 22..=243;
 
 impl FileError {
-    /// Redis's and Valkey's line in the log about a file that they refuse by its version, or with
-    /// `check` relaxed for a type that nobody knows: there it is no damage. `is_valkey`: where they
+    /// Redis's and Valkey's line in the log about a file that they refuse by its version or, with
+    /// `check` relaxed, by an unknown type, which is no damage there. `is_valkey`: where they
     /// differ, as Valkey. None: any other error.
     pub fn refusal(&self, check: VersionCheck, is_valkey: bool) -> Option<String> {
         match self {

@@ -140,9 +140,9 @@ struct Coding {
 }
 
 impl Coding {
-    /// Goes on to offset `stop` of the text or a little further. The window has the text from
-    /// offset `start` on, [`AHEAD`] bytes more than up to `stop` unless it ends there. None: the
-    /// output is too long.
+    /// Compresses up to offset `stop` of the text or a little further. The window has the text from
+    /// offset `start` to [`AHEAD`] bytes after `stop`, or to the text's end. None: the output is
+    /// too long.
     #[inline(always)]
     fn advance(
         &mut self,

@@ -298,8 +298,8 @@ proptest! {
             TestCaseError::fail(format!("{error}: {}", payload.escape_ascii()))
         })?;
         let (mut before, mut after) = (content(&stored), content(&again));
-        // A collection that was larger once has a name of its own; a listpack of Redis 7.0 is none
-        // of 7.2.
+        // A collection that was once larger has another encoding name; a listpack of Redis 7.0 is
+        // no listpack of 7.2.
         if !matches!(value_of(&stored), ValueRef::Object(Value::Stream(_))) && before.len() > 1 {
             before.pop();
             after.pop();

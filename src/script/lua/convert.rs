@@ -14,8 +14,9 @@ use super::{Name, Returned, bytes_at, push_bytes, raise, shared, upvalue};
 use crate::resp::reply::{Protocol, ReplyWriter};
 use crate::script::libraries::helpers::safepoint;
 
-/// Where the interpreter of Redis has the value that a script returns on its stack, and the highest place that it converts: above
-/// is the limit of its stack, less what a conversion needs. Nested values are above those that they are in ([`Open::inner`]).
+/// The place of a script's result on the stack of Redis's interpreter, and the highest place that
+/// it converts. Above is the limit of its stack, less the places that a conversion needs. Nested
+/// values are above the value that contains them ([`Open::inner`]).
 const RETURNED_AT: usize = 2;
 const HIGHEST: usize = 7996;
 /// Values and bytes converted between two checks for interrupts.
@@ -219,7 +220,7 @@ enum Open {
 }
 
 impl Open {
-    /// How far above the table, on the stack of Redis's interpreter, the item is that was pushed last.
+    /// The distance of the last pushed item above the table, on the stack of Redis's interpreter.
     fn inner(&self) -> usize {
         match self {
             Open::Array { .. } => 1,

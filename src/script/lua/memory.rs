@@ -12,7 +12,8 @@ use super::must_end;
 /// The memory of one Lua state, in bytes.
 pub(super) struct Memory {
     used: Cell<usize>,
-    /// Allocations beyond it fail: the script gets an error. Must be unlimited outside of scripts, where errors are not handled.
+    /// The limit beyond which allocations fail, so that the script gets an error. It must be
+    /// unlimited outside of scripts, where errors are not handled.
     limit: Cell<usize>,
     /// The largest single block: operations on a string or table cannot be interrupted.
     block_max: Cell<usize>,
@@ -30,7 +31,8 @@ const BLOCK_MAX: usize = (256 << 20) + 4096;
 /// smaller blocks, and strings have that size, with their headers, for three lengths only.
 const HASH_BYTES_MAX: usize = 32 << 20;
 
-/// The memory of larger blocks is got from the system, and copied, piece by piece, with checks for interrupts.
+/// Larger blocks are obtained from the system and copied piece by piece, with checks for
+/// interrupts.
 const PIECE: usize = 4 << 20;
 const PAGE: usize = 4096;
 
@@ -106,7 +108,8 @@ impl Memory {
                 if copied > 0 {
                     std::ptr::copy_nonoverlapping(block.add(at), made.add(at), copied);
                 }
-                // The system gives memory a page at a time when it is first written, which takes longer than to write it.
+                // The system provides a page of memory at its first write, which takes longer than
+                // the write itself.
                 let touched = at + copied..new.min(at + PIECE);
                 touched.step_by(PAGE).for_each(|at| made.add(at).write_volatile(0));
                 if self.must_end() {

@@ -255,7 +255,8 @@ unsafe fn must_end(state: *mut lua_State) -> bool {
             Some(Verdict::End(error)) => shared.ending.set(Some(error)),
             _ => return false,
         }
-        // From now on at every safepoint: if a script catches the error, it gets only to the next one.
+        // Raised again at every safepoint: a script that catches the error gets only to the next
+        // one.
         set_interrupt(lua_callbacks(state), true);
     }
     true

@@ -194,8 +194,8 @@ pub(super) unsafe extern "C-unwind" fn no_such_global(state: *mut lua_State) -> 
     raise_here(state, &text)
 }
 
-/// `pcall(f, ...)`: an error that is a table with a field `err`, as `redis.call` raises it, is returned as its text.
-/// So it was before errors were tables, and scripts rely on it.
+/// `pcall(f, ...)`: an error that is a table with a field `err`, as `redis.call` raises it, is
+/// returned as its text. This was the behaviour before errors were tables, and scripts rely on it.
 unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
     luaL_checkany(state, 1);
     let arguments = lua_gettop(state) - 1;
