@@ -123,7 +123,7 @@ impl Cluster {
         if own != 0 && own == greatest {
             return false;
         }
-        self.current_epoch = greatest + 1;
+        self.current_epoch = greatest.saturating_add(1);
         let epoch = self.current_epoch;
         self.myself_mut().config_epoch = epoch;
         self.version += 1;

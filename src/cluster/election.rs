@@ -70,7 +70,7 @@ impl Cluster {
         }
         let (election_ms, delay_ms) = (self.election_ms(), self.delay_ms());
         let age_ms = self.election.start_ms.map(|start_ms| now - start_ms);
-        let is_due_anew = age_ms.is_none_or(|age_ms| age_ms > 2 * election_ms);
+        let is_due_anew = age_ms.is_none_or(|age_ms| age_ms > election_ms.saturating_mul(2));
         let was_automatic = is_manual && self.election.epoch.is_none();
         if is_due_anew || (was_automatic && age_ms.is_some_and(|age_ms| age_ms < 0)) {
             self.schedule_election(primary, is_manual);
@@ -93,7 +93,7 @@ impl Cluster {
                 ));
             }
         }
-        if now < start_ms || now - start_ms > election_ms {
+        if now < start_ms || now.saturating_sub(start_ms) > election_ms {
             return;
         }
         match self.election.epoch {
@@ -196,7 +196,7 @@ impl Cluster {
     }
 
     fn ask_for_votes(&mut self) {
-        self.current_epoch += 1;
+        self.current_epoch = self.current_epoch.saturating_add(1);
         let epoch = self.current_epoch;
         self.election.epoch = Some(epoch);
         self.election.votes.clear();

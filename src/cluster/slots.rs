@@ -61,7 +61,7 @@ impl Cluster {
         if sender == self.myself {
             return;
         }
-        let Some(my_primary) = self.my_primary() else { return };
+        let my_primary = self.my_primary();
         let mut lost_here = SlotSet::default();
         let mut taken_from_shard = 0;
         for slot in slots.iter() {
@@ -81,7 +81,7 @@ impl Cluster {
             if owner == Some(self.myself) {
                 lost_here.insert(slot);
             }
-            if owner == Some(my_primary) {
+            if owner.is_some() && owner == my_primary {
                 taken_from_shard += 1;
             }
             self.set_owner(slot, Some(sender));
@@ -92,7 +92,8 @@ impl Cluster {
             self.unclaimed.insert(slot);
         }
         let is_whole = self.settings.allows_replica_migration || slots.len() == taken_from_shard;
-        if taken_from_shard > 0 && self.node(my_primary).slots.is_empty() && is_whole {
+        let is_left_empty = my_primary.is_some_and(|primary| self.node(primary).slots.is_empty());
+        if taken_from_shard > 0 && is_left_empty && is_whole {
             let id = self.node(sender).id;
             self.warn(format!(
                 "Configuration change detected. Reconfiguring myself as a replica of {id}"
@@ -110,7 +111,7 @@ impl Cluster {
         if !is_primary || !is_equal || self.node(sender).id <= self.myself().id {
             return;
         }
-        self.current_epoch += 1;
+        self.current_epoch = self.current_epoch.saturating_add(1);
         let epoch = self.current_epoch;
         self.myself_mut().config_epoch = epoch;
         self.version += 1;
