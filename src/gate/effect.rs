@@ -141,7 +141,7 @@ impl Context<'_> {
             Expiry::Clear => self.instead(&[b"SET", key, value]),
             Expiry::Keep => self.instead(&[b"SET", key, value, b"KEEPTTL"]),
             Expiry::At(deadline) => {
-                let at = deadline.unix(self.keyspace.wall_offset_ms()).0;
+                let at = deadline.unix(self.keyspace.told_offset_ms()).0;
                 self.instead_with(&[b"SET", key, value, b"PXAT"], at);
             }
         }

@@ -173,7 +173,7 @@ fn keep(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8],
     let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
     keyspace.locks.insert(At::key(database, key), held);
     if state.effects.is_heard() {
-        let at_ms = format_i64(deadline.unix(keyspace.wall_offset_ms()).0);
+        let at_ms = format_i64(deadline.unix(keyspace.told_offset_ms()).0);
         let apart = state.effects.begin_apart();
         effect::note_deletions(keyspace, state);
         let set = [b"HSET", key].into_iter().chain(fields).collect::<Vec<_>>();

@@ -43,7 +43,7 @@ pub fn write(
         Change::Renewed(before) => Some(before),
     };
     let session = held.session_ms();
-    let unix = until.unix(keyspace.wall_offset_ms());
+    let unix = until.unix(keyspace.told_offset_ms());
     let text = Reader { fence, until: unix, session }.text();
     let (field, fence) = (lock::reader_field(owner), format_i64(fence as i64));
     let mut request: Vec<&[u8]> = vec![b"HSET", at.key, &field, text.as_bytes()];
@@ -152,7 +152,7 @@ fn set_last_deadline(
     };
     let Some(last) = last.filter(|last| ms_left(Some(*last)) != old_ms) else { return };
     keyspace.in_database(at.database, |keyspace| keyspace.set_deadline(slot, Some(last)));
-    let at_ms = format_i64(last.unix(keyspace.wall_offset_ms()).0);
+    let at_ms = format_i64(last.unix(keyspace.told_offset_ms()).0);
     repeat(keyspace, state, at.database, &[b"PEXPIREAT", at.key, at_ms.as_ref()]);
 }
 

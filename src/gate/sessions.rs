@@ -209,7 +209,7 @@ fn set_deadline(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, deadline
         return;
     }
     let apart = state.effects.begin_apart();
-    let at_ms = format_i64(deadline.unix(keyspace.wall_offset_ms()).0);
+    let at_ms = format_i64(deadline.unix(keyspace.told_offset_ms()).0);
     let request = [&b"PEXPIREAT"[..], key, at_ms.as_ref()];
     state.effects.push(database, request.into_iter());
     state.effects.end_apart(apart);

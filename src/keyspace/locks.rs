@@ -950,9 +950,9 @@ mod tests {
         for step in 0..2000 {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let pick = (number >> 33) as usize;
-            if pick % 2 == 0 || model.is_empty() {
+            if pick.is_multiple_of(2) || model.is_empty() {
                 // Mostly now, at times one that is put back.
-                let since_us = step / 3 - if pick % 5 == 0 { step / 7 } else { 0 };
+                let since_us = step / 3 - if pick.is_multiple_of(5) { step / 7 } else { 0 };
                 since.add(since_us);
                 model.push(since_us);
             } else {

@@ -272,7 +272,7 @@ impl Keyspace {
 
     /// How far the wall clock is ahead of the boot-time clock, for showing deadlines ([`Deadline::unix`]): constant
     /// until the wall clock is set.
-    pub fn wall_offset_ms(&self) -> i64 {
+    pub fn told_offset_ms(&self) -> i64 {
         self.told_offset_ms
     }
 

@@ -120,7 +120,7 @@ impl Plan {
             functions,
             access: SavedAccess::None,
             now: db.now(),
-            wall_offset_ms: db.wall_offset_ms(),
+            wall_offset_ms: db.told_offset_ms(),
             databases: databases.collect(),
             lru_clock: db.lru_clock(),
             key_delay: 0,

@@ -494,40 +494,6 @@ impl<'a> ReplyWriter<'a> {
         }
     }
 
-    /// An array of a few integers, written from its end in one piece.
-    pub fn integers<const COUNT: usize>(&mut self, values: [i64; COUNT]) {
-        const { assert!(COUNT < 4, "the buffer holds three of the longest") };
-        if !self.out.reserve(COUNT * HEADER_LEN_MAX) {
-            return;
-        }
-        let mut buffer = [0; 80];
-        let mut at = buffer.len();
-        let mut put = |byte| {
-            at -= 1;
-            buffer[at] = byte;
-        };
-        for value in values.into_iter().rev() {
-            put(b'\n');
-            put(b'\r');
-            let mut rest = value.unsigned_abs();
-            loop {
-                put(b'0' + (rest % 10) as u8);
-                rest /= 10;
-                if rest == 0 {
-                    break;
-                }
-            }
-            if value < 0 {
-                put(b'-');
-            }
-            put(b':');
-        }
-        for byte in [b'\n', b'\r', b'0' + COUNT as u8, b'*'] {
-            put(byte);
-        }
-        self.raw(&buffer[at..]);
-    }
-
     /// An integer given as text.
     #[inline]
     pub fn integer_text(&mut self, text: &[u8]) {
@@ -719,20 +685,6 @@ mod tests {
         reply.header(b'$', bytes.len());
         reply.out.push_shared(Bytes::from_static(bytes));
         reply.raw(b"\r\n");
-    }
-
-    #[test]
-    fn integers_in_one_piece_are_as_one_by_one() {
-        let all = [0, 7, 10, -1, 65_535, 3_765_643_753_029_633, i64::MIN, i64::MAX];
-        for (index, first) in all.into_iter().enumerate() {
-            let values = [first, all[(index + 3) % 8], all[(index + 6) % 8]];
-            let one_by_one = both(|reply| {
-                reply.array(3);
-                values.iter().for_each(|value| reply.integer(*value));
-            });
-            assert_eq!(both(|reply| reply.integers(values)), one_by_one);
-        }
-        assert_eq!(both(|reply| reply.integers([i64::MIN; 3]))[0].len(), 4 + 3 * 23);
     }
 
     #[test]

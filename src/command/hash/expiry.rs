@@ -141,7 +141,7 @@ enum FieldEffect {
 
 /// Sets the effect: the result for these fields, with deadlines as Unix times.
 fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: FieldEffect) {
-    let offset_ms = ctx.keyspace.wall_offset_ms();
+    let offset_ms = ctx.keyspace.told_offset_ms();
     ctx.instead_gathered(|_, request| {
         let count = fields.len().to_string();
         let mut add = |words: &[&[u8]]| request.extend(words.iter().map(|word| word.to_vec()));
@@ -293,13 +293,13 @@ pub(crate) fn hpttl(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HEXPIRETIME key FIELDS numfields field [field ...]`: as HTTL, but the Unix time.
 pub(crate) fn hexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.keyspace.wall_offset_ms();
+    let offset_ms = ctx.keyspace.told_offset_ms();
     reply_deadlines(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `HPEXPIRETIME key FIELDS numfields field [field ...]`: the same in milliseconds.
 pub(crate) fn hpexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.keyspace.wall_offset_ms();
+    let offset_ms = ctx.keyspace.told_offset_ms();
     reply_deadlines(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 
@@ -495,7 +495,7 @@ fn set_pairs(
         }
     });
     changed(ctx, "hset", key, ((args.len() - first) / 2) as u64);
-    let offset_ms = ctx.keyspace.wall_offset_ms();
+    let offset_ms = ctx.keyspace.told_offset_ms();
     ctx.instead_gathered(|_, request| {
         let count = ((args.len() - first) / 2).to_string();
         let mut add = |words: &[&[u8]]| request.extend(words.iter().map(|word| word.to_vec()));

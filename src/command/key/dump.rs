@@ -154,7 +154,7 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
         && !options.absolute
         && ctx.is_heard()
     {
-        let at = deadline.unix(ctx.keyspace.wall_offset_ms()).0.to_string();
+        let at = deadline.unix(ctx.keyspace.told_offset_ms()).0.to_string();
         let mut request: Vec<&[u8]> = ctx.args.iter_from(0).collect();
         request[2] = at.as_bytes();
         request.push(b"ABSTTL");

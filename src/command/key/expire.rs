@@ -111,7 +111,7 @@ fn set_deadline(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
         let deadline = when.deadline(&now);
         ctx.keyspace.set_deadline(slot, Some(deadline));
         ctx.keyspace.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
-        let (args, offset_ms) = (ctx.args, ctx.keyspace.wall_offset_ms());
+        let (args, offset_ms) = (ctx.args, ctx.keyspace.told_offset_ms());
         ctx.instead_gathered(|ctx, request| {
             let is_exact = ctx.name() == "pexpireat";
             request.push(if is_exact { args.get(0) } else { b"PEXPIREAT" }.to_vec());
@@ -136,13 +136,13 @@ fn pttl(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `EXPIRETIME key`: Unix time in seconds, rounded; -1 without a deadline, -2 if there is no such key.
 fn expire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.keyspace.wall_offset_ms();
+    let offset_ms = ctx.keyspace.told_offset_ms();
     reply_deadline(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `PEXPIRETIME key`: the same in milliseconds.
 fn pexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.keyspace.wall_offset_ms();
+    let offset_ms = ctx.keyspace.told_offset_ms();
     reply_deadline(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 

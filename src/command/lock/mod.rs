@@ -475,7 +475,10 @@ fn note_held(ctx: &mut Context<'_>, key: Key<'_>, fence: u64, lock: &Lock<'_>) {
 }
 
 fn reply_granted(ctx: &mut Context<'_>, fence: u64, holds: i64, ms_left: i64) {
-    ctx.reply.integers([fence as i64, holds, ms_left]);
+    ctx.reply.array(3);
+    ctx.reply.integer(fence as i64);
+    ctx.reply.integer(holds);
+    ctx.reply.integer(ms_left);
 }
 
 /// Waits for a lock that another owner has, or replies that owner. None: it is free, but other
@@ -659,7 +662,7 @@ fn write_alone(
 
 fn repeat_deadline(ctx: &mut Context<'_>, key: Key<'_>, deadline: Option<Deadline>) {
     if let Some(deadline) = deadline {
-        let at_ms = deadline.unix(ctx.keyspace.wall_offset_ms()).0;
+        let at_ms = deadline.unix(ctx.keyspace.told_offset_ms()).0;
         ctx.instead_with(&[b"PEXPIREAT", key.bytes], at_ms);
     }
 }

@@ -414,7 +414,7 @@ fn getex(ctx: &mut Context<'_>) -> CommandResult {
             } else {
                 ctx.keyspace.set_deadline(slot, Some(deadline));
                 ctx.keyspace.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
-                let at = deadline.unix(ctx.keyspace.wall_offset_ms()).0;
+                let at = deadline.unix(ctx.keyspace.told_offset_ms()).0;
                 ctx.instead_with(&[b"PEXPIREAT", key.bytes], at);
             }
         }
@@ -552,7 +552,7 @@ fn msetex(ctx: &mut Context<'_>) -> CommandResult {
 /// MSETEX's effect for Valkey: as sent, but with the deadline as a Unix time.
 fn repeat_msetex(ctx: &mut Context<'_>, pairs: Range<usize>, expiry: Expiry) {
     let Expiry::At(deadline) = expiry else { return };
-    let (args, at) = (ctx.args, deadline.unix(ctx.keyspace.wall_offset_ms()).0.to_string());
+    let (args, at) = (ctx.args, deadline.unix(ctx.keyspace.told_offset_ms()).0.to_string());
     ctx.instead_gathered(|_, request| {
         request.extend(args.iter_from(0).take(pairs.end).map(<[u8]>::to_vec));
         let mut rest = args.cursor(pairs.end);
