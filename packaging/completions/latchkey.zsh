@@ -211,9 +211,9 @@ _arguments \
   '*--cluster-announce-ip[Address reported to other nodes and to clients]:cluster-announce-ip:_files' \
   '*--cluster-announce-hostname[Host name reported to clients]:cluster-announce-hostname:_files' \
   '*--cluster-announce-human-nodename[Name of the node in logs]:cluster-announce-human-nodename:_files' \
-  '*--cluster-announce-port[Client port reported to other nodes]:cluster-announce-port:_files' \
-  '*--cluster-announce-tls-port[TLS port reported to other nodes]:cluster-announce-tls-port:_files' \
-  '*--cluster-announce-bus-port[Bus port reported to other nodes]:cluster-announce-bus-port:_files' \
+  '*--cluster-announce-port[Client port reported to others]:cluster-announce-port:_files' \
+  '*--cluster-announce-tls-port[TLS port reported to others]:cluster-announce-tls-port:_files' \
+  '*--cluster-announce-bus-port[Bus port reported to others]:cluster-announce-bus-port:_files' \
   '*--cluster-preferred-endpoint-type[Whether clients are redirected to an address, a host name, or the endpoint they used]:cluster-preferred-endpoint-type:(ip hostname unknown-endpoint)' \
   '*--cluster-require-full-coverage[Refuses commands while any slot is unassigned]:cluster-require-full-coverage:(yes no)' \
   '*--cluster-allow-reads-when-down[Serves reads while the cluster is down]:cluster-allow-reads-when-down:(yes no)' \
@@ -230,7 +230,7 @@ _arguments \
   '*--cluster-announce-client-port[The same for the port]:cluster-announce-client-port:_files' \
   '*--cluster-announce-client-tls-port[The same for the TLS port]:cluster-announce-client-tls-port:_files' \
   '*--cluster-blacklist-ttl[Seconds for which a forgotten node is not added again]:cluster-blacklist-ttl:_files' \
-  '*--cluster-config-save-behavior[Reaction to a failure to save the cluster'\''s state]:cluster-config-save-behavior:(sync best-effort)' \
+  '*--cluster-config-save-behavior[What happens if the cluster'\''s state cannot be saved]:cluster-config-save-behavior:(sync best-effort)' \
   '*--cluster-manual-failover-timeout[Milliseconds that a manual failover may take]:cluster-manual-failover-timeout:_files' \
   '*--cluster-slot-migration-log-max-len[Maximum number of slot migrations that are remembered]:cluster-slot-migration-log-max-len:_files' \
   '*--slot-migration-max-failover-repl-bytes[Bytes of the stream that may be missing when a slot gets a new owner]:slot-migration-max-failover-repl-bytes:_files' \
