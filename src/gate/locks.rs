@@ -42,7 +42,8 @@ fn lost(
 ) -> Vec<(Place, EndReason)> {
     let holdings = keyspace.locks.holdings(database, key);
     let found = keyspace.in_database(database, |keyspace| {
-        let slot = keyspace.find_quietly(keyspace.key(key))?;
+        // A lease that has ended by a replica's clock may be renewed by its primary.
+        let slot = keyspace.find_kept(keyspace.key(key))?;
         let (value, now) = (keyspace.entry(slot).value(), keyspace.now());
         let lock = lock::read(value, &now).ok().flatten();
         // The fence of an owner that has it alone, and the readers.

@@ -344,7 +344,16 @@ impl Keyspace {
         deadline.is_none_or(|deadline| !self.now.is_past(deadline)).then_some(slot)
     }
 
-    /// The same, whether it has expired or not, as long as nothing has found that out.
+    /// The same, but where expired keys stay until the primary deletes them, it finds them.
+    pub fn find_kept(&self, key: Key<'_>) -> Option<Slot> {
+        if self.keeps_expired {
+            self.table().find(key.hash, key.bytes)
+        } else {
+            self.find_quietly(key)
+        }
+    }
+
+    /// As [`Self::find_quietly`], whether it has expired or not, as long as nothing has found that out.
     pub fn find_even_expired(&self, key: Key<'_>) -> Option<Slot> {
         let slot = self.table().find(key.hash, key.bytes)?;
         self.found_expired.is_empty().then_some(slot)
