@@ -77,6 +77,10 @@ impl Cluster {
             (settings.tcp_port, settings.tls_port, settings.bus_port);
         let announced = settings.announced.clone();
         let no_failover = settings.no_failover;
+        // Others hear of a new name at once.
+        if announced != self.settings.announced {
+            self.todo |= Todo::BROADCAST;
+        }
         if settings.requires_full_coverage != self.settings.requires_full_coverage {
             self.todo |= Todo::UPDATE_STATE;
         }

@@ -4,7 +4,7 @@ use super::State;
 use crate::cluster::action::{LinkId, Outside};
 use crate::collections::hash_slot::SlotSet;
 use crate::persist::nodes_file::NodesFile;
-use crate::replication::following::Following;
+use crate::replication::following::{Following, Progress};
 
 /// See the module.
 #[derive(Default)]
@@ -41,7 +41,12 @@ impl State {
         Outside {
             boot_ms: now.boot_us / 1000,
             unix_ms: now.wall_us / 1000,
-            offset: if following.is_some() { self.replication.offset } else { self.stream_end() },
+            offset: match following {
+                None => self.stream_end(),
+                // Its data is about to be replaced: others neither send clients to it nor rank it by what it had.
+                Some(following) if following.progress == Progress::Sync => 0,
+                Some(_) => self.replication.offset,
+            },
             is_link_up: following.is_some_and(Following::is_connected),
             data_age_ms,
             is_loading: self.persistence.loading.is_some(),
