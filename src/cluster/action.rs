@@ -21,10 +21,6 @@ pub enum Event<'a> {
     Closed { link: LinkId },
     /// A whole message has arrived. Only signature and length are checked.
     Received { link: LinkId, message: &'a [u8] },
-    /// Keys of these slots were deleted after [`Action::DropKeys`], or there were none.
-    Dropped,
-    /// All saves up to this number are on disk, and their messages have been sent.
-    Saved { number: u64 },
 }
 
 /// What this node's replication and data look like, each time the machine is asked.

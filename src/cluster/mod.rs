@@ -167,7 +167,6 @@ impl Cluster {
             Event::Connected { link, local } => self.connected(link, local),
             Event::Closed { link } => self.closed(link),
             Event::Received { link, message } => self.receive(link, message),
-            Event::Dropped | Event::Saved { .. } => {}
         }
         actions.append(&mut self.out);
     }
@@ -321,10 +320,6 @@ impl Cluster {
 
     pub fn current_epoch(&self) -> u64 {
         self.current_epoch
-    }
-
-    pub fn last_vote_epoch(&self) -> u64 {
-        self.last_vote_epoch
     }
 
     pub fn version(&self) -> u64 {

@@ -151,7 +151,6 @@ pub struct Node {
     pub created_ms: i64,
     pub orphaned_since_ms: i64,
     pub repl_offset: u64,
-    pub repl_offset_ms: i64,
     pub reports: Vec<FailureReport>,
     /// The connection that this node has opened to it, and the one that it has opened.
     pub outbound: Option<LinkId>,
@@ -179,7 +178,6 @@ impl Node {
             created_ms: 0,
             orphaned_since_ms: 0,
             repl_offset: 0,
-            repl_offset_ms: 0,
             reports: Vec::new(),
             outbound: None,
             inbound: None,

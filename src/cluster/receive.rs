@@ -45,7 +45,7 @@ impl Cluster {
                         self.take_ping(link, sender, &header, kind, gossip, extensions);
                     }
                     (_, None) => {}
-                    (body, Some(sender)) => self.take_body(link, sender, &header, body),
+                    (body, Some(sender)) => self.take_body(sender, &header, body),
                 }
             }
         }
@@ -62,7 +62,6 @@ impl Cluster {
         let node = self.node_mut(sender);
         node.data_received_ms = now;
         node.repl_offset = header.offset;
-        node.repl_offset_ms = now;
         // A replica names the epoch of its primary.
         if header.primary.is_none() && header.config_epoch > node.config_epoch {
             node.config_epoch = header.config_epoch;
@@ -131,7 +130,7 @@ impl Cluster {
         }
     }
 
-    fn take_body(&mut self, _: LinkId, sender: NodeIndex, header: &Header, body: Body) {
+    fn take_body(&mut self, sender: NodeIndex, header: &Header, body: Body) {
         match body {
             Body::Fail(id) => {
                 if let Some(index) = self.find(&id) {

@@ -4,8 +4,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use super::tell;
-use crate::cluster::action::Event;
 use crate::persist::nodes_file::{NodesFile, OpenError, SaveError};
 use crate::state::State;
 use crate::sys::disk::ReplaceStep;
@@ -60,7 +58,7 @@ pub fn save(state: &mut State, number: u64, text: Arc<[u8]>, is_awaited: bool) {
     }
 }
 
-/// Begins saves, and tells of those that have ended.
+/// Begins saves. Messages that waited for one that has ended are sent.
 pub fn go_on(state: &mut State) {
     let Some(file) = &mut state.cluster_work.file else { return };
     if file.is_idle() || state.cluster_work.next_save_us > state.now.boot_us {
@@ -72,7 +70,6 @@ pub fn go_on(state: &mut State) {
         Ok(Some(number)) => {
             state.net.bus.note_saved(number);
             state.net.bus.flush();
-            tell(state, Event::Saved { number });
         }
         Err(failure) => fail(state, &failure),
     }

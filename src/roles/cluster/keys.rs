@@ -1,8 +1,6 @@
 //! Deletes the keys of slots that belong to other nodes now: some in each turn, and repeated for replicas and the log. No
 //! notification tells of it, as in Redis: the keys live on elsewhere.
 
-use super::tell;
-use crate::cluster::action::Event;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
@@ -27,7 +25,7 @@ pub fn forget(state: &mut State) {
     state.cluster_work.drops = None;
 }
 
-/// Deletes some keys; when there are no more, the state machine is told.
+/// Deletes some keys.
 pub fn drop_some(keyspace: &mut Keyspace, state: &mut State) {
     let Some(mut drops) = state.cluster_work.drops.take() else { return };
     if let Some(cluster) = &state.cluster {
@@ -47,9 +45,7 @@ pub fn drop_some(keyspace: &mut Keyspace, state: &mut State) {
         is_done = step(keyspace, state, &mut drops);
     }
     drop(keyspace.events.take());
-    if is_done {
-        tell(state, Event::Dropped);
-    } else {
+    if !is_done {
         state.cluster_work.drops = Some(drops);
     }
 }
