@@ -48,6 +48,7 @@ use std::ops::Range;
 pub use crate::clock::Expiry;
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
+use crate::collections::hash_slot::SlotSet;
 use crate::collections::packed_table::Draws;
 use crate::collections::shared_bytes::SharedBytes;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
@@ -169,6 +170,8 @@ pub struct Keyspace {
     pub locks: Locks,
     pub permits: PermitSessions,
     pub watch: Watch,
+    /// Slots whose keys are only being moved here: they are not shown.
+    pub hidden_slots: Option<SlotSet>,
     pub tracking: Tracking,
     /// Buffer for unpacking a packed collection that is changed.
     scratch: Vec<u8>,
@@ -206,6 +209,7 @@ impl Keyspace {
             locks: Locks::default(),
             permits: PermitSessions::default(),
             watch: Watch::default(),
+            hidden_slots: None,
             tracking: Tracking::default(),
             scratch: Vec::new(),
         }
@@ -659,6 +663,15 @@ impl Keyspace {
         loop {
             let slot = self.table().random()?;
             let entry = self.table().entry(slot);
+            if self.is_hidden(entry.key()) {
+                let shown = |entry: &Entry<'_, Value>| !self.is_hidden(entry.key());
+                if tries == 0 {
+                    let found = self.table().iter().find(|it| is_alive(it) && shown(it));
+                    return found.map(|entry| entry.key().to_vec());
+                }
+                tries -= 1;
+                continue;
+            }
             if is_alive(&entry) {
                 return Some(entry.key().to_vec());
             }
