@@ -19,7 +19,7 @@ use std::os::fd::AsRawFd;
 
 use socket2::SockRef;
 
-use crate::client::{ClientFlags, ClientId};
+use crate::client::ClientId;
 use crate::config::{PrimaryAddress, system_text};
 use crate::durability::persistence;
 use crate::durability::unexpected;
@@ -203,11 +203,7 @@ fn unblock_and_close(
         Blocked::Closed => {}
     }
     blocking::unblock_with(keyspace, state, id, UNBLOCKED);
-    if let Some(client) = state.clients.get_mut(id) {
-        client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
-        state.clients.last_replies.push(id);
-        state.clients.flush_later(id);
-    }
+    state.clients.close_after_reply(id, state.now);
 }
 
 /// Closes this server's replicas: they learn of the change when they reconnect.

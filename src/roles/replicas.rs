@@ -335,7 +335,7 @@ fn refuse(state: &mut State, id: ClientId) {
     client.flags.remove(ClientFlags::REPLICA);
     client.replica = None;
     client.output.push(b"-ERR BGSAVE failed, replication can't continue\r\n");
-    client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
+    state.clients.close_after_reply(id, state.now);
 }
 
 fn begin_broadcast(keyspace: &mut Keyspace, state: &mut State, due: &Due) -> Result<(), String> {
