@@ -50,7 +50,7 @@ pub fn begin_aof_at_start(
 
 /// Marks the just-loaded data as saved.
 pub fn note_loaded(keyspace: &Keyspace, state: &mut State) {
-    state.persistence.saved_changes = keyspace.dirty();
+    state.persistence.saves.changes = keyspace.dirty();
 }
 
 /// Opens the append-only folder, taking over an old single file.
@@ -90,7 +90,7 @@ pub fn begin_shut_down(
         }
         warning!(state, "Writing initial AOF. Exit anyway.");
     }
-    let Some((purpose, ..)) = state.persistence.under_way() else { return Ok(None) };
+    let Some(purpose) = state.persistence.purpose() else { return Ok(None) };
     let text = match purpose {
         Purpose::Save => "There is a child saving an .rdb. Killing it!",
         Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",

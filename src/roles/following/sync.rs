@@ -27,7 +27,7 @@ use crate::persist::rdb::{Event, FileError, Parser};
 use crate::replication::incoming::{Arriving, Feed, Loader, Sync};
 use crate::roles::replicas;
 use crate::state::State;
-use crate::state::persistence::{LAST_FENCE, Loading, Purpose};
+use crate::state::persistence::{LAST_FENCE, LoadStats, Loading, Purpose};
 use crate::sys::disk::write_all;
 use crate::sys::log::{notice, warning};
 
@@ -141,7 +141,7 @@ impl Sync {
         total: u64,
     ) {
         persistence::end_aof(keyspace, state);
-        if let Some((Purpose::Save, ..)) = state.persistence.under_way() {
+        if state.persistence.purpose() == Some(Purpose::Save) {
             replicas::abort_job(keyspace, state, Purpose::Save);
         }
         if !self.keeps_old {
@@ -157,8 +157,7 @@ impl Sync {
         let persistence = &mut state.persistence;
         persistence.loading =
             Some(Loading { started_unix, total_bytes: total, is_beside, ..Loading::default() });
-        (persistence.keys_loaded, persistence.keys_expired_at_load) = (0, 0);
-        persistence.empty_keys_skipped = 0;
+        persistence.loads = LoadStats::default();
         state.note_gate();
         self.loader = Some(Loader::new(keyspace, state, feed, total));
     }
@@ -182,9 +181,7 @@ impl Sync {
     /// there is no data.
     pub(super) fn put_in_place(mut self, keyspace: &mut Keyspace, state: &mut State) -> bool {
         let Some(loader) = self.loader.take() else { return false };
-        let counts = &state.persistence;
-        let (keys, expired) = (counts.keys_loaded, counts.keys_expired_at_load);
-        let empty = counts.empty_keys_skipped;
+        let LoadStats { keys, expired, empty_skipped: empty } = state.persistence.loads;
         notice!(
             state,
             "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."
