@@ -68,7 +68,7 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
     let config = &state.config;
     let mut plan = Plan::new(keyspace, state.scripts.library_texts());
     // Replicas get expired keys too, and the deletions later.
-    plan.now.is_loading = state.replication.is_replica() || database.is_some();
+    plan.now.ignores_deadlines = state.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
     plan.starts_writeback = match is_base {

@@ -172,7 +172,7 @@ fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Follo
     // Of another history.
     state.blocking.confirmations.failed = None;
     state.logger.set_role(follows);
-    (keyspace.follows, keyspace.keeps_expired) = (follows, follows);
+    keyspace.set_expiry_by(state.expiry_by());
     persistence::note_listeners(keyspace, state);
     state.note_gate();
 }

@@ -35,6 +35,7 @@ use crate::clock::{Clock, Now};
 use crate::cluster::{self, Cluster};
 use crate::config::Config;
 use crate::keyspace::Keyspace;
+use crate::keyspace::expire::ExpiryBy;
 use crate::net::primary::Socket;
 use crate::persist::rdb::Encoder;
 use crate::pubsub::PubSub;
@@ -273,6 +274,17 @@ impl State {
     #[inline]
     pub fn stream_end(&self) -> u64 {
         self.replication.offset + self.effects.len_for_replicas() as u64
+    }
+
+    /// The server that decides when keys expire, by role and configuration.
+    pub fn expiry_by(&self) -> ExpiryBy {
+        if self.replication.is_replica() {
+            ExpiryBy::Primary
+        } else if self.config.import_mode {
+            ExpiryBy::ImportSource
+        } else {
+            ExpiryBy::Server
+        }
     }
 
     /// Which commands the gate can run without asking `gate/admit.rs`.

@@ -204,7 +204,7 @@ pub fn apply_config(keyspace: &mut Keyspace, state: &mut State) {
         lfu_log_factor: config.lfu_log_factor,
         lfu_decay_minutes: config.lfu_decay_time,
     };
-    keyspace.import_mode = config.import_mode;
+    keyspace.set_expiry_by(state.expiry_by());
     state.effects.multi_first = config.compatible_with.is_valkey();
     keyspace.events.set_classes(config.notify_keyspace_events);
     state.stats.timing.set_thresholds(config);
