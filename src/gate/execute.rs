@@ -243,20 +243,13 @@ impl Gate<'_> {
         }
     }
 
-    /// Runs a request of a file being loaded, between `Keyspace::begin_loading` and `end_loading`.
-    /// Keeps the database that SELECT has chosen. Errors: no such command, or not allowed here; an
-    /// error reply of the command itself is none.
-    pub fn run_loaded(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
-        self.run_trusted(request, Origin::Client)
-    }
-
-    /// Runs a request of a caller with full rights, alone ([`Origin::Client`]) or as a part of a
-    /// unit. Errors: as [`Self::run_loaded`].
-    pub fn run_trusted(
-        &mut self,
-        request: &Request<'_>,
-        origin: Origin,
-    ) -> Result<(), CommandError> {
+    /// Runs a request of a file or of the primary, between `Keyspace::begin_loading` and `end_loading`. Keeps the database that
+    /// SELECT has chosen. Errors: no such command, or not allowed here; an error reply of the command itself is none.
+    pub fn run_trusted(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
+        let origin = match self.caller {
+            Caller::Primary => Origin::Stream,
+            Caller::Load | Caller::Client(_) => Origin::Client,
+        };
         let command = resolve(self.state, request)?;
         if !command.spec.accepts(request.args.len()) {
             return Err(CommandError::WrongArity(command.full_name.clone()));

@@ -47,7 +47,7 @@ use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::roles::replicas;
 use crate::state::State;
-use crate::state::context::{Caller, Origin};
+use crate::state::context::Caller;
 use crate::state::persistence::Moment;
 use crate::sys::log::{notice, warning};
 use crate::sys::process;
@@ -903,7 +903,7 @@ fn run_request(
     let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
     let mut gate = Gate { keyspace, state, caller: Caller::Primary, reply };
     let request = Request { args, command, prehashed: looked_up.prehashed() };
-    let ran = gate.run_trusted(&request, Origin::Transaction);
+    let ran = gate.run_trusted(&request);
     if let (true, Some(command)) = (state.is_monitored(), command) {
         let database = keyspace.selected();
         monitor::feed_followed(state, database, command, args);
