@@ -77,6 +77,17 @@ impl Expiry {
     }
 }
 
+/// The server that decides when keys expire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpiryBy {
+    /// This one: a key is deleted at its deadline.
+    Server,
+    /// The primary that this server follows: an expired key stays, hidden, until the primary deletes it.
+    Primary,
+    /// The source of an import (`import-mode`): likewise, and a deadline in the past may be set. Nothing is evicted.
+    ImportSource,
+}
+
 /// One reading of the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {

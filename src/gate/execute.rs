@@ -7,6 +7,7 @@
 
 use crate::acl::log::LogContext;
 use crate::client::{Client, ClientFlags, ClientId};
+use crate::clock::ExpiryBy;
 use crate::error::CommandError;
 use crate::gate::admit::{Asked, admit};
 use crate::gate::effect;
@@ -15,7 +16,6 @@ use crate::gate::verdict::Verdict;
 use crate::gate::{
     admit, blocking, confirm, locks, monitor, publish, tracking, transaction, users,
 };
-use crate::keyspace::expire::ExpiryBy;
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::encoded_len;

@@ -8,24 +8,13 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::mem;
 
-use crate::clock::Deadline;
+use crate::clock::{Deadline, ExpiryBy};
 use crate::collections::table::Slot;
 
 use super::deletions::Deleted;
 use super::undo::{AsItIs, place};
 use super::{Cause, Key, Keyspace};
 use crate::config::KeyspaceEvents;
-
-/// The server that decides when keys expire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpiryBy {
-    /// This one: a key is deleted at its deadline.
-    Server,
-    /// The primary that this server follows: an expired key stays, hidden, until the primary deletes it.
-    Primary,
-    /// The source of an import (`import-mode`): likewise, and a deadline in the past may be set. Nothing is evicted.
-    ImportSource,
-}
 
 /// Expired keys that look-ups have found and announced, but that are still in their tables.
 #[derive(Default)]

@@ -7,14 +7,13 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use crate::clock::Now;
+use crate::clock::{ExpiryBy, Now};
 use crate::collections::packed_table::Earliest;
 use crate::collections::table::{Slot, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::types::Value;
 use crate::types::hash::{Hash, HashTable};
 
-use super::expire::ExpiryBy;
 use super::{Key, Keyspace};
 
 /// No sweep for stale items below this number.

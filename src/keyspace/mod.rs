@@ -46,7 +46,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 pub use crate::clock::Expiry;
-use crate::clock::{Deadline, Now};
+use crate::clock::{Deadline, ExpiryBy, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::packed_table::Draws;
 use crate::collections::shared_bytes::SharedBytes;
@@ -60,7 +60,6 @@ use crate::types::{Value, kind};
 use deletions::Deletions;
 pub use evict::Accessed;
 use evict::Eviction;
-use expire::ExpiryBy;
 use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
 use held::HeldBySnapshots;
