@@ -604,7 +604,7 @@ pub fn load_at_start(keyspace: &mut Keyspace, state: &mut State) -> Result<(), L
     let started_us = state.clock.now().boot_us;
     let seconds = |state: &State| (state.clock.now().boot_us - started_us) as f64 / 1e6;
     if !state.config.appendonly {
-        let path = state.config.dir.join(file_name(&state.config.dbfilename));
+        let path = state.rdb_path();
         let reports_expired = reports_expired(state);
         let loaded = load_file(
             keyspace,
@@ -687,7 +687,7 @@ pub fn reload_rdb(
     flushes: bool,
     merges: bool,
 ) -> Result<(), LoadError> {
-    let path = state.config.dir.join(file_name(&state.config.dbfilename));
+    let path = state.rdb_path();
     check_header(state, &path).map_err(|error| error.at(&path))?;
     load_again(keyspace, state, client, flushes, |keyspace, state| {
         match load_file(keyspace, state, &path, Rules { merges, ..Rules::default() })? {

@@ -10,10 +10,7 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{begin_backlog, close_replicas};
@@ -275,12 +272,8 @@ fn remove_file(state: &State) {
         let text =
             "Removing the RDB file obtained from the master. This replica has persistence disabled";
         notice!(state, "{text}");
-        let _ = state.persistence.disk().remove(&rdb_path(state));
+        let _ = state.persistence.disk().remove(&state.rdb_path());
     }
-}
-
-fn rdb_path(state: &State) -> PathBuf {
-    state.config.dir.join(OsStr::from_bytes(&state.config.dbfilename))
 }
 
 impl Arriving {
@@ -320,7 +313,7 @@ impl Arriving {
 
     /// Syncs the file and renames it to the RDB file. None: that failed, which is logged.
     fn put_in_place(self, state: &State) -> Option<(Feed, u64)> {
-        let (disk, target) = (state.persistence.disk(), rdb_path(state));
+        let (disk, target) = (state.persistence.disk(), state.rdb_path());
         let say = |what: &str, error: io::Error| {
             let why = system_text(&error);
             warning!(state, "{what}: {why}");
