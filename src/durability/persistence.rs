@@ -563,8 +563,7 @@ fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
     match result {
         Ok(()) => {
             persistence.rewrites.failures_in_a_row = 0;
-            let text = "Background AOF rewrite terminated with success";
-            notice!(state, "{text}");
+            notice!(state, "Background AOF rewrite terminated with success");
             notice!(state, "Background AOF rewrite finished successfully");
         }
         Err(why) => {
@@ -583,9 +582,10 @@ fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
         }
     }
     if let Some(minutes) = wait_minutes {
-        let text =
-            "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in";
-        warning!(state, "{text} {minutes} minutes");
+        warning!(
+            state,
+            "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in {minutes} minutes"
+        );
     }
 }
 

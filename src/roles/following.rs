@@ -525,19 +525,15 @@ fn lose(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>, lost
         }
         (Progress::Sync, lost) => {
             if let Lost::Ended(_) = lost {
-                let text = "I/O error trying to sync with MASTER";
-                warning!(state, "{text}: {why}");
+                warning!(state, "I/O error trying to sync with MASTER: {why}");
             }
-            let text = "Reconnecting to MASTER";
-            notice!(state, "{text} {name} after failure");
+            notice!(state, "Reconnecting to MASTER {name} after failure");
         }
         (Progress::Connecting, Lost::Ended(_)) => {
-            let text = "Error condition on socket for SYNC";
-            warning!(state, "{text}: {why}");
+            warning!(state, "Error condition on socket for SYNC: {why}");
         }
         (_, Lost::Ended(_)) if stage == Stage::Handshake => {
-            let text = "Failed to read response from the server";
-            warning!(state, "{text}: {why}");
+            warning!(state, "Failed to read response from the server: {why}");
             warning!(state, "Master did not respond to command during SYNC handshake");
         }
         _ => {}
@@ -677,9 +673,10 @@ impl PrimaryLink {
                     end_failover(state);
                     continue_history(state, id);
                     set_progress(state, Progress::Connected);
-                    let text =
-                        "MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.";
-                    notice!(state, "{text}");
+                    notice!(
+                        state,
+                        "MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization."
+                    );
                 }
                 Event::FullSync { history } => {
                     end_failover(state);

@@ -116,12 +116,10 @@ pub fn shut_down(
     }
     let saves = save_asked.unwrap_or(!state.config.save.is_empty());
     if saves {
-        let text = "Saving the final RDB snapshot before exiting.";
-        notice!(state, "{text}");
+        notice!(state, "Saving the final RDB snapshot before exiting.");
         if save(keyspace, state).is_err() {
             if !force {
-                let text = "Error trying to save the DB, can't exit.";
-                warning!(state, "{text}");
+                warning!(state, "Error trying to save the DB, can't exit.");
                 return Closing::Refused;
             }
             warning!(state, "Error trying to save the DB. Exit anyway.");

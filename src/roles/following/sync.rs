@@ -269,9 +269,10 @@ fn take_functions(keyspace: &mut Keyspace, state: &mut State, texts: &[Vec<u8>])
 fn remove_file(state: &State) {
     let config = &state.config;
     if config.rdb_del_sync_files && config.save.is_empty() && !config.appendonly {
-        let text =
-            "Removing the RDB file obtained from the master. This replica has persistence disabled";
-        notice!(state, "{text}");
+        notice!(
+            state,
+            "Removing the RDB file obtained from the master. This replica has persistence disabled"
+        );
         let _ = state.persistence.disk().remove(&state.rdb_path());
     }
 }
