@@ -315,7 +315,7 @@ impl DataDigest {
     }
 
     fn hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        base16ct::lower::encode_string(&self.0)
     }
 }
 
