@@ -29,6 +29,7 @@ mod keys;
 mod links;
 mod settings;
 
+pub use keys::finish as finish_drops;
 pub use links::{bus_port, listen, look, take_in_link};
 
 /// How often the state machine is told of the time. Unit: microseconds.
@@ -44,7 +45,7 @@ pub fn wants_turn(state: &State) -> bool {
             && (state.net.bus.has_work()
                 || !state.cluster_actions.is_empty()
                 || !state.cluster_work.held.is_empty()
-                || state.cluster_work.drops.is_some())
+                || keys::has_work(state))
 }
 
 /// When [`end_turn`] is to be called next: boot-time clock, microseconds.
