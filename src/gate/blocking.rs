@@ -171,10 +171,23 @@ pub fn end_move(
     if !blocked.is_some_and(|blocked| matches!(blocked.cause, Cause::Move(own) if own == number)) {
         return;
     }
-    match error {
-        Some(error) => _ = unblock_with(keyspace, state, id, &error.wire()),
-        None => time_out(keyspace, state, id),
+    let Some(blocked) = end(keyspace, state, id) else { return };
+    let reached = state.stream_end();
+    let mut output = OutputBuffer::default();
+    if let Some(client) = state.clients.get_mut(id) {
+        let mut reply = ReplyWriter::new(&mut output, client.protocol);
+        match error {
+            Some(error) => reply.error(error.wire()),
+            None => reply.ok(),
+        }
+        // WAIT is for the deletions.
+        client.reached = (client.commands, reached);
     }
+    if let Some(error) = error {
+        state.stats.count_error(&error.wire());
+        state.stats.command_stats[blocked.command.index()].failed += 1;
+    }
+    answer(state, id, &output);
 }
 
 pub(super) fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {

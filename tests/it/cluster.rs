@@ -139,7 +139,7 @@ pub fn eventually(what: &str, nodes: &[&Node], mut is_so: impl FnMut() -> bool) 
 }
 
 /// Nodes that know each other. The first `primaries` share all slots, the others follow one each.
-fn cluster(count: usize, primaries: usize) -> Vec<Node> {
+pub fn cluster(count: usize, primaries: usize) -> Vec<Node> {
     cluster_with(count, primaries, "")
 }
 

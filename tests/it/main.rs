@@ -10,6 +10,7 @@ mod backward_compatibility;
 mod check_config;
 mod clients;
 mod cluster;
+mod cluster_faults;
 mod cluster_moves;
 mod config_example;
 mod config_peers;
