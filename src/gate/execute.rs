@@ -98,8 +98,9 @@ impl Gate<'_> {
                 self.end_asking();
             }
         }
-        if brings && self.state.stats.counters.error_replies != errors {
-            self.state.note_failed_import(self.caller.client(), request.args);
+        if brings && ran != Ran::NotYet {
+            let has_failed = self.state.stats.counters.error_replies != errors;
+            self.state.note_import(self.caller.client(), has_failed, request.args);
         }
         self.keyspace.no_touch = false;
         self.keyspace.stop_hiding_expired();

@@ -119,7 +119,8 @@ fn claim_loaded(keyspace: &mut Keyspace, state: &mut State) {
         return;
     }
     for slot in keyspace.slots_with_keys().iter() {
-        if cluster.owns(slot) || cluster.importing_from(slot).is_some() {
+        let is_moving = state.slot_moves.jobs.imports(slot);
+        if is_moving || cluster.owns(slot) || cluster.importing_from(slot).is_some() {
             continue;
         }
         let number = slot.number();
