@@ -9,6 +9,9 @@ use super::node::{Node, NodeFlags, NodeId, NodeIndex};
 use super::{Cluster, Todo};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 
+/// Forgotten nodes that are remembered as such.
+const BLACKLIST_MAX: usize = 1_024;
+
 /// How a replica takes the place of its primary on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failover {
@@ -142,6 +145,13 @@ impl Cluster {
         self.carry_out(actions);
     }
 
+    /// Notes a node that is forgotten. Of too many the rest is not noted: only an attacker has nodes forgotten by thousands.
+    pub(super) fn ban(&mut self, id: NodeId, until_ms: i64) {
+        if self.blacklist.len() < BLACKLIST_MAX || self.blacklist.contains_key(&id) {
+            self.blacklist.insert(id, until_ms);
+        }
+    }
+
     /// Whether a node was forgotten a short time ago.
     pub fn is_blacklisted(&self, id: &NodeId) -> bool {
         self.blacklist.get(id).is_some_and(|until| *until > self.now())
@@ -176,7 +186,7 @@ impl Cluster {
     pub fn forget(&mut self, index: NodeIndex, outside: &Outside, actions: &mut Vec<Action>) {
         self.outside = *outside;
         let until_ms = self.now() + self.settings.blacklist_ms;
-        self.blacklist.insert(self.node(index).id, until_ms);
+        self.ban(self.node(index).id, until_ms);
         self.remove_node(index);
         // Nodes that understand it forget the node too.
         self.todo |= Todo::BROADCAST;

@@ -627,7 +627,7 @@ mod tests {
                 let caller = Caller::Load;
                 // Whether it is refused, fails or runs is not the point.
                 let _ = Gate { keyspace: &mut keyspace, state: &mut state, caller, reply }
-                    .run_loaded(&request);
+                    .run_trusted(&request);
             }
         }
     }

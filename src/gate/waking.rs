@@ -19,14 +19,14 @@ use crate::types::type_name;
 /// selected.
 pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     while keyspace.has_awaited_changes() {
-        keyspace.keeps_expired |= state.pauses.strictest().is_some();
+        keyspace.hides_expired |= state.pauses.strictest().is_some();
         locks::review(keyspace, state);
         for (database, key) in keyspace.waiting.take_ready() {
             keyspace.select(database);
             serve_key(keyspace, state, database, &key);
             keyspace.delete_found_expired();
         }
-        keyspace.keeps_expired = keyspace.follows;
+        keyspace.stop_hiding_expired();
     }
 }
 
@@ -142,14 +142,14 @@ fn follow(state: &mut State, id: ClientId, pushes: &OutputBuffer) {
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.waiting.ring(state.now.unix().0);
     // Nothing expires while clients are paused.
-    keyspace.keeps_expired |= state.pauses.strictest().is_some();
+    keyspace.hides_expired |= state.pauses.strictest().is_some();
     while let Some((deadline, id)) = state.blocking.deadlines.first().copied()
         && deadline <= state.now.boot_us
     {
         time_out(keyspace, state, id);
     }
     asynchronous::on_time(keyspace, state);
-    keyspace.keeps_expired = keyspace.follows;
+    keyspace.stop_hiding_expired();
     state.blocking.places.expire(state.now.boot_us);
 }
 

@@ -50,7 +50,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 pub use crate::clock::Expiry;
-use crate::clock::{Deadline, Now};
+use crate::clock::{Deadline, ExpiryBy, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::packed_table::Draws;
 use crate::collections::shared_bytes::SharedBytes;
@@ -147,13 +147,10 @@ pub struct Keyspace {
     pub draws: Draws,
     /// Reads do not update access bits: CLIENT NO-TOUCH.
     pub no_touch: bool,
-    /// Reads hide expired keys without deleting them: while clients are paused, and on a replica, whose primary
-    /// deletes. Must not be set for commands that write.
-    pub keeps_expired: bool,
-    /// This server is a replica: nothing expires unless the primary deletes it. Set by the gate.
-    pub follows: bool,
-    /// `import-mode`: no active expiry or eviction, and a deadline in the past may be set.
-    pub import_mode: bool,
+    /// Look-ups hide expired keys without deleting them: while clients are paused, and for reads where another server decides
+    /// ([`ExpiryBy`]). Must not be set for commands that write.
+    pub hides_expired: bool,
+    expiry_by: ExpiryBy,
     /// Databases and keys with deadlines set by a replica's own clients: the primary does not delete those.
     own_deadlines: BTreeSet<(usize, Box<[u8]>)>,
     pub stats: KeyspaceStats,
@@ -194,9 +191,8 @@ impl Keyspace {
             draws: Draws::new(),
             access: AccessPolicy { lfu: false, lfu_log_factor: 10, lfu_decay_minutes: 1 },
             no_touch: false,
-            keeps_expired: false,
-            follows: false,
-            import_mode: false,
+            hides_expired: false,
+            expiry_by: ExpiryBy::Server,
             own_deadlines: BTreeSet::new(),
             stats: KeyspaceStats::default(),
             events: Events::default(),
@@ -241,7 +237,7 @@ impl Keyspace {
     /// updates the tables' hints, so that no wall-clock deadline is noticed late, and the offset for showing boot-time deadlines.
     #[inline]
     pub fn set_now(&mut self, now: Now) {
-        self.now = Now { is_loading: self.now.is_loading, ..now };
+        self.now = Now { ignores_deadlines: self.now.ignores_deadlines, ..now };
         let offset = now.wall_offset_ms();
         if offset.abs_diff(self.wall_offset_ms) > WALL_JITTER_MS {
             (self.wall_offset_ms, self.told_offset_ms) = (offset, now.told_offset_ms());
@@ -252,20 +248,19 @@ impl Keyspace {
     /// Before a file is loaded: until [`Self::end_loading`] nothing expires. Keys that were alive for the file's writer must
     /// exist for the commands that follow in it, and keep their deadlines; the file itself deletes keys that expired then.
     pub fn begin_loading(&mut self) {
-        self.delete_found_expired();
-        self.now.is_loading = true;
+        self.ignore_deadlines(true);
     }
 
     /// After loading: keys expire again.
     pub fn end_loading(&mut self) {
-        self.now.is_loading = false;
+        self.ignore_deadlines(false);
     }
 
-    /// Switches on or off that every key and field counts as alive, even after its deadline;
-    /// returns the previous setting. For the commands of a client that imports data.
+    /// Switches on or off that every key and field counts as alive, even after its deadline; returns the previous setting. For
+    /// files, the primary's stream, and the commands of a client that imports data: all of them say themselves what is deleted.
     pub fn ignore_deadlines(&mut self, ignore: bool) -> bool {
         self.delete_found_expired();
-        std::mem::replace(&mut self.now.is_loading, ignore)
+        std::mem::replace(&mut self.now.ignores_deadlines, ignore)
     }
 
     /// Calls `change` without counting changes: for loading, where memory equals the file.
@@ -329,7 +324,7 @@ impl Keyspace {
     // expired counts as absent at once, and is deleted when the command is done ([`Keyspace::delete_found_expired`]).
 
     /// Finds a key to change it or to read its metadata (TYPE, TTL); counts nothing. An expired key is not found, and
-    /// is announced unless [`Keyspace::keeps_expired`].
+    /// is announced unless [`Keyspace::hides_expired`].
     #[inline]
     pub fn find(&mut self, key: Key<'_>) -> Option<Slot> {
         #[cfg(test)]
@@ -353,7 +348,7 @@ impl Keyspace {
 
     /// The same, but where expired keys stay until the primary deletes them, it finds them.
     pub fn find_kept(&self, key: Key<'_>) -> Option<Slot> {
-        if self.keeps_expired {
+        if self.hides_expired {
             self.table().find(key.hash, key.bytes)
         } else {
             self.find_quietly(key)
@@ -653,7 +648,7 @@ impl Keyspace {
 
     /// Sets or clears the deadline of the key at `slot`.
     pub fn set_deadline(&mut self, slot: Slot, deadline: Option<Deadline>) {
-        if self.follows {
+        if self.expiry_by == ExpiryBy::Primary {
             let key = self.entry(slot).key().to_vec();
             self.note_own_deadline(&key, deadline);
         }
@@ -680,7 +675,7 @@ impl Keyspace {
             if is_alive(&entry) {
                 return Some(entry.key().to_vec());
             }
-            if !self.keeps_expired {
+            if !self.hides_expired {
                 self.remove_expired(slot);
                 continue;
             }

@@ -35,7 +35,7 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     };
     let is_first = !std::mem::replace(others_heard, true);
     let database = keyspace.selected();
-    let (no_touch, keeps_expired) = (keyspace.no_touch, keyspace.keeps_expired);
+    let (no_touch, hides_expired) = (keyspace.no_touch, keyspace.hides_expired);
     let begun = state.stats.timing.mark();
     if let Some(client) = client.and_then(|id| state.clients.get_mut(id)) {
         client.flags |= ClientFlags::HELD;
@@ -43,7 +43,7 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     let turn = &mut Turn { keyspace, state, intake: &mut Intake::default(), is_nested: true };
     take_turn(turn, is_first);
     keyspace.select(database);
-    (keyspace.no_touch, keyspace.keeps_expired) = (no_touch, keeps_expired);
+    (keyspace.no_touch, keyspace.hides_expired) = (no_touch, hides_expired);
     state.stats.timing.go_back(begun);
 }
 

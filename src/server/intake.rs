@@ -275,7 +275,7 @@ impl Turn<'_> {
         if client.output.is_empty() || client.flags.intersects(waiting) {
             self.state.clients.close(id);
         } else {
-            self.close_after_reply(id);
+            self.state.clients.close_after_reply(id, self.state.now);
         }
     }
 

@@ -31,7 +31,7 @@ use mio::Poll;
 use crate::acl::Acl;
 use crate::client::blocked::Blocking;
 use crate::client::{ClientFlags, ClientId, Clients};
-use crate::clock::{Clock, Now};
+use crate::clock::{Clock, ExpiryBy, Now};
 use crate::cluster::{self, Cluster};
 use crate::config::Config;
 use crate::keyspace::Keyspace;
@@ -273,6 +273,17 @@ impl State {
     #[inline]
     pub fn stream_end(&self) -> u64 {
         self.replication.offset + self.effects.len_for_replicas() as u64
+    }
+
+    /// The server that decides when keys expire, by role and configuration.
+    pub fn expiry_by(&self) -> ExpiryBy {
+        if self.replication.is_replica() {
+            ExpiryBy::Primary
+        } else if self.config.import_mode {
+            ExpiryBy::ImportSource
+        } else {
+            ExpiryBy::Server
+        }
     }
 
     /// Which commands the gate can run without asking `gate/admit.rs`.

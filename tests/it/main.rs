@@ -10,6 +10,7 @@ mod backward_compatibility;
 mod check_config;
 mod clients;
 mod cluster;
+mod cluster_faults;
 mod config_example;
 mod config_peers;
 mod config_redis_7_0;

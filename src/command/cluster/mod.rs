@@ -283,7 +283,9 @@ fn key_slot(ctx: &mut Context<'_>) -> CommandResult {
 /// `ASKING`: OK.
 fn asking(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
-    ctx.client().flags.insert(ClientFlags::ASKING);
+    if !is_scripted(ctx) {
+        ctx.client().flags.insert(ClientFlags::ASKING);
+    }
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -303,9 +305,16 @@ fn read_here(ctx: &mut Context<'_>, on: bool) -> CommandResult {
     if !is_valkey && !ctx.client().flags.contains(ClientFlags::CAN_REDIRECT) {
         cluster(ctx.state)?;
     }
-    ctx.client().flags.set(ClientFlags::READS_HERE, on);
+    if !is_scripted(ctx) {
+        ctx.client().flags.set(ClientFlags::READS_HERE, on);
+    }
     ctx.reply.ok();
     Ok(Outcome::Replied)
+}
+
+/// What a script says of a connection is not said of its caller's: a script is served where that is.
+fn is_scripted(ctx: &Context<'_>) -> bool {
+    ctx.state.scripts.running.is_some()
 }
 
 /// Subcommands of other servers: they have facts that clients look up, and are refused.

@@ -1,8 +1,9 @@
-//! COMMAND: the commands and their properties, derived from the specifications.
+//! COMMAND: the commands and their properties, derived from the specifications; COMMAND DOCS in `docs`.
+
+pub(crate) mod docs;
 
 use crate::collections::glob;
 use crate::command::help::reply_help;
-use crate::command::server::docs::{self, Argument, Kind};
 use crate::error::CommandError;
 use crate::gate::keys::keys_of;
 use crate::resp::reply::ReplyWriter;
@@ -12,6 +13,7 @@ use crate::state::spec::{
     all_categories, spec,
 };
 use crate::state::table::Command;
+use docs::{Argument, Kind};
 
 const fn subcommand(name: &'static str, handler: crate::state::spec::Handler) -> CommandSpec {
     spec(name, handler)

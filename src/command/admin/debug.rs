@@ -6,11 +6,11 @@ use sha1::{Digest, Sha1};
 
 use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
+use crate::command::admin::effects::effects;
+use crate::command::admin::reload;
 use crate::command::cluster;
 use crate::command::help::reply_help;
 use crate::command::key::object::encoding_name;
-use crate::command::server::effects::effects;
-use crate::command::server::reload;
 use crate::config::parse_memory;
 use crate::durability::persistence;
 use crate::error::CommandError;
@@ -315,7 +315,7 @@ impl DataDigest {
     }
 
     fn hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        base16ct::lower::encode_string(&self.0)
     }
 }
 
