@@ -14,7 +14,8 @@
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
 //!   `watch`, `tracking`; `locks` is the index of held locks, at which `lock_scan` looks in slices,
-//!   `permits` that of permits with sessions.
+//!   `lock_history` what is remembered of ended ones, `fences` numbers grants, `permits` the index of permits with
+//!   sessions, `semaphores` counts permits.
 
 pub mod beside;
 pub mod collection;
@@ -22,14 +23,17 @@ pub mod deletions;
 pub mod due;
 pub mod evict;
 pub mod expire;
+mod fences;
 pub mod field_deadlines;
 mod hash_slots;
 pub mod held;
 pub mod lazyfree;
+pub mod lock_history;
 pub mod lock_scan;
 pub mod locks;
 pub mod notify;
 pub mod permits;
+pub mod semaphores;
 pub mod snapshot;
 mod table_id;
 mod tables;
@@ -67,6 +71,7 @@ use lazyfree::LazyFree;
 use locks::Locks;
 use notify::Events;
 use permits::PermitSessions;
+use semaphores::Semaphores;
 pub use table_id::TableId;
 use tables::Tables;
 use tracking::Tracking;
@@ -165,6 +170,7 @@ pub struct Keyspace {
     pub waiting: Waiting,
     pub locks: Locks,
     pub permits: PermitSessions,
+    pub semaphores: Semaphores,
     pub watch: Watch,
     pub tracking: Tracking,
     /// Buffer for unpacking a packed collection that is changed.
@@ -201,6 +207,7 @@ impl Keyspace {
             waiting: Waiting::default(),
             locks: Locks::default(),
             permits: PermitSessions::default(),
+            semaphores: Semaphores::default(),
             watch: Watch::default(),
             tracking: Tracking::default(),
             scratch: Vec::new(),
@@ -477,6 +484,7 @@ impl Keyspace {
         match found {
             Some(slot) => {
                 let deadline = expiry.replacing(|| self.table().entry(slot).deadline());
+                self.note_owner_at(slot, key);
                 self.note_own_deadline(key.bytes, deadline);
                 if let Some(object) = self.tables.replace(self.selected, slot, value, deadline) {
                     self.lazyfree.discard_value(object);
@@ -622,10 +630,20 @@ impl Keyspace {
 
     /// The same for a looked-up key.
     pub fn delete_at(&mut self, slot: Slot, key: Key<'_>, how: &'static str) {
+        self.note_owner_at(slot, key);
         if let Some(owned) = self.tables.remove(self.selected, slot) {
             self.lazyfree.discard(owned);
         }
         self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
+    }
+
+    /// Before the value at `slot` goes: its owner is known as long as it is there, if it is a lock.
+    #[inline]
+    fn note_owner_at(&mut self, slot: Slot, key: Key<'_>) {
+        if !self.locks.is_empty() {
+            let value = self.tables[self.selected].entry(slot).value();
+            self.locks.note_owner_of(self.selected, key.bytes, value, &self.now);
+        }
     }
 
     /// Sets or clears the deadline of the key at `slot`.
@@ -774,6 +792,7 @@ impl Keyspace {
         self.dirty += changes;
         self.waiting.note_change(database, key);
         self.locks.note_change(database, key);
+        self.semaphores.note_change(database, key);
         self.watch.note_change(database, key);
         self.tracking.note_change(key, cause == Cause::Client);
     }
@@ -784,6 +803,7 @@ impl Keyspace {
         self.dirty += changes;
         self.waiting.note_all(database);
         self.locks.note_all(database);
+        self.semaphores.note_all(database, other);
         self.touch_watched(database, other);
     }
 
