@@ -13,8 +13,8 @@
 //!   other nodes own now); `deletions` are to be repeated
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
-//!   `watch`, `tracking`; `locks` is the index of held locks, at which `lock_scan` looks in slices,
-//!   `permits` that of permits with sessions.
+//!   `watch`, `tracking`; `locks` keeps the index of held locks (`lock_index`, `fences`), at
+//!   which `lock_scan` looks in slices, `permits` that of permits with sessions.
 
 pub mod beside;
 pub mod collection;
@@ -22,10 +22,12 @@ pub mod deletions;
 pub mod due;
 pub mod evict;
 pub mod expire;
+mod fences;
 pub mod field_deadlines;
 mod hash_slots;
 pub mod held;
 pub mod lazyfree;
+mod lock_index;
 pub mod lock_scan;
 pub mod locks;
 pub mod notify;
