@@ -9,6 +9,9 @@ use super::node::{Node, NodeFlags, NodeId, NodeIndex};
 use super::{Cluster, Todo};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 
+/// Forgotten nodes that are remembered as such.
+const BLACKLIST_MAX: usize = 1_024;
+
 /// How a replica takes the place of its primary on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failover {
@@ -116,7 +119,7 @@ impl Cluster {
     }
 
     /// Takes a new epoch without anybody's consent, unless this node's is the greatest already.
-    fn raise_epoch(&mut self) -> bool {
+    pub(super) fn raise_epoch(&mut self) -> bool {
         let greatest = self.nodes.iter().map(|(_, node)| node.config_epoch).max().unwrap_or(0);
         let greatest = greatest.max(self.current_epoch);
         let own = self.myself().config_epoch;
@@ -140,6 +143,13 @@ impl Cluster {
         self.warn(format!("configEpoch set to {epoch} via CLUSTER SET-CONFIG-EPOCH"));
         self.changed();
         self.carry_out(actions);
+    }
+
+    /// Notes a node that is forgotten. Of too many the rest is not noted: only an attacker has nodes forgotten by thousands.
+    pub(super) fn ban(&mut self, id: NodeId, until_ms: i64) {
+        if self.blacklist.len() < BLACKLIST_MAX || self.blacklist.contains_key(&id) {
+            self.blacklist.insert(id, until_ms);
+        }
     }
 
     /// Whether a node was forgotten a short time ago.
@@ -176,7 +186,7 @@ impl Cluster {
     pub fn forget(&mut self, index: NodeIndex, outside: &Outside, actions: &mut Vec<Action>) {
         self.outside = *outside;
         let until_ms = self.now() + self.settings.blacklist_ms;
-        self.blacklist.insert(self.node(index).id, until_ms);
+        self.ban(self.node(index).id, until_ms);
         self.remove_node(index);
         // Nodes that understand it forget the node too.
         self.todo |= Todo::BROADCAST;

@@ -8,6 +8,8 @@ use super::{Cluster, Todo};
 const RANDOM_PING_TICKS: u64 = 10;
 /// From how many nodes the one that was silent longest is chosen.
 const RANDOM_PING_CHOICES: usize = 5;
+/// Connections begun in one call: whoever names many nodes that are not there must not hold the loop.
+const CONNECTS_MAX: usize = 256;
 /// A handshake lasts at least this long. Unit: milliseconds.
 const HANDSHAKE_LEAST_MS: i64 = 1_000;
 /// In larger clusters gossip alone spreads a suspicion: all telling all at once would be a flood.
@@ -45,6 +47,7 @@ impl Cluster {
     fn connect_all(&mut self) {
         let now = self.now();
         let handshake_ms = self.settings.node_timeout_ms.max(HANDSHAKE_LEAST_MS);
+        let mut without = Vec::new();
         for index in self.indexes() {
             let node = self.node(index);
             if node.flags.intersects(NodeFlags::MYSELF | NodeFlags::NOADDR) {
@@ -53,9 +56,16 @@ impl Cluster {
             if node.flags.contains(NodeFlags::HANDSHAKE) && now - node.created_ms > handshake_ms {
                 self.remove_node(index);
             } else if node.outbound.is_none() {
-                self.connect(index);
+                without.push(index);
             }
         }
+        // If there are too many, each gets its turn.
+        if without.len() > CONNECTS_MAX {
+            let first = (self.ticks as usize).wrapping_mul(CONNECTS_MAX) % without.len();
+            without.rotate_left(first);
+            without.truncate(CONNECTS_MAX);
+        }
+        without.into_iter().for_each(|index| self.connect(index));
     }
 
     /// Asks, of a few nodes by chance, the one that has been silent for longest.

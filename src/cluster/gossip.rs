@@ -303,7 +303,7 @@ impl Cluster {
             return;
         }
         let ttl_ms = (ttl_s.min(1 << 32) as i64) * 1000;
-        self.blacklist.insert(id, self.now() + ttl_ms);
+        self.ban(id, self.now() + ttl_ms);
         self.remove_node(index);
     }
 }

@@ -25,6 +25,11 @@ impl Cluster {
         self.links.iter().map(|(id, link)| (*id, link))
     }
 
+    /// Whether it is known which node is at the other end.
+    pub fn has_node_at(&self, id: LinkId) -> bool {
+        self.links.get(&id).is_some_and(|link| link.node.is_some())
+    }
+
     pub(super) fn accepted(&mut self, id: LinkId, peer: IpAddr, local: IpAddr) {
         let link = Link {
             node: None,

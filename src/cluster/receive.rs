@@ -32,7 +32,13 @@ impl Cluster {
             },
             Ok(Decoded::Full(message)) => {
                 let Message { header, body } = *message;
-                let sender = node.or_else(|| self.find(&header.sender));
+                // A node that answers at the address of another one says nothing of that one.
+                let is_named = |node: &NodeIndex| self.node(*node).id == header.sender;
+                let is_outbound = !from.is_inbound;
+                let sender = match node {
+                    Some(node) if is_outbound => Some(node).filter(is_named),
+                    _ => self.find(&header.sender),
+                };
                 let is_friend = |node: &NodeIndex| {
                     !self.node(*node).flags.intersects(NodeFlags::HANDSHAKE | NodeFlags::MYSELF)
                 };

@@ -67,6 +67,10 @@ impl Cluster {
             node.flags |= NodeFlags::PRIMARY;
             node.config_epoch = line.config_epoch;
         }
+        // A line may say both.
+        if node.flags.contains(NodeFlags::REPLICA) {
+            node.flags -= NodeFlags::PRIMARY;
+        }
         node.shard_id = line.shard_id.unwrap_or(line.id);
         node.pong_received_ms = 0;
         if is_myself {

@@ -13,6 +13,8 @@ use super::wire::{self, Body, Decoded};
 use super::{Cluster, MessageCounts};
 use crate::collections::hash_slot::{HashSlot, SLOTS, SlotSet};
 
+mod hostile;
+
 const TIMEOUT_MS: i64 = 1_000;
 /// The longest that a healed cluster may take to agree. Unit: milliseconds.
 const HEALING_MS: i64 = 30_000;

@@ -150,6 +150,16 @@ impl SlotSet {
     }
 }
 
+impl FromIterator<HashSlot> for SlotSet {
+    fn from_iter<I: IntoIterator<Item = HashSlot>>(slots: I) -> Self {
+        let mut set = SlotSet::default();
+        for slot in slots {
+            set.insert(slot);
+        }
+        set
+    }
+}
+
 impl std::fmt::Debug for SlotSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.ranges().iter().map(|(a, b)| (a.0, b.0))).finish()

@@ -606,7 +606,7 @@ section "Cluster" {
     /// Databases in cluster mode. Known from Valkey 9.
     "cluster-databases" => cluster_databases: u32 = 1, int(1, INT_MAX), IMMUTABLE;
     /// Address reported to other nodes and to clients.
-    "cluster-announce-ip" => cluster_announce_ip: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+    "cluster-announce-ip" => cluster_announce_ip: Vec<u8> = Vec::new(), ANNOUNCED_IP,
         MODIFIABLE.then(Action::ClusterAnnounce);
     /// Host name reported to clients.
     "cluster-announce-hostname" => cluster_announce_hostname: Vec<u8> = Vec::new(), HOSTNAME,
@@ -648,7 +648,7 @@ section "Cluster" {
     /// Collects statistics for each slot. Known from Redis 8 and Valkey 8.
     "cluster-slot-stats-enabled" => cluster_slot_stats_enabled: bool = false, YesNo, MODIFIABLE.only_stored();
     /// Zone in which the node runs, reported to clients. Known from Valkey 8.
-    "availability-zone" => availability_zone: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.then(Action::ClusterAnnounce);
+    "availability-zone" => availability_zone: Vec<u8> = Vec::new(), ANNOUNCED_NAME, MODIFIABLE.then(Action::ClusterAnnounce);
     /// IPv4 address reported to clients, if it is not the node's. Known from Valkey 9.
     "cluster-announce-client-ipv4" => cluster_announce_client_ipv4: Vec<u8> = Vec::new(), IPV4,
         MODIFIABLE.then(Action::ClusterAnnounce);

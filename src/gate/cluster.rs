@@ -113,6 +113,8 @@ impl Decision<'_> {
         }
         if is_migrating && missing {
             return Err(match cluster.migrating_to(slot) {
+                // A slot can be moved to where it is, which means nothing.
+                Some(target) if !present && target == cluster.my_index() => return Ok(Some(slot)),
                 Some(target) if !present => Elsewhere::Ask(slot, target),
                 _ => Elsewhere::TryAgain,
             });

@@ -5,7 +5,7 @@ use super::field_deadlines::FieldDeadlines;
 use super::locks::{Loaded, Locks};
 use super::{Key, Keyspace};
 use crate::collections::table::{Owned, Table};
-use crate::types::Value;
+use crate::types::{Value, lock};
 
 /// Databases that are not served yet.
 pub struct Beside {
@@ -13,6 +13,7 @@ pub struct Beside {
     fields: Vec<FieldDeadlines>,
     /// The index of the locks among them.
     locks: Locks,
+    semaphores: Vec<(usize, Box<[u8]>)>,
 }
 
 impl Beside {
@@ -33,6 +34,7 @@ impl Keyspace {
             tables: self.tables.iter().map(Table::alike).collect(),
             fields: (0..count).map(|_| FieldDeadlines::default()).collect(),
             locks: self.locks.beside(),
+            semaphores: Vec::new(),
         }
     }
 
@@ -51,10 +53,12 @@ impl Keyspace {
         }
         let slot = table.insert_owned(key.hash, entry);
         let entry = table.entry(slot);
-        if entry.deadline().is_some()
-            && let Some(loaded) = Loaded::of(entry.value(), &self.now)
-        {
-            beside.locks.note_loaded(database, key.bytes, loaded, &self.now);
+        if entry.deadline().is_some() {
+            if let Some(loaded) = Loaded::of(entry.value(), &self.now) {
+                beside.locks.note_loaded(database, key.bytes, loaded, &self.now);
+            } else if lock::is_semaphore(entry.value()) {
+                beside.semaphores.push((database, key.bytes.into()));
+            }
         }
         // Noting field deadlines needs the table among the served ones: it is exchanged for that moment.
         self.exchange(beside, database);
@@ -77,6 +81,9 @@ impl Keyspace {
         }
         // Nobody is told which locks are gone: a replica follows its primary, which tells.
         self.lazyfree.discard_locks(self.locks.put_in_place(std::mem::take(&mut beside.locks)));
+        for (database, key) in std::mem::take(&mut beside.semaphores) {
+            self.semaphores.note(database, &key);
+        }
     }
 
     /// Drops the filled databases, freeing them in the background.

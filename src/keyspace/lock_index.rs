@@ -135,11 +135,14 @@ pub struct Session {
     pub lease_ms: i64,
     /// When the server looks for signs of life next: boot-time clock, microseconds; None: never, as no client is bound.
     pub(super) look_at_us: Option<i64>,
+    /// Its connection was to another primary, before this server was promoted.
+    pub is_left_behind: bool,
 }
 
 impl Session {
     pub fn new(owner: &[u8], grace_ms: i64, lease_ms: i64) -> Self {
-        Session { owner: owner.into(), grace_ms, lease_ms, look_at_us: None }
+        let (owner, look_at_us) = (owner.into(), None);
+        Session { owner, grace_ms, lease_ms, look_at_us, is_left_behind: false }
     }
 }
 
@@ -329,6 +332,21 @@ impl Gone {
             let all = holders.all();
             all.map(move |(reader, held)| (At { database, key: &**key, reader }, held))
         })
+    }
+
+    /// The holdings of a key.
+    pub fn of_key<'a>(
+        &'a self,
+        database: usize,
+        key: &[u8],
+    ) -> impl Iterator<Item = (Option<&'a [u8]>, &'a Held)> + use<'a> {
+        let mut its = self.databases.iter().filter(move |(its, _)| *its == database);
+        its.find_map(|(_, locks)| locks.get(key)).into_iter().flat_map(Holders::all)
+    }
+
+    /// Whether a key was one of these locks.
+    pub fn contains(&self, database: usize, key: &[u8]) -> bool {
+        self.databases.iter().any(|(its, locks)| *its == database && locks.contains_key(key))
     }
 
     /// Their databases and keys.

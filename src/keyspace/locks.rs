@@ -7,12 +7,15 @@
 //! A lock has one holder, or several readers. Until when each of these holds it only the index knows exactly: what its field
 //! says is a Unix time, and somebody may set the wall clock.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
 use smallvec::SmallVec;
 
+use super::Key;
 use super::fences::Fences;
+pub use super::lock_history::{End, EndReason};
+use super::lock_history::{History, LockHistory};
 pub use super::lock_index::{At, Gone, Held, Place, Session};
 use super::lock_index::{Holders, Index, remove_place};
 use crate::clock::{Deadline, Now};
@@ -22,8 +25,8 @@ use crate::types::{Value, lock};
 
 /// The number of grants on their way above which released ones are dropped.
 const GRANTED_MAX: usize = 1024;
-/// Involuntary ends remembered for LOCK.INFO.
-pub const ENDS_KEPT: usize = 256;
+/// Locks that have become free and that the next clients have not been granted yet: more are not measured.
+pub const FREED_KEPT: usize = 64;
 
 /// The data of a lock from a file or the primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,46 +64,6 @@ pub struct Granted {
     pub sent_at: Option<u64>,
 }
 
-/// The end of a lock without its release.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
-    pub database: usize,
-    pub key: Box<[u8]>,
-    pub fence: u64,
-    pub reason: EndReason,
-    /// Unix milliseconds.
-    pub at_ms: i64,
-    /// Its owner, or else the name or address of the client that asked for it; empty: unknown.
-    pub who: Box<[u8]>,
-}
-
-/// The reason why a lock ended without its release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReason {
-    /// Its lease ended.
-    Expired,
-    /// Its lease ended after the connection of its session had gone.
-    SessionEnded,
-    /// LOCK.BREAK.
-    Broken,
-    /// Its key was deleted, renamed or exchanged.
-    Deleted,
-    /// Its key has another value.
-    Overwritten,
-}
-
-impl EndReason {
-    pub fn name(self) -> &'static str {
-        match self {
-            EndReason::Expired => "expired",
-            EndReason::SessionEnded => "session",
-            EndReason::Broken => "broken",
-            EndReason::Deleted => "deleted",
-            EndReason::Overwritten => "overwritten",
-        }
-    }
-}
-
 /// Counts since the start or the last CONFIG RESETSTAT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockStats {
@@ -111,6 +74,8 @@ pub struct LockStats {
     pub broken: u64,
     /// Leases that ended because the session's connection had gone.
     pub sessions_ended: u64,
+    /// Those of owners that did not come back after a promotion.
+    pub promoted: u64,
     /// Grants that too few replicas acknowledged in time.
     pub no_replicas: u64,
     pub released: u64,
@@ -118,6 +83,14 @@ pub struct LockStats {
     pub deleted: u64,
     /// By requests and by sessions.
     pub renewals: u64,
+    /// Renewals that were asked for by others than the owner, or too late.
+    pub renewals_refused: u64,
+    /// Renewals that too few replicas acknowledged in time.
+    pub renewals_unconfirmed: u64,
+    /// Requests for which there was no memory.
+    pub out_of_memory: u64,
+    /// Waits that ended with an error: CLIENT UNBLOCK, another role, a slot that left.
+    pub unblocked: u64,
 }
 
 /// A grant whose reply is on its way, without an allocation where the key is short.
@@ -133,6 +106,9 @@ impl OnItsWay {
         At { database: self.database, key: &self.key, reader: self.reader.as_deref() }
     }
 }
+
+/// Database and key.
+type Name = (usize, Box<[u8]>);
 
 /// What was in the index before a change that can be undone.
 enum Before {
@@ -152,7 +128,11 @@ pub struct Locks {
     expired: BTreeSet<(usize, Box<[u8]>)>,
     /// A LOCK command is changing its key: it keeps the index itself.
     is_own_change: bool,
-    ends: VecDeque<End>,
+    pub history: LockHistory,
+    /// The owners of locks whose keys have been deleted or overwritten, until [`Self::forget_owners`].
+    owners: HashMap<Name, Box<[u8]>>,
+    /// When locks that clients wait for became free: boot-time clock, microseconds.
+    freed: Vec<(Name, i64)>,
     /// While changes can be undone: the last fence granted before, and what was in the index before each change since.
     undoable: Option<(u64, Vec<Before>)>,
     /// Grants whose replies have not left yet.
@@ -219,6 +199,16 @@ impl Locks {
         let readers = readers.map(|(owner, _)| At::reader(database, key, owner).to_place());
         let one = Some(At::key(database, key)).filter(|at| self.get(*at).is_some());
         readers.chain(one.map(At::to_place)).collect()
+    }
+
+    /// How often a lock was granted, as far as that is remembered, with those who hold it.
+    pub fn grants_of(&self, database: usize, key: Key<'_>) -> u64 {
+        let held = match self.index.databases.get(database).and_then(|locks| locks.get(key.bytes)) {
+            Some(Holders::Readers(readers)) => readers.len() as u64,
+            Some(Holders::One(held)) => u64::from(!held.is_kept),
+            None => 0,
+        };
+        held + self.history.of(database, key).map_or(0, History::ended)
     }
 
     /// Counts a renewal by a request.
@@ -419,7 +409,9 @@ impl Locks {
     pub fn bind(&mut self, at: At<'_>, client: Option<ClientId>) {
         let Some(held) = self.get_mut(at) else { return };
         let before = std::mem::replace(&mut held.client, client);
-        if held.session.is_none() || before == client {
+        let Some(session) = &mut held.session else { return };
+        session.is_left_behind &= client.is_none();
+        if before == client {
             return;
         }
         let place = at.to_place();
@@ -429,6 +421,13 @@ impl Locks {
         match client {
             Some(client) => drop(self.index.by_client.entry(client).or_default().insert(place)),
             None => self.look_at(at, None),
+        }
+    }
+
+    /// Notes that the connection of a session was to another primary.
+    pub fn leave_behind(&mut self, at: At<'_>) {
+        if let Some(session) = self.get_mut(at).and_then(|held| held.session.as_mut()) {
+            session.is_left_behind = true;
         }
     }
 
@@ -651,28 +650,73 @@ impl Locks {
         });
     }
 
-    /// Remembers an involuntary end.
+    /// Counts an involuntary end, and remembers it.
     pub fn note_end(&mut self, end: End) {
         match end.reason {
             EndReason::Expired => self.stats.expired += 1,
             EndReason::SessionEnded => self.stats.sessions_ended += 1,
+            EndReason::Promoted => self.stats.promoted += 1,
             EndReason::Broken => self.stats.broken += 1,
             EndReason::Deleted | EndReason::Overwritten => self.stats.deleted += 1,
         }
-        if self.ends.len() == ENDS_KEPT {
-            self.ends.pop_front();
+        self.history.note_end(end);
+    }
+
+    // ---- owners of locks that are lost ---------------------------------------------------------------------------
+
+    /// Before a value is deleted or overwritten: notes the owner, if it is a lock that somebody is about to lose.
+    #[inline]
+    pub fn note_owner_of(
+        &mut self,
+        database: usize,
+        key: &[u8],
+        value: ValueRef<'_, Value>,
+        now: &Now,
+    ) {
+        if self.index.len == 0 || self.is_own_change || lock::fence_of(value, now).is_none() {
+            return;
         }
-        self.ends.push_back(end);
+        if self.is_held(database, key)
+            && let Ok(Some(lock)) = lock::read(value, now)
+        {
+            self.note_owner(database, key, &lock.owner);
+        }
     }
 
-    /// The involuntary ends that are remembered, the latest last.
-    pub fn ends(&self) -> impl DoubleEndedIterator<Item = &End> {
-        self.ends.iter()
+    pub fn note_owner(&mut self, database: usize, key: &[u8], owner: &[u8]) {
+        self.owners.insert((database, key.into()), owner.into());
     }
 
-    /// A key's last involuntary end, if it is still remembered.
-    pub fn last_end(&self, database: usize, key: &[u8]) -> Option<&End> {
-        self.ends.iter().rev().find(|end| end.database == database && *end.key == *key)
+    /// The owner of a lock that is being lost, if it was noted.
+    pub fn take_owner(&mut self, database: usize, key: &[u8]) -> Option<Box<[u8]>> {
+        if self.owners.is_empty() {
+            return None;
+        }
+        self.owners.remove(&(database, key.into()))
+    }
+
+    /// Once all changes have been compared with the index.
+    pub fn forget_owners(&mut self) {
+        self.owners.clear();
+    }
+
+    // ---- hand-over -----------------------------------------------------------------------------------------------
+
+    /// Notes that a lock has become free that a client waits for. `at_us`: boot-time clock.
+    pub fn note_freed(&mut self, database: usize, key: &[u8], at_us: i64) {
+        self.take_freed(database, key);
+        if self.freed.len() < FREED_KEPT {
+            self.freed.push(((database, key.into()), at_us));
+        }
+    }
+
+    /// When a lock that is granted now became free, if that was noted: boot-time clock, microseconds.
+    #[inline]
+    pub fn take_freed(&mut self, database: usize, key: &[u8]) -> Option<i64> {
+        let is_it =
+            |((in_database, name), _): &(Name, i64)| *in_database == database && **name == *key;
+        let index = self.freed.iter().position(is_it)?;
+        Some(self.freed.swap_remove(index).1)
     }
 }
 

@@ -13,8 +13,9 @@
 //!   other nodes own now); `deletions` are to be repeated
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
-//!   `watch`, `tracking`; `locks` keeps the index of held locks (`lock_index`, `fences`), at
-//!   which `lock_scan` looks in slices, `permits` that of permits with sessions.
+//!   `watch`, `tracking`; `locks` keeps the index of held locks (`lock_index`), at which `lock_scan` looks in slices,
+//!   `lock_history` what is remembered of ended ones, `fences` numbers grants, `permits` the index of permits with
+//!   sessions, `semaphores` counts permits.
 
 pub mod beside;
 pub mod collection;
@@ -27,11 +28,13 @@ pub mod field_deadlines;
 mod hash_slots;
 pub mod held;
 pub mod lazyfree;
+pub mod lock_history;
 mod lock_index;
 pub mod lock_scan;
 pub mod locks;
 pub mod notify;
 pub mod permits;
+pub mod semaphores;
 pub mod snapshot;
 mod table_id;
 mod tables;
@@ -50,6 +53,7 @@ use std::ops::Range;
 pub use crate::clock::Expiry;
 use crate::clock::{Deadline, ExpiryBy, Now};
 use crate::collections::hash::KeyHasher;
+use crate::collections::hash_slot::SlotSet;
 use crate::collections::packed_table::Draws;
 use crate::collections::shared_bytes::SharedBytes;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
@@ -69,6 +73,7 @@ use lazyfree::LazyFree;
 use locks::Locks;
 use notify::Events;
 use permits::PermitSessions;
+use semaphores::Semaphores;
 pub use table_id::TableId;
 use tables::Tables;
 use tracking::Tracking;
@@ -167,7 +172,10 @@ pub struct Keyspace {
     pub waiting: Waiting,
     pub locks: Locks,
     pub permits: PermitSessions,
+    pub semaphores: Semaphores,
     pub watch: Watch,
+    /// Slots whose keys are only being moved here: they are not shown.
+    pub hidden_slots: Option<SlotSet>,
     pub tracking: Tracking,
     /// Buffer for unpacking a packed collection that is changed.
     scratch: Vec<u8>,
@@ -203,7 +211,9 @@ impl Keyspace {
             waiting: Waiting::default(),
             locks: Locks::default(),
             permits: PermitSessions::default(),
+            semaphores: Semaphores::default(),
             watch: Watch::default(),
+            hidden_slots: None,
             tracking: Tracking::default(),
             scratch: Vec::new(),
         }
@@ -479,6 +489,7 @@ impl Keyspace {
         match found {
             Some(slot) => {
                 let deadline = expiry.replacing(|| self.table().entry(slot).deadline());
+                self.note_owner_at(slot, key);
                 self.note_own_deadline(key.bytes, deadline);
                 if let Some(object) = self.tables.replace(self.selected, slot, value, deadline) {
                     self.lazyfree.discard_value(object);
@@ -624,10 +635,20 @@ impl Keyspace {
 
     /// The same for a looked-up key.
     pub fn delete_at(&mut self, slot: Slot, key: Key<'_>, how: &'static str) {
+        self.note_owner_at(slot, key);
         if let Some(owned) = self.tables.remove(self.selected, slot) {
             self.lazyfree.discard(owned);
         }
         self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
+    }
+
+    /// Before the value at `slot` goes: its owner is known as long as it is there, if it is a lock.
+    #[inline]
+    fn note_owner_at(&mut self, slot: Slot, key: Key<'_>) {
+        if !self.locks.is_empty() {
+            let value = self.tables[self.selected].entry(slot).value();
+            self.locks.note_owner_of(self.selected, key.bytes, value, &self.now);
+        }
     }
 
     /// Sets or clears the deadline of the key at `slot`.
@@ -656,6 +677,15 @@ impl Keyspace {
         loop {
             let slot = self.table().random()?;
             let entry = self.table().entry(slot);
+            if self.is_hidden(entry.key()) {
+                let shown = |entry: &Entry<'_, Value>| !self.is_hidden(entry.key());
+                if tries == 0 {
+                    let found = self.table().iter().find(|it| is_alive(it) && shown(it));
+                    return found.map(|entry| entry.key().to_vec());
+                }
+                tries -= 1;
+                continue;
+            }
             if is_alive(&entry) {
                 return Some(entry.key().to_vec());
             }
@@ -776,6 +806,7 @@ impl Keyspace {
         self.dirty += changes;
         self.waiting.note_change(database, key);
         self.locks.note_change(database, key);
+        self.semaphores.note_change(database, key);
         self.watch.note_change(database, key);
         self.tracking.note_change(key, cause == Cause::Client);
     }
@@ -786,6 +817,7 @@ impl Keyspace {
         self.dirty += changes;
         self.waiting.note_all(database);
         self.locks.note_all(database);
+        self.semaphores.note_all(database, other);
         self.touch_watched(database, other);
     }
 

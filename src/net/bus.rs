@@ -35,10 +35,14 @@ const ACCEPTS_TLS_MAX: usize = 8;
 /// Read of one connection in one turn; the rest follows in the next.
 const READ_BYTES: usize = 64 * 1024;
 
+/// Of a connection whose queue has more bytes nothing is read if it was accepted: each of its questions would make the queue longer.
+const UNTAKEN_MAX: usize = 1 << 20;
+
 /// Tokens below those of HTTP: one for each listener, then one for each connection.
 const FIRST_LISTENER: usize = LAST_OF_HTTP;
 const FIRST_LINK: usize = FIRST_LISTENER - LISTENERS_MAX;
-const LAST_TOKEN: usize = FIRST_LINK - LINKS_MAX;
+/// The next lower token is free.
+pub const LAST_TOKEN: usize = FIRST_LINK - LINKS_MAX;
 
 /// Numbers of accepted connections are below this; the state machine numbers its own from here on.
 const FIRST_OPENED: u64 = 1 << 63;
@@ -330,6 +334,7 @@ impl Bus {
             self.send_later(slot);
         }
         let link = &mut self.links[slot];
+        link.is_held_back = link_is_accepted(id) && link.queued() > UNTAKEN_MAX;
         if self.scratch.is_empty() {
             self.scratch = vec![0; READ_BYTES];
         }
@@ -376,10 +381,18 @@ impl Bus {
         self.links[slot].input = if bytes.is_empty() { Vec::new() } else { bytes };
     }
 
+    /// Reads nothing more until [`Self::read_again`].
+    pub fn hold(&mut self, id: LinkId) {
+        if let Some(&slot) = self.by_id.get(&id) {
+            self.links[slot].is_held = true;
+        }
+    }
+
     /// Whole messages were kept for a later turn, which needs no event for it.
     pub fn read_again(&mut self, id: LinkId) {
         if let Some(&slot) = self.by_id.get(&id) {
             self.links[slot].rereads = true;
+            self.links[slot].is_held = false;
             self.enqueue(slot);
         }
     }
@@ -455,6 +468,7 @@ impl Bus {
             let sent = link.write(self.saved);
             let waits_for_save = link.waits_for(self.saved);
             let is_over = link.is_closing && !waits_for_save;
+            let reads_again = link.is_held_back && link.queued() <= UNTAKEN_MAX;
             match sent {
                 Err(_) => {
                     let id = link.id;
@@ -468,6 +482,9 @@ impl Bus {
                 Ok(()) if waits_for_save => self.send_later(slot),
                 // The rest follows when the socket is writable.
                 Ok(()) => {}
+            }
+            if reads_again {
+                self.enqueue(slot);
             }
         }
     }

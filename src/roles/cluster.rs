@@ -14,6 +14,7 @@
 use crate::cluster::action::{Action, Event};
 use crate::cluster::node::NodeId;
 use crate::cluster::{Cluster, config_file};
+use crate::collections::hash_slot::SlotSet;
 use crate::config::PrimaryAddress;
 use crate::gate::publish::deliver;
 use crate::gate::slots_left;
@@ -29,6 +30,7 @@ mod keys;
 mod links;
 mod settings;
 
+pub use keys::{add as drop_keys, is_dropping};
 pub use links::{bus_port, listen, look, take_in_link};
 
 /// How often the state machine is told of the time. Unit: microseconds.
@@ -44,7 +46,7 @@ pub fn wants_turn(state: &State) -> bool {
             && (state.net.bus.has_work()
                 || !state.cluster_actions.is_empty()
                 || !state.cluster_work.held.is_empty()
-                || state.cluster_work.drops.is_some())
+                || keys::has_work(state))
 }
 
 /// When [`end_turn`] is to be called next: boot-time clock, microseconds.
@@ -248,6 +250,30 @@ fn carry_out_outside(state: &mut State) {
     // What was done may have brought further wishes.
     rest.append(&mut state.cluster_actions);
     state.cluster_actions = rest;
+}
+
+/// Carries out at once what a command means for this server's data and role: the client's next request may depend on it. The rest
+/// stays, in order.
+pub fn act(keyspace: &mut Keyspace, state: &mut State) {
+    let mut rest = Vec::new();
+    for action in std::mem::take(&mut state.cluster_actions) {
+        match action {
+            Action::Follow { .. }
+            | Action::Promote
+            | Action::EndPause
+            | Action::DropKeys(_)
+            | Action::DropAllKeys => carry_out(keyspace, state, action),
+            action => rest.push(action),
+        }
+    }
+    rest.append(&mut state.cluster_actions);
+    state.cluster_actions = rest;
+}
+
+/// These slots are about to come back: nothing is left of the keys that they had here.
+pub fn finish_drops(keyspace: &mut Keyspace, state: &mut State, slots: &SlotSet) {
+    act(keyspace, state);
+    keys::finish(keyspace, state, slots);
 }
 
 /// Carries out what concerns this server's data and role.

@@ -44,6 +44,7 @@ impl Server {
         }
         self.state.net.pending.accept_again.append(&mut self.state.net.pending.accept_later);
         self.state.net.outgoing.close_unused(now_us);
+        self.state.net.lines.close_unused(now_us);
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             return self.fail(&fatal);
         }
@@ -56,6 +57,8 @@ impl Server {
         self.reload_tls_if_due();
         replicas::periodic(&mut self.keyspace, &mut self.state);
         http::periodic(&self.keyspace, &mut self.state);
+        // A scrape has less to do.
+        self.keyspace.review_semaphores();
         self.close_idle_clients();
         self.state.clients.close_stuck(self.state.now, LAST_REPLIES_US);
         self.check_soft_limits();

@@ -18,10 +18,10 @@ use crate::support::{Client, Reply, wait_for};
 const SLOTS: usize = 16_384;
 
 /// A node, stopped when it is dropped.
-struct Node {
+pub struct Node {
     folder: tempfile::TempDir,
-    address: SocketAddr,
-    bus_port: u16,
+    pub address: SocketAddr,
+    pub bus_port: u16,
     handle: Handle,
     thread: Option<JoinHandle<Ending>>,
 }
@@ -40,12 +40,12 @@ fn configured(folder: &Path, lines: &str) -> Config {
 }
 
 impl Node {
-    fn start() -> Node {
+    pub fn start() -> Node {
         Self::start_in(tempfile::tempdir().expect("a folder"), "")
     }
 
     /// Starts a node with the files of an earlier one, on ports that the system chooses.
-    fn start_in(folder: tempfile::TempDir, lines: &str) -> Node {
+    pub fn start_in(folder: tempfile::TempDir, lines: &str) -> Node {
         let config = configured(folder.path(), lines);
         let logger = Logger::new(Some(Level::Verbose), &config.logfile);
         let mut server = Server::start(config, Clock::System, logger).expect("the server starts");
@@ -57,47 +57,47 @@ impl Node {
         Node { folder, address, bus_port, handle, thread: Some(thread) }
     }
 
-    fn connect(&self) -> Client {
+    pub fn connect(&self) -> Client {
         Client::connect(self.address)
     }
 
-    fn call(&self, line: &str) -> Reply {
+    pub fn call(&self, line: &str) -> Reply {
         self.connect().call(&line.split(' ').collect::<Vec<_>>())
     }
 
     /// The text of a reply.
-    fn text(&self, line: &str) -> String {
+    pub fn text(&self, line: &str) -> String {
         match self.call(line) {
             Reply::Bulk(text) | Reply::Simple(text) => String::from_utf8_lossy(&text).into_owned(),
             other => panic!("{line}: {other:?}"),
         }
     }
 
-    fn ok(&self, line: &str) {
+    pub fn ok(&self, line: &str) {
         assert_eq!(self.call(line), Reply::Simple(b"OK".to_vec()), "{line}");
     }
 
-    fn id(&self) -> String {
+    pub fn id(&self) -> String {
         self.text("CLUSTER MYID")
     }
 
     /// A field of CLUSTER INFO, or of INFO's sections.
-    fn field(&self, name: &str) -> String {
+    pub fn field(&self, name: &str) -> String {
         let text = self.text("CLUSTER INFO") + &self.text("INFO");
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.map(str::to_owned).unwrap_or_default()
     }
 
-    fn meet(&self, other: &Node) {
+    pub fn meet(&self, other: &Node) {
         self.ok(&format!("CLUSTER MEET 127.0.0.1 {} {}", other.address.port(), other.bus_port));
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
     /// Ends the node; its folder stays.
-    fn stop(mut self) -> tempfile::TempDir {
+    pub fn stop(mut self) -> tempfile::TempDir {
         self.end();
         std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"))
     }
@@ -120,7 +120,7 @@ impl Drop for Node {
 }
 
 /// Waits for something that takes gossip and timeouts.
-fn eventually(what: &str, nodes: &[&Node], mut is_so: impl FnMut() -> bool) {
+pub fn eventually(what: &str, nodes: &[&Node], mut is_so: impl FnMut() -> bool) {
     let mut tries = 0;
     wait_for(what, || {
         tries += 1;
@@ -139,12 +139,12 @@ fn eventually(what: &str, nodes: &[&Node], mut is_so: impl FnMut() -> bool) {
 }
 
 /// Nodes that know each other. The first `primaries` share all slots, the others follow one each.
-fn cluster(count: usize, primaries: usize) -> Vec<Node> {
+pub fn cluster(count: usize, primaries: usize) -> Vec<Node> {
     cluster_with(count, primaries, "")
 }
 
 /// The same with further lines of configuration.
-fn cluster_with(count: usize, primaries: usize, lines: &str) -> Vec<Node> {
+pub fn cluster_with(count: usize, primaries: usize, lines: &str) -> Vec<Node> {
     let folder = || tempfile::tempdir().expect("a folder");
     let nodes: Vec<Node> = (0..count).map(|_| Node::start_in(folder(), lines)).collect();
     for (number, node) in nodes.iter().enumerate().take(primaries) {

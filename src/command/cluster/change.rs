@@ -1,7 +1,8 @@
-//! How commands change the cluster: what follows from a change is carried out at the end of the turn.
+//! How commands change the cluster: data and role change at once, what concerns other nodes at the end of the turn.
 
 use crate::cluster::Cluster;
 use crate::cluster::action::{Action, Outside};
+use crate::roles::cluster::act;
 use crate::state::context::Context;
 
 /// Changes the cluster, if there is one.
@@ -12,7 +13,12 @@ pub fn change<R>(
     let outside = ctx.state.outside();
     let state = &mut *ctx.state;
     let cluster = state.cluster.as_deref_mut()?;
-    Some(f(cluster, &outside, &mut state.cluster_actions))
+    let result = f(cluster, &outside, &mut state.cluster_actions);
+    // A script may be in the middle of its writes.
+    if state.scripts.running.is_none() {
+        act(ctx.keyspace, state);
+    }
+    Some(result)
 }
 
 /// Whether any database has keys.

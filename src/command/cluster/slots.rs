@@ -8,6 +8,7 @@ use crate::cluster::node::NodeIndex;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::error::CommandError;
 use crate::resp::args::Args;
+use crate::roles::cluster::finish_drops;
 use crate::state::context::{CommandResult, Context, Outcome};
 
 /// Whether slots are assigned to this node, or unassigned.
@@ -89,6 +90,9 @@ fn choose(
 }
 
 fn assign(ctx: &mut Context<'_>, how: Assigns, slots: &SlotSet) -> CommandResult {
+    if how == Assigns::Yes {
+        finish_drops(ctx.keyspace, ctx.state, slots);
+    }
     change(ctx, |cluster, outside, actions| match how {
         Assigns::Yes => cluster.add_slots(slots, outside, actions),
         Assigns::No => cluster.delete_slots(slots, outside, actions),
@@ -121,6 +125,13 @@ pub fn set(ctx: &mut Context<'_>) -> CommandResult {
     if cluster(ctx.state)?.myself().is_replica() {
         return Err(ON_REPLICA);
     }
+    let jobs = &ctx.state.slot_moves.jobs;
+    if jobs.is_importing() {
+        return Err(CommandError::Text("ERR Slot import in progress."));
+    }
+    if jobs.is_exporting() {
+        return Err(CommandError::Text("ERR Slot export in progress."));
+    }
     let slot = slot(ctx.args.get(2))?;
     let number = slot.number();
     let is = |word: &str, count: usize| {
@@ -142,6 +153,7 @@ pub fn set(ctx: &mut Context<'_>) -> CommandResult {
             return Err(CommandError::formatted(text));
         }
         let source = primary(ctx, "I don't know about node")?;
+        finish_drops(ctx.keyspace, ctx.state, &SlotSet::from_iter([slot]));
         change(ctx, |cluster, outside, actions| {
             cluster.set_importing(slot, source, outside, actions);
         });
@@ -149,6 +161,9 @@ pub fn set(ctx: &mut Context<'_>) -> CommandResult {
         change(ctx, |cluster, outside, actions| cluster.set_stable(slot, outside, actions));
     } else if is("NODE", 5) {
         let target = primary(ctx, "Unknown node")?;
+        if target == myself {
+            finish_drops(ctx.keyspace, ctx.state, &SlotSet::from_iter([slot]));
+        }
         let has_keys = keys::has_keys_in(ctx, slot);
         if owner == Some(myself) && target != myself && has_keys {
             return Err(CommandError::formatted(format!(

@@ -29,6 +29,11 @@ pub(in crate::config) const HASH_SEED: Text = Text { check: check_hash_seed, ..S
 pub(in crate::config) const TITLE_TEMPLATE: Text = Text { check: check_title_template, ..TEXT };
 /// A host name, unset when empty.
 pub(in crate::config) const HOSTNAME: Text = Text { check: check_hostname, ..OPTIONAL_TEXT };
+/// An address that nodes of a cluster announce, unset when empty.
+pub(in crate::config) const ANNOUNCED_IP: Text =
+    Text { check: check_announced_ip, ..OPTIONAL_TEXT };
+/// A name that nodes of a cluster announce.
+pub(in crate::config) const ANNOUNCED_NAME: Text = Text { check: check_announced_name, ..TEXT };
 /// An address of IPv4, unset when empty.
 pub(in crate::config) const IPV4: Text = Text { check: check_ipv4, ..OPTIONAL_TEXT };
 /// An address of IPv6, unset when empty.
@@ -127,6 +132,27 @@ fn check_hostname(name: &[u8]) -> Result<(), Reason> {
     }
     let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
     if name.iter().all(is_allowed) { Ok(()) } else { Err(Reason::HostnameCharacter) }
+}
+
+/// Whether a text is one word of nodes.conf, as Valkey allows them.
+fn is_word_of_nodes_file(text: &[u8]) -> bool {
+    text.iter().all(|byte| *byte > b',' && !b";<=>?@[]^{|}~\\\x7f".contains(byte))
+}
+
+fn check_announced_ip(ip: &[u8]) -> Result<(), Reason> {
+    let wrong = |what: &str| Err(Reason::Other(format!("cluster-announce-ip {what}")));
+    match ip.len() {
+        0..46 if is_word_of_nodes_file(ip) => Ok(()),
+        0..46 => wrong("contains invalid character"),
+        _ => wrong("is too long"),
+    }
+}
+
+fn check_announced_name(name: &[u8]) -> Result<(), Reason> {
+    match name.len() {
+        0..256 if is_word_of_nodes_file(name) => Ok(()),
+        _ => Err(Reason::Other("Announced name is too long or contained invalid character".into())),
+    }
 }
 
 fn check_ipv4(address: &[u8]) -> Result<(), Reason> {

@@ -143,6 +143,14 @@ fn the_owner_of_a_slot_that_moves_serves_what_it_still_has() {
 }
 
 #[test]
+fn a_slot_that_moves_to_where_it_is_is_served() {
+    let mut node = Node::new("");
+    let myself = node.cluster().my_index();
+    node.cluster().open_for_test(HashSlot::of(b"bar"), Some(myself), None);
+    assert!(!node.ask("GET bar").contains("ASK"), "{}", node.ask("GET bar"));
+}
+
+#[test]
 fn the_target_of_a_slot_that_moves_serves_those_that_ask() {
     let mut node = Node::new("");
     let (other, slot) = (node.other, HashSlot::of(b"bar"));

@@ -30,6 +30,10 @@ pub struct Link {
     pub(super) is_closing: bool,
     /// What is in `input` is to be looked at again.
     pub(super) rereads: bool,
+    /// Nothing is read: what came waits until no script runs.
+    pub(super) is_held: bool,
+    /// Nothing is read: the other end does not take the answers that it has.
+    pub(super) is_held_back: bool,
     /// Bytes of an incomplete message, or of messages that wait.
     pub(super) input: Vec<u8>,
     queue: VecDeque<Queued>,
@@ -79,6 +83,8 @@ impl Link {
             is_to_send: false,
             is_closing: false,
             rereads: false,
+            is_held: false,
+            is_held_back: false,
             input: Vec::new(),
             queue: VecDeque::new(),
             sent: 0,
@@ -120,6 +126,9 @@ impl Link {
     pub(super) fn go_on(&mut self, buffer: &mut [u8]) -> Reading {
         if std::mem::take(&mut self.rereads) {
             return Reading::Bytes(0);
+        }
+        if self.is_held || self.is_held_back {
+            return Reading::Waits;
         }
         match self.phase {
             Phase::Open => self.read(buffer),

@@ -159,3 +159,19 @@ fn a_connection_that_cannot_be_made_is_told_of() {
             && pair.ended.contains(&LinkId(FIRST_OPENED + 9))
     });
 }
+
+#[test]
+fn who_does_not_take_the_answers_is_not_read_until_he_does() {
+    let mut pair = Pair::new();
+    let accepted = pair.accepted[0];
+    let answers: Arc<[u8]> = vec![0; 1 << 20].into();
+    (0..64).for_each(|_| pair.bus.send(accepted, answers.clone()));
+    // The other end reads nothing, as all its turns are spent otherwise.
+    pair.bus.hold(OUT);
+    pair.bus.send(OUT, b"more"[..].into());
+    (0..20).for_each(|_| pair.turn());
+    assert_eq!(pair.received(accepted), b"");
+    pair.bus.read_again(OUT);
+    pair.turn_until(|pair| pair.received(accepted) == b"more");
+    pair.turn_until(|pair| pair.received(OUT).len() == 64 << 20);
+}

@@ -20,19 +20,41 @@ pub fn add(state: &mut State, slots: SlotSet) {
     });
 }
 
+/// Whether keys of these slots are still being deleted.
+pub fn is_dropping(state: &State, slots: &SlotSet) -> bool {
+    let drops = state.cluster_work.drops.as_ref();
+    drops.is_some_and(|drops| slots.iter().any(|slot| drops.contains(slot)))
+}
+
 /// Nothing more is to be deleted.
 pub fn forget(state: &mut State) {
     state.cluster_work.drops = None;
 }
 
+/// Whether keys are to be deleted now. Not during a pause: a replica may be about to take over with what it has.
+pub fn has_work(state: &State) -> bool {
+    state.cluster_work.drops.is_some() && state.pauses.strictest().is_none()
+}
+
+/// Deletes what is left of the keys of these slots, which are about to come back: what comes must not mix with what was before.
+pub fn finish(keyspace: &mut Keyspace, state: &mut State, slots: &SlotSet) {
+    let Some(drops) = &mut state.cluster_work.drops else { return };
+    let mut now: SlotSet = slots.iter().filter(|slot| drops.remove(*slot)).collect();
+    note_deletions_apart(keyspace, state);
+    publish_events(keyspace, state);
+    while !step(keyspace, state, &mut now) {}
+    drop(keyspace.events.take());
+}
+
 /// Deletes some keys.
 pub fn drop_some(keyspace: &mut Keyspace, state: &mut State) {
+    if !has_work(state) {
+        return;
+    }
     let Some(mut drops) = state.cluster_work.drops.take() else { return };
     if let Some(cluster) = &state.cluster {
-        // Slots that have come back since, or come back key by key.
-        let is_back =
-            |slot: &HashSlot| cluster.owns(*slot) || cluster.importing_from(*slot).is_some();
-        let back: Vec<HashSlot> = drops.iter().filter(is_back).collect();
+        // Slots that have come back since.
+        let back: Vec<HashSlot> = drops.iter().filter(|slot| cluster.owns(*slot)).collect();
         back.into_iter().for_each(|slot| {
             drops.remove(slot);
         });

@@ -17,6 +17,9 @@ use crate::sys::log::{verbose, warning};
 /// The longest message that is taken in: one of PUBLISH with the largest channel and message. Others are far shorter, and none costs
 /// memory before it comes. Unit: bytes.
 pub const MESSAGE_MAX: usize = (1 << 30) + 4096;
+/// The longest first message of a connection, before it has named a node that is known: a question with gossip about 2,400 nodes.
+/// Anybody can connect. Unit: bytes.
+const FIRST_MESSAGE_MAX: usize = 256 << 10;
 /// The bus port is so much higher than the clients' port.
 const PORT_DISTANCE: u16 = 10_000;
 
@@ -103,7 +106,7 @@ fn accept(state: &mut State) {
     if tls.as_ref().is_some_and(Option::is_none) {
         return state.net.bus.postpone();
     }
-    let keepalive = (2 * state.config.cluster_node_timeout / 1000).clamp(1, 3600) as u64;
+    let keepalive = (state.config.cluster_node_timeout / 500).clamp(1, 3600) as u64;
     let links_max = (state.config.maxclients as usize).saturating_sub(state.clients.len()).max(1);
     let now_ms = state.clock.now().unix().0;
     let net = &mut state.net;
@@ -132,7 +135,9 @@ fn receive(state: &mut State, link: LinkId, bytes: Vec<u8>, is_nested: bool) {
     let mut at = 0;
     loop {
         let rest = &bytes[at..];
-        let length = match wire::frame_length(rest, MESSAGE_MAX) {
+        let is_known = state.cluster.as_ref().is_some_and(|cluster| cluster.has_node_at(link));
+        let most = if is_known { MESSAGE_MAX } else { FIRST_MESSAGE_MAX };
+        let length = match wire::frame_length(rest, most) {
             Ok(Some(length)) if length <= rest.len() => length,
             Ok(_) => break,
             Err(wire::BadFrame) => {
@@ -144,6 +149,7 @@ fn receive(state: &mut State, link: LinkId, bytes: Vec<u8>, is_nested: bool) {
         let message = &rest[..length];
         if is_nested && wire::type_of(message) == wire::MANUAL_FAILOVER_START {
             state.cluster_work.held.push(link);
+            state.net.bus.hold(link);
             break;
         }
         tell(state, Event::Received { link, message });

@@ -6,7 +6,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use crate::command::help::reply_help;
-use crate::command::server::info::reset_stats;
+use crate::command::observe::info::reset_stats;
 use crate::config::{
     Action, Config, LogLevel, OomScoreAdj, RewriteError, SetContext, SetError, expand_title,
 };
