@@ -13,7 +13,7 @@
 //!   other nodes own now); `deletions` are to be repeated
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
-//!   `watch`, `tracking`; `locks` is the index of held locks, at which `lock_scan` looks in slices,
+//!   `watch`, `tracking`; `locks` keeps the index of held locks (`lock_index`), at which `lock_scan` looks in slices,
 //!   `lock_history` what is remembered of ended ones, `fences` numbers grants, `permits` the index of permits with
 //!   sessions, `semaphores` counts permits.
 
@@ -29,6 +29,7 @@ mod hash_slots;
 pub mod held;
 pub mod lazyfree;
 pub mod lock_history;
+mod lock_index;
 pub mod lock_scan;
 pub mod locks;
 pub mod notify;

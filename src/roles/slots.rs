@@ -104,13 +104,7 @@ fn set_phase(state: &mut State, name: &NodeId, phase: Phase) {
 }
 
 /// Ends a job: its connection is closed, writes go on, and what came of a failed import is deleted.
-fn finish(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    name: &NodeId,
-    phase: Phase,
-    message: &str,
-) {
+fn finish(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Phase, message: &str) {
     let Some(job) = state.slot_moves.jobs.find_mut(name) else { return };
     if !job.phase.is_in_progress() {
         return;
@@ -124,8 +118,7 @@ fn finish(
     }
     let is_primary = !state.replication.is_replica();
     let slots = state.slot_moves.jobs.find(name).map(|job| job.slots.clone());
-    if let (true, true, true, Some(slots)) =
-        (is_import, is_primary, phase != Phase::Success, slots)
+    if let (true, true, true, Some(slots)) = (is_import, is_primary, phase != Phase::Success, slots)
     {
         if let Some(job) = state.slot_moves.jobs.find_mut(name) {
             job.after_cleanup = phase;

@@ -111,7 +111,10 @@ impl State {
         let is_out_of_memory =
             self.config.maxmemory > 0 && self.stats.error_stats.contains_key("OOM");
         let name = String::from_utf8_lossy(&args.get(0)[..args.get(0).len().min(64)]).into_owned();
-        let Some((job, import)) = client.and_then(|client| self.slot_moves.import_of(client)) else { return };
+        let Some((job, import)) = client.and_then(|client| self.slot_moves.import_of(client))
+        else {
+            return;
+        };
         import.is_out_of_memory = is_out_of_memory && !import.has_failed;
         import.has_failed = true;
         self.slot_moves.is_due = true;

@@ -11,8 +11,7 @@ use crate::state::State;
 use crate::state::slot_moves::Import;
 use crate::sys::log::{notice, warning};
 
-const LOST: &str =
-    "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.";
+const LOST: &str = "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.";
 const FAILED_COMMAND: &str =
     "Failed to process command during slot migration. Check logs for more information";
 const OUT_OF_MEMORY: &str = "Ran out of memory (OOM) during slot import";
@@ -102,7 +101,8 @@ pub(super) fn close(_: &mut Keyspace, state: &mut State, name: &NodeId) {
 
 /// Continues all imports.
 pub(super) fn turn(keyspace: &mut Keyspace, state: &mut State) {
-    let jobs = state.slot_moves.jobs.0.iter().filter(|job| job.is_import && !job.phase.is_finished());
+    let jobs =
+        state.slot_moves.jobs.0.iter().filter(|job| job.is_import && !job.phase.is_finished());
     let names: Vec<NodeId> = jobs.map(|job| job.name).collect();
     for name in names {
         go_on(keyspace, state, &name);
