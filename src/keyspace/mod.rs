@@ -13,7 +13,7 @@
 //!   other nodes own now); `deletions` are to be repeated
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
-//!   `watch`, `tracking`; `locks` is the index of held locks, at which `lock_scan` looks in slices,
+//!   `watch`, `tracking`, `flows` (counts of queues); `locks` is the index of held locks, at which `lock_scan` looks in slices,
 //!   `lock_history` what is remembered of ended ones, `fences` numbers grants, `permits` the index of permits with
 //!   sessions, `semaphores` counts permits.
 
@@ -25,6 +25,7 @@ pub mod evict;
 pub mod expire;
 mod fences;
 pub mod field_deadlines;
+pub mod flows;
 mod hash_slots;
 pub mod held;
 pub mod lazyfree;
@@ -66,6 +67,7 @@ pub use evict::Accessed;
 use evict::Eviction;
 use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
+use flows::Flows;
 use held::HeldBySnapshots;
 use lazyfree::LazyFree;
 use locks::Locks;
@@ -171,6 +173,7 @@ pub struct Keyspace {
     pub locks: Locks,
     pub permits: PermitSessions,
     pub semaphores: Semaphores,
+    pub flows: Flows,
     pub watch: Watch,
     pub tracking: Tracking,
     /// Buffer for unpacking a packed collection that is changed.
@@ -208,6 +211,7 @@ impl Keyspace {
             locks: Locks::default(),
             permits: PermitSessions::default(),
             semaphores: Semaphores::default(),
+            flows: Flows::default(),
             watch: Watch::default(),
             tracking: Tracking::default(),
             scratch: Vec::new(),
@@ -776,6 +780,7 @@ impl Keyspace {
         key: &[u8],
     ) {
         self.touch(self.selected, key, elements, Cause::Client);
+        self.flows.note(self.selected, key, event, elements);
         self.notify(class, event, key);
     }
 
