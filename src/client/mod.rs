@@ -95,6 +95,9 @@ bitflags! {
         /// acknowledges that.
         const LOST_WRITES = 1 << 21;
 
+        /// Another node, which brings keys of slots that move here. It is trusted as a primary is.
+        const BRINGS_SLOTS = 1 << 30;
+
         /// Those of a client that waits: its requests are kept.
         const WAITS = Self::SUSPENDED.bits() | Self::PAUSED.bits();
 
@@ -102,6 +105,7 @@ bitflags! {
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
             | Self::CACHING.bits() | Self::REPLICA.bits() | Self::RESTRICTED.bits()
+            | Self::BRINGS_SLOTS.bits()
             | Self::CAN_REDIRECT.bits() | Self::CLOSE_NOW.bits() | Self::ASKING.bits();
     }
 }

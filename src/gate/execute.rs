@@ -83,18 +83,23 @@ impl Gate<'_> {
         let is_muted = client.flags.intersects(muted);
         let leaves_no_mark = client.flags.contains(ClientFlags::NO_TOUCH);
         let imports = client.flags.contains(ClientFlags::IMPORT_SOURCE);
+        let brings = client.flags.contains(ClientFlags::BRINGS_SLOTS);
         let asks = client.flags.contains(ClientFlags::ASKING);
         self.keyspace.no_touch = leaves_no_mark
             && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
         self.keyspace.hides_expired = self.hides_expired(request.command);
-        let before = (imports && self.state.config.import_mode)
+        let before = (imports && self.state.config.import_mode || brings)
             .then(|| self.keyspace.ignore_deadlines(true));
+        let errors = self.state.stats.counters.error_replies;
         let ran = if is_muted { self.run_muted(request, muted) } else { self.run(request) };
         if ran != Ran::NotYet {
             tracking::end_caching(self.state, self.caller, request);
             if asks && !request.command.is_some_and(|command| command.is(Flags::KEEPS_ASKING)) {
                 self.end_asking();
             }
+        }
+        if brings && self.state.stats.counters.error_replies != errors {
+            self.state.note_failed_import(self.caller.client(), request.args);
         }
         self.keyspace.no_touch = false;
         self.keyspace.stop_hiding_expired();
@@ -199,6 +204,10 @@ impl Gate<'_> {
             Verdict::Run | Verdict::Queue | Verdict::MakeRoom => {}
             Verdict::Postpone => {
                 self.hold_back();
+                return Ran::NotYet;
+            }
+            Verdict::Await { database, key } => {
+                self.wait_for(database, &key);
                 return Ran::NotYet;
             }
             Verdict::Refuse(error) => {
@@ -452,6 +461,7 @@ impl Gate<'_> {
             Outcome::Suspended
             | Outcome::Blocked(_)
             | Outcome::AwaitsAcks(_)
+            | Outcome::Moves(_)
             | Outcome::Unconfirmed
             | Outcome::WaitsOn => Ran::Waits,
             Outcome::Close => Ran::Closes,
@@ -467,6 +477,13 @@ impl Gate<'_> {
                 if let Some(id) = self.caller.client() {
                     blocking::await_acks(self.state, id, command, *acks);
                 }
+            }
+            Outcome::Moves(number) => {
+                if let Some(id) = self.caller.client() {
+                    blocking::await_move(self.state, id, command, number);
+                }
+                // What it takes from now on is no time of the loop.
+                self.account(command, request, false, before);
             }
             _ => self.account(command, request, failed, before),
         }
@@ -526,6 +543,15 @@ impl Gate<'_> {
             && self.state.clients.suspend(id, ClientFlags::PAUSED)
         {
             self.state.pauses.waiting.push(id);
+        }
+    }
+
+    /// Suspends a client until a key is no longer on its way to another server.
+    fn wait_for(&mut self, database: usize, key: &[u8]) {
+        if let Some(id) = self.caller.client()
+            && self.state.clients.suspend(id, ClientFlags::PAUSED)
+        {
+            self.state.moving.wait(database, key, id);
         }
     }
 

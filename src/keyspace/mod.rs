@@ -53,6 +53,7 @@ use std::ops::Range;
 pub use crate::clock::Expiry;
 use crate::clock::{Deadline, ExpiryBy, Now};
 use crate::collections::hash::KeyHasher;
+use crate::collections::hash_slot::SlotSet;
 use crate::collections::packed_table::Draws;
 use crate::collections::shared_bytes::SharedBytes;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
@@ -175,6 +176,8 @@ pub struct Keyspace {
     pub semaphores: Semaphores,
     pub flows: Flows,
     pub watch: Watch,
+    /// Slots whose keys are only being moved here: they are not shown.
+    pub hidden_slots: Option<SlotSet>,
     pub tracking: Tracking,
     /// Buffer for unpacking a packed collection that is changed.
     scratch: Vec<u8>,
@@ -213,6 +216,7 @@ impl Keyspace {
             semaphores: Semaphores::default(),
             flows: Flows::default(),
             watch: Watch::default(),
+            hidden_slots: None,
             tracking: Tracking::default(),
             scratch: Vec::new(),
         }
@@ -676,6 +680,15 @@ impl Keyspace {
         loop {
             let slot = self.table().random()?;
             let entry = self.table().entry(slot);
+            if self.is_hidden(entry.key()) {
+                let shown = |entry: &Entry<'_, Value>| !self.is_hidden(entry.key());
+                if tries == 0 {
+                    let found = self.table().iter().find(|it| is_alive(it) && shown(it));
+                    return found.map(|entry| entry.key().to_vec());
+                }
+                tries -= 1;
+                continue;
+            }
             if is_alive(&entry) {
                 return Some(entry.key().to_vec());
             }

@@ -21,6 +21,7 @@ use crate::http;
 use crate::keyspace::Keyspace;
 use crate::roles::cluster;
 use crate::roles::following;
+use crate::roles::moving;
 use crate::roles::replicas;
 use crate::state::State;
 use crate::sys::log::warning;
@@ -60,6 +61,7 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     http::look(turn.state, &events);
     following::look(turn.state, &events);
     cluster::look(turn.state, &events);
+    moving::look(turn.state, &events);
     cluster::nested_turn(turn.state);
     turn.take_in(&events);
     if is_first {

@@ -44,6 +44,7 @@ impl Server {
         }
         self.state.net.pending.accept_again.append(&mut self.state.net.pending.accept_later);
         self.state.net.outgoing.close_unused(now_us);
+        self.state.net.lines.close_unused(now_us);
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             return self.fail(&fatal);
         }

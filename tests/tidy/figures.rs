@@ -78,5 +78,9 @@ fn figures_in_documents_are_those_of_the_code() {
             wrong.push(format!("{file}: {constant} is {found:?}, but {document} says \"{words}\""));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "change the code, the document and QUOTED in tests/tidy/figures.rs together:\n{}",
+        wrong.join("\n")
+    );
 }

@@ -112,6 +112,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             fail(ctx, "the allocator has granted memory that is not there")
         }
         (b"drop-cluster-packet-filter", 3) => cluster::debug::drop_packets(ctx),
+        (b"slotmigration", 4) => cluster::debug::slot_migration(ctx),
         (b"clusterlink", 5) if ctx.args.get(2).eq_ignore_ascii_case(b"kill") => {
             cluster::debug::kill_link(ctx)
         }
