@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check test bench bench-peers bench-locks peer peer-valkey clients cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check release image package-test package-tools
+.PHONY: build help run check deny test bench bench-peers bench-locks peer peer-valkey clients cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check release image package-test package-tools
 
 # Kernels of arm64 have pages of 4, 16 or 64 KB; an allocator that is built for one size serves it and the smaller ones.
 MACHINE := $(shell uname -m)
@@ -35,6 +35,10 @@ check: ## formatting, lints of all targets, the architecture's rules, the checke
 	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
 	  $(MIRI) test --lib -- $(MIRI_SMALL); \
 	else echo "SKIPPED Miri: no nightly toolchain with miri is installed"; fi
+
+deny: ## known vulnerabilities, licences and doubles of dependencies, by cargo-deny, which it installs if need be (network)
+	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny
+	$(CARGO) deny --locked check
 
 test: ## all tests that need nothing but the toolchain
 	$(CARGO) test

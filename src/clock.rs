@@ -77,6 +77,17 @@ impl Expiry {
     }
 }
 
+/// The server that decides when keys expire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpiryBy {
+    /// This one: a key is deleted at its deadline.
+    Server,
+    /// The primary that this server follows: an expired key stays, hidden, until the primary deletes it.
+    Primary,
+    /// The source of an import (`import-mode`): likewise, and a deadline in the past may be set. Nothing is evicted.
+    ImportSource,
+}
+
 /// One reading of the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
@@ -84,8 +95,8 @@ pub struct Now {
     pub wall_us: i64,
     /// Boot-time clock, microseconds; it runs while the machine sleeps, and is never set.
     pub boot_us: i64,
-    /// Nothing expires: a file is being loaded ([`crate::keyspace::Keyspace::begin_loading`]).
-    pub is_loading: bool,
+    /// No deadline is ever past: see [`crate::keyspace::Keyspace::ignore_deadlines`].
+    pub ignores_deadlines: bool,
 }
 
 impl Now {
@@ -129,12 +140,12 @@ impl Now {
     /// Whether a key with this deadline is expired: strictly later, as in Redis, so that rounding down to
     /// milliseconds never ends a lock early.
     pub fn is_past(&self, deadline: Deadline) -> bool {
-        self.remaining_ms(deadline) < 0 && !self.is_loading
+        self.remaining_ms(deadline) < 0 && !self.ignores_deadlines
     }
 
     /// Whether a new deadline is due already, so that its key must be deleted at once.
     pub fn has_come(&self, deadline: Deadline) -> bool {
-        self.remaining_ms(deadline) <= 0 && !self.is_loading
+        self.remaining_ms(deadline) <= 0 && !self.ignores_deadlines
     }
 
     /// Milliseconds left; negative once past.
@@ -180,7 +191,7 @@ impl Clock {
                 Now {
                     wall_us: wall.tv_sec * 1_000_000 + wall.tv_nsec as i64 / 1000,
                     boot_us: boot.tv_sec * 1_000_000 + boot.tv_nsec as i64 / 1000,
-                    is_loading: false,
+                    ignores_deadlines: false,
                 }
             }
             Clock::Manual(clock) => clock.look(),
@@ -216,7 +227,7 @@ impl ManualClock {
         Now {
             wall_us: wall_us.fetch_add(tick_us, Ordering::SeqCst),
             boot_us: boot_us.fetch_add(tick_us, Ordering::SeqCst),
-            is_loading: false,
+            ignores_deadlines: false,
         }
     }
 
@@ -270,7 +281,8 @@ mod tests {
 
     #[test]
     fn the_largest_deadlines_saturate() {
-        let now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
+        let now =
+            Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, ignores_deadlines: false };
         assert!(!now.is_past(now.after(i64::MAX)));
         assert_eq!(now.on_boot_clock(now.at(UnixMillis(1_700_000_000_250))).ms(), 5250);
         assert_eq!(
@@ -283,7 +295,7 @@ mod tests {
     fn a_deadline_that_is_told_as_a_unix_time_comes_no_earlier_elsewhere() {
         for (grant_us, offset_us) in [(7_999, 999), (7_000, 1), (7_400, 700), (7_000, 0)] {
             let wall = 1_700_000_000_000_000 + offset_us;
-            let at = |boot_us| Now { wall_us: wall + boot_us, boot_us, is_loading: false };
+            let at = |boot_us| Now { wall_us: wall + boot_us, boot_us, ignores_deadlines: false };
             let granted = at(grant_us);
             let told = granted.after(20).unix(granted.told_offset_ms());
             // A server with another boot-time clock, whose wall clock is the same.

@@ -31,7 +31,7 @@ use crate::keyspace::Keyspace;
 use crate::net::primary::PRIMARY;
 use crate::persist::aof::log::Fatal;
 use crate::roles::following;
-use crate::roles::{cluster, failover, replicas};
+use crate::roles::{cluster, failover, moving, replicas, slots};
 use crate::state::{State, Task};
 use crate::sys::log::warning;
 use crate::sys::process::{self, Supervisor};
@@ -173,6 +173,7 @@ impl Server {
         http::look(&mut self.state, events);
         following::look(&mut self.state, events);
         cluster::look(&mut self.state, events);
+        moving::look(&mut self.state, events);
         cluster::turn(&mut self.state);
         following::turn(&mut self.keyspace, &mut self.state);
         self.clients().take_in(events);
@@ -185,6 +186,7 @@ impl Server {
         waking::serve(&mut self.keyspace, &mut self.state);
         blocking::serve_acks(&mut self.keyspace, &mut self.state);
         confirm::serve(&mut self.keyspace, &mut self.state);
+        moving::turn(&mut self.keyspace, &mut self.state);
         self.do_tasks();
         // The stream ends with the data that SHUTDOWN has saved: a replica that has more could not
         // continue when this server is back.
@@ -206,6 +208,7 @@ impl Server {
             // No reply leaves.
             return Ok(());
         }
+        slots::turn(&mut self.keyspace, &mut self.state);
         replicas::turn(&mut self.keyspace, &mut self.state);
         self.clients().flush();
         persistence::walk(&mut self.keyspace, &mut self.state);
@@ -243,6 +246,8 @@ impl Server {
             || self.keyspace.eviction.unfinished
             || following::wants_turn(&self.state)
             || cluster::wants_turn(&self.state)
+            || moving::wants_turn(&self.state)
+            || slots::wants_turn(&self.state)
             || self.keyspace.tracking.is_over(keys_max);
         let more = more || self.state.net.http.has_work();
         if work || more || !self.state.net.pending.accept_again.is_empty() {
@@ -257,6 +262,10 @@ impl Server {
         }
         if let Some(tick_us) = cluster::next_us(&self.state) {
             wait_us = wait_us.min((tick_us - now_us).max(0));
+        }
+        let moving_us = [moving::next_us(&self.state), slots::next_us(&self.state)];
+        for us in moving_us.into_iter().flatten() {
+            wait_us = wait_us.min((us - now_us).max(0));
         }
         if let Some(call_us) = self.state.persistence.next_call_us() {
             wait_us = wait_us.min((call_us - now_us).max(0));

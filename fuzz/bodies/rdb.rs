@@ -6,7 +6,8 @@ use latchkey::collections::table::ValueRef;
 use latchkey::persist::rdb::{Decoder, Encoder, Event, Limits, Parser, VersionCheck, payload};
 use latchkey::types::{Stored, hash, list, set, sorted_set};
 
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
+const NOW: Now =
+    Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, ignores_deadlines: false };
 
 pub fn run(file: &[u8]) {
     let hasher = KeyHasher::new([1, 2]);

@@ -7,7 +7,8 @@ use latchkey::collections::table::ValueRef;
 use latchkey::persist::rdb::{Encoder, Limits, Version, payload, value_type};
 use latchkey::types::{Stored, Value, hash, list, set, sorted_set};
 
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
+const NOW: Now =
+    Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, ignores_deadlines: false };
 
 fn value_of(stored: &Stored) -> ValueRef<'_, Value> {
     match stored {

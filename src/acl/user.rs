@@ -81,7 +81,7 @@ impl User {
 
     /// The SHA-256 of each password, in hexadecimal.
     pub fn passwords(&self) -> impl ExactSizeIterator<Item = String> {
-        self.passwords.iter().map(hexadecimal)
+        self.passwords.iter().map(|hash| base16ct::lower::encode_string(hash))
     }
 
     /// The first selector, which has no parentheses.
@@ -181,7 +181,9 @@ impl User {
         let flags = self.describe_flags(format);
         let mut words: Vec<Vec<u8>> = flags.iter().map(|name| name.as_bytes().to_vec()).collect();
         words.extend(
-            self.passwords.iter().map(|hash| format!("#{}", hexadecimal(hash)).into_bytes()),
+            self.passwords
+                .iter()
+                .map(|hash| format!("#{}", base16ct::lower::encode_string(hash)).into_bytes()),
         );
         words.extend(self.root.rules(catalogue, format));
         for selector in &self.others {
@@ -256,25 +258,13 @@ fn hash(password: &[u8]) -> Hash {
     Sha256::digest(password).into()
 }
 
-fn hexadecimal(hash: &Hash) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Parses 64 lower-case hexadecimal digits.
 fn parse_hash(text: &[u8]) -> Result<Hash, RuleError> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Ok(byte - b'0'),
-        b'a'..=b'f' => Ok(byte - b'a' + 10),
-        _ => Err(RuleError::BadHash),
-    };
-    if text.len() != 64 {
-        return Err(RuleError::BadHash);
-    }
     let mut hash = Hash::default();
-    for (byte, pair) in hash.iter_mut().zip(text.chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    match base16ct::lower::decode(text, &mut hash) {
+        Ok(decoded) if decoded.len() == size_of::<Hash>() => Ok(hash),
+        _ => Err(RuleError::BadHash),
     }
-    Ok(hash)
 }
 
 /// Parses the text between parentheses: rules separated by spaces, quoted if they have special characters.

@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use bitflags::bitflags;
 use slab::Slab;
 
+use crate::clock::Now;
 pub use crate::ids::ClientId;
 use crate::ids::{CommandId, UserId};
 use crate::net::stream::{Address, Stream};
@@ -94,6 +95,9 @@ bitflags! {
         /// acknowledges that.
         const LOST_WRITES = 1 << 21;
 
+        /// Another node, which brings keys of slots that move here. It is trusted as a primary is.
+        const BRINGS_SLOTS = 1 << 30;
+
         /// Those of a client that waits: its requests are kept.
         const WAITS = Self::SUSPENDED.bits() | Self::PAUSED.bits();
 
@@ -101,6 +105,7 @@ bitflags! {
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
             | Self::CACHING.bits() | Self::REPLICA.bits() | Self::RESTRICTED.bits()
+            | Self::BRINGS_SLOTS.bits()
             | Self::CAN_REDIRECT.bits() | Self::CLOSE_NOW.bits() | Self::ASKING.bits();
     }
 }
@@ -350,7 +355,7 @@ pub struct Clients {
     /// It was logged that they exceed the limit and none can be closed.
     pub is_over_logged: bool,
     /// Clients that are closed once their output is sent.
-    pub last_replies: Vec<ClientId>,
+    last_replies: Vec<ClientId>,
     /// Clients with new output in this turn.
     pub to_flush: Vec<ClientId>,
     /// Clients that exceeded their soft output limit. May hold duplicates.
@@ -541,6 +546,34 @@ impl Clients {
             self.to_close.push(id);
             self.note_eviction(id);
         }
+    }
+
+    /// Closes a client after its output is sent; nothing more is read from it. If it takes nothing for too long from now on,
+    /// the periodic work closes it.
+    pub fn close_after_reply(&mut self, id: ClientId, now: Now) {
+        if let Some(client) = self.get_mut(id)
+            && !client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY)
+        {
+            client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
+            client.active_us = now.boot_us;
+            self.last_replies.push(id);
+            self.flush_later(id);
+        }
+    }
+
+    /// Closes clients whose last output has waited for `limit_us` without any of it being taken: no output limit would ever
+    /// close them.
+    pub fn close_stuck(&mut self, now: Now, limit_us: i64) {
+        let mut waiting = std::mem::take(&mut self.last_replies);
+        waiting.retain(|&id| {
+            let Some(client) = self.get(id) else { return false };
+            let is_stuck = now.boot_us - client.active_us >= limit_us;
+            if is_stuck {
+                self.close(id);
+            }
+            !is_stuck
+        });
+        self.last_replies.append(&mut waiting);
     }
 
     /// Frees spare output buffers larger than `bytes`.

@@ -119,7 +119,7 @@ impl Cluster {
     }
 
     /// Takes a new epoch without anybody's consent, unless this node's is the greatest already.
-    fn raise_epoch(&mut self) -> bool {
+    pub(super) fn raise_epoch(&mut self) -> bool {
         let greatest = self.nodes.iter().map(|(_, node)| node.config_epoch).max().unwrap_or(0);
         let greatest = greatest.max(self.current_epoch);
         let own = self.myself().config_epoch;

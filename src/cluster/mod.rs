@@ -11,6 +11,7 @@
 //!   in, `links` are the connections, `cron` is periodic work.
 //! - `failure` decides who has failed, `slots` who owns a slot, `election` who takes over, `manual` does so on demand, and
 //!   `migration` gives replicas to primaries that have none.
+//! - `slot_job` is a move of slots all at once, at whose end one node takes them (`takeover`).
 //! - `admin` is what commands change, `report` what they show, `config_file` the text of nodes.conf, `restore` what is kept in it.
 //!
 //! Times inside are milliseconds of the boot-time clock, 0 for never.
@@ -32,7 +33,9 @@ mod receive;
 pub mod report;
 mod restore;
 pub mod settings;
+pub mod slot_job;
 mod slots;
+mod takeover;
 mod topology;
 pub mod wire;
 
@@ -86,6 +89,8 @@ pub struct Cluster {
     /// Slots of this node that are being moved to another one by hand, and that are being moved here.
     migrating: BTreeMap<HashSlot, NodeIndex>,
     importing: BTreeMap<HashSlot, NodeIndex>,
+    /// Slots that others may claim with any epoch: CLUSTER MIGRATESLOTS has got that far.
+    granted: Vec<(SlotSet, NodeIndex)>,
     current_epoch: u64,
     last_vote_epoch: u64,
     /// Whether the slots that must be served are, as far as this node knows.
@@ -132,6 +137,7 @@ impl Cluster {
             unclaimed: SlotSet::default(),
             migrating: BTreeMap::new(),
             importing: BTreeMap::new(),
+            granted: Vec::new(),
             current_epoch: 0,
             last_vote_epoch: 0,
             is_ok: false,

@@ -21,11 +21,8 @@ impl NodeId {
 
     /// A new name, of 20 random bytes.
     pub fn from_random(random: [u8; 20]) -> NodeId {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut name = [0; Self::BYTES];
-        for (digits, byte) in name.as_chunks_mut::<2>().0.iter_mut().zip(random) {
-            *digits = [DIGITS[(byte >> 4) as usize], DIGITS[(byte & 15) as usize]];
-        }
+        base16ct::lower::encode(&random, &mut name).expect("a byte has two digits");
         NodeId(name)
     }
 

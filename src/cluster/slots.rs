@@ -70,7 +70,10 @@ impl Cluster {
                 self.unclaimed.remove(slot);
                 continue;
             }
-            let is_free = self.unclaimed.contains(slot)
+            let is_granted =
+                self.granted.iter().any(|(slots, to)| *to == sender && slots.contains(slot));
+            let is_free = is_granted
+                || self.unclaimed.contains(slot)
                 || owner.is_none_or(|owner| self.node(owner).config_epoch < config_epoch);
             if !is_free {
                 continue;

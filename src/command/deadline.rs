@@ -216,7 +216,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_time_is_refused_unless_its_milliseconds_fit(time in any::<i64>(), near in -2i64..2) {
-            let now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
+            let now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, ignores_deadlines: false };
             let limit_ms = i64::MAX - now.unix().0;
             let max = i64::MAX;
             for time in [time, near, limit_ms + near, limit_ms / 1000 + near, max / 1000 + near, max] {

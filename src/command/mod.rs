@@ -2,18 +2,20 @@
 //!
 //! `deadline` and `help` are what several families share.
 
+pub(crate) mod admin;
 pub(crate) mod cluster;
 pub(crate) mod connection;
 pub(crate) mod deadline;
+pub(crate) mod describe;
 pub(crate) mod hash;
 pub(crate) mod help;
 pub(crate) mod key;
 pub(crate) mod list;
 pub(crate) mod lock;
+pub(crate) mod observe;
 pub(crate) mod pubsub;
 pub(crate) mod replication;
 pub(crate) mod script;
-pub(crate) mod server;
 pub(crate) mod set;
 pub(crate) mod sorted_set;
 pub(crate) mod stream;
@@ -25,8 +27,8 @@ use std::sync::LazyLock;
 use crate::state::spec::CommandSpec;
 use crate::state::table::CommandTable;
 
-pub(crate) use server::acl::load_file as load_users;
-pub use server::config::{
+pub(crate) use admin::acl::load_file as load_users;
+pub use admin::config::{
     apply_config, configure_tls, listen, listen_for_http, log_level, set_oom_score,
     set_process_title,
 };
@@ -63,7 +65,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     connection::COMMANDS,
     connection::client::COMMANDS,
     cluster::COMMANDS,
-    server::monitor::COMMANDS,
+    observe::monitor::COMMANDS,
     pubsub::COMMANDS,
     transaction::COMMANDS,
     replication::sync::COMMANDS,
@@ -71,18 +73,18 @@ static FAMILIES: &[&[CommandSpec]] = &[
     replication::wait::COMMANDS,
     script::COMMANDS,
     script::function::COMMANDS,
-    server::acl::COMMANDS,
-    server::config::COMMANDS,
-    server::info::COMMANDS,
-    server::introspection::COMMANDS,
-    server::COMMANDS,
+    admin::acl::COMMANDS,
+    admin::config::COMMANDS,
+    observe::info::COMMANDS,
+    describe::COMMANDS,
+    admin::COMMANDS,
     replication::role::COMMANDS,
-    server::save::COMMANDS,
-    server::memory::COMMANDS,
-    server::module::COMMANDS,
-    server::command_log::COMMANDS,
-    server::latency::COMMANDS,
-    server::debug::COMMANDS,
+    admin::save::COMMANDS,
+    observe::memory::COMMANDS,
+    admin::module::COMMANDS,
+    observe::command_log::COMMANDS,
+    observe::latency::COMMANDS,
+    admin::debug::COMMANDS,
 ];
 
 /// All commands. The server keeps a reference, so that the hot path need not check whether the table is initialized.

@@ -286,7 +286,7 @@ fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     }
     ctx.reply.integer(receivers as i64);
     // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end.
-    if !matches!(ctx.origin, Origin::Transaction | Origin::Script) {
+    if !matches!(ctx.origin, Origin::Transaction | Origin::Script | Origin::Stream) {
         take_pushed(ctx.state, ctx.caller, ctx.reply.output());
     }
     Ok(Outcome::Replied)

@@ -36,7 +36,7 @@ use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
 use crate::state::State;
 use crate::state::context::Caller;
-use crate::state::persistence::{LAST_FENCE, Loading, Purpose};
+use crate::state::persistence::{LAST_FENCE, LoadStats, Loading, Purpose};
 use crate::state::table::Command;
 use crate::sys::alloc::Account;
 use crate::sys::disk::DiskReader;
@@ -287,7 +287,7 @@ fn insert_batches(
         insert(keyspace, state, entries, rules, &mut |keyspace, state| {
             progress.step(keyspace, state, offset)
         })?;
-        state.persistence.keys_expired_at_load += expired;
+        state.persistence.loads.expired += expired;
         match record {
             None => {}
             Some(Record::Function(text)) => {
@@ -303,7 +303,7 @@ fn insert_batches(
                 keyspace.expect_keys(database, expected.take(keys));
             }
             Some(Record::Expired { database, key }) => {
-                state.persistence.keys_expired_at_load += 1;
+                state.persistence.loads.expired += 1;
                 feed_expired(state, database, &key);
                 progress.step(keyspace, state, offset)?;
             }
@@ -344,7 +344,7 @@ fn insert(
             let place = Place { db: duplicate.database as u64, key, ..Place::default() };
             format!("{place}the key is there already")
         })?;
-        state.persistence.keys_loaded += count as u64;
+        state.persistence.loads.keys += count as u64;
         step(keyspace, state)?;
     }
     Ok(())
@@ -355,7 +355,7 @@ const EMPTY_KEYS_LOGGED: u64 = 10;
 
 /// Skips the key of an empty collection, as Redis does; old versions of it saved such keys.
 fn skip_empty(state: &mut State, key: &[u8]) {
-    if state.persistence.empty_keys_skipped < EMPTY_KEYS_LOGGED {
+    if state.persistence.loads.empty_skipped < EMPTY_KEYS_LOGGED {
         let text = "rdbLoadObject skipping empty key";
         if state.config.hide_user_data_from_log {
             warning!(state, "{text}");
@@ -363,7 +363,7 @@ fn skip_empty(state: &mut State, key: &[u8]) {
             warning!(state, "{text}: {}", key.escape_ascii());
         }
     }
-    state.persistence.empty_keys_skipped += 1;
+    state.persistence.loads.empty_skipped += 1;
 }
 
 /// Adds the deletion of an expired key, skipped in the file, to the stream: replicas may still have
@@ -422,13 +422,13 @@ pub fn load_beside(
     beside: &mut Beside,
 ) -> Result<(), String> {
     match decoder.decode(raw)? {
-        DecodedEntry::Expired => state.persistence.keys_expired_at_load += 1,
+        DecodedEntry::Expired => state.persistence.loads.expired += 1,
         DecodedEntry::Empty => skip_empty(state, &raw.key),
         DecodedEntry::Entry(loaded) => {
             if !keyspace.load_beside(beside, loaded.database, loaded.entry) {
                 return Err(format!("{}the key is there already", raw.place()));
             }
-            state.persistence.keys_loaded += 1;
+            state.persistence.loads.keys += 1;
         }
     }
     Ok(())
@@ -462,7 +462,7 @@ fn run_request(
     let request = Request { args, command: looked_up.command, prehashed: looked_up.prehashed() };
     let reply = ReplyWriter::new(output, Protocol::Resp2);
     let mut gate = Gate { keyspace, state, caller: Caller::Load, reply };
-    let ran = gate.run_loaded(&request);
+    let ran = gate.run_trusted(&request);
     ran.map_err(|error| match request.command {
         None => {
             let name = String::from_utf8_lossy(request.args.get(0)).into_owned();
@@ -604,7 +604,7 @@ pub fn load_at_start(keyspace: &mut Keyspace, state: &mut State) -> Result<(), L
     let started_us = state.clock.now().boot_us;
     let seconds = |state: &State| (state.clock.now().boot_us - started_us) as f64 / 1e6;
     if !state.config.appendonly {
-        let path = state.config.dir.join(file_name(&state.config.dbfilename));
+        let path = state.rdb_path();
         let reports_expired = reports_expired(state);
         let loaded = load_file(
             keyspace,
@@ -613,9 +613,7 @@ pub fn load_at_start(keyspace: &mut Keyspace, state: &mut State) -> Result<(), L
             Rules { reports_expired, keeps_expired: !reports_expired, ..Rules::default() },
         )?;
         if loaded {
-            let (keys, expired) =
-                (state.persistence.keys_loaded, state.persistence.keys_expired_at_load);
-            let empty = state.persistence.empty_keys_skipped;
+            let LoadStats { keys, expired, empty_skipped: empty } = state.persistence.loads;
             notice!(
                 state,
                 "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."
@@ -689,7 +687,7 @@ pub fn reload_rdb(
     flushes: bool,
     merges: bool,
 ) -> Result<(), LoadError> {
-    let path = state.config.dir.join(file_name(&state.config.dbfilename));
+    let path = state.rdb_path();
     check_header(state, &path).map_err(|error| error.at(&path))?;
     load_again(keyspace, state, client, flushes, |keyspace, state| {
         match load_file(keyspace, state, &path, Rules { merges, ..Rules::default() })? {
@@ -719,7 +717,7 @@ pub fn reload_aof(
     state: &mut State,
     client: Option<ClientId>,
 ) -> Result<(), String> {
-    if let Some((Purpose::Rewrite, ..)) = state.persistence.under_way() {
+    if state.persistence.purpose() == Some(Purpose::Rewrite) {
         return Err("the append-only file is being rewritten".into());
     }
     persistence::write_log(state).map_err(|fatal| fatal.to_string())?;
@@ -755,8 +753,7 @@ fn load_again<E>(
         libraries.flush(lua);
         state.scripts.put_engine(engine);
     }
-    state.persistence.keys_loaded = 0;
-    state.persistence.keys_expired_at_load = 0;
+    state.persistence.loads = LoadStats::default();
     let loaded = keyspace.uncounted(|keyspace| {
         if flushes {
             keyspace.clear(0..keyspace.databases(), true);

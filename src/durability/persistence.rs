@@ -11,7 +11,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{TryRecvError, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 
 use crate::config::system_text;
@@ -24,7 +24,7 @@ use crate::persist::saver::{Form, Job, Plan, SavedAccess, lock, put_in_place, sa
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
 use crate::state::State;
-use crate::state::persistence::{LAST_FENCE, Persistence, Placed, Purpose, Running};
+use crate::state::persistence::{LAST_FENCE, Persistence, Placed, Purpose, Running, Work};
 use crate::sys::log::{notice, warning};
 use crate::sys::process;
 
@@ -68,7 +68,7 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
     let config = &state.config;
     let mut plan = Plan::new(keyspace, state.scripts.library_texts());
     // Replicas get expired keys too, and the deletions later.
-    plan.now.is_loading = state.replication.is_replica() || database.is_some();
+    plan.now.ignores_deadlines = state.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
     plan.starts_writeback = match is_base {
@@ -134,7 +134,7 @@ pub fn save(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> {
     let (changes, target) = (keyspace.dirty(), state.rdb_path());
     let temporary = temporary_rdb(state);
     let disk = state.persistence.disk.clone();
-    state.persistence.saves += 1;
+    state.persistence.saves.count += 1;
     process::remove_when_interrupted(Some(&temporary));
     let saved = save_now(keyspace, &*disk, &temporary, &target, &plan);
     process::remove_when_interrupted(None);
@@ -156,14 +156,14 @@ pub fn save(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> {
 fn note_saved(state: &mut State, changes: u64) {
     let unix = state.clock.now().unix_seconds();
     let persistence = &mut state.persistence;
-    persistence.saved_changes = changes;
-    persistence.last_save_unix = unix;
-    persistence.last_save_failed = false;
+    persistence.saves.changes = changes;
+    persistence.saves.last_unix = unix;
+    persistence.saves.has_failed = false;
     state.note_gate();
 }
 
 fn note_save_failed(state: &mut State) {
-    state.persistence.last_save_failed = true;
+    state.persistence.saves.has_failed = true;
     state.note_gate();
 }
 
@@ -171,9 +171,9 @@ fn note_save_failed(state: &mut State) {
 pub fn begin_save(keyspace: &mut Keyspace, state: &mut State) -> bool {
     let plan = plan(keyspace, state, false);
     let temporary = temporary_rdb(state);
-    state.persistence.saves += 1;
-    state.persistence.save_is_scheduled = false;
-    state.persistence.last_try_us = state.now.boot_us;
+    state.persistence.saves.count += 1;
+    state.persistence.queued.save = false;
+    state.persistence.saves.last_try_us = state.now.boot_us;
     let begun = begin_job(keyspace, state, Purpose::Save, temporary, plan);
     match begun {
         Ok(()) => {
@@ -201,7 +201,8 @@ fn begin_job(
     let wake = persistence.wake.clone();
     let file = persistence.disk.create(&temporary)?;
     let job = Job::begin(keyspace, file, Some(temporary), plan, wake, &persistence.background)?;
-    persistence.running = Some(Running { purpose, job, target, changes, placing: None });
+    let folder = None;
+    persistence.work = Work::Writing(Running { purpose, job, target, folder, changes });
     persistence.jobs += 1;
     pause_syncs(state);
     Ok(())
@@ -227,16 +228,17 @@ pub fn begin_sync(
     let wake = state.persistence.wake.clone();
     let job = Job::begin(keyspace, pipe, None, plan, wake, &state.persistence.background)?;
     let (purpose, target) = (Purpose::Sync, PathBuf::new());
-    let running = Running { purpose, job, target, changes, placing: None };
-    state.persistence.running = Some(running);
-    state.persistence.saves += 1;
+    let running = Running { purpose, job, target, folder: None, changes };
+    state.persistence.work = Work::Writing(running);
+    state.persistence.saves.count += 1;
     pause_syncs(state);
     Ok(())
 }
 
 /// `no-appendfsync-on-rewrite`: no syncs while another file is written.
 fn pause_syncs(state: &mut State) {
-    let paused = state.config.no_appendfsync_on_rewrite && state.persistence.running.is_some();
+    let is_writing = state.persistence.work.running().is_some();
+    let paused = state.config.no_appendfsync_on_rewrite && is_writing;
     if let Some(aof) = &mut state.persistence.aof {
         aof.log.pause_syncs(paused);
     }
@@ -248,25 +250,27 @@ fn pause_syncs(state: &mut State) {
 #[must_use = "replicas may wait for it"]
 pub fn abort(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) -> Option<EndedJob> {
     if purpose == Purpose::Rewrite {
-        state.persistence.preparing = None;
         state.persistence.forget_first_kept();
     }
-    let Persistence { running, background, .. } = &state.persistence;
-    if let Some(Running { placing: Some(placing), .. }) =
-        running.as_ref().filter(|running| running.purpose == purpose)
-    {
-        background.run();
-        let placed = placing.recv().unwrap_or_else(|_| Err(PLACER_ENDED.into()));
-        return conclude_job(keyspace, state, placed);
+    if state.persistence.purpose() != Some(purpose) {
+        return None;
     }
-    let running = state.persistence.running.take_if(|running| running.purpose == purpose)?;
+    let running = match std::mem::take(&mut state.persistence.work) {
+        Work::Placing(running, placing) => {
+            state.persistence.background.run();
+            let placed = placing.recv().unwrap_or_else(|_| Err(PLACER_ENDED.into()));
+            return conclude_job(keyspace, state, running, placed);
+        }
+        Work::Writing(running) => running,
+        Work::PreparingRewrite { .. } | Work::Idle => return None,
+    };
     let disk = state.persistence.disk.clone();
     let seconds = (state.now.boot_us - running.job.started_us) / 1_000_000;
     running.job.abort(keyspace, &*disk);
     pause_syncs(state);
     match purpose {
         Purpose::Save => {
-            state.persistence.last_save_seconds = seconds;
+            state.persistence.saves.last_seconds = seconds;
             Some(EndedJob::SaveFailed)
         }
         Purpose::Sync => Some(EndedJob::SendFailed(None)),
@@ -289,7 +293,7 @@ fn abort_rewrite(keyspace: &mut Keyspace, state: &mut State) {
 /// sent. Errors: the process must end, as changes cannot be made durable.
 pub fn turn(keyspace: &mut Keyspace, state: &mut State) -> Result<Option<EndedJob>, Fatal> {
     write_log(state)?;
-    if state.persistence.preparing.is_some() {
+    if state.persistence.work.is_preparing() {
         match continue_rewrite(keyspace, state) {
             Ok(()) => {}
             Err(RewriteError::Failed(why)) => note_rewrite_ended(state, Err(why)),
@@ -303,7 +307,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) -> Result<Option<EndedJo
 pub fn write_log(state: &mut State) -> Result<(), Fatal> {
     spread_effects(state);
     let now = state.now;
-    let Persistence { aof, running, fatal, .. } = &mut state.persistence;
+    let Persistence { aof, work, fatal, .. } = &mut state.persistence;
     if let Some(fatal) = fatal.take() {
         return Err(fatal);
     }
@@ -313,7 +317,7 @@ pub fn write_log(state: &mut State) -> Result<(), Fatal> {
     let has_error = aof.log.disk_error().is_some();
     if let Some(result) = aof.log.take_switch_result() {
         // The increment's rewrite may have been given up by now.
-        let rewrites = running.as_ref().is_some_and(|running| running.purpose == Purpose::Rewrite);
+        let rewrites = work.running().is_some_and(|running| running.purpose == Purpose::Rewrite);
         aof.first_kept = result.ok().filter(|_| rewrites);
     }
     for (level, line) in aof.log.take_notices() {
@@ -333,7 +337,7 @@ pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
     }
     let start_us = state.clock.now().boot_us;
     while keyspace.has_snapshot() {
-        let full = state.persistence.running.as_ref().is_none_or(|running| running.job.is_full());
+        let full = state.persistence.work.running().is_none_or(|running| running.job.is_full());
         if full || matches!(keyspace.walk_snapshot(), Walked::Done) {
             break;
         }
@@ -346,38 +350,48 @@ pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
 /// Finishes a job whose thread has written the file: starts the thread that renames it, and logs
 /// the result.
 fn finish_job(keyspace: &mut Keyspace, state: &mut State) -> Option<EndedJob> {
-    let State { persistence, .. } = state;
-    let running = persistence.running.as_mut()?;
-    let placed = match &running.placing {
-        Some(placing) => match placing.try_recv() {
+    let Persistence { work, aof, .. } = &mut state.persistence;
+    let placed = match work {
+        Work::Idle | Work::PreparingRewrite { .. } => return None,
+        Work::Placing(_, placing) => match placing.try_recv() {
             Ok(placed) => placed,
             Err(TryRecvError::Empty) => return None,
             Err(TryRecvError::Disconnected) => Err(PLACER_ENDED.into()),
         },
-        None => {
+        Work::Writing(running) => {
             // The manifest must name the increment before its base.
             if running.purpose == Purpose::Rewrite
-                && persistence.aof.as_ref().is_some_and(|aof| aof.log.is_switching())
+                && aof.as_ref().is_some_and(|aof| aof.log.is_switching())
             {
                 return None;
             }
-            match running.job.take_result() {
-                None => return None,
-                Some(Err(why)) => Err(why),
-                Some(Ok(bytes)) if running.purpose == Purpose::Sync => Ok(bytes),
-                Some(Ok(bytes)) => match place(state, bytes) {
-                    Ok(()) => return None,
-                    Err(why) => Err(why),
-                },
-            }
+            running.job.take_result()?
         }
     };
-    conclude_job(keyspace, state, placed)
+    let is_placed = matches!(state.persistence.work, Work::Placing(..));
+    let running = state.persistence.work.take_running()?;
+    let placed = match placed {
+        Ok(bytes) if !is_placed && running.purpose != Purpose::Sync => {
+            match place(state, &running, bytes) {
+                Ok(placing) => {
+                    state.persistence.work = Work::Placing(running, placing);
+                    return None;
+                }
+                Err(why) => Err(why),
+            }
+        }
+        placed => placed,
+    };
+    conclude_job(keyspace, state, running, placed)
 }
 
 /// Finishes a job with this result, and reports it.
-fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) -> Option<EndedJob> {
-    let running = state.persistence.running.take()?;
+fn conclude_job(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    running: Running,
+    placed: Placed,
+) -> Option<EndedJob> {
     let copied = keyspace.snapshot_copied();
     keyspace.abort_snapshot();
     pause_syncs(state);
@@ -390,8 +404,8 @@ fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) -> O
     let seconds = (state.now.boot_us - running.job.started_us) / 1_000_000;
     match running.purpose {
         Purpose::Save => {
-            state.persistence.last_save_seconds = seconds;
-            state.persistence.last_save_copied = copied;
+            state.persistence.saves.last_seconds = seconds;
+            state.persistence.saves.last_copied = copied;
             match placed {
                 Ok(_) => {
                     notice!(state, "Background saving terminated with success");
@@ -406,15 +420,15 @@ fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) -> O
             }
         }
         Purpose::Sync => {
-            state.persistence.last_save_copied = copied;
+            state.persistence.saves.last_copied = copied;
             Some(match placed {
                 Ok(_) => EndedJob::Sent,
                 Err(why) => EndedJob::SendFailed(Some(why)),
             })
         }
         Purpose::Rewrite => {
-            state.persistence.last_rewrite_seconds = seconds;
-            state.persistence.last_rewrite_copied = copied;
+            state.persistence.rewrites.last_seconds = seconds;
+            state.persistence.rewrites.last_copied = copied;
             if let (Ok(bytes), Some(aof)) = (&placed, &mut state.persistence.aof) {
                 aof.is_aside = false;
                 aof.log.rewrite_finished(*bytes);
@@ -428,11 +442,9 @@ fn conclude_job(keyspace: &mut Keyspace, state: &mut State, placed: Placed) -> O
 }
 
 /// Starts a thread that renames a complete file: this syncs folders, which takes long.
-fn place(state: &mut State, bytes: u64) -> Result<(), String> {
+fn place(state: &mut State, running: &Running, bytes: u64) -> Result<Receiver<Placed>, String> {
     let keeps_history = state.config.aof_disable_auto_gc;
-    let Persistence { disk, background, wake, running, aof, folder_alone, .. } =
-        &mut state.persistence;
-    let Some(running) = running else { return Ok(()) };
+    let Persistence { disk, background, wake, aof, .. } = &mut state.persistence;
     let (disk, wake, target) = (disk.clone(), wake.clone(), running.target.clone());
     let temporary = running.job.temporary().map(Path::to_owned).unwrap_or_default();
     let work: Box<dyn FnOnce() -> Placed + Send> = match running.purpose {
@@ -440,15 +452,15 @@ fn place(state: &mut State, bytes: u64) -> Result<(), String> {
             let placed = put_in_place(&*disk, &temporary, &target);
             placed.map(|()| bytes).map_err(|error| system_text(&error))
         }),
-        Purpose::Sync => return Ok(()),
+        Purpose::Sync => Box::new(move || Ok(bytes)),
         Purpose::Rewrite => {
-            let (folder, first_kept) = match (aof, folder_alone.take()) {
+            let (folder, first_kept) = match (aof, &running.folder) {
                 (Some(aof), _) => {
                     let first_kept = aof.first_kept.take();
                     let first_kept = first_kept.ok_or("no other increment could be made")?;
                     (aof.folder.clone(), first_kept)
                 }
-                (None, Some(folder)) => (folder, i64::MAX),
+                (None, Some(folder)) => (folder.clone(), i64::MAX),
                 (None, None) => return Err("it is switched off".into()),
             };
             let format = running.job.form.base_format();
@@ -471,8 +483,7 @@ fn place(state: &mut State, bytes: u64) -> Result<(), String> {
         wake();
     });
     spawned.map_err(|error| system_text(&error))?;
-    running.placing = Some(placing);
-    Ok(())
+    Ok(placing)
 }
 
 // ---- the append-only file --------------------------------------------------------------------------------------------
@@ -488,11 +499,11 @@ pub enum RewriteError {
 /// Starts to rewrite the append-only file: a new increment, and a snapshot as the new base. With
 /// `appendonly no` the base is written too, as in Redis.
 pub fn begin_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
-    state.persistence.rewrite_is_scheduled = false;
+    state.persistence.queued.rewrite = false;
     if state.persistence.aof.is_none() {
         return begin_rewrite_alone(keyspace, state);
     }
-    state.persistence.preparing = Some(state.now.boot_us);
+    state.persistence.work = Work::PreparingRewrite { since_us: state.now.boot_us };
     notice!(state, "Background append only file rewriting started");
     continue_rewrite(keyspace, state)
 }
@@ -503,10 +514,12 @@ fn begin_rewrite_alone(keyspace: &mut Keyspace, state: &mut State) -> Result<(),
     let folder = open_folder(state).map_err(RewriteError::Failed)?;
     folder.create().map_err(|error| RewriteError::Failed(error.to_string()))?;
     let temporary = folder.path().join(leftovers::temporary_base(std::process::id()));
-    state.persistence.folder_alone = Some(Arc::new(Mutex::new(folder)));
     let plan = plan(keyspace, state, true);
     let begun = begin_job(keyspace, state, Purpose::Rewrite, temporary, plan);
     begun.map_err(|error| RewriteError::Failed(system_text(&error)))?;
+    if let Work::Writing(running) = &mut state.persistence.work {
+        running.folder = Some(Arc::new(Mutex::new(folder)));
+    }
     notice!(state, "Background append only file rewriting started");
     Ok(())
 }
@@ -518,7 +531,7 @@ fn continue_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Re
     if !aof.log.sync_ahead(now) {
         return Ok(());
     }
-    state.persistence.preparing = None;
+    state.persistence.work = Work::Idle;
     debug_assert!(state.effects.is_between_units(), "a unit is in one increment");
     // Earlier changes go to the old increment, later ones to the next.
     write_log(state).map_err(RewriteError::Fatal)?;
@@ -544,35 +557,35 @@ fn continue_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Re
 fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
     let now_us = state.now.boot_us;
     let persistence = &mut state.persistence;
-    persistence.rewrites += 1;
-    persistence.last_rewrite_failed = result.is_err();
+    persistence.rewrites.count += 1;
+    persistence.rewrites.has_failed = result.is_err();
     let mut wait_minutes = None;
     match result {
         Ok(()) => {
-            persistence.rewrite_failures = 0;
-            let text = "Background AOF rewrite terminated with success";
-            notice!(state, "{text}");
+            persistence.rewrites.failures_in_a_row = 0;
+            notice!(state, "Background AOF rewrite terminated with success");
             notice!(state, "Background AOF rewrite finished successfully");
         }
         Err(why) => {
-            persistence.rewrite_failures += 1;
-            if persistence.rewrite_failures >= FAILURES_MAX {
-                let doubled = persistence.rewrite_failures - FAILURES_MAX;
+            persistence.rewrites.failures_in_a_row += 1;
+            if persistence.rewrites.failures_in_a_row >= FAILURES_MAX {
+                let doubled = persistence.rewrites.failures_in_a_row - FAILURES_MAX;
                 let minutes = 1_i64.checked_shl(doubled.min(16)).unwrap_or(WAIT_MINUTES_MAX);
                 let minutes = minutes.min(WAIT_MINUTES_MAX);
-                persistence.next_rewrite_us = now_us + minutes * 60_000_000;
+                persistence.rewrites.next_us = now_us + minutes * 60_000_000;
                 wait_minutes = Some(minutes);
             }
             if persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
-                persistence.rewrite_is_scheduled = true;
+                persistence.queued.rewrite = true;
             }
             warning!(state, "Background AOF rewrite terminated with error: {why}");
         }
     }
     if let Some(minutes) = wait_minutes {
-        let text =
-            "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in";
-        warning!(state, "{text} {minutes} minutes");
+        warning!(
+            state,
+            "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in {minutes} minutes"
+        );
     }
 }
 
@@ -585,8 +598,8 @@ pub fn periodic(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Fatal>
         return Ok(());
     }
     let now_us = state.now.boot_us;
-    let may_retry = now_us >= state.persistence.next_rewrite_us;
-    if may_retry && (state.persistence.rewrite_is_scheduled || has_grown(state)) {
+    let may_retry = now_us >= state.persistence.rewrites.next_us;
+    if may_retry && (state.persistence.queued.rewrite || has_grown(state)) {
         return match begin_rewrite(keyspace, state) {
             Ok(()) => Ok(()),
             Err(RewriteError::Failed(why)) => {
@@ -596,14 +609,14 @@ pub fn periodic(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Fatal>
             Err(RewriteError::Fatal(fatal)) => Err(fatal),
         };
     }
-    if state.persistence.save_is_scheduled {
+    if state.persistence.queued.save {
         begin_save(keyspace, state);
         return Ok(());
     }
     let changes = state.changes_since_save(keyspace);
-    let since = state.now.unix_seconds() - state.persistence.last_save_unix;
-    let failed_lately =
-        state.persistence.last_save_failed && now_us - state.persistence.last_try_us <= RETRY_US;
+    let since = state.now.unix_seconds() - state.persistence.saves.last_unix;
+    let failed_lately = state.persistence.saves.has_failed
+        && now_us - state.persistence.saves.last_try_us <= RETRY_US;
     let points = state.config.save.iter();
     let due = points
         .clone()
@@ -629,7 +642,7 @@ fn has_grown(state: &State) -> bool {
     let growth = log.current_size().saturating_mul(100) / base;
     let grown = growth.saturating_sub(100);
     let is_due = grown >= u64::from(config.auto_aof_rewrite_percentage);
-    if is_due && state.now.boot_us >= state.persistence.next_rewrite_us {
+    if is_due && state.now.boot_us >= state.persistence.rewrites.next_us {
         notice!(state, "Starting automatic rewriting of AOF on {grown}% growth");
     }
     is_due

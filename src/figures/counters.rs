@@ -180,7 +180,7 @@ pub const ROWS: &[Row] = &[
         "redis_migrate_cached_sockets_total",
         Unit::One,
         "Connections kept for MIGRATE.",
-        |r| r.state.net.outgoing.len().into(),
+        |r| (r.state.net.lines.kept() + r.state.net.outgoing.len()).into(),
     ),
     gauge(
         "slave_expires_tracked_keys",

@@ -63,21 +63,21 @@ pub const ROWS: &[Row] = &[
         "redis_rdb_last_save_timestamp_seconds",
         Unit::UnixSeconds,
         "When the last save succeeded.",
-        |r| r.state.persistence.last_save_unix.into(),
+        |r| r.state.persistence.saves.last_unix.into(),
     ),
     gauge(
         "rdb_last_bgsave_status",
         "redis_rdb_last_bgsave_status",
         Unit::One,
         "The last save succeeded.",
-        |r| Value::IsFine(!r.state.persistence.last_save_failed),
+        |r| Value::IsFine(!r.state.persistence.saves.has_failed),
     ),
     gauge(
         "rdb_last_bgsave_time_sec",
         "redis_rdb_last_bgsave_duration_sec",
         Unit::Seconds,
         "Time of the last save.",
-        |r| r.state.persistence.last_save_seconds.into(),
+        |r| r.state.persistence.saves.last_seconds.into(),
     ),
     gauge(
         "rdb_current_bgsave_time_sec",
@@ -87,28 +87,28 @@ pub const ROWS: &[Row] = &[
         |r| seconds(r, Purpose::Save),
     ),
     counter("rdb_saves", "redis_rdb_saves_total", Unit::One, "Saves.", |r| {
-        r.state.persistence.saves.into()
+        r.state.persistence.saves.count.into()
     }),
     gauge(
         "rdb_last_cow_size",
         "redis_rdb_last_cow_size_bytes",
         Unit::Bytes,
         "Bytes copied for the last save.",
-        |r| r.state.persistence.last_save_copied.into(),
+        |r| r.state.persistence.saves.last_copied.into(),
     ),
     gauge(
         "rdb_last_load_keys_expired",
         "redis_last_load_keys_expired",
         Unit::One,
         "Keys of the loaded file that had expired.",
-        |r| r.state.persistence.keys_expired_at_load.into(),
+        |r| r.state.persistence.loads.expired.into(),
     ),
     gauge(
         "rdb_last_load_keys_loaded",
         "redis_last_load_keys_loaded",
         Unit::One,
         "Keys of the loaded file.",
-        |r| r.state.persistence.keys_loaded.into(),
+        |r| r.state.persistence.loads.keys.into(),
     ),
     gauge("aof_enabled", "redis_aof_enabled", Unit::One, "The append-only file is on.", |r| {
         r.state.persistence.is_aof_on().into()
@@ -125,14 +125,14 @@ pub const ROWS: &[Row] = &[
         "redis_aof_rewrite_scheduled",
         Unit::One,
         "A rewrite waits for another job.",
-        |r| r.state.persistence.rewrite_is_scheduled.into(),
+        |r| r.state.persistence.queued.rewrite.into(),
     ),
     gauge(
         "aof_last_rewrite_time_sec",
         "redis_aof_last_rewrite_duration_sec",
         Unit::Seconds,
         "Time of the last rewrite.",
-        |r| r.state.persistence.last_rewrite_seconds.into(),
+        |r| r.state.persistence.rewrites.last_seconds.into(),
     ),
     gauge(
         "aof_current_rewrite_time_sec",
@@ -146,12 +146,14 @@ pub const ROWS: &[Row] = &[
         "redis_aof_last_bgrewrite_status",
         Unit::One,
         "The last rewrite succeeded.",
-        |r| Value::IsFine(!r.state.persistence.last_rewrite_failed),
+        |r| Value::IsFine(!r.state.persistence.rewrites.has_failed),
     ),
     counter("aof_rewrites", "redis_aof_rewrites_total", Unit::One, "Rewrites.", |r| {
-        r.state.persistence.rewrites.into()
+        r.state.persistence.rewrites.count.into()
     }),
-    field("aof_rewrites_consecutive_failures", |r| r.state.persistence.rewrite_failures.into()),
+    field("aof_rewrites_consecutive_failures", |r| {
+        r.state.persistence.rewrites.failures_in_a_row.into()
+    }),
     gauge(
         "aof_last_write_status",
         "redis_aof_last_write_status",
@@ -164,7 +166,7 @@ pub const ROWS: &[Row] = &[
         "redis_aof_last_cow_size_bytes",
         Unit::Bytes,
         "Bytes copied for the last rewrite.",
-        |r| r.state.persistence.last_rewrite_copied.into(),
+        |r| r.state.persistence.rewrites.last_copied.into(),
     ),
     gauge(
         "module_fork_in_progress",
@@ -199,7 +201,7 @@ pub const ROWS: &[Row] = &[
         "redis_aof_pending_rewrite",
         Unit::One,
         "A rewrite waits for another job.",
-        |r| log(r).map(|_| r.state.persistence.rewrite_is_scheduled).into(),
+        |r| log(r).map(|_| r.state.persistence.queued.rewrite).into(),
     ),
     gauge(
         "aof_buffer_length",
@@ -283,14 +285,14 @@ fn copied(reading: &Reading<'_>) -> usize {
 /// Keys written by the running job, and in all.
 fn keys_saved(reading: &Reading<'_>) -> (usize, u64) {
     let under_way = reading.state.persistence.under_way();
-    under_way.map_or((0, 0), |(_, _, done, total)| (done, total))
+    under_way.map_or((0, 0), |job| (job.keys_done, job.keys_total))
 }
 
 /// When a job began that is running. A snapshot for replicas counts as a save.
 fn since(reading: &Reading<'_>, purpose: Purpose) -> Option<i64> {
-    let (running, since_us, ..) = reading.state.persistence.under_way()?;
-    let running = if running == Purpose::Sync { Purpose::Save } else { running };
-    (running == purpose).then_some(since_us)
+    let job = reading.state.persistence.under_way()?;
+    let counted_as = if job.purpose == Purpose::Sync { Purpose::Save } else { job.purpose };
+    (counted_as == purpose).then_some(job.since_us)
 }
 
 fn seconds(reading: &Reading<'_>, purpose: Purpose) -> Value {

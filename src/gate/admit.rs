@@ -9,6 +9,7 @@ use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
 use crate::gate::cluster;
 use crate::gate::evict::Room;
+use crate::gate::moving;
 use crate::gate::redirect;
 use crate::gate::users;
 use crate::gate::verdict::Verdict;
@@ -73,6 +74,9 @@ pub fn admit(keyspace: &Keyspace, state: &State, asked: &Asked<'_>) -> Verdict {
         }
         return Verdict::Run;
     };
+    if client.flags.contains(ClientFlags::BRINGS_SLOTS) {
+        return admit_import(state, client, asked);
+    }
     let transaction = client.transaction.as_deref();
     let is_busy = state.scripts.is_busy();
     if state.applies_maxmemory() && !is_busy && asked.room.is_none() {
@@ -85,8 +89,28 @@ pub fn admit(keyspace: &Keyspace, state: &State, asked: &Asked<'_>) -> Verdict {
     match check(keyspace, state, client, asked, is_busy) {
         Err(verdict) => verdict,
         Ok(()) if !is_busy && is_held_back(state, client, asked) => Verdict::Postpone,
-        Ok(()) if transaction.is_some() && !command.is(Flags::NEVER_QUEUED) => Verdict::Queue,
-        Ok(()) => Verdict::Run,
+        Ok(()) => match moving::check(keyspace, state, client, asked) {
+            Err(verdict) => verdict,
+            Ok(()) if transaction.is_some() && !command.is(Flags::NEVER_QUEUED) => Verdict::Queue,
+            Ok(()) => Verdict::Run,
+        },
+    }
+}
+
+/// What another node brings was admitted there. It waits for a pause, and needs memory.
+fn admit_import(state: &State, client: &Client, asked: &Asked<'_>) -> Verdict {
+    if state.scripts.is_busy() {
+        return Verdict::Refuse(busy(state));
+    }
+    if is_held_back(state, client, asked) {
+        return Verdict::Postpone;
+    }
+    match asked.room {
+        None if state.applies_maxmemory() => Verdict::MakeRoom,
+        Some(Room::NoMore) if asked.command.is(Flags::DENYOOM) => {
+            Verdict::Refuse(CommandError::OutOfMemory)
+        }
+        _ => Verdict::Run,
     }
 }
 
@@ -627,7 +651,7 @@ mod tests {
                 let caller = Caller::Load;
                 // Whether it is refused, fails or runs is not the point.
                 let _ = Gate { keyspace: &mut keyspace, state: &mut state, caller, reply }
-                    .run_loaded(&request);
+                    .run_trusted(&request);
             }
         }
     }

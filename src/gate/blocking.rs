@@ -143,6 +143,53 @@ pub(crate) fn await_acks(
     suspend(state, id, blocked);
 }
 
+/// Blocks the client of MIGRATE. What it has begun goes on even if the client does not wait for the end.
+pub(crate) fn await_move(state: &mut State, id: ClientId, command: &'static Command, number: u64) {
+    let Some(client) = state.clients.get(id) else { return };
+    let blocked = Blocked {
+        command: command.id,
+        cause: Cause::Move(number),
+        deadline_us: None,
+        db: client.db,
+        buffer: Vec::new(),
+        ranges: Vec::new(),
+        since_us: state.now.boot_us,
+        grace_ms: None,
+    };
+    suspend(state, id, blocked);
+}
+
+/// Answers the client of a MIGRATE, if it still waits for it.
+pub fn end_move(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    id: ClientId,
+    number: u64,
+    error: Option<&CommandError>,
+) {
+    let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
+    if !blocked.is_some_and(|blocked| matches!(blocked.cause, Cause::Move(own) if own == number)) {
+        return;
+    }
+    let Some(blocked) = end(keyspace, state, id) else { return };
+    let reached = state.stream_end();
+    let mut output = OutputBuffer::default();
+    if let Some(client) = state.clients.get_mut(id) {
+        let mut reply = ReplyWriter::new(&mut output, client.protocol);
+        match error {
+            Some(error) => reply.error(error.wire()),
+            None => reply.ok(),
+        }
+        // WAIT is for the deletions.
+        client.reached = (client.commands, reached);
+    }
+    if let Some(error) = error {
+        state.stats.count_error(&error.wire());
+        state.stats.command_stats[blocked.command.index()].failed += 1;
+    }
+    answer(state, id, &output);
+}
+
 pub(super) fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
     if !state.clients.suspend(id, ClientFlags::SUSPENDED) {
         return;
@@ -180,6 +227,7 @@ pub(super) fn end(
                 }
             }
         }
+        Cause::Move(_) => {}
         Cause::Acks(_) => state.blocking.for_acks.retain(|&waiting| waiting != id),
         Cause::Confirmation(number) => state.blocking.confirmations.give_up(number),
     }
@@ -225,6 +273,7 @@ pub(super) fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId)
     let mut reply = ReplyWriter::new(&mut output, protocol);
     match blocked.cause {
         Cause::Keys { .. } => reply.null_array(),
+        Cause::Move(_) => reply.ok(),
         Cause::Acks(awaited) => acks::reply(state, &awaited, &mut reply),
         Cause::Confirmation(_) => reply.error(acks::NO_REPLICAS.wire()),
     }
@@ -250,6 +299,9 @@ pub fn serve_acks(keyspace: &mut Keyspace, state: &mut State) {
 /// Ends the wait with an error. False: the client was not blocked.
 pub fn unblock_with(keyspace: &mut Keyspace, state: &mut State, id: ClientId, text: &[u8]) -> bool {
     let Some(blocked) = end(keyspace, state, id) else { return false };
+    if blocked.waits_for_lock() {
+        keyspace.locks.stats.unblocked += 1;
+    }
     let protocol = state.clients.get(id).map_or_else(Default::default, |client| client.protocol);
     let mut output = OutputBuffer::default();
     ReplyWriter::new(&mut output, protocol).error(text);

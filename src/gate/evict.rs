@@ -83,7 +83,7 @@ fn evict_for_a_while(keyspace: &mut Keyspace, state: &mut State) -> Room {
         return Room::Enough;
     }
     if policy == MaxmemoryPolicy::NoEviction
-        || keyspace.import_mode
+        || state.config.import_mode
         || keyspace.eviction.in_vain.is_some_and(|in_vain| state.now.boot_us < in_vain.until_us)
     {
         return Room::NoMore;

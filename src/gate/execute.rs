@@ -7,6 +7,7 @@
 
 use crate::acl::log::LogContext;
 use crate::client::{Client, ClientFlags, ClientId};
+use crate::clock::ExpiryBy;
 use crate::error::CommandError;
 use crate::gate::admit::{Asked, admit};
 use crate::gate::effect;
@@ -82,12 +83,14 @@ impl Gate<'_> {
         let is_muted = client.flags.intersects(muted);
         let leaves_no_mark = client.flags.contains(ClientFlags::NO_TOUCH);
         let imports = client.flags.contains(ClientFlags::IMPORT_SOURCE);
+        let brings = client.flags.contains(ClientFlags::BRINGS_SLOTS);
         let asks = client.flags.contains(ClientFlags::ASKING);
         self.keyspace.no_touch = leaves_no_mark
             && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
-        self.keyspace.keeps_expired = self.keeps_expired(request.command);
-        let before =
-            (imports && self.keyspace.import_mode).then(|| self.keyspace.ignore_deadlines(true));
+        self.keyspace.hides_expired = self.hides_expired(request.command);
+        let before = (imports && self.state.config.import_mode || brings)
+            .then(|| self.keyspace.ignore_deadlines(true));
+        let errors = self.state.stats.counters.error_replies;
         let ran = if is_muted { self.run_muted(request, muted) } else { self.run(request) };
         if ran != Ran::NotYet {
             tracking::end_caching(self.state, self.caller, request);
@@ -95,8 +98,11 @@ impl Gate<'_> {
                 self.end_asking();
             }
         }
+        if brings && self.state.stats.counters.error_replies != errors {
+            self.state.note_failed_import(self.caller.client(), request.args);
+        }
         self.keyspace.no_touch = false;
-        self.keyspace.keeps_expired = self.keyspace.follows;
+        self.keyspace.stop_hiding_expired();
         if let Some(before) = before {
             self.keyspace.ignore_deadlines(before);
         }
@@ -114,10 +120,13 @@ impl Gate<'_> {
 
     /// Whether expired keys are only hidden from a command, not deleted: while clients are paused or data is
     /// imported, and on a replica for all commands that do not write.
-    fn keeps_expired(&self, command: Option<&Command>) -> bool {
+    fn hides_expired(&self, command: Option<&Command>) -> bool {
         let is = |flags| command.is_none_or(|command| command.is(flags));
-        let stands_still = self.state.pauses.strictest().is_some() || self.keyspace.import_mode;
-        stands_still && !is(MAY_WRITE) || self.keyspace.follows && !is(Flags::WRITE)
+        match self.keyspace.expiry_by() {
+            ExpiryBy::Primary if !is(Flags::WRITE) => true,
+            ExpiryBy::ImportSource if !is(MAY_WRITE) => true,
+            _ => self.state.pauses.strictest().is_some() && !is(MAY_WRITE),
+        }
     }
 
     /// Runs a request whose reply is discarded.
@@ -197,6 +206,10 @@ impl Gate<'_> {
                 self.hold_back();
                 return Ran::NotYet;
             }
+            Verdict::Await { database, key } => {
+                self.wait_for(database, &key);
+                return Ran::NotYet;
+            }
             Verdict::Refuse(error) => {
                 self.abandon_if_exec(command);
                 return self.reject(Some(command), &error);
@@ -239,20 +252,13 @@ impl Gate<'_> {
         }
     }
 
-    /// Runs a request of a file being loaded, between `Keyspace::begin_loading` and `end_loading`.
-    /// Keeps the database that SELECT has chosen. Errors: no such command, or not allowed here; an
-    /// error reply of the command itself is none.
-    pub fn run_loaded(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
-        self.run_trusted(request, Origin::Client)
-    }
-
-    /// Runs a request of a caller with full rights, alone ([`Origin::Client`]) or as a part of a
-    /// unit. Errors: as [`Self::run_loaded`].
-    pub fn run_trusted(
-        &mut self,
-        request: &Request<'_>,
-        origin: Origin,
-    ) -> Result<(), CommandError> {
+    /// Runs a request of a file or of the primary, between `Keyspace::begin_loading` and `end_loading`. Keeps the database that
+    /// SELECT has chosen. Errors: no such command, or not allowed here; an error reply of the command itself is none.
+    pub fn run_trusted(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
+        let origin = match self.caller {
+            Caller::Primary => Origin::Stream,
+            Caller::Load | Caller::Client(_) => Origin::Client,
+        };
         let command = resolve(self.state, request)?;
         if !command.spec.accepts(request.args.len()) {
             return Err(CommandError::WrongArity(command.full_name.clone()));
@@ -306,7 +312,7 @@ impl Gate<'_> {
             self.write_error(&users::exec_denied_error(denied));
             return Ran::Done;
         }
-        self.keyspace.keeps_expired = self.keeps_expired(Some(command));
+        self.keyspace.hides_expired = self.hides_expired(Some(command));
         let ran = self.run_handler(command, request, Origin::Transaction);
         if self.state.is_monitored() {
             let mut apart = OutputBuffer::default();
@@ -318,7 +324,7 @@ impl Gate<'_> {
     /// Runs a command called by a script, after [`admit::admit_scripted`] has allowed it.
     pub fn run_scripted(&mut self, command: &'static Command, request: &Request<'_>) {
         if self.keyspace.leaves_expiry() {
-            self.keyspace.keeps_expired = self.keeps_expired(Some(command));
+            self.keyspace.hides_expired = self.hides_expired(Some(command));
         }
         self.run_handler(command, request, Origin::Script);
         if self.state.is_monitored() {
@@ -455,6 +461,7 @@ impl Gate<'_> {
             Outcome::Suspended
             | Outcome::Blocked(_)
             | Outcome::AwaitsAcks(_)
+            | Outcome::Moves(_)
             | Outcome::Unconfirmed
             | Outcome::WaitsOn => Ran::Waits,
             Outcome::Close => Ran::Closes,
@@ -470,6 +477,13 @@ impl Gate<'_> {
                 if let Some(id) = self.caller.client() {
                     blocking::await_acks(self.state, id, command, *acks);
                 }
+            }
+            Outcome::Moves(number) => {
+                if let Some(id) = self.caller.client() {
+                    blocking::await_move(self.state, id, command, number);
+                }
+                // What it takes from now on is no time of the loop.
+                self.account(command, request, false, before);
             }
             _ => self.account(command, request, failed, before),
         }
@@ -529,6 +543,15 @@ impl Gate<'_> {
             && self.state.clients.suspend(id, ClientFlags::PAUSED)
         {
             self.state.pauses.waiting.push(id);
+        }
+    }
+
+    /// Suspends a client until a key is no longer on its way to another server.
+    fn wait_for(&mut self, database: usize, key: &[u8]) {
+        if let Some(id) = self.caller.client()
+            && self.state.clients.suspend(id, ClientFlags::PAUSED)
+        {
+            self.state.moving.wait(database, key, id);
         }
     }
 

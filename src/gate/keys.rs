@@ -457,7 +457,7 @@ mod tests {
                 Request { args, command: TABLE.find(args.get(0)), prehashed: Default::default() };
             let ran =
                 Gate { keyspace: &mut keyspace, state: &mut state, caller: Caller::Load, reply }
-                    .run_loaded(&asked);
+                    .run_trusted(&asked);
             let looked_up = take_looked_up();
             keyspace.delete_found_expired();
             let mut strangers =

@@ -9,9 +9,10 @@ use crate::client::{ClientFlags, ClientId};
 use crate::clock::Expiry;
 use crate::config::KeyspaceEvents;
 use crate::gate::{effect, limits, publish, readers};
-use crate::keyspace::Keyspace;
+use crate::keyspace::lock_history::{Ended, HoldingEnd};
 use crate::keyspace::locks::{At, End, EndReason, Granted, Held, Place};
 use crate::keyspace::waiting::Wanted;
+use crate::keyspace::{Key, Keyspace};
 use crate::pubsub::Kind;
 use crate::resp::number::format_i64;
 use crate::resp::reply::{Protocol, ReplyWriter};
@@ -31,6 +32,7 @@ pub fn review(keyspace: &mut Keyspace, state: &mut State) {
             end(keyspace, state, place.at(), reason);
         }
     }
+    keyspace.locks.forget_owners();
 }
 
 /// The parts of an indexed lock that its key no longer has, and the reasons.
@@ -74,9 +76,10 @@ fn lost(
 
 /// How a lease ended that was not renewed.
 fn end_of_lease(held: &Held) -> EndReason {
-    match held.session.is_some() && held.client.is_none() {
-        true => EndReason::SessionEnded,
-        false => EndReason::Expired,
+    match &held.session {
+        Some(session) if session.is_left_behind => EndReason::Promoted,
+        Some(_) if held.client.is_none() => EndReason::SessionEnded,
+        _ => EndReason::Expired,
     }
 }
 
@@ -88,12 +91,15 @@ pub fn end(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, reason: EndRe
     }
 }
 
-/// Who had a lock, as far as the index tells: its value with the owner may be gone.
-fn who_had(state: &State, at: At<'_>, held: &Held) -> Box<[u8]> {
+/// Who had a lock that was not released: its owner, if that is known, as its value may be gone.
+fn owner_had(keyspace: &mut Keyspace, at: At<'_>, held: &Held) -> Option<Box<[u8]>> {
+    let noted = keyspace.locks.take_owner(at.database, at.key);
     let session = held.session.as_deref().map(|session| &*session.owner);
-    if let Some(owner) = at.reader.or(session) {
-        return owner.into();
-    }
+    at.reader.or(session).map(Box::from).or(noted)
+}
+
+/// The name or else the address of the client that asked for a lock; empty: it is gone.
+fn client_had(state: &State, held: &Held) -> Box<[u8]> {
     let client = held.client.and_then(|id| state.clients.get(id));
     client.map_or_else(Box::default, |client| match &*client.name {
         [] => client.peer.to_string().into_bytes().into(),
@@ -113,11 +119,19 @@ pub fn announce_end(
         return;
     }
     let At { database, key, .. } = at;
+    // With the last of the readers.
+    let is_free = !keyspace.locks.is_held(database, key);
+    if is_free {
+        note_freed(keyspace, state, database, key);
+    }
     if held.is_kept {
         return tell_redisson(keyspace, state, database, key);
     }
     let at_ms = state.now.unix().0;
-    let (fence, who) = (held.fence, who_had(state, at, held));
+    let owner = owner_had(keyspace, at, held);
+    note_ended(keyspace, state, at, held, HoldingEnd::Lost(reason), owner.as_deref());
+    let who = owner.unwrap_or_else(|| client_had(state, held));
+    let fence = held.fence;
     keyspace.locks.note_end(End { database, key: key.into(), fence, reason, at_ms, who });
     keyspace.in_database(database, |keyspace| {
         keyspace.notify(KeyspaceEvents::LOCK, "locklost", key);
@@ -125,9 +139,6 @@ pub fn announce_end(
     if !keyspace.events.is_empty() {
         publish::publish_events(keyspace, state);
     }
-    note_hold(state, held.since_us);
-    // With the last of the readers.
-    let is_free = !keyspace.locks.is_held(database, key);
     if reason != EndReason::Overwritten && is_free {
         tell_redisson(keyspace, state, database, key);
     }
@@ -135,10 +146,7 @@ pub fn announce_end(
         tell_holder(state, id, key, held.fence, reason);
     }
     let delay_ms = state.config.lock_delay;
-    if delay_ms > 0
-        && is_free
-        && matches!(reason, EndReason::Expired | EndReason::SessionEnded | EndReason::Broken)
-    {
+    if delay_ms > 0 && is_free && !matches!(reason, EndReason::Deleted | EndReason::Overwritten) {
         keep(keyspace, state, database, key, delay_ms);
     }
 }
@@ -240,6 +248,15 @@ pub fn give_up(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, granted: 
     }
     let At { database, key, .. } = at;
     let Some(held) = keyspace.locks.remove(at) else { return };
+    let owner = at.reader.map(Box::from).or_else(|| {
+        let entry = keyspace.entry_quietly(database, key)?;
+        let lock = lock::read(entry.value(), &keyspace.now()).ok()??;
+        Some(Box::from(&*lock.owner))
+    });
+    note_ended(keyspace, state, at, &held, HoldingEnd::TakenBack, owner.as_deref());
+    if !keyspace.locks.is_held(database, key) {
+        note_freed(keyspace, state, database, key);
+    }
     let apart = state.effects.begin_apart();
     if at.reader.is_some() {
         readers::take_out(keyspace, state, at, &held, false);
@@ -345,9 +362,44 @@ fn tell_holder(state: &mut State, id: ClientId, key: &[u8], fence: u64, reason: 
     limits::check_output_limit(state, id);
 }
 
-/// Adds a holding that ends now to the latency monitor. `since_us`: when it began, boot-time clock.
-pub fn note_hold(state: &mut State, since_us: i64) {
-    note_latency(state, "lock-hold", since_us);
+/// Remembers a holding that ends now, and adds it to the latency monitor.
+pub fn note_ended(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    at: At<'_>,
+    held: &Held,
+    end: HoldingEnd,
+    owner: Option<&[u8]>,
+) {
+    let key = keyspace.key(at.key);
+    note_ended_at(keyspace, state, (at.database, key), held, end, owner.unwrap_or_default());
+}
+
+/// The same for a key whose hash is known.
+pub fn note_ended_at(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    (database, key): (usize, Key<'_>),
+    held: &Held,
+    end: HoldingEnd,
+    owner: &[u8],
+) {
+    let held_us = (state.now.boot_us - held.since_us).max(0).unsigned_abs();
+    let (fence, at_ms) = (held.fence, state.now.unix().0);
+    let ended = Ended { fence, at_ms, held_us, end, owner };
+    keyspace.locks.history.note_holding(database, key, ended);
+    if matches!(end, HoldingEnd::Released | HoldingEnd::Lost(_)) {
+        note_latency(state, "lock-hold", held.since_us);
+    }
+}
+
+/// Notes when a lock has become free for which a client waits: the hand-over is measured.
+pub fn note_freed(keyspace: &mut Keyspace, state: &State, database: usize, key: &[u8]) {
+    if !keyspace.waiting.is_empty()
+        && keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_some()
+    {
+        keyspace.locks.note_freed(database, key, state.clock.now().boot_us);
+    }
 }
 
 /// Adds an event from `since_us` until now to the latency monitor, if it took long enough.

@@ -13,6 +13,7 @@
 //! - `locks` finds locks that ended by themselves or by force; `readers` are those who hold one
 //!   together; `sessions` and `permits` renew the leases of connections that show life; `cycles`
 //!   finds owners that wait for each other.
+//! - `moving` keeps requests from writing a key that is on its way to another server.
 //! - `slots_left` ends waits and subscriptions in a cluster's slots that have gone to another node.
 //!
 //! The families above are known here by their specifications alone.
@@ -34,6 +35,7 @@ pub mod link_line;
 pub mod locks;
 pub mod looked_up;
 pub mod monitor;
+pub mod moving;
 pub mod permits;
 pub mod publish;
 pub mod readers;

@@ -2,7 +2,7 @@
 //! next client's request. Those that have more to reply than a null array run once more when their
 //! time is over.
 
-use crate::client::blocked::Blocked;
+use crate::client::blocked::{Blocked, Cause};
 use crate::client::{Client, ClientId};
 use crate::gate::blocking::{self, Woken, answer, end, set_alarm, unblock_with};
 use crate::gate::execute::{Gate, Request};
@@ -19,20 +19,28 @@ use crate::types::type_name;
 /// selected.
 pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     while keyspace.has_awaited_changes() {
-        keyspace.keeps_expired |= state.pauses.strictest().is_some();
+        keyspace.hides_expired |= state.pauses.strictest().is_some();
         locks::review(keyspace, state);
         for (database, key) in keyspace.waiting.take_ready() {
+            // What waits for it would change it.
+            if state.moving.pauses(&key) {
+                keyspace.waiting.postpone(database, &key);
+                continue;
+            }
             keyspace.select(database);
             serve_key(keyspace, state, database, &key);
             keyspace.delete_found_expired();
         }
-        keyspace.keeps_expired = keyspace.follows;
+        keyspace.stop_hiding_expired();
     }
 }
 
 /// Looks again after the keys whose waiting clients could be granted nothing, if they can be now.
 pub fn retry(keyspace: &mut Keyspace, state: &State) {
-    if keyspace.waiting.has_postponed() && !state.grants_nothing() {
+    if keyspace.waiting.has_postponed()
+        && !state.grants_nothing()
+        && !state.moving.is_pausing()
+    {
         keyspace.waiting.retry_postponed();
     }
 }
@@ -142,14 +150,14 @@ fn follow(state: &mut State, id: ClientId, pushes: &OutputBuffer) {
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.waiting.ring(state.now.unix().0);
     // Nothing expires while clients are paused.
-    keyspace.keeps_expired |= state.pauses.strictest().is_some();
+    keyspace.hides_expired |= state.pauses.strictest().is_some();
     while let Some((deadline, id)) = state.blocking.deadlines.first().copied()
         && deadline <= state.now.boot_us
     {
         time_out(keyspace, state, id);
     }
     asynchronous::on_time(keyspace, state);
-    keyspace.keeps_expired = keyspace.follows;
+    keyspace.stop_hiding_expired();
     state.blocking.places.expire(state.now.boot_us);
 }
 
@@ -186,9 +194,11 @@ fn conclude(state: &mut State, id: ClientId, command: &'static Command, output: 
 }
 
 /// CLIENT UNBLOCK: ends the wait with the reply of a timeout or with an error. False: the client
-/// was not blocked.
+/// was not blocked, or by MIGRATE, whose end is not known.
 pub fn unblock(keyspace: &mut Keyspace, state: &mut State, id: ClientId, with_error: bool) -> bool {
-    let is_blocked = |client: &Client| client.blocked.is_some() && !client.is_closing();
+    let can_end = |blocked: &Blocked| !matches!(blocked.cause, Cause::Move(_));
+    let is_blocked =
+        |client: &Client| client.blocked.as_deref().is_some_and(can_end) && !client.is_closing();
     if !state.clients.get(id).is_some_and(is_blocked) {
         return false;
     }

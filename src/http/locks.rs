@@ -380,7 +380,7 @@ pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reques
     let is_lock = keyspace.entry_quietly(database, &key).is_none()
         || keyspace.locks.any(database, &key).is_some()
         || keyspace.waiting.next_after(database, &key, Wanted::Lock, 0).is_some()
-        || keyspace.locks.ends().any(|end| end.database == database && *end.key == *key);
+        || keyspace.locks.history.ends().any(|end| end.database == database && *end.key == *key);
     if !is_lock {
         return Response::of_status(404);
     }
@@ -406,7 +406,7 @@ pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reques
     json.close(']');
     json.name("ends");
     json.open('[');
-    let ends = keyspace.locks.ends().rev();
+    let ends = keyspace.locks.history.ends().rev();
     for end in ends.filter(|end| end.database == database && *end.key == *key).take(10) {
         write_end(&mut json, end);
     }

@@ -91,6 +91,7 @@ pub fn periodic(keyspace: &Keyspace, state: &mut State) {
 /// Answers a connection's request, or continues its answer. False: that takes another turn.
 fn answer(keyspace: &mut Keyspace, state: &mut State, slot: usize, now_us: i64) -> bool {
     let Some(connection) = state.net.http.get_mut(slot) else { return false };
+    keyspace.review_semaphores();
     let visitor = Visitor { peer: connection.peer.clone(), is_inside: connection.is_inside };
     let answer = match (connection.take_request(), connection.job.take()) {
         (Some(request), _) => routes::answer(keyspace, state, &visitor, request),

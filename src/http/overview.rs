@@ -40,7 +40,7 @@ pub fn overview(keyspace: &Keyspace, state: &State, rights: &Rights) -> Response
     json.name("lost");
     json.open('[');
     let from_ms = state.now.unix().0 - LOST_MS;
-    for end in keyspace.locks.ends().rev().take_while(|end| end.at_ms >= from_ms) {
+    for end in keyspace.locks.history.ends().rev().take_while(|end| end.at_ms >= from_ms) {
         if rights.may_see_lock(state, end.database, &end.key) {
             write_end(&mut json, end);
         }

@@ -209,7 +209,8 @@ pub fn metrics(keyspace: &Keyspace, state: &State, rights: &Rights) -> String {
         return out.text();
     }
     let now_ms = state.now.unix().0;
-    // No series may be there twice: of names that look alike, as they are no text, the first is told.
+    // No series may appear twice. Names that are long or no text can have the same label: only the
+    // first of them is shown.
     let mut queues: Vec<(String, Queue)> = Vec::new();
     for key in keys {
         let label = label(key);

@@ -5,7 +5,7 @@ use super::field_deadlines::FieldDeadlines;
 use super::locks::Loaded;
 use super::{Key, Keyspace};
 use crate::collections::table::{Owned, Table};
-use crate::types::Value;
+use crate::types::{Value, lock};
 
 /// Databases that are not served yet.
 pub struct Beside {
@@ -13,6 +13,7 @@ pub struct Beside {
     fields: Vec<FieldDeadlines>,
     /// The locks among them, with their databases and keys.
     locks: Vec<(usize, Box<[u8]>, Loaded)>,
+    semaphores: Vec<(usize, Box<[u8]>)>,
 }
 
 impl Beside {
@@ -33,6 +34,7 @@ impl Keyspace {
             tables: self.tables.iter().map(Table::alike).collect(),
             fields: (0..count).map(|_| FieldDeadlines::default()).collect(),
             locks: Vec::new(),
+            semaphores: Vec::new(),
         }
     }
 
@@ -51,10 +53,12 @@ impl Keyspace {
         }
         let slot = table.insert_owned(key.hash, entry);
         let entry = table.entry(slot);
-        if entry.deadline().is_some()
-            && let Some(loaded) = Loaded::of(entry.value(), &self.now)
-        {
-            beside.locks.push((database, key.bytes.into(), loaded));
+        if entry.deadline().is_some() {
+            if let Some(loaded) = Loaded::of(entry.value(), &self.now) {
+                beside.locks.push((database, key.bytes.into(), loaded));
+            } else if lock::is_semaphore(entry.value()) {
+                beside.semaphores.push((database, key.bytes.into()));
+            }
         }
         // Noting field deadlines needs the table among the served ones: it is exchanged for that moment.
         self.exchange(beside, database);
@@ -77,6 +81,9 @@ impl Keyspace {
         }
         for (database, key, loaded) in std::mem::take(&mut beside.locks) {
             self.locks.note_loaded(database, &key, loaded, &self.now);
+        }
+        for (database, key) in std::mem::take(&mut beside.semaphores) {
+            self.semaphores.note(database, &key);
         }
     }
 

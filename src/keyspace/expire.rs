@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::mem;
 
-use crate::clock::Deadline;
+use crate::clock::{Deadline, ExpiryBy};
 use crate::collections::table::Slot;
 
 use super::deletions::Deleted;
@@ -59,9 +59,12 @@ impl Keyspace {
     /// before the command's, and only once.
     #[cold]
     pub(super) fn note_expired(&mut self, key: Key<'_>) {
-        if !self.keeps_expired
+        if !self.hides_expired
             && self.found_expired.keys.insert(ExpiredKey::new(self.selected, key))
         {
+            if let Some(slot) = self.table().find(key.hash, key.bytes) {
+                self.note_owner_at(slot, key);
+            }
             self.announce_expired(key.bytes);
         }
     }
@@ -104,12 +107,14 @@ impl Keyspace {
     #[cold]
     pub(super) fn remove_expired(&mut self, slot: Slot) {
         let owned = self.tables.remove_for_good(self.selected, slot);
+        self.locks.note_owner_of(self.selected, owned.key(), owned.value(), &self.now);
         self.announce_expired(owned.key());
         self.lazyfree.discard(owned);
     }
 
     /// Deletes the key at `slot`, which a command gave a deadline in the past.
     pub fn delete_as_expired(&mut self, slot: Slot, key: Key<'_>) {
+        self.note_owner_at(slot, key);
         if let Some(owned) = self.tables.remove(self.selected, slot) {
             self.lazyfree.discard(owned);
         }
@@ -126,21 +131,42 @@ impl Keyspace {
         self.notify(KeyspaceEvents::EXPIRED, "expired", key);
     }
 
-    /// Whether expiry is decided elsewhere: by the primary, or by the source of an import.
+    /// Sets who decides when keys expire.
+    pub fn set_expiry_by(&mut self, expiry_by: ExpiryBy) {
+        self.expiry_by = expiry_by;
+        self.stop_hiding_expired();
+    }
+
+    pub fn expiry_by(&self) -> ExpiryBy {
+        self.expiry_by
+    }
+
+    /// Whether another server decides when keys expire.
     #[inline]
     pub fn leaves_expiry(&self) -> bool {
-        self.follows || self.import_mode
+        self.expiry_by != ExpiryBy::Server
+    }
+
+    /// Whether a key or field that is given this deadline is deleted instead, as it has come.
+    pub fn ends_at_once(&self, deadline: Deadline) -> bool {
+        self.now.has_come(deadline) && self.expiry_by != ExpiryBy::ImportSource
+    }
+
+    /// After a command or turn that hid expired keys for a reason of its own.
+    pub fn stop_hiding_expired(&mut self) {
+        self.hides_expired = self.expiry_by == ExpiryBy::Primary;
     }
 
     /// Whether due keys are deleted actively.
     pub(super) fn expires_by_itself(&self) -> bool {
-        self.active_expire && !self.leaves_expiry() && !self.now.is_loading
+        self.active_expire && !self.leaves_expiry() && !self.now.ignores_deadlines
     }
 
     /// Notes a deadline that a replica's own client sets on a key of the selected database.
     #[inline]
     pub(super) fn note_own_deadline(&mut self, key: &[u8], deadline: Option<Deadline>) {
-        if self.follows && deadline.is_some() && !self.now.is_loading {
+        if self.expiry_by == ExpiryBy::Primary && deadline.is_some() && !self.now.ignores_deadlines
+        {
             self.own_deadlines.insert((self.selected, key.into()));
         }
     }
@@ -152,7 +178,7 @@ impl Keyspace {
 
     /// On a replica: deletes due keys among those with deadlines set by its own clients.
     pub fn expire_own(&mut self) {
-        if !self.follows {
+        if self.expiry_by != ExpiryBy::Primary {
             return self.own_deadlines.clear();
         }
         let mut own = mem::take(&mut self.own_deadlines);
@@ -189,6 +215,7 @@ impl Keyspace {
                     let late_ms = now.remaining_ms(deadline).min(0).unsigned_abs();
                     self.stats.expiry_lag.record_us(late_ms.saturating_mul(1000));
                 }
+                self.locks.note_owner_of(index, owned.key(), owned.value(), &now);
                 self.announce_expired(owned.key());
                 self.lazyfree.discard(owned);
             }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use crate::clock::Now;
+use crate::clock::{ExpiryBy, Now};
 use crate::collections::packed_table::Earliest;
 use crate::collections::table::{Slot, ValueRef};
 use crate::config::KeyspaceEvents;
@@ -194,8 +194,8 @@ impl Keyspace {
             return false;
         };
         let mut earliest = hash.earliest();
-        !self.now.is_loading
-            && !self.follows
+        !self.now.ignores_deadlines
+            && self.expiry_by() != ExpiryBy::Primary
             && CLOCKS.iter().any(|clock| *clock.of(&mut earliest) < clock.ms(&self.now))
     }
 
@@ -328,7 +328,7 @@ mod tests {
                 let mut held = Fields::new();
                 for field in fields {
                     // A time long before, so that passed deadlines are seen too.
-                    let before = Now { wall_us: 0, boot_us: 0, is_loading: false };
+                    let before = Now { wall_us: 0, boot_us: 0, ignores_deadlines: false };
                     let found = view.get(&field, &before).expect("the field is there");
                     if let Some(deadline) = found.deadline {
                         let left = now.remaining_ms(deadline) + 1;

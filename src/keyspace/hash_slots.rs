@@ -1,7 +1,8 @@
 //! The keys of a cluster's hash slots, and their deletion when a slot belongs to another node.
 
-use super::Keyspace;
+use super::{Key, Keyspace};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
+use crate::collections::table::Slot;
 
 impl Keyspace {
     /// Keeps the keys of each hash slot: for a node of a cluster, before there are keys.
@@ -28,6 +29,29 @@ impl Keyspace {
     ) -> impl Iterator<Item = &[u8]> {
         let table = &self.tables[database];
         table.keys_in_slot(slot).take(most).map(|at| table.entry(at).key())
+    }
+
+    /// The place of a key in the order of [`Self::keys_after`].
+    pub fn number_in_slots(&self, key: Key<'_>) -> u64 {
+        self.table().number_in_slots(key.hash, key.bytes)
+    }
+
+    /// The keys of the next number after `after` in a slot of the selected database, with that number. Not a look-up: expired ones
+    /// are among them.
+    pub fn keys_after(&self, slot: HashSlot, after: Option<u64>) -> Option<(u64, Vec<Slot>)> {
+        self.table().keys_after(slot, after)
+    }
+
+    /// Whether the keys of a slot are not shown, as they are only being moved here.
+    pub fn is_hidden(&self, key: &[u8]) -> bool {
+        self.hidden_slots.as_ref().is_some_and(|hidden| hidden.contains(HashSlot::of(key)))
+    }
+
+    /// Keys of a database that are shown.
+    pub fn shown_len(&self, database: usize) -> usize {
+        let table = &self.tables[database];
+        let hidden = self.hidden_slots.iter().flat_map(SlotSet::iter);
+        table.len() - hidden.map(|slot| table.count_in_slot(slot)).sum::<usize>()
     }
 
     /// Slots of which any database has keys.

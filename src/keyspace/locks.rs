@@ -7,72 +7,25 @@
 //! A lock has one holder, or several readers. Until when each of these holds it only the index knows exactly: what its field
 //! says is a Unix time, and somebody may set the wall clock.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::ops::Bound;
 
 use smallvec::SmallVec;
 
+use super::Key;
+use super::fences::Fences;
+pub use super::lock_history::{End, EndReason};
+use super::lock_history::{History, LockHistory};
 use crate::clock::{Deadline, Now};
 use crate::collections::table::ValueRef;
 use crate::ids::ClientId;
 use crate::types::{Value, lock};
 
-/// Fences below 2^53, which every client's numbers can represent: an epoch of 32 bits and a count of 21 bits.
-const COUNT_BITS: u32 = 21;
-const TEN_YEARS_SECONDS: u64 = 10 * 366 * 24 * 3600;
 /// The number of grants on their way above which released ones are dropped.
 const GRANTED_MAX: usize = 1024;
-/// Involuntary ends remembered for LOCK.INFO.
-const ENDS_KEPT: usize = 256;
-
-/// The source of fences: numbers that grow with each grant.
-///
-/// A fence is an epoch and a count within it, which carries into the epoch. Each gain of authority (a start, a promotion)
-/// begins an epoch that is later than all seen, and not before the wall clock's seconds.
-#[derive(Debug, Default)]
-pub struct Fences {
-    last: u64,
-    /// Whether `last` was granted, here or elsewhere, and is not the beginning of an epoch.
-    is_used: bool,
-    /// Greater ones were not granted by any server: ten years ahead of the clock.
-    ceiling: u64,
-}
-
-impl Fences {
-    /// Begins an epoch at a time in Unix seconds.
-    pub fn begin_epoch(&mut self, unix_seconds: i64) {
-        let epoch = ((self.last >> COUNT_BITS) + 1).max(unix_seconds.max(0) as u64);
-        self.last = epoch << COUNT_BITS;
-        self.ceiling = (unix_seconds.max(0) as u64 + TEN_YEARS_SECONDS).max(epoch) << COUNT_BITS;
-    }
-
-    /// The fence of the next grant.
-    pub fn grant(&mut self) -> u64 {
-        self.is_used = true;
-        self.last += 1;
-        self.last
-    }
-
-    /// Learns of a fence that was granted elsewhere or earlier.
-    pub fn learn(&mut self, fence: u64) {
-        // A fence that no server can have granted does not count.
-        if fence < self.ceiling.min(1 << 53) {
-            self.is_used |= fence > 0;
-            self.last = self.last.max(fence);
-        }
-    }
-
-    /// Whether a lock was ever granted.
-    pub fn is_used(&self) -> bool {
-        self.is_used
-    }
-
-    /// The last fence granted or learnt.
-    pub fn last(&self) -> u64 {
-        self.last
-    }
-}
+/// Locks that have become free and that the next clients have not been granted yet: more are not measured.
+const FREED_KEPT: usize = 64;
 
 /// The place of a holding: a key, or one of the readers of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,11 +143,14 @@ pub struct Session {
     pub lease_ms: i64,
     /// When the server looks for signs of life next: boot-time clock, microseconds; None: never, as no client is bound.
     look_at_us: Option<i64>,
+    /// Its connection was to another primary, before this server was promoted.
+    pub is_left_behind: bool,
 }
 
 impl Session {
     pub fn new(owner: &[u8], grace_ms: i64, lease_ms: i64) -> Self {
-        Session { owner: owner.into(), grace_ms, lease_ms, look_at_us: None }
+        let (owner, look_at_us) = (owner.into(), None);
+        Session { owner, grace_ms, lease_ms, look_at_us, is_left_behind: false }
     }
 }
 
@@ -234,46 +190,6 @@ pub struct Granted {
     pub sent_at: Option<u64>,
 }
 
-/// The end of a lock without its release.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
-    pub database: usize,
-    pub key: Box<[u8]>,
-    pub fence: u64,
-    pub reason: EndReason,
-    /// Unix milliseconds.
-    pub at_ms: i64,
-    /// Its owner, or else the name or address of the client that asked for it; empty: unknown.
-    pub who: Box<[u8]>,
-}
-
-/// The reason why a lock ended without its release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReason {
-    /// Its lease ended.
-    Expired,
-    /// Its lease ended after the connection of its session had gone.
-    SessionEnded,
-    /// LOCK.BREAK.
-    Broken,
-    /// Its key was deleted, renamed or exchanged.
-    Deleted,
-    /// Its key has another value.
-    Overwritten,
-}
-
-impl EndReason {
-    pub fn name(self) -> &'static str {
-        match self {
-            EndReason::Expired => "expired",
-            EndReason::SessionEnded => "session",
-            EndReason::Broken => "broken",
-            EndReason::Deleted => "deleted",
-            EndReason::Overwritten => "overwritten",
-        }
-    }
-}
-
 /// Counts since the start or the last CONFIG RESETSTAT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockStats {
@@ -284,6 +200,8 @@ pub struct LockStats {
     pub broken: u64,
     /// Leases that ended because the session's connection had gone.
     pub sessions_ended: u64,
+    /// Those of owners that did not come back after a promotion.
+    pub promoted: u64,
     /// Grants that too few replicas acknowledged in time.
     pub no_replicas: u64,
     pub released: u64,
@@ -291,6 +209,14 @@ pub struct LockStats {
     pub deleted: u64,
     /// By requests and by sessions.
     pub renewals: u64,
+    /// Renewals that were asked for by others than the owner, or too late.
+    pub renewals_refused: u64,
+    /// Renewals that too few replicas acknowledged in time.
+    pub renewals_unconfirmed: u64,
+    /// Requests for which there was no memory.
+    pub out_of_memory: u64,
+    /// Waits that ended with an error: CLIENT UNBLOCK, another role, a slot that left.
+    pub unblocked: u64,
 }
 
 /// How many holdings were granted when: boot-time clock, microseconds. Most are given back in the turn of the latest grants, which
@@ -347,6 +273,9 @@ impl OnItsWay {
     }
 }
 
+/// Database and key.
+type Name = (usize, Box<[u8]>);
+
 /// The held locks of all databases.
 #[derive(Default)]
 pub struct Locks {
@@ -364,7 +293,11 @@ pub struct Locks {
     expired: BTreeSet<(usize, Box<[u8]>)>,
     /// A LOCK command is changing its key: it keeps the index itself.
     is_own_change: bool,
-    ends: VecDeque<End>,
+    pub history: LockHistory,
+    /// The owners of locks whose keys have been deleted or overwritten, until [`Self::forget_owners`].
+    owners: HashMap<Name, Box<[u8]>>,
+    /// When locks that clients wait for became free: boot-time clock, microseconds.
+    freed: Vec<(Name, i64)>,
     /// The locks with sessions, by owner; those of a client; and the time of each next check.
     by_owner: HashMap<Box<[u8]>, BTreeSet<Place>>,
     by_client: HashMap<ClientId, BTreeSet<Place>>,
@@ -433,6 +366,16 @@ impl Locks {
         let readers = readers.map(|(owner, _)| At::reader(database, key, owner).to_place());
         let one = Some(At::key(database, key)).filter(|at| self.get(*at).is_some());
         readers.chain(one.map(At::to_place)).collect()
+    }
+
+    /// How often a lock was granted, as far as that is remembered, with those who hold it.
+    pub fn grants_of(&self, database: usize, key: Key<'_>) -> u64 {
+        let held = match self.databases.get(database).and_then(|locks| locks.get(key.bytes)) {
+            Some(Holders::Readers(readers)) => readers.len() as u64,
+            Some(Holders::One(held)) => u64::from(!held.is_kept),
+            None => 0,
+        };
+        held + self.history.of(database, key).map_or(0, History::ended)
     }
 
     /// Counts a renewal by a request.
@@ -651,7 +594,9 @@ impl Locks {
     pub fn bind(&mut self, at: At<'_>, client: Option<ClientId>) {
         let Some(held) = self.get_mut(at) else { return };
         let before = std::mem::replace(&mut held.client, client);
-        if held.session.is_none() || before == client {
+        let Some(session) = &mut held.session else { return };
+        session.is_left_behind &= client.is_none();
+        if before == client {
             return;
         }
         let place = at.to_place();
@@ -661,6 +606,13 @@ impl Locks {
         match client {
             Some(client) => drop(self.by_client.entry(client).or_default().insert(place)),
             None => self.look_at(at, None),
+        }
+    }
+
+    /// Notes that the connection of a session was to another primary.
+    pub fn leave_behind(&mut self, at: At<'_>) {
+        if let Some(session) = self.get_mut(at).and_then(|held| held.session.as_mut()) {
+            session.is_left_behind = true;
         }
     }
 
@@ -852,28 +804,73 @@ impl Locks {
         });
     }
 
-    /// Remembers an involuntary end.
+    /// Counts an involuntary end, and remembers it.
     pub fn note_end(&mut self, end: End) {
         match end.reason {
             EndReason::Expired => self.stats.expired += 1,
             EndReason::SessionEnded => self.stats.sessions_ended += 1,
+            EndReason::Promoted => self.stats.promoted += 1,
             EndReason::Broken => self.stats.broken += 1,
             EndReason::Deleted | EndReason::Overwritten => self.stats.deleted += 1,
         }
-        if self.ends.len() == ENDS_KEPT {
-            self.ends.pop_front();
+        self.history.note_end(end);
+    }
+
+    // ---- owners of locks that are lost ---------------------------------------------------------------------------
+
+    /// Before a value is deleted or overwritten: notes the owner, if it is a lock that somebody is about to lose.
+    #[inline]
+    pub fn note_owner_of(
+        &mut self,
+        database: usize,
+        key: &[u8],
+        value: ValueRef<'_, Value>,
+        now: &Now,
+    ) {
+        if self.len == 0 || self.is_own_change || lock::fence_of(value, now).is_none() {
+            return;
         }
-        self.ends.push_back(end);
+        if self.is_held(database, key)
+            && let Ok(Some(lock)) = lock::read(value, now)
+        {
+            self.note_owner(database, key, &lock.owner);
+        }
     }
 
-    /// The involuntary ends that are remembered, the latest last.
-    pub fn ends(&self) -> impl DoubleEndedIterator<Item = &End> {
-        self.ends.iter()
+    pub fn note_owner(&mut self, database: usize, key: &[u8], owner: &[u8]) {
+        self.owners.insert((database, key.into()), owner.into());
     }
 
-    /// A key's last involuntary end, if it is still remembered.
-    pub fn last_end(&self, database: usize, key: &[u8]) -> Option<&End> {
-        self.ends.iter().rev().find(|end| end.database == database && *end.key == *key)
+    /// The owner of a lock that is being lost, if it was noted.
+    pub fn take_owner(&mut self, database: usize, key: &[u8]) -> Option<Box<[u8]>> {
+        if self.owners.is_empty() {
+            return None;
+        }
+        self.owners.remove(&(database, key.into()))
+    }
+
+    /// Once all changes have been compared with the index.
+    pub fn forget_owners(&mut self) {
+        self.owners.clear();
+    }
+
+    // ---- hand-over -----------------------------------------------------------------------------------------------
+
+    /// Notes that a lock has become free that a client waits for. `at_us`: boot-time clock.
+    pub fn note_freed(&mut self, database: usize, key: &[u8], at_us: i64) {
+        self.take_freed(database, key);
+        if self.freed.len() < FREED_KEPT {
+            self.freed.push(((database, key.into()), at_us));
+        }
+    }
+
+    /// When a lock that is granted now became free, if that was noted: boot-time clock, microseconds.
+    #[inline]
+    pub fn take_freed(&mut self, database: usize, key: &[u8]) -> Option<i64> {
+        let is_it =
+            |((in_database, name), _): &(Name, i64)| *in_database == database && **name == *key;
+        let index = self.freed.iter().position(is_it)?;
+        Some(self.freed.swap_remove(index).1)
     }
 }
 
@@ -901,25 +898,6 @@ mod tests {
             is_kept: false,
             reading: None,
         }
-    }
-
-    #[test]
-    fn fences_grow_over_epochs_and_clocks_that_are_set_back() {
-        let mut fences = Fences::default();
-        fences.begin_epoch(1_700_000_000);
-        let first = fences.grant();
-        assert_eq!(first, (1_700_000_000 << COUNT_BITS) + 1);
-        assert_eq!(fences.grant(), first + 1);
-        fences.begin_epoch(1_600_000_000);
-        assert_eq!(fences.grant() >> COUNT_BITS, 1_700_000_001);
-        fences.learn(1_800_000_000 << COUNT_BITS);
-        assert_eq!(fences.grant(), (1_800_000_000 << COUNT_BITS) + 1);
-        fences.learn(u64::MAX);
-        fences.learn((1 << 53) - 1);
-        fences.learn(5);
-        assert_eq!(fences.grant(), (1_800_000_000 << COUNT_BITS) + 2);
-        fences.last = (7 << COUNT_BITS) - 1;
-        assert_eq!(fences.grant(), 7 << COUNT_BITS);
     }
 
     #[test]

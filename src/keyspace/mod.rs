@@ -14,7 +14,8 @@
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
 //!   `watch`, `tracking`; `locks` is the index of held locks, at which `lock_scan` looks in slices,
-//!   `permits` that of permits with sessions.
+//!   `lock_history` what is remembered of ended ones, `fences` numbers grants, `permits` the index of permits with
+//!   sessions, `semaphores` counts permits.
 
 pub mod beside;
 pub mod collection;
@@ -22,14 +23,17 @@ pub mod deletions;
 pub mod due;
 pub mod evict;
 pub mod expire;
+mod fences;
 pub mod field_deadlines;
 mod hash_slots;
 pub mod held;
 pub mod lazyfree;
+pub mod lock_history;
 pub mod lock_scan;
 pub mod locks;
 pub mod notify;
 pub mod permits;
+pub mod semaphores;
 pub mod snapshot;
 mod table_id;
 mod tables;
@@ -46,8 +50,9 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 pub use crate::clock::Expiry;
-use crate::clock::{Deadline, Now};
+use crate::clock::{Deadline, ExpiryBy, Now};
 use crate::collections::hash::KeyHasher;
+use crate::collections::hash_slot::SlotSet;
 use crate::collections::packed_table::Draws;
 use crate::collections::shared_bytes::SharedBytes;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
@@ -67,6 +72,7 @@ use lazyfree::LazyFree;
 use locks::Locks;
 use notify::Events;
 use permits::PermitSessions;
+use semaphores::Semaphores;
 pub use table_id::TableId;
 use tables::Tables;
 use tracking::Tracking;
@@ -142,13 +148,10 @@ pub struct Keyspace {
     pub draws: Draws,
     /// Reads do not update access bits: CLIENT NO-TOUCH.
     pub no_touch: bool,
-    /// Reads hide expired keys without deleting them: while clients are paused, and on a replica, whose primary
-    /// deletes. Must not be set for commands that write.
-    pub keeps_expired: bool,
-    /// This server is a replica: nothing expires unless the primary deletes it. Set by the gate.
-    pub follows: bool,
-    /// `import-mode`: no active expiry or eviction, and a deadline in the past may be set.
-    pub import_mode: bool,
+    /// Look-ups hide expired keys without deleting them: while clients are paused, and for reads where another server decides
+    /// ([`ExpiryBy`]). Must not be set for commands that write.
+    pub hides_expired: bool,
+    expiry_by: ExpiryBy,
     /// Databases and keys with deadlines set by a replica's own clients: the primary does not delete those.
     own_deadlines: BTreeSet<(usize, Box<[u8]>)>,
     pub stats: KeyspaceStats,
@@ -168,7 +171,10 @@ pub struct Keyspace {
     pub waiting: Waiting,
     pub locks: Locks,
     pub permits: PermitSessions,
+    pub semaphores: Semaphores,
     pub watch: Watch,
+    /// Slots whose keys are only being moved here: they are not shown.
+    pub hidden_slots: Option<SlotSet>,
     pub tracking: Tracking,
     /// Buffer for unpacking a packed collection that is changed.
     scratch: Vec<u8>,
@@ -188,9 +194,8 @@ impl Keyspace {
             draws: Draws::new(),
             access: AccessPolicy { lfu: false, lfu_log_factor: 10, lfu_decay_minutes: 1 },
             no_touch: false,
-            keeps_expired: false,
-            follows: false,
-            import_mode: false,
+            hides_expired: false,
+            expiry_by: ExpiryBy::Server,
             own_deadlines: BTreeSet::new(),
             stats: KeyspaceStats::default(),
             events: Events::default(),
@@ -205,7 +210,9 @@ impl Keyspace {
             waiting: Waiting::default(),
             locks: Locks::default(),
             permits: PermitSessions::default(),
+            semaphores: Semaphores::default(),
             watch: Watch::default(),
+            hidden_slots: None,
             tracking: Tracking::default(),
             scratch: Vec::new(),
         }
@@ -234,7 +241,7 @@ impl Keyspace {
     /// updates the tables' hints, so that no wall-clock deadline is noticed late, and the offset for showing boot-time deadlines.
     #[inline]
     pub fn set_now(&mut self, now: Now) {
-        self.now = Now { is_loading: self.now.is_loading, ..now };
+        self.now = Now { ignores_deadlines: self.now.ignores_deadlines, ..now };
         let offset = now.wall_offset_ms();
         if offset.abs_diff(self.wall_offset_ms) > WALL_JITTER_MS {
             (self.wall_offset_ms, self.told_offset_ms) = (offset, now.told_offset_ms());
@@ -245,20 +252,19 @@ impl Keyspace {
     /// Before a file is loaded: until [`Self::end_loading`] nothing expires. Keys that were alive for the file's writer must
     /// exist for the commands that follow in it, and keep their deadlines; the file itself deletes keys that expired then.
     pub fn begin_loading(&mut self) {
-        self.delete_found_expired();
-        self.now.is_loading = true;
+        self.ignore_deadlines(true);
     }
 
     /// After loading: keys expire again.
     pub fn end_loading(&mut self) {
-        self.now.is_loading = false;
+        self.ignore_deadlines(false);
     }
 
-    /// Switches on or off that every key and field counts as alive, even after its deadline;
-    /// returns the previous setting. For the commands of a client that imports data.
+    /// Switches on or off that every key and field counts as alive, even after its deadline; returns the previous setting. For
+    /// files, the primary's stream, and the commands of a client that imports data: all of them say themselves what is deleted.
     pub fn ignore_deadlines(&mut self, ignore: bool) -> bool {
         self.delete_found_expired();
-        std::mem::replace(&mut self.now.is_loading, ignore)
+        std::mem::replace(&mut self.now.ignores_deadlines, ignore)
     }
 
     /// Calls `change` without counting changes: for loading, where memory equals the file.
@@ -322,7 +328,7 @@ impl Keyspace {
     // expired counts as absent at once, and is deleted when the command is done ([`Keyspace::delete_found_expired`]).
 
     /// Finds a key to change it or to read its metadata (TYPE, TTL); counts nothing. An expired key is not found, and
-    /// is announced unless [`Keyspace::keeps_expired`].
+    /// is announced unless [`Keyspace::hides_expired`].
     #[inline]
     pub fn find(&mut self, key: Key<'_>) -> Option<Slot> {
         #[cfg(test)]
@@ -346,7 +352,7 @@ impl Keyspace {
 
     /// The same, but where expired keys stay until the primary deletes them, it finds them.
     pub fn find_kept(&self, key: Key<'_>) -> Option<Slot> {
-        if self.keeps_expired {
+        if self.hides_expired {
             self.table().find(key.hash, key.bytes)
         } else {
             self.find_quietly(key)
@@ -482,6 +488,7 @@ impl Keyspace {
         match found {
             Some(slot) => {
                 let deadline = expiry.replacing(|| self.table().entry(slot).deadline());
+                self.note_owner_at(slot, key);
                 self.note_own_deadline(key.bytes, deadline);
                 if let Some(object) = self.tables.replace(self.selected, slot, value, deadline) {
                     self.lazyfree.discard_value(object);
@@ -627,15 +634,25 @@ impl Keyspace {
 
     /// The same for a looked-up key.
     pub fn delete_at(&mut self, slot: Slot, key: Key<'_>, how: &'static str) {
+        self.note_owner_at(slot, key);
         if let Some(owned) = self.tables.remove(self.selected, slot) {
             self.lazyfree.discard(owned);
         }
         self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
     }
 
+    /// Before the value at `slot` goes: its owner is known as long as it is there, if it is a lock.
+    #[inline]
+    fn note_owner_at(&mut self, slot: Slot, key: Key<'_>) {
+        if !self.locks.is_empty() {
+            let value = self.tables[self.selected].entry(slot).value();
+            self.locks.note_owner_of(self.selected, key.bytes, value, &self.now);
+        }
+    }
+
     /// Sets or clears the deadline of the key at `slot`.
     pub fn set_deadline(&mut self, slot: Slot, deadline: Option<Deadline>) {
-        if self.follows {
+        if self.expiry_by == ExpiryBy::Primary {
             let key = self.entry(slot).key().to_vec();
             self.note_own_deadline(&key, deadline);
         }
@@ -659,10 +676,19 @@ impl Keyspace {
         loop {
             let slot = self.table().random()?;
             let entry = self.table().entry(slot);
+            if self.is_hidden(entry.key()) {
+                let shown = |entry: &Entry<'_, Value>| !self.is_hidden(entry.key());
+                if tries == 0 {
+                    let found = self.table().iter().find(|it| is_alive(it) && shown(it));
+                    return found.map(|entry| entry.key().to_vec());
+                }
+                tries -= 1;
+                continue;
+            }
             if is_alive(&entry) {
                 return Some(entry.key().to_vec());
             }
-            if !self.keeps_expired {
+            if !self.hides_expired {
                 self.remove_expired(slot);
                 continue;
             }
@@ -779,6 +805,7 @@ impl Keyspace {
         self.dirty += changes;
         self.waiting.note_change(database, key);
         self.locks.note_change(database, key);
+        self.semaphores.note_change(database, key);
         self.watch.note_change(database, key);
         self.tracking.note_change(key, cause == Cause::Client);
     }
@@ -789,6 +816,7 @@ impl Keyspace {
         self.dirty += changes;
         self.waiting.note_all(database);
         self.locks.note_all(database);
+        self.semaphores.note_all(database, other);
         self.touch_watched(database, other);
     }
 

@@ -41,7 +41,8 @@ const UNTAKEN_MAX: usize = 1 << 20;
 /// Tokens below those of HTTP: one for each listener, then one for each connection.
 const FIRST_LISTENER: usize = LAST_OF_HTTP;
 const FIRST_LINK: usize = FIRST_LISTENER - LISTENERS_MAX;
-const LAST_TOKEN: usize = FIRST_LINK - LINKS_MAX;
+/// The next lower token is free.
+pub const LAST_TOKEN: usize = FIRST_LINK - LINKS_MAX;
 
 /// Numbers of accepted connections are below this; the state machine numbers its own from here on.
 const FIRST_OPENED: u64 = 1 << 63;

@@ -1,4 +1,4 @@
-//! The socket to the primary: connecting, reading, and sending.
+//! The socket to the primary: connecting, reading, and sending. Also used for other servers (`lines`).
 //!
 //! It stays in the state while the link is taken out of it to work: a script in the stream may keep
 //! the server busy, and nested turns then note readiness, and acknowledge.
@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 
+use mio::event::Event;
 use mio::{Registry, Token};
 
 use super::stream::Stream;
@@ -17,8 +18,11 @@ use crate::sys::background::Background;
 /// The connection's token: above those of clients, below those of the server itself.
 pub const PRIMARY: Token = Token(usize::MAX - 66);
 
-/// The address of a host name, once a thread has resolved it.
-type Resolving = Arc<Mutex<Option<io::Result<SocketAddr>>>>;
+/// The addresses of a host name, once a thread has resolved it.
+type Resolving = Arc<Mutex<Option<io::Result<Vec<SocketAddr>>>>>;
+
+/// The most addresses of a host name that are tried.
+const ADDRESSES_MAX: usize = 16;
 
 /// See the module.
 pub struct Socket {
@@ -30,8 +34,11 @@ pub struct Socket {
     can_write: bool,
     /// The other end has closed: read on after a short read, until the end.
     is_closed: bool,
-    /// Requests to be sent; the first may be sent in part.
+    /// Requests to be sent, of which the first `sent` bytes are.
     outgoing: Vec<u8>,
+    sent: usize,
+    /// Further addresses of the host name, the next one last.
+    others: Vec<SocketAddr>,
     /// The time of the next sign of life to the primary: boot-time clock, microseconds.
     pub next_period_us: i64,
 }
@@ -78,18 +85,23 @@ impl Socket {
             can_write: false,
             is_closed: false,
             outgoing: Vec::new(),
+            sent: 0,
+            others: Vec::new(),
             next_period_us,
         }
     }
 
     /// Notes readiness events.
     pub fn look(&mut self, events: &mio::Events) {
-        for event in events.iter().filter(|event| event.token() == PRIMARY) {
-            let is_over = event.is_read_closed() || event.is_error();
-            self.can_read |= event.is_readable() || is_over;
-            self.can_write |= event.is_writable() || event.is_error();
-            self.is_closed |= is_over;
-        }
+        events.iter().filter(|event| event.token() == PRIMARY).for_each(|event| self.note(event));
+    }
+
+    /// Notes a readiness event.
+    pub fn note(&mut self, event: &Event) {
+        let is_over = event.is_read_closed() || event.is_error();
+        self.can_read |= event.is_readable() || is_over;
+        self.can_write |= event.is_writable() || event.is_error();
+        self.is_closed |= is_over;
     }
 
     /// The established connection.
@@ -97,6 +109,14 @@ impl Socket {
         match &self.phase {
             SocketState::Connected(stream) => Some(stream),
             _ => None,
+        }
+    }
+
+    /// The connection, established or not.
+    pub fn stream_mut(&mut self) -> Option<&mut Stream> {
+        match &mut self.phase {
+            SocketState::Connecting(stream) | SocketState::Connected(stream) => Some(stream),
+            SocketState::Resolving(_) => None,
         }
     }
 
@@ -113,8 +133,20 @@ impl Socket {
     pub fn take_resolved(&mut self) -> Option<io::Result<SocketAddr>> {
         let SocketState::Resolving(resolving) = &self.phase else { return None };
         let found = lock(resolving).take()?;
-        self.address = found.as_ref().ok().copied();
-        Some(found)
+        Some(found.and_then(|mut found| {
+            found.truncate(ADDRESSES_MAX);
+            found.reverse();
+            self.others = found;
+            let none = || io::Error::new(io::ErrorKind::NotFound, "Name or service not known");
+            self.take_other().ok_or_else(none)
+        }))
+    }
+
+    /// The host's next address, to be tried if the last one fails.
+    pub fn take_other(&mut self) -> Option<SocketAddr> {
+        let next = self.others.pop()?;
+        self.address = Some(next);
+        Some(next)
     }
 
     /// Continues with a connection to the address that was found.
@@ -169,19 +201,34 @@ impl Socket {
 
     /// Adds whole requests, or newlines, to the output.
     pub fn push(&mut self, requests: &mut Vec<u8>) {
+        self.outgoing.drain(..std::mem::take(&mut self.sent));
         self.outgoing.append(requests);
+    }
+
+    /// Bytes that were pushed and that the system has not taken.
+    pub fn unsent(&self) -> usize {
+        self.outgoing.len() - self.sent
+    }
+
+    /// Whether [`Self::write`] may send something now.
+    pub fn may_write(&self) -> bool {
+        self.can_write && self.is_connected()
     }
 
     /// Sends as much as the system takes.
     pub fn write(&mut self) -> io::Result<()> {
         let SocketState::Connected(stream) = &mut self.phase else { return Ok(()) };
-        while !self.outgoing.is_empty() && self.can_write {
-            match stream.write(&self.outgoing) {
-                Ok(sent) => drop(self.outgoing.drain(..sent)),
+        while self.sent < self.outgoing.len() && self.can_write {
+            match stream.write(&self.outgoing[self.sent..]) {
+                Ok(sent) => self.sent += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
+        }
+        if self.sent == self.outgoing.len() {
+            self.outgoing.clear();
+            self.sent = 0;
         }
         if self.can_write && stream.has_unsent() {
             match stream.flush() {
@@ -211,10 +258,8 @@ fn resolve(
     let resolving = Resolving::default();
     let theirs = resolving.clone();
     background.spawn("resolver", move || {
-        let none = || io::Error::new(io::ErrorKind::NotFound, "Name or service not known");
         let found = (host.as_str(), port).to_socket_addrs();
-        let found = found.and_then(|mut found| found.next().ok_or_else(none));
-        *lock(&theirs) = Some(found);
+        *lock(&theirs) = Some(found.map(Iterator::collect));
         wake();
     })?;
     Ok(resolving)

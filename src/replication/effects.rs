@@ -17,6 +17,7 @@ use std::ops::Range;
 
 use crate::keyspace::deletions::{Deleted, Deletion};
 use crate::resp::args::Args;
+use crate::resp::request::{encode, encode_length};
 
 /// Effects collected within a turn before they are passed on. Unit: bytes.
 const SPREAD_BYTES: usize = 1 << 20;
@@ -142,8 +143,8 @@ impl Effects {
     pub fn push_as_sent(&mut self, database: usize, request: &Args<'_>) {
         self.add(database, |stream| match request.sent_as_bulks() {
             Some(sent) => {
-                write_header(b'*', request.len(), stream);
-                write_header(b'$', request.get(0).len(), stream);
+                encode_length(b'*', request.len(), stream);
+                encode_length(b'$', request.get(0).len(), stream);
                 stream.extend_from_slice(sent);
                 stream.extend_from_slice(b"\r\n");
             }
@@ -406,27 +407,7 @@ impl Effects {
 fn encode_select(database: usize, stream: &mut Vec<u8>) {
     let mut digits = itoa::Buffer::new();
     let database = digits.format(database).as_bytes();
-    encode([b"SELECT", database].into_iter(), stream);
-}
-
-/// Appends an encoded request.
-fn encode<'a>(request: impl ExactSizeIterator<Item = &'a [u8]>, stream: &mut Vec<u8>) {
-    write_header(b'*', request.len(), stream);
-    for argument in request {
-        write_header(b'$', argument.len(), stream);
-        stream.extend_from_slice(argument);
-        stream.extend_from_slice(b"\r\n");
-    }
-}
-
-fn write_header(marker: u8, len: usize, stream: &mut Vec<u8>) {
-    stream.push(marker);
-    if len < 10 {
-        stream.push(b'0' + len as u8);
-    } else {
-        stream.extend_from_slice(itoa::Buffer::new().format(len).as_bytes());
-    }
-    stream.extend_from_slice(b"\r\n");
+    encode([b"SELECT", database], stream);
 }
 
 /// Which expired and evicted keys are repeated as UNLINK rather than DEL.

@@ -22,7 +22,7 @@
 use memchr::{memchr, memmem};
 
 use crate::replication::parse_offset;
-use crate::resp::request::{Limits, Parsed, Parser, Range};
+use crate::resp::request::{Limits, Parsed, Parser, Range, encode};
 use crate::sys::log::Level;
 
 /// The longest reply line of a handshake. Unit: bytes.
@@ -179,7 +179,7 @@ impl Link {
 
     /// Adds a request to the output.
     fn send(&mut self, request: &[&[u8]]) {
-        send(request, &mut self.output);
+        encode(request.iter().copied(), &mut self.output);
     }
 
     /// Acknowledges the applied offset, and the offset on the local disk if known.
@@ -581,24 +581,15 @@ impl Link {
     }
 }
 
-fn send(request: &[&[u8]], output: &mut Vec<u8>) {
-    output.extend_from_slice(format!("*{}\r\n", request.len()).as_bytes());
-    for arg in request {
-        output.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-        output.extend_from_slice(arg);
-        output.extend_from_slice(b"\r\n");
-    }
-}
-
 /// Writes the acknowledgement of an applied offset, and of the offset on the local disk if known.
 pub fn acknowledge(offset: u64, on_disk: Option<u64>, output: &mut Vec<u8>) {
     let offset = offset.to_string();
     match on_disk.map(|on_disk| on_disk.to_string()) {
         Some(on_disk) => {
             let words = [&b"REPLCONF"[..], b"ACK", offset.as_bytes(), b"FACK", on_disk.as_bytes()];
-            send(&words, output);
+            encode(words, output);
         }
-        None => send(&[b"REPLCONF", b"ACK", offset.as_bytes()], output),
+        None => encode([&b"REPLCONF"[..], b"ACK", offset.as_bytes()], output),
     }
 }
 

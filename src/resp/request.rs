@@ -568,18 +568,24 @@ where
     Args: IntoIterator<Item = &'a [u8], IntoIter: ExactSizeIterator>,
 {
     let args = args.into_iter();
-    let mut digits = itoa::Buffer::new();
-    let mut line = |marker: u8, length: usize, out: &mut Vec<u8>| {
-        out.push(marker);
-        out.extend_from_slice(digits.format(length).as_bytes());
-        out.extend_from_slice(b"\r\n");
-    };
-    line(b'*', args.len(), out);
+    encode_length(b'*', args.len(), out);
     for arg in args {
-        line(b'$', arg.len(), out);
+        encode_length(b'$', arg.len(), out);
         out.extend_from_slice(arg);
         out.extend_from_slice(b"\r\n");
     }
+}
+
+/// Appends a line with a number of arguments (`*`) or bytes (`$`).
+#[inline]
+pub fn encode_length(marker: u8, length: usize, out: &mut Vec<u8>) {
+    out.push(marker);
+    if length < 10 {
+        out.push(b'0' + length as u8);
+    } else {
+        out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
+    }
+    out.extend_from_slice(b"\r\n");
 }
 
 /// How many bytes [`encode`] appends for these arguments.

@@ -30,6 +30,7 @@ mod keys;
 mod links;
 mod settings;
 
+pub use keys::{add as drop_keys, is_dropping};
 pub use links::{bus_port, listen, look, take_in_link};
 
 /// How often the state machine is told of the time. Unit: microseconds.

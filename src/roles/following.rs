@@ -19,7 +19,7 @@ use std::os::fd::AsRawFd;
 
 use socket2::SockRef;
 
-use crate::client::{ClientFlags, ClientId};
+use crate::client::ClientId;
 use crate::config::{PrimaryAddress, system_text};
 use crate::durability::persistence;
 use crate::durability::unexpected;
@@ -47,7 +47,7 @@ use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::roles::replicas;
 use crate::state::State;
-use crate::state::context::{Caller, Origin};
+use crate::state::context::Caller;
 use crate::state::persistence::Moment;
 use crate::sys::log::{notice, warning};
 use crate::sys::process;
@@ -156,7 +156,7 @@ pub fn unfollow(keyspace: &mut Keyspace, state: &mut State) {
     if state.config.appendonly && !state.persistence.is_aof_on() {
         restart_log(keyspace, state);
     }
-    sessions::gain_authority(keyspace, state);
+    sessions::be_promoted(keyspace, state);
 }
 
 fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Following>) {
@@ -172,7 +172,7 @@ fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Follo
     // Of another history.
     state.blocking.confirmations.failed = None;
     state.logger.set_role(follows);
-    (keyspace.follows, keyspace.keeps_expired) = (follows, follows);
+    keyspace.set_expiry_by(state.expiry_by());
     persistence::note_listeners(keyspace, state);
     state.note_gate();
 }
@@ -203,11 +203,7 @@ fn unblock_and_close(
         Blocked::Closed => {}
     }
     blocking::unblock_with(keyspace, state, id, UNBLOCKED);
-    if let Some(client) = state.clients.get_mut(id) {
-        client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
-        state.clients.last_replies.push(id);
-        state.clients.flush_later(id);
-    }
+    state.clients.close_after_reply(id, state.now);
 }
 
 /// Closes this server's replicas: they learn of the change when they reconnect.
@@ -529,19 +525,15 @@ fn lose(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>, lost
         }
         (Progress::Sync, lost) => {
             if let Lost::Ended(_) = lost {
-                let text = "I/O error trying to sync with MASTER";
-                warning!(state, "{text}: {why}");
+                warning!(state, "I/O error trying to sync with MASTER: {why}");
             }
-            let text = "Reconnecting to MASTER";
-            notice!(state, "{text} {name} after failure");
+            notice!(state, "Reconnecting to MASTER {name} after failure");
         }
         (Progress::Connecting, Lost::Ended(_)) => {
-            let text = "Error condition on socket for SYNC";
-            warning!(state, "{text}: {why}");
+            warning!(state, "Error condition on socket for SYNC: {why}");
         }
         (_, Lost::Ended(_)) if stage == Stage::Handshake => {
-            let text = "Failed to read response from the server";
-            warning!(state, "{text}: {why}");
+            warning!(state, "Failed to read response from the server: {why}");
             warning!(state, "Master did not respond to command during SYNC handshake");
         }
         _ => {}
@@ -681,9 +673,10 @@ impl PrimaryLink {
                     end_failover(state);
                     continue_history(state, id);
                     set_progress(state, Progress::Connected);
-                    let text =
-                        "MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.";
-                    notice!(state, "{text}");
+                    notice!(
+                        state,
+                        "MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization."
+                    );
                 }
                 Event::FullSync { history } => {
                     end_failover(state);
@@ -907,7 +900,7 @@ fn run_request(
     let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
     let mut gate = Gate { keyspace, state, caller: Caller::Primary, reply };
     let request = Request { args, command, prehashed: looked_up.prehashed() };
-    let ran = gate.run_trusted(&request, Origin::Transaction);
+    let ran = gate.run_trusted(&request);
     if let (true, Some(command)) = (state.is_monitored(), command) {
         let database = keyspace.selected();
         monitor::feed_followed(state, database, command, args);

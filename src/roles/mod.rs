@@ -3,11 +3,13 @@
 //! - `following` runs the link to the primary: `following/sync` takes its snapshot,
 //!   `following/ahead` looks ahead in its stream.
 //! - `replicas` serves those of this server.
-//! - `cluster` runs a node of a cluster.
+//! - `cluster` runs a node of a cluster, `moving` the MIGRATEs under way, `slots` what CLUSTER MIGRATESLOTS moves.
 //! - `failover` and `restart` are a change of role, and protection against a wrong one.
 
 pub mod cluster;
 pub mod failover;
 pub mod following;
+pub mod moving;
 pub mod replicas;
 pub mod restart;
+pub mod slots;

@@ -116,18 +116,18 @@ pub fn await_snapshot(keyspace: &mut Keyspace, state: &mut State, id: ClientId) 
     if state.replication.backlog.is_none() {
         begin_backlog(keyspace, state);
     }
-    match state.persistence.under_way() {
-        Some((Purpose::Save, ..)) if join_file(state, id) => {
+    match state.persistence.purpose() {
+        Some(Purpose::Save) if join_file(state, id) => {
             notice!(state, "Waiting for end of BGSAVE for SYNC");
         }
-        Some((Purpose::Save, ..)) => notice!(
+        Some(Purpose::Save) => notice!(
             state,
             "Can't attach the replica to the current BGSAVE. Waiting for next BGSAVE for SYNC"
         ),
-        Some((Purpose::Sync, ..)) => {
+        Some(Purpose::Sync) => {
             notice!(state, "Current BGSAVE has socket target. Waiting for next BGSAVE for SYNC")
         }
-        Some((Purpose::Rewrite, ..)) => notice!(
+        Some(Purpose::Rewrite) => notice!(
             state,
             "No BGSAVE in progress, but another BG operation is active. BGSAVE for replication delayed"
         ),
@@ -335,7 +335,7 @@ fn refuse(state: &mut State, id: ClientId) {
     client.flags.remove(ClientFlags::REPLICA);
     client.replica = None;
     client.output.push(b"-ERR BGSAVE failed, replication can't continue\r\n");
-    client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
+    state.clients.close_after_reply(id, state.now);
 }
 
 fn begin_broadcast(keyspace: &mut Keyspace, state: &mut State, due: &Due) -> Result<(), String> {
@@ -540,7 +540,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
 fn end_useless_file(keyspace: &mut Keyspace, state: &mut State) {
     let awaits = |(_, replica): (&Client, &Replica)| matches!(replica.stage, Stage::AwaitsFile);
     let is_useful = !state.config.save.is_empty() || state.replicas().any(awaits);
-    if !is_useful && let Some((Purpose::Save, ..)) = state.persistence.under_way() {
+    if !is_useful && state.persistence.purpose() == Some(Purpose::Save) {
         abort_job(keyspace, state, Purpose::Save);
     }
 }

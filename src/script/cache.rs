@@ -34,24 +34,14 @@ pub fn sha1_of<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Sha {
 /// A SHA1 as 40 hexadecimal digits.
 pub fn hex(sha: &Sha) -> [u8; 40] {
     let mut text = [0; 40];
-    for (pair, byte) in text.chunks_exact_mut(2).zip(sha) {
-        let digit = |value: u8| b"0123456789abcdef"[value as usize];
-        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
-    }
+    base16ct::lower::encode(sha, &mut text).expect("a byte has two digits");
     text
 }
 
 /// Parses a SHA1 of 40 hexadecimal digits in any case.
 fn parse_sha(text: &[u8]) -> Option<Sha> {
     let mut sha = [0; 20];
-    if text.len() != 40 {
-        return None;
-    }
-    for (byte, pair) in sha.iter_mut().zip(text.chunks_exact(2)) {
-        let value = |digit: u8| (digit as char).to_digit(16);
-        *byte = (value(pair[0])? << 4 | value(pair[1])?) as u8;
-    }
-    Some(sha)
+    (base16ct::mixed::decode(text, &mut sha).ok()?.len() == 20).then_some(sha)
 }
 
 struct Cached {

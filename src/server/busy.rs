@@ -21,6 +21,7 @@ use crate::http;
 use crate::keyspace::Keyspace;
 use crate::roles::cluster;
 use crate::roles::following;
+use crate::roles::moving;
 use crate::roles::replicas;
 use crate::state::State;
 use crate::sys::log::warning;
@@ -35,7 +36,7 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     };
     let is_first = !std::mem::replace(others_heard, true);
     let database = keyspace.selected();
-    let (no_touch, keeps_expired) = (keyspace.no_touch, keyspace.keeps_expired);
+    let (no_touch, hides_expired) = (keyspace.no_touch, keyspace.hides_expired);
     let begun = state.stats.timing.mark();
     if let Some(client) = client.and_then(|id| state.clients.get_mut(id)) {
         client.flags |= ClientFlags::HELD;
@@ -43,7 +44,7 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     let turn = &mut Turn { keyspace, state, intake: &mut Intake::default(), is_nested: true };
     take_turn(turn, is_first);
     keyspace.select(database);
-    (keyspace.no_touch, keyspace.keeps_expired) = (no_touch, keeps_expired);
+    (keyspace.no_touch, keyspace.hides_expired) = (no_touch, hides_expired);
     state.stats.timing.go_back(begun);
 }
 
@@ -60,6 +61,7 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     http::look(turn.state, &events);
     following::look(turn.state, &events);
     cluster::look(turn.state, &events);
+    moving::look(turn.state, &events);
     cluster::nested_turn(turn.state);
     turn.take_in(&events);
     if is_first {

@@ -44,6 +44,7 @@ impl Server {
         }
         self.state.net.pending.accept_again.append(&mut self.state.net.pending.accept_later);
         self.state.net.outgoing.close_unused(now_us);
+        self.state.net.lines.close_unused(now_us);
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             return self.fail(&fatal);
         }
@@ -56,8 +57,10 @@ impl Server {
         self.reload_tls_if_due();
         replicas::periodic(&mut self.keyspace, &mut self.state);
         http::periodic(&self.keyspace, &mut self.state);
+        // A scrape has less to do.
+        self.keyspace.review_semaphores();
         self.close_idle_clients();
-        self.close_stuck_clients();
+        self.state.clients.close_stuck(self.state.now, LAST_REPLIES_US);
         self.check_soft_limits();
         count_clients_memory(&mut self.state);
     }
@@ -102,22 +105,6 @@ impl Server {
         let idle: Vec<ClientId> =
             self.state.clients.iter().filter(is_idle).map(|client| client.id).collect();
         idle.into_iter().for_each(|id| self.state.clients.close(id));
-    }
-
-    /// Closes clients that should close after their last replies but have not read any for too long: no output limit
-    /// would ever close them.
-    fn close_stuck_clients(&mut self) {
-        let now_us = self.state.now.boot_us;
-        let mut waiting = std::mem::take(&mut self.state.clients.last_replies);
-        waiting.retain(|&id| {
-            let Some(client) = self.state.clients.get(id) else { return false };
-            let takes_nothing = now_us - client.active_us >= LAST_REPLIES_US;
-            if takes_nothing {
-                self.state.clients.close(id);
-            }
-            !takes_nothing
-        });
-        self.state.clients.last_replies.append(&mut waiting);
     }
 
     /// Closes clients that exceed their soft output limit for too long.

@@ -132,7 +132,7 @@ impl DrivenServer {
         let kept = backlog - state.bytes_behind();
         let rest = clients + kept + not_counted(keyspace, state);
         self.account.set(EMPTY_BYTES + rest + bytes.sum::<usize>());
-        self.keys_loaded = state.persistence.keys_loaded;
+        self.keys_loaded = state.persistence.loads.keys;
     }
 
     /// Loads the data. Call this once, before the first turn. Errors: logged already.
@@ -168,7 +168,7 @@ impl DrivenServer {
     pub fn turn_now(&mut self) -> io::Result<bool> {
         let _entered = Entered::into(self.account);
         let goes_on = self.server.turn_now()?;
-        if self.server.state.persistence.keys_loaded != self.keys_loaded {
+        if self.server.state.persistence.loads.keys != self.keys_loaded {
             self.begin_account();
         }
         Ok(goes_on)

@@ -146,18 +146,6 @@ impl Turn<'_> {
         }
     }
 
-    pub(super) fn close_after_reply(&mut self, id: ClientId) {
-        if let Some(client) = self.state.clients.get_mut(id)
-            && !client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY)
-        {
-            client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
-            // The time limit for reading its last replies starts now.
-            client.active_us = self.state.now.boot_us;
-            self.state.clients.last_replies.push(id);
-            self.state.clients.flush_later(id);
-        }
-    }
-
     /// Closes the clients marked for it: the only place where clients are removed, before and after [`Self::flush`].
     pub(super) fn close_clients(&mut self) {
         for id in std::mem::take(&mut self.state.clients.to_close) {

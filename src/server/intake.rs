@@ -11,7 +11,7 @@ use super::batch::{BATCH_REQUESTS, Batch, Unparsed};
 use super::{FIRST_LISTENER, LISTENERS_MAX, Turn, WAKER};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::limits::describe_for_log;
-use crate::net::bus;
+use crate::net::{bus, lines};
 use crate::net::http::is_own;
 use crate::net::primary::PRIMARY;
 use crate::resp::request::{CLIENT_REQUEST_BYTES_MAX, Limits, Parser};
@@ -55,8 +55,8 @@ impl Turn<'_> {
                 WAKER => {}
                 // Handled by `following`.
                 PRIMARY => {}
-                // Noted by `http`, and for the cluster.
-                token if is_own(token) || bus::is_own(token) => {}
+                // Noted by `http`, for the cluster, and for what is moved.
+                token if is_own(token) || bus::is_own(token) || lines::is_own(token) => {}
                 Token(token) if token > FIRST_LISTENER - LISTENERS_MAX => {
                     self.accept(FIRST_LISTENER - token);
                 }
@@ -275,7 +275,7 @@ impl Turn<'_> {
         if client.output.is_empty() || client.flags.intersects(waiting) {
             self.state.clients.close(id);
         } else {
-            self.close_after_reply(id);
+            self.state.clients.close_after_reply(id, self.state.now);
         }
     }
 

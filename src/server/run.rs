@@ -137,7 +137,7 @@ impl Turn<'_> {
                     goes_on = false;
                 }
                 Ran::Closes => {
-                    self.close_after_reply(id);
+                    self.state.clients.close_after_reply(id, self.state.now);
                     done = requests.len();
                 }
             }
@@ -179,7 +179,7 @@ impl Turn<'_> {
         let line = describe_for_log(self.state, id);
         let shown = String::from_utf8_lossy(&text);
         verbose!(self.state, "Protocol error ({shown}) from client: {line}");
-        self.close_after_reply(id);
+        self.state.clients.close_after_reply(id, self.state.now);
     }
 
     /// Moves replies to the client's output.

@@ -298,9 +298,10 @@ impl Server {
         match closing {
             Closing::Done => {}
             Closing::Refused => {
-                let text =
-                    "Errors trying to shut down the server. Check the logs for more information.";
-                warning!(self.state, "{text}");
+                warning!(
+                    self.state,
+                    "Errors trying to shut down the server. Check the logs for more information."
+                );
                 return self.refuse_shutdown();
             }
             Closing::Failed(fatal) => return self.fail(&fatal),

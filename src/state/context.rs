@@ -29,6 +29,8 @@ pub enum Outcome {
     Blocked(Box<Wait>),
     /// No reply yet: the client waits for replicas to acknowledge.
     AwaitsAcks(Box<AcksAwaited>),
+    /// No reply yet: the client waits for the MIGRATE with this number.
+    Moves(u64),
     /// No reply yet: what it has granted waits for replicas, see `State::blocking.unconfirmed`.
     Unconfirmed,
     /// A woken command still has nothing to reply: the client keeps its place and its deadline.
@@ -111,6 +113,8 @@ pub enum Origin {
     Transaction,
     /// From a client's script: nothing in it blocks.
     Script,
+    /// From the primary's stream, which says where units end: nothing in it blocks.
+    Stream,
     /// From a blocked client that is woken: the key in this argument has changed or its alarm is due.
     Woken(usize),
     /// From a blocked client whose time is over, for a command whose reply then is more than a null
@@ -172,7 +176,11 @@ impl<'a> Context<'a> {
     pub fn keys_to_try(&self, keys: Range<usize>) -> Range<usize> {
         match self.origin {
             Origin::Woken(key) => key..key + 1,
-            Origin::Client | Origin::Transaction | Origin::Script | Origin::TimedOut => keys,
+            Origin::Client
+            | Origin::Transaction
+            | Origin::Script
+            | Origin::Stream
+            | Origin::TimedOut => keys,
         }
     }
 
@@ -195,7 +203,11 @@ impl<'a> Context<'a> {
                 Ok(Outcome::Blocked(Box::new(wait)))
             }
             Origin::Woken(_) => Ok(Outcome::WaitsOn),
-            Origin::Client | Origin::Transaction | Origin::Script | Origin::TimedOut => {
+            Origin::Client
+            | Origin::Transaction
+            | Origin::Script
+            | Origin::Stream
+            | Origin::TimedOut => {
                 self.reply.null_array();
                 Ok(Outcome::Replied)
             }

@@ -7,7 +7,7 @@
 //!
 //! - Parts: `network`, with answers of HTTP under way (`http_job`), `pauses`, `process`,
 //!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (who waits
-//!   for locks), `cluster_work` (what the loop does for the cluster).
+//!   for locks), `moving` (keys on their way to another server), `slot_moves` (slots on theirs), `cluster_work` (what the loop does for the cluster).
 //! - The commands that there are: `table` numbers and finds them, `spec` says what one is,
 //!   `context` what its handler gets. A specification names its handler, the handler gets the
 //!   state, and the state has the table: one thought.
@@ -16,11 +16,13 @@ mod cluster_work;
 pub mod context;
 pub mod http_job;
 pub mod lock_waits;
+pub mod moving;
 mod network;
 mod pauses;
 pub mod persistence;
 mod process;
 mod replicas;
+pub mod slot_moves;
 pub mod spec;
 pub mod table;
 
@@ -31,7 +33,7 @@ use mio::Poll;
 use crate::acl::Acl;
 use crate::client::blocked::Blocking;
 use crate::client::{ClientFlags, ClientId, Clients};
-use crate::clock::{Clock, Now};
+use crate::clock::{Clock, ExpiryBy, Now};
 use crate::cluster::{self, Cluster};
 use crate::config::Config;
 use crate::keyspace::Keyspace;
@@ -44,6 +46,8 @@ use crate::replication::following::Progress;
 use crate::replication::primary_link::PrimaryLink;
 use crate::script::{Engine, Scripts};
 use crate::state::http_job::PageKeys;
+use crate::state::moving::Moving;
+use crate::state::slot_moves::SlotMoves;
 use crate::state::table::{Command, CommandTable, Opening};
 use crate::stats::Statistics;
 use crate::sys::log::{Level, Logger};
@@ -100,6 +104,8 @@ pub struct State {
     /// Serves other clients for a moment during a long-running script. Set by the server.
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
     pub pauses: Pauses,
+    pub moving: Moving,
+    pub slot_moves: SlotMoves,
     /// See [`State::opening`].
     gate: Opening,
     /// Done by the loop at the end of the turn.
@@ -161,6 +167,8 @@ impl State {
             encoder: None,
             serve_while_busy: |_, _| {},
             pauses: Pauses::default(),
+            moving: Moving::default(),
+            slot_moves: SlotMoves::default(),
             // Until the configuration is applied.
             gate: Opening::Closed,
             tasks: Vec::new(),
@@ -275,6 +283,17 @@ impl State {
         self.replication.offset + self.effects.len_for_replicas() as u64
     }
 
+    /// The server that decides when keys expire, by role and configuration.
+    pub fn expiry_by(&self) -> ExpiryBy {
+        if self.replication.is_replica() {
+            ExpiryBy::Primary
+        } else if self.config.import_mode {
+            ExpiryBy::ImportSource
+        } else {
+            ExpiryBy::Server
+        }
+    }
+
     /// Which commands the gate can run without asking `gate/admit.rs`.
     fn opening(&self) -> Opening {
         let is_closed = self.applies_maxmemory()
@@ -283,6 +302,7 @@ impl State {
             || self.scripts.is_busy()
             || !self.monitors.is_empty()
             || self.pauses.strictest().is_some()
+            || self.moving.is_in_the_way()
             || self.is_stale()
             || self.config.import_mode
             || self.persistence.loading.is_some()

@@ -10,6 +10,7 @@ use crate::client::ClientId;
 use crate::net::bus::Bus;
 use crate::net::dialer::{Dialer, SystemDialer};
 use crate::net::http::Http;
+use crate::net::lines::Lines;
 use crate::net::listener::Listener;
 use crate::net::outgoing::Outgoing;
 use crate::net::tls::Tls;
@@ -28,7 +29,9 @@ pub struct Network {
     pub dialer: Box<dyn Dialer>,
     /// Connections to the other nodes of the cluster.
     pub bus: Bus,
-    /// Connections to other servers, kept for the next MIGRATE.
+    /// Connections to other servers, some of them kept for the next MIGRATE.
+    pub lines: Lines,
+    /// The same for a MIGRATE in a transaction or script, which blocks.
     pub outgoing: Outgoing,
     /// Probes, metrics and the page.
     pub http: Http<HttpJob>,
@@ -44,6 +47,7 @@ impl Network {
             tls: None,
             dialer: Box::new(SystemDialer),
             bus: Bus::default(),
+            lines: Lines::default(),
             outgoing: Outgoing::default(),
             http: Http::default(),
             pending: Pending::default(),

@@ -30,16 +30,114 @@ pub enum Purpose {
     Sync,
 }
 
-/// A background job.
+/// The background job: at most one at a time, as there is one snapshot.
+#[derive(Default)]
+pub enum Work {
+    #[default]
+    Idle,
+    /// A rewrite, requested at this time (boot-time clock, microseconds), that waits for a sync of the log, after which a new
+    /// increment can be opened without delay.
+    PreparingRewrite { since_us: i64 },
+    /// Its thread writes.
+    Writing(Running),
+    /// The file is complete; a thread renames it.
+    Placing(Running, Receiver<Placed>),
+}
+
+/// A background job that has begun.
 pub struct Running {
     pub purpose: Purpose,
     pub job: Job,
     /// Where a save's file goes: as configured when it began.
     pub target: PathBuf,
+    /// The folder of a rewrite that began while the append-only file was off.
+    pub folder: Option<Arc<Mutex<AofFolder>>>,
     /// The count of changes when it began.
     pub changes: u64,
-    /// Set when the file is complete, while a thread renames it.
-    pub placing: Option<Receiver<Placed>>,
+}
+
+impl Work {
+    /// The job that writes, or whose file is renamed.
+    pub fn running(&self) -> Option<&Running> {
+        match self {
+            Work::Writing(running) | Work::Placing(running, _) => Some(running),
+            Work::Idle | Work::PreparingRewrite { .. } => None,
+        }
+    }
+
+    pub fn is_preparing(&self) -> bool {
+        matches!(self, Work::PreparingRewrite { .. })
+    }
+
+    /// Takes the job out; none is left.
+    pub fn take_running(&mut self) -> Option<Running> {
+        match std::mem::take(self) {
+            Work::Writing(running) | Work::Placing(running, _) => Some(running),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
+/// How far a background job is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    pub purpose: Purpose,
+    /// Boot-time clock, microseconds.
+    pub since_us: i64,
+    pub keys_done: usize,
+    pub keys_total: u64,
+}
+
+/// Jobs that begin when the running one has ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Queued {
+    /// BGSAVE SCHEDULE.
+    pub save: bool,
+    /// BGREWRITEAOF, or the log's first base.
+    pub rewrite: bool,
+}
+
+/// Figures of RDB files written.
+#[derive(Debug)]
+pub struct SaveStats {
+    pub count: u64,
+    /// Unix seconds of the last successful save; before the first, of the start.
+    pub last_unix: i64,
+    /// The count of changes when it began.
+    pub changes: u64,
+    pub has_failed: bool,
+    /// When the last one began in the background: boot-time clock, microseconds.
+    pub last_try_us: i64,
+    /// Duration in seconds; -1: none.
+    pub last_seconds: i64,
+    /// Bytes copied before they were changed.
+    pub last_copied: usize,
+}
+
+/// Figures of rewrites of the append-only file.
+#[derive(Debug)]
+pub struct RewriteStats {
+    pub count: u64,
+    pub has_failed: bool,
+    pub failures_in_a_row: u32,
+    /// After failures none begins earlier: boot-time clock, microseconds.
+    pub next_us: i64,
+    /// Duration in seconds; -1: none.
+    pub last_seconds: i64,
+    /// Bytes copied before they were changed.
+    pub last_copied: usize,
+}
+
+/// Figures of the last load.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoadStats {
+    pub keys: u64,
+    pub expired: u64,
+    /// Collections without elements, which are skipped.
+    pub empty_skipped: u64,
 }
 
 /// The result of renaming a file: its bytes, or an error.
@@ -62,42 +160,18 @@ pub struct Persistence {
     pub background: Background,
     pub wake: Arc<dyn Fn() + Send + Sync>,
     pub stop: Arc<AtomicUsize>,
-    pub running: Option<Running>,
+    pub work: Work,
+    pub queued: Queued,
     pub aof: Option<Aof>,
     /// The end of the log that was switched off last.
     pub closed_log: LogOffset,
     /// The log was switched off without all that was answered under `always`: the process must end.
     pub fatal: Option<Fatal>,
-    /// The folder of a rewrite that was started while the append-only file is off.
-    pub folder_alone: Option<Arc<Mutex<AofFolder>>>,
-    /// When a rewrite was requested (boot-time clock, microseconds) that waits for a sync of the log, after which a
-    /// new increment can be opened without delay.
-    pub preparing: Option<i64>,
-    /// Unix seconds of the last successful save; before the first, of the start.
-    pub last_save_unix: i64,
-    /// The count of changes when it began.
-    pub saved_changes: u64,
-    pub last_save_failed: bool,
-    pub last_try_us: i64,
-    /// Duration in seconds; -1: none.
-    pub last_save_seconds: i64,
-    pub saves: u64,
     /// Background jobs started.
     pub jobs: u64,
-    /// BGSAVE SCHEDULE or BGREWRITEAOF waits for a running job.
-    pub save_is_scheduled: bool,
-    pub rewrite_is_scheduled: bool,
-    pub last_rewrite_seconds: i64,
-    pub last_rewrite_failed: bool,
-    pub rewrites: u64,
-    pub rewrite_failures: u32,
-    pub next_rewrite_us: i64,
-    pub last_save_copied: usize,
-    pub last_rewrite_copied: usize,
-    pub keys_loaded: u64,
-    pub keys_expired_at_load: u64,
-    /// Collections without elements that were skipped while loading.
-    pub empty_keys_skipped: u64,
+    pub saves: SaveStats,
+    pub rewrites: RewriteStats,
+    pub loads: LoadStats,
     /// The replication position saved in the RDB file that was loaded last.
     pub moment: Moment,
     /// The file being loaded.
@@ -154,31 +228,30 @@ impl Persistence {
             background: Background::Threads,
             wake: Arc::new(|| ()),
             stop: Arc::default(),
-            running: None,
+            work: Work::Idle,
+            queued: Queued::default(),
             aof: None,
             closed_log: LogOffset::default(),
             fatal: None,
-            folder_alone: None,
-            preparing: None,
-            last_save_unix: started_unix,
-            saved_changes: 0,
-            last_save_failed: false,
-            last_try_us: i64::MIN / 2,
-            last_save_seconds: -1,
-            saves: 0,
             jobs: 0,
-            save_is_scheduled: false,
-            rewrite_is_scheduled: false,
-            last_rewrite_seconds: -1,
-            last_rewrite_failed: false,
-            rewrites: 0,
-            rewrite_failures: 0,
-            next_rewrite_us: i64::MIN / 2,
-            last_save_copied: 0,
-            last_rewrite_copied: 0,
-            keys_loaded: 0,
-            keys_expired_at_load: 0,
-            empty_keys_skipped: 0,
+            saves: SaveStats {
+                count: 0,
+                last_unix: started_unix,
+                changes: 0,
+                has_failed: false,
+                last_try_us: i64::MIN / 2,
+                last_seconds: -1,
+                last_copied: 0,
+            },
+            rewrites: RewriteStats {
+                count: 0,
+                has_failed: false,
+                failures_in_a_row: 0,
+                next_us: i64::MIN / 2,
+                last_seconds: -1,
+                last_copied: 0,
+            },
+            loads: LoadStats::default(),
             moment: Moment::default(),
             loading: None,
             flush_delay: Duration::ZERO,
@@ -225,14 +298,25 @@ impl Persistence {
         &self.disk
     }
 
-    /// The running background job: purpose, start (boot-time clock, microseconds), keys written and in all.
-    pub fn under_way(&self) -> Option<(Purpose, i64, usize, u64)> {
-        if let Some(since_us) = self.preparing {
-            return Some((Purpose::Rewrite, since_us, 0, 0));
-        }
-        let running = self.running.as_ref()?;
-        let job = &running.job;
-        Some((running.purpose, job.started_us, job.keys_done(), job.keys_total))
+    /// The background job, if there is one.
+    pub fn under_way(&self) -> Option<Progress> {
+        Some(match &self.work {
+            Work::Idle => return None,
+            &Work::PreparingRewrite { since_us } => {
+                Progress { purpose: Purpose::Rewrite, since_us, keys_done: 0, keys_total: 0 }
+            }
+            Work::Writing(running) | Work::Placing(running, _) => Progress {
+                purpose: running.purpose,
+                since_us: running.job.started_us,
+                keys_done: running.job.keys_done(),
+                keys_total: running.job.keys_total,
+            },
+        })
+    }
+
+    /// The output of the background job, if there is one.
+    pub fn purpose(&self) -> Option<Purpose> {
+        self.under_way().map(|progress| progress.purpose)
     }
 
     /// The append-only log, if it is on.
@@ -282,14 +366,14 @@ impl Persistence {
 
     /// Whether the snapshot's iteration can continue now.
     pub fn wants_turn(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| !running.job.is_full())
+        self.work.running().is_some_and(|running| !running.job.is_full())
     }
 }
 
 impl State {
     /// Changes since the last save, for INFO.
     pub fn changes_since_save(&self, keyspace: &Keyspace) -> u64 {
-        keyspace.dirty().saturating_sub(self.persistence.saved_changes)
+        keyspace.dirty().saturating_sub(self.persistence.saves.changes)
     }
 
     /// The error for write commands while the disk fails.
@@ -302,7 +386,7 @@ impl State {
         );
         let config = &self.config;
         if config.stop_writes_on_bgsave_error
-            && self.persistence.last_save_failed
+            && self.persistence.saves.has_failed
             && !config.save.is_empty()
         {
             return Some(SAVES_FAIL);

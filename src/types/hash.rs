@@ -633,7 +633,7 @@ mod tests {
             values in prop::collection::vec(prop_oneof!["-?[0-9]{1,20}", "[a-z]{0,300}"], 0..8),
         ) {
             let limits = Limits { entries_max, bytes_max, hasher: KeyHasher::new([1, 2]) };
-            let now = Now { wall_us: 1, boot_us: 1, is_loading: false };
+            let now = Now { wall_us: 1, boot_us: 1, ignores_deadlines: false };
             let names: Vec<String> = (0..values.len()).map(|number| format!("{number}")).collect();
             let fields: Vec<(&[u8], Element<'_>)> = names
                 .iter()
@@ -657,7 +657,7 @@ mod tests {
             steps in prop::collection::vec(step(), 0..100),
         ) {
             let limits = Limits { entries_max, bytes_max, hasher: KeyHasher::new([1, 2]) };
-            let mut now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
+            let mut now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, ignores_deadlines: false };
             let mut hash = Hash::default();
             let mut model: Model = Vec::new();
             let mut is_listpack = true;

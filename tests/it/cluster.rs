@@ -20,7 +20,7 @@ const SLOTS: usize = 16_384;
 /// A node, stopped when it is dropped.
 pub struct Node {
     folder: tempfile::TempDir,
-    address: SocketAddr,
+    pub address: SocketAddr,
     pub bus_port: u16,
     handle: Handle,
     thread: Option<JoinHandle<Ending>>,
@@ -45,7 +45,7 @@ impl Node {
     }
 
     /// Starts a node with the files of an earlier one, on ports that the system chooses.
-    fn start_in(folder: tempfile::TempDir, lines: &str) -> Node {
+    pub fn start_in(folder: tempfile::TempDir, lines: &str) -> Node {
         let config = configured(folder.path(), lines);
         let logger = Logger::new(Some(Level::Verbose), &config.logfile);
         let mut server = Server::start(config, Clock::System, logger).expect("the server starts");
@@ -88,7 +88,7 @@ impl Node {
         line.map(str::to_owned).unwrap_or_default()
     }
 
-    fn meet(&self, other: &Node) {
+    pub fn meet(&self, other: &Node) {
         self.ok(&format!("CLUSTER MEET 127.0.0.1 {} {}", other.address.port(), other.bus_port));
     }
 
@@ -97,7 +97,7 @@ impl Node {
     }
 
     /// Ends the node; its folder stays.
-    fn stop(mut self) -> tempfile::TempDir {
+    pub fn stop(mut self) -> tempfile::TempDir {
         self.end();
         std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"))
     }

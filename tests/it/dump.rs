@@ -3,7 +3,6 @@
 //!
 //! The first needs a peer that runs already and may be emptied: `DUMP_PEER=host:port` (`make peer` names one).
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 
 use crate::support::{self, Client, Reply, Session, TestServer, split_args};
@@ -316,21 +315,6 @@ fn a_connection_is_kept_for_ten_seconds_and_made_anew_if_it_was_closed() {
     assert_eq!(cached(&mut here), "1");
     source.advance(2_000_000);
     assert_eq!(cached(&mut here), "0");
-}
-
-#[test]
-fn a_server_that_says_nothing_costs_the_timeout_and_no_key() {
-    let server = TestServer::start(&[]);
-    let mut client = server.connect();
-    let deaf = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = deaf.local_addr().expect("it listens").port().to_string();
-    client.call(&["SET", "k", "v"]);
-    let mut request = migrate(&port, "k", &[]);
-    request[5] = "50";
-    let reply = show(&mut client, &request);
-    assert_eq!(reply, "(error) IOERR error or timeout reading to target instance");
-    assert_eq!(show(&mut client, &["GET", "k"]), "\"v\"");
-    assert_eq!(cached(&mut client), "0");
 }
 
 #[test]

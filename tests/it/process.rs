@@ -669,7 +669,7 @@ fn a_failure_is_reported_with_the_stack_before_the_process_ends() {
         "Accessing address: 0x",
         "------ STACK TRACE ------",
         "access_bad_memory",
-        "src/command/server/debug.rs",
+        "src/command/admin/debug.rs",
         "------ REGISTERS ------",
         "LATCHKEY BUG REPORT END",
     ]
@@ -739,7 +739,7 @@ fn the_watchdog_shows_where_the_server_stands_still() {
     process.wait_for_log("--------\n");
     let log = process.log();
     assert!(log.contains("--- WATCHDOG TIMER EXPIRED ---") && log.contains("STACK TRACE"), "{log}");
-    assert!(log.contains("src/command/server/debug.rs"), "{log}");
+    assert!(log.contains("src/command/admin/debug.rs"), "{log}");
     // It goes on, and sleeps when it is told to.
     call(&["CONFIG", "SET", "watchdog-period", "0"]).expect("OK");
     process.signal(libc::SIGALRM);

@@ -16,7 +16,8 @@ use latchkey::persist::rdb::{
 use latchkey::types::{Stored, Value, hash, list, set, sorted_set};
 
 const DUMPS: &str = include_str!("../data/rdb/dumps-redis-7.0.15.txt");
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
+const NOW: Now =
+    Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, ignores_deadlines: false };
 
 /// The limits of a real server; of one key, which is to stay a skiplist, those of the capture.
 fn limits(key: &str) -> Limits {

@@ -735,7 +735,13 @@ fn keys_migrate_over_tls_if_tls_cluster_is_set() {
     let ports = [stranger.tls_address.expect("TLS is enabled").port(), to.address.port()];
     for port in ports {
         let migrate = ["MIGRATE", "127.0.0.1", &port.to_string(), "one", "0", "300"];
-        let Reply::Error(text) = client.call(&migrate) else { panic!("migrated") };
+        client.send(&migrate);
+        // The one without TLS waits for the end of a line.
+        let text = wait_for("the end of its patience", || {
+            from.advance(100_000);
+            client.try_message()
+        });
+        let Reply::Error(text) = text else { panic!("migrated") };
         assert!(text.starts_with(b"IOERR error or timeout"), "{}", String::from_utf8_lossy(&text));
     }
     assert_eq!(client.call(&["EXISTS", "one"]), Reply::Integer(1));

@@ -28,7 +28,7 @@ const QUOTED: &[(&str, &str, &str, &str, &str)] = &[
     ("docs/locks.md", "1 to 256 bytes", "types/lock.rs", "OWNER_MAX", "256"),
     ("docs/locks.md", "more than 64 fields", "types/lock.rs", "FIELDS_MAX", "64"),
     ("docs/locks.md", "at most 1000 readers", "types/lock.rs", "READERS_MAX", "1000"),
-    ("docs/locks.md", "remembers 256 such", "keyspace/locks.rs", "ENDS_KEPT", "256"),
+    ("docs/locks.md", "remembers 256 such", "keyspace/lock_history.rs", "ENDS_KEPT", "256"),
     ("docs/locks.md", "at most 100 locks", "command/lock/many.rs", "KEYS_MAX", "100"),
     ("docs/locks.md", "at most 1000)", "command/lock/mod.rs", "TAKEN_MAX", "1000"),
     ("docs/locks.md", "10,000) are held", "command/lock/semaphore.rs", "LIMIT_MAX", "10_000"),
@@ -75,5 +75,9 @@ fn figures_in_documents_are_those_of_the_code() {
             wrong.push(format!("{file}: {constant} is {found:?}, but {document} says \"{words}\""));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "change the code, the document and QUOTED in tests/tidy/figures.rs together:\n{}",
+        wrong.join("\n")
+    );
 }

@@ -12,7 +12,7 @@ fn hasher() -> KeyHasher {
 }
 
 fn now(ms: i64) -> Now {
-    Now { wall_us: (1_700_000_000_000 + ms) * 1000, boot_us: ms * 1000, is_loading: false }
+    Now { wall_us: (1_700_000_000_000 + ms) * 1000, boot_us: ms * 1000, ignores_deadlines: false }
 }
 
 /// The invariants that no single operation shows.

@@ -86,8 +86,31 @@ impl<O> Table<O> {
         range.filter_map(move |number| self.find_numbered(slot, *number))
     }
 
-    /// The key of this number.
+    /// The place of a key in the order of [`Self::keys_after`].
+    pub fn number_in_slots(&self, hash: u64, key: &[u8]) -> u64 {
+        SlotIndex::number(hash, key).1
+    }
+
+    /// The keys of the next number after `after` in a hash slot, nearly always one, with that number.
+    pub fn keys_after(&self, slot: HashSlot, after: Option<u64>) -> Option<(u64, Vec<Slot>)> {
+        let first = u64::from(slot.number()) << HASH_BITS;
+        let last = first | (u64::MAX >> HASH_SHIFT);
+        let from = after.map_or(first, |after| after.saturating_add(1).max(first));
+        if from > last {
+            return None;
+        }
+        let number = *self.slots.as_ref()?.keys.range(from..=last).next()?;
+        let keys = (0..).map_while(|nth| self.find_nth_numbered(slot, number, nth)).collect();
+        Some((number, keys))
+    }
+
+    /// A key of this number.
     fn find_numbered(&self, hash_slot: HashSlot, number: u64) -> Option<Slot> {
+        self.find_nth_numbered(hash_slot, number, 0)
+    }
+
+    fn find_nth_numbered(&self, hash_slot: HashSlot, number: u64, nth: usize) -> Option<Slot> {
+        let mut before = 0;
         let hash = number << HASH_SHIFT;
         let id = self.segment_of(hash)?;
         let (chunk, index) = self.chunk(id);
@@ -103,7 +126,10 @@ impl<O> Table<O> {
                 if self.hash(key) >> HASH_SHIFT == hash >> HASH_SHIFT
                     && HashSlot::of(key) == hash_slot
                 {
-                    return Some(self.slot(id, at, slot));
+                    if before == nth {
+                        return Some(self.slot(id, at, slot));
+                    }
+                    before += 1;
                 }
             }
             if !bucket.is_full() {

@@ -10,13 +10,13 @@ use crate::clock::UnixMillis;
 type Object = Vec<u32>;
 
 const START: Now =
-    Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000, is_loading: false };
+    Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000, ignores_deadlines: false };
 
 fn later(ms: i64) -> Now {
     Now {
         wall_us: START.wall_us + ms * 1000,
         boot_us: START.boot_us + ms * 1000,
-        is_loading: false,
+        ignores_deadlines: false,
     }
 }
 
@@ -702,7 +702,7 @@ fn a_clock_read_between_two_milliseconds_neither_loops_nor_delays() {
             let now = Now {
                 wall_us: START.wall_us + us + wall_us,
                 boot_us: START.boot_us + us,
-                is_loading: false,
+                ignores_deadlines: false,
             };
             let mut budget = 50;
             if let Some(owned) = table.pop_due(&now, &mut budget) {

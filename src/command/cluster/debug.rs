@@ -14,6 +14,19 @@ pub fn drop_packets(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+/// `DEBUG SLOTMIGRATION <PREVENT-PAUSE | PREVENT-FAILOVER> <0 | 1>`: moves of slots do not come to their pause, or not to their end.
+pub fn slot_migration(ctx: &mut Context<'_>) -> CommandResult {
+    let on = ctx.args.integer(3)? != 0;
+    let moves = &mut ctx.state.slot_moves;
+    match ctx.args.get(2).to_ascii_lowercase().as_slice() {
+        b"prevent-pause" => moves.prevents_pause = on,
+        b"prevent-failover" => moves.prevents_failover = on,
+        _ => return Err(CommandError::Syntax),
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
 /// `DEBUG CLUSTERLINK KILL <to|from|all> node-id`.
 pub fn kill_link(ctx: &mut Context<'_>) -> CommandResult {
     let outside = ctx.state.outside();

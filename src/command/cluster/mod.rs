@@ -2,6 +2,7 @@
 //!
 //! - `enabled` is what all begin with: without a cluster they are refused.
 //! - `topology` says who owns which slots, `reports` what else there is to know; `keys` are the keys of a slot.
+//! - `moves` moves slots to another node all at once.
 //! - `slots` changes owners of slots, `nodes` members and roles, by the functions of `crate::cluster`, with what `change`
 //!   holds for both. `debug` are DEBUG's subcommands.
 
@@ -9,6 +10,7 @@ mod change;
 pub mod debug;
 mod enabled;
 mod keys;
+mod moves;
 mod nodes;
 mod reports;
 mod slots;
@@ -68,7 +70,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Raises the configuration epoch.",
                 "O(1)",
             ),
-            changes("CANCELSLOTMIGRATIONS", missing).since("9.0.0").docs(
+            changes("CANCELSLOTMIGRATIONS", moves::cancel).since("9.0.0").docs(
                 "",
                 "Cancels the migration of slots to other nodes.",
                 "O(N), N being the number of moves",
@@ -126,7 +128,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Returns names of this node's keys in a slot.",
                 "O(log(N)), N being the number of keys asked for",
             ),
-            changes("GETSLOTMIGRATIONS", missing).since("9.0.0").docs(
+            changes("GETSLOTMIGRATIONS", moves::list).since("9.0.0").docs(
                 "",
                 "Returns the migrations of slots.",
                 "O(N), N being the number of moves",
@@ -161,7 +163,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Makes this node join another one.",
                 "O(1)",
             ),
-            changes("MIGRATESLOTS", missing).at_least(4).since("9.0.0").docs(
+            changes("MIGRATESLOTS", moves::migrate).at_least(4).since("9.0.0").docs(
                 "SLOTSRANGE start-slot end-slot [start-slot end-slot ...] NODE node-id [...]",
                 "Moves slots to another node.",
                 "O(N), N being the number of ranges",
@@ -238,7 +240,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                     "Returns the ranges of slots and their nodes.",
                     "O(N), N being the number of nodes",
                 ),
-            changes("SYNCSLOTS", missing).at_least(3).since("9.0.0").docs(
+            changes("SYNCSLOTS", moves::sync).at_least(3).since("9.0.0").docs(
                 "argument [argument ...]",
                 "Synchronises nodes while slots migrate; used by the nodes themselves.",
                 "O(1)",
@@ -318,14 +320,7 @@ fn is_scripted(ctx: &Context<'_>) -> bool {
 }
 
 /// Subcommands of other servers: they have facts that clients look up, and are refused.
-const MISSING: &[&str] = &[
-    "CANCELSLOTMIGRATIONS",
-    "FLUSHSLOT",
-    "GETSLOTMIGRATIONS",
-    "MIGRATESLOTS",
-    "SLOT-STATS",
-    "SYNCSLOTS",
-];
+const MISSING: &[&str] = &["FLUSHSLOT", "SLOT-STATS"];
 
 /// `CLUSTER HELP`: the subcommands.
 fn help(ctx: &mut Context<'_>) -> CommandResult {

@@ -125,6 +125,13 @@ pub fn set(ctx: &mut Context<'_>) -> CommandResult {
     if cluster(ctx.state)?.myself().is_replica() {
         return Err(ON_REPLICA);
     }
+    let jobs = &ctx.state.slot_moves.jobs;
+    if jobs.is_importing() {
+        return Err(CommandError::Text("ERR Slot import in progress."));
+    }
+    if jobs.is_exporting() {
+        return Err(CommandError::Text("ERR Slot export in progress."));
+    }
     let slot = slot(ctx.args.get(2))?;
     let number = slot.number();
     let is = |word: &str, count: usize| {

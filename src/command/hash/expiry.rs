@@ -196,7 +196,7 @@ fn expire(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
         fields.for_each(|_| ctx.reply.integer(result::ABSENT));
         return Ok(Outcome::Replied);
     };
-    let is_past = now.has_come(deadline) && !ctx.keyspace.import_mode;
+    let is_past = ctx.keyspace.ends_at_once(deadline);
     let allows = |old: Option<Deadline>| {
         condition.allows(old.map(|old| now.remaining_ms(old)), remaining_ms)
     };
@@ -392,8 +392,7 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
         }
         return Ok(Outcome::Replied);
     }
-    let is_past =
-        deadline.is_some_and(|deadline| now.has_come(deadline)) && !ctx.keyspace.import_mode;
+    let is_past = deadline.is_some_and(|deadline| ctx.keyspace.ends_at_once(deadline));
     let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     let changes = ctx.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
@@ -462,8 +461,7 @@ pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
             return Ok(Outcome::Replied);
         }
     }
-    let is_past =
-        deadline.is_some_and(|deadline| now.has_come(deadline)) && !ctx.keyspace.import_mode;
+    let is_past = deadline.is_some_and(|deadline| ctx.keyspace.ends_at_once(deadline));
     if is_past {
         delete_pairs(ctx, key, found, first);
     } else {

@@ -105,10 +105,10 @@ fn set_deadline(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     }
-    if remaining_ms <= 0 && !now.is_loading && !ctx.keyspace.import_mode {
+    let deadline = when.deadline(&now);
+    if ctx.keyspace.ends_at_once(deadline) {
         ctx.delete_overdue(slot, key);
     } else {
-        let deadline = when.deadline(&now);
         ctx.keyspace.set_deadline(slot, Some(deadline));
         ctx.keyspace.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
         let (args, offset_ms) = (ctx.args, ctx.keyspace.told_offset_ms());

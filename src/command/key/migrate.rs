@@ -1,17 +1,24 @@
 //! MIGRATE: moves keys to another server. They are restored there in one pipeline, and deleted here
-//! once the other server has confirmed. The event loop is blocked until then, as in Redis.
+//! once the other server has confirmed.
+//!
+//! A client waits for that, and others are served meanwhile (`roles/moving.rs`). In a transaction or a script, which nothing may
+//! interrupt, the event loop is blocked, as always in Redis.
 
 use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
 use crate::error::CommandError;
+use crate::ids::ClientId;
 use crate::keyspace::Key;
+use crate::net::lines::Peer;
 use crate::net::outgoing::Connection;
 use crate::persist::rdb::payload;
 use crate::resp::number::parse_i64;
 use crate::resp::request::encode;
+use crate::roles::moving::{self, CONNECTING_FAILED, READING_FAILED, WRITING_FAILED};
 use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::moving::MoveOrder;
 use crate::state::spec::{
     Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeyRule, KeySpec, Secrets, key, spec,
 };
@@ -43,13 +50,6 @@ pub const COMMANDS: &[CommandSpec] = &[spec("MIGRATE", migrate)
 const KEY_IS_NOT_EMPTY: CommandError = CommandError::Text(
     "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string",
 );
-const CONNECTING_FAILED: CommandError =
-    CommandError::Text("IOERR error or timeout connecting to the client");
-const WRITING_FAILED: CommandError =
-    CommandError::Text("IOERR error or timeout writing to target instance");
-const READING_FAILED: CommandError =
-    CommandError::Text("IOERR error or timeout reading to target instance");
-
 /// The timeout if 0 or less is given. Unit: milliseconds.
 const TIMEOUT_DEFAULT_MS: u64 = 1000;
 /// The largest part of the other server's error that is shown. Unit: bytes.
@@ -138,13 +138,43 @@ struct HandedOver<'a> {
 /// Its effect is a DEL of the moved keys.
 fn migrate(ctx: &mut Context<'_>) -> CommandResult {
     let order = Order::parse(ctx)?;
+    match ctx.caller.client().filter(|_| ctx.may_wait()) {
+        Some(client) => begin(ctx, &order, client),
+        None => migrate_at_once(ctx, &order),
+    }
+}
+
+/// Starts to move the keys from the first one on that exists.
+fn begin(ctx: &mut Context<'_>, order: &Order<'_>, client: ClientId) -> CommandResult {
+    let mut keys = order.keys.clone();
+    let first = keys.find(|&index| ctx.keyspace.find_for_read(ctx.key(index)).is_some());
+    let Some(first) = first else {
+        ctx.reply.simple("NOKEY");
+        return Ok(Outcome::Replied);
+    };
+    let own = |bytes: &[u8]| Box::from(bytes);
+    let order = MoveOrder {
+        peer: Peer { host: own(order.host), port: order.port, is_tls: ctx.state.config.tls_cluster },
+        target_database: own(order.database),
+        timeout_us: i64::try_from(order.timeout.as_micros()).unwrap_or(i64::MAX),
+        copies: order.copy,
+        replaces: order.replace,
+        credentials: order.credentials.iter().map(|one| own(one)).collect(),
+        database: ctx.keyspace.selected(),
+        names: (first..order.keys.end).map(|index| ctx.args.get(index)).collect(),
+    };
+    Ok(Outcome::Moves(moving::begin(ctx.state, client, order)))
+}
+
+/// Moves the keys while everybody waits.
+fn migrate_at_once(ctx: &mut Context<'_>, order: &Order<'_>) -> CommandResult {
     let mut keys: Vec<Key<'_>> = order.keys.clone().map(|index| ctx.key(index)).collect();
     keys.retain(|key| ctx.keyspace.find_for_read(*key).is_some());
     if keys.is_empty() {
         ctx.reply.simple("NOKEY");
         return Ok(Outcome::Replied);
     }
-    let handed = hand_over_or_try_again(ctx, &order, &keys);
+    let handed = hand_over_or_try_again(ctx, order, &keys);
     let deleted = match &handed {
         Ok(handed) if !order.copy => delete(ctx, &handed.taken),
         _ => Vec::new(),

@@ -327,7 +327,8 @@ fn random_key(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `DBSIZE`: the number of keys.
 fn database_size(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.keyspace.table().len() as i64);
+    let selected = ctx.keyspace.selected();
+    ctx.reply.integer(ctx.keyspace.shown_len(selected) as i64);
     Ok(Outcome::Replied)
 }
 
@@ -353,6 +354,7 @@ fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
 fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
     let selected = ctx.keyspace.selected();
+    ctx.state.slot_moves.note_flush();
     ctx.keyspace.clear(selected..selected + 1, sync);
     ctx.effect = Effect::Forced;
     ctx.reply.ok();
@@ -362,6 +364,7 @@ fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
 /// `FLUSHALL [ASYNC | SYNC]`: OK.
 fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
+    ctx.state.slot_moves.note_flush();
     ctx.keyspace.clear(0..ctx.keyspace.databases(), sync);
     ctx.effect = Effect::Forced;
     // A snapshot being saved would restore the old data at the next start.

@@ -185,7 +185,7 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
     loop {
         cursor = table.scan(cursor, count_left(options.count, seen), |entry| {
             seen += 1;
-            if options.wants(&now, &entry) {
+            if options.wants(&now, &entry) && !ctx.keyspace.is_hidden(entry.key()) {
                 found += 1;
                 writer.bulk(entry.key());
             }
@@ -212,7 +212,9 @@ fn all_keys(ctx: &mut Context<'_>) -> CommandResult {
     let mut found = 0;
     let keys = ctx.reply.defer_array();
     for entry in ctx.keyspace.table().iter() {
-        if (pattern == b"*" || glob::matches(pattern, entry.key(), false)) && is_alive(&now, &entry)
+        if (pattern == b"*" || glob::matches(pattern, entry.key(), false))
+            && is_alive(&now, &entry)
+            && !ctx.keyspace.is_hidden(entry.key())
         {
             ctx.reply.bulk(entry.key());
             found += 1;

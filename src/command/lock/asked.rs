@@ -132,7 +132,9 @@ pub(super) fn acks_needed(
     let needed = asked.or(Some(configured).filter(|acks| acks.replicas > 0));
     let needed = needed.filter(|_| !ctx.is_repeated());
     match ctx.origin {
-        Origin::Transaction | Origin::Script if needed.is_some() => Err(CANNOT_CONFIRM),
+        Origin::Transaction | Origin::Script | Origin::Stream if needed.is_some() => {
+            Err(CANNOT_CONFIRM)
+        }
         Origin::Client if needed.is_some() && is_queue_full(ctx) => Err(QUEUE_IS_FULL),
         _ => Ok(needed),
     }

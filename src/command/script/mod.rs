@@ -19,6 +19,7 @@ use crate::gate::cluster;
 use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
+use crate::gate::moving;
 use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::replication::effects::{Mark, RepeatedAt};
@@ -625,6 +626,9 @@ impl Host for ServerHost<'_> {
             running.wrote |= command.is(Flags::WRITE);
         }
         if let Err(text) = cluster::check_scripted(self.keyspace, self.state, command, args) {
+            return self.refuse(Some(command.id), text.into());
+        }
+        if let Err(text) = moving::check_scripted(self.keyspace, self.state, command, args) {
             return self.refuse(Some(command.id), text.into());
         }
         let request = Request { args, command: Some(command), prehashed: Default::default() };

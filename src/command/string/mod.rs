@@ -292,10 +292,8 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
 /// Whether a key that is set is deleted instead, as in Valkey: its deadline lies in the past. Redis sets it, and it expires.
 fn is_overdue(ctx: &Context<'_>, expiry: Expiry) -> bool {
     let Expiry::At(deadline) = expiry else { return false };
-    let now = ctx.keyspace.now();
-    now.has_come(deadline)
+    ctx.keyspace.now().has_come(deadline)
         && ctx.state.config.compatible_with.is_valkey()
-        && !now.is_loading
         && !ctx.keyspace.leaves_expiry()
 }
 

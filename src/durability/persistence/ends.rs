@@ -50,7 +50,7 @@ pub fn begin_aof_at_start(
 
 /// Marks the just-loaded data as saved.
 pub fn note_loaded(keyspace: &Keyspace, state: &mut State) {
-    state.persistence.saved_changes = keyspace.dirty();
+    state.persistence.saves.changes = keyspace.dirty();
 }
 
 /// Opens the append-only folder, taking over an old single file.
@@ -90,7 +90,7 @@ pub fn begin_shut_down(
         }
         warning!(state, "Writing initial AOF. Exit anyway.");
     }
-    let Some((purpose, ..)) = state.persistence.under_way() else { return Ok(None) };
+    let Some(purpose) = state.persistence.purpose() else { return Ok(None) };
     let text = match purpose {
         Purpose::Save => "There is a child saving an .rdb. Killing it!",
         Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",
@@ -116,12 +116,10 @@ pub fn shut_down(
     }
     let saves = save_asked.unwrap_or(!state.config.save.is_empty());
     if saves {
-        let text = "Saving the final RDB snapshot before exiting.";
-        notice!(state, "{text}");
+        notice!(state, "Saving the final RDB snapshot before exiting.");
         if save(keyspace, state).is_err() {
             if !force {
-                let text = "Error trying to save the DB, can't exit.";
-                warning!(state, "{text}");
+                warning!(state, "Error trying to save the DB, can't exit.");
                 return Closing::Refused;
             }
             warning!(state, "Error trying to save the DB. Exit anyway.");

@@ -6,17 +6,21 @@ use crate::state::State;
 /// Passes the effects of ended units on to the log and the backlog. Call this before a command
 /// during which other clients are served: replies that show earlier changes wait for the log's end.
 pub fn spread_effects(state: &mut State) {
-    let State { persistence, effects, replication, now, .. } = state;
+    let State { persistence, effects, replication, slot_moves, now, .. } = state;
     // A replica's backlog is its primary's stream, byte for byte.
     let feeds = replication.backlog.is_some() && !replication.is_replica();
     // If neither takes them, DEBUG EFFECTS does.
-    if effects.is_empty() || !(feeds || persistence.is_aof_on()) {
+    let is_moving = !slot_moves.exports.is_empty();
+    if effects.is_empty() || !(feeds || persistence.is_aof_on() || is_moving) {
         return;
     }
     let units = effects.take_ended();
     effects.take_apart(|logged, sent| {
         if let Some(aof) = &mut persistence.aof {
             aof.log.append(logged, units, *now);
+        }
+        if is_moving {
+            slot_moves.changes.extend_from_slice(sent);
         }
         if feeds {
             replication.feed(sent);
@@ -32,7 +36,8 @@ pub fn spread_effects(state: &mut State) {
 pub fn note_listeners(keyspace: &mut Keyspace, state: &mut State) {
     let replication = &state.replication;
     let follows = replication.backlog.is_some() && !replication.is_replica();
-    let heard = state.persistence.is_aof_on() || follows;
+    let moves = !state.slot_moves.exports.is_empty() && !replication.is_replica();
+    let heard = state.persistence.is_aof_on() || follows || moves;
     state.effects.listen(heard);
     keyspace.deletions.listen(heard);
 }

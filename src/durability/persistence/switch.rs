@@ -98,7 +98,7 @@ pub fn begin_aof(
     }
     switch_on(keyspace, state, folder, log, true);
     // A snapshot for waiting replicas goes first.
-    let syncs = state.persistence.running.is_some();
+    let syncs = state.persistence.work.running().is_some();
     if in_transaction || syncs {
         let text = if syncs {
             "AOF was enabled but there is already another background operation. An AOF background was scheduled to start when possible."
@@ -107,7 +107,7 @@ pub fn begin_aof(
         };
         warning!(state, "{text}");
         // The scheduled rewrite will start another increment, and this one is dropped.
-        state.persistence.rewrite_is_scheduled = true;
+        state.persistence.queued.rewrite = true;
         return Ok(());
     }
     if let Some(aof) = &mut state.persistence.aof {
@@ -126,7 +126,7 @@ pub fn begin_aof(
 /// `CONFIG SET appendonly no`. The log ends before the unit that has begun, if one has.
 pub fn end_aof(keyspace: &mut Keyspace, state: &mut State) {
     abort_rewrite(keyspace, state);
-    state.persistence.rewrite_is_scheduled = false;
+    state.persistence.queued.rewrite = false;
     let now = state.now;
     spread_effects(state);
     if let Some(aof) = state.persistence.aof.take() {

@@ -21,7 +21,8 @@ use crate::types::{Collection, Stored, Value, hash, kind, list, set, sorted_set}
 use super::payload::{PayloadError, dump, restore, seal};
 use super::*;
 
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
+const NOW: Now =
+    Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, ignores_deadlines: false };
 
 /// Limits with `entries` for each type of collection.
 fn limits(entries: usize) -> Limits {

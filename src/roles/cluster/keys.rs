@@ -20,6 +20,12 @@ pub fn add(state: &mut State, slots: SlotSet) {
     });
 }
 
+/// Whether keys of these slots are still being deleted.
+pub fn is_dropping(state: &State, slots: &SlotSet) -> bool {
+    let drops = state.cluster_work.drops.as_ref();
+    drops.is_some_and(|drops| slots.iter().any(|slot| drops.contains(slot)))
+}
+
 /// Nothing more is to be deleted.
 pub fn forget(state: &mut State) {
     state.cluster_work.drops = None;

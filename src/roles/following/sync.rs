@@ -10,10 +10,7 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{begin_backlog, close_replicas};
@@ -27,7 +24,7 @@ use crate::persist::rdb::{Event, FileError, Parser};
 use crate::replication::incoming::{Arriving, Feed, Loader, Sync};
 use crate::roles::replicas;
 use crate::state::State;
-use crate::state::persistence::{LAST_FENCE, Loading, Purpose};
+use crate::state::persistence::{LAST_FENCE, LoadStats, Loading, Purpose};
 use crate::sys::disk::write_all;
 use crate::sys::log::{notice, warning};
 
@@ -141,7 +138,7 @@ impl Sync {
         total: u64,
     ) {
         persistence::end_aof(keyspace, state);
-        if let Some((Purpose::Save, ..)) = state.persistence.under_way() {
+        if state.persistence.purpose() == Some(Purpose::Save) {
             replicas::abort_job(keyspace, state, Purpose::Save);
         }
         if !self.keeps_old {
@@ -157,8 +154,7 @@ impl Sync {
         let persistence = &mut state.persistence;
         persistence.loading =
             Some(Loading { started_unix, total_bytes: total, is_beside, ..Loading::default() });
-        (persistence.keys_loaded, persistence.keys_expired_at_load) = (0, 0);
-        persistence.empty_keys_skipped = 0;
+        persistence.loads = LoadStats::default();
         state.note_gate();
         self.loader = Some(Loader::new(keyspace, state, feed, total));
     }
@@ -182,9 +178,7 @@ impl Sync {
     /// there is no data.
     pub(super) fn put_in_place(mut self, keyspace: &mut Keyspace, state: &mut State) -> bool {
         let Some(loader) = self.loader.take() else { return false };
-        let counts = &state.persistence;
-        let (keys, expired) = (counts.keys_loaded, counts.keys_expired_at_load);
-        let empty = counts.empty_keys_skipped;
+        let LoadStats { keys, expired, empty_skipped: empty } = state.persistence.loads;
         notice!(
             state,
             "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."
@@ -275,15 +269,12 @@ fn take_functions(keyspace: &mut Keyspace, state: &mut State, texts: &[Vec<u8>])
 fn remove_file(state: &State) {
     let config = &state.config;
     if config.rdb_del_sync_files && config.save.is_empty() && !config.appendonly {
-        let text =
-            "Removing the RDB file obtained from the master. This replica has persistence disabled";
-        notice!(state, "{text}");
-        let _ = state.persistence.disk().remove(&rdb_path(state));
+        notice!(
+            state,
+            "Removing the RDB file obtained from the master. This replica has persistence disabled"
+        );
+        let _ = state.persistence.disk().remove(&state.rdb_path());
     }
-}
-
-fn rdb_path(state: &State) -> PathBuf {
-    state.config.dir.join(OsStr::from_bytes(&state.config.dbfilename))
 }
 
 impl Arriving {
@@ -323,7 +314,7 @@ impl Arriving {
 
     /// Syncs the file and renames it to the RDB file. None: that failed, which is logged.
     fn put_in_place(self, state: &State) -> Option<(Feed, u64)> {
-        let (disk, target) = (state.persistence.disk(), rdb_path(state));
+        let (disk, target) = (state.persistence.disk(), state.rdb_path());
         let say = |what: &str, error: io::Error| {
             let why = system_text(&error);
             warning!(state, "{what}: {why}");

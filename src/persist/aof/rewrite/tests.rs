@@ -12,7 +12,8 @@ use crate::types::{Stored, hash, list, set, sorted_set};
 
 const VALUES: &[u8] = include_bytes!("../../../../tests/data/aof/values-7.0.15.rdb");
 const COMMANDS: &[u8] = include_bytes!("../../../../tests/data/aof/values-7.0.15.aof");
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
+const NOW: Now =
+    Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, ignores_deadlines: false };
 
 /// The commands of a file by database and key, as the order of keys is arbitrary.
 fn by_key(file: &[u8]) -> BTreeMap<(u64, String), Vec<Vec<String>>> {

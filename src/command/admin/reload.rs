@@ -36,11 +36,11 @@ pub(super) fn reload(ctx: &mut Context<'_>) -> CommandResult {
         }
     }
     // Only one snapshot can exist; a cancelled background job is started again afterwards.
-    if let Some((purpose, ..)) = ctx.state.persistence.under_way().filter(|_| saves) {
+    if let Some(purpose) = ctx.state.persistence.purpose().filter(|_| saves) {
         replicas::abort_job(ctx.keyspace, ctx.state, purpose);
         match purpose {
-            Purpose::Save => ctx.state.persistence.save_is_scheduled = true,
-            Purpose::Rewrite => ctx.state.persistence.rewrite_is_scheduled = true,
+            Purpose::Save => ctx.state.persistence.queued.save = true,
+            Purpose::Rewrite => ctx.state.persistence.queued.rewrite = true,
             // Its replicas will reconnect.
             Purpose::Sync => {}
         }

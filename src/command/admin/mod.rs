@@ -1,17 +1,11 @@
-//! Server commands: time, shutdown, and those in this folder's files.
+//! Commands that operate the server: SHUTDOWN, TIME and LOLWUT here; users (`acl`), configuration (`config`), saving (`save`), modules
+//! (`module`), and for tests `debug`, with `reload` and `effects`.
 
 pub(crate) mod acl;
-pub(crate) mod command_log;
 pub(crate) mod config;
 pub(crate) mod debug;
-pub(crate) mod docs;
 mod effects;
-pub(crate) mod info;
-pub(crate) mod introspection;
-pub(crate) mod latency;
-pub(crate) mod memory;
 pub(crate) mod module;
-pub(crate) mod monitor;
 pub(crate) mod reload;
 pub(crate) mod save;
 

@@ -52,7 +52,7 @@ const REWRITE_FAILED: CommandError = CommandError::Text(
 const FAILED: CommandError = CommandError::Text("ERR");
 
 fn under_way(ctx: &Context<'_>) -> Option<Purpose> {
-    ctx.state.persistence.under_way().map(|(purpose, ..)| purpose)
+    ctx.state.persistence.purpose()
 }
 
 /// `SAVE`: `OK` once the data is on disk.
@@ -63,7 +63,7 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
     // Only one snapshot can exist; a cancelled rewrite is scheduled again.
     if under_way(ctx).is_some() {
         replicas::abort_job(ctx.keyspace, ctx.state, Purpose::Rewrite);
-        ctx.state.persistence.rewrite_is_scheduled = true;
+        ctx.state.persistence.queued.rewrite = true;
     }
     persistence::save(ctx.keyspace, ctx.state).map_err(|_| FAILED)?;
     ctx.reply.ok();
@@ -96,7 +96,7 @@ fn bgsave(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn schedule_save(ctx: &mut Context<'_>) {
-    ctx.state.persistence.save_is_scheduled = true;
+    ctx.state.persistence.queued.save = true;
     ctx.reply.simple("Background saving scheduled");
 }
 
@@ -108,9 +108,9 @@ fn cancel_save(ctx: &mut Context<'_>) -> CommandResult {
             replicas::abort_job(ctx.keyspace, ctx.state, purpose);
             ctx.reply.simple("Background saving cancelled");
         }
-        _ if ctx.state.persistence.save_is_scheduled => {
+        _ if ctx.state.persistence.queued.save => {
             notice!(ctx.state, "Scheduled background saving will be cancelled due to user request");
-            ctx.state.persistence.save_is_scheduled = false;
+            ctx.state.persistence.queued.save = false;
             ctx.reply.simple("Scheduled background saving cancelled");
         }
         _ => return Err(NOTHING_TO_CANCEL),
@@ -124,7 +124,7 @@ fn bgrewriteaof(ctx: &mut Context<'_>) -> CommandResult {
         Some(Purpose::Rewrite) => return Err(REWRITE_UNDER_WAY),
         None if ctx.origin == Origin::Client => {}
         _ => {
-            ctx.state.persistence.rewrite_is_scheduled = true;
+            ctx.state.persistence.queued.rewrite = true;
             ctx.reply.simple("Background append only file rewriting scheduled");
             return Ok(Outcome::Replied);
         }
@@ -145,6 +145,6 @@ fn bgrewriteaof(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `LASTSAVE`: Unix time of the last save in seconds; without one, of the start.
 fn last_save(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.state.persistence.last_save_unix);
+    ctx.reply.integer(ctx.state.persistence.saves.last_unix);
     Ok(Outcome::Replied)
 }

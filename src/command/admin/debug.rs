@@ -6,11 +6,11 @@ use sha1::{Digest, Sha1};
 
 use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
+use crate::command::admin::effects::effects;
+use crate::command::admin::reload;
 use crate::command::cluster;
 use crate::command::help::reply_help;
 use crate::command::key::object::encoding_name;
-use crate::command::server::effects::effects;
-use crate::command::server::reload;
 use crate::config::parse_memory;
 use crate::durability::persistence;
 use crate::error::CommandError;
@@ -112,6 +112,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             fail(ctx, "the allocator has granted memory that is not there")
         }
         (b"drop-cluster-packet-filter", 3) => cluster::debug::drop_packets(ctx),
+        (b"slotmigration", 4) => cluster::debug::slot_migration(ctx),
         (b"clusterlink", 5) if ctx.args.get(2).eq_ignore_ascii_case(b"kill") => {
             cluster::debug::kill_link(ctx)
         }
@@ -315,7 +316,7 @@ impl DataDigest {
     }
 
     fn hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        base16ct::lower::encode_string(&self.0)
     }
 }
 

@@ -1,8 +1,9 @@
-//! COMMAND: the commands and their properties, derived from the specifications.
+//! COMMAND: the commands and their properties, derived from the specifications; COMMAND DOCS in `docs`.
+
+pub(crate) mod docs;
 
 use crate::collections::glob;
 use crate::command::help::reply_help;
-use crate::command::server::docs::{self, Argument, Kind};
 use crate::error::CommandError;
 use crate::gate::keys::keys_of;
 use crate::resp::reply::ReplyWriter;
@@ -12,6 +13,7 @@ use crate::state::spec::{
     all_categories, spec,
 };
 use crate::state::table::Command;
+use docs::{Argument, Kind};
 
 const fn subcommand(name: &'static str, handler: crate::state::spec::Handler) -> CommandSpec {
     spec(name, handler)
@@ -569,9 +571,15 @@ mod tests {
         for command in &TABLE.commands {
             let name = &command.full_name;
             let spec = command.spec;
-            assert!(!spec.summary.is_empty(), "{name} has no summary");
-            assert!(!spec.complexity.is_empty(), "{name} does not tell its cost");
-            assert!(spec.since.split('.').count() == 3, "{name} does not tell since when");
+            assert!(!spec.summary.is_empty(), "{name}: its specification has no summary (`docs`)");
+            assert!(
+                !spec.complexity.is_empty(),
+                "{name}: its specification has no complexity (`docs`)"
+            );
+            assert!(
+                spec.since.split('.').count() == 3,
+                "{name}: `since` is no version of three numbers"
+            );
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use crate::command::help::reply_help;
-use crate::command::server::info::reset_stats;
+use crate::command::observe::info::reset_stats;
 use crate::config::{
     Action, Config, LogLevel, OomScoreAdj, RewriteError, SetContext, SetError, expand_title,
 };
@@ -204,7 +204,7 @@ pub fn apply_config(keyspace: &mut Keyspace, state: &mut State) {
         lfu_log_factor: config.lfu_log_factor,
         lfu_decay_minutes: config.lfu_decay_time,
     };
-    keyspace.import_mode = config.import_mode;
+    keyspace.set_expiry_by(state.expiry_by());
     state.effects.multi_first = config.compatible_with.is_valkey();
     keyspace.events.set_classes(config.notify_keyspace_events);
     state.stats.timing.set_thresholds(config);

@@ -5,7 +5,7 @@ use crate::gate::execute::{Gate, Request};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::{Limits, Parsed, Parser};
-use crate::state::context::{Caller, CommandResult, Context, Origin, Outcome};
+use crate::state::context::{Caller, CommandResult, Context, Outcome};
 
 const TAKEN: CommandError = CommandError::Text("ERR the append only file takes the stream");
 
@@ -66,9 +66,8 @@ fn run(ctx: &mut Context<'_>, mut stream: Vec<u8>, caller: Caller) -> Result<i64
         let command = ctx.state.find_command(name);
         let request = Request { args, command, prehashed: Default::default() };
         let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
-        let origin = if caller == Caller::Load { Origin::Client } else { Origin::Transaction };
         let mut gate = Gate { keyspace: ctx.keyspace, state: ctx.state, caller, reply };
-        gate.run_trusted(&request, origin)?;
+        gate.run_trusted(&request)?;
         if output.whole().starts_with(b"-") {
             let words: Vec<&[u8]> = args.iter_from(0).collect();
             let text = [&output.whole()[1..], b" at ", &words.join(&b' ')].concat();

@@ -1,0 +1,8 @@
+//! Commands that show how the server does: INFO (`info`), MEMORY (`memory`), LATENCY (`latency`), SLOWLOG and COMMANDLOG
+//! (`command_log`), MONITOR (`monitor`).
+
+pub(crate) mod command_log;
+pub(crate) mod info;
+pub(crate) mod latency;
+pub(crate) mod memory;
+pub(crate) mod monitor;

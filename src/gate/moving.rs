@@ -1,0 +1,106 @@
+//! Requests that would write a key which is on its way to another server (`state/moving.rs`), alone or with its slot: they wait, as in
+//! Redis everything waits for MIGRATE. Reads go on.
+
+use crate::client::Client;
+use crate::error::CommandError;
+use crate::gate::admit::{Asked, flags_of};
+use crate::gate::keys::keys_of;
+use crate::gate::verdict::Verdict;
+use crate::keyspace::Keyspace;
+use crate::resp::args::Args;
+use crate::state::State;
+use crate::state::spec::{DatabaseUse, Flags, KeyFlags};
+use crate::state::table::Command;
+
+/// The error of a request that cannot wait.
+const ON_ITS_WAY: &str = "TRYAGAIN The key is on its way to another server";
+
+/// Whether a client's request has to wait for a moving key, or cannot even do that.
+pub fn check(keyspace: &Keyspace, state: &State, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
+    if !state.moving.is_in_the_way() {
+        return Ok(());
+    }
+    let Asked { command, args, .. } = *asked;
+    let queued = client.transaction.as_deref();
+    if let Some(queued) = queued.filter(|_| command.is(Flags::RUNS_QUEUED)) {
+        let mut database = keyspace.selected();
+        for (command, args, _) in queued.requests() {
+            let command = state.commands.get(command);
+            if command.spec.databases == DatabaseUse::Selects
+                && let Ok(selected) = args.integer(1)
+                && let Ok(selected) = usize::try_from(selected)
+                && selected < state.database_count()
+            {
+                database = selected;
+            }
+            check_one(state, database, command, args)?;
+        }
+        return Ok(());
+    }
+    // What is only queued now is looked at by EXEC.
+    if queued.is_some() && !command.is(Flags::NEVER_QUEUED) {
+        return Ok(());
+    }
+    check_one(state, keyspace.selected(), command, args)
+}
+
+fn check_one(
+    state: &State,
+    database: usize,
+    command: &'static Command,
+    args: Args<'_>,
+) -> Result<(), Verdict> {
+    let Some(index) = moving_key(state, database, command, args) else { return Ok(()) };
+    if restores(command) && !state.moving.pauses(args.get(index)) {
+        // Perhaps by the very server to which the key is sent, or by this one: if they waited for each other, both would time out.
+        return match replaces(args) {
+            true => Err(CommandError::Cluster(ON_ITS_WAY).into()),
+            // It finds that the key exists.
+            false => Ok(()),
+        };
+    }
+    Err(Verdict::Await { database, key: args.get(index).into() })
+}
+
+fn restores(command: &Command) -> bool {
+    matches!(&*command.full_name, "restore" | "restore-asking")
+}
+
+fn replaces(args: Args<'_>) -> bool {
+    args.iter_from(4.min(args.len())).any(|word| word.eq_ignore_ascii_case(b"REPLACE"))
+}
+
+/// The argument that names a moving key which a request would write.
+fn moving_key(
+    state: &State,
+    database: usize,
+    command: &'static Command,
+    args: Args<'_>,
+) -> Option<usize> {
+    let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
+    if !flags_of(state, command, args).intersects(may_write) {
+        return None;
+    }
+    let only_reads = |flags: KeyFlags| flags.contains(KeyFlags::RO) && !command.is(Flags::RUNS_SCRIPT);
+    let keys = keys_of(command.spec, args).into_iter().filter(|key| !only_reads(key.flags));
+    let mut keys = keys.map(|key| key.index);
+    keys.find(|&index| {
+        let key = args.get(index);
+        state.moving.pauses(key) || state.moving.is_locked(database, key)
+    })
+}
+
+/// Whether a script's call would write a moving key that the script did not declare: it cannot wait any more. Errors: the whole
+/// text.
+pub fn check_scripted(
+    keyspace: &Keyspace,
+    state: &State,
+    command: &'static Command,
+    args: Args<'_>,
+) -> Result<(), &'static str> {
+    let is_free = !state.moving.is_in_the_way()
+        || moving_key(state, keyspace.selected(), command, args).is_none();
+    // What happened at the primary or in an earlier process has no client.
+    let has_client = state.scripts.running.as_ref().is_some_and(|running| running.client.is_some());
+    if is_free || !has_client { Ok(()) } else { Err(ON_ITS_WAY) }
+}

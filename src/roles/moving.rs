@@ -1,0 +1,656 @@
+//! MIGRATE beside the clients' requests: connecting, sending keys in bounded pieces, and deleting those that the other server has
+//! taken.
+//!
+//! ```text
+//! keys -> RESTORE requests, large values by a thread -> connection -> replies -> DEL here, the client's answer
+//! ```
+//!
+//! A key may not be written from when its value is read until the other server has answered (`gate/moving.rs`). What changes it all
+//! the same, such as a lock that expires and is granted to the next one, is found out by its count of changes: then it is sent
+//! again. While writes are paused nothing is deleted, so nothing is answered either.
+
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+
+use crate::collections::table::ValueRef;
+use crate::config::system_text;
+use crate::error::CommandError;
+use crate::gate::blocking;
+use crate::gate::effect::note_deletions_apart;
+use crate::gate::publish::publish_events;
+use crate::ids::ClientId;
+use crate::keyspace::{Key, Keyspace};
+use crate::net::dialer::Route;
+use crate::net::lines::{Line, Peer};
+use crate::net::primary::{Reading, Socket};
+use crate::net::stream::Stream;
+use crate::persist::rdb::{Encoder, payload};
+use crate::persist::saver::lock;
+use crate::resp::number::parse_i64;
+use crate::resp::request::encode;
+use crate::state::State;
+use crate::state::moving::{Awaited, Migration, MoveOrder, Payload, Sent};
+use crate::sys::log::verbose;
+use crate::types::Value;
+
+pub const CONNECTING_FAILED: CommandError =
+    CommandError::Text("IOERR error or timeout connecting to the client");
+pub const WRITING_FAILED: CommandError =
+    CommandError::Text("IOERR error or timeout writing to target instance");
+pub const READING_FAILED: CommandError =
+    CommandError::Text("IOERR error or timeout reading to target instance");
+const UNSTABLE: CommandError =
+    CommandError::Text("TRYAGAIN A key has changed again and again while it was moved");
+const NO_LONGER_PRIMARY: CommandError = CommandError::Text(
+    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+);
+
+/// The largest part of the other server's error that is shown. Unit: bytes.
+const SHOWN_MAX: usize = 1022;
+/// Time for all this in a turn. Unit: microseconds.
+const TURN_US: i64 = 1_000;
+/// Bytes given to a connection that the system has not taken yet.
+const UNSENT_MAX: usize = 256 * 1024;
+/// Values whose memory is larger are encoded by a thread. Unit: bytes.
+const ENCODED_HERE_MAX: usize = 64 * 1024;
+/// Threads that encode.
+const ENCODERS_MAX: usize = 2;
+/// Keys whose replies are awaited.
+const AWAITED_MAX: usize = 4096;
+/// Keys that one MIGRATE sends again, for each that it has: a key that changes again and again stays.
+const REPEATS_MAX: usize = 3;
+/// The longest reply. Unit: bytes.
+const REPLY_MAX: usize = 16 * 1024;
+/// Keys or replies between two looks at the clock.
+const STEP: usize = 32;
+
+/// The error of a MIGRATE that ends.
+type Broken = CommandError;
+
+/// Starts a MIGRATE of a client; returns its number.
+pub fn begin(state: &mut State, client: ClientId, order: MoveOrder) -> u64 {
+    let now_us = state.clock.now().boot_us;
+    state.moving.begin(Migration::new(client, order, now_us))
+}
+
+/// Notes readiness events.
+pub fn look(state: &mut State, events: &mio::Events) {
+    events.iter().for_each(|event| state.net.lines.look(event));
+}
+
+/// Whether [`turn`] has work now, without waiting for an event.
+pub fn wants_turn(state: &State) -> bool {
+    state.pauses.strictest().is_none()
+        && state.moving.migrations.values().any(|migration| has_work(state, migration))
+}
+
+fn has_work(state: &State, migration: &Migration) -> bool {
+    let Some(line) = migration.line.and_then(|line| state.net.lines.get(line)) else { return true };
+    let has_more = migration.next < migration.order.names.len() || !migration.again.is_empty();
+    let has_more = has_more && migration.encoding.is_none() && may_encode(state, migration);
+    line.socket.may_read()
+        || line.input.contains(&b'\n')
+        || line.socket.may_write()
+            && (line.socket.unsent() > 0 || !migration.piece.0.is_empty() || has_more)
+        || line.socket.is_connected() && migration.is_done()
+}
+
+fn may_encode(state: &State, migration: &Migration) -> bool {
+    migration.awaited.len() < AWAITED_MAX && state.moving.encoding < ENCODERS_MAX
+}
+
+/// When [`turn`] is to be called next: boot-time clock, microseconds.
+pub fn next_us(state: &State) -> Option<i64> {
+    let timed = state.moving.migrations.values().filter(|migration| migration.encoding.is_none());
+    timed.map(|migration| migration.progress_us.saturating_add(migration.order.timeout_us)).min()
+}
+
+/// Continues all of them, for a bounded time.
+pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
+    if state.moving.migrations.is_empty() {
+        return;
+    }
+    note_deletions_apart(keyspace, state);
+    publish_events(keyspace, state);
+    let until_us = state.clock.now().boot_us + TURN_US;
+    for (number, mut migration) in mem::take(&mut state.moving.migrations) {
+        let ended = match state.is_read_only() {
+            true => Some(Err(NO_LONGER_PRIMARY)),
+            false => go_on(keyspace, state, &mut migration, until_us).transpose(),
+        };
+        match ended {
+            None => _ = state.moving.migrations.insert(number, migration),
+            Some(ended) => end(keyspace, state, number, *migration, ended),
+        }
+    }
+    let freed = state.moving.take_freed();
+    state.net.pending.resumed.extend(freed);
+    state.note_gate();
+}
+
+/// Ends a MIGRATE: whoever waited for its keys goes on, and its client is answered.
+fn end(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    number: u64,
+    mut migration: Migration,
+    ended: Result<(), Broken>,
+) {
+    let is_whole = migration.is_done();
+    give_up_sent(keyspace, state, &mut migration);
+    if let Some(line) = migration.line {
+        match is_whole {
+            true => {
+                if let Some(line) = state.net.lines.get_mut(line) {
+                    let is_selected = migration.refused.is_none();
+                    let database = parse_i64(&migration.order.target_database);
+                    line.database = database.filter(|_| is_selected);
+                }
+                let now_us = state.clock.now().boot_us;
+                state.net.lines.keep(line, now_us);
+            }
+            false => state.net.lines.close(line),
+        }
+    }
+    let refused = migration.refused.map(|error| {
+        let shown = &error[..error.len().min(SHOWN_MAX)];
+        CommandError::formatted([b"ERR Target instance replied with error: ", shown].concat())
+    });
+    let unstable = migration.is_unstable.then_some(UNSTABLE);
+    let error = refused.or(ended.err()).or(unstable);
+    blocking::end_move(keyspace, state, migration.client, number, error.as_ref());
+}
+
+/// Unlocks the keys that were sent and not answered; they can be sent again.
+fn give_up_sent(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migration) {
+    let encoding = migration.encoding.take();
+    if encoding.is_some() {
+        state.moving.encoding -= 1;
+    }
+    let awaited = mem::take(&mut migration.awaited).into_iter().filter_map(|awaited| match awaited {
+        Awaited::Key(sent) => Some(sent),
+        Awaited::Preamble => None,
+    });
+    for sent in awaited.chain(encoding.map(|(sent, _)| sent)) {
+        unlock(keyspace, state, &migration.order, sent);
+        migration.again.push_back((sent.name, sent.replaces));
+    }
+    migration.piece = (Vec::new(), 0);
+}
+
+fn unlock(keyspace: &mut Keyspace, state: &mut State, order: &MoveOrder, sent: Sent) {
+    if !order.copies {
+        let name = order.names.get(sent.name);
+        keyspace.watch.remove(order.database, name);
+        state.moving.unlock(order.database, name);
+    }
+}
+
+/// Continues a MIGRATE. `Some`: it has ended. Errors: why it failed.
+fn go_on(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    migration: &mut Migration,
+    until_us: i64,
+) -> Result<Option<()>, Broken> {
+    let now_us = state.clock.now().boot_us;
+    // Paused clients must find the data unchanged.
+    if state.pauses.strictest().is_some() {
+        migration.progress_us = now_us;
+        return Ok(None);
+    }
+    let line = match migration.line {
+        Some(line) => line,
+        None => open(state, migration)?,
+    };
+    if !connect(state, migration, line)? {
+        return check_time(state, migration, CONNECTING_FAILED);
+    }
+    let moved = exchange(keyspace, state, migration, line, until_us);
+    if let Err(broken) = moved {
+        // A kept connection may have been closed at any time.
+        if mem::take(&mut migration.is_kept_line) {
+            give_up_sent(keyspace, state, migration);
+            state.net.lines.close(line);
+            migration.line = None;
+            return Ok(None);
+        }
+        return Err(broken);
+    }
+    if migration.is_done() {
+        return Ok(Some(()));
+    }
+    let is_sending = state.net.lines.get(line).is_some_and(|line| line.socket.unsent() > 0);
+    check_time(state, migration, if is_sending { WRITING_FAILED } else { READING_FAILED })
+}
+
+fn check_time(state: &State, migration: &mut Migration, failed: Broken) -> Result<Option<()>, Broken> {
+    let now_us = state.clock.now().boot_us;
+    if migration.encoding.is_some() {
+        migration.progress_us = now_us;
+    }
+    match now_us - migration.progress_us >= migration.order.timeout_us {
+        true => Err(failed),
+        false => Ok(None),
+    }
+}
+
+// ---- connecting ------------------------------------------------------------------------------------------------------
+
+/// Takes a kept connection, or begins to make one.
+fn open(state: &mut State, migration: &mut Migration) -> Result<usize, Broken> {
+    let peer = &migration.order.peer;
+    migration.has_begun = false;
+    migration.progress_us = state.clock.now().boot_us;
+    let kept = state.net.lines.take(peer);
+    migration.is_kept_line = kept.is_some();
+    let line = match kept {
+        Some(line) => line,
+        None => make(state, peer.clone()).map_err(|error| told(&error))?,
+    };
+    migration.line = Some(line);
+    Ok(line)
+}
+
+/// Begins to connect. Errors: it fails at once.
+pub fn make(state: &mut State, peer: Peer) -> io::Result<usize> {
+    let host = str::from_utf8(&peer.host).map_err(|_| io::ErrorKind::InvalidInput)?.to_owned();
+    let too_many = || io::Error::from(io::ErrorKind::QuotaExceeded);
+    let Some(ip) = host.parse().ok() else {
+        let (background, wake) = (state.persistence.background(), state.persistence.wake());
+        let socket = Socket::resolving(host, peer.port, background, wake, 0)?;
+        return state.net.lines.add(peer, socket).ok_or_else(too_many);
+    };
+    let address = SocketAddr::new(ip, peer.port);
+    let stream = dial(state, &peer, address)?;
+    let line = state.net.lines.add(peer, Socket::connecting(stream, address, 0));
+    let line = line.ok_or_else(too_many)?;
+    let net = &mut state.net;
+    let registered = net.lines.register(net.poll.registry(), line);
+    if registered.is_err() {
+        net.lines.close(line);
+    }
+    registered.map(|()| line)
+}
+
+fn dial(state: &State, peer: &Peer, to: SocketAddr) -> io::Result<Stream> {
+    let from = String::from_utf8_lossy(&state.config.bind_source_addr).parse().ok();
+    let tls = match (&state.net.tls, peer.is_tls) {
+        (_, false) => None,
+        (Some(tls), true) => Some(&tls.client),
+        (None, true) => return Err(io::ErrorKind::Unsupported.into()),
+    };
+    state.net.dialer.connect(&Route { to, from, tls })
+}
+
+/// Continues to connect. True: the connection stands. Errors: all addresses have failed.
+fn connect(state: &mut State, migration: &mut Migration, line: usize) -> Result<bool, Broken> {
+    match connect_line(state, line) {
+        Ok(Connecting::Stands) => Ok(true),
+        Ok(Connecting::Waits) => Ok(false),
+        Ok(Connecting::Progress) => {
+            migration.progress_us = state.clock.now().boot_us;
+            Ok(false)
+        }
+        Err(error) => {
+            verbose!(state, "MIGRATE cannot connect: {}", system_text(&error));
+            Err(told(&error))
+        }
+    }
+}
+
+/// How far a connection is.
+pub enum Connecting {
+    Waits,
+    /// It has made a step.
+    Progress,
+    Stands,
+}
+
+/// Continues to connect a line, also to the next address of its host if one fails. Errors: that of the last address.
+pub fn connect_line(state: &mut State, number: usize) -> io::Result<Connecting> {
+    let Some(line) = state.net.lines.get_mut(number) else {
+        return Err(io::ErrorKind::NotConnected.into());
+    };
+    if line.socket.is_connected() {
+        return Ok(Connecting::Stands);
+    }
+    let mut next = match line.socket.take_resolved() {
+        Some(found) => found?,
+        None => match line.socket.continue_connecting() {
+            Ok(true) => return Ok(Connecting::Stands),
+            Ok(false) => return Ok(Connecting::Waits),
+            Err(error) => line.socket.take_other().ok_or(error)?,
+        },
+    };
+    loop {
+        let Some(line) = state.net.lines.get(number) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let dialed = dial(state, &line.peer, next).and_then(|stream| {
+            let net = &mut state.net;
+            let Some(line) = net.lines.get_mut(number) else {
+                return Err(io::ErrorKind::NotConnected.into());
+            };
+            line.socket.connect(stream);
+            net.lines.register(net.poll.registry(), number)
+        });
+        match dialed {
+            Ok(()) => return Ok(Connecting::Progress),
+            Err(error) => {
+                let line = state.net.lines.get_mut(number);
+                next = line.and_then(|line| line.socket.take_other()).ok_or(error)?;
+            }
+        }
+    }
+}
+
+fn told(error: &io::Error) -> Broken {
+    match error.kind() {
+        // Redis notices a refused connection only when it writes.
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable => WRITING_FAILED,
+        _ => CONNECTING_FAILED,
+    }
+}
+
+// ---- sending and receiving -------------------------------------------------------------------------------------------
+
+/// Sends and receives what is possible now. Errors: the connection has broken.
+fn exchange(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    migration: &mut Migration,
+    line: usize,
+    until_us: i64,
+) -> Result<(), Broken> {
+    fill(keyspace, state, migration, line, until_us);
+    let now_us = state.clock.now().boot_us;
+    if let Some(line) = state.net.lines.get_mut(line) {
+        let before = line.socket.unsent();
+        line.socket.write().map_err(|_| WRITING_FAILED)?;
+        if line.socket.unsent() < before {
+            migration.progress_us = now_us;
+        }
+    }
+    let reading = state.net.lines.read(line);
+    if matches!(reading, Reading::Bytes(_)) {
+        migration.progress_us = now_us;
+    }
+    take_replies(keyspace, state, migration, line, until_us)?;
+    match reading {
+        Reading::Ended(_) if !migration.is_done() => Err(READING_FAILED),
+        _ => Ok(()),
+    }
+}
+
+/// Gives the connection requests to send.
+fn fill(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    migration: &mut Migration,
+    line: usize,
+    until_us: i64,
+) {
+    begin_line(state, migration, line);
+    let mut steps = 0;
+    loop {
+        let Some(Line { socket, .. }) = state.net.lines.get_mut(line) else { return };
+        let room = UNSENT_MAX.saturating_sub(socket.unsent());
+        if room == 0 {
+            return;
+        }
+        let (piece, done) = &mut migration.piece;
+        if !piece.is_empty() {
+            let end = piece.len().min(*done + room);
+            socket.push(&mut piece[*done..end].to_vec());
+            *done = end;
+            if *done == piece.len() {
+                migration.piece = (Vec::new(), 0);
+            }
+            continue;
+        }
+        steps += 1;
+        let is_late = steps % STEP == 0 && state.clock.now().boot_us >= until_us;
+        if is_late || !next_request(keyspace, state, migration) {
+            return;
+        }
+    }
+}
+
+/// The first requests on a connection.
+fn begin_line(state: &mut State, migration: &mut Migration, line: usize) {
+    if mem::replace(&mut migration.has_begun, true) {
+        return;
+    }
+    let Some(line) = state.net.lines.get_mut(line) else { return };
+    let order = &migration.order;
+    let mut requests = Vec::new();
+    if !order.credentials.is_empty() {
+        let auth = std::iter::once(&b"AUTH"[..]).chain(order.credentials.iter().map(|it| &**it));
+        encode(auth.collect::<Vec<_>>(), &mut requests);
+        migration.awaited.push_back(Awaited::Preamble);
+    }
+    if line.database.is_none() || line.database != parse_i64(&order.target_database) {
+        encode([&b"SELECT"[..], &order.target_database], &mut requests);
+        migration.awaited.push_back(Awaited::Preamble);
+    }
+    line.socket.push(&mut requests);
+}
+
+/// Makes the request for the next key. False: there is none now.
+fn next_request(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migration) -> bool {
+    if let Some((sent, payload)) = &migration.encoding {
+        let sent = *sent;
+        let Some(payload) = lock(payload).take() else { return false };
+        migration.encoding = None;
+        state.moving.encoding -= 1;
+        push_request(keyspace, state, migration, sent, &payload);
+        return true;
+    }
+    if migration.preamble_refused {
+        // It would refuse each of them.
+        migration.next = migration.order.names.len();
+        migration.again.clear();
+    }
+    if !may_encode(state, migration) {
+        return false;
+    }
+    let (name, replaces) = match migration.again.pop_front() {
+        Some(again) => again,
+        None if migration.next < migration.order.names.len() => {
+            migration.next += 1;
+            (migration.next - 1, migration.order.replaces)
+        }
+        None => return false,
+    };
+    begin_key(keyspace, state, migration, Sent { name, changes: 0, replaces });
+    true
+}
+
+/// Reads a key's value, which may not be written from now on. A key that does not exist is passed over.
+fn begin_key(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    migration: &mut Migration,
+    mut sent: Sent,
+) {
+    let MoveOrder { database, copies, .. } = migration.order;
+    let bytes = migration.order.names.get(sent.name);
+    keyspace.select(database);
+    let key = keyspace.key(bytes);
+    let Some(slot) = keyspace.find(key) else { return };
+    if !copies {
+        sent.changes = keyspace.watch.add(database, bytes);
+        state.moving.lock(database, bytes);
+    }
+    let now = state.clock.now();
+    match keyspace.entry(slot).value() {
+        ValueRef::Object(value) if value.heap_bytes() > ENCODED_HERE_MAX => {
+            match encode_beside(state, value.clone()) {
+                Ok(payload) => {
+                    state.moving.encoding += 1;
+                    migration.encoding = Some((sent, payload));
+                }
+                // Without a thread it is done here.
+                Err(_) => {
+                    let value = keyspace.entry(slot).value();
+                    let payload = payload::dump_as_in_files(state.payload_encoder(), value, &now);
+                    push_request(keyspace, state, migration, sent, &payload);
+                }
+            }
+        }
+        value => {
+            let payload = payload::dump_as_in_files(state.payload_encoder(), value, &now);
+            push_request(keyspace, state, migration, sent, &payload);
+        }
+    }
+}
+
+/// Lets a thread make a payload. Errors: there is no thread for it.
+fn encode_beside(state: &State, value: Value) -> io::Result<Payload> {
+    let (payload, wake) = (Payload::default(), state.persistence.wake());
+    let (theirs, compresses, now) =
+        (payload.clone(), state.config.rdbcompression, state.clock.now());
+    state.persistence.background().spawn("migrate", move || {
+        let mut encoder = Encoder::new(compresses);
+        let made = payload::dump_as_in_files(&mut encoder, ValueRef::Object(&value), &now);
+        // Perhaps the last copy.
+        drop(value);
+        *lock(&theirs) = Some(made);
+        wake();
+    })?;
+    Ok(payload)
+}
+
+/// Makes the RESTORE of a key, or in a cluster, where the slot is not the target's yet, its RESTORE-ASKING.
+fn push_request(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    migration: &mut Migration,
+    sent: Sent,
+    payload: &[u8],
+) {
+    let order = &migration.order;
+    let name = order.names.get(sent.name);
+    keyspace.select(order.database);
+    let deadline = {
+        let slot = keyspace.find(keyspace.key(name));
+        slot.and_then(|slot| keyspace.entry(slot).deadline())
+    };
+    let ttl_ms = match deadline.map(|deadline| state.clock.now().remaining_ms(deadline)) {
+        Some(..0) => return unlock(keyspace, state, &migration.order, sent),
+        // 0 would mean no deadline.
+        Some(ms) => ms.max(1),
+        None => 0,
+    };
+    let restore: &[u8] = if state.cluster.is_some() { b"RESTORE-ASKING" } else { b"RESTORE" };
+    let ttl = ttl_ms.to_string();
+    let mut request = vec![restore, name, ttl.as_bytes(), payload];
+    if sent.replaces {
+        request.push(b"REPLACE");
+    }
+    encode(request, &mut migration.piece.0);
+    migration.awaited.push_back(Awaited::Key(sent));
+}
+
+/// Takes the replies that have come: deletes the keys that the other server has.
+fn take_replies(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    migration: &mut Migration,
+    line: usize,
+    until_us: i64,
+) -> Result<(), Broken> {
+    let Some(line) = state.net.lines.get_mut(line) else { return Err(READING_FAILED) };
+    let mut input = mem::take(&mut line.input);
+    let (mut at, mut taken, mut broken) = (0, Vec::new(), None);
+    while let Some(length) = input[at..].iter().position(|byte| *byte == b'\n') {
+        let reply = input[at..at + length].strip_suffix(b"\r").unwrap_or(&input[at..at + length]);
+        at += length + 1;
+        migration.is_kept_line = false;
+        let Some(awaited) = migration.awaited.pop_front() else {
+            broken = Some(READING_FAILED);
+            break;
+        };
+        take_reply(keyspace, state, migration, awaited, reply, &mut taken);
+        if taken.len() % STEP == STEP - 1 && state.clock.now().boot_us >= until_us {
+            break;
+        }
+    }
+    input.drain(..at);
+    if input.len() > REPLY_MAX && !input.contains(&b'\n') {
+        broken = Some(READING_FAILED);
+    }
+    if let Some(line) = migration.line.and_then(|line| state.net.lines.get_mut(line)) {
+        line.input = input;
+    }
+    repeat_deletion(keyspace, state, migration, &taken);
+    broken.map_or(Ok(()), Err)
+}
+
+fn take_reply(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    migration: &mut Migration,
+    awaited: Awaited,
+    reply: &[u8],
+    taken: &mut Vec<usize>,
+) {
+    let refused = reply.strip_prefix(b"-");
+    if let Some(error) = refused
+        && migration.refused.is_none()
+    {
+        migration.refused = Some(error.to_vec());
+    }
+    let Awaited::Key(sent) = awaited else {
+        migration.preamble_refused |= refused.is_some();
+        return;
+    };
+    let MoveOrder { database, copies, .. } = migration.order;
+    if !copies && refused.is_none() && !migration.preamble_refused {
+        let name = migration.order.names.get(sent.name);
+        keyspace.select(database);
+        let key = keyspace.key(name);
+        if keyspace.watch.has_changed(database, name, sent.changes) {
+            send_again(keyspace, migration, sent.name);
+        } else if keyspace.delete(key, "del") {
+            taken.push(sent.name);
+        }
+    }
+    unlock(keyspace, state, &migration.order, sent);
+}
+
+/// A key has changed on its way. If it still exists, it is sent again.
+fn send_again(keyspace: &mut Keyspace, migration: &mut Migration, name: usize) {
+    let key: Key<'_> = keyspace.key(migration.order.names.get(name));
+    if keyspace.find(key).is_none() {
+        return;
+    }
+    if migration.repeated >= REPEATS_MAX * migration.order.names.len() {
+        migration.is_unstable = true;
+        return;
+    }
+    migration.repeated += 1;
+    migration.again.push_back((name, true));
+}
+
+/// Repeats the deletion of keys for replicas and the log, and announces it.
+fn repeat_deletion(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    migration: &Migration,
+    taken: &[usize],
+) {
+    if taken.is_empty() {
+        return;
+    }
+    if state.effects.is_heard() {
+        let names = taken.iter().map(|&name| migration.order.names.get(name));
+        let request: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(names).collect();
+        let apart = state.effects.begin_apart();
+        state.effects.push(migration.order.database, request.into_iter());
+        state.effects.end_apart(apart);
+    }
+    publish_events(keyspace, state);
+}

@@ -1,0 +1,169 @@
+//! Slots that move to another node all at once, by CLUSTER MIGRATESLOTS: what the loop does for the jobs (`cluster/slot_job.rs`).
+//!
+//! `export` is the source's end, `import` the target's. Here is what both have in common: jobs that begin, time out, and end.
+//!
+//! Only writes to the moving slots are paused, and only until the new owner is known.
+
+use crate::cluster::node::NodeId;
+use crate::cluster::slot_job::{Job, Phase, Word};
+use crate::keyspace::Keyspace;
+use crate::resp::request::encode;
+use crate::roles::cluster;
+use crate::state::State;
+use crate::sys::log::{notice, warning};
+
+mod export;
+mod import;
+
+pub use export::{begin_export, cancel_exports, remaining};
+pub use import::{begin_import, finish_tracked, hear_source};
+
+/// Seconds between two signs of life.
+const ACK_S: i64 = 1;
+
+const TIMED_OUT: &str = "Timed out after too long with no interaction";
+const FLUSHED: &str = "Data was flushed";
+
+/// Whether [`turn`] has work now, without waiting for an event.
+pub fn wants_turn(state: &State) -> bool {
+    state.slot_moves.is_due || export::wants_turn(state)
+}
+
+/// When [`turn`] is to be called next: boot-time clock, microseconds.
+pub fn next_us(state: &State) -> Option<i64> {
+    let jobs = state.slot_moves.jobs.0.iter().filter(|job| !job.phase.is_finished());
+    let paused = jobs.clone().filter(|job| job.pause_end_ms > 0).map(|job| job.pause_end_ms * 1000);
+    let soon = jobs.clone().next().map(|_| state.now.boot_us + 100_000);
+    paused.chain(soon).min()
+}
+
+/// Continues all moves, after the turn's changes have been passed on: no command runs until the next turn.
+pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
+    if state.cluster.is_none() {
+        return;
+    }
+    let has_jobs = state.slot_moves.jobs.0.iter().any(|job| !job.phase.is_finished());
+    if !has_jobs && state.slot_moves.is_idle() {
+        return;
+    }
+    state.slot_moves.is_due = false;
+    if std::mem::take(&mut state.slot_moves.is_flushed) {
+        data_flushed(keyspace, state);
+    }
+    export::turn(keyspace, state);
+    import::turn(keyspace, state);
+    time_out(keyspace, state);
+    let len_max = usize::try_from(state.config.cluster_slot_migration_log_max_len);
+    state.slot_moves.jobs.trim(len_max.unwrap_or(usize::MAX));
+}
+
+/// All data is deleted: moves in progress have nothing left to move.
+pub fn data_flushed(keyspace: &mut Keyspace, state: &mut State) {
+    fail_all(keyspace, state, |_| true, FLUSHED);
+}
+
+/// This server has changed its role, or is to load other data.
+pub fn fail_all(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    concerns: impl Fn(&Job) -> bool,
+    message: &str,
+) {
+    let jobs = state.slot_moves.jobs.0.iter().filter(|job| job.phase.is_in_progress());
+    let names: Vec<NodeId> = jobs.filter(|job| concerns(job)).map(|job| job.name).collect();
+    names.into_iter().for_each(|name| finish(keyspace, state, &name, Phase::Failed, message));
+}
+
+fn time_out(keyspace: &mut Keyspace, state: &mut State) {
+    let now_s = state.now.unix_seconds();
+    let timeout_s = i64::from(state.config.repl_timeout);
+    let moves = &state.slot_moves;
+    let heard = |job: &Job| match moves.imports.get(&job.name) {
+        Some(import) => import.heard_s,
+        None => job.acked_s,
+    };
+    let late = moves.jobs.0.iter().filter(|job| job.is_timed_out(heard(job), now_s, timeout_s));
+    let names: Vec<NodeId> = late.map(|job| job.name).collect();
+    for name in names {
+        if let Some(job) = state.slot_moves.jobs.find(&name) {
+            let job = job.description();
+            warning!(state, "Timing out slot migration {job} after not receiving ack for too long");
+        }
+        finish(keyspace, state, &name, Phase::Failed, TIMED_OUT);
+    }
+}
+
+/// Sets a job's phase, and logs it.
+fn set_phase(state: &mut State, name: &NodeId, phase: Phase) {
+    let now_s = state.now.unix_seconds();
+    let Some(job) = state.slot_moves.jobs.find_mut(name) else { return };
+    let before = job.phase;
+    job.set_phase(phase, now_s);
+    let (job, before, after) = (job.description(), before.name(), phase.name());
+    notice!(state, "Slot migration {job} state transition: {before} -> {after}");
+}
+
+/// Ends a job: its connection is closed, writes go on, and what came of a failed import is deleted.
+fn finish(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    name: &NodeId,
+    phase: Phase,
+    message: &str,
+) {
+    let Some(job) = state.slot_moves.jobs.find_mut(name) else { return };
+    if !job.phase.is_in_progress() {
+        return;
+    }
+    job.message = message.into();
+    job.pause_end_ms = 0;
+    let is_import = job.is_import;
+    match is_import {
+        true => import::close(keyspace, state, name),
+        false => export::close(keyspace, state, name),
+    }
+    let is_primary = !state.replication.is_replica();
+    let slots = state.slot_moves.jobs.find(name).map(|job| job.slots.clone());
+    if let (true, true, true, Some(slots)) =
+        (is_import, is_primary, phase != Phase::Success, slots)
+    {
+        if let Some(job) = state.slot_moves.jobs.find_mut(name) {
+            job.after_cleanup = phase;
+            let text = format!("{} after {}", job.description(), phase.name());
+            notice!(state, "Cleaning up slot migration {text}");
+        }
+        set_phase(state, name, Phase::CleaningUp);
+        cluster::drop_keys(state, slots);
+        state.slot_moves.is_due = true;
+        return;
+    }
+    conclude(keyspace, state, name, phase);
+}
+
+/// The last step of a job: nothing of it is left.
+fn conclude(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Phase) {
+    set_phase(state, name, phase);
+    let Some(job) = state.slot_moves.jobs.find(name) else { return };
+    let message = if job.message.is_empty() { "none" } else { &job.message };
+    let text = format!(
+        "Slot migration {} finished. State: {}, Message: {message}",
+        job.description(),
+        phase.name()
+    );
+    let (is_import, message) = (job.is_import, job.message.clone());
+    match phase {
+        Phase::Failed => warning!(state, "{text}"),
+        _ => notice!(state, "{text}"),
+    }
+    if is_import {
+        keyspace.hidden_slots = state.slot_moves.jobs.hidden();
+        import::repeat_finish(state, name, phase, &message);
+    }
+}
+
+/// A request by which the nodes talk.
+fn said(word: Word) -> Vec<u8> {
+    let mut request = Vec::new();
+    encode([&b"CLUSTER"[..], b"SYNCSLOTS", word.text().as_bytes()], &mut request);
+    request
+}

@@ -1,0 +1,706 @@
+//! The source's end of a move.
+//!
+//! ```text
+//! keys in the order of their slots -> commands that create them  \
+//! changes of keys that were copied -> as replicas get them        > connection
+//! ```
+//!
+//! Nothing is frozen for the copy: a key is copied as it is when its turn comes, and what happens to it from then on is told after it.
+//! What happens to keys before is not told. A change of several keys of which some were copied is not told either: those are copied
+//! once more instead.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use super::{ACK_S, Phase, finish, said, set_phase};
+use crate::cluster::node::{NodeId, NodeIndex};
+use crate::cluster::slot_job::{Job, Ranges, UNEXPECTED, Word};
+use crate::collections::hash_slot::{HashSlot, SlotSet};
+use crate::collections::table::{Slot, ValueRef};
+use crate::durability::persistence;
+use crate::gate::keys::keys_of;
+use crate::keyspace::Keyspace;
+use crate::net::lines::Peer;
+use crate::net::primary::Reading;
+use crate::persist::aof::rewrite::CommandWriter;
+use crate::persist::rdb::SavedEntry;
+use crate::persist::saver::lock;
+use crate::resp::args::Args;
+use crate::resp::request::{Limits, Parsed, Parser, Range, encode};
+use crate::roles::moving::{self, Connecting};
+use crate::state::State;
+use crate::state::moving::Payload;
+use crate::state::slot_moves::{Export, Part};
+use crate::state::spec::KeyFlags;
+use crate::sys::log::{notice, warning};
+use crate::sys::random;
+use crate::types::Value;
+
+const LOST: &str =
+    "Connection lost to target. Check CLUSTER GETSLOTMIGRATIONS on the target node for more information.";
+const NOT_MINE: &str = "Slots are no longer owned by myself";
+const STREAMING_LATE: &str = "Timed out before streaming completed";
+const UNPAUSED: &str =
+    "Unpaused before migration completed (migration may have succeeded with lost writes)";
+const BAD_REPLY: &str = "Response to establish job is larger than buffer limit";
+
+/// Time for copying in a turn. Unit: microseconds.
+const TURN_US: i64 = 1_000;
+/// Bytes given to a connection that the system has not taken yet, and made ahead of that.
+const UNSENT_MAX: usize = 256 * 1024;
+const AHEAD_MAX: usize = 1024 * 1024;
+/// Values whose memory is larger are encoded by a thread, of which there are so many.
+const ENCODED_HERE_MAX: usize = 64 * 1024;
+const ENCODERS_MAX: usize = 2;
+/// Keys between two looks at the clock.
+const STEP: usize = 32;
+/// The longest reply, or request of the target.
+const INPUT_MAX: usize = 16 * 1024;
+/// The least time for the news of the new owner to come. Unit: milliseconds.
+const NEWS_MS: i64 = 2_000;
+
+/// Begins to move slots of this node to another one.
+pub fn begin_export(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    ranges: Ranges,
+    target: NodeIndex,
+) {
+    let now_s = state.now.unix_seconds();
+    let Some(cluster) = state.cluster.as_deref() else { return };
+    let Some(name) = NodeId::from_bytes(random::hex_id().as_bytes()) else { return };
+    let job = Job::export(name, ranges, cluster.myself().id, cluster.node(target).id, now_s);
+    let description = job.description();
+    notice!(state, "Slot migration initiated through CLUSTER MIGRATESLOTS command: {description}");
+    state.slot_moves.jobs.add(job);
+    state.slot_moves.exports.insert(name, Export::default());
+    state.slot_moves.is_due = true;
+    persistence::note_listeners(keyspace, state);
+}
+
+/// Cancels all moves from this node. False: there are none.
+pub fn cancel_exports(keyspace: &mut Keyspace, state: &mut State) -> bool {
+    let jobs = state.slot_moves.jobs.0.iter();
+    let names: Vec<NodeId> = jobs
+        .filter(|job| !job.is_import && job.phase.is_in_progress())
+        .map(|job| job.name)
+        .collect();
+    for name in &names {
+        finish(keyspace, state, name, Phase::Cancelled, "");
+    }
+    !names.is_empty()
+}
+
+pub(super) fn wants_turn(state: &State) -> bool {
+    state.slot_moves.exports.iter().any(|(name, export)| has_work(state, name, export))
+}
+
+fn has_work(state: &State, name: &NodeId, export: &Export) -> bool {
+    let Some(job) = state.slot_moves.jobs.find(name) else { return false };
+    let Some(line) = export.line.and_then(|line| state.net.lines.get(line)) else {
+        return job.phase == Phase::Connecting && export.line.is_none();
+    };
+    let copies = job.phase == Phase::Snapshotting
+        && !export.is_copied
+        && export.queued < AHEAD_MAX
+        && state.slot_moves.encoding < ENCODERS_MAX;
+    let has_part = matches!(export.parts.front(), Some(Part::Bytes(_)));
+    line.socket.may_read()
+        || line.socket.may_write() && (line.socket.unsent() > 0 || has_part || copies)
+}
+
+/// Ends the connection of a job.
+pub(super) fn close(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
+    if let Some(export) = state.slot_moves.exports.remove(name) {
+        let later = export.parts.iter().filter(|part| matches!(part, Part::Later(_))).count();
+        state.slot_moves.encoding -= later;
+        if let Some(line) = export.line {
+            state.net.lines.close(line);
+        }
+    }
+    note_pauses(state);
+    persistence::note_listeners(keyspace, state);
+}
+
+/// Pauses writes to the slots of all jobs that want it, and says which slots may be claimed.
+fn note_pauses(state: &mut State) {
+    let mut paused: Option<SlotSet> = None;
+    let mut granted = Vec::new();
+    for job in state.slot_moves.jobs.0.iter().filter(|job| job.pause_end_ms > 0) {
+        let paused = paused.get_or_insert_default();
+        job.slots.iter().for_each(|slot| _ = paused.insert(slot));
+        let target = job.target.and_then(|id| state.cluster.as_deref()?.find(&id));
+        if let Some(target) = target.filter(|_| job.phase == Phase::FailoverGranted) {
+            granted.push((job.slots.clone(), target));
+        }
+    }
+    if let Some(cluster) = &mut state.cluster {
+        cluster.set_granted(granted);
+    }
+    state.moving.pause(paused);
+    let freed = state.moving.take_freed();
+    state.net.pending.resumed.extend(freed);
+    state.note_gate();
+}
+
+/// Continues all exports.
+pub(super) fn turn(keyspace: &mut Keyspace, state: &mut State) {
+    let names: Vec<NodeId> = state.slot_moves.exports.keys().copied().collect();
+    if feed(keyspace, state) {
+        super::data_flushed(keyspace, state);
+    }
+    for name in names {
+        let Some(mut export) = state.slot_moves.exports.remove(&name) else { continue };
+        let gone_on = go_on(keyspace, state, &name, &mut export);
+        state.slot_moves.exports.insert(name, export);
+        match gone_on {
+            Ok(None) => {}
+            Ok(Some(phase)) => finish(keyspace, state, &name, phase, ""),
+            Err(why) => finish(keyspace, state, &name, Phase::Failed, &why),
+        }
+    }
+}
+
+fn phase_of(state: &State, name: &NodeId) -> Phase {
+    state.slot_moves.jobs.find(name).map_or(Phase::Failed, |job| job.phase)
+}
+
+/// Continues an export. `Some`: it has ended. Errors: why it failed.
+fn go_on(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    name: &NodeId,
+    export: &mut Export,
+) -> Result<Option<Phase>, String> {
+    if state.replication.is_replica() {
+        return Err(NOT_MINE.into());
+    }
+    if let Some(ended) = look_at_owner(state, name)? {
+        return Ok(Some(ended));
+    }
+    if phase_of(state, name) == Phase::Connecting && !connect(state, name, export)? {
+        return Ok(None);
+    }
+    let Some(line) = export.line else { return Ok(None) };
+    let reading = state.net.lines.read(line);
+    take_input(state, name, export, line)?;
+    if phase_of(state, name) == Phase::Snapshotting {
+        copy(keyspace, state, name, export);
+    }
+    send(state, export, line)?;
+    try_to_pause(state, name, export, line);
+    say_ack(state, name, export);
+    send(state, export, line)?;
+    if let Reading::Ended(_) = reading {
+        if phase_of(state, name) != Phase::FailoverGranted {
+            return Err(LOST.into());
+        }
+        // The slots may have been taken, of which the cluster will tell.
+        state.net.lines.close(line);
+        export.line = None;
+    }
+    Ok(None)
+}
+
+/// Whether the slots have their new owner, or a pause is over.
+fn look_at_owner(state: &State, name: &NodeId) -> Result<Option<Phase>, String> {
+    let Some(job) = state.slot_moves.jobs.find(name) else { return Err(NOT_MINE.into()) };
+    let Some(cluster) = state.cluster.as_deref() else { return Err(NOT_MINE.into()) };
+    match cluster.owner_of_all(&job.slots) {
+        Some(owner) if owner == cluster.my_index() => {}
+        Some(owner) if Some(cluster.node(owner).id) == job.target => {
+            let job = job.description();
+            notice!(state, "Slot migration {job} slots are now owned by target node.");
+            return Ok(Some(Phase::Success));
+        }
+        _ => return Err(NOT_MINE.into()),
+    }
+    let is_over = job.pause_end_ms > 0 && state.now.boot_us / 1000 >= job.pause_end_ms;
+    match job.phase {
+        Phase::FailoverPaused if is_over => Err(STREAMING_LATE.into()),
+        Phase::FailoverGranted if is_over => {
+            let job = job.description();
+            warning!(
+                state,
+                "Write loss risk! During slot migration {job}, new owner did not broadcast ownership before we unpaused \
+                 ourselves. Any writes we have recorded since unpausing may be lost!"
+            );
+            Err(UNPAUSED.into())
+        }
+        _ => Ok(None),
+    }
+}
+
+// ---- the connection --------------------------------------------------------------------------------------------------
+
+/// Begins or continues to connect. True: the connection stands.
+fn connect(state: &mut State, name: &NodeId, export: &mut Export) -> Result<bool, String> {
+    let failed = |error: &io::Error| format!("Unable to connect to target node: {error}");
+    let line = match export.line {
+        Some(line) => line,
+        None => {
+            let peer = peer_of(state, name).ok_or("Unable to connect to target node: target node not found")?;
+            let (host, port) = (String::from_utf8_lossy(&peer.host).into_owned(), peer.port);
+            let job = state.slot_moves.jobs.find(name).map(Job::description).unwrap_or_default();
+            notice!(state, "Connecting slot migration {job} (ip: {host}, port {port})");
+            let line = moving::make(state, peer).map_err(|error| failed(&error))?;
+            export.line = Some(line);
+            line
+        }
+    };
+    match moving::connect_line(state, line) {
+        Ok(Connecting::Stands) => {}
+        Ok(Connecting::Waits | Connecting::Progress) => return Ok(false),
+        Err(error) => return Err(failed(&error)),
+    }
+    let config = &state.config;
+    let (user, password) = (config.masteruser.clone(), config.masterauth.clone());
+    let mut request = Vec::new();
+    match (user.is_empty(), password.is_empty()) {
+        (_, true) => {
+            request = establish(state, name);
+            set_phase(state, name, Phase::ReadingEstablish);
+        }
+        (true, false) => encode([&b"AUTH"[..], &password], &mut request),
+        (false, false) => encode([&b"AUTH"[..], &user, &password], &mut request),
+    }
+    if !password.is_empty() {
+        set_phase(state, name, Phase::ReadingAuth);
+    }
+    if let Some(line) = state.net.lines.get_mut(line) {
+        line.socket.push(&mut request);
+    }
+    Ok(true)
+}
+
+/// The clients' port of the target, as a replica would use it.
+fn peer_of(state: &State, name: &NodeId) -> Option<Peer> {
+    let cluster = state.cluster.as_deref()?;
+    let target = cluster.find(&state.slot_moves.jobs.find(name)?.target?)?;
+    let address = &cluster.node(target).address;
+    let is_tls = state.config.tls_replication && address.tls_port != 0;
+    let port = if is_tls { address.tls_port } else { address.tcp_port };
+    (!address.ip.is_empty() && port != 0).then(|| Peer {
+        host: address.ip.clone().into_bytes().into(),
+        port,
+        is_tls,
+    })
+}
+
+fn establish(state: &State, name: &NodeId) -> Vec<u8> {
+    let mut request = Vec::new();
+    let Some(job) = state.slot_moves.jobs.find(name) else { return request };
+    let Some(source) = job.source else { return request };
+    let numbers = job.ranges.iter().flat_map(|(first, last)| [first.number(), last.number()]);
+    let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    let words = [
+        &b"CLUSTER"[..],
+        b"SYNCSLOTS",
+        b"ESTABLISH",
+        b"SOURCE",
+        source.as_bytes(),
+        b"NAME",
+        name.as_bytes(),
+        b"SLOTSRANGE",
+    ];
+    let words: Vec<&[u8]> =
+        words.into_iter().chain(numbers.iter().map(|number| number.as_bytes())).collect();
+    encode(words, &mut request);
+    request
+}
+
+/// Takes replies, and then the target's words.
+fn take_input(
+    state: &mut State,
+    name: &NodeId,
+    export: &mut Export,
+    number: usize,
+) -> Result<(), String> {
+    loop {
+        let phase = phase_of(state, name);
+        let Some(line) = state.net.lines.get_mut(number) else { return Ok(()) };
+        if !matches!(phase, Phase::ReadingAuth | Phase::ReadingEstablish) {
+            break;
+        }
+        let Some(end) = line.input.iter().position(|byte| *byte == b'\n') else {
+            return if line.input.len() > INPUT_MAX { Err(BAD_REPLY.into()) } else { Ok(()) };
+        };
+        let reply: Vec<u8> = line.input.drain(..=end).collect();
+        let text = String::from_utf8_lossy(reply.trim_ascii_end()).into_owned();
+        let is_error = text.starts_with('-');
+        match phase {
+            Phase::ReadingAuth if is_error => {
+                return Err(format!("Failed to AUTH to target node: {text}"));
+            }
+            Phase::ReadingAuth => {
+                let mut request = establish(state, name);
+                if let Some(line) = state.net.lines.get_mut(number) {
+                    line.socket.push(&mut request);
+                }
+                set_phase(state, name, Phase::ReadingEstablish);
+            }
+            _ if is_error => {
+                return Err(format!("Received error during handshake to target: {text}"));
+            }
+            _ => {
+                export.push(&said(Word::Ack));
+                let job = state.slot_moves.jobs.find(name).map(Job::description);
+                let job = job.unwrap_or_default();
+                notice!(state, "Beginning snapshot of slot migration {job}.");
+                set_phase(state, name, Phase::Snapshotting);
+            }
+        }
+    }
+    take_words(state, name, export, number)
+}
+
+fn take_words(
+    state: &mut State,
+    name: &NodeId,
+    export: &mut Export,
+    number: usize,
+) -> Result<(), String> {
+    let Some(line) = state.net.lines.get_mut(number) else { return Ok(()) };
+    let mut input = std::mem::take(&mut line.input);
+    let limits = Limits { bulk_len_max: 1024, request_bytes_max: INPUT_MAX as u64, ..Limits::TRUSTED };
+    let (mut at, mut ranges) = (0, Vec::new());
+    let broken = loop {
+        ranges.clear();
+        let (rest, mut len) = (&mut input[at..], 0);
+        match Parser::default().next(rest, &mut len, &mut ranges, &limits) {
+            Ok(Parsed::Incomplete) => break None,
+            Err(_) => break Some(UNEXPECTED),
+            Ok(Parsed::Empty | Parsed::Request) => {}
+        }
+        let args = Args::new(&input[at..], &ranges);
+        at += len;
+        let is_word = args.len() >= 3
+            && args.get(0).eq_ignore_ascii_case(b"CLUSTER")
+            && args.get(1).eq_ignore_ascii_case(b"SYNCSLOTS");
+        let word = is_word.then(|| Word::parse(args.get(2))).flatten();
+        let heard = match word {
+            Some(word) => hear(state, name, export, word),
+            None => Err("Unknown SYNCSLOTS subcommand used"),
+        };
+        if let Err(why) = heard {
+            break Some(why);
+        }
+    };
+    input.drain(..at);
+    if let Some(line) = state.net.lines.get_mut(number) {
+        line.input = input;
+    }
+    broken.map_or(Ok(()), |why| Err(why.into()))
+}
+
+fn hear(state: &mut State, name: &NodeId, export: &mut Export, word: Word) -> Result<(), &'static str> {
+    let (now_s, now_ms) = (state.now.unix_seconds(), state.now.boot_us / 1000);
+    let Some(job) = state.slot_moves.jobs.find_mut(name) else { return Err(UNEXPECTED) };
+    // The target has all only after SNAPSHOT-EOF.
+    let is_early = word == Word::RequestPause && !export.is_copied;
+    let before = job.phase;
+    let answer = if is_early { Err(UNEXPECTED) } else { job.hear(word, now_s, now_ms) };
+    let (job_text, after) = (job.description(), job.phase);
+    if answer == Ok(Some(Word::FailoverGranted)) {
+        job.pause_end_ms = job.pause_end_ms.max(now_ms + NEWS_MS);
+    }
+    if before != after {
+        let (before, after) = (before.name(), after.name());
+        notice!(state, "Slot migration {job_text} state transition: {before} -> {after}");
+    }
+    if let Some(word) = answer? {
+        export.push(&said(word));
+        note_pauses(state);
+    }
+    Ok(())
+}
+
+/// Sends what the system takes.
+fn send(state: &mut State, export: &mut Export, number: usize) -> Result<(), String> {
+    let Some(line) = state.net.lines.get_mut(number) else { return Ok(()) };
+    while line.socket.unsent() < UNSENT_MAX {
+        let bytes = match export.parts.front_mut() {
+            None => break,
+            Some(Part::Bytes(bytes)) => {
+                let mut bytes = std::mem::take(bytes);
+                export.parts.pop_front();
+                if bytes.len() > UNSENT_MAX {
+                    let rest = bytes.split_off(UNSENT_MAX);
+                    export.parts.push_front(Part::Bytes(rest));
+                }
+                bytes
+            }
+            Some(Part::Later(payload)) => {
+                let Some(made) = lock(payload).take() else { break };
+                state.slot_moves.encoding -= 1;
+                export.queued += made.len();
+                *export.parts.front_mut().expect("it was looked at") = Part::Bytes(made);
+                continue;
+            }
+        };
+        export.queued -= bytes.len();
+        let mut bytes = bytes;
+        line.socket.push(&mut bytes);
+    }
+    line.socket.write().map_err(|_| LOST.to_owned())
+}
+
+fn say_ack(state: &State, name: &NodeId, export: &mut Export) {
+    let now_s = state.now.unix_seconds();
+    let says = state.slot_moves.jobs.find(name).is_some_and(Job::says_ack);
+    if says && now_s - export.said_s >= ACK_S {
+        export.said_s = now_s;
+        export.push(&said(Word::Ack));
+    }
+}
+
+/// Bytes that the target lacks.
+pub fn remaining(state: &State, name: &NodeId) -> usize {
+    let Some(export) = state.slot_moves.exports.get(name) else { return 0 };
+    let line = export.line.and_then(|line| state.net.lines.get(line));
+    export.queued + line.map_or(0, |line| line.socket.unsent())
+}
+
+/// Pauses writes to the slots, if the target lacks little enough.
+fn try_to_pause(state: &mut State, name: &NodeId, export: &mut Export, number: usize) {
+    if phase_of(state, name) != Phase::WaitingToPause || state.slot_moves.prevents_pause {
+        return;
+    }
+    let unsent = state.net.lines.get(number).map_or(0, |line| line.socket.unsent());
+    let left = export.queued + unsent;
+    let has_later = export.parts.iter().any(|part| matches!(part, Part::Later(_)));
+    let left_max = u64::try_from(state.config.slot_migration_max_failover_repl_bytes);
+    if has_later || left_max.is_ok_and(|max| left as u64 > max) {
+        return;
+    }
+    let pause_ms = 2 * i64::from(state.config.cluster_manual_failover_timeout);
+    let end_ms = state.now.boot_us / 1000 + pause_ms;
+    let Some(job) = state.slot_moves.jobs.find_mut(name) else { return };
+    job.pause_end_ms = end_ms;
+    let job = job.description();
+    notice!(
+        state,
+        "Pausing writes (remaining_repl_size is {left}) to allow slot migration {job} to finalize failover."
+    );
+    set_phase(state, name, Phase::FailoverPaused);
+    note_pauses(state);
+    export.push(&said(Word::Paused));
+}
+
+// ---- keys and changes ------------------------------------------------------------------------------------------------
+
+/// Where commands for the target go.
+fn select(export: &mut Export, database: usize, out: &mut Vec<u8>) {
+    if export.selected != Some(database) {
+        export.selected = Some(database);
+        let number = database.to_string();
+        encode([&b"SELECT"[..], number.as_bytes()], out);
+    }
+}
+
+/// Copies the next keys, for a bounded time.
+fn copy(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, export: &mut Export) {
+    // A unit that goes on would be told as if it came after.
+    if export.is_copied || !state.effects.is_empty() {
+        return;
+    }
+    let Some(slots) = state.slot_moves.jobs.find(name).map(|job| job.slots.clone()) else { return };
+    let until_us = state.clock.now().boot_us + TURN_US;
+    let (first, mut after) = match export.copied {
+        Some((database, number)) => (database, Some(number)),
+        None => (0, None),
+    };
+    let mut steps = 0;
+    for database in first..keyspace.databases() {
+        keyspace.select(database);
+        for slot in slots.iter() {
+            while let Some((number, keys)) = keyspace.keys_after(slot, after) {
+                if export.queued >= AHEAD_MAX || state.slot_moves.encoding >= ENCODERS_MAX {
+                    return;
+                }
+                steps += 1;
+                if steps % STEP == 0 && state.clock.now().boot_us >= until_us {
+                    return;
+                }
+                keys.into_iter().for_each(|at| copy_key(keyspace, state, export, database, at));
+                (after, export.copied) = (Some(number), Some((database, number)));
+            }
+        }
+        after = None;
+        export.copied = Some((database, u64::MAX));
+    }
+    export.is_copied = true;
+    export.push(&said(Word::SnapshotEof));
+    if let Some(job) = state.slot_moves.jobs.find(name) {
+        let job = job.description();
+        notice!(state, "Slot migration {job} snapshot finished, starting streaming.");
+    }
+    set_phase(state, name, Phase::Replicating);
+}
+
+/// Adds the commands that create a key of the selected database.
+fn copy_key(
+    keyspace: &Keyspace,
+    state: &mut State,
+    export: &mut Export,
+    database: usize,
+    at: Slot,
+) {
+    let now = keyspace.now();
+    let entry = keyspace.entry(at);
+    if entry.deadline().is_some_and(|deadline| now.is_past(deadline)) {
+        return;
+    }
+    let deadline_ms = entry.deadline().map(|deadline| deadline.unix(keyspace.told_offset_ms()).0);
+    let mut out = Vec::new();
+    select(export, database, &mut out);
+    export.push(&out);
+    if let ValueRef::Object(value) = entry.value()
+        && value.heap_bytes() > ENCODED_HERE_MAX
+        && let Ok(payload) = encode_beside(state, entry.key(), value.clone(), deadline_ms)
+    {
+        state.slot_moves.encoding += 1;
+        export.parts.push_back(Part::Later(payload));
+        return;
+    }
+    let saved = SavedEntry {
+        key: entry.key(),
+        value: entry.value(),
+        deadline_ms,
+        idle_seconds: None,
+        frequency: None,
+    };
+    export.push(&commands(&saved, &now));
+}
+
+fn commands(saved: &SavedEntry<'_>, now: &crate::clock::Now) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut writer = CommandWriter::new(&mut out, None);
+    // Writing to memory does not fail.
+    let _ = writer.entry(saved, now).and_then(|()| writer.finish());
+    out
+}
+
+/// Lets a thread make the commands of a large value. Errors: there is no thread for it.
+fn encode_beside(
+    state: &State,
+    key: &[u8],
+    value: Value,
+    deadline_ms: Option<i64>,
+) -> io::Result<Payload> {
+    let (payload, wake) = (Payload::default(), state.persistence.wake());
+    let (theirs, key, now) = (payload.clone(), key.to_vec(), state.clock.now());
+    state.persistence.background().spawn("slots", move || {
+        let value_ref = ValueRef::Object(&value);
+        let (idle_seconds, frequency) = (None, None);
+        let saved =
+            SavedEntry { key: &key, value: value_ref, deadline_ms, idle_seconds, frequency };
+        let made = commands(&saved, &now);
+        drop(value);
+        *lock(&theirs) = Some(made);
+        wake();
+    })?;
+    Ok(payload)
+}
+
+/// Tells the targets what has changed in this turn. True: all data was deleted.
+fn feed(keyspace: &mut Keyspace, state: &mut State) -> bool {
+    let mut changes = std::mem::take(&mut state.slot_moves.changes);
+    let mut exports = std::mem::take(&mut state.slot_moves.exports);
+    let mut again: BTreeSet<(NodeId, usize, Vec<u8>)> = BTreeSet::new();
+    let (mut at, mut ranges, mut is_flushed) = (0, Vec::<Range>::new(), false);
+    while at < changes.len() {
+        ranges.clear();
+        let mut len = 0;
+        let parsed = Parser::default().next(&mut changes[at..], &mut len, &mut ranges, &Limits::TRUSTED);
+        if !matches!(parsed, Ok(Parsed::Request)) {
+            break;
+        }
+        let request = &changes[at..at + len];
+        at += len;
+        let args = Args::new(request, &ranges);
+        let verb = args.get(0);
+        if verb.eq_ignore_ascii_case(b"SELECT") {
+            let number = args.integer(1).ok().and_then(|number| usize::try_from(number).ok());
+            state.slot_moves.selected = number.unwrap_or(0);
+            continue;
+        }
+        is_flushed |= verb.eq_ignore_ascii_case(b"FLUSHALL") || verb.eq_ignore_ascii_case(b"FLUSHDB");
+        for (name, export) in &mut exports {
+            let Some(job) = state.slot_moves.jobs.find(name) else { continue };
+            let database = state.slot_moves.selected;
+            tell(keyspace, state, (name, job, export), (database, args, request), &mut again);
+        }
+    }
+    for (name, database, key) in again {
+        if let Some(export) = exports.get_mut(&name) {
+            copy_again(keyspace, state, export, database, &key);
+        }
+    }
+    state.slot_moves.exports = exports;
+    is_flushed
+}
+
+/// Tells a target of a change, or notes the keys that are to be copied again.
+fn tell(
+    keyspace: &mut Keyspace,
+    state: &State,
+    (name, job, export): (&NodeId, &Job, &mut Export),
+    (database, args, request): (usize, Args<'_>, &[u8]),
+    again: &mut BTreeSet<(NodeId, usize, Vec<u8>)>,
+) {
+    let Some(copied) = export.copied else { return };
+    let Some(command) = state.commands.find(args.get(0)) else { return };
+    let command = match command.subcommands.is_empty() || args.len() < 2 {
+        true => Some(command),
+        false => state.commands.find_subcommand(command, args.get(1)),
+    };
+    let Some(command) = command else { return };
+    let keys = keys_of(command.spec, args);
+    let Some(first) = keys.first() else { return };
+    if !job.slots.contains(HashSlot::of(args.get(first.index))) {
+        return;
+    }
+    keyspace.select(database.min(keyspace.databases() - 1));
+    let (mut known, mut is_mixed) = (0, false);
+    for key in &keys {
+        let bytes = args.get(key.index);
+        let place = (database, keyspace.number_in_slots(keyspace.key(bytes)));
+        known += usize::from(place <= copied);
+        is_mixed |= again.contains(&(*name, database, bytes.to_vec()));
+    }
+    if known == 0 {
+        return;
+    }
+    if known == keys.len() && !is_mixed {
+        let mut out = Vec::new();
+        select(export, database, &mut out);
+        out.extend_from_slice(request);
+        return export.push(&out);
+    }
+    for key in keys.iter().filter(|key| !key.flags.contains(KeyFlags::RO)) {
+        let bytes = args.get(key.index);
+        if (database, keyspace.number_in_slots(keyspace.key(bytes))) <= copied {
+            again.insert((*name, database, bytes.to_vec()));
+        }
+    }
+}
+
+/// Copies a key once more, in place of what the target has of it.
+fn copy_again(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    export: &mut Export,
+    database: usize,
+    name: &[u8],
+) {
+    let mut out = Vec::new();
+    select(export, database, &mut out);
+    encode([&b"DEL"[..], name], &mut out);
+    export.push(&out);
+    keyspace.select(database);
+    let key = keyspace.key(name);
+    if let Some(at) = keyspace.find_quietly(key) {
+        copy_key(keyspace, state, export, database, at);
+    }
+}

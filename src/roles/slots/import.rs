@@ -1,0 +1,233 @@
+//! The target's end of a move: the source's connection is a client whose commands bring the keys. They are not shown until the slots
+//! are this node's.
+
+use super::{ACK_S, conclude, finish, said, set_phase};
+use crate::client::{ClientFlags, ClientId};
+use crate::cluster::node::NodeId;
+use crate::cluster::slot_job::{Job, Phase, Ranges, UNEXPECTED, Word};
+use crate::keyspace::Keyspace;
+use crate::roles::cluster;
+use crate::state::State;
+use crate::state::slot_moves::Import;
+use crate::sys::log::{notice, warning};
+
+const LOST: &str =
+    "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.";
+const FAILED_COMMAND: &str =
+    "Failed to process command during slot migration. Check logs for more information";
+const OUT_OF_MEMORY: &str = "Ran out of memory (OOM) during slot import";
+const TO_MYSELF: &str = "Slots were unexpectedly assigned to myself during import";
+const NOT_THE_SOURCE: &str = "Slots are no longer owned by source node";
+
+/// Begins to take keys from a client, which is the source; without one, only repeats what another node does.
+pub fn begin_import(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    (name, ranges): (NodeId, Ranges),
+    source: Option<(NodeId, ClientId)>,
+) {
+    let now_s = state.now.unix_seconds();
+    let Some(cluster) = state.cluster.as_deref() else { return };
+    let myself = cluster.myself().id;
+    let job = match source {
+        Some((source, _)) => Job::import(name, ranges, source, myself, now_s),
+        None => Job::tracked(name, ranges, now_s),
+    };
+    notice!(state, "New slot import job created: {}.", job.description());
+    state.slot_moves.jobs.add(job);
+    keyspace.hidden_slots = state.slot_moves.jobs.hidden();
+    if let Some((_, client)) = source {
+        let import = Import {
+            client,
+            heard_s: now_s,
+            said_s: now_s,
+            has_failed: false,
+            is_out_of_memory: false,
+        };
+        state.slot_moves.imports.insert(name, import);
+        if let Some(client) = state.clients.get_mut(client) {
+            client.flags |= ClientFlags::BRINGS_SLOTS | ClientFlags::REPLY_OFF;
+        }
+    }
+}
+
+/// The source has spoken. None: the client is no source.
+pub fn hear_source(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    client: ClientId,
+    word: Word,
+) -> Option<()> {
+    let (now_s, now_ms) = (state.now.unix_seconds(), state.now.boot_us / 1000);
+    let (name, _) = state.slot_moves.import_of(client)?;
+    let job = state.slot_moves.jobs.find_mut(&name)?;
+    let before = job.phase;
+    let heard = job.hear(word, now_s, now_ms);
+    let (description, after) = (job.description(), job.phase);
+    if before != after {
+        let (before, after) = (before.name(), after.name());
+        notice!(state, "Slot migration {description} state transition: {before} -> {after}");
+    }
+    match heard {
+        Ok(Some(answer)) => say(state, client, answer),
+        Ok(None) => {}
+        Err(why) => {
+            if why == UNEXPECTED {
+                let word = word.text();
+                warning!(
+                    state,
+                    "Received unexpected CLUSTER SYNCSLOTS {word} from slot migration {description}. Failing migration."
+                );
+            }
+            finish(keyspace, state, &name, Phase::Failed, why);
+        }
+    }
+    state.slot_moves.is_due = true;
+    Some(())
+}
+
+fn say(state: &mut State, client: ClientId, word: Word) {
+    let request = said(word);
+    if let Some(client) = state.clients.get_to_push(client) {
+        client.output.push(&request);
+    }
+}
+
+/// Ends the connection of a job.
+pub(super) fn close(_: &mut Keyspace, state: &mut State, name: &NodeId) {
+    if let Some(import) = state.slot_moves.imports.remove(name) {
+        state.clients.close(import.client);
+    }
+}
+
+/// Continues all imports.
+pub(super) fn turn(keyspace: &mut Keyspace, state: &mut State) {
+    let jobs = state.slot_moves.jobs.0.iter().filter(|job| job.is_import && !job.phase.is_finished());
+    let names: Vec<NodeId> = jobs.map(|job| job.name).collect();
+    for name in names {
+        go_on(keyspace, state, &name);
+    }
+}
+
+fn go_on(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
+    let is_replica = state.replication.is_replica();
+    let Some(job) = state.slot_moves.jobs.find(name) else { return };
+    let phase = job.phase;
+    match phase {
+        Phase::CleaningUp => {
+            let after = job.after_cleanup;
+            if !cluster::is_dropping(state, &job.slots) {
+                conclude(keyspace, state, name, after);
+            }
+            return;
+        }
+        // Its primary says how it ends.
+        Phase::OccurringOnPrimary if is_replica => return,
+        Phase::OccurringOnPrimary => {
+            let why = "A failover occurred during slot import";
+            return finish(keyspace, state, name, Phase::Failed, why);
+        }
+        _ => {}
+    }
+    if is_replica {
+        // What has come is deleted, or completed, by the new primary.
+        close(keyspace, state, name);
+        if let Some(job) = state.slot_moves.jobs.find_mut(name) {
+            (job.source, job.target) = (None, None);
+        }
+        return set_phase(state, name, Phase::OccurringOnPrimary);
+    }
+    if let Some(why) = failure(state, name) {
+        return finish(keyspace, state, name, Phase::Failed, why);
+    }
+    if phase == Phase::MayTake {
+        return take_over(keyspace, state, name);
+    }
+    let now_s = state.now.unix_seconds();
+    let now_us = state.now.boot_us;
+    if let Some(import) = state.slot_moves.imports.get_mut(name)
+        && let Some(client) = state.clients.get(import.client)
+    {
+        import.heard_s = now_s - (now_us - client.active_us).max(0) / 1_000_000;
+    }
+    let says = state.slot_moves.jobs.find(name).is_some_and(Job::says_ack);
+    if let Some(import) = state.slot_moves.imports.get_mut(name).filter(|_| says)
+        && now_s - import.said_s >= ACK_S
+    {
+        import.said_s = now_s;
+        let client = import.client;
+        say(state, client, Word::Ack);
+    }
+}
+
+/// Why a job cannot go on.
+fn failure(state: &State, name: &NodeId) -> Option<&'static str> {
+    let job = state.slot_moves.jobs.find(name)?;
+    let import = state.slot_moves.imports.get(name);
+    let client = import.and_then(|import| state.clients.get(import.client));
+    if let Some(import) = import.filter(|import| import.has_failed) {
+        return Some(if import.is_out_of_memory { OUT_OF_MEMORY } else { FAILED_COMMAND });
+    }
+    if client.is_none_or(|client| client.is_closing()) {
+        return Some(LOST);
+    }
+    let cluster = state.cluster.as_deref()?;
+    let owner = cluster.owner_of_all(&job.slots);
+    match owner {
+        Some(owner) if Some(cluster.node(owner).id) == job.source => None,
+        Some(owner) if owner == cluster.my_index() => Some(TO_MYSELF),
+        _ => Some(NOT_THE_SOURCE),
+    }
+}
+
+/// The source has granted the slots.
+fn take_over(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
+    if state.slot_moves.prevents_failover {
+        return;
+    }
+    let Some(job) = state.slot_moves.jobs.find(name) else { return };
+    let (slots, description) = (job.slots.clone(), job.description());
+    let outside = state.outside();
+    let State { cluster, cluster_actions, .. } = &mut *state;
+    if let Some(cluster) = cluster {
+        cluster.take_slots_granted(&slots, &outside, cluster_actions);
+    }
+    notice!(
+        state,
+        "Slot migration {description} completed successfully. This node is now the owner of the slots"
+    );
+    finish(keyspace, state, name, Phase::Success, "");
+}
+
+/// Tells replicas and the log that a job has ended.
+pub(super) fn repeat_finish(state: &mut State, name: &NodeId, phase: Phase, message: &str) {
+    if state.replication.is_replica() || !state.effects.is_heard() {
+        return;
+    }
+    let word: &[u8] = if phase == Phase::Success { b"success" } else { b"failed" };
+    let mut request =
+        vec![&b"CLUSTER"[..], b"SYNCSLOTS", b"FINISH", b"STATE", word, b"NAME", name.as_bytes()];
+    if !message.is_empty() {
+        request.extend([&b"MESSAGE"[..], message.as_bytes()]);
+    }
+    let apart = state.effects.begin_apart();
+    state.effects.push(0, request.into_iter());
+    state.effects.end_apart(apart);
+}
+
+/// CLUSTER SYNCSLOTS FINISH: the primary, or the file being loaded, says how a job has ended. False: there is no such job.
+pub fn finish_tracked(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    name: &NodeId,
+    is_success: bool,
+    message: &str,
+) -> bool {
+    let Some(job) = state.slot_moves.jobs.find_mut(name) else { return false };
+    job.message = message.into();
+    let phase = if is_success { Phase::Success } else { Phase::Failed };
+    close(keyspace, state, name);
+    set_phase(state, name, phase);
+    keyspace.hidden_slots = state.slot_moves.jobs.hidden();
+    true
+}

@@ -1,0 +1,280 @@
+//! Keys on their way to another server: the MIGRATEs that run beside the clients' requests, and the keys that nobody may write
+//! until the other server has answered.
+//!
+//! In Redis nothing else happens during a MIGRATE. Here reads go on; a request that would write a moving key waits.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::mem;
+use std::sync::{Arc, Mutex};
+
+use crate::collections::hash_slot::{HashSlot, SlotSet};
+use crate::ids::ClientId;
+use crate::net::lines::Peer;
+
+/// What MIGRATE was asked to do.
+#[derive(Clone, Debug)]
+pub struct MoveOrder {
+    pub peer: Peer,
+    /// The database there, as it was given.
+    pub target_database: Box<[u8]>,
+    pub timeout_us: i64,
+    pub copies: bool,
+    pub replaces: bool,
+    /// Password, or user and password.
+    pub credentials: Vec<Box<[u8]>>,
+    /// The database here.
+    pub database: usize,
+    pub names: Names,
+}
+
+/// The names of keys, in one piece.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl<'a> FromIterator<&'a [u8]> for Names {
+    fn from_iter<T: IntoIterator<Item = &'a [u8]>>(names: T) -> Self {
+        let mut all = Names::default();
+        for name in names {
+            all.bytes.extend_from_slice(name);
+            // A request is shorter than 4 GiB.
+            all.ends.push(all.bytes.len() as u32);
+        }
+        all
+    }
+}
+
+impl Names {
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    pub fn get(&self, index: usize) -> &[u8] {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        &self.bytes[start..self.ends[index] as usize]
+    }
+}
+
+/// A key that is being sent, or whose reply is awaited.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// Its number among the names.
+    pub name: usize,
+    /// Its count of changes when its value was read.
+    pub changes: u64,
+    /// The other server has taken an older value of it.
+    pub replaces: bool,
+}
+
+/// The reply that comes next.
+#[derive(Clone, Copy, Debug)]
+pub enum Awaited {
+    /// Of AUTH or SELECT.
+    Preamble,
+    Key(Sent),
+}
+
+/// A payload that a thread makes.
+pub type Payload = Arc<Mutex<Option<Vec<u8>>>>;
+
+/// A MIGRATE under way.
+pub struct Migration {
+    /// Its client, which may be gone.
+    pub client: ClientId,
+    pub order: MoveOrder,
+    /// Its connection. None: none was made yet.
+    pub line: Option<usize>,
+    /// The connection was kept from an earlier MIGRATE: if it breaks before the first reply, another one is made.
+    pub is_kept_line: bool,
+    /// The preamble was sent on this connection.
+    pub has_begun: bool,
+    /// The next name that was not sent.
+    pub next: usize,
+    /// Names that are sent again, and whether the other server has taken an older value.
+    pub again: VecDeque<(usize, bool)>,
+    /// How often keys have changed on their way, and whether one was given up for it.
+    pub repeated: usize,
+    pub is_unstable: bool,
+    pub awaited: VecDeque<Awaited>,
+    /// A thread makes this key's payload.
+    pub encoding: Option<(Sent, Payload)>,
+    /// A request that is sent in pieces, and how much of it was.
+    pub piece: (Vec<u8>, usize),
+    /// The first error reply to AUTH or SELECT, and the first one of all.
+    pub preamble_refused: bool,
+    pub refused: Option<Vec<u8>>,
+    /// When bytes have last moved: boot-time clock, microseconds.
+    pub progress_us: i64,
+}
+
+impl Migration {
+    pub fn new(client: ClientId, order: MoveOrder, now_us: i64) -> Self {
+        Migration {
+            client,
+            order,
+            line: None,
+            is_kept_line: false,
+            has_begun: false,
+            next: 0,
+            again: VecDeque::new(),
+            repeated: 0,
+            is_unstable: false,
+            awaited: VecDeque::new(),
+            encoding: None,
+            piece: (Vec::new(), 0),
+            preamble_refused: false,
+            refused: None,
+            progress_us: now_us,
+        }
+    }
+
+    /// Whether nothing is left to be sent or answered.
+    pub fn is_done(&self) -> bool {
+        self.next == self.order.names.len()
+            && self.again.is_empty()
+            && self.awaited.is_empty()
+            && self.encoding.is_none()
+            && self.piece.0.is_empty()
+    }
+}
+
+/// Who keeps a key from being written.
+#[derive(Default)]
+struct Locked {
+    /// How often it is under way: MIGRATE may name it twice.
+    times: usize,
+    /// Clients whose requests wait for it.
+    waiting: Vec<ClientId>,
+}
+
+/// All that is under way.
+#[derive(Default)]
+pub struct Moving {
+    pub migrations: BTreeMap<u64, Box<Migration>>,
+    last: u64,
+    /// Payloads that threads are making.
+    pub encoding: usize,
+    /// By database.
+    locked: Vec<HashMap<Box<[u8]>, Locked>>,
+    count: usize,
+    /// Slots whose keys may not be written, as another node is about to take them, and the clients that wait for it.
+    paused: Option<SlotSet>,
+    held: Vec<ClientId>,
+    /// Clients whose key may be written again.
+    freed: Vec<ClientId>,
+}
+
+impl Moving {
+    /// Begins a MIGRATE; returns its number.
+    pub fn begin(&mut self, migration: Migration) -> u64 {
+        self.last += 1;
+        self.migrations.insert(self.last, Box::new(migration));
+        self.last
+    }
+
+    /// Whether any key may not be written.
+    #[inline]
+    pub fn is_in_the_way(&self) -> bool {
+        self.count > 0 || self.paused.is_some()
+    }
+
+    /// Whether writes to any slot are paused.
+    #[inline]
+    pub fn is_pausing(&self) -> bool {
+        self.paused.is_some()
+    }
+
+    /// Whether writes to a key's slot are paused.
+    #[inline]
+    pub fn pauses(&self, name: &[u8]) -> bool {
+        self.paused.as_ref().is_some_and(|paused| paused.contains(HashSlot::of(name)))
+    }
+
+    /// Pauses writes to these slots, and to no others. Whoever waited tries again: [`Self::take_freed`].
+    pub fn pause(&mut self, paused: Option<SlotSet>) {
+        self.paused = paused;
+        self.freed.append(&mut self.held);
+    }
+
+    pub fn is_locked(&self, database: usize, name: &[u8]) -> bool {
+        self.locked.get(database).is_some_and(|names| names.contains_key(name))
+    }
+
+    pub fn lock(&mut self, database: usize, name: &[u8]) {
+        if self.locked.len() <= database {
+            self.locked.resize_with(database + 1, HashMap::new);
+        }
+        let names = &mut self.locked[database];
+        if !names.contains_key(name) {
+            self.count += 1;
+            names.insert(name.into(), Locked::default());
+        }
+        if let Some(locked) = names.get_mut(name) {
+            locked.times += 1;
+        }
+    }
+
+    /// Ends a lock. The requests that waited for it can be tried again: [`Self::take_freed`].
+    pub fn unlock(&mut self, database: usize, name: &[u8]) {
+        let Some(names) = self.locked.get_mut(database) else { return };
+        let Some(locked) = names.get_mut(name) else { return };
+        locked.times -= 1;
+        if locked.times == 0 {
+            self.count -= 1;
+            self.freed.extend(names.remove(name).into_iter().flat_map(|locked| locked.waiting));
+            if self.count == 0 {
+                self.locked = Vec::new();
+            }
+        }
+    }
+
+    /// A client's request waits until this key may be written.
+    pub fn wait(&mut self, database: usize, name: &[u8], client: ClientId) {
+        if let Some(locked) = self.locked.get_mut(database).and_then(|names| names.get_mut(name)) {
+            locked.waiting.push(client);
+        } else {
+            self.held.push(client);
+        }
+    }
+
+    /// Clients whose requests can be tried again.
+    pub fn take_freed(&mut self) -> Vec<ClientId> {
+        mem::take(&mut self.freed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_locked_as_often_as_it_is_under_way() {
+        let client = ClientId { slot: 1, number: 7 };
+        let mut moving = Moving::default();
+        moving.lock(0, b"k");
+        moving.lock(0, b"k");
+        moving.lock(3, b"k");
+        moving.wait(0, b"k", client);
+        moving.unlock(0, b"k");
+        assert!(moving.is_locked(0, b"k") && moving.take_freed().is_empty());
+        moving.unlock(0, b"k");
+        moving.unlock(0, b"k");
+        assert_eq!((moving.is_locked(0, b"k"), moving.take_freed()), (false, vec![client]));
+        assert!(moving.is_locked(3, b"k") && moving.is_in_the_way());
+        moving.unlock(3, b"k");
+        assert!(!moving.is_in_the_way() && moving.take_freed().is_empty());
+    }
+
+    #[test]
+    fn names_are_told_apart() {
+        let names: Names = [&b"one"[..], b"", b"two"].into_iter().collect();
+        assert_eq!((names.get(0), names.get(1), names.get(2)), (&b"one"[..], &b""[..], &b"two"[..]));
+        assert_eq!(names.len(), 3);
+    }
+}

@@ -1,0 +1,120 @@
+//! Slots that move to another node all at once: the jobs (`cluster/slot_job.rs`), and what the loop keeps for each.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::State;
+use super::moving::Payload;
+use crate::cluster::node::NodeId;
+use crate::cluster::slot_job::Jobs;
+use crate::ids::ClientId;
+use crate::resp::args::Args;
+use crate::sys::log::warning;
+
+/// A piece of what is to be sent.
+pub enum Part {
+    Bytes(Vec<u8>),
+    /// Commands that a thread makes of a large value.
+    Later(Payload),
+}
+
+/// The source's end of a move.
+#[derive(Default)]
+pub struct Export {
+    /// The connection. None: it is to be made, or is gone.
+    pub line: Option<usize>,
+    /// The keys up to here have been copied: a database, and a number in the order of the slots' keys. What happens to others is
+    /// not told, as they will be copied with it.
+    pub copied: Option<(usize, u64)>,
+    pub is_copied: bool,
+    /// What is to be sent after what the connection has, in order.
+    pub parts: VecDeque<Part>,
+    /// Bytes of the parts that are there.
+    pub queued: usize,
+    /// The database selected at the end of the parts.
+    pub selected: Option<usize>,
+    /// When ACK was said last: Unix seconds.
+    pub said_s: i64,
+}
+
+impl Export {
+    pub fn push(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.queued += bytes.len();
+        match self.parts.back_mut() {
+            Some(Part::Bytes(last)) if last.len() < 64 * 1024 => last.extend_from_slice(bytes),
+            _ => self.parts.push_back(Part::Bytes(bytes.to_vec())),
+        }
+    }
+}
+
+/// The target's end of a move.
+#[derive(Clone, Copy, Debug)]
+pub struct Import {
+    /// The source's connection.
+    pub client: ClientId,
+    /// When it was heard, and when ACK was said last: Unix seconds.
+    pub heard_s: i64,
+    pub said_s: i64,
+    /// A command of the source has failed, for lack of memory or otherwise.
+    pub has_failed: bool,
+    pub is_out_of_memory: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct SlotMoves {
+    pub jobs: Jobs,
+    /// By the names of their jobs.
+    pub exports: BTreeMap<NodeId, Export>,
+    pub imports: BTreeMap<NodeId, Import>,
+    /// Changes since the last turn, as replicas get them, while there are exports.
+    pub changes: Vec<u8>,
+    /// The database selected at the end of the changes.
+    pub selected: usize,
+    /// Payloads that threads are making.
+    pub encoding: usize,
+    /// DEBUG SLOTMIGRATION: no pause, or no takeover, takes place.
+    pub prevents_pause: bool,
+    pub prevents_failover: bool,
+    /// All data was deleted.
+    pub is_flushed: bool,
+    /// The loop is to look at the jobs without waiting for an event.
+    pub is_due: bool,
+}
+
+impl SlotMoves {
+    /// Whether nothing is going on.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.exports.is_empty() && self.imports.is_empty() && !self.is_due
+    }
+
+    /// All data is deleted.
+    pub fn note_flush(&mut self) {
+        self.is_flushed = true;
+        self.is_due = true;
+    }
+
+    /// The job of a client that brings keys.
+    pub fn import_of(&mut self, client: ClientId) -> Option<(NodeId, &mut Import)> {
+        let found = self.imports.iter_mut().find(|(_, import)| import.client == client);
+        found.map(|(name, import)| (*name, import))
+    }
+}
+
+impl State {
+    /// A command of another node that brings keys has failed.
+    #[cold]
+    pub fn note_failed_import(&mut self, client: Option<ClientId>, args: Args<'_>) {
+        let is_out_of_memory =
+            self.config.maxmemory > 0 && self.stats.error_stats.contains_key("OOM");
+        let name = String::from_utf8_lossy(&args.get(0)[..args.get(0).len().min(64)]).into_owned();
+        let Some((job, import)) = client.and_then(|client| self.slot_moves.import_of(client)) else { return };
+        import.is_out_of_memory = is_out_of_memory && !import.has_failed;
+        import.has_failed = true;
+        self.slot_moves.is_due = true;
+        warning!(self, "Slot migration {job}: the command {name} has failed.");
+    }
+}

@@ -1,0 +1,198 @@
+//! CLUSTER MIGRATESLOTS between nodes of this server: slots change their owner all at once, while clients write to them.
+
+use crate::cluster::{Node, cluster_with, eventually};
+use crate::support::{Client, Reply};
+
+fn ok() -> Reply {
+    Reply::Simple(b"OK".to_vec())
+}
+
+fn error(text: &str) -> Reply {
+    Reply::Error(text.as_bytes().to_vec())
+}
+
+/// The fields of a node's newest job.
+fn job(node: &Node) -> Vec<(String, String)> {
+    let Reply::Array(jobs) = node.call("CLUSTER GETSLOTMIGRATIONS") else { panic!("an array") };
+    let text = |reply: &Reply| match reply {
+        Reply::Bulk(text) => String::from_utf8_lossy(text).into_owned(),
+        Reply::Integer(number) => number.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let Some(Reply::Array(fields)) = jobs.first() else { return Vec::new() };
+    fields.chunks(2).map(|field| (text(&field[0]), text(&field[1]))).collect()
+}
+
+fn field(node: &Node, name: &str) -> String {
+    let found = job(node).into_iter().find(|(field, _)| field == name);
+    found.map(|(_, value)| value).unwrap_or_default()
+}
+
+/// Two nodes: the first has the slots from 8192 on, those of `a` and `foo` among them, the second the others.
+fn pair() -> [Node; 2] {
+    let mut nodes = cluster_with(2, 2, "enable-debug-command yes").into_iter();
+    let [second, first] = [(); 2].map(|()| nodes.next().expect("two nodes"));
+    [first, second]
+}
+
+/// Fills a slot with values of all types; returns their names.
+fn fill(client: &mut Client) -> Vec<String> {
+    let fill = "for i = 1, 300 do redis.call('set', '{a}:'..i, i, 'px', 1000000 + i) end \
+                for i = 1, 5000 do redis.call('hset', '{a}:hash', 'field:'..i, 'value:'..i) end \
+                for i = 1, 500 do redis.call('rpush', '{a}:list', i) redis.call('zadd', '{a}:zset', i, 'm'..i) end \
+                redis.call('sadd', '{a}:set', 'x', 'y', 'z') redis.call('xadd', '{a}:stream', '1-1', 'f', 'v') \
+                redis.call('xgroup', 'create', '{a}:stream', 'g', '0') redis.call('set', '{a}:text', string.rep('t', 300000))";
+    assert_eq!(client.call(&["EVAL", fill, "1", "{a}"]), Reply::NullBulk);
+    let others = ["hash", "list", "zset", "set", "stream", "text"];
+    let names = (1..=300).map(|number| number.to_string());
+    names.chain(others.map(str::to_owned)).map(|name| format!("{{a}}:{name}")).collect()
+}
+
+fn digests(client: &mut Client, names: &[String]) -> Reply {
+    client.call(&[&["DEBUG".to_owned(), "DIGEST-VALUE".into()], names].concat())
+}
+
+#[test]
+fn a_slot_moves_with_all_its_keys_while_clients_write() {
+    let [source, target] = pair();
+    let (mut here, mut there) = (source.connect(), target.connect());
+    let names = fill(&mut here);
+    here.call(&["SET", "foo", "1"]);
+    let slot = source.call("CLUSTER KEYSLOT {a}");
+    let Reply::Integer(slot) = slot else { panic!("{slot:?}") };
+    let before = digests(&mut here, &names);
+    let order = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id());
+    source.ok(&order);
+    // Single keys and several at once, new ones, and one that comes and goes.
+    let mut written = 0;
+    let moved = loop {
+        let reply = here.call(&["INCR", "{a}:counter"]);
+        if let Reply::Error(text) = reply {
+            break text;
+        }
+        written += 1;
+        let new = format!("{{a}}:new:{written}");
+        for request in [
+            vec!["MSET", &new, "1", "{a}:last", &new],
+            vec!["RENAME", &new, "{a}:renamed"],
+            vec!["SINTERSTORE", "{a}:stored", "{a}:set", "{a}:set"],
+            vec!["DEL", "{a}:stored"],
+        ] {
+            if let Reply::Error(text) = here.call(&request) {
+                assert!(text.starts_with(b"MOVED"), "{}", String::from_utf8_lossy(&text));
+                break;
+            }
+        }
+    };
+    let port = target.address.port();
+    assert_eq!(String::from_utf8_lossy(&moved), format!("MOVED {slot} 127.0.0.1:{port}"));
+    eventually("success at both ends", &[&source, &target], || {
+        field(&source, "state") == "success" && field(&target, "state") == "success"
+    });
+    assert_eq!(digests(&mut there, &names), before);
+    let counter = there.call(&["GET", "{a}:counter"]);
+    assert_eq!(counter, Reply::Bulk(written.to_string().into_bytes()));
+    assert_eq!(there.call(&["GET", "foo"]), error(&format!(
+        "MOVED {} 127.0.0.1:{}",
+        match source.call("CLUSTER KEYSLOT foo") { Reply::Integer(slot) => slot, other => panic!("{other:?}") },
+        source.address.port()
+    )));
+    eventually("the source to delete the keys", &[&source], || {
+        source.call(&format!("CLUSTER COUNTKEYSINSLOT {slot}")) == Reply::Integer(0)
+    });
+    assert_eq!(source.call("DBSIZE"), Reply::Integer(1));
+    assert_eq!(field(&source, "operation"), "EXPORT");
+    assert_eq!(field(&target, "operation"), "IMPORT");
+    assert_eq!(field(&target, "slot_ranges"), format!("{slot}-{slot}"));
+    assert_eq!(field(&target, "source_node"), source.id());
+    assert_eq!(there.call(&["SET", "{a}:after", "1"]), ok());
+}
+
+#[test]
+fn what_cannot_move_is_refused() {
+    let [target, source] = pair();
+    let (own, other) = (source.id(), target.id());
+    let all = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {other}");
+    for (line, text) in [
+        (format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {own}"), "Target node can not be this node."),
+        (format!("CLUSTER MIGRATESLOTS SLOTSRANGE 2 1 NODE {other}"), "Start slot number 2 is greater than end slot number 1."),
+        (format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 NODE {other}"), "Invalid or out of range slot"),
+        (format!("CLUSTER MIGRATESLOTS SLOTSRANGE NODE {other} 1"), "No slot ranges specified"),
+        (format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 5 4 6 NODE {other}"), "Slot range 4-6 overlaps with previous range 1-5."),
+        ("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE x".into(), "Invalid node name: x"),
+        ("CLUSTER MIGRATESLOTS SLOTS 1 2 NODE".into(), "syntax error"),
+        (format!("{all} SLOTSRANGE 2 3 NODE {other}"), "Slot ranges in migrations overlap"),
+        ("CLUSTER CANCELSLOTMIGRATIONS".into(), "No migrations ongoing"),
+        ("CLUSTER SYNCSLOTS ACK".into(), "CLUSTER SYNCSLOTS ACK should only be used by slot migration clients"),
+        ("CLUSTER SYNCSLOTS SOMETHING".into(), "syntax error"),
+    ] {
+        assert_eq!(source.call(&line), error(&format!("ERR {text}")), "{line}");
+    }
+    assert_eq!(target.call(&all), error("ERR Slots are not served by this node."));
+    assert_eq!(source.call("CLUSTER GETSLOTMIGRATIONS"), Reply::Array(Vec::new()));
+}
+
+#[test]
+fn a_cancelled_move_leaves_the_keys_where_they_were() {
+    let [source, target] = pair();
+    let mut here = source.connect();
+    let names = fill(&mut here);
+    let before = digests(&mut here, &names);
+    let Reply::Integer(slot) = source.call("CLUSTER KEYSLOT {a}") else { panic!("a slot") };
+    source.ok("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
+    eventually("the copy", &[&source, &target], || field(&source, "state") == "waiting-to-pause");
+    // They are there, and not shown.
+    assert_eq!(target.call("DBSIZE"), Reply::Integer(0));
+    assert_eq!(target.call("KEYS *"), Reply::Array(Vec::new()));
+    assert_eq!(target.call("RANDOMKEY"), Reply::NullBulk);
+    assert_eq!(source.call("CLUSTER SETSLOT 1 STABLE"), error("ERR Slot export in progress."));
+    assert_eq!(target.call("CLUSTER SETSLOT 1 STABLE"), error("ERR Slot import in progress."));
+    source.ok("CLUSTER CANCELSLOTMIGRATIONS");
+    assert_eq!(field(&source, "state"), "cancelled");
+    eventually("the end at the target", &[&target], || field(&target, "state") == "failed");
+    assert!(field(&target, "message").starts_with("Connection lost to source."));
+    let count = format!("CLUSTER COUNTKEYSINSLOT {slot}");
+    assert_eq!(target.call(&count), Reply::Integer(0));
+    assert_eq!(digests(&mut here, &names), before);
+    // Once more.
+    source.ok("DEBUG SLOTMIGRATION PREVENT-PAUSE 0");
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
+    eventually("success", &[&source, &target], || field(&target, "state") == "success");
+    assert_eq!(digests(&mut target.connect(), &names), before);
+}
+
+#[test]
+fn only_the_moving_slots_are_paused() {
+    let [source, target] = pair();
+    let mut here = source.connect();
+    here.call(&["SET", "{a}1", "1"]);
+    let Reply::Integer(slot) = source.call("CLUSTER KEYSLOT {a}") else { panic!("a slot") };
+    target.ok("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1");
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
+    eventually("the pause", &[&source, &target], || field(&source, "state") == "failover-granted");
+    let mut waiting = source.connect();
+    waiting.send(&["INCR", "{a}1"]);
+    assert_eq!(here.call(&["GET", "{a}1"]), Reply::Bulk(b"1".to_vec()));
+    assert_eq!(here.call(&["SET", "foo", "1"]), ok());
+    let scripted = here.call(&["EVAL", "return redis.pcall('incr', '{a}1')", "0"]);
+    assert!(matches!(&scripted, Reply::Error(text) if text.starts_with(b"TRYAGAIN")), "{scripted:?}");
+    assert_eq!(waiting.try_message(), None);
+    target.ok("DEBUG SLOTMIGRATION PREVENT-FAILOVER 0");
+    let port = target.address.port();
+    assert_eq!(waiting.reply(), Some(error(&format!("MOVED {slot} 127.0.0.1:{port}"))));
+    assert_eq!(target.connect().call(&["GET", "{a}1"]), Reply::Bulk(b"1".to_vec()));
+}
+
+#[test]
+fn deleted_data_ends_a_move() {
+    let [source, target] = pair();
+    source.connect().call(&["SET", "{a}1", "1"]);
+    source.ok("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 8192 16383 NODE {}", target.id()));
+    eventually("the copy", &[&source, &target], || field(&source, "state") == "waiting-to-pause");
+    source.ok("FLUSHALL");
+    eventually("failure", &[&source], || field(&source, "state") == "failed");
+    assert_eq!(field(&source, "message"), "Data was flushed");
+    eventually("failure there", &[&target], || field(&target, "state") == "failed");
+}

@@ -1,0 +1,276 @@
+//! MIGRATE beside other clients: the target is played by the test, so that it answers when the test wants.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use crate::support::{Client, Reply, TestServer, decode};
+
+fn ok() -> Reply {
+    Reply::Simple(b"OK".to_vec())
+}
+
+fn bulk(text: &str) -> Reply {
+    Reply::Bulk(text.as_bytes().to_vec())
+}
+
+fn error(text: &str) -> Reply {
+    Reply::Error(text.as_bytes().to_vec())
+}
+
+const ON_ITS_WAY: &str = "TRYAGAIN The key is on its way to another server";
+
+/// A target that reads requests and answers by hand.
+struct Target {
+    listener: TcpListener,
+    stream: Option<TcpStream>,
+    buffer: Vec<u8>,
+}
+
+impl Target {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        Target { listener, stream: None, buffer: Vec::new() }
+    }
+
+    fn port(&self) -> String {
+        self.listener.local_addr().expect("it listens").port().to_string()
+    }
+
+    /// The next request, as words.
+    fn request(&mut self) -> Vec<Vec<u8>> {
+        let listener = &self.listener;
+        let stream = self.stream.get_or_insert_with(|| {
+            let (stream, _) = listener.accept().expect("a connection");
+            stream.set_read_timeout(Some(Duration::from_secs(20))).expect("an option of sockets");
+            stream
+        });
+        loop {
+            let mut at = 0;
+            if let Some(Reply::Array(words)) = decode(&self.buffer, &mut at) {
+                self.buffer.drain(..at);
+                let word = |word| match word {
+                    Reply::Bulk(word) => word,
+                    other => panic!("{other:?}"),
+                };
+                return words.into_iter().map(word).collect();
+            }
+            let mut bytes = [0; 64 * 1024];
+            let count = stream.read(&mut bytes).expect("requests come");
+            assert!(count > 0, "the source has closed");
+            self.buffer.extend_from_slice(&bytes[..count]);
+        }
+    }
+
+    /// Reads the first requests up to that of the first key.
+    fn first_key(&mut self) -> Vec<Vec<u8>> {
+        let select = self.request();
+        assert_eq!(select, [b"SELECT".to_vec(), b"0".to_vec()]);
+        self.say("+OK\r\n");
+        self.request()
+    }
+
+    fn say(&mut self, text: &str) {
+        self.stream.as_mut().expect("connected").write_all(text.as_bytes()).expect("it is read");
+    }
+}
+
+/// Starts to move `k` to a target, up to its request there.
+fn under_way(server: &TestServer) -> (Client, Target, Vec<Vec<u8>>) {
+    let mut target = Target::new();
+    let mut client = server.connect();
+    client.send(&["MIGRATE", "127.0.0.1", &target.port(), "k", "0", "1000"]);
+    let request = target.first_key();
+    // It has read the answer to SELECT.
+    server.settle();
+    (client, target, request)
+}
+
+#[test]
+fn others_are_served_and_whoever_would_write_the_key_waits() {
+    let server = TestServer::start(&[]);
+    let mut other = server.connect();
+    other.call(&["MSET", "k", "v", "free", "1"]);
+    let (mut mover, mut target, request) = under_way(&server);
+    assert_eq!(request[..2], [b"RESTORE".to_vec(), b"k".to_vec()]);
+    assert_eq!(other.call(&["GET", "k"]), bulk("v"));
+    assert_eq!(other.call(&["SET", "free", "2"]), ok());
+    let mut waiting: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+    waiting[0].send(&["APPEND", "k", "!"]);
+    server.settle();
+    waiting[1].call(&["MULTI"]);
+    assert_eq!(waiting[1].call(&["APPEND", "k", "?"]), Reply::Simple(b"QUEUED".to_vec()));
+    waiting[1].send(&["EXEC"]);
+    server.settle();
+    waiting[2].send(&["EVAL", "return redis.call('incr', KEYS[1])", "1", "k"]);
+    server.settle();
+    waiting[3].send(&["RENAME", "free", "k"]);
+    server.settle();
+    for client in &mut waiting {
+        assert_eq!(client.try_message(), None);
+    }
+    // What cannot wait is refused.
+    let text = error(ON_ITS_WAY);
+    let payload = other.call(&["DUMP", "k"]);
+    let Reply::Bulk(payload) = payload else { panic!("{payload:?}") };
+    let restore = [&b"RESTORE"[..], b"k", b"0", &payload];
+    let busy = error("BUSYKEY Target key name already exists.");
+    assert_eq!(other.call(&restore), busy);
+    assert_eq!(other.call(&[&restore[..], &[b"REPLACE"]].concat()), text);
+    let undeclared = other.call(&["EVAL", "return redis.pcall('del', 'k')", "0"]);
+    assert!(matches!(&undeclared, Reply::Error(text) if text.starts_with(b"TRYAGAIN")), "{undeclared:?}");
+    assert_eq!(other.call(&["EVAL", "return redis.call('get', 'k')", "0"]), bulk("v"));
+    assert_eq!(other.call(&["EXISTS", "k"]), Reply::Integer(1));
+    target.say("+OK\r\n");
+    assert_eq!(mover.reply(), Some(ok()));
+    assert_eq!(waiting[0].reply(), Some(Reply::Integer(1)));
+    assert_eq!(waiting[1].reply(), Some(Reply::Array(vec![Reply::Integer(2)])));
+    assert!(matches!(waiting[2].reply(), Some(Reply::Error(_))));
+    assert_eq!(waiting[3].reply(), Some(ok()));
+    assert_eq!(other.call(&["GET", "k"]), bulk("2"));
+}
+
+#[test]
+fn a_target_that_says_nothing_costs_the_timeout_and_no_key() {
+    let server = TestServer::start(&[]);
+    let mut other = server.connect();
+    other.call(&["SET", "k", "v"]);
+    let (mut mover, _target, _) = under_way(&server);
+    let mut waiting = server.connect();
+    waiting.send(&["APPEND", "k", "!"]);
+    server.advance(999_000);
+    assert_eq!((mover.try_message(), waiting.try_message()), (None, None));
+    server.advance(1_000);
+    assert_eq!(mover.reply(), Some(error("IOERR error or timeout reading to target instance")));
+    assert_eq!(waiting.reply(), Some(Reply::Integer(2)));
+    let info = other.call(&["INFO"]);
+    let Reply::Bulk(info) = info else { panic!("{info:?}") };
+    let info = String::from_utf8_lossy(&info);
+    assert!(info.contains("migrate_cached_sockets:0\r\n") && info.contains("blocked_clients:0\r\n"));
+}
+
+#[test]
+fn a_key_that_changes_all_the_same_is_sent_again() {
+    let server = TestServer::start(&[]);
+    let mut other = server.connect();
+    other.call(&["SET", "k", "old"]);
+    let (mut mover, mut target, _) = under_way(&server);
+    other.call(&["SELECT", "1"]);
+    // In a database of another number: nobody is in the way.
+    other.call(&["SET", "k", "new"]);
+    assert_eq!(other.call(&["SWAPDB", "0", "1"]), ok());
+    target.say("+OK\r\n");
+    let again = target.request();
+    assert_eq!(again.last().map(Vec::as_slice), Some(&b"REPLACE"[..]));
+    assert!(again[3].windows(3).any(|some| some == b"new"));
+    target.say("+OK\r\n");
+    assert_eq!(mover.reply(), Some(ok()));
+    assert_eq!(other.call(&["GET", "k"]), bulk("old"));
+    other.call(&["SELECT", "0"]);
+    assert_eq!(other.call(&["EXISTS", "k"]), Reply::Integer(0));
+}
+
+#[test]
+fn a_key_that_is_gone_meanwhile_is_not_missed() {
+    let server = TestServer::start(&[]);
+    let mut other = server.connect();
+    other.call(&["SET", "k", "v"]);
+    let (mut mover, mut target, _) = under_way(&server);
+    assert_eq!(other.call(&["FLUSHALL"]), ok());
+    target.say("+OK\r\n");
+    assert_eq!(mover.reply(), Some(ok()));
+}
+
+#[test]
+fn a_migrate_goes_on_when_its_client_is_gone() {
+    let server = TestServer::start(&[]);
+    let mut other = server.connect();
+    other.call(&["SET", "k", "v"]);
+    let (mover, mut target, _) = under_way(&server);
+    assert_eq!(other.call(&["CLIENT", "KILL", "TYPE", "normal"]), Reply::Integer(1));
+    drop(mover);
+    let mut waiting = server.connect();
+    waiting.send(&["SET", "k", "w", "GET"]);
+    server.settle();
+    target.say("+OK\r\n");
+    assert_eq!(waiting.reply(), Some(Reply::NullBulk));
+}
+
+#[test]
+fn nothing_is_deleted_while_writes_are_paused() {
+    let server = TestServer::start(&[]);
+    let mut other = server.connect();
+    other.call(&["SET", "k", "v"]);
+    let (mut mover, mut target, _) = under_way(&server);
+    assert_eq!(other.call(&["CLIENT", "PAUSE", "100000", "WRITE"]), ok());
+    target.say("+OK\r\n");
+    server.advance(5_000_000);
+    assert_eq!(mover.try_message(), None);
+    assert_eq!(other.call(&["EXISTS", "k"]), Reply::Integer(1));
+    assert_eq!(other.call(&["CLIENT", "UNPAUSE"]), ok());
+    assert_eq!(mover.reply(), Some(ok()));
+    assert_eq!(other.call(&["EXISTS", "k"]), Reply::Integer(0));
+}
+
+#[test]
+fn a_server_that_becomes_a_replica_ends_it() {
+    let (server, primary) = (TestServer::start(&[]), TestServer::start(&[]));
+    let mut other = server.connect();
+    other.call(&["SET", "k", "v"]);
+    let (mut mover, _target, _) = under_way(&server);
+    let port = primary.address.port().to_string();
+    assert_eq!(other.call(&["REPLICAOF", "127.0.0.1", &port]), ok());
+    let Some(Reply::Error(text)) = mover.reply() else { panic!("an error") };
+    assert!(text.starts_with(b"UNBLOCKED "), "{}", String::from_utf8_lossy(&text));
+    assert_eq!(mover.reply(), None);
+}
+
+#[test]
+fn a_server_moves_keys_to_itself() {
+    let server = TestServer::start(&[]);
+    let mut client = server.connect();
+    let port = server.address.port().to_string();
+    client.call(&["SET", "k", "v"]);
+    let said = "ERR Target instance replied with error: ";
+    let migrate = ["MIGRATE", "127.0.0.1", &port, "k", "0", "1000"];
+    let busy = format!("{said}BUSYKEY Target key name already exists.");
+    assert_eq!(client.call(&migrate), error(&busy));
+    let replacing = [&migrate[..], &["REPLACE"]].concat();
+    assert_eq!(client.call(&replacing), error(&format!("{said}{ON_ITS_WAY}")));
+    assert_eq!(client.call(&["MIGRATE", "127.0.0.1", &port, "k", "3", "1000"]), ok());
+    client.call(&["SELECT", "3"]);
+    assert_eq!(client.call(&["GET", "k"]), bulk("v"));
+}
+
+#[test]
+fn large_values_and_many_keys_arrive_as_they_were() {
+    let (source, target) = (TestServer::start(&[]), TestServer::start(&[]));
+    let (mut here, mut there) = (source.connect(), target.connect());
+    let port = target.address.port().to_string();
+    let fill = "for i = 1, 50000 do redis.call('hset', 'hash', 'field:'..i, 'value:'..i) end \
+                for i = 1, 20000 do redis.call('set', 'key:'..i, i, 'px', 100000 + i) end \
+                redis.call('set', 'text', string.rep('x', 3000000))";
+    here.call(&["EVAL", fill, "0"]);
+    let keys = (1..=20_000).map(|number| format!("key:{number}"));
+    let keys: Vec<String> = ["hash".into(), "none".into(), "text".into()].into_iter().chain(keys).collect();
+    let digest = here.call(&["DEBUG", "DIGEST"]);
+    let mut request = ["MIGRATE", "127.0.0.1", &port, "", "0", "60000", "KEYS"].map(str::to_owned).to_vec();
+    request.extend(keys);
+    assert_eq!(here.call(&request), ok());
+    assert_eq!(here.call(&["DBSIZE"]), Reply::Integer(0));
+    assert_eq!(there.call(&["DBSIZE"]), Reply::Integer(20_002));
+    assert_eq!(there.call(&["DEBUG", "DIGEST"]), digest);
+}
+
+#[test]
+fn in_a_transaction_it_blocks_as_in_redis() {
+    let (source, target) = (TestServer::start(&[]), TestServer::start(&[]));
+    let mut here = source.connect();
+    let port = target.address.port().to_string();
+    here.call(&["SET", "k", "v"]);
+    here.call(&["MULTI"]);
+    here.call(&["MIGRATE", "127.0.0.1", &port, "k", "0", "1000"]);
+    assert_eq!(here.call(&["EXEC"]), Reply::Array(vec![ok()]));
+    assert_eq!(target.connect().call(&["GET", "k"]), bulk("v"));
+    assert_eq!(here.call(&["EXISTS", "k"]), Reply::Integer(0));
+}
