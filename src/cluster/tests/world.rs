@@ -49,7 +49,7 @@ pub struct Machine {
     arrivals: HashMap<LinkId, i64>,
     accepted: u64,
     /// When the last save that was asked for is on disk, and the last that messages wait for.
-    saved_at: i64,
+    pub saved_at: i64,
     silent_until: i64,
     pub slow_until: i64,
     wall_offset: i64,
@@ -113,6 +113,8 @@ pub struct World {
     pub promotions: usize,
     /// Slots that are being moved: what a failover in the middle leaves is for the operator.
     pub moving: BTreeSet<u16>,
+    /// A key is never written where another primary has it.
+    pub has_no_failovers: bool,
     trace: Vec<String>,
 }
 
@@ -219,6 +221,7 @@ impl World {
             acknowledged: 0,
             promotions: 0,
             moving: BTreeSet::new(),
+            has_no_failovers: false,
             trace: Vec::new(),
         }
     }
@@ -617,6 +620,16 @@ impl World {
 
     fn write(&mut self, index: usize, key: Key) {
         let value = self.written + 1;
+        let is_elsewhere = |(other, machine): (usize, &Machine)| {
+            let slot = HashSlot::new(key.0.into()).expect("a slot");
+            other != index && machine.keys.contains_key(&key) && !machine.drops.contains(slot)
+        };
+        if self.has_no_failovers
+            && !self.machines[index].keys.contains_key(&key)
+            && self.machines.iter().enumerate().any(is_elsewhere)
+        {
+            self.fail(&format!("{index} takes {key:?} for a new key"));
+        }
         self.change(index, key, Some(value));
         let change = *self.machines[index].history.last().expect("just written");
         let replicas = self.machines[index].cluster.myself().replicas.len();
