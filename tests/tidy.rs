@@ -144,7 +144,9 @@ fn a_module_uses_only_its_own_row_and_those_below() {
         if module == "lib" {
             continue;
         }
-        let row = row_of(&module).unwrap_or_else(|| panic!("{module} stands in no row"));
+        let row = row_of(&module).unwrap_or_else(|| {
+            panic!("src/{module} is in no row: add it to ROWS in tests/tidy.rs, as in src/lib.rs")
+        });
         for (number, line) in without_tests(&path, &text).iter().enumerate() {
             for used in code_of(line).split("crate::").skip(1) {
                 let end = used.find(|c: char| !c.is_alphanumeric() && c != '_');
@@ -155,7 +157,11 @@ fn a_module_uses_only_its_own_row_and_those_below() {
             }
         }
     }
-    assert!(faults.is_empty(), "uses of a row above:\n{}", faults.join("\n"));
+    assert!(
+        faults.is_empty(),
+        "these lines use a module of a row above their own (ROWS in tests/tidy.rs):\n{}",
+        faults.join("\n")
+    );
 }
 
 /// The head of a room names all its parts. The families of commands need no list.
@@ -188,7 +194,10 @@ fn a_room_is_listed_in_its_head() {
     }
     missing.dedup();
     assert!(count > 100, "rooms have parts");
-    assert!(missing.is_empty(), "not in the head of its room: {missing:#?}");
+    assert!(
+        missing.is_empty(),
+        "name these in backquotes in the head (`//!`) of their folder: {missing:#?}"
+    );
 }
 
 #[test]
@@ -209,7 +218,7 @@ fn unsafe_code_lives_in_few_small_rooms() {
         let is_room = module == "script" && rooms.iter().any(|room| path.ends_with(room));
         assert!(
             !allows || is_room || ["collections", "sys"].contains(&module.as_str()),
-            "{} may hold no unsafe code",
+            "{}: only src/collections, src/sys and a few files of src/script may allow unsafe code",
             path.display()
         );
     }
@@ -243,14 +252,21 @@ fn an_error_text_stands_in_one_file() {
     }
     assert!(places.len() > 200, "error texts are found");
     places.retain(|_, places| places.len() > 1);
-    assert!(places.is_empty(), "move these to error.rs: {places:#?}");
+    assert!(
+        places.is_empty(),
+        "several files have the same error text, make it a constant of error.rs: {places:#?}"
+    );
 }
 
 #[test]
 fn no_file_grows_for_ever() {
     for (path, text) in source_files() {
         let lines = text.lines().count();
-        assert!(lines <= LINES_MAX, "{} has {lines} lines", path.display());
+        assert!(
+            lines <= LINES_MAX,
+            "{} has {lines} lines, the limit is {LINES_MAX}: divide it by duty",
+            path.display()
+        );
     }
 }
 
@@ -271,7 +287,10 @@ fn limits_of_clients_are_read_where_it_is_known_who_asks() {
         }
     }
     let known = LIMIT_READERS.iter().map(PathBuf::from).collect();
-    assert_eq!(readers, known, "others ask `Context::size_limits`");
+    assert_eq!(
+        readers, known,
+        "only LIMIT_READERS read the limits of clients; others ask `Context::size_limits`"
+    );
 }
 
 /// Who draws numbers that can be guessed, how often they are named, and what for: statistics, no secret. Secrets come from
@@ -308,7 +327,8 @@ fn what_nobody_may_guess_does_not_come_from_statistics() {
         GUESSABLE.iter().map(|(name, count, _)| ((*name).to_owned(), *count)).collect();
     assert_eq!(
         users, known,
-        "a new use of fastrand is listed as statistics, or takes sys/random.rs"
+        "uses of fastrand, and GUESSABLE, which lists them: add statistics there; \
+         what must not be guessed comes from sys/random.rs"
     );
     for (path, text) in source_files() {
         let repeats = without_tests(&path, &text).iter().any(|line| line.contains("repeat_from("));
@@ -385,7 +405,7 @@ fn documents_name_only_what_is_there() {
         }
     }
     assert!(count > 40, "documents name paths");
-    assert!(missing.is_empty(), "not there:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "documents name files that do not exist:\n{}", missing.join("\n"));
 }
 
 #[test]
@@ -405,7 +425,10 @@ fn crossings_name_only_tests_that_are_there() {
         let tests = row.split('|').nth(3).unwrap_or_default();
         for name in tests.split('`').skip(1).step_by(2) {
             count += 1;
-            assert!(sources.contains(&format!("fn {name}(")), "no test is called {name}");
+            assert!(
+                sources.contains(&format!("fn {name}(")),
+                "docs/crossings.md: no test is called {name}"
+            );
         }
     }
     assert!(count > 40, "the table names tests");

@@ -48,7 +48,7 @@ impl KeptPlaces {
         self.places.insert(asker, (ticket, until_us));
     }
 
-    /// The place that is kept for somebody, who comes back.
+    /// Removes the place kept for `asker` and returns it.
     pub fn take(&mut self, asker: &Asker) -> Option<Ticket> {
         let (ticket, until_us) = self.places.remove(asker)?;
         self.ends.remove(&(until_us, asker.clone()));

@@ -70,9 +70,6 @@ impl Cluster {
                 self.unclaimed.remove(slot);
                 continue;
             }
-            if self.importing.contains_key(&slot) {
-                continue;
-            }
             let is_granted =
                 self.granted.iter().any(|(slots, to)| *to == sender && slots.contains(slot));
             let is_free = is_granted
@@ -80,6 +77,10 @@ impl Cluster {
                 || owner.is_none_or(|owner| self.node(owner).config_epoch < config_epoch);
             if !is_free {
                 continue;
+            }
+            // A slot that is being imported comes from whoever owns it, be it after a failover.
+            if let Some(source) = self.importing.get_mut(&slot) {
+                *source = sender;
             }
             if owner == Some(self.myself) {
                 lost_here.insert(slot);

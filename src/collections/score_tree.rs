@@ -119,8 +119,8 @@ impl Default for Inner {
 impl Inner {
     #[inline]
     fn index_of(&self, child: u32) -> usize {
-        // Compared in blocks, as the processor compares a block at once; a search that may end anywhere compares one
-        // number at a time.
+        // The processor compares a block at once. A search that may end at any number would compare
+        // one at a time.
         let holds =
             |block: &[u32; 16]| block.iter().fold(false, |found, &id| found | (id == child));
         let (blocks, rest) = self.children.as_chunks::<16>();

@@ -40,7 +40,8 @@ pub const ROWS: &[Row] = &[
     counter("lock_timeouts_total", "", Unit::One, "", |r| r.keyspace.locks.stats.timeouts.into()),
     counter("lock_expired_total", "", Unit::One, "", |r| r.keyspace.locks.stats.expired.into()),
     counter("lock_session_ended_total", "", Unit::One, "", |r| {
-        r.keyspace.locks.stats.sessions_ended.into()
+        let stats = &r.keyspace.locks.stats;
+        (stats.sessions_ended + stats.promoted).into()
     }),
     counter("lock_broken_total", "", Unit::One, "", |r| r.keyspace.locks.stats.broken.into()),
     counter("lock_noreplicas_total", "", Unit::One, "", |r| {
@@ -52,6 +53,13 @@ pub const ROWS: &[Row] = &[
         Unit::One,
         "Circles of owners that wait for each other's locks, among the 10,000 longest waits.",
         |r| cycles::count(r.keyspace, r.state).into(),
+    ),
+    gauge(
+        "sem_permits_held",
+        "latchkey_semaphore_permits_held",
+        Unit::One,
+        "Held permits of all semaphores.",
+        |r| r.keyspace.semaphores.held(r.state.now.unix().0).into(),
     ),
     gauge(
         "sem_waiters",
@@ -66,13 +74,6 @@ pub const ROWS: &[Row] = &[
         Unit::One,
         "Clients that wait until a sorted set's member is due.",
         |r| r.state.blocking.due_waiters().into(),
-    ),
-    counter(
-        "",
-        "latchkey_lock_renewals_total",
-        Unit::One,
-        "Leases that requests or sessions have renewed.",
-        |r| r.keyspace.locks.stats.renewals.into(),
     ),
     Row::Samples(samples),
 ];
@@ -89,27 +90,44 @@ fn longest_hold_us(reading: &Reading<'_>) -> i64 {
 
 fn samples(reading: &Reading<'_>, out: &mut Exposition) {
     let stats = &reading.keyspace.locks.stats;
-    let name = "latchkey_lock_acquisitions_total";
-    out.family(name, "counter", "Requests for locks and permits, by their result.");
-    for (result, count) in
-        [("granted", stats.grants), ("timeout", stats.timeouts), ("noreplicas", stats.no_replicas)]
-    {
-        out.sample(name, &[("result", result)], count as f64);
-    }
-    let name = "latchkey_lock_ends_total";
-    out.family(name, "counter", "Ends of locks, by their reason.");
-    for (reason, count) in [
+    let acquired = [
+        ("granted", stats.grants),
+        ("timeout", stats.timeouts),
+        ("oom", stats.out_of_memory),
+        ("noreplicas", stats.no_replicas),
+        ("unblocked", stats.unblocked),
+    ];
+    let help = "Requests for locks and permits, by their result.";
+    counts(out, "latchkey_lock_acquisitions_total", help, "result", &acquired);
+    let ended = [
         ("released", stats.released),
         ("lease", stats.expired),
         ("session", stats.sessions_ended),
         ("broken", stats.broken),
         ("deleted", stats.deleted),
-    ] {
-        out.sample(name, &[("reason", reason)], count as f64);
-    }
+        ("promoted", stats.promoted),
+    ];
+    counts(out, "latchkey_lock_ends_total", "Ends of locks, by their reason.", "reason", &ended);
+    let renewed = [
+        ("renewed", stats.renewals),
+        ("not_held", stats.renewals_refused),
+        ("noreplicas", stats.renewals_unconfirmed),
+    ];
+    let help = "Renewals of leases by requests or sessions, by their result.";
+    counts(out, "latchkey_lock_renewals_total", help, "result", &renewed);
     let durations = &reading.state.stats.durations;
     let help = "How long granted locks and permits were waited for.";
     out.histogram("latchkey_lock_wait_seconds", help, &durations.lock_wait);
     let help = "How long locks were held that have ended.";
     out.histogram("latchkey_lock_hold_seconds", help, &durations.lock_hold);
+    let help = "From the end of a lock to the grant to a client that has waited for it.";
+    out.histogram("latchkey_lock_handover_seconds", help, &durations.lock_handover);
+}
+
+/// A family of counters that differ in one label.
+fn counts(out: &mut Exposition, name: &str, help: &str, label: &str, counts: &[(&str, u64)]) {
+    out.family(name, "counter", help);
+    for (value, count) in counts {
+        out.sample(name, &[(label, *value)], *count as f64);
+    }
 }

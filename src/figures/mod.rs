@@ -102,6 +102,7 @@ pub enum Value {
     Bytes(usize),
     /// `ok` or `err`.
     IsFine(bool),
+    /// INFO shows it as it is, so it must not contain a line break.
     Text(String),
 }
 
@@ -252,7 +253,7 @@ pub enum Row {
     Samples(fn(&Reading<'_>, &mut Exposition)),
 }
 
-/// A text, or a constant of INFO's that says nothing here.
+/// A field of INFO that is no metric: a text, or a number of no use in Prometheus.
 const fn field(field: &'static str, read: Read) -> Row {
     figure(field, "", Kind::Gauge, Unit::One, "", read)
 }

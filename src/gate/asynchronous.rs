@@ -175,6 +175,7 @@ pub fn end_all(keyspace: &mut Keyspace, state: &mut State, error: &[u8]) {
 /// Ends one wait with an error.
 pub fn end_with(keyspace: &mut Keyspace, state: &mut State, ticket: Ticket, error: &[u8]) {
     let Some(wait) = end(keyspace, state, ticket) else { return };
+    keyspace.locks.stats.unblocked += 1;
     let is_many = takes_many(state.commands.get(wait.command));
     confirm::push_failed(state, wait.client, &wait.names(), is_many, error);
 }

@@ -299,6 +299,9 @@ pub fn serve_acks(keyspace: &mut Keyspace, state: &mut State) {
 /// Ends the wait with an error. False: the client was not blocked.
 pub fn unblock_with(keyspace: &mut Keyspace, state: &mut State, id: ClientId, text: &[u8]) -> bool {
     let Some(blocked) = end(keyspace, state, id) else { return false };
+    if blocked.waits_for_lock() {
+        keyspace.locks.stats.unblocked += 1;
+    }
     let protocol = state.clients.get(id).map_or_else(Default::default, |client| client.protocol);
     let mut output = OutputBuffer::default();
     ReplyWriter::new(&mut output, protocol).error(text);

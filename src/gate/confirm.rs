@@ -172,7 +172,11 @@ pub fn take_back_given_up(keyspace: &mut Keyspace, state: &mut State) {
 
 fn take_back(keyspace: &mut Keyspace, state: &mut State, confirmation: &Confirmation) {
     let Confirmation { client, awaited, unconfirmed, .. } = confirmation;
-    keyspace.locks.stats.no_replicas += 1;
+    let stats = &mut keyspace.locks.stats;
+    match &unconfirmed.confirmed {
+        Confirmed::Renewal(_) => stats.renewals_unconfirmed += 1,
+        Confirmed::Lock { .. } | Confirmed::Locks => stats.no_replicas += 1,
+    }
     let count = acks::count(state, awaited);
     if count < wanted(confirmation) {
         let failed = &mut state.blocking.confirmations.failed;

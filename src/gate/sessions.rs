@@ -135,7 +135,7 @@ pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
     }
 }
 
-/// After a start or a promotion: fences begin anew, above all earlier ones, and all sessions have
+/// After a start: fences begin anew, above all earlier ones, and all sessions have
 /// lost their connections.
 pub fn gain_authority(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.locks.fences.begin_epoch(state.now.unix_seconds());
@@ -149,6 +149,14 @@ pub fn gain_authority(keyspace: &mut Keyspace, state: &mut State) {
         if !readers::is_over(keyspace, place.at()) {
             grant_grace(keyspace, state, place.at());
         }
+    }
+}
+
+/// After a promotion: the same, and the sessions' connections were to another primary.
+pub fn be_promoted(keyspace: &mut Keyspace, state: &mut State) {
+    gain_authority(keyspace, state);
+    for place in keyspace.locks.with_sessions() {
+        keyspace.locks.leave_behind(place.at());
     }
 }
 

@@ -106,7 +106,7 @@ pub fn ready(state: &State, request: &Request) -> Response {
     }
 }
 
-/// `/primary` and `/replica`: 200 for a server that has this role, and its data.
+/// `/primary` and `/replica`: 200 for a server that has this role and has loaded its data.
 pub fn role(state: &State, wants_replica: bool) -> Response {
     let is_replica = state.replication.is_replica();
     let name = if is_replica { "replica" } else { "primary" };

@@ -2,17 +2,18 @@
 //! snapshot. Until then they can be dropped without effect.
 
 use super::field_deadlines::FieldDeadlines;
-use super::locks::Loaded;
+use super::locks::{Loaded, Locks};
 use super::{Key, Keyspace};
 use crate::collections::table::{Owned, Table};
-use crate::types::Value;
+use crate::types::{Value, lock};
 
 /// Databases that are not served yet.
 pub struct Beside {
     tables: Vec<Table<Value>>,
     fields: Vec<FieldDeadlines>,
-    /// The locks among them, with their databases and keys.
-    locks: Vec<(usize, Box<[u8]>, Loaded)>,
+    /// The index of the locks among them.
+    locks: Locks,
+    semaphores: Vec<(usize, Box<[u8]>)>,
 }
 
 impl Beside {
@@ -32,7 +33,8 @@ impl Keyspace {
         Beside {
             tables: self.tables.iter().map(Table::alike).collect(),
             fields: (0..count).map(|_| FieldDeadlines::default()).collect(),
-            locks: Vec::new(),
+            locks: self.locks.beside(),
+            semaphores: Vec::new(),
         }
     }
 
@@ -51,10 +53,12 @@ impl Keyspace {
         }
         let slot = table.insert_owned(key.hash, entry);
         let entry = table.entry(slot);
-        if entry.deadline().is_some()
-            && let Some(loaded) = Loaded::of(entry.value(), &self.now)
-        {
-            beside.locks.push((database, key.bytes.into(), loaded));
+        if entry.deadline().is_some() {
+            if let Some(loaded) = Loaded::of(entry.value(), &self.now) {
+                beside.locks.note_loaded(database, key.bytes, loaded, &self.now);
+            } else if lock::is_semaphore(entry.value()) {
+                beside.semaphores.push((database, key.bytes.into()));
+            }
         }
         // Noting field deadlines needs the table among the served ones: it is exchanged for that moment.
         self.exchange(beside, database);
@@ -75,8 +79,10 @@ impl Keyspace {
             // Keys that clients wait for or watch may exist now.
             self.touch_all(database, database, 0);
         }
-        for (database, key, loaded) in std::mem::take(&mut beside.locks) {
-            self.locks.note_loaded(database, &key, loaded, &self.now);
+        // Nobody is told which locks are gone: a replica follows its primary, which tells.
+        self.lazyfree.discard_locks(self.locks.put_in_place(std::mem::take(&mut beside.locks)));
+        for (database, key) in std::mem::take(&mut beside.semaphores) {
+            self.semaphores.note(database, &key);
         }
     }
 
@@ -86,6 +92,7 @@ impl Keyspace {
             let keys = table.len();
             self.lazyfree.discard_all(table.clear(), keys, 0);
         });
+        self.lazyfree.discard_locks(beside.locks);
     }
 
     fn exchange(&mut self, beside: &mut Beside, database: usize) {

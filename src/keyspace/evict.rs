@@ -7,8 +7,7 @@
 use crate::collections::shared::given_up_bytes;
 use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::config::{KeyspaceEvents, MaxmemoryPolicy};
-use crate::types::sorted_set::SortedSet;
-use crate::types::{Collection, Value, lock};
+use crate::types::{Value, lock};
 
 use super::deletions::Deleted;
 use super::{Cause, Key, Keyspace};
@@ -279,11 +278,8 @@ impl Keyspace {
         if !self.locks.fences.is_used() {
             return false;
         }
-        let is_semaphore = || {
-            let first = SortedSet::view(entry.value()).and_then(|set| set.first());
-            first.is_some_and(|(_, member)| lock::is_permit(member.as_ref()))
-        };
-        self.locks.is_held(database, entry.key()) || entry.deadline().is_some() && is_semaphore()
+        self.locks.is_held(database, entry.key())
+            || entry.deadline().is_some() && lock::is_semaphore(entry.value())
     }
 
     /// A key's score for eviction by a policy; None: it may not be evicted.

@@ -62,6 +62,9 @@ impl Keyspace {
         if !self.hides_expired
             && self.found_expired.keys.insert(ExpiredKey::new(self.selected, key))
         {
+            if let Some(slot) = self.table().find(key.hash, key.bytes) {
+                self.note_owner_at(slot, key);
+            }
             self.announce_expired(key.bytes);
         }
     }
@@ -104,12 +107,14 @@ impl Keyspace {
     #[cold]
     pub(super) fn remove_expired(&mut self, slot: Slot) {
         let owned = self.tables.remove_for_good(self.selected, slot);
+        self.locks.note_owner_of(self.selected, owned.key(), owned.value(), &self.now);
         self.announce_expired(owned.key());
         self.lazyfree.discard(owned);
     }
 
     /// Deletes the key at `slot`, which a command gave a deadline in the past.
     pub fn delete_as_expired(&mut self, slot: Slot, key: Key<'_>) {
+        self.note_owner_at(slot, key);
         if let Some(owned) = self.tables.remove(self.selected, slot) {
             self.lazyfree.discard(owned);
         }
@@ -210,6 +215,7 @@ impl Keyspace {
                     let late_ms = now.remaining_ms(deadline).min(0).unsigned_abs();
                     self.stats.expiry_lag.record_us(late_ms.saturating_mul(1000));
                 }
+                self.locks.note_owner_of(index, owned.key(), owned.value(), &now);
                 self.announce_expired(owned.key());
                 self.lazyfree.discard(owned);
             }

@@ -13,8 +13,10 @@
 //!   other nodes own now); `deletions` are to be repeated
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
-//!   `watch`, `tracking`; `locks` is the index of held locks, at which `lock_scan` looks in slices,
-//!   `permits` that of permits with sessions.
+//!   `watch`, `tracking`, `flows` (counts of queues); `locks` keeps the index of held locks (`lock_index`), at which
+//!   `lock_scan` looks in slices,
+//!   `lock_history` what is remembered of ended ones, `fences` numbers grants, `permits` the index of permits with
+//!   sessions, `semaphores` counts permits.
 
 pub mod beside;
 pub mod collection;
@@ -22,14 +24,19 @@ pub mod deletions;
 pub mod due;
 pub mod evict;
 pub mod expire;
+mod fences;
 pub mod field_deadlines;
+pub mod flows;
 mod hash_slots;
 pub mod held;
 pub mod lazyfree;
+pub mod lock_history;
+mod lock_index;
 pub mod lock_scan;
 pub mod locks;
 pub mod notify;
 pub mod permits;
+pub mod semaphores;
 pub mod snapshot;
 mod table_id;
 mod tables;
@@ -63,11 +70,13 @@ pub use evict::Accessed;
 use evict::Eviction;
 use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
+use flows::Flows;
 use held::HeldBySnapshots;
 use lazyfree::LazyFree;
 use locks::Locks;
 use notify::Events;
 use permits::PermitSessions;
+use semaphores::Semaphores;
 pub use table_id::TableId;
 use tables::Tables;
 use tracking::Tracking;
@@ -166,6 +175,8 @@ pub struct Keyspace {
     pub waiting: Waiting,
     pub locks: Locks,
     pub permits: PermitSessions,
+    pub semaphores: Semaphores,
+    pub flows: Flows,
     pub watch: Watch,
     /// Slots whose keys are only being moved here: they are not shown.
     pub hidden_slots: Option<SlotSet>,
@@ -204,6 +215,8 @@ impl Keyspace {
             waiting: Waiting::default(),
             locks: Locks::default(),
             permits: PermitSessions::default(),
+            semaphores: Semaphores::default(),
+            flows: Flows::default(),
             watch: Watch::default(),
             hidden_slots: None,
             tracking: Tracking::default(),
@@ -481,6 +494,7 @@ impl Keyspace {
         match found {
             Some(slot) => {
                 let deadline = expiry.replacing(|| self.table().entry(slot).deadline());
+                self.note_owner_at(slot, key);
                 self.note_own_deadline(key.bytes, deadline);
                 if let Some(object) = self.tables.replace(self.selected, slot, value, deadline) {
                     self.lazyfree.discard_value(object);
@@ -626,10 +640,20 @@ impl Keyspace {
 
     /// The same for a looked-up key.
     pub fn delete_at(&mut self, slot: Slot, key: Key<'_>, how: &'static str) {
+        self.note_owner_at(slot, key);
         if let Some(owned) = self.tables.remove(self.selected, slot) {
             self.lazyfree.discard(owned);
         }
         self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
+    }
+
+    /// Before the value at `slot` goes: its owner is known as long as it is there, if it is a lock.
+    #[inline]
+    fn note_owner_at(&mut self, slot: Slot, key: Key<'_>) {
+        if !self.locks.is_empty() {
+            let value = self.tables[self.selected].entry(slot).value();
+            self.locks.note_owner_of(self.selected, key.bytes, value, &self.now);
+        }
     }
 
     /// Sets or clears the deadline of the key at `slot`.
@@ -771,6 +795,7 @@ impl Keyspace {
         key: &[u8],
     ) {
         self.touch(self.selected, key, elements, Cause::Client);
+        self.flows.note(self.selected, key, event, elements);
         self.notify(class, event, key);
     }
 
@@ -787,6 +812,7 @@ impl Keyspace {
         self.dirty += changes;
         self.waiting.note_change(database, key);
         self.locks.note_change(database, key);
+        self.semaphores.note_change(database, key);
         self.watch.note_change(database, key);
         self.tracking.note_change(key, cause == Cause::Client);
     }
@@ -797,6 +823,7 @@ impl Keyspace {
         self.dirty += changes;
         self.waiting.note_all(database);
         self.locks.note_all(database);
+        self.semaphores.note_all(database, other);
         self.touch_watched(database, other);
     }
 

@@ -19,7 +19,7 @@ use crate::collections::hash::KeyHasher;
 use crate::collections::shared::copied_bytes;
 use crate::collections::table::{Entry, Owned, Table, ValueRef};
 use crate::sys::alloc;
-use crate::types::Value;
+use crate::types::{Value, lock};
 
 /// The size at which a chunk is sent. Unit: bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -316,10 +316,12 @@ impl Keyspace {
             let slot = self.tables.load(database, hash, entry);
             let slot = slot.map_err(|entry| LoadedEntry { database, entry, hash })?;
             let entry = self.tables[database].entry(slot);
-            if entry.deadline().is_some()
-                && let Some(loaded) = Loaded::of(entry.value(), &self.now)
-            {
-                self.locks.note_loaded(database, entry.key(), loaded, &self.now);
+            if entry.deadline().is_some() {
+                if let Some(loaded) = Loaded::of(entry.value(), &self.now) {
+                    self.locks.note_loaded(database, entry.key(), loaded, &self.now);
+                } else if lock::is_semaphore(entry.value()) {
+                    self.semaphores.note(database, entry.key());
+                }
             }
             if let ValueRef::Object(Value::Hash(_)) = entry.value() {
                 let key = entry.key().to_vec();

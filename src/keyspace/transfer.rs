@@ -16,6 +16,7 @@ impl Keyspace {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
         };
+        self.note_owner_at(slot, from);
         let slot = self.tables.transfer(self.selected, slot, database, to);
         // For clients that wait for, watch or track the old name; the handler announces the new one.
         self.touch(self.selected, from.bytes, 0, Cause::Client);
@@ -81,6 +82,7 @@ impl Keyspace {
     pub fn clear_way(&mut self, key: Key<'_>) {
         match self.find(key) {
             Some(slot) => {
+                self.note_owner_at(slot, key);
                 if let Some(owned) = self.tables.remove(self.selected, slot) {
                     self.lazyfree.discard(owned);
                 }

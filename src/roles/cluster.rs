@@ -172,6 +172,8 @@ pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
         cluster.before_sleep(&outside, &mut state.cluster_actions);
     }
     carry_out_outside(state);
+    // What changed nothing that is saved need not wait.
+    state.cluster_work.unconfirmed.retain(|(_, save)| save.is_some());
     for action in std::mem::take(&mut state.cluster_actions) {
         carry_out(keyspace, state, action);
     }

@@ -156,7 +156,7 @@ pub fn unfollow(keyspace: &mut Keyspace, state: &mut State) {
     if state.config.appendonly && !state.persistence.is_aof_on() {
         restart_log(keyspace, state);
     }
-    sessions::gain_authority(keyspace, state);
+    sessions::be_promoted(keyspace, state);
 }
 
 fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Following>) {

@@ -50,6 +50,13 @@ impl Turn<'_> {
                 self.state.clients.to_flush.push(id);
                 continue;
             }
+            let unconfirmed = &self.state.cluster_work.unconfirmed;
+            if unconfirmed.iter().any(|(waiting, _)| *waiting == id)
+                && !client.flags.contains(ClientFlags::CLOSE_NOW)
+            {
+                self.state.clients.to_flush.push(id);
+                continue;
+            }
             client.flags.remove(ClientFlags::FLUSH_PENDING);
             if client.flags.contains(ClientFlags::AWAITS_LOG) {
                 let reads = client.flags.contains(ClientFlags::READ_WHEN_SENT);

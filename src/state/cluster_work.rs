@@ -1,6 +1,7 @@
 //! What the loop keeps for the cluster besides the state machine, and what it tells that about this server.
 
 use super::State;
+use crate::client::ClientId;
 use crate::cluster::action::{LinkId, Outside};
 use crate::collections::hash_slot::SlotSet;
 use crate::persist::nodes_file::NodesFile;
@@ -20,6 +21,8 @@ pub struct ClusterWork {
     pub failure_logged_us: Option<i64>,
     /// Slots whose keys are being deleted.
     pub drops: Option<SlotSet>,
+    /// Clients whose replies wait until nodes.conf says what they have changed, and the save that does, once it was asked for.
+    pub unconfirmed: Vec<(ClientId, Option<u64>)>,
     /// Connections with a message that waits until no script runs.
     pub held: Vec<LinkId>,
 }

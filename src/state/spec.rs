@@ -27,6 +27,7 @@ pub struct CommandSpec {
     /// Which arguments MONITOR and logs hide.
     pub secrets: Secrets,
     pub group: Group,
+    /// The version of Redis or Valkey that added it; of a command of Latchkey alone, Latchkey's.
     pub since: &'static str,
     pub summary: &'static str,
     pub complexity: &'static str,

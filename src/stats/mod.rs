@@ -51,6 +51,8 @@ pub struct Durations {
     pub lock_wait: Histogram,
     /// Locks that have ended.
     pub lock_hold: Histogram,
+    /// From the end of a lock to the grant to a client that has waited for it.
+    pub lock_handover: Histogram,
 }
 
 impl Statistics {

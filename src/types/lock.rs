@@ -14,6 +14,7 @@
 use std::borrow::Cow;
 
 use super::hash::{Hash, HashView, Limits};
+use super::sorted_set::SortedSet;
 use super::string::StringView;
 use super::{Collection, Value};
 use crate::clock::{Now, UnixMillis};
@@ -135,6 +136,12 @@ pub fn is_permit(member: &[u8]) -> bool {
     let mut is_number =
         || parts.next().is_some_and(|text| !text.is_empty() && text.iter().all(u8::is_ascii_digit));
     is_number() && is_number() && parts.next().is_some_and(may_own)
+}
+
+/// Whether a key's value is a semaphore, by the first of its permits.
+pub fn is_semaphore(value: ValueRef<'_, Value>) -> bool {
+    let first = SortedSet::view(value).and_then(|set| set.first());
+    first.is_some_and(|(_, member)| is_permit(member.as_ref()))
 }
 
 /// The fence of a value from a file or the primary, if it is a lock that was granted here. Costs

@@ -14,7 +14,8 @@ fn check(path: &str, wanted: &[u8]) {
     let found = std::fs::read(&file).unwrap_or_default();
     assert!(
         found == wanted,
-        "{path} is not what the table says: set UPDATE_EXAMPLE=1 and test again"
+        "{path} differs from the table of parameters; this writes it anew: \
+         UPDATE_EXAMPLE=1 cargo test --test it config_example"
     );
 }
 

@@ -600,3 +600,93 @@ fn probes_say_in_each_state_whether_clients_are_served() {
     assert_eq!(other.call(&["SHUTDOWN", "ABORT"]), Reply::Simple(b"OK".to_vec()));
     assert_told(&tell(&server, address), 200, "ok", "PONG");
 }
+
+#[test]
+fn metrics_tell_how_requests_for_locks_went() {
+    let (server, address) = start(&[]);
+    let run = |request: &str| call(&server, request);
+    let mut waits = server.connect();
+    run("LOCK.ACQUIRE jobs a PX 1000");
+    waits.send(&words("LOCK.ACQUIRE jobs b PX 1000 BLOCK 0"));
+    server.settle();
+    run("LOCK.RELEASE jobs a");
+    waits.reply();
+    run("LOCK.RENEW 2 jobs none b PX 1000");
+    waits.send(&words("LOCK.ACQUIRE jobs c PX 1000 BLOCK 0"));
+    let id = waits_id(&server);
+    assert_eq!(run(&format!("CLIENT UNBLOCK {id} ERROR")), Reply::Integer(1));
+    waits.reply();
+    run("SEM.ACQUIRE pool a LIMIT 3 PX 60000 COUNT 2");
+    run("CONFIG SET maxmemory 1");
+    assert!(matches!(run("LOCK.ACQUIRE other a PX 1000"), Reply::Error(_)));
+    run("CONFIG SET maxmemory 0");
+    let metrics = get(address, "/metrics").body;
+    for line in [
+        "latchkey_lock_acquisitions_total{result=\"granted\"} 3",
+        "latchkey_lock_acquisitions_total{result=\"oom\"} 1",
+        "latchkey_lock_acquisitions_total{result=\"unblocked\"} 1",
+        "latchkey_lock_ends_total{reason=\"released\"} 1",
+        "latchkey_lock_ends_total{reason=\"promoted\"} 0",
+        "latchkey_lock_renewals_total{result=\"renewed\"} 1",
+        "latchkey_lock_renewals_total{result=\"not_held\"} 1",
+        "latchkey_lock_handover_seconds_count 1",
+        "latchkey_semaphore_permits_held 2",
+    ] {
+        assert!(metrics.contains(&format!("\n{line}\n")), "{line} is not in {metrics}");
+    }
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+/// The id of the client that waits for a lock, once it does.
+fn waits_id(server: &TestServer) -> String {
+    wait_for("a waiting client", || {
+        let list = call(server, "CLIENT LIST").show();
+        let line = list.split("\\n").find(|line| line.contains("flags=b"))?;
+        let id = line.split("id=").nth(1)?.split(' ').next()?;
+        Some(id.to_owned())
+    })
+}
+
+#[test]
+fn a_node_tells_its_cluster_and_another_server_has_none() {
+    let (_server, address) = start(&[]);
+    assert_eq!(get(address, "/api/cluster").status, 404);
+    let (server, address) = start(&["cluster-enabled yes", "cluster-port 0"]);
+    call(&server, "CLUSTER ADDSLOTSRANGE 0 16383");
+    let told = get(address, "/api/cluster");
+    assert_eq!(told.status, 200);
+    for part in
+        ["\"cluster_slots_assigned\":\"16384\"", "\"slots\":16384", "\"ranges\":\"0-16383\""]
+    {
+        assert!(told.body.contains(part), "{part} is not in {}", told.body);
+    }
+    call(&server, "ACL SETUSER viewer on nopass +info +client|list +slowlog|get");
+    call(&server, "CONFIG SET http-auth yes");
+    let asked = Connection::open(address).ask("/api/cluster", &basic("viewer:v"));
+    assert_eq!(asked.status, 403);
+}
+
+#[test]
+fn a_lock_tells_its_last_grants_and_ends_and_a_queue_what_comes_and_goes() {
+    let (server, address) = start(&["page-keys mail"]);
+    let run = |request: &str| call(&server, request);
+    for _ in 0..12 {
+        run("LOCK.ACQUIRE jobs a PX 1000");
+        server.advance(2000);
+        run("LOCK.RELEASE jobs a");
+    }
+    run("LOCK.ACQUIRE jobs b PX 1000");
+    let told = get(address, "/api/locks/jobs").body;
+    assert!(told.contains("\"grants\":13,\"median_hold_us\":2000,"), "{told}");
+    assert_eq!(told.matches("\"what\":\"granted\"").count(), 5, "{told}");
+    assert_eq!(told.matches("\"what\":\"released\"").count(), 5, "{told}");
+    assert!(told.contains("\"events\":[{\"what\":\"granted\""), "{told}");
+    run("RPUSH mail a b");
+    assert!(get(address, "/api/queues").body.contains("\"arrived\":null,\"left\":null"));
+    run("RPUSH mail c d e");
+    run("LPOP mail 2");
+    assert!(get(address, "/api/queues").body.contains("\"arrived\":3,\"left\":2"));
+}

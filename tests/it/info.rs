@@ -2,7 +2,7 @@
 //!
 //! `tests/data/info.txt` holds what sessions showed before INFO's lines came from the table of figures. Values that depend on the
 //! machine or the moment are kept as their shape: each number as `0`, each unit of memory as `U`. `UPDATE_INFO=1` writes the
-//! file anew; the difference is then to be read.
+//! file anew; read the difference before you commit it.
 
 use crate::support::{Client, Reply, TestServer, wait_for};
 
@@ -204,6 +204,9 @@ fn session(compatibility: &str) -> String {
     text
 }
 
+const REWRITE: &str =
+    "if the change is meant, UPDATE_INFO=1 cargo test --test it info:: writes it anew";
+
 #[test]
 fn info_is_written_as_it_always_was() {
     let sessions = ["redis-7.2", "redis-8", "valkey-9"].map(session).concat();
@@ -213,7 +216,11 @@ fn info_is_written_as_it_always_was() {
     }
     let kept = std::fs::read_to_string(path).expect("the file is there");
     for (number, (shown, kept)) in sessions.lines().zip(kept.lines()).enumerate() {
-        assert_eq!(shown, kept, "line {}", number + 1);
+        assert_eq!(shown, kept, "tests/data/info.txt:{}: {REWRITE}", number + 1);
     }
-    assert_eq!(sessions.lines().count(), kept.lines().count());
+    assert_eq!(
+        sessions.lines().count(),
+        kept.lines().count(),
+        "lines of tests/data/info.txt: {REWRITE}"
+    );
 }

@@ -62,7 +62,11 @@ macro_rules! transcripts {
                 .map(|name| name.to_string_lossy().trim_end_matches(".txt").to_owned())
                 .collect();
             files.sort();
-            assert_eq!(files, listed, "the list in tests/it/transcripts.rs and the files in tests/transcripts");
+            assert_eq!(
+                files, listed,
+                "the files in tests/transcripts, and `transcripts!` in tests/it/transcripts.rs, \
+                 which lists them in order"
+            );
         }
     };
 }

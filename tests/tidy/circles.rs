@@ -205,8 +205,11 @@ fn files_within_a_room_use_each_other_in_no_circle() {
         .collect();
     let new: Vec<_> = found.difference(&known).collect();
     let gone: Vec<_> = known.difference(&found).collect();
-    assert!(new.is_empty(), "move what both use below them: {new:#?}");
-    assert!(gone.is_empty(), "no longer circles: {gone:#?}");
+    assert!(
+        new.is_empty(),
+        "these files use each other; move the shared part to a file below them: {new:#?}"
+    );
+    assert!(gone.is_empty(), "no longer circles, take them out of CIRCLES: {gone:#?}");
     assert!(CIRCLES.len() <= 3, "three circles are enough");
 }
 

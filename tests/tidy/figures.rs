@@ -22,13 +22,16 @@ const QUOTED: &[(&str, &str, &str, &str, &str)] = &[
     ("docs/http.md", "and 64 headers", "net/http/head.rs", "HEADERS_MAX", "64"),
     ("docs/http.md", "within 5 s", "net/http/connection.rs", "HEAD_US", "5_000_000"),
     ("docs/http.md", "after 30 s", "net/http/connection.rs", "IDLE_US", "30_000_000"),
+    ("docs/http.md", "from 128 keys of", "http/overview.rs", "KEYS_SAMPLED", "128"),
+    ("docs/http.md", "last ten grants and", "http/locks.rs", "EVENTS_MAX", "10"),
     ("docs/http.md", "Answers get half a", "http/mod.rs", "TURN_US", "500"),
     ("docs/http.md", "of 100 items or", "http/locks.rs", "LIMIT", "100"),
     ("docs/http.md", "at most 1,000;", "http/locks.rs", "LIMIT_MAX", "1000"),
     ("docs/locks.md", "1 to 256 bytes", "types/lock.rs", "OWNER_MAX", "256"),
     ("docs/locks.md", "more than 64 fields", "types/lock.rs", "FIELDS_MAX", "64"),
     ("docs/locks.md", "at most 1000 readers", "types/lock.rs", "READERS_MAX", "1000"),
-    ("docs/locks.md", "remembers 256 such", "keyspace/locks.rs", "ENDS_KEPT", "256"),
+    ("docs/locks.md", "remembers 256 such", "keyspace/lock_history.rs", "ENDS_KEPT", "256"),
+    ("docs/locks.md", "last ten holdings,", "keyspace/lock_history.rs", "HOLDINGS_KEPT", "10"),
     ("docs/locks.md", "at most 100 locks", "command/lock/many.rs", "KEYS_MAX", "100"),
     ("docs/locks.md", "at most 1000)", "command/lock/mod.rs", "TAKEN_MAX", "1000"),
     ("docs/locks.md", "10,000) are held", "command/lock/semaphore.rs", "LIMIT_MAX", "10_000"),
@@ -75,5 +78,9 @@ fn figures_in_documents_are_those_of_the_code() {
             wrong.push(format!("{file}: {constant} is {found:?}, but {document} says \"{words}\""));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "change the code, the document and QUOTED in tests/tidy/figures.rs together:\n{}",
+        wrong.join("\n")
+    );
 }

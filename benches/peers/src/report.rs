@@ -146,7 +146,7 @@ const WRITTEN_BY_HAND: &str = "Profiles";
 const PREAMBLE: &str = "# Benchmarks
 
 Made by `make bench-peers` (`benches/peers`), which measures servers of the protocol side by side on one machine. Figures
-of different machines or different runs should not be compared; the ratios of one run may be.
+from different machines or runs should not be compared; the ratios of one run may be.
 ";
 
 impl Section {

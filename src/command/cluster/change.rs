@@ -18,6 +18,10 @@ pub fn change<R>(
     if state.scripts.running.is_none() {
         act(ctx.keyspace, state);
     }
+    // Who was told that a slot moves relies on it, also after a crash.
+    if let Some(client) = ctx.caller.client() {
+        state.cluster_work.unconfirmed.push((client, None));
+    }
     Some(result)
 }
 

@@ -22,7 +22,7 @@ pub enum IdRule {
     Any,
     /// At least one, all of them valid: CLIENT KILL.
     Possible,
-    /// Valid ones up to the next option: both commands in Valkey.
+    /// Valid ones up to the next option, possibly none: both commands in Valkey.
     Valkey,
 }
 

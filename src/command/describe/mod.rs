@@ -571,9 +571,15 @@ mod tests {
         for command in &TABLE.commands {
             let name = &command.full_name;
             let spec = command.spec;
-            assert!(!spec.summary.is_empty(), "{name} has no summary");
-            assert!(!spec.complexity.is_empty(), "{name} does not tell its cost");
-            assert!(spec.since.split('.').count() == 3, "{name} does not tell since when");
+            assert!(!spec.summary.is_empty(), "{name}: its specification has no summary (`docs`)");
+            assert!(
+                !spec.complexity.is_empty(),
+                "{name}: its specification has no complexity (`docs`)"
+            );
+            assert!(
+                spec.since.split('.').count() == 3,
+                "{name}: `since` is no version of three numbers"
+            );
         }
     }
 }

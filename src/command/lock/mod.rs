@@ -33,6 +33,7 @@ use crate::error::CommandError;
 use crate::gate::evict::{self, Room};
 use crate::gate::{acks, confirm, locks, permits, readers, sessions, users};
 use crate::keyspace::Key;
+use crate::keyspace::lock_history::HoldingEnd;
 use crate::keyspace::locks::{At, EndReason, Held, Session};
 use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::resp::args::Args;
@@ -410,6 +411,18 @@ fn write_grant(
         ctx.keyspace.locks.note_granted(at, fence, client);
     }
     ctx.keyspace.locks.stats.grants += 1;
+    note_handover(ctx, key);
+}
+
+/// Measures how long a client's grant that has waited took since the lock became free.
+fn note_handover(ctx: &mut Context<'_>, key: Key<'_>) {
+    let freed_us = ctx.keyspace.locks.take_freed(ctx.keyspace.selected(), key.bytes);
+    if let Some(freed_us) = freed_us
+        && matches!(ctx.origin, Origin::Woken(_))
+    {
+        let us = ctx.state.clock.now().boot_us - freed_us;
+        ctx.state.stats.durations.lock_handover.record_us(us.max(0).unsigned_abs());
+    }
 }
 
 /// Grants a lock to its owner again: the same grant, once more if it is reentrant. Its lease is never shortened.
@@ -527,7 +540,11 @@ fn check_room(ctx: &mut Context<'_>) -> Result<(), CommandError> {
         Some(running) => running.out_of_memory && !running.wrote && !running.allow_oom,
         None => evict::evict(ctx.keyspace, ctx.state) == Room::NoMore,
     };
-    if is_full { Err(CommandError::OutOfMemory) } else { Ok(()) }
+    if is_full {
+        ctx.keyspace.locks.stats.out_of_memory += 1;
+        return Err(CommandError::OutOfMemory);
+    }
+    Ok(())
 }
 
 // ---- changes -------------------------------------------------------------------------------------------------------------
@@ -745,20 +762,29 @@ fn release(ctx: &mut Context<'_>) -> CommandResult {
             0 => At::key(database, key.bytes),
             _ => At::reader(database, key.bytes, owner),
         };
-        pass_on(ctx, key, slot, at, options.keep_ms);
+        pass_on(ctx, key, slot, (at, owner), options.keep_ms);
     }
     ctx.reply.integer(holds_left);
     Ok(Outcome::Replied)
 }
 
 /// Frees a lock for the next client, or keeps it from everybody for a time.
-fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, holder: At<'_>, keep_ms: Option<i64>) {
+fn pass_on(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    slot: Slot,
+    (holder, owner): (At<'_>, &[u8]),
+    keep_ms: Option<i64>,
+) {
     let held = delete(ctx, key, slot, holder);
+    let database = ctx.keyspace.selected();
     ctx.keyspace.locks.stats.released += 1;
     ctx.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
     ctx.instead(&[b"DEL", key.bytes]);
+    locks::note_freed(ctx.keyspace, ctx.state, database, key.bytes);
     if let Some(held) = held {
-        locks::note_hold(ctx.state, held.since_us);
+        let (place, end) = ((database, key), HoldingEnd::Released);
+        locks::note_ended_at(ctx.keyspace, ctx.state, place, &held, end, owner);
     }
     if let Some(ms) = keep_ms {
         let deadline = ctx.keyspace.now().after(ms);
@@ -776,19 +802,20 @@ fn pass_on(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, holder: At<'_>, keep
         write(ctx, key, None, &kept, Some(deadline));
         note_held(ctx, key, fence, &kept);
     }
-    let database = ctx.keyspace.selected();
     locks::tell_redisson(ctx.keyspace, ctx.state, database, key.bytes);
 }
 
 /// Frees a broken lock and notifies its holders.
-fn pass_on_broken(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot) {
+fn pass_on_broken(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, owner: &[u8]) {
     ctx.keyspace.locks.begin_own_change();
     ctx.keyspace.delete_at(slot, key, "del");
     ctx.keyspace.locks.end_own_change();
     ctx.instead(&[b"DEL", key.bytes]);
+    ctx.keyspace.locks.note_owner(ctx.keyspace.selected(), key.bytes, owner);
     for place in ctx.keyspace.locks.holdings(ctx.keyspace.selected(), key.bytes) {
         locks::end(ctx.keyspace, ctx.state, place.at(), EndReason::Broken);
     }
+    ctx.keyspace.locks.forget_owners();
 }
 
 // ---- LOCK.RENEW, LOCK.GUARD ----------------------------------------------------------------------------------------------
@@ -828,7 +855,10 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
                 ctx.keyspace.locks.count_renewal(at);
                 lock.fence.map_or(-1, |fence| fence as i64)
             }
-            _ => 0,
+            _ => {
+                ctx.keyspace.locks.stats.renewals_refused += 1;
+                0
+            }
         };
         fences.push(fence);
     }

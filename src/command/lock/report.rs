@@ -107,7 +107,7 @@ fn holders(ctx: &Context<'_>, key: Key<'_>, lock: Lock<'_>, ms_left: i64) -> Vec
 /// The map of LOCK.INFO. `lock`: the lock with the milliseconds left of its lease.
 fn reply_info(ctx: &mut Context<'_>, key: Key<'_>, lock: Option<(Lock<'_>, i64)>) {
     let database = ctx.keyspace.selected();
-    ctx.reply.map(4);
+    ctx.reply.map(5);
     ctx.reply.bulk(b"mode");
     ctx.reply.bulk(match &lock {
         None => b"free",
@@ -139,11 +139,15 @@ fn reply_info(ctx: &mut Context<'_>, key: Key<'_>, lock: Option<(Lock<'_>, i64)>
     }
     ctx.reply.bulk(b"waiters");
     ctx.reply.integer(ctx.keyspace.waiting.len(database, key.bytes, Wanted::Lock) as i64);
+    ctx.reply.bulk(b"grants");
+    ctx.reply.integer(ctx.keyspace.locks.grants_of(database, key) as i64);
     ctx.reply.bulk(b"last-end");
-    match ctx.keyspace.locks.last_end(database, key.bytes) {
+    match ctx.keyspace.locks.history.last_end(database, key.bytes) {
         None => ctx.reply.null(),
         Some(end) => {
-            ctx.reply.map(3);
+            ctx.reply.map(4);
+            ctx.reply.bulk(b"owner");
+            ctx.reply.bulk(&end.who);
             ctx.reply.bulk(b"fence");
             ctx.reply.integer(end.fence as i64);
             ctx.reply.bulk(b"reason");
@@ -327,7 +331,7 @@ fn break_lock(ctx: &mut Context<'_>) -> CommandResult {
             if fence.is_none() || lock.fence == fence || reader.is_some() =>
         {
             log_broken(ctx, key, &lock.owner);
-            pass_on_broken(ctx, key, slot);
+            pass_on_broken(ctx, key, slot, &lock.owner);
             true
         }
         _ => false,

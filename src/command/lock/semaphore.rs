@@ -235,6 +235,9 @@ fn remove_ended(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, Com
     if view.iter().any(|(_, member)| !lock::is_permit(member.as_ref())) {
         return Err(CommandError::WrongType);
     }
+    // It may have come by another way.
+    ctx.keyspace.semaphores.note(ctx.keyspace.selected(), key.bytes);
+    let view = ctx.keyspace.view::<SortedSet>(slot)?;
     let ended = view.iter().take_while(|(at, _)| *at < now_ms);
     let ended: Vec<Vec<u8>> = ended.map(|(_, permit)| permit.as_ref().to_vec()).collect();
     if ended.is_empty() {
@@ -291,6 +294,7 @@ fn put(ctx: &mut Context<'_>, key: Key<'_>, permits: &[(f64, Vec<u8>)], event: &
     };
     let deadline = ctx.keyspace.now().at(UnixMillis(last));
     ctx.keyspace.set_deadline(slot, Some(deadline));
+    ctx.keyspace.semaphores.note(ctx.keyspace.selected(), key.bytes);
     ctx.keyspace.changed(KeyspaceEvents::LOCK, event, key.bytes);
     ctx.instead_gathered(|_, request| {
         request.extend([b"ZADD".to_vec(), key.bytes.to_vec()]);

@@ -8,7 +8,8 @@
 use super::{
     Acquire, Granted, Waiting, Waits, check_room, grants_nothing_now, has_its_turn_later,
     is_held_back, is_plain, leave_place, leave_to_confirm, longer_lease, ms_left,
-    needs_acks_that_failed, note_held, reply_granted, reply_refused, wait_in_place, write_alone,
+    needs_acks_that_failed, note_handover, note_held, reply_granted, reply_refused, wait_in_place,
+    write_alone,
 };
 use crate::client::acks::Confirmed;
 use crate::clock::Deadline;
@@ -17,6 +18,7 @@ use crate::config::KeyspaceEvents;
 use crate::gate::readers::{self, Change};
 use crate::gate::{acks, locks, sessions};
 use crate::keyspace::Key;
+use crate::keyspace::lock_history::HoldingEnd;
 use crate::keyspace::locks::{At, EndReason, Held, Session};
 use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome};
@@ -52,6 +54,7 @@ pub(super) fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) ->
         ctx.keyspace.locks.note_granted(at, fence, client);
     }
     ctx.keyspace.locks.stats.grants += 1;
+    note_handover(ctx, key);
     leave_place(ctx, Wanted::Lock, 1..2);
     Ok(answer(ctx, asked, fence, asked.lease_ms, vec![key.bytes.into()]))
 }
@@ -205,6 +208,10 @@ pub(super) fn grant_alone(
         ..lock.clone()
     };
     write_alone(ctx, key, slot, &alone, deadline);
+    if let Some(held) = ctx.keyspace.locks.remove(at) {
+        let (place, end) = ((at.database, key), HoldingEnd::Exchanged);
+        locks::note_ended_at(ctx.keyspace, ctx.state, place, &held, end, asked.owner);
+    }
     note_held(ctx, key, fence, &alone);
     ctx.keyspace.locks.stats.grants += 1;
 }
@@ -224,7 +231,8 @@ pub(super) fn leave(ctx: &mut Context<'_>, key: Key<'_>, owner: &[u8]) {
     ctx.effect = Effect::Instead;
     ctx.keyspace.locks.stats.released += 1;
     ctx.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
-    locks::note_hold(ctx.state, held.since_us);
+    let (place, end) = ((at.database, key), HoldingEnd::Released);
+    locks::note_ended_at(ctx.keyspace, ctx.state, place, &held, end, owner);
 }
 
 /// Takes the lock from one of several readers, and notifies that reader.

@@ -29,6 +29,7 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     let all = asked("all") || asked("everything");
     let default = ctx.args.len() == 1 || asked("default");
     let mut text = String::new();
+    ctx.keyspace.review_semaphores();
     let reading = Reading::new(ctx.keyspace, ctx.state);
     let compatibility = ctx.state.config.compatible_with;
     for section in SECTIONS.iter().filter(|section| !section.name.is_empty()) {

@@ -1,4 +1,5 @@
-//! WAIT and WAITAOF: waiting until replicas have the client's writes.
+//! WAIT and WAITAOF: waiting until replicas have the client's writes. `gate/acks.rs` counts the
+//! replicas and writes the reply, `gate/blocking.rs` ends the wait.
 
 use crate::client::ClientFlags;
 use crate::client::acks::{LOST, OnDisk};

@@ -23,6 +23,7 @@ use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, spec};
 use crate::types::journal::Edit;
+use crate::types::lock;
 use crate::types::sorted_set::{Limits, SortedSet, SortedSetView, Updated};
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -250,6 +251,9 @@ pub(crate) fn add_pairs(
 ) -> CommandResult {
     let key = ctx.key(1);
     let found = ctx.keyspace.slot_of::<SortedSet>(key)?;
+    if ctx.is_repeated() && pairs.first().is_some_and(|(_, member)| lock::is_permit(member)) {
+        ctx.keyspace.semaphores.note(ctx.keyspace.selected(), key.bytes);
+    }
     if found.is_none() && options.only_there {
         if options.increments {
             ctx.reply.null()

@@ -53,6 +53,9 @@ pub fn save_first(state: &mut State) -> Result<(), String> {
 pub fn save(state: &mut State, number: u64, text: Arc<[u8]>, is_awaited: bool) {
     let Some(file) = &mut state.cluster_work.file else { return };
     file.save(number, text);
+    for (_, save) in &mut state.cluster_work.unconfirmed {
+        save.get_or_insert(number);
+    }
     if is_awaited {
         state.net.bus.await_save(number);
     }
@@ -68,6 +71,8 @@ pub fn go_on(state: &mut State) {
     match file.go_on(state.persistence.background(), &wake) {
         Ok(None) => {}
         Ok(Some(number)) => {
+            let is_later = |save: &Option<u64>| save.is_none_or(|save| save > number);
+            state.cluster_work.unconfirmed.retain(|(_, save)| is_later(save));
             state.net.bus.note_saved(number);
             state.net.bus.flush();
         }
@@ -102,6 +107,7 @@ fn fail(state: &mut State, failure: &SaveError) {
             "Cluster config updated even though writing the cluster config file to disk failed.";
         state.log(Level::Warning, format_args!("{text}. {rest}"));
     }
+    state.cluster_work.unconfirmed.clear();
     state.net.bus.wait_for_no_save();
 }
 

@@ -1,0 +1,971 @@
+//! Many nodes in one thread: a network that delays, stalls and loses, disks that are slow and forget, clocks that differ, the data of
+//! each node with its replication, and the rules that hold whatever happens.
+//!
+//! A node's data are keys with numbers that only grow. Its history is the list of its changes: a replica has a part of its primary's
+//! history, or gets all anew. What the state machine wants done is done here as the server does it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use crate::cluster::action::{Action, Event, LinkId, Outside};
+use crate::cluster::node::{NodeFlags, NodeId, NodeIndex};
+use crate::cluster::settings::Settings;
+use crate::cluster::wire::{self, Body, Decoded};
+use crate::cluster::{Cluster, config_file};
+use crate::collections::hash_slot::{HashSlot, SLOTS, SlotSet};
+
+pub const TIMEOUT_MS: i64 = 1_000;
+/// The longest that a healed cluster may take to agree. Unit: milliseconds.
+pub const HEALING_MS: i64 = 30_000;
+/// A node that was left alone for so long is expected to do as it should. Unit: milliseconds.
+const CALM_MS: i64 = 6_000;
+/// Changes that a replica takes over in a tick, and ticks of taking over all anew.
+const STREAM_CHANGES: usize = 40;
+const SYNC_MS: i64 = 300;
+/// Slots that have keys, and keys of each.
+const USED_SLOTS: usize = 12;
+const KEYS: usize = 3;
+
+pub type Key = (u16, u8);
+
+/// A change of a key. None: it was deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    key: Key,
+    value: Option<u64>,
+    /// Unlike any other.
+    number: u64,
+}
+
+pub struct Machine {
+    pub cluster: Cluster,
+    pub settings: Settings,
+    pub is_alive: bool,
+    /// nodes.conf as it is on disk.
+    pub file: Vec<u8>,
+    /// The other end of each connection, and when the last message over it arrives.
+    ends: HashMap<LinkId, (usize, LinkId)>,
+    arrivals: HashMap<LinkId, i64>,
+    accepted: u64,
+    /// When the last save that was asked for is on disk, and the last that messages wait for.
+    pub saved_at: i64,
+    silent_until: i64,
+    pub slow_until: i64,
+    wall_offset: i64,
+    history: Vec<Change>,
+    keys: BTreeMap<Key, u64>,
+    pub follows: Option<usize>,
+    /// When all of the primary's data will be there, if it is on its way.
+    syncs_until: Option<i64>,
+    heard_ms: Option<i64>,
+    pub paused_until: i64,
+    drops: SlotSet,
+    /// When something unusual happened to it last.
+    pub disturbed_ms: i64,
+    /// When it asked for votes.
+    asked_ms: Vec<i64>,
+    /// When it was told to take over, which it may do with whatever it has.
+    pub by_hand_ms: Option<i64>,
+    pub dropped: usize,
+}
+
+enum Due {
+    Open { from: usize, link: LinkId, to: usize },
+    Message { from: (usize, u64), to: usize, link: LinkId, bytes: Arc<[u8]> },
+    Closed { to: usize, link: LinkId },
+    Saved { at: usize, life: u64, text: Arc<[u8]> },
+    Restart { at: usize },
+}
+
+/// A write that was acknowledged when all replicas had it, and who had it.
+struct Safe {
+    value: u64,
+    number: u64,
+    holders: BTreeSet<usize>,
+}
+
+pub struct World {
+    pub machines: Vec<Machine>,
+    lives: Vec<u64>,
+    pub now: i64,
+    due: BTreeMap<(i64, u64), Due>,
+    number: u64,
+    pub random: fastrand::Rng,
+    /// Pairs of nodes whose packets are lost, from the first to the second.
+    pub cut: BTreeSet<(usize, usize)>,
+    /// Pairs between which replication alone is cut.
+    pub unfollowed: BTreeSet<(usize, usize)>,
+    /// Of ten messages that cannot arrive, how many are delayed, as TCP does, rather than lost.
+    stalls: u8,
+    /// Of ten voters, how many crash when their vote has arrived.
+    pub crashing_voters: u8,
+    /// Whom each node has voted for in each epoch.
+    votes: HashMap<(NodeId, u64), usize>,
+    /// Who was elected in each epoch.
+    elected: HashMap<u64, NodeId>,
+    /// Acknowledged writes that must not be lost.
+    safe: BTreeMap<Key, Safe>,
+    /// Writes that wait for all replicas: by whom, until when.
+    waiting: Vec<(usize, u64, Change, usize)>,
+    written: u64,
+    pub acknowledged: usize,
+    pub promotions: usize,
+    /// Slots that are being moved: what a failover in the middle leaves is for the operator.
+    pub moving: BTreeSet<u16>,
+    /// A key is never written where another primary has it.
+    pub has_no_failovers: bool,
+    trace: Vec<String>,
+}
+
+pub fn settings(index: usize) -> Settings {
+    Settings {
+        node_timeout_ms: TIMEOUT_MS,
+        tcp_port: 7000 + index as u16,
+        bus_port: 17000 + index as u16,
+        validity_factor: 0,
+        repl_ping_ms: 1_000,
+        ..Settings::default()
+    }
+}
+
+pub fn ip(index: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, index as u8 + 1))
+}
+
+pub fn name(index: usize) -> NodeId {
+    NodeId::from_random([index as u8 + 1; 20])
+}
+
+pub fn range(first: usize, last: usize) -> SlotSet {
+    (first..=last).filter_map(HashSlot::new).collect()
+}
+
+/// The machine at an address.
+fn at(ip: &str) -> usize {
+    let last = ip.rsplit('.').next().and_then(|last| last.parse::<usize>().ok());
+    last.expect("an address of this world") - 1
+}
+
+pub fn used_slots() -> impl Iterator<Item = HashSlot> {
+    (0..USED_SLOTS).filter_map(|number| HashSlot::new(number * SLOTS / USED_SLOTS + 7))
+}
+
+impl Machine {
+    fn new(index: usize, seed: u64) -> Machine {
+        Machine {
+            cluster: Cluster::new(name(index), settings(index), seed),
+            settings: settings(index),
+            is_alive: true,
+            file: Vec::new(),
+            ends: HashMap::new(),
+            arrivals: HashMap::new(),
+            accepted: 0,
+            saved_at: 0,
+            silent_until: 0,
+            slow_until: 0,
+            wall_offset: 1_700_000_000_000,
+            history: Vec::new(),
+            keys: BTreeMap::new(),
+            follows: None,
+            syncs_until: None,
+            heard_ms: None,
+            paused_until: 0,
+            drops: SlotSet::default(),
+            disturbed_ms: 0,
+            asked_ms: Vec::new(),
+            by_hand_ms: None,
+            dropped: 0,
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        match change.value {
+            Some(value) => drop(self.keys.insert(change.key, value)),
+            None => drop(self.keys.remove(&change.key)),
+        }
+        self.history.push(change);
+    }
+
+    pub fn count_in_slot(&self, slot: HashSlot) -> usize {
+        self.keys.range((slot.number(), 0)..=(slot.number(), u8::MAX)).count()
+    }
+}
+
+impl World {
+    pub fn new(count: usize, seed: u64) -> World {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut machines: Vec<Machine> = (0..count)
+            .map(|index| Machine::new(index, seed.wrapping_mul(1000) + index as u64))
+            .collect();
+        for machine in &mut machines {
+            // Some clocks differ by hours.
+            machine.wall_offset += random.i64(-5..5) * random.i64(0..2) * 3_600_000;
+        }
+        World {
+            machines,
+            lives: vec![0; count],
+            now: 1_000,
+            due: BTreeMap::new(),
+            number: 0,
+            stalls: random.u8(0..10),
+            crashing_voters: 0,
+            random,
+            cut: BTreeSet::new(),
+            unfollowed: BTreeSet::new(),
+            votes: HashMap::new(),
+            elected: HashMap::new(),
+            safe: BTreeMap::new(),
+            waiting: Vec::new(),
+            written: 0,
+            acknowledged: 0,
+            promotions: 0,
+            moving: BTreeSet::new(),
+            has_no_failovers: false,
+            trace: Vec::new(),
+        }
+    }
+
+    /// Three primaries with a replica each, or more of both, that know each other.
+    pub fn formed(primaries: usize, replicas: usize, seed: u64) -> World {
+        let mut world = World::new(primaries + replicas, seed);
+        for index in 1..primaries + replicas {
+            world.command(0, |cluster, outside, actions| {
+                let (port, bus_port) = (7000 + index as u16, 17000 + index as u16);
+                cluster.meet(ip(index), port, bus_port, outside, actions);
+            });
+        }
+        for index in 0..primaries {
+            let (first, last) = (SLOTS * index / primaries, SLOTS * (index + 1) / primaries - 1);
+            world.command(index, |cluster, outside, actions| {
+                cluster.set_epoch(index as u64 + 1, outside, actions);
+                cluster.add_slots(&range(first, last), outside, actions);
+            });
+        }
+        world.run(10_000);
+        for index in primaries..primaries + replicas {
+            world.command(index, |cluster, outside, actions| {
+                let primary =
+                    cluster.find(&name((index - primaries) % primaries)).expect("they have met");
+                cluster.replicate(primary, outside, actions);
+            });
+        }
+        world.run(5_000);
+        world.check_agreement();
+        world
+    }
+
+    /// The files of nodes that know each other, from which any number of worlds begins.
+    pub fn files(primaries: usize, replicas: usize) -> Vec<Vec<u8>> {
+        let world = World::formed(primaries, replicas, 1);
+        world.machines.iter().map(|machine| machine.file.clone()).collect()
+    }
+
+    /// A world of nodes that have just started with these files.
+    pub fn with_files(files: &[Vec<u8>], seed: u64) -> World {
+        let mut world = World::new(files.len(), seed);
+        for (index, file) in files.iter().enumerate() {
+            world.machines[index].file.clone_from(file);
+            world.restart(index);
+        }
+        world.run(5_000);
+        world.machines.iter_mut().for_each(|machine| machine.disturbed_ms = 0);
+        world
+    }
+
+    pub fn log(&mut self, text: String) {
+        self.trace.push(format!("{} {text}", self.now));
+    }
+
+    fn outside(&self, index: usize) -> Outside {
+        let machine = &self.machines[index];
+        let is_link_up = machine.follows.is_some_and(|primary| self.streams(index, primary))
+            && machine.syncs_until.is_none();
+        Outside {
+            boot_ms: self.now,
+            unix_ms: self.now + machine.wall_offset,
+            offset: if machine.syncs_until.is_some() { 0 } else { machine.history.len() as u64 },
+            is_link_up,
+            data_age_ms: machine.heard_ms.map_or(i64::MAX, |heard_ms| self.now - heard_ms),
+            is_loading: false,
+        }
+    }
+
+    pub fn reaches(&self, from: usize, to: usize) -> bool {
+        self.machines[from].is_alive
+            && self.machines[to].is_alive
+            && !self.cut.contains(&(from, to))
+    }
+
+    /// Whether a replica can follow a node.
+    fn streams(&self, replica: usize, primary: usize) -> bool {
+        self.reaches(replica, primary)
+            && self.reaches(primary, replica)
+            && !self.unfollowed.contains(&(replica, primary))
+    }
+
+    pub fn cut_both(&mut self, one: usize, other: usize) {
+        self.cut.extend([(one, other), (other, one)]);
+    }
+
+    pub fn disturb(&mut self, index: usize) {
+        self.machines[index].disturbed_ms = self.now;
+    }
+
+    fn after(&mut self, delay: i64, due: Due) {
+        self.number += 1;
+        self.due.insert((self.now + delay, self.number), due);
+    }
+
+    pub fn command<R>(
+        &mut self,
+        index: usize,
+        run: impl FnOnce(&mut Cluster, &Outside, &mut Vec<Action>) -> R,
+    ) -> R {
+        let outside = self.outside(index);
+        let mut actions = Vec::new();
+        let result = run(&mut self.machines[index].cluster, &outside, &mut actions);
+        self.machines[index].cluster.before_sleep(&outside, &mut actions);
+        self.carry_out(index, actions);
+        result
+    }
+
+    fn tell(&mut self, index: usize, event: Event<'_>) {
+        self.command(index, |cluster, outside, actions| cluster.handle(outside, event, actions));
+    }
+
+    fn carry_out(&mut self, index: usize, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Connect { link, ip, .. } => {
+                    let delay = self.random.i64(1..5);
+                    self.after(delay, Due::Open { from: index, link, to: at(&ip) });
+                }
+                Action::Send { link, message } => self.send(index, link, message),
+                Action::Close { link } => {
+                    if let Some((to, other)) = self.machines[index].ends.remove(&link) {
+                        self.machines[to].ends.remove(&other);
+                        self.after(2, Due::Closed { to, link: other });
+                    }
+                }
+                Action::Save { text, is_awaited, .. } => {
+                    let is_slow = self.machines[index].slow_until > self.now;
+                    let delay = self.random.i64(1..if is_slow { 2_500 } else { 30 });
+                    let (life, machine) = (self.lives[index], &mut self.machines[index]);
+                    machine.saved_at = machine.saved_at.max(self.now) + delay;
+                    if is_awaited {
+                        machine.silent_until = machine.saved_at;
+                    }
+                    let delay = machine.saved_at - self.now;
+                    self.after(delay, Due::Saved { at: index, life, text });
+                }
+                Action::Follow { ip, .. } => self.follow(index, at(&ip)),
+                Action::Promote => self.promote(index),
+                Action::DropKeys(slots) => {
+                    self.machines[index].dropped += slots.len();
+                    let drops = &mut self.machines[index].drops;
+                    slots.iter().for_each(|slot| {
+                        drops.insert(slot);
+                    });
+                }
+                Action::DropAllKeys => {
+                    self.machines[index].keys.clear();
+                    self.machines[index].history.clear();
+                }
+                Action::PauseWrites { until_boot_ms } => {
+                    self.machines[index].paused_until = until_boot_ms;
+                }
+                Action::EndPause => self.machines[index].paused_until = 0,
+                Action::Log { text, .. } => self.log(format!("{index}: {text}")),
+                Action::Deliver { .. } | Action::Recheck => {}
+            }
+        }
+    }
+
+    fn send(&mut self, index: usize, link: LinkId, bytes: Arc<[u8]>) {
+        let Some(&(to, other)) = self.machines[index].ends.get(&link) else { return };
+        let now = self.now;
+        if wire::type_of(&bytes) == wire::AUTH_REQUEST {
+            let asked = &mut self.machines[index].asked_ms;
+            asked.retain(|asked| now - asked < 2 * CALM_MS);
+            if asked.last() != Some(&now) {
+                asked.push(now);
+            }
+        }
+        let waits = (self.machines[index].silent_until - self.now).max(0);
+        let delay = self.random.i64(1..4);
+        let arrivals = &mut self.machines[index].arrivals;
+        // Messages of a connection keep their order.
+        let arrival = arrivals.entry(link).or_insert(0);
+        *arrival = (*arrival).max(self.now + waits + delay);
+        let delay = *arrival - self.now;
+        let from = (index, self.lives[index]);
+        self.after(delay, Due::Message { from, to, link: other, bytes });
+    }
+
+    fn happen(&mut self, due: Due) {
+        match due {
+            Due::Open { from, link, to } => {
+                if !self.reaches(from, to) || !self.reaches(to, from) {
+                    return self.tell(from, Event::Closed { link });
+                }
+                self.machines[to].accepted += 1;
+                let other = LinkId(self.machines[to].accepted + (self.lives[to] << 32));
+                self.machines[from].ends.insert(link, (to, other));
+                self.machines[to].ends.insert(other, (from, link));
+                self.tell(to, Event::Accepted { link: other, peer: ip(from), local: ip(to) });
+                self.tell(from, Event::Connected { link, local: ip(from) });
+            }
+            Due::Message { from: (from, life), to, link, bytes } => {
+                if self.lives[from] != life || !self.machines[to].ends.contains_key(&link) {
+                    return;
+                }
+                if self.reaches(from, to) {
+                    self.tell(to, Event::Received { link, message: &bytes });
+                    self.note_vote(from, to, &bytes);
+                } else if self.random.u8(0..10) < self.stalls {
+                    // TCP sends it again; what comes after it waits too.
+                    if let Some(&(_, own)) = self.machines[to].ends.get(&link) {
+                        let arrival = self.now + 200;
+                        self.machines[from].arrivals.insert(own, arrival);
+                    }
+                    let from = (from, life);
+                    self.after(200, Due::Message { from, to, link, bytes });
+                }
+            }
+            Due::Closed { to, link } => {
+                if self.machines[to].is_alive {
+                    self.tell(to, Event::Closed { link });
+                }
+            }
+            Due::Saved { at, life, text } => {
+                if self.lives[at] == life && self.machines[at].is_alive {
+                    self.machines[at].file = text.to_vec();
+                }
+            }
+            Due::Restart { at } => {
+                if !self.machines[at].is_alive {
+                    self.restart(at);
+                }
+            }
+        }
+    }
+
+    pub fn run(&mut self, ms: i64) {
+        let end = self.now + ms;
+        while self.now < end {
+            let tick = self.now - self.now % 100 + 100;
+            while let Some(entry) = self.due.first_entry().filter(|entry| entry.key().0 <= tick) {
+                self.now = self.now.max(entry.key().0);
+                let due = entry.remove();
+                self.happen(due);
+            }
+            self.now = tick;
+            for index in 0..self.machines.len() {
+                if self.machines[index].is_alive {
+                    self.replicate(index);
+                    self.drop_some(index);
+                    self.command(index, |cluster, outside, actions| cluster.tick(outside, actions));
+                }
+            }
+            self.write_some();
+            self.acknowledge();
+            self.check_owners();
+        }
+    }
+
+    pub fn kill(&mut self, index: usize) {
+        self.log(format!("{index} is killed"));
+        self.disturb(index);
+        self.machines[index].is_alive = false;
+        self.lives[index] += 1;
+        let mut ends: Vec<_> = self.machines[index].ends.drain().collect();
+        ends.sort();
+        self.machines[index].arrivals.clear();
+        for (_, (to, other)) in ends {
+            self.machines[to].ends.remove(&other);
+            self.after(1, Due::Closed { to, link: other });
+        }
+        self.waiting.retain(|(at, ..)| *at != index);
+    }
+
+    pub fn restart(&mut self, index: usize) {
+        self.log(format!("{index} starts"));
+        self.disturb(index);
+        let conf = config_file::parse(&self.machines[index].file).expect("its own file");
+        let seed = self.random.u64(..);
+        let settings = self.machines[index].settings.clone();
+        let cluster = Cluster::restore(&conf, settings, seed).expect("its own file");
+        let primary = cluster.myself().primary.map(|primary| cluster.node(primary).id);
+        let primary = (0..self.machines.len()).find(|other| Some(name(*other)) == primary);
+        let machine = &mut self.machines[index];
+        machine.cluster = cluster;
+        machine.is_alive = true;
+        (machine.saved_at, machine.silent_until) = (self.now, 0);
+        (machine.heard_ms, machine.syncs_until, machine.paused_until) = (None, None, 0);
+        machine.drops = SlotSet::default();
+        machine.follows = primary;
+    }
+
+    pub fn restart_after(&mut self, index: usize, ms: i64) {
+        self.after(ms, Due::Restart { at: index });
+    }
+
+    // ---- data --------------------------------------------------------------------------------------------------------
+
+    fn follow(&mut self, index: usize, primary: usize) {
+        let machine = &mut self.machines[index];
+        if machine.follows != Some(primary) {
+            machine.follows = Some(primary);
+            (machine.heard_ms, machine.syncs_until) = (None, None);
+            machine.drops = SlotSet::default();
+            self.disturb(index);
+        }
+    }
+
+    /// A step of replication: the next part of the history, or all anew.
+    fn replicate(&mut self, index: usize) {
+        let Some(primary) = self.machines[index].follows else { return };
+        if !self.streams(index, primary) {
+            self.machines[index].syncs_until = None;
+            return;
+        }
+        let now = self.now;
+        let theirs = &self.machines[primary].history;
+        let own = &self.machines[index].history;
+        let is_part = own.len() <= theirs.len()
+            && own.last().map(|last| last.number)
+                == own.len().checked_sub(1).map(|last| theirs[last].number);
+        if is_part {
+            let end = theirs.len().min(own.len() + self.random.usize(1..STREAM_CHANGES));
+            let changes = theirs[own.len()..end].to_vec();
+            let machine = &mut self.machines[index];
+            changes.into_iter().for_each(|change| machine.change(change));
+            machine.syncs_until = None;
+        } else {
+            let (history, keys) = (theirs.clone(), self.machines[primary].keys.clone());
+            let until = *self.machines[index].syncs_until.get_or_insert(now + SYNC_MS);
+            if now < until {
+                return;
+            }
+            let machine = &mut self.machines[index];
+            (machine.history, machine.keys, machine.syncs_until) = (history, keys, None);
+            self.disturb(index);
+        }
+        self.machines[index].heard_ms = Some(now);
+    }
+
+    /// Deletes a key of a slot that another node has taken.
+    fn drop_some(&mut self, index: usize) {
+        let machine = &self.machines[index];
+        if machine.follows.is_some() || machine.paused_until > self.now {
+            return;
+        }
+        let drops = machine.drops.iter().collect::<Vec<_>>();
+        for slot in drops {
+            let is_back = self.machines[index].cluster.owns(slot);
+            let range = (slot.number(), 0)..=(slot.number(), u8::MAX);
+            let key = self.machines[index].keys.range(range).next().map(|(key, _)| *key);
+            match key.filter(|_| !is_back) {
+                Some(key) => return self.change(index, key, None),
+                None => drop(self.machines[index].drops.remove(slot)),
+            }
+        }
+    }
+
+    fn change(&mut self, index: usize, key: Key, value: Option<u64>) {
+        self.written += 1;
+        let number = self.written;
+        self.machines[index].change(Change { key, value, number });
+    }
+
+    /// Whether a node takes a write of a key: as the gate decides.
+    fn takes(&self, index: usize, key: Key, asks: bool) -> bool {
+        let machine = &self.machines[index];
+        let slot = HashSlot::new(key.0.into()).expect("a slot");
+        let cluster = &machine.cluster;
+        let has = machine.keys.contains_key(&key);
+        let is_mine = cluster.owns(slot) && (has || cluster.migrating_to(slot).is_none());
+        let is_asked = asks && cluster.importing_from(slot).is_some();
+        machine.is_alive
+            && machine.follows.is_none()
+            && machine.paused_until <= self.now
+            && cluster.is_ok()
+            && (is_mine || is_asked)
+    }
+
+    /// Clients write some keys, wherever they are taken.
+    fn write_some(&mut self) {
+        for _ in 0..2 {
+            let slot = used_slots().nth(self.random.usize(..USED_SLOTS)).expect("a slot");
+            let key = (slot.number(), self.random.u8(..KEYS as u8));
+            let first = self.random.usize(..self.machines.len());
+            let count = self.machines.len();
+            let nodes = (0..count).map(|step| (first + step) % count);
+            let place = nodes.clone().find(|index| self.takes(*index, key, false)).or_else(|| {
+                // The owner sends the client to where the key is or will be.
+                let owner = nodes.clone().find(|index| {
+                    let machine = &self.machines[*index];
+                    machine.is_alive && machine.cluster.owns(slot) && machine.cluster.is_ok()
+                })?;
+                let cluster = &self.machines[owner].cluster;
+                let target = cluster.node(cluster.migrating_to(slot)?).id;
+                nodes.clone().find(|index| name(*index) == target && self.takes(*index, key, true))
+            });
+            if let Some(index) = place {
+                self.write(index, key);
+            }
+        }
+    }
+
+    fn write(&mut self, index: usize, key: Key) {
+        let value = self.written + 1;
+        let is_elsewhere = |(other, machine): (usize, &Machine)| {
+            let slot = HashSlot::new(key.0.into()).expect("a slot");
+            other != index && machine.keys.contains_key(&key) && !machine.drops.contains(slot)
+        };
+        if self.has_no_failovers
+            && !self.machines[index].keys.contains_key(&key)
+            && self.machines.iter().enumerate().any(is_elsewhere)
+        {
+            self.fail(&format!("{index} takes {key:?} for a new key"));
+        }
+        self.change(index, key, Some(value));
+        let change = *self.machines[index].history.last().expect("just written");
+        let replicas = self.machines[index].cluster.myself().replicas.len();
+        if replicas > 0 {
+            self.waiting.push((index, self.lives[index], change, replicas));
+        }
+    }
+
+    /// Acknowledges the writes that all replicas of their primary have.
+    fn acknowledge(&mut self) {
+        for (index, life, change, replicas) in std::mem::take(&mut self.waiting) {
+            let machine = &self.machines[index];
+            if self.lives[index] != life || machine.follows.is_some() {
+                continue;
+            }
+            let has = |machine: &Machine| {
+                machine.history.iter().rev().take(400).any(|known| known.number == change.number)
+            };
+            if !has(machine) {
+                continue;
+            }
+            let mut holders: BTreeSet<usize> = (0..self.machines.len())
+                .filter(|other| {
+                    let other_machine = &self.machines[*other];
+                    other_machine.follows == Some(index)
+                        && self.streams(*other, index)
+                        && other_machine.syncs_until.is_none()
+                        && has(other_machine)
+                })
+                .collect();
+            if holders.len() >= replicas {
+                holders.insert(index);
+                let value = change.value.expect("a write");
+                self.acknowledged += 1;
+                let number = change.number;
+                let known = self.safe.get(&change.key).is_some_and(|safe| safe.value > value);
+                if !known {
+                    self.safe.insert(change.key, Safe { value, number, holders });
+                }
+            } else if machine.history.len()
+                < 350
+                    + machine
+                        .history
+                        .iter()
+                        .rposition(|known| known.number == change.number)
+                        .unwrap_or(0)
+            {
+                self.waiting.push((index, life, change, replicas));
+            }
+        }
+    }
+
+    /// What happened in a shard or a slot can lose its writes: nothing is expected of them any more.
+    pub fn forgive(&mut self, slot: HashSlot) {
+        self.safe.retain(|key, _| key.0 != slot.number());
+    }
+
+    // ---- moving a slot -----------------------------------------------------------------------------------------------
+
+    /// MIGRATE of one key: the target has it before the source deletes it. Returns whether there was one.
+    pub fn migrate_key(&mut self, slot: HashSlot, from: usize, to: usize) -> bool {
+        let range = (slot.number(), 0)..=(slot.number(), u8::MAX);
+        let Some((&key, &value)) = self.machines[from].keys.range(range).next() else {
+            return false;
+        };
+        let is_open = self.machines[to].cluster.importing_from(slot).is_some()
+            || self.machines[to].cluster.owns(slot);
+        let can = self.streams(from, to)
+            && is_open
+            && self.machines[to].cluster.is_ok()
+            && self.machines[from].cluster.is_ok()
+            && self.machines[to].follows.is_none()
+            && self.machines[from].follows.is_none()
+            && self.machines[to].paused_until <= self.now
+            && self.machines[from].paused_until <= self.now;
+        if !can {
+            return false;
+        }
+        self.change(to, key, Some(value));
+        self.change(from, key, None);
+        // Others hold it now.
+        if let Some(safe) = self.safe.get_mut(&key) {
+            safe.holders = BTreeSet::from([to]);
+        }
+        true
+    }
+
+    pub fn index_of(&self, at: usize, other: usize) -> Option<NodeIndex> {
+        self.machines[at].cluster.find(&name(other))
+    }
+
+    // ---- rules -------------------------------------------------------------------------------------------------------
+
+    fn fail(&self, text: &str) -> ! {
+        let from = self.trace.len().saturating_sub(4_000);
+        self.trace[from..].iter().for_each(|line| eprintln!("{line}"));
+        panic!("at {}: {text}", self.now);
+    }
+
+    /// A vote has arrived: the only one of its node in its epoch.
+    fn note_vote(&mut self, from: usize, to: usize, message: &[u8]) {
+        if wire::type_of(message) != wire::AUTH_ACK {
+            return;
+        }
+        let Ok(Decoded::Full(message)) = wire::decode(message) else { return };
+        if message.body != Body::AuthAck {
+            return;
+        }
+        let (voter, epoch) = (message.header.sender, message.header.current_epoch);
+        let before = self.votes.insert((voter, epoch), to);
+        if before.is_some_and(|before| before != to) {
+            self.fail(&format!("{voter} votes twice in epoch {epoch}"));
+        }
+        if self.random.u8(0..10) < self.crashing_voters {
+            self.kill(from);
+            let delay = self.random.i64(1..60);
+            self.restart_after(from, delay);
+        }
+    }
+
+    /// A replica becomes a primary: the only one that was elected in its epoch, and the one that should be.
+    fn promote(&mut self, index: usize) {
+        let before = self.machines[index].follows.take();
+        let age_ms = self.outside(index).data_age_ms;
+        self.machines[index].syncs_until = None;
+        let cluster = &self.machines[index].cluster;
+        let (epoch, id) = (cluster.myself().config_epoch, cluster.myself().id);
+        let forced = self.machines[index].by_hand_ms.is_some_and(|at| self.now - at < 2 * CALM_MS);
+        self.log(format!("{index} is promoted in epoch {epoch}, after {before:?}"));
+        self.promotions += 1;
+        let known = self.elected.insert(epoch, id);
+        if known.is_some_and(|known| known != id) {
+            self.fail(&format!("two winners of epoch {epoch}"));
+        }
+        let Some(before) = before else { return };
+        let settings = &self.machines[index].settings;
+        let age_max = settings
+            .repl_ping_ms
+            .saturating_add(settings.node_timeout_ms.saturating_mul(settings.validity_factor + 1));
+        // An election is begun by a node whose data are not too old, and lasts for a while.
+        let lasts_ms = 2 * settings.node_timeout_ms.max(1_000) + 1_000;
+        if settings.validity_factor != 0 && !forced && age_ms > age_max.saturating_add(lasts_ms) {
+            self.fail(&format!("{index} is promoted with data of {age_ms} ms ago"));
+        }
+        let is_calm = |other: &usize| {
+            let machine = &self.machines[*other];
+            let reaches_all = (0..self.machines.len()).all(|third| {
+                third == *other
+                    || !self.machines[third].is_alive
+                    || (self.reaches(*other, third) && self.reaches(third, *other))
+            });
+            machine.is_alive
+                && reaches_all
+                && self.now - machine.disturbed_ms > CALM_MS
+                && machine.slow_until + CALM_MS < self.now
+        };
+        let others: Vec<usize> = (0..self.machines.len())
+            .filter(|other| *other != index && self.machines[*other].follows == Some(before))
+            .filter(is_calm)
+            .collect();
+        let own = self.machines[index].history.len();
+        for other in others {
+            let theirs = self.machines[other].history.len();
+            let may_vote = !self.machines[other].settings.no_failover
+                && self.machines[other].settings.validity_factor == 0;
+            // After an attempt in vain each tries again in its own time.
+            let is_first = self.machines[other].asked_ms.is_empty()
+                && self.machines[index].asked_ms.len() == 1;
+            if theirs > own && may_vote && !forced && is_calm(&index) && is_first {
+                self.fail(&format!(
+                    "{index} with {own} changes is promoted before {other} with {theirs}"
+                ));
+            }
+        }
+        // What this one does not have is lost, unless somebody who has it was there to take over.
+        let cluster = &self.machines[index].cluster;
+        let slots: BTreeSet<u16> = used_slots()
+            .filter(|slot| {
+                cluster.find(&name(before)).is_some_and(|old| cluster.owner(*slot) == Some(old))
+            })
+            .map(HashSlot::number)
+            .collect();
+        let keys = &self.machines[index].keys;
+        let holder_was_there = |safe: &Safe| {
+            safe.holders.iter().any(|holder| {
+                *holder != index
+                    && self.machines[*holder].follows == Some(before)
+                    && is_calm(holder)
+                    && !self.machines[*holder].settings.no_failover
+                    && self.machines[*holder].settings.validity_factor == 0
+            })
+        };
+        let lost: Vec<Key> = self
+            .safe
+            .iter()
+            .filter(|(key, safe)| {
+                slots.contains(&key.0)
+                    && keys.get(*key).is_none_or(|value| *value < safe.value)
+                    && !(holder_was_there(safe)
+                        && !forced
+                        && is_calm(&index)
+                        && self.machines[index].asked_ms.len() == 1)
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        for key in lost {
+            self.log(format!("{key:?} is forgiven"));
+            self.safe.remove(&key);
+        }
+        // Failovers in the middle of a move leave keys on both sides.
+        let moving: Vec<HashSlot> =
+            self.moving.iter().filter_map(|slot| HashSlot::new((*slot).into())).collect();
+        moving.into_iter().for_each(|slot| self.forgive(slot));
+    }
+
+    /// A slot has one node that takes its writes in an epoch.
+    fn check_owners(&self) {
+        for slot in used_slots() {
+            let mut epochs = BTreeMap::new();
+            for (index, machine) in self.machines.iter().enumerate() {
+                let cluster = &machine.cluster;
+                if machine.is_alive
+                    && machine.follows.is_none()
+                    && cluster.owns(slot)
+                    && cluster.is_ok()
+                    && let Some(other) = epochs.insert(cluster.myself().config_epoch, index)
+                {
+                    let epoch = cluster.myself().config_epoch;
+                    self.fail(&format!(
+                        "{index} and {other} both own slot {} in epoch {epoch}",
+                        slot.number()
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Whether all nodes that are alive agree about everything. Errors: why not.
+    pub fn agreement(&self) -> Result<(), String> {
+        let alive = || self.machines.iter().filter(|machine| machine.is_alive);
+        let first = &alive().next().expect("one is alive").cluster;
+        let owner =
+            |cluster: &Cluster, slot| cluster.owner(slot).map(|owner| cluster.node(owner).id);
+        for machine in alive() {
+            let (cluster, id) = (&machine.cluster, machine.cluster.myself().id);
+            if !cluster.is_ok() {
+                return Err(format!("{id}: {}", cluster.info()));
+            }
+            if let Some(slot) =
+                HashSlot::all().find(|slot| owner(cluster, *slot) != owner(first, *slot))
+            {
+                return Err(format!("{id} about slot {}", slot.number()));
+            }
+            let my_role = (cluster.myself().is_primary(), cluster.myself().config_epoch);
+            let seen = first.find(&id).map(|index| first.node(index));
+            let is_known = seen.is_some_and(|seen| {
+                seen.is_primary() == my_role.0
+                    && (!my_role.0 || seen.slots.is_empty() || seen.config_epoch == my_role.1)
+            });
+            if !is_known {
+                return Err(format!("the first does not know {id} as it is"));
+            }
+            let failing = cluster.nodes().find(|(_, node)| node.flags.contains(NodeFlags::FAIL));
+            if let Some((_, node)) = failing
+                && self
+                    .machines
+                    .iter()
+                    .any(|machine| machine.is_alive && machine.cluster.myself().id == node.id)
+            {
+                return Err(format!("{id} takes {} for failed", node.id));
+            }
+        }
+        let voting = first.nodes().filter(|(_, node)| node.is_voting());
+        let epochs: Vec<u64> = voting.map(|(_, node)| node.config_epoch).collect();
+        let distinct: BTreeSet<&u64> = epochs.iter().collect();
+        if distinct.len() != epochs.len() {
+            return Err(format!("two primaries have one epoch: {epochs:?}"));
+        }
+        Ok(())
+    }
+
+    pub fn check_agreement(&self) {
+        if let Err(text) = self.agreement() {
+            self.fail(&text);
+        }
+    }
+
+    /// Ends all misfortune, and checks that all agree in bounded time and that nothing is lost.
+    pub fn heal(&mut self) {
+        self.log("healing".into());
+        self.cut.clear();
+        self.unfollowed.clear();
+        self.crashing_voters = 0;
+        for index in 0..self.machines.len() {
+            self.machines[index].slow_until = 0;
+            if !self.machines[index].is_alive {
+                self.restart(index);
+            }
+        }
+        let end = self.now + HEALING_MS;
+        while self.agreement().is_err() && self.now < end {
+            self.run(500);
+        }
+        self.check_agreement();
+        self.check_data();
+    }
+
+    /// Every acknowledged write is at its slot's owner.
+    pub fn check_data(&self) {
+        for (key, safe) in &self.safe {
+            let slot = HashSlot::new(key.0.into()).expect("a slot");
+            let owner =
+                self.machines.iter().find(|machine| machine.is_alive && machine.cluster.owns(slot));
+            let Some(owner) = owner else { self.fail("a slot without an owner") };
+            let value = owner.keys.get(key);
+            // Keys of a slot that moves may be on the way.
+            let is_moving = self.moving.contains(&key.0);
+            if value.is_none_or(|value| *value < safe.value) && !is_moving {
+                self.fail(&format!(
+                    "{key:?} is {value:?} at {}, and {} (change {}) was acknowledged at {:?}",
+                    owner.cluster.myself().id,
+                    safe.value,
+                    safe.number,
+                    safe.holders
+                ));
+            }
+        }
+    }
+
+    /// The nodes that have keys of a slot and are no replicas.
+    pub fn primaries_with_keys(&self, slot: HashSlot) -> Vec<usize> {
+        (0..self.machines.len())
+            .filter(|index| {
+                let machine = &self.machines[*index];
+                machine.is_alive && machine.follows.is_none() && machine.count_in_slot(slot) > 0
+            })
+            .collect()
+    }
+}

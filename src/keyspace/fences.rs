@@ -1,0 +1,77 @@
+//! The numbers of grants.
+
+/// Fences below 2^53, which every client's numbers can represent: an epoch of 32 bits and a count of 21 bits.
+const COUNT_BITS: u32 = 21;
+const TEN_YEARS_SECONDS: u64 = 10 * 366 * 24 * 3600;
+
+/// The source of fences: numbers that grow with each grant.
+///
+/// A fence is an epoch and a count within it, which carries into the epoch. Each gain of authority (a start, a promotion)
+/// begins an epoch that is later than all seen, and not before the wall clock's seconds.
+#[derive(Clone, Debug, Default)]
+pub struct Fences {
+    last: u64,
+    /// Whether `last` was granted, here or elsewhere, and is not the beginning of an epoch.
+    is_used: bool,
+    /// Greater ones were not granted by any server: ten years ahead of the clock.
+    ceiling: u64,
+}
+
+impl Fences {
+    /// Begins an epoch at a time in Unix seconds.
+    pub fn begin_epoch(&mut self, unix_seconds: i64) {
+        let epoch = ((self.last >> COUNT_BITS) + 1).max(unix_seconds.max(0) as u64);
+        self.last = epoch << COUNT_BITS;
+        self.ceiling = (unix_seconds.max(0) as u64 + TEN_YEARS_SECONDS).max(epoch) << COUNT_BITS;
+    }
+
+    /// The fence of the next grant.
+    pub fn grant(&mut self) -> u64 {
+        self.is_used = true;
+        self.last += 1;
+        self.last
+    }
+
+    /// Learns of a fence that was granted elsewhere or earlier.
+    pub fn learn(&mut self, fence: u64) {
+        // A fence that no server can have granted does not count.
+        if fence < self.ceiling.min(1 << 53) {
+            self.is_used |= fence > 0;
+            self.last = self.last.max(fence);
+        }
+    }
+
+    /// Whether a lock was ever granted.
+    pub fn is_used(&self) -> bool {
+        self.is_used
+    }
+
+    /// The last fence granted or learnt.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fences_grow_over_epochs_and_clocks_that_are_set_back() {
+        let mut fences = Fences::default();
+        fences.begin_epoch(1_700_000_000);
+        let first = fences.grant();
+        assert_eq!(first, (1_700_000_000 << COUNT_BITS) + 1);
+        assert_eq!(fences.grant(), first + 1);
+        fences.begin_epoch(1_600_000_000);
+        assert_eq!(fences.grant() >> COUNT_BITS, 1_700_000_001);
+        fences.learn(1_800_000_000 << COUNT_BITS);
+        assert_eq!(fences.grant(), (1_800_000_000 << COUNT_BITS) + 1);
+        fences.learn(u64::MAX);
+        fences.learn((1 << 53) - 1);
+        fences.learn(5);
+        assert_eq!(fences.grant(), (1_800_000_000 << COUNT_BITS) + 2);
+        fences.last = (7 << COUNT_BITS) - 1;
+        assert_eq!(fences.grant(), 7 << COUNT_BITS);
+    }
+}

@@ -1,0 +1,286 @@
+//! How locks have ended: the losses of all, and the last holdings of those that are taken most.
+//!
+//! This is memory of the server alone, and bounded: a held lock costs nothing here. What is kept of a lock outlasts it, so
+//! that grants and typical times are known of a lock that is taken again and again.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use super::Key;
+
+/// Involuntary ends remembered for LOCK.INFO.
+pub const ENDS_KEPT: usize = 256;
+/// Locks whose holdings are remembered: so many sets of so many.
+const SETS: usize = 256;
+const SET_SIZE: usize = 4;
+/// Holdings remembered of each.
+const HOLDINGS_KEPT: usize = 10;
+/// How much a lock that is taken often counts when another one wants its room.
+const WEIGHT_MAX: u8 = 100;
+
+/// The end of a lock without its release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    pub database: usize,
+    pub key: Box<[u8]>,
+    pub fence: u64,
+    pub reason: EndReason,
+    /// Unix milliseconds.
+    pub at_ms: i64,
+    /// Its owner, or else the name or address of the client that asked for it; empty: unknown.
+    pub who: Box<[u8]>,
+}
+
+/// The reason why a lock ended without its release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// Its lease ended.
+    Expired,
+    /// Its lease ended after the connection of its session had gone.
+    SessionEnded,
+    /// The same, as this server was promoted and the owner did not come back.
+    Promoted,
+    /// LOCK.BREAK.
+    Broken,
+    /// Its key was deleted, renamed or exchanged.
+    Deleted,
+    /// Its key has another value.
+    Overwritten,
+}
+
+impl EndReason {
+    pub fn name(self) -> &'static str {
+        match self {
+            EndReason::Expired => "expired",
+            EndReason::SessionEnded => "session",
+            EndReason::Promoted => "promoted",
+            EndReason::Broken => "broken",
+            EndReason::Deleted => "deleted",
+            EndReason::Overwritten => "overwritten",
+        }
+    }
+}
+
+/// How a holding ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldingEnd {
+    Released,
+    Lost(EndReason),
+    /// The only reader became the writer, by another grant.
+    Exchanged,
+    /// The grant was taken back: its reply could not be sent, or too few replicas had it.
+    TakenBack,
+}
+
+impl HoldingEnd {
+    pub fn name(self) -> &'static str {
+        match self {
+            HoldingEnd::Released => "released",
+            HoldingEnd::Lost(reason) => reason.name(),
+            HoldingEnd::Exchanged => "exchanged",
+            HoldingEnd::TakenBack => "taken-back",
+        }
+    }
+}
+
+/// A holding that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    pub fence: u64,
+    /// When it ended, in Unix milliseconds, and how long it was. Unit: microseconds.
+    pub at_ms: i64,
+    pub held_us: u64,
+    pub end: HoldingEnd,
+    /// Its owner; empty: unknown.
+    pub owner: Vec<u8>,
+}
+
+/// What is remembered of one lock.
+pub struct History {
+    database: usize,
+    hash: u64,
+    key: Vec<u8>,
+    /// Holdings that have ended.
+    ended: u64,
+    weight: u8,
+    last: VecDeque<Holding>,
+}
+
+impl History {
+    fn is_of(&self, database: usize, key: Key<'_>) -> bool {
+        self.hash == key.hash && self.database == database && *self.key == *key.bytes
+    }
+
+    /// How many of its holdings have ended.
+    pub fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// The last ones, the latest last.
+    pub fn last(&self) -> impl DoubleEndedIterator<Item = &Holding> {
+        self.last.iter()
+    }
+
+    /// The median of the last ones. Unit: microseconds.
+    pub fn median_us(&self) -> u64 {
+        let mut all: SmallVec<[u64; HOLDINGS_KEPT]> =
+            self.last.iter().map(|holding| holding.held_us).collect();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied().unwrap_or(0)
+    }
+}
+
+/// All that is remembered.
+#[derive(Default)]
+pub struct LockHistory {
+    ends: VecDeque<End>,
+    /// Each lock has its place in one set, by its key's hash. Empty as long as no holding has ended.
+    sets: Vec<[Option<Box<History>>; SET_SIZE]>,
+}
+
+impl LockHistory {
+    /// Remembers an involuntary end.
+    pub fn note_end(&mut self, end: End) {
+        if self.ends.len() == ENDS_KEPT {
+            self.ends.pop_front();
+        }
+        self.ends.push_back(end);
+    }
+
+    /// The involuntary ends that are remembered, the latest last.
+    pub fn ends(&self) -> impl DoubleEndedIterator<Item = &End> {
+        self.ends.iter()
+    }
+
+    /// A key's last involuntary end, if it is still remembered.
+    pub fn last_end(&self, database: usize, key: &[u8]) -> Option<&End> {
+        self.ends.iter().rev().find(|end| end.database == database && *end.key == *key)
+    }
+
+    /// What is remembered of a lock; None: nothing.
+    pub fn of(&self, database: usize, key: Key<'_>) -> Option<&History> {
+        let set = self.sets.get(set_of(key))?;
+        set.iter().flatten().map(|history| &**history).find(|one| one.is_of(database, key))
+    }
+
+    /// The locks of which something is remembered: databases and keys.
+    pub fn locks(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let all = self.sets.iter().flatten().flatten();
+        all.map(|history| (history.database, &*history.key))
+    }
+
+    /// Remembers a holding that has ended.
+    pub fn note_holding(&mut self, database: usize, key: Key<'_>, ended: Ended<'_>) {
+        if self.sets.is_empty() {
+            self.sets.resize_with(SETS, Default::default);
+        }
+        let history = place(&mut self.sets[set_of(key)], database, key);
+        history.ended += 1;
+        history.weight = (history.weight + 1).min(WEIGHT_MAX);
+        let Ended { fence, at_ms, held_us, end, owner } = ended;
+        let new = |mut buffer: Vec<u8>| {
+            buffer.clear();
+            buffer.extend_from_slice(owner);
+            Holding { fence, at_ms, held_us, end, owner: buffer }
+        };
+        let is_full = history.last.len() == HOLDINGS_KEPT;
+        let oldest = if is_full { history.last.pop_front() } else { None };
+        let buffer = oldest.map_or_else(Vec::new, |oldest| oldest.owner);
+        history.last.push_back(new(buffer));
+    }
+}
+
+/// A holding that has just ended.
+pub struct Ended<'a> {
+    pub fence: u64,
+    /// Unix milliseconds.
+    pub at_ms: i64,
+    pub held_us: u64,
+    pub end: HoldingEnd,
+    pub owner: &'a [u8],
+}
+
+fn set_of(key: Key<'_>) -> usize {
+    key.hash as usize % SETS
+}
+
+/// A lock's place in its set. If it has none it takes that of the lock which is taken least; the others come nearer to
+/// that. So locks that are taken once take room from each other, and not from those that are taken often.
+fn place<'s>(
+    set: &'s mut [Option<Box<History>>; SET_SIZE],
+    database: usize,
+    key: Key<'_>,
+) -> &'s mut History {
+    let known = set.iter().position(|it| it.as_ref().is_some_and(|it| it.is_of(database, key)));
+    let index = known.unwrap_or_else(|| {
+        // Empty places come first.
+        let weight = |index: &usize| set[*index].as_ref().map(|history| history.weight);
+        let least = (0..SET_SIZE).min_by_key(weight).unwrap_or(0);
+        for history in set.iter_mut().flatten() {
+            history.weight = history.weight.saturating_sub(1);
+        }
+        least
+    });
+    let history = set[index].get_or_insert_with(|| {
+        let (key, last) = (Vec::new(), VecDeque::new());
+        Box::new(History { database: 0, hash: 0, key, ended: 0, weight: 0, last })
+    });
+    if known.is_none() {
+        history.key.clear();
+        history.key.extend_from_slice(key.bytes);
+        history.last.clear();
+        (history.database, history.hash) = (database, key.hash);
+        (history.ended, history.weight) = (0, 0);
+    }
+    history
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(fence: u64, owner: &[u8]) -> Ended<'_> {
+        let end = HoldingEnd::Released;
+        Ended { fence, at_ms: fence as i64, held_us: fence * 10, end, owner }
+    }
+
+    fn key(bytes: &[u8], hash: u64) -> Key<'_> {
+        Key { bytes, hash }
+    }
+
+    #[test]
+    fn the_last_ten_holdings_of_a_lock_are_remembered() {
+        let mut history = LockHistory::default();
+        assert!(history.of(0, key(b"a", 1)).is_none());
+        for fence in 1..=25 {
+            history.note_holding(0, key(b"a", 1), ended(fence, &[b'x'; 100][..fence as usize * 3]));
+        }
+        let found = history.of(0, key(b"a", 1)).expect("it was just noted");
+        let last: Vec<_> = found.last().map(|one| (one.fence, one.owner.len() as u64)).collect();
+        assert_eq!(last, (16..=25).map(|fence| (fence, fence * 3)).collect::<Vec<_>>());
+        assert_eq!((found.ended(), found.median_us()), (25, 210));
+        assert!(history.of(1, key(b"a", 1)).is_none() && history.of(0, key(b"b", 1)).is_none());
+    }
+
+    #[test]
+    fn locks_that_are_taken_once_do_not_push_out_one_that_is_taken_often() {
+        let mut history = LockHistory::default();
+        for fence in 0..50 {
+            history.note_holding(0, key(b"often", 7), ended(fence, b"me"));
+        }
+        for number in 0..30u64 {
+            let name = number.to_be_bytes();
+            history.note_holding(0, key(&name, 7 + number * SETS as u64), ended(number, b"you"));
+            history.note_holding(0, key(b"often", 7), ended(number, b"me"));
+        }
+        assert_eq!(history.of(0, key(b"often", 7)).map(History::ended), Some(80));
+        // One that is not taken any more is forgotten in the end.
+        for number in 100..400u64 {
+            let name = number.to_be_bytes();
+            history.note_holding(0, key(&name, 7 + number * SETS as u64), ended(number, b"you"));
+        }
+        assert!(history.of(0, key(b"often", 7)).is_none());
+        assert_eq!(history.sets.iter().flatten().flatten().count(), SET_SIZE);
+    }
+}
