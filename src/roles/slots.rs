@@ -44,6 +44,8 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     if state.cluster.is_none() {
         return;
     }
+    let len_max = usize::try_from(state.config.cluster_slot_migration_log_max_len);
+    state.slot_moves.jobs.trim(len_max.unwrap_or(usize::MAX));
     let has_jobs = state.slot_moves.jobs.0.iter().any(|job| !job.phase.is_finished());
     if !has_jobs && state.slot_moves.is_idle() {
         return;
@@ -55,8 +57,6 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     export::turn(keyspace, state);
     import::turn(keyspace, state);
     time_out(keyspace, state);
-    let len_max = usize::try_from(state.config.cluster_slot_migration_log_max_len);
-    state.slot_moves.jobs.trim(len_max.unwrap_or(usize::MAX));
 }
 
 /// After loading: what had begun to come before the start is deleted. A replica hears from its primary how it ends.

@@ -93,10 +93,12 @@ impl SlotMoves {
         self.exports.is_empty() && self.imports.is_empty() && !self.is_due
     }
 
-    /// All data is deleted.
+    /// All data is deleted: moves that are under way end.
     pub fn note_flush(&mut self) {
-        self.is_flushed = true;
-        self.is_due = true;
+        if self.jobs.is_importing() || self.jobs.is_exporting() {
+            self.is_flushed = true;
+            self.is_due = true;
+        }
     }
 
     /// The job of a client that brings keys.
@@ -127,5 +129,22 @@ impl State {
         let name = args.get(0);
         let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
         warning!(self, "Slot migration {job}: the command {name} has failed.");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::slot_job::Job;
+
+    #[test]
+    fn deleted_data_concerns_only_moves_that_are_under_way() {
+        let name = NodeId::from_bytes(&[b'a'; NodeId::BYTES]).expect("a name");
+        let mut moves = SlotMoves::default();
+        moves.note_flush();
+        assert!(moves.is_idle(), "the loop would not sleep");
+        moves.jobs.add(Job::tracked(name, Vec::new(), 0));
+        moves.note_flush();
+        assert!(moves.is_flushed && moves.is_due);
     }
 }
