@@ -48,8 +48,9 @@ const TURN_US: i64 = 1_000;
 /// Bytes given to a connection that the system has not taken yet, and made ahead of that.
 const UNSENT_MAX: usize = 256 * 1024;
 const AHEAD_MAX: usize = 1024 * 1024;
-/// Values whose memory is larger are encoded by a thread, of which there are so many.
+/// Values whose memory is larger are encoded by a thread. Unit: bytes.
 const ENCODED_HERE_MAX: usize = 64 * 1024;
+/// Threads that encode.
 const ENCODERS_MAX: usize = 2;
 /// Keys between two looks at the clock.
 const STEP: usize = 32;
