@@ -152,6 +152,7 @@ impl Server {
             save,
             now,
             force,
+            failover: options.contains(ShutdownOptions::FAILOVER),
             waits_until_us: None,
         });
     }
@@ -281,6 +282,9 @@ impl Server {
         }
         if replicas::hold_shutdown(&mut self.state, order) {
             return;
+        }
+        if order.failover {
+            cluster::hand_over(&mut self.state);
         }
         if order.waits_until_us.is_some() {
             self.state.end_pause(PauseCause::Shutdown);
