@@ -31,6 +31,8 @@ impl Cluster {
             self.importing.remove(&slot);
             self.set_owner(slot, Some(self.myself));
         }
+        // On disk before others hear of it.
+        self.save(true);
         self.carry_out(actions);
     }
 
@@ -124,6 +126,8 @@ impl Cluster {
         let greatest = greatest.max(self.current_epoch);
         let own = self.myself().config_epoch;
         if own != 0 && own == greatest {
+            // Slots that were taken with it are on disk before others hear of them: after a crash nobody would own them.
+            self.save(true);
             return false;
         }
         self.current_epoch = greatest.saturating_add(1);
