@@ -207,7 +207,8 @@ impl Job {
 
     /// `0-10 20-20`
     pub fn ranges_text(&self) -> String {
-        let texts = self.ranges.iter().map(|(first, last)| format!("{}-{}", first.number(), last.number()));
+        let texts =
+            self.ranges.iter().map(|(first, last)| format!("{}-{}", first.number(), last.number()));
         texts.collect::<Vec<_>>().join(" ")
     }
 
@@ -228,7 +229,12 @@ impl Job {
     }
 
     /// The other end has spoken. Returns what is to be said to it. Errors: why the move fails.
-    pub fn hear(&mut self, word: Word, now_s: i64, now_ms: i64) -> Result<Option<Word>, &'static str> {
+    pub fn hear(
+        &mut self,
+        word: Word,
+        now_s: i64,
+        now_ms: i64,
+    ) -> Result<Option<Word>, &'static str> {
         if word == Word::Ack {
             self.acked_s = now_s;
         }
@@ -268,8 +274,10 @@ impl Job {
     /// Whether ACK may be said now.
     pub fn says_ack(&self) -> bool {
         match self.is_import {
-            true => self.phase.is_in_progress()
-                && !matches!(self.phase, Phase::WaitingForAck | Phase::OccurringOnPrimary),
+            true => {
+                self.phase.is_in_progress()
+                    && !matches!(self.phase, Phase::WaitingForAck | Phase::OccurringOnPrimary)
+            }
             false => matches!(
                 self.phase,
                 Phase::Snapshotting
@@ -375,7 +383,10 @@ mod tests {
         let granted = source.hear(Word::RequestFailover, 103, 499);
         assert_eq!(granted, Ok(Some(Word::FailoverGranted)));
         assert_eq!(target.hear(Word::FailoverGranted, 103, 0), Ok(None));
-        assert_eq!((source.phase.name(), target.phase.name()), ("failover-granted", "failover-granted"));
+        assert_eq!(
+            (source.phase.name(), target.phase.name()),
+            ("failover-granted", "failover-granted")
+        );
         assert_eq!((target.acked_s, target.updated_s), (102, 103));
     }
 

@@ -20,7 +20,13 @@ pub const ROWS: &[Row] = &[
         "Commands that have run.",
         |r| r.state.stats.counters.commands.into(),
     ),
-    field("instantaneous_ops_per_sec", |r| r.state.stats.commands_rate.per_second().into()),
+    gauge(
+        "instantaneous_ops_per_sec",
+        "redis_instantaneous_ops_per_sec",
+        Unit::One,
+        "Commands in the last second.",
+        |r| r.state.stats.commands_rate.per_second().into(),
+    ),
     counter(
         "total_net_input_bytes",
         "redis_net_input_bytes_total",
@@ -49,8 +55,20 @@ pub const ROWS: &[Row] = &[
         "Bytes written to replicas.",
         |r| r.state.stats.counters.replica_bytes_out.into(),
     ),
-    field("instantaneous_input_kbps", |r| kilobytes(&r.state.stats.input_rate)),
-    field("instantaneous_output_kbps", |r| kilobytes(&r.state.stats.output_rate)),
+    gauge(
+        "instantaneous_input_kbps",
+        "redis_instantaneous_input_kbps",
+        Unit::One,
+        "Kilobytes that came from clients in the last second.",
+        |r| kilobytes(&r.state.stats.input_rate),
+    ),
+    gauge(
+        "instantaneous_output_kbps",
+        "redis_instantaneous_output_kbps",
+        Unit::One,
+        "Kilobytes that went to clients in the last second.",
+        |r| kilobytes(&r.state.stats.output_rate),
+    ),
     field("instantaneous_input_repl_kbps", |_| "0.00".into()),
     field("instantaneous_output_repl_kbps", |_| "0.00".into()),
     counter(

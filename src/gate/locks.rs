@@ -2,15 +2,15 @@
 //! holders are notified. A reader whose time is over is taken out at that time, even if other
 //! readers remain.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::client::acks::Unconfirmed;
-use crate::client::{ClientFlags, ClientId};
+use crate::client::{Client, ClientFlags, ClientId};
 use crate::clock::Expiry;
 use crate::config::KeyspaceEvents;
 use crate::gate::{effect, limits, publish, readers};
-use crate::keyspace::lock_history::{Ended, HoldingEnd};
-use crate::keyspace::locks::{At, End, EndReason, Granted, Held, Place};
+use crate::keyspace::lock_history::{ENDS_KEPT, Ended, HoldingEnd};
+use crate::keyspace::locks::{At, End, EndReason, FREED_KEPT, Gone, Granted, Held, Place};
 use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{Key, Keyspace};
 use crate::pubsub::Kind;
@@ -19,7 +19,7 @@ use crate::resp::reply::{Protocol, ReplyWriter};
 use crate::state::State;
 use crate::types::hash::Hash;
 use crate::types::journal::Edit;
-use crate::types::lock::{self, Reader};
+use crate::types::lock::{self, Lock, Reader};
 
 /// Compares indexed locks whose keys have changed with the index. Those that are gone have been
 /// lost.
@@ -32,7 +32,68 @@ pub fn review(keyspace: &mut Keyspace, state: &mut State) {
             end(keyspace, state, place.at(), reason);
         }
     }
+    let databases = keyspace.locks.take_all_changed();
+    if !databases.is_empty() {
+        review_databases(keyspace, state, &databases);
+    }
     keyspace.locks.forget_owners();
+}
+
+/// The same for whole databases that were emptied, exchanged or loaded anew. There may be a million
+/// locks: if most have no key any more, these are taken out of the index as a whole.
+fn review_databases(keyspace: &mut Keyspace, state: &mut State, databases: &BTreeSet<usize>) {
+    let (mut emptied, mut left) = (BTreeSet::new(), BTreeSet::new());
+    for &database in databases {
+        let selected = keyspace.selected();
+        keyspace.select(database);
+        let (compared, are_others_gone) = to_compare(keyspace);
+        keyspace.select(selected);
+        for key in compared {
+            for (place, reason) in lost(keyspace, database, &key, false) {
+                end(keyspace, state, place.at(), reason);
+            }
+            if are_others_gone && keyspace.locks.is_held(database, &key) {
+                left.insert((database, key));
+            }
+        }
+        if are_others_gone {
+            emptied.insert(database);
+        }
+    }
+    if !emptied.is_empty() {
+        let gone = keyspace.locks.take_databases(&emptied, &left);
+        announce_gone(keyspace, state, &gone);
+        if let Some(gone) = keyspace.locks.forget_gone(gone) {
+            keyspace.lazyfree.discard_locks(gone);
+        }
+    }
+}
+
+/// The locks of the selected database that must be compared with their keys, and whether all others
+/// are gone. Otherwise the others are as they were.
+fn to_compare(keyspace: &Keyspace) -> (Vec<Box<[u8]>>, bool) {
+    let (locks, database, now) = (&keyspace.locks, keyspace.selected(), keyspace.now());
+    let held = locks.len_of(database);
+    if keyspace.table().len() <= held / 2 {
+        let keys = keyspace.table().iter().map(|entry| Box::from(entry.key()));
+        return (keys.filter(|key: &Box<[u8]>| locks.is_held(database, key)).collect(), true);
+    }
+    let (mut gone, mut differ, mut same) = (Vec::new(), Vec::new(), Vec::new());
+    for (key, held) in locks.iter_after(database, None) {
+        let Some(slot) = keyspace.find_kept(keyspace.key(key)) else {
+            gone.push(key);
+            continue;
+        };
+        let lock = lock::read(keyspace.entry(slot).value(), &now).ok().flatten();
+        let is_same = |lock: Lock<'_>| lock.readers == 0 && lock.fence == Some(held.fence);
+        match held.until().is_none() && lock.is_some_and(is_same) {
+            true => same.push(key),
+            false => differ.push(key),
+        }
+    }
+    let are_most_gone = gone.len() > held / 2;
+    let further = if are_most_gone { same } else { gone };
+    (differ.into_iter().chain(further).map(Box::from).collect(), are_most_gone)
 }
 
 /// The parts of an indexed lock that its key no longer has, and the reasons.
@@ -148,6 +209,70 @@ pub fn announce_end(
     let delay_ms = state.config.lock_delay;
     if delay_ms > 0 && is_free && !matches!(reason, EndReason::Deleted | EndReason::Overwritten) {
         keep(keyspace, state, database, key, delay_ms);
+    }
+}
+
+/// Announces the ends of all locks of whole databases, and notifies the clients that asked for them.
+/// Looks at each only if somebody is to be told of it.
+fn announce_gone(keyspace: &mut Keyspace, state: &mut State, gone: &Gone) {
+    if state.persistence.loading.is_some() {
+        return;
+    }
+    tell_redisson_of_all(keyspace, state, gone);
+    if state.replication.is_replica() {
+        return;
+    }
+    let mut count = 0;
+    for (since_us, holdings) in gone.since.counts() {
+        count += holdings as u64;
+        note_holds(state, since_us, holdings as u64);
+    }
+    let lost = || gone.holdings().filter(|(_, held)| !held.is_kept);
+    let (reason, at_ms) = (EndReason::Deleted, state.now.unix().0);
+    note_history(keyspace, state, gone);
+    let last: Vec<_> = lost().rev().take(ENDS_KEPT).collect();
+    keyspace.locks.stats.deleted += count - last.len() as u64;
+    for &(at, held) in last.iter().rev() {
+        let (database, key, fence) = (at.database, at.key.into(), held.fence);
+        let owner = owner_had(keyspace, at, held);
+        let who = owner.unwrap_or_else(|| client_had(state, held));
+        keyspace.locks.note_end(End { database, key, fence, reason, at_ms, who });
+    }
+    if keyspace.events.wants(KeyspaceEvents::LOCK) {
+        for (at, _) in lost() {
+            keyspace.in_database(at.database, |keyspace| {
+                keyspace.notify(KeyspaceEvents::LOCK, "locklost", at.key);
+            });
+            publish::publish_events(keyspace, state);
+        }
+    }
+    if state.clients.iter().any(|client| client.protocol == Protocol::Resp3) {
+        for (at, held) in lost() {
+            if let Some(id) = held.client {
+                tell_holder(state, id, at.key, held.fence, reason);
+            }
+        }
+    }
+}
+
+/// Remembers the last holdings of locks of whole databases: of those that are known, and of a few
+/// others. Notes which of them clients wait for.
+fn note_history(keyspace: &mut Keyspace, state: &State, gone: &Gone) {
+    let named = |(database, key): (usize, &[u8])| (database, Box::<[u8]>::from(key));
+    let known = keyspace.locks.history.locks().map(named);
+    let last = gone.holdings().rev().take(ENDS_KEPT).map(|(at, _)| named((at.database, at.key)));
+    for (database, key) in known.chain(last).collect::<BTreeSet<_>>() {
+        for (reader, held) in gone.of_key(database, &key).filter(|(_, held)| !held.is_kept) {
+            let owner = owner_had(keyspace, At { database, key: &key, reader }, held);
+            let end = HoldingEnd::Lost(EndReason::Deleted);
+            let key = keyspace.key(&key);
+            note_holding(keyspace, state, (database, key), held, end, &owner.unwrap_or_default());
+        }
+    }
+    let awaited = keyspace.waiting.ready().filter(|(database, key)| gone.contains(*database, key));
+    let awaited: Vec<_> = awaited.map(named).take(FREED_KEPT).collect();
+    for (database, key) in awaited {
+        note_freed(keyspace, state, database, &key);
     }
 }
 
@@ -331,12 +456,7 @@ pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: usize
     {
         return;
     }
-    let mut channel = b"redisson_lock__channel:".to_vec();
-    // A key with a hash tag is used as it is.
-    match key.contains(&b'{') {
-        true => channel.extend_from_slice(key),
-        false => channel.extend([b"{", key, b"}"].concat()),
-    }
+    let channel = redisson_channel(key);
     publish::deliver(state, Kind::Channel, &channel, b"0");
     if has_backlog && !state.replication.is_replica() {
         let apart = state.effects.begin_apart();
@@ -347,12 +467,54 @@ pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: usize
     }
 }
 
+const REDISSON_CHANNELS: &[u8] = b"redisson_lock__channel:";
+
+/// The channel of a lock's messages. A key with a hash tag is used as it is.
+fn redisson_channel(key: &[u8]) -> Vec<u8> {
+    match key.contains(&b'{') {
+        true => [REDISSON_CHANNELS, key].concat(),
+        false => [REDISSON_CHANNELS, b"{", key, b"}"].concat(),
+    }
+}
+
+/// The same message for all locks of whole databases. It is not repeated elsewhere: a replica tells
+/// its own subscribers when it repeats the request.
+fn tell_redisson_of_all(keyspace: &Keyspace, state: &mut State, gone: &Gone) {
+    let is_literal = |byte: &u8| !b"*?[\\".contains(byte);
+    let may_match = |pattern: &[u8]| {
+        let literal: Vec<u8> = pattern.iter().copied().take_while(is_literal).collect();
+        literal.starts_with(REDISSON_CHANNELS) || REDISSON_CHANNELS.starts_with(&literal)
+    };
+    let mut keys: Vec<(usize, &[u8])> = if state.pubsub.names(Kind::Pattern).any(may_match) {
+        gone.keys().collect()
+    } else {
+        // There are fewer subscribers than locks.
+        let names = state.pubsub.names(Kind::Channel);
+        let named = names.filter_map(|name| name.strip_prefix(REDISSON_CHANNELS));
+        let keys = named.map(|name| match name {
+            [b'{', key @ .., b'}'] if !key.contains(&b'{') => gone.find(key),
+            _ => gone.find(name).filter(|_| name.contains(&b'{')),
+        });
+        keys.flatten().collect()
+    };
+    keys.sort_unstable();
+    for (database, key) in keys {
+        // Who waits here takes the lock.
+        if keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_none() {
+            publish::deliver(state, Kind::Channel, &redisson_channel(key), b"0");
+        }
+    }
+}
+
 /// The push `lock-lost key fence reason`, for clients of RESP3.
 fn tell_holder(state: &mut State, id: ClientId, key: &[u8], fence: u64, reason: EndReason) {
-    let Some(client) = state.clients.get_to_push(id) else { return };
-    if client.protocol != Protocol::Resp3 || client.flags.intersects(ClientFlags::REPLY_OFF) {
+    let is_told = |client: &Client| {
+        client.protocol == Protocol::Resp3 && !client.flags.intersects(ClientFlags::REPLY_OFF)
+    };
+    if !state.clients.get(id).is_some_and(is_told) {
         return;
     }
+    let Some(client) = state.clients.get_to_push(id) else { return };
     let mut push = ReplyWriter::new(&mut client.output, Protocol::Resp3);
     push.push(4);
     push.bulk(b"lock-lost");
@@ -384,13 +546,24 @@ pub fn note_ended_at(
     end: HoldingEnd,
     owner: &[u8],
 ) {
+    note_holding(keyspace, state, (database, key), held, end, owner);
+    if matches!(end, HoldingEnd::Released | HoldingEnd::Lost(_)) {
+        note_latency(state, "lock-hold", held.since_us);
+    }
+}
+
+fn note_holding(
+    keyspace: &mut Keyspace,
+    state: &State,
+    (database, key): (usize, Key<'_>),
+    held: &Held,
+    end: HoldingEnd,
+    owner: &[u8],
+) {
     let held_us = (state.now.boot_us - held.since_us).max(0).unsigned_abs();
     let (fence, at_ms) = (held.fence, state.now.unix().0);
     let ended = Ended { fence, at_ms, held_us, end, owner };
     keyspace.locks.history.note_holding(database, key, ended);
-    if matches!(end, HoldingEnd::Released | HoldingEnd::Lost(_)) {
-        note_latency(state, "lock-hold", held.since_us);
-    }
 }
 
 /// Notes when a lock has become free for which a client waits: the hand-over is measured.
@@ -400,6 +573,13 @@ pub fn note_freed(keyspace: &mut Keyspace, state: &State, database: usize, key: 
     {
         keyspace.locks.note_freed(database, key, state.clock.now().boot_us);
     }
+}
+
+/// Adds several holdings that began at the same time and end now to the latency monitor.
+fn note_holds(state: &mut State, since_us: i64, count: u64) {
+    note_latency(state, "lock-hold", since_us);
+    let us = (state.now.boot_us - since_us).max(0);
+    state.stats.durations.lock_hold.record_many_us(us.unsigned_abs(), count - 1);
 }
 
 /// Adds an event from `since_us` until now to the latency monitor, if it took long enough.

@@ -16,7 +16,12 @@ use crate::state::table::Command;
 const ON_ITS_WAY: &str = "TRYAGAIN The key is on its way to another server";
 
 /// Whether a client's request has to wait for a moving key, or cannot even do that.
-pub fn check(keyspace: &Keyspace, state: &State, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
+pub fn check(
+    keyspace: &Keyspace,
+    state: &State,
+    client: &Client,
+    asked: &Asked<'_>,
+) -> Result<(), Verdict> {
     if !state.moving.is_in_the_way() {
         return Ok(());
     }
@@ -81,7 +86,8 @@ fn moving_key(
     if !flags_of(state, command, args).intersects(may_write) {
         return None;
     }
-    let only_reads = |flags: KeyFlags| flags.contains(KeyFlags::RO) && !command.is(Flags::RUNS_SCRIPT);
+    let only_reads =
+        |flags: KeyFlags| flags.contains(KeyFlags::RO) && !command.is(Flags::RUNS_SCRIPT);
     let keys = keys_of(command.spec, args).into_iter().filter(|key| !only_reads(key.flags));
     let mut keys = keys.map(|key| key.index);
     keys.find(|&index| {

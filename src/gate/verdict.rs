@@ -12,7 +12,10 @@ pub enum Verdict {
     /// It and its client's later requests run later.
     Postpone,
     /// The same, when this key is no longer on its way to another server.
-    Await { database: usize, key: Box<[u8]> },
+    Await {
+        database: usize,
+        key: Box<[u8]>,
+    },
     Refuse(CommandError),
     /// Its user lacks the permission.
     Deny(Denied),

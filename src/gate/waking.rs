@@ -37,10 +37,7 @@ pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
 
 /// Looks again after the keys whose waiting clients could be granted nothing, if they can be now.
 pub fn retry(keyspace: &mut Keyspace, state: &State) {
-    if keyspace.waiting.has_postponed()
-        && !state.grants_nothing()
-        && !state.moving.is_pausing()
-    {
+    if keyspace.waiting.has_postponed() && !state.grants_nothing() && !state.moving.is_pausing() {
         keyspace.waiting.retry_postponed();
     }
 }

@@ -12,6 +12,7 @@ use crate::client::{Client, ClientId};
 use crate::collections::glob;
 use crate::figures::exposition::{CONTENT_TYPE, Exposition};
 use crate::keyspace::Keyspace;
+use crate::keyspace::lock_history::{History, Holding};
 use crate::keyspace::lock_scan::keep_first;
 use crate::keyspace::locks::{End, Held};
 use crate::keyspace::waiting::Wanted;
@@ -34,6 +35,8 @@ const WRITES: usize = 50;
 /// Waiting clients of one lock that are shown, and those that are asked what they wait for.
 const QUEUE_MAX: usize = 100;
 const WAITERS_MAX: usize = 2000;
+/// The last grants and ends of a lock that are shown.
+const EVENTS_MAX: usize = 10;
 /// The limit of distinct groups.
 const GROUPS_MAX: usize = 10_000;
 /// Bytes of such a name that are told apart.
@@ -334,6 +337,10 @@ fn item(
     }
     json.maybe("held_ms", held.map(|held| (now_us - held.since_us).max(0) / 1000));
     json.maybe("renewals", held.map(|held| held.renewals));
+    let name = keyspace.key(key);
+    json.named("grants", keyspace.locks.grants_of(database, name));
+    let history = keyspace.locks.history.of(database, name);
+    json.maybe("median_hold_us", history.map(History::median_us));
     json.named("waiters", keyspace.waiting.len(database, key, Wanted::Lock));
     let first = keyspace.waiting.iter(database, key, Wanted::Lock).next();
     let first = first.and_then(|(ticket, id)| state.lock_wait(ticket, id));
@@ -404,6 +411,7 @@ pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reques
         json.close('}');
     }
     json.close(']');
+    events(&mut json, keyspace, state, database, &key);
     json.name("ends");
     json.open('[');
     let ends = keyspace.locks.history.ends().rev();
@@ -421,6 +429,58 @@ pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reques
     }
     json.close('}');
     json_response(json)
+}
+
+/// Appends the last grants and ends of a lock, the latest first.
+fn events(json: &mut Json, keyspace: &Keyspace, state: &State, database: usize, key: &[u8]) {
+    let mut events: Vec<Event> = Vec::new();
+    for place in keyspace.locks.holdings(database, key) {
+        let Some(held) = keyspace.locks.get(place.at()).filter(|held| !held.is_kept) else {
+            continue;
+        };
+        let at_ms = state.now.unix().0 - (state.now.boot_us - held.since_us).max(0) / 1000;
+        let session = held.session.as_deref().map(|session| session.owner.to_vec());
+        let owner = place
+            .at()
+            .reader
+            .map(<[u8]>::to_vec)
+            .or(session)
+            .or_else(|| find(keyspace, database, key).map(|(lock, _)| lock.owner.into_owned()));
+        let owner = owner.unwrap_or_default();
+        events.push(Event { at_ms, what: "granted", owner, fence: held.fence, held_us: None });
+    }
+    let history = keyspace.locks.history.of(database, keyspace.key(key));
+    for ended in history.into_iter().flat_map(History::last) {
+        let Holding { fence, at_ms, held_us, ref owner, .. } = *ended;
+        let (what, held_us) = (ended.end.name(), Some(held_us));
+        events.push(Event { at_ms, what, owner: owner.clone(), fence, held_us });
+        let at_ms = at_ms - ended.held_us as i64 / 1000;
+        events.push(Event { at_ms, what: "granted", owner: owner.clone(), fence, held_us: None });
+    }
+    // A grant and its end may fall in one millisecond; grants have the order of their fences.
+    events.sort_by_key(|event| (-event.at_ms, -(event.fence as i64), event.held_us.is_none()));
+    json.name("events");
+    json.open('[');
+    for event in events.iter().take(EVENTS_MAX) {
+        json.open('{');
+        json.named_text("what", event.what);
+        json.named("at_ms", event.at_ms);
+        json.named_text("owner", &event.owner);
+        json.named_text("fence", event.fence.to_string());
+        json.maybe("held_us", event.held_us);
+        json.close('}');
+    }
+    json.close(']');
+}
+
+/// A grant of a lock or its end.
+struct Event {
+    at_ms: i64,
+    what: &'static str,
+    owner: Vec<u8>,
+    fence: u64,
+    /// Of an end.
+    held_us: Option<u64>,
 }
 
 /// How redis-cli is called for a database of this server.

@@ -3,13 +3,14 @@
 //! Connections and requests are `net/http.rs`'s. A turn of the loop ends with [`turn`], which answers what has come; nested
 //! turns do so too, so that a busy script, a load or a pause keeps nobody from seeing why nothing moves. `access` says who
 //! may, `ready` is for probes, `json` writes JSON, `routes` knows what there is. The answers to `/api`: `locks`, `waiting`,
-//! `queues`, `commands` (slow ones, latency), `people` (clients), `overview`. `page` is the page itself.
+//! `queues`, `commands` (slow ones, latency), `people` (clients), `cluster`, `overview`. `page` is the page itself.
 //!
 //! The cost of an answer is bounded: figures are kept as they change, lists are slices cut by an
 //! index, and an answer that must look at all locks does so in slices, some in each turn
 //! ([`Answer::Later`]).
 
 mod access;
+mod cluster;
 mod commands;
 pub(crate) mod json;
 mod locks;
@@ -84,7 +85,10 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
 }
 
 /// Does periodic work, several times a second.
-pub fn periodic(keyspace: &Keyspace, state: &mut State) {
+pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
+    keyspace.flows.forget(state.now.boot_us);
+    // A scrape has less to do.
+    keyspace.review_semaphores();
     queues::look_for_named(keyspace, state);
 }
 

@@ -145,18 +145,24 @@ fn is_pattern(name: &[u8]) -> bool {
 }
 
 /// `/api/queues?limit=`: the queues that clients wait for, and the named ones of database 0.
-pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Request) -> Response {
+pub fn list(
+    keyspace: &mut Keyspace,
+    state: &State,
+    rights: &Rights,
+    request: &Request,
+) -> Response {
     let limit = limit(request);
-    let mut found: BTreeSet<(usize, &[u8])> =
-        named(state).into_iter().map(|key| (0, key)).collect();
+    let mut found: BTreeSet<(usize, Box<[u8]>)> =
+        named(state).into_iter().map(|key| (0, key.into())).collect();
     let mut has_more = false;
     for wanted in WANTED {
         for (database, key, _) in keyspace.waiting.queues_for(wanted) {
-            if found.len() >= limit && !found.contains(&(database, key)) {
+            let name = (database, key.into());
+            if found.len() >= limit && !found.contains(&name) {
                 has_more = true;
                 break;
             }
-            found.insert((database, key));
+            found.insert(name);
         }
     }
     let now_ms = state.now.unix().0;
@@ -165,6 +171,7 @@ pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reque
     json.name("items");
     json.open('[');
     for (database, key) in found {
+        let key = &*key;
         if !rights.may_read(state, database, key) {
             continue;
         }
@@ -180,6 +187,9 @@ pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reque
         json.named_text("type", queue.kind);
         json.named("length", queue.length);
         json.named("consumers", queue.consumers);
+        let flow = keyspace.flows.look(database, key, state.now.boot_us);
+        json.maybe("arrived", flow.map(|flow| flow.arrived));
+        json.maybe("left", flow.map(|flow| flow.left));
         json.maybe("oldest_ms", queue.oldest_ms.map(|at_ms| now_ms.saturating_sub(at_ms)));
         json.maybe("overdue", queue.overdue);
         json.name("groups");

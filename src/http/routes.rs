@@ -9,7 +9,7 @@ use crate::state::State;
 use crate::state::http_job::HttpJob;
 
 use super::access::{METRICS, PAGE, Rights, Visitor, names_this_server};
-use super::{Answer, commands, locks, overview, page, people, queues, ready, waiting};
+use super::{Answer, cluster, commands, locks, overview, page, people, queues, ready, waiting};
 
 /// Answers a request.
 pub fn answer(
@@ -51,6 +51,7 @@ pub fn answer(
         "/api/queues" => queues::list(keyspace, state, rights, &request).into(),
         "/api/slow" => commands::slow(state, &request).into(),
         "/api/latency" => commands::latency(state, &request).into(),
+        "/api/cluster" => cluster::cluster(state, rights, &request).into(),
         "/api/clients" => people::list(state, rights, &request).into(),
         path if path.starts_with("/api/locks/") => {
             locks::one(keyspace, state, rights, &request).into()

@@ -2,7 +2,7 @@
 //! snapshot. Until then they can be dropped without effect.
 
 use super::field_deadlines::FieldDeadlines;
-use super::locks::Loaded;
+use super::locks::{Loaded, Locks};
 use super::{Key, Keyspace};
 use crate::collections::table::{Owned, Table};
 use crate::types::{Value, lock};
@@ -11,8 +11,8 @@ use crate::types::{Value, lock};
 pub struct Beside {
     tables: Vec<Table<Value>>,
     fields: Vec<FieldDeadlines>,
-    /// The locks among them, with their databases and keys.
-    locks: Vec<(usize, Box<[u8]>, Loaded)>,
+    /// The index of the locks among them.
+    locks: Locks,
     semaphores: Vec<(usize, Box<[u8]>)>,
 }
 
@@ -33,7 +33,7 @@ impl Keyspace {
         Beside {
             tables: self.tables.iter().map(Table::alike).collect(),
             fields: (0..count).map(|_| FieldDeadlines::default()).collect(),
-            locks: Vec::new(),
+            locks: self.locks.beside(),
             semaphores: Vec::new(),
         }
     }
@@ -55,7 +55,7 @@ impl Keyspace {
         let entry = table.entry(slot);
         if entry.deadline().is_some() {
             if let Some(loaded) = Loaded::of(entry.value(), &self.now) {
-                beside.locks.push((database, key.bytes.into(), loaded));
+                beside.locks.note_loaded(database, key.bytes, loaded, &self.now);
             } else if lock::is_semaphore(entry.value()) {
                 beside.semaphores.push((database, key.bytes.into()));
             }
@@ -79,9 +79,8 @@ impl Keyspace {
             // Keys that clients wait for or watch may exist now.
             self.touch_all(database, database, 0);
         }
-        for (database, key, loaded) in std::mem::take(&mut beside.locks) {
-            self.locks.note_loaded(database, &key, loaded, &self.now);
-        }
+        // Nobody is told which locks are gone: a replica follows its primary, which tells.
+        self.lazyfree.discard_locks(self.locks.put_in_place(std::mem::take(&mut beside.locks)));
         for (database, key) in std::mem::take(&mut beside.semaphores) {
             self.semaphores.note(database, &key);
         }
@@ -93,6 +92,7 @@ impl Keyspace {
             let keys = table.len();
             self.lazyfree.discard_all(table.clear(), keys, 0);
         });
+        self.lazyfree.discard_locks(beside.locks);
     }
 
     fn exchange(&mut self, beside: &mut Beside, database: usize) {

@@ -8,7 +8,7 @@ const TEN_YEARS_SECONDS: u64 = 10 * 366 * 24 * 3600;
 ///
 /// A fence is an epoch and a count within it, which carries into the epoch. Each gain of authority (a start, a promotion)
 /// begins an epoch that is later than all seen, and not before the wall clock's seconds.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Fences {
     last: u64,
     /// Whether `last` was granted, here or elsewhere, and is not the beginning of an epoch.

@@ -79,6 +79,11 @@ impl LazyFree {
         }
     }
 
+    /// Frees an index of locks.
+    pub fn discard_locks(&self, index: impl Send + 'static) {
+        self.send(0, 0, Box::new(index));
+    }
+
     fn send(&self, keys: usize, bytes: usize, dropped: Box<dyn Send>) {
         self.pending.fetch_add(keys, Ordering::Relaxed);
         self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::Key;
 
 /// Involuntary ends remembered for LOCK.INFO.
-const ENDS_KEPT: usize = 256;
+pub const ENDS_KEPT: usize = 256;
 /// Locks whose holdings are remembered: so many sets of so many.
 const SETS: usize = 256;
 const SET_SIZE: usize = 4;
@@ -162,6 +162,12 @@ impl LockHistory {
     pub fn of(&self, database: usize, key: Key<'_>) -> Option<&History> {
         let set = self.sets.get(set_of(key))?;
         set.iter().flatten().map(|history| &**history).find(|one| one.is_of(database, key))
+    }
+
+    /// The locks of which something is remembered: databases and keys.
+    pub fn locks(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let all = self.sets.iter().flatten().flatten();
+        all.map(|history| (history.database, &*history.key))
     }
 
     /// Remembers a holding that has ended.

@@ -8,7 +8,6 @@
 //! says is a Unix time, and somebody may set the wall clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::Hash;
 use std::ops::Bound;
 
 use smallvec::SmallVec;
@@ -17,6 +16,8 @@ use super::Key;
 use super::fences::Fences;
 pub use super::lock_history::{End, EndReason};
 use super::lock_history::{History, LockHistory};
+pub use super::lock_index::{At, Gone, Held, Place, Session};
+use super::lock_index::{Holders, Index, remove_place};
 use crate::clock::{Deadline, Now};
 use crate::collections::table::ValueRef;
 use crate::ids::ClientId;
@@ -25,134 +26,7 @@ use crate::types::{Value, lock};
 /// The number of grants on their way above which released ones are dropped.
 const GRANTED_MAX: usize = 1024;
 /// Locks that have become free and that the next clients have not been granted yet: more are not measured.
-const FREED_KEPT: usize = 64;
-
-/// The place of a holding: a key, or one of the readers of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct At<'a> {
-    pub database: usize,
-    pub key: &'a [u8],
-    /// The reader's owner.
-    pub reader: Option<&'a [u8]>,
-}
-
-impl<'a> At<'a> {
-    /// A lock that one owner has alone.
-    pub fn key(database: usize, key: &'a [u8]) -> Self {
-        At { database, key, reader: None }
-    }
-
-    /// One of a lock's readers.
-    pub fn reader(database: usize, key: &'a [u8], owner: &'a [u8]) -> Self {
-        At { database, key, reader: Some(owner) }
-    }
-
-    pub fn to_place(self) -> Place {
-        let At { database, key, reader } = self;
-        Place { database, key: key.into(), reader: reader.map(Box::from) }
-    }
-}
-
-/// An [`At`] that lasts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    database: usize,
-    key: Box<[u8]>,
-    reader: Option<Box<[u8]>>,
-}
-
-impl Place {
-    pub fn at(&self) -> At<'_> {
-        At { database: self.database, key: &self.key, reader: self.reader.as_deref() }
-    }
-}
-
-/// The server's knowledge of a held lock, or of one of its readers, besides its value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    pub fence: u64,
-    /// The client that asked for it; None: it was granted before the start or at the primary.
-    pub client: Option<ClientId>,
-    /// When it was granted here: boot-time clock, microseconds.
-    pub since_us: i64,
-    pub renewals: u32,
-    /// None: its lease is renewed by requests alone.
-    pub session: Option<Box<Session>>,
-    /// Nobody holds it: it is withheld for a time (KEEP, `lock-delay`).
-    pub is_kept: bool,
-    /// Only a reader's.
-    pub reading: Option<Box<Reading>>,
-}
-
-/// How long a reader holds a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// On the boot-time clock.
-    until: Deadline,
-    /// Unix milliseconds; None: it was granted before the start or at the primary.
-    pub since_ms: Option<i64>,
-}
-
-impl Held {
-    /// When a reader's lease ends, on the boot-time clock.
-    pub fn until(&self) -> Option<Deadline> {
-        self.reading.as_ref().map(|reading| reading.until)
-    }
-
-    /// The holding of a reader until `until`, as other holdings have none.
-    pub fn read_until(self, until: Deadline, since_ms: Option<i64>) -> Self {
-        debug_assert!(until.is_on_boot_clock(), "somebody may set the other one");
-        Held { reading: Some(Box::new(Reading { until, since_ms })), ..self }
-    }
-
-    /// When it ends as a reader's: boot-time clock, microseconds. A lease ends strictly later than its deadline.
-    fn ends_us(&self) -> Option<i64> {
-        let until = self.until()?;
-        Some(until.ms().saturating_add(1).saturating_mul(1000))
-    }
-
-    /// Grace and lease of its session, in milliseconds.
-    pub fn session_ms(&self) -> Option<(i64, i64)> {
-        self.session.as_ref().map(|session| (session.grace_ms, session.lease_ms))
-    }
-}
-
-/// Those who hold a lock.
-enum Holders {
-    One(Held),
-    /// Readers, by owner. Never empty.
-    Readers(BTreeMap<Box<[u8]>, Held>),
-}
-
-impl Holders {
-    /// The one, or the first of the readers.
-    fn any(&self) -> Option<&Held> {
-        match self {
-            Holders::One(held) => Some(held),
-            Holders::Readers(readers) => readers.values().next(),
-        }
-    }
-}
-
-/// A lease that the server renews while the connection of its client shows life.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Session {
-    pub owner: Box<[u8]>,
-    /// How long the lease lasts after the connection has closed, and after its last sign of life. Unit: milliseconds.
-    pub grace_ms: i64,
-    pub lease_ms: i64,
-    /// When the server looks for signs of life next: boot-time clock, microseconds; None: never, as no client is bound.
-    look_at_us: Option<i64>,
-    /// Its connection was to another primary, before this server was promoted.
-    pub is_left_behind: bool,
-}
-
-impl Session {
-    pub fn new(owner: &[u8], grace_ms: i64, lease_ms: i64) -> Self {
-        let (owner, look_at_us) = (owner.into(), None);
-        Session { owner, grace_ms, lease_ms, look_at_us, is_left_behind: false }
-    }
-}
+pub const FREED_KEPT: usize = 64;
 
 /// The data of a lock from a file or the primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -219,46 +93,6 @@ pub struct LockStats {
     pub unblocked: u64,
 }
 
-/// How many holdings were granted when: boot-time clock, microseconds. Most are given back in the turn of the latest grants, which
-/// are counted apart.
-#[derive(Default)]
-struct Since {
-    earlier: BTreeMap<i64, usize>,
-    latest_us: i64,
-    latest: usize,
-}
-
-impl Since {
-    fn add(&mut self, since_us: i64) {
-        if since_us > self.latest_us {
-            if self.latest > 0 {
-                *self.earlier.entry(self.latest_us).or_default() += self.latest;
-            }
-            (self.latest_us, self.latest) = (since_us, 0);
-        }
-        match since_us == self.latest_us {
-            true => self.latest += 1,
-            false => *self.earlier.entry(since_us).or_default() += 1,
-        }
-    }
-
-    fn remove(&mut self, since_us: i64) {
-        if since_us == self.latest_us {
-            self.latest -= 1;
-        } else if let Some(count) = self.earlier.get_mut(&since_us) {
-            *count -= 1;
-            if *count == 0 {
-                self.earlier.remove(&since_us);
-            }
-        }
-    }
-
-    fn oldest_us(&self) -> Option<i64> {
-        let earlier = self.earlier.first_key_value().map(|(since_us, _)| *since_us);
-        earlier.or_else(|| (self.latest > 0).then_some(self.latest_us))
-    }
-}
-
 /// A grant whose reply is on its way, without an allocation where the key is short.
 struct OnItsWay {
     database: usize,
@@ -276,15 +110,16 @@ impl OnItsWay {
 /// Database and key.
 type Name = (usize, Box<[u8]>);
 
+/// What was in the index before a change that can be undone.
+enum Before {
+    Holding(Place, Held),
+    Databases(Gone),
+}
+
 /// The held locks of all databases.
 #[derive(Default)]
 pub struct Locks {
-    /// By database, then by key: in order for LOCK.LIST.
-    databases: Vec<BTreeMap<Box<[u8]>, Holders>>,
-    len: usize,
-    /// Those who hold them: each lock's owner or readers.
-    holdings: usize,
-    since: Since,
+    index: Index,
     /// Indexed keys that changed, to be compared with the index.
     changed: BTreeSet<(usize, Box<[u8]>)>,
     /// Databases of which any key may have changed.
@@ -298,15 +133,8 @@ pub struct Locks {
     owners: HashMap<Name, Box<[u8]>>,
     /// When locks that clients wait for became free: boot-time clock, microseconds.
     freed: Vec<(Name, i64)>,
-    /// The locks with sessions, by owner; those of a client; and the time of each next check.
-    by_owner: HashMap<Box<[u8]>, BTreeSet<Place>>,
-    by_client: HashMap<ClientId, BTreeSet<Place>>,
-    looks: BTreeSet<(i64, Place)>,
-    /// When each reader's lease ends: boot-time clock, microseconds.
-    ends_us: BTreeSet<(i64, Place)>,
-    /// While changes can be undone: the last fence granted before, and the holdings that were older, as they were before each
-    /// change since.
-    undoable: Option<(u64, Vec<(Place, Held)>)>,
+    /// While changes can be undone: the last fence granted before, and what was in the index before each change since.
+    undoable: Option<(u64, Vec<Before>)>,
     /// Grants whose replies have not left yet.
     granted: Vec<OnItsWay>,
     pub fences: Fences,
@@ -316,22 +144,27 @@ pub struct Locks {
 impl Locks {
     /// Number of held locks.
     pub fn len(&self) -> usize {
-        self.len
+        self.index.len
+    }
+
+    /// Number of a database's held locks.
+    pub fn len_of(&self, database: usize) -> usize {
+        self.index.databases.get(database).map_or(0, BTreeMap::len)
     }
 
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.index.len == 0
     }
 
     /// Whether a key is a lock that somebody holds.
     pub fn is_held(&self, database: usize, key: &[u8]) -> bool {
-        self.databases.get(database).is_some_and(|locks| locks.contains_key(key))
+        self.index.databases.get(database).is_some_and(|locks| locks.contains_key(key))
     }
 
     /// An indexed holding.
     pub fn get(&self, at: At<'_>) -> Option<&Held> {
-        match (self.databases.get(at.database)?.get(at.key)?, at.reader) {
+        match (self.index.databases.get(at.database)?.get(at.key)?, at.reader) {
             (Holders::One(held), None) => Some(held),
             (Holders::Readers(readers), Some(owner)) => readers.get(owner),
             _ => None,
@@ -339,7 +172,7 @@ impl Locks {
     }
 
     fn get_mut(&mut self, at: At<'_>) -> Option<&mut Held> {
-        match (self.databases.get_mut(at.database)?.get_mut(at.key)?, at.reader) {
+        match (self.index.databases.get_mut(at.database)?.get_mut(at.key)?, at.reader) {
             (Holders::One(held), None) => Some(held),
             (Holders::Readers(readers), Some(owner)) => readers.get_mut(owner),
             _ => None,
@@ -353,7 +186,7 @@ impl Locks {
         key: &[u8],
     ) -> impl ExactSizeIterator<Item = (&'a [u8], &'a Held)> + use<'a> {
         static NONE: BTreeMap<Box<[u8]>, Held> = BTreeMap::new();
-        let readers = match self.databases.get(database).and_then(|locks| locks.get(key)) {
+        let readers = match self.index.databases.get(database).and_then(|locks| locks.get(key)) {
             Some(Holders::Readers(readers)) => readers,
             _ => &NONE,
         };
@@ -370,7 +203,7 @@ impl Locks {
 
     /// How often a lock was granted, as far as that is remembered, with those who hold it.
     pub fn grants_of(&self, database: usize, key: Key<'_>) -> u64 {
-        let held = match self.databases.get(database).and_then(|locks| locks.get(key.bytes)) {
+        let held = match self.index.databases.get(database).and_then(|locks| locks.get(key.bytes)) {
             Some(Holders::Readers(readers)) => readers.len() as u64,
             Some(Holders::One(held)) => u64::from(!held.is_kept),
             None => 0,
@@ -390,58 +223,41 @@ impl Locks {
     /// and an exclusive one ends readers.
     pub fn insert(&mut self, at: At<'_>, held: Held) {
         let At { database, key, reader } = at;
-        if self.databases.len() <= database {
-            self.databases.resize_with(database + 1, BTreeMap::new);
+        if self.index.databases.len() <= database {
+            self.index.databases.resize_with(database + 1, BTreeMap::new);
         }
-        self.since.add(held.since_us);
-        self.holdings += 1;
-        if let (None, None) = (reader, &held.session) {
-            // No other index has it.
-            self.len += 1;
-            let before = self.databases[database].insert(key.into(), Holders::One(held));
-            if let Some(before) = before {
-                self.len -= 1;
-                self.forget_all(database, key, before);
-            }
-            return;
+        // Where else it is found: nowhere but by its key, mostly.
+        let linked = (reader.is_some() || held.session.is_some()).then(|| held.clone());
+        if linked.is_none() {
+            self.index.count(&held);
         }
-        let (client, ends_us) = (held.client, held.ends_us());
-        let session = held.session.as_ref().map(|session| session.owner.clone());
-        let unbound = Held { client: client.filter(|_| session.is_none()), ..held };
+        let locks = &mut self.index.databases[database];
+        let len_before = locks.len();
         let before = match reader {
-            None => self.databases[database].insert(key.into(), Holders::One(unbound)),
-            Some(owner) => match self.databases[database].get_mut(key) {
+            None => locks.insert(key.into(), Holders::One(held)),
+            Some(owner) => match locks.get_mut(key) {
                 Some(Holders::Readers(readers)) => {
-                    let before = readers.insert(owner.into(), unbound);
-                    if let Some(before) = before {
-                        self.forget(at, &before);
-                    }
-                    None
+                    let before = readers.insert(owner.into(), held);
+                    before.map(|before| Holders::Readers([(owner.into(), before)].into()))
                 }
                 _ => {
-                    let readers = BTreeMap::from([(owner.into(), unbound)]);
-                    self.len += 1;
-                    self.databases[database].insert(key.into(), Holders::Readers(readers))
+                    let readers = BTreeMap::from([(owner.into(), held)]);
+                    locks.insert(key.into(), Holders::Readers(readers))
                 }
             },
         };
-        self.len += usize::from(reader.is_none());
+        self.index.len += locks.len() - len_before;
         if let Some(before) = before {
-            self.len -= 1;
             self.forget_all(database, key, before);
         }
-        if let Some(owner) = session {
-            self.by_owner.entry(owner).or_default().insert(at.to_place());
-            self.bind(at, client);
-        }
-        if let Some(ends_us) = ends_us {
-            self.ends_us.insert((ends_us, at.to_place()));
+        if let Some(linked) = linked {
+            self.index.link(at, &linked);
         }
     }
 
     /// Removes a holding, and the lock with its last.
     pub fn remove(&mut self, at: At<'_>) -> Option<Held> {
-        let locks = self.databases.get_mut(at.database)?;
+        let locks = self.index.databases.get_mut(at.database)?;
         let (held, is_last) = match at.reader {
             None => match locks.remove_entry(at.key)? {
                 (_, Holders::One(held)) => (held, true),
@@ -460,7 +276,7 @@ impl Locks {
                 (held, is_last)
             }
         };
-        self.len -= usize::from(is_last);
+        self.index.len -= usize::from(is_last);
         self.forget(at, &held);
         Some(held)
     }
@@ -470,20 +286,32 @@ impl Locks {
         self.undoable = Some((self.fences.last(), Vec::new()));
     }
 
-    /// Keeps the removals since [`Self::begin_undo`].
+    /// Keeps the removals since [`Self::begin_undo`]. Returns what may take long to be freed.
     #[inline]
-    pub fn end_undo(&mut self) {
-        self.undoable = None;
+    pub fn end_undo(&mut self) -> Vec<Gone> {
+        let before = self.undoable.take().map_or(Vec::new(), |(_, before)| before);
+        let gone = before.into_iter().filter_map(|before| match before {
+            Before::Databases(gone) => Some(gone),
+            Before::Holding(..) => None,
+        });
+        gone.collect()
     }
 
     /// Puts the holdings back that were changed or removed since [`Self::begin_undo`]. All are compared with their keys then.
     pub fn roll_back(&mut self) {
-        let Some((_, before)) = self.undoable.take() else { return };
+        let Some((last, before)) = self.undoable.take() else { return };
         // As each was before its first change.
-        for (place, held) in before.into_iter().rev() {
-            self.insert(place.at(), held);
+        for before in before.into_iter().rev() {
+            match before {
+                Before::Holding(place, held) => self.insert(place.at(), held),
+                Before::Databases(gone) => {
+                    for (at, held) in gone.holdings().filter(|(_, held)| held.fence <= last) {
+                        self.insert(at, held.clone());
+                    }
+                }
+            }
         }
-        for database in 0..self.databases.len() {
+        for database in 0..self.index.databases.len() {
             self.note_all(database);
         }
     }
@@ -493,27 +321,14 @@ impl Locks {
         if let Some((last, before)) = &mut self.undoable
             && held.fence <= *last
         {
-            before.push((at.to_place(), held.clone()));
+            before.push(Before::Holding(at.to_place(), held.clone()));
         }
     }
 
     /// Removes a holding that is no longer in the index from all indexes that refer to it.
     fn forget(&mut self, at: At<'_>, held: &Held) {
-        self.holdings -= 1;
         self.note_undo(at, held);
-        self.since.remove(held.since_us);
-        if let Some(ends_us) = held.ends_us() {
-            self.ends_us.remove(&(ends_us, at.to_place()));
-        }
-        let Some(session) = &held.session else { return };
-        let place = at.to_place();
-        remove_place(&mut self.by_owner, &session.owner, &place);
-        if let Some(client) = held.client {
-            remove_place(&mut self.by_client, &client, &place);
-        }
-        if let Some(at_us) = session.look_at_us {
-            self.looks.remove(&(at_us, place));
-        }
+        self.index.unlink(at, held);
     }
 
     fn forget_all(&mut self, database: usize, key: &[u8], holders: Holders) {
@@ -536,13 +351,13 @@ impl Locks {
         };
         self.note_undo(at, &held);
         if let Some(ends_us) = held.ends_us() {
-            self.ends_us.remove(&(ends_us, at.to_place()));
+            self.index.ends_us.remove(&(ends_us, at.to_place()));
         }
         let Some(held) = self.get_mut(at) else { return };
         let Some(reading) = &mut held.reading else { return };
         reading.until = until;
         if let Some(ends_us) = held.ends_us() {
-            self.ends_us.insert((ends_us, at.to_place()));
+            self.index.ends_us.insert((ends_us, at.to_place()));
         }
     }
 
@@ -554,12 +369,12 @@ impl Locks {
 
     /// When the next reader's lease ends: boot-time clock, microseconds.
     pub fn next_end_us(&self) -> Option<i64> {
-        self.ends_us.first().map(|(at_us, _)| *at_us)
+        self.index.ends_us.first().map(|(at_us, _)| *at_us)
     }
 
     /// A reader whose lease has ended by now.
     pub fn ended_reader(&self, now_us: i64) -> Option<Place> {
-        let (at_us, place) = self.ends_us.first()?;
+        let (at_us, place) = self.index.ends_us.first()?;
         (*at_us <= now_us).then(|| place.clone())
     }
 
@@ -586,7 +401,7 @@ impl Locks {
     /// Whether there are locks with sessions.
     #[inline]
     pub fn has_sessions(&self) -> bool {
-        !self.by_owner.is_empty()
+        !self.index.by_owner.is_empty()
     }
 
     /// Sets the client that a lock belongs to. A lock with a session is renewed from now on, or no
@@ -601,10 +416,10 @@ impl Locks {
         }
         let place = at.to_place();
         if let Some(before) = before {
-            remove_place(&mut self.by_client, &before, &place);
+            remove_place(&mut self.index.by_client, &before, &place);
         }
         match client {
-            Some(client) => drop(self.by_client.entry(client).or_default().insert(place)),
+            Some(client) => drop(self.index.by_client.entry(client).or_default().insert(place)),
             None => self.look_at(at, None),
         }
     }
@@ -622,25 +437,25 @@ impl Locks {
         let Some(session) = session else { return };
         let before = std::mem::replace(&mut session.look_at_us, at_us);
         if let Some(before) = before {
-            self.looks.remove(&(before, at.to_place()));
+            self.index.looks.remove(&(before, at.to_place()));
         }
         if let Some(at_us) = at_us {
-            self.looks.insert((at_us, at.to_place()));
+            self.index.looks.insert((at_us, at.to_place()));
         }
     }
 
     /// The time of the next session's check: boot-time clock, microseconds.
     pub fn next_look_us(&self) -> Option<i64> {
-        self.looks.first().map(|(at_us, _)| *at_us)
+        self.index.looks.first().map(|(at_us, _)| *at_us)
     }
 
     /// The next session whose check is due, and the time at which it was due.
     pub fn take_look(&mut self, now_us: i64) -> Option<(i64, Place)> {
-        let (at_us, _) = self.looks.first()?;
+        let (at_us, _) = self.index.looks.first()?;
         if *at_us > now_us {
             return None;
         }
-        let (at_us, place) = self.looks.pop_first()?;
+        let (at_us, place) = self.index.looks.pop_first()?;
         let held = self.get_mut(place.at());
         if let Some(session) = held.and_then(|held| held.session.as_mut()) {
             session.look_at_us = None;
@@ -650,27 +465,27 @@ impl Locks {
 
     /// The locks with sessions of a client.
     pub fn of_client(&self, client: ClientId) -> Vec<Place> {
-        self.by_client.get(&client).into_iter().flatten().cloned().collect()
+        self.index.by_client.get(&client).into_iter().flatten().cloned().collect()
     }
 
     /// The locks with sessions of an owner.
     pub fn of_owner(&self, owner: &[u8]) -> Vec<Place> {
-        self.by_owner.get(owner).into_iter().flatten().cloned().collect()
+        self.index.by_owner.get(owner).into_iter().flatten().cloned().collect()
     }
 
     /// All locks with sessions.
     pub fn with_sessions(&self) -> Vec<Place> {
-        self.by_owner.values().flatten().cloned().collect()
+        self.index.by_owner.values().flatten().cloned().collect()
     }
 
     /// The time of the oldest grant that is still held: boot-time clock, microseconds.
     pub fn oldest_us(&self) -> Option<i64> {
-        self.since.oldest_us()
+        self.index.since.oldest_us()
     }
 
     /// One holding of a lock, if it has any.
     pub fn any(&self, database: usize, key: &[u8]) -> Option<&Held> {
-        self.databases.get(database)?.get(key)?.any()
+        self.index.databases.get(database)?.get(key)?.any()
     }
 
     /// The locks of a database in the order of their keys, from after `after` on; of several readers, one.
@@ -680,7 +495,7 @@ impl Locks {
         after: Option<&[u8]>,
     ) -> impl Iterator<Item = (&'a [u8], &'a Held)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let locks = self.databases.get(database);
+        let locks = self.index.databases.get(database);
         let range = locks.map(|locks| locks.range::<[u8], _>((from, Bound::Unbounded)));
         range.into_iter().flatten().filter_map(|(key, holders)| Some((&**key, holders.any()?)))
     }
@@ -724,7 +539,7 @@ impl Locks {
     /// Records that a key changed.
     #[inline]
     pub fn note_change(&mut self, database: usize, key: &[u8]) {
-        if self.len > 0 && !self.is_own_change {
+        if self.index.len > 0 && !self.is_own_change {
             self.note_change_of_lock(database, key);
         }
     }
@@ -745,7 +560,7 @@ impl Locks {
 
     /// Records that any key of a database may have changed.
     pub fn note_all(&mut self, database: usize) {
-        if self.databases.get(database).is_some_and(|locks| !locks.is_empty()) {
+        if self.index.databases.get(database).is_some_and(|locks| !locks.is_empty()) {
             self.all_changed.insert(database);
         }
     }
@@ -756,13 +571,9 @@ impl Locks {
         !self.changed.is_empty() || !self.all_changed.is_empty()
     }
 
-    /// Takes the changed keys, each with whether it was found expired.
+    /// Takes the keys that changed one by one, each with whether it was found expired.
     pub fn take_changed(&mut self) -> Vec<(usize, Box<[u8]>, bool)> {
-        let mut changed = std::mem::take(&mut self.changed);
-        for database in std::mem::take(&mut self.all_changed) {
-            let keys = self.databases[database].keys();
-            changed.extend(keys.map(|key| (database, key.clone())));
-        }
+        let changed = std::mem::take(&mut self.changed);
         let expired = std::mem::take(&mut self.expired);
         let with_expired = |place: (usize, Box<[u8]>)| {
             let is_expired = expired.contains(&place);
@@ -771,12 +582,47 @@ impl Locks {
         changed.into_iter().map(with_expired).collect()
     }
 
+    /// Takes the databases of which any key may have changed.
+    pub fn take_all_changed(&mut self) -> BTreeSet<usize> {
+        std::mem::take(&mut self.all_changed)
+    }
+
+    /// Takes all locks of these databases out of the index, but for those whose keys are `left`.
+    pub fn take_databases(
+        &mut self,
+        databases: &BTreeSet<usize>,
+        left: &BTreeSet<(usize, Box<[u8]>)>,
+    ) -> Gone {
+        self.index.take_databases(databases, left)
+    }
+
+    /// After [`Self::take_databases`], when all concerned are notified. Returns what may take long to be freed.
+    pub fn forget_gone(&mut self, gone: Gone) -> Option<Gone> {
+        match &mut self.undoable {
+            Some((_, before)) => before.push(Before::Databases(gone)),
+            None => return Some(gone),
+        }
+        None
+    }
+
+    /// An empty index, for databases that are filled beside the served ones.
+    pub fn beside(&self) -> Self {
+        Locks { fences: self.fences.clone(), ..Locks::default() }
+    }
+
+    /// Replaces the index by that of databases that replace the served ones. Returns what may take long to be freed.
+    pub fn put_in_place(&mut self, beside: Locks) -> impl Send + 'static {
+        self.fences.learn(beside.fences.last());
+        (self.changed, self.all_changed, self.expired) = Default::default();
+        std::mem::replace(&mut self.index, beside.index)
+    }
+
     // ---- replies on their way ------------------------------------------------------------------------------------
 
     /// Notes a grant whose reply is on its way to a client.
     pub fn note_granted(&mut self, at: At<'_>, fence: u64, client: ClientId) {
         // A script may take and release locks without end.
-        if self.granted.len() >= GRANTED_MAX.max(2 * self.holdings) {
+        if self.granted.len() >= GRANTED_MAX.max(2 * self.index.holdings) {
             let mut granted = std::mem::take(&mut self.granted);
             granted.retain(|one| {
                 self.get(one.at()).is_some_and(|held| held.fence == one.granted.fence)
@@ -827,7 +673,7 @@ impl Locks {
         value: ValueRef<'_, Value>,
         now: &Now,
     ) {
-        if self.len == 0 || self.is_own_change || lock::fence_of(value, now).is_none() {
+        if self.index.len == 0 || self.is_own_change || lock::fence_of(value, now).is_none() {
             return;
         }
         if self.is_held(database, key)
@@ -874,18 +720,9 @@ impl Locks {
     }
 }
 
-/// Removes a place from one of an index's sets, and the set with its last place.
-fn remove_place<K: Eq + Hash>(index: &mut HashMap<K, BTreeSet<Place>>, name: &K, place: &Place) {
-    if let Some(places) = index.get_mut(name) {
-        places.remove(place);
-        if places.is_empty() {
-            index.remove(name);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::lock_index::Since;
     use super::*;
 
     fn held(fence: u64) -> Held {
@@ -915,29 +752,9 @@ mod tests {
         locks.note_expired(0, b"a");
         locks.note_all(1);
         locks.note_all(2);
-        let changed = [(0, b"a"[..].into(), true), (2, b"b"[..].into(), false)];
-        assert_eq!(locks.take_changed(), changed);
+        assert_eq!(locks.take_changed(), [(0, b"a"[..].into(), true)]);
+        assert_eq!(locks.take_all_changed(), [2].into());
         assert!(!locks.has_changed());
-    }
-
-    #[test]
-    fn the_oldest_grant_is_known_whatever_the_order() {
-        let mut since = Since::default();
-        let mut model: Vec<i64> = Vec::new();
-        let mut number = 7u64;
-        for step in 0..2000 {
-            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let pick = (number >> 33) as usize;
-            if pick.is_multiple_of(2) || model.is_empty() {
-                // Mostly now, at times one that is put back.
-                let since_us = step / 3 - if pick.is_multiple_of(5) { step / 7 } else { 0 };
-                since.add(since_us);
-                model.push(since_us);
-            } else {
-                since.remove(model.swap_remove(pick / 2 % model.len()));
-            }
-            assert_eq!(since.oldest_us(), model.iter().min().copied());
-        }
     }
 
     #[test]
@@ -955,5 +772,102 @@ mod tests {
         locks.remove(At::key(0, &[2]));
         locks.remove(At::key(0, &[3]));
         assert_eq!((locks.len(), locks.oldest_us()), (0, None));
+    }
+
+    impl Index {
+        /// All that it says besides the locks by key follows from them.
+        fn assert_agrees(&self) {
+            let mut anew = Index::default();
+            for (database, locks) in self.databases.iter().enumerate() {
+                for (key, holders) in locks {
+                    for (reader, held) in holders.all() {
+                        anew.link(At { database, key, reader }, held);
+                    }
+                }
+            }
+            assert_eq!(self.len, self.databases.iter().map(BTreeMap::len).sum());
+            assert_eq!(self.holdings, anew.holdings);
+            let counts = |since: &Since| {
+                let mut counts = BTreeMap::new();
+                since.counts().for_each(|(us, count)| *counts.entry(us).or_insert(0) += count);
+                counts
+            };
+            assert_eq!(counts(&self.since), counts(&anew.since));
+            assert_eq!((&self.by_owner, &self.by_client), (&anew.by_owner, &anew.by_client));
+            assert_eq!((&self.looks, &self.ends_us), (&anew.looks, &anew.ends_us));
+        }
+
+        fn fences(&self) -> Vec<u64> {
+            let locks = self.databases.iter().flat_map(BTreeMap::values);
+            locks.flat_map(|holders| holders.all().map(|(_, held)| held.fence)).collect()
+        }
+    }
+
+    #[test]
+    fn all_parts_of_the_index_agree_whatever_happens() {
+        let mut random = fastrand::Rng::with_seed(11);
+        let now = crate::clock::Clock::System.now();
+        let mut locks = Locks::default();
+        let mut before_undo = None;
+        for _ in 0..20_000 {
+            let database = random.usize(..3);
+            let key = [random.u8(..12)];
+            let owner = [b'a' + random.u8(..3)];
+            let at = match random.bool() {
+                true => At::key(database, &key),
+                false => At::reader(database, &key, &owner),
+            };
+            let client = random.bool().then(|| ClientId { slot: 0, number: random.u64(1..4) });
+            match random.u32(..30) {
+                0..16 => {
+                    let fence = locks.fences.grant();
+                    let session = random.bool().then(|| Box::new(Session::new(&owner, 1, 1)));
+                    let is_kept = client.is_none() && at.reader.is_none() && random.bool();
+                    let mut new = Held { client, session, is_kept, ..held(fence) };
+                    if at.reader.is_some() {
+                        new = new.read_until(now.on_boot_clock(now.after(random.i64(..9))), None);
+                    }
+                    locks.insert(at, new);
+                }
+                16..21 => drop(locks.remove(at)),
+                21..23 => locks.bind(at, client),
+                23..25 => locks.look_at(at, random.bool().then(|| random.i64(..9))),
+                25 => locks.set_until(at, now.on_boot_clock(now.after(random.i64(..9)))),
+                26 | 27 => {
+                    let databases = (0..3).filter(|_| random.bool()).collect();
+                    let keys = (0..3).map(|_| (random.usize(..3), [random.u8(..12)][..].into()));
+                    let left: BTreeSet<_> = keys.collect();
+                    let gone = locks.take_databases(&databases, &left);
+                    let times: usize = gone.since.counts().map(|(_, count)| count).sum();
+                    assert_eq!(gone.holdings().filter(|(_, held)| !held.is_kept).count(), times);
+                    for (at, _) in gone.holdings() {
+                        assert!(databases.contains(&at.database) && locks.get(at).is_none());
+                        assert!(!left.contains(&(at.database, at.key.into())));
+                    }
+                    for database in databases {
+                        let is_left = |key: &[u8]| left.contains(&(database, key.into()));
+                        assert!(locks.iter_after(database, None).all(|(key, _)| is_left(key)));
+                    }
+                    drop(locks.forget_gone(gone));
+                }
+                28 => match before_undo.take() {
+                    None => {
+                        locks.begin_undo();
+                        before_undo = Some((locks.fences.last(), locks.index.fences()));
+                    }
+                    Some((last, before)) => {
+                        locks.roll_back();
+                        let mut after = locks.index.fences();
+                        after.retain(|fence| *fence <= last);
+                        assert_eq!(after, before);
+                    }
+                },
+                _ => {
+                    drop(locks.end_undo());
+                    before_undo = None;
+                }
+            }
+            locks.index.assert_agrees();
+        }
     }
 }

@@ -13,7 +13,8 @@
 //!   other nodes own now); `deletions` are to be repeated
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
-//!   `watch`, `tracking`; `locks` is the index of held locks, at which `lock_scan` looks in slices,
+//!   `watch`, `tracking`, `flows` (counts of queues); `locks` keeps the index of held locks (`lock_index`), at which
+//!   `lock_scan` looks in slices,
 //!   `lock_history` what is remembered of ended ones, `fences` numbers grants, `permits` the index of permits with
 //!   sessions, `semaphores` counts permits.
 
@@ -25,10 +26,12 @@ pub mod evict;
 pub mod expire;
 mod fences;
 pub mod field_deadlines;
+pub mod flows;
 mod hash_slots;
 pub mod held;
 pub mod lazyfree;
 pub mod lock_history;
+mod lock_index;
 pub mod lock_scan;
 pub mod locks;
 pub mod notify;
@@ -67,6 +70,7 @@ pub use evict::Accessed;
 use evict::Eviction;
 use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
+use flows::Flows;
 use held::HeldBySnapshots;
 use lazyfree::LazyFree;
 use locks::Locks;
@@ -172,6 +176,7 @@ pub struct Keyspace {
     pub locks: Locks,
     pub permits: PermitSessions,
     pub semaphores: Semaphores,
+    pub flows: Flows,
     pub watch: Watch,
     /// Slots whose keys are only being moved here: they are not shown.
     pub hidden_slots: Option<SlotSet>,
@@ -211,6 +216,7 @@ impl Keyspace {
             locks: Locks::default(),
             permits: PermitSessions::default(),
             semaphores: Semaphores::default(),
+            flows: Flows::default(),
             watch: Watch::default(),
             hidden_slots: None,
             tracking: Tracking::default(),
@@ -789,6 +795,7 @@ impl Keyspace {
         key: &[u8],
     ) {
         self.touch(self.selected, key, elements, Cause::Client);
+        self.flows.note(self.selected, key, event, elements);
         self.notify(class, event, key);
     }
 

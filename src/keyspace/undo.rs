@@ -414,7 +414,9 @@ impl Keyspace {
     #[inline]
     pub fn end_undo(&mut self) {
         self.tables.undo.mode = Mode::Off;
-        self.locks.end_undo();
+        for gone in self.locks.end_undo() {
+            self.lazyfree.discard_locks(gone);
+        }
         if !self.tables.undo.steps.is_empty() {
             self.forget_steps();
         }

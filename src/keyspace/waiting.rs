@@ -196,6 +196,11 @@ impl Waiting {
         !self.ready.is_empty()
     }
 
+    /// The keys that have changed, with their databases.
+    pub fn ready(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        self.ready.iter().map(|(database, key)| (*database, &**key))
+    }
+
     /// The next position in the order of arrival, or one before all earlier arrivals.
     pub fn next_ticket(&mut self, is_first: bool) -> Ticket {
         self.last_ticket += 1;

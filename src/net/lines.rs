@@ -147,9 +147,8 @@ impl Lines {
 
     /// Closes idle lines that nobody has used for ten seconds.
     pub fn close_unused(&mut self, now_us: i64) {
-        self.lines.retain(|_, line| {
-            line.idle_us.is_none_or(|idle_us| now_us - idle_us <= UNUSED_MAX_US)
-        });
+        self.lines
+            .retain(|_, line| line.idle_us.is_none_or(|idle_us| now_us - idle_us <= UNUSED_MAX_US));
     }
 
     /// Closes a line. The system forgets what it watches with the socket.

@@ -24,6 +24,7 @@ pub mod primary_link;
 pub mod replica;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -124,6 +125,8 @@ pub struct Replication {
     pub ancestor: Option<Ancestor>,
     /// Bytes of the stream so far: `master_repl_offset`.
     pub offset: u64,
+    /// Pings at the end of the stream, by their offsets.
+    pings: Range<u64>,
     /// None: there have been no replicas, or none for long; the stream is not recorded then.
     pub backlog: Option<Backlog>,
     /// Clients that are replicas, in any state.
@@ -166,6 +169,7 @@ impl Default for Replication {
             id: random::hex_id(),
             ancestor: None,
             offset: 0,
+            pings: 0..0,
             backlog: None,
             replicas: Vec::new(),
             without_replicas_since_us: 0,
@@ -212,6 +216,18 @@ impl Replication {
             backlog.append(bytes);
             self.offset += bytes.len() as u64;
         }
+    }
+
+    /// Adds a request that changes nothing: a ping, or the question how far replicas are.
+    pub fn feed_ping(&mut self, bytes: &[u8]) {
+        let begin = self.changes_end();
+        self.feed(bytes);
+        self.pings = begin..self.offset;
+    }
+
+    /// The end of the last change in the stream: only pings follow.
+    pub fn changes_end(&self) -> u64 {
+        if self.pings.end == self.offset { self.pings.start } else { self.offset }
     }
 
     /// The first offset that must not be sent yet. `may_leave`: whether the log's policy allows to show what comes before an
@@ -272,5 +288,17 @@ mod tests {
         assert!(replication.can_continue(&now, 14) && id != now);
         replication.begin_history();
         assert!(!replication.can_continue(&now, 11) && !replication.can_continue(&id, 11));
+    }
+
+    #[test]
+    fn pings_are_no_changes() {
+        let mut replication =
+            Replication { backlog: Some(Backlog::new(16 << 10, 1)), ..Replication::default() };
+        replication.feed(b"0123456789");
+        replication.feed_ping(b"ping");
+        replication.feed_ping(b"ping");
+        assert_eq!((replication.offset, replication.changes_end()), (18, 10));
+        replication.feed(b"last");
+        assert_eq!((replication.offset, replication.changes_end()), (22, 22));
     }
 }

@@ -168,10 +168,11 @@ fn give_up_sent(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migr
     if encoding.is_some() {
         state.moving.encoding -= 1;
     }
-    let awaited = mem::take(&mut migration.awaited).into_iter().filter_map(|awaited| match awaited {
-        Awaited::Key(sent) => Some(sent),
-        Awaited::Preamble => None,
-    });
+    let awaited =
+        mem::take(&mut migration.awaited).into_iter().filter_map(|awaited| match awaited {
+            Awaited::Key(sent) => Some(sent),
+            Awaited::Preamble => None,
+        });
     for sent in awaited.chain(encoding.map(|(sent, _)| sent)) {
         unlock(keyspace, state, &migration.order, sent);
         migration.again.push_back((sent.name, sent.replaces));
@@ -225,7 +226,11 @@ fn go_on(
     check_time(state, migration, if is_sending { WRITING_FAILED } else { READING_FAILED })
 }
 
-fn check_time(state: &State, migration: &mut Migration, failed: Broken) -> Result<Option<()>, Broken> {
+fn check_time(
+    state: &State,
+    migration: &mut Migration,
+    failed: Broken,
+) -> Result<Option<()>, Broken> {
     let now_us = state.clock.now().boot_us;
     if migration.encoding.is_some() {
         migration.progress_us = now_us;

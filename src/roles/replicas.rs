@@ -202,11 +202,7 @@ pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
     let (timeout, now_us) = (state.config.shutdown_timeout, state.now.boot_us);
     let have_all = {
         persistence::spread_effects(state);
-        // As in Redis, a replica loading its first snapshot while the stream is empty is not waited
-        // for.
-        state
-            .replicas()
-            .all(|(_, replica)| replica.acknowledged.unwrap_or(0) == state.replication.offset)
+        state.replicas().all(|(_, replica)| has_all(state, replica))
     };
     let waits = match order.waits_until_us {
         Some(until_us) => now_us < until_us,
@@ -220,7 +216,7 @@ pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
     if order.waits_until_us.is_none() {
         order.waits_until_us = Some(now_us + i64::from(timeout) * 1_000_000);
         if state.pauses.strictest().is_none() && !state.replication.is_replica() {
-            state.replication.feed(GETACK);
+            state.replication.feed_ping(GETACK);
         }
         let pause = Pause { until_us: i64::MAX, writes_only: true };
         state.set_pause(PauseCause::Shutdown, Some(pause));
@@ -230,11 +226,22 @@ pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
     true
 }
 
+/// Whether a replica has acknowledged all changes. It may lack pings: if one is always sent just before
+/// an acknowledgement of the last one comes, no replica ever has all. As in Redis, one that loads its
+/// first snapshot while the stream is empty is not waited for.
+fn has_all(state: &State, replica: &Replica) -> bool {
+    let replication = &state.replication;
+    match replica.acknowledged {
+        Some(acknowledged) => acknowledged >= replication.changes_end(),
+        None => replication.offset == 0,
+    }
+}
+
 fn log_laggards(state: &State) {
     let offset = state.replication.offset;
     let (count, mut lagging) = (state.replicas().count(), 0);
     for (client, replica) in state.replicas() {
-        if replica.acknowledged.unwrap_or(0) == offset {
+        if has_all(state, replica) {
             continue;
         }
         lagging += 1;
@@ -552,7 +559,7 @@ pub fn ask_for_acks(state: &mut State) {
         state.replication.wants_acks = false;
         if !state.replication.is_replica() {
             persistence::spread_effects(state);
-            state.replication.feed(GETACK);
+            state.replication.feed_ping(GETACK);
         }
     }
 }
@@ -785,7 +792,7 @@ fn ping(state: &mut State) {
     if is_due && has_replicas && !is_failing_over && !state.replication.is_replica() {
         // Only the unfinished unit of a running script stays back: it follows the ping.
         persistence::spread_effects(state);
-        state.replication.feed(PING);
+        state.replication.feed_ping(PING);
     }
 }
 

@@ -20,6 +20,8 @@ pub use import::{begin_import, finish_tracked, hear_source};
 
 /// Seconds between two signs of life.
 const ACK_S: i64 = 1;
+/// For how long a grant is good at least, and the news of the new owner may take. Unit: milliseconds.
+const NEWS_MS: i64 = 2_000;
 
 const TIMED_OUT: &str = "Timed out after too long with no interaction";
 const FLUSHED: &str = "Data was flushed";
@@ -42,6 +44,8 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     if state.cluster.is_none() {
         return;
     }
+    let len_max = usize::try_from(state.config.cluster_slot_migration_log_max_len);
+    state.slot_moves.jobs.trim(len_max.unwrap_or(usize::MAX));
     let has_jobs = state.slot_moves.jobs.0.iter().any(|job| !job.phase.is_finished());
     if !has_jobs && state.slot_moves.is_idle() {
         return;
@@ -53,8 +57,13 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     export::turn(keyspace, state);
     import::turn(keyspace, state);
     time_out(keyspace, state);
-    let len_max = usize::try_from(state.config.cluster_slot_migration_log_max_len);
-    state.slot_moves.jobs.trim(len_max.unwrap_or(usize::MAX));
+}
+
+/// After loading: what had begun to come before the start is deleted. A replica hears from its primary how it ends.
+pub fn loaded(keyspace: &mut Keyspace, state: &mut State) {
+    if !state.cluster.as_deref().is_some_and(|cluster| cluster.myself().is_replica()) {
+        fail_all(keyspace, state, |job| job.is_import, "Process restarted");
+    }
 }
 
 /// All data is deleted: moves in progress have nothing left to move.
@@ -104,13 +113,7 @@ fn set_phase(state: &mut State, name: &NodeId, phase: Phase) {
 }
 
 /// Ends a job: its connection is closed, writes go on, and what came of a failed import is deleted.
-fn finish(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    name: &NodeId,
-    phase: Phase,
-    message: &str,
-) {
+fn finish(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Phase, message: &str) {
     let Some(job) = state.slot_moves.jobs.find_mut(name) else { return };
     if !job.phase.is_in_progress() {
         return;
@@ -124,8 +127,7 @@ fn finish(
     }
     let is_primary = !state.replication.is_replica();
     let slots = state.slot_moves.jobs.find(name).map(|job| job.slots.clone());
-    if let (true, true, true, Some(slots)) =
-        (is_import, is_primary, phase != Phase::Success, slots)
+    if let (true, true, true, Some(slots)) = (is_import, is_primary, phase != Phase::Success, slots)
     {
         if let Some(job) = state.slot_moves.jobs.find_mut(name) {
             job.after_cleanup = phase;

@@ -56,9 +56,7 @@ impl Server {
         self.clients().close_slow_handshakes();
         self.reload_tls_if_due();
         replicas::periodic(&mut self.keyspace, &mut self.state);
-        http::periodic(&self.keyspace, &mut self.state);
-        // A scrape has less to do.
-        self.keyspace.review_semaphores();
+        http::periodic(&mut self.keyspace, &mut self.state);
         self.close_idle_clients();
         self.state.clients.close_stuck(self.state.now, LAST_REPLIES_US);
         self.check_soft_limits();

@@ -11,9 +11,9 @@ use super::batch::{BATCH_REQUESTS, Batch, Unparsed};
 use super::{FIRST_LISTENER, LISTENERS_MAX, Turn, WAKER};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::limits::describe_for_log;
-use crate::net::{bus, lines};
 use crate::net::http::is_own;
 use crate::net::primary::PRIMARY;
+use crate::net::{bus, lines};
 use crate::resp::request::{CLIENT_REQUEST_BYTES_MAX, Limits, Parser};
 use crate::sys::log::{verbose, warning};
 

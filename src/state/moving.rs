@@ -274,7 +274,10 @@ mod tests {
     #[test]
     fn names_are_told_apart() {
         let names: Names = [&b"one"[..], b"", b"two"].into_iter().collect();
-        assert_eq!((names.get(0), names.get(1), names.get(2)), (&b"one"[..], &b""[..], &b"two"[..]));
+        assert_eq!(
+            (names.get(0), names.get(1), names.get(2)),
+            (&b"one"[..], &b""[..], &b"two"[..])
+        );
         assert_eq!(names.len(), 3);
     }
 }

@@ -16,11 +16,17 @@ pub struct Histogram {
 impl Histogram {
     #[inline]
     pub fn record_us(&mut self, us: u64) {
+        self.record_many_us(us, 1);
+    }
+
+    /// Several of the same length.
+    #[inline]
+    pub fn record_many_us(&mut self, us: u64, count: u64) {
         // Bits of the largest number not above the limit's.
         let bits = 64 - us.saturating_sub(1).leading_zeros();
         let bucket = (bits.saturating_sub(FIRST_BITS)).div_ceil(STEP_BITS) as usize;
-        self.counts[bucket.min(BUCKETS)] += 1;
-        self.sum_us = self.sum_us.saturating_add(us);
+        self.counts[bucket.min(BUCKETS)] += count;
+        self.sum_us = self.sum_us.saturating_add(us.saturating_mul(count));
     }
 
     pub fn count(&self) -> u64 {

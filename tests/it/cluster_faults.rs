@@ -58,7 +58,7 @@ fn who_asks_and_does_not_listen_is_not_served_without_end() {
         written += questions.len();
         assert!(written < 256 << 20 && begun.elapsed() < Duration::from_secs(60), "{written}");
     }
-    // It goes on when he listens.
+    // It continues once the answers are read.
     let mut answer = vec![0; 2_256];
     stream.read_exact(&mut answer).expect("an answer");
     assert_eq!(&answer[..4], b"RCmb");

@@ -92,11 +92,17 @@ fn a_slot_moves_with_all_its_keys_while_clients_write() {
     assert_eq!(digests(&mut there, &names), before);
     let counter = there.call(&["GET", "{a}:counter"]);
     assert_eq!(counter, Reply::Bulk(written.to_string().into_bytes()));
-    assert_eq!(there.call(&["GET", "foo"]), error(&format!(
-        "MOVED {} 127.0.0.1:{}",
-        match source.call("CLUSTER KEYSLOT foo") { Reply::Integer(slot) => slot, other => panic!("{other:?}") },
-        source.address.port()
-    )));
+    assert_eq!(
+        there.call(&["GET", "foo"]),
+        error(&format!(
+            "MOVED {} 127.0.0.1:{}",
+            match source.call("CLUSTER KEYSLOT foo") {
+                Reply::Integer(slot) => slot,
+                other => panic!("{other:?}"),
+            },
+            source.address.port()
+        ))
+    );
     eventually("the source to delete the keys", &[&source], || {
         source.call(&format!("CLUSTER COUNTKEYSINSLOT {slot}")) == Reply::Integer(0)
     });
@@ -114,16 +120,28 @@ fn what_cannot_move_is_refused() {
     let (own, other) = (source.id(), target.id());
     let all = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {other}");
     for (line, text) in [
-        (format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {own}"), "Target node can not be this node."),
-        (format!("CLUSTER MIGRATESLOTS SLOTSRANGE 2 1 NODE {other}"), "Start slot number 2 is greater than end slot number 1."),
+        (
+            format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {own}"),
+            "Target node can not be this node.",
+        ),
+        (
+            format!("CLUSTER MIGRATESLOTS SLOTSRANGE 2 1 NODE {other}"),
+            "Start slot number 2 is greater than end slot number 1.",
+        ),
         (format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 NODE {other}"), "Invalid or out of range slot"),
         (format!("CLUSTER MIGRATESLOTS SLOTSRANGE NODE {other} 1"), "No slot ranges specified"),
-        (format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 5 4 6 NODE {other}"), "Slot range 4-6 overlaps with previous range 1-5."),
+        (
+            format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 5 4 6 NODE {other}"),
+            "Slot range 4-6 overlaps with previous range 1-5.",
+        ),
         ("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE x".into(), "Invalid node name: x"),
         ("CLUSTER MIGRATESLOTS SLOTS 1 2 NODE".into(), "syntax error"),
         (format!("{all} SLOTSRANGE 2 3 NODE {other}"), "Slot ranges in migrations overlap"),
         ("CLUSTER CANCELSLOTMIGRATIONS".into(), "No migrations ongoing"),
-        ("CLUSTER SYNCSLOTS ACK".into(), "CLUSTER SYNCSLOTS ACK should only be used by slot migration clients"),
+        (
+            "CLUSTER SYNCSLOTS ACK".into(),
+            "CLUSTER SYNCSLOTS ACK should only be used by slot migration clients",
+        ),
         ("CLUSTER SYNCSLOTS SOMETHING".into(), "syntax error"),
     ] {
         assert_eq!(source.call(&line), error(&format!("ERR {text}")), "{line}");
@@ -176,7 +194,10 @@ fn only_the_moving_slots_are_paused() {
     assert_eq!(here.call(&["GET", "{a}1"]), Reply::Bulk(b"1".to_vec()));
     assert_eq!(here.call(&["SET", "foo", "1"]), ok());
     let scripted = here.call(&["EVAL", "return redis.pcall('incr', '{a}1')", "0"]);
-    assert!(matches!(&scripted, Reply::Error(text) if text.starts_with(b"TRYAGAIN")), "{scripted:?}");
+    assert!(
+        matches!(&scripted, Reply::Error(text) if text.starts_with(b"TRYAGAIN")),
+        "{scripted:?}"
+    );
     assert_eq!(waiting.try_message(), None);
     target.ok("DEBUG SLOTMIGRATION PREVENT-FAILOVER 0");
     let port = target.address.port();

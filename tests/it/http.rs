@@ -649,3 +649,44 @@ fn waits_id(server: &TestServer) -> String {
         Some(id.to_owned())
     })
 }
+
+#[test]
+fn a_node_tells_its_cluster_and_another_server_has_none() {
+    let (_server, address) = start(&[]);
+    assert_eq!(get(address, "/api/cluster").status, 404);
+    let (server, address) = start(&["cluster-enabled yes", "cluster-port 0"]);
+    call(&server, "CLUSTER ADDSLOTSRANGE 0 16383");
+    let told = get(address, "/api/cluster");
+    assert_eq!(told.status, 200);
+    for part in
+        ["\"cluster_slots_assigned\":\"16384\"", "\"slots\":16384", "\"ranges\":\"0-16383\""]
+    {
+        assert!(told.body.contains(part), "{part} is not in {}", told.body);
+    }
+    call(&server, "ACL SETUSER viewer on nopass +info +client|list +slowlog|get");
+    call(&server, "CONFIG SET http-auth yes");
+    let asked = Connection::open(address).ask("/api/cluster", &basic("viewer:v"));
+    assert_eq!(asked.status, 403);
+}
+
+#[test]
+fn a_lock_tells_its_last_grants_and_ends_and_a_queue_what_comes_and_goes() {
+    let (server, address) = start(&["page-keys mail"]);
+    let run = |request: &str| call(&server, request);
+    for _ in 0..12 {
+        run("LOCK.ACQUIRE jobs a PX 1000");
+        server.advance(2000);
+        run("LOCK.RELEASE jobs a");
+    }
+    run("LOCK.ACQUIRE jobs b PX 1000");
+    let told = get(address, "/api/locks/jobs").body;
+    assert!(told.contains("\"grants\":13,\"median_hold_us\":2000,"), "{told}");
+    assert_eq!(told.matches("\"what\":\"granted\"").count(), 5, "{told}");
+    assert_eq!(told.matches("\"what\":\"released\"").count(), 5, "{told}");
+    assert!(told.contains("\"events\":[{\"what\":\"granted\""), "{told}");
+    run("RPUSH mail a b");
+    assert!(get(address, "/api/queues").body.contains("\"arrived\":null,\"left\":null"));
+    run("RPUSH mail c d e");
+    run("LPOP mail 2");
+    assert!(get(address, "/api/queues").body.contains("\"arrived\":3,\"left\":2"));
+}

@@ -234,6 +234,37 @@ fn one_replica_does_not_confirm_for_two() {
 }
 
 #[test]
+
+fn subscribers_of_a_replica_are_told_of_locks_that_were_flushed() {
+    let mut pair = Pair::new(&[]);
+    pair.connect();
+    let mut client = pair.primary.connect();
+    for key in ["jobs", "more"] {
+        shown(&mut client, &format!("LOCK.ACQUIRE {key} alice PX 60000"));
+    }
+    wait_for("both locks", || {
+        pair.turn();
+        (shown(&mut pair.to_replica, "DBSIZE") == "(integer) 2").then_some(())
+    });
+    let mut listener = pair.replica.connect();
+    shown(&mut listener, "SUBSCRIBE redisson_lock__channel:{jobs}");
+    // Not a message for each lock: there may be a million.
+    let offset = |client: &mut Client| {
+        let text = shown(client, "INFO replication");
+        let (_, rest) = text.split_once("master_repl_offset:").expect("an offset");
+        rest.split(|end: char| !end.is_ascii_digit()).next().map(str::to_owned)
+    };
+    let before = offset(&mut client).and_then(|offset| offset.parse::<u64>().ok());
+    shown(&mut client, "FLUSHALL");
+    let after = offset(&mut client).and_then(|offset| offset.parse::<u64>().ok());
+    assert!(after.unwrap_or(u64::MAX) - before.unwrap_or(0) < 60);
+    let told = pair.reply(&mut listener);
+    assert!(told.contains("redisson_lock__channel:{jobs}"), "{told}");
+    let info = shown(&mut pair.to_replica, "INFO locks");
+    assert!(info.contains("locks_held:0"), "{info}");
+}
+
+#[test]
 fn a_session_that_nobody_takes_up_after_a_promotion_ends_by_it() {
     let mut pair = Pair::new(&[]);
     pair.connect();

@@ -118,7 +118,10 @@ fn others_are_served_and_whoever_would_write_the_key_waits() {
     assert_eq!(other.call(&restore), busy);
     assert_eq!(other.call(&[&restore[..], &[b"REPLACE"]].concat()), text);
     let undeclared = other.call(&["EVAL", "return redis.pcall('del', 'k')", "0"]);
-    assert!(matches!(&undeclared, Reply::Error(text) if text.starts_with(b"TRYAGAIN")), "{undeclared:?}");
+    assert!(
+        matches!(&undeclared, Reply::Error(text) if text.starts_with(b"TRYAGAIN")),
+        "{undeclared:?}"
+    );
     assert_eq!(other.call(&["EVAL", "return redis.call('get', 'k')", "0"]), bulk("v"));
     assert_eq!(other.call(&["EXISTS", "k"]), Reply::Integer(1));
     target.say("+OK\r\n");
@@ -146,7 +149,9 @@ fn a_target_that_says_nothing_costs_the_timeout_and_no_key() {
     let info = other.call(&["INFO"]);
     let Reply::Bulk(info) = info else { panic!("{info:?}") };
     let info = String::from_utf8_lossy(&info);
-    assert!(info.contains("migrate_cached_sockets:0\r\n") && info.contains("blocked_clients:0\r\n"));
+    assert!(
+        info.contains("migrate_cached_sockets:0\r\n") && info.contains("blocked_clients:0\r\n")
+    );
 }
 
 #[test]
@@ -252,9 +257,11 @@ fn large_values_and_many_keys_arrive_as_they_were() {
                 redis.call('set', 'text', string.rep('x', 3000000))";
     here.call(&["EVAL", fill, "0"]);
     let keys = (1..=20_000).map(|number| format!("key:{number}"));
-    let keys: Vec<String> = ["hash".into(), "none".into(), "text".into()].into_iter().chain(keys).collect();
+    let keys: Vec<String> =
+        ["hash".into(), "none".into(), "text".into()].into_iter().chain(keys).collect();
     let digest = here.call(&["DEBUG", "DIGEST"]);
-    let mut request = ["MIGRATE", "127.0.0.1", &port, "", "0", "60000", "KEYS"].map(str::to_owned).to_vec();
+    let mut request =
+        ["MIGRATE", "127.0.0.1", &port, "", "0", "60000", "KEYS"].map(str::to_owned).to_vec();
     request.extend(keys);
     assert_eq!(here.call(&request), ok());
     assert_eq!(here.call(&["DBSIZE"]), Reply::Integer(0));

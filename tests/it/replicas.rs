@@ -289,6 +289,25 @@ fn nothing_is_added_to_the_stream_after_the_save_at_shutdown() {
 }
 
 #[test]
+fn a_shutdown_waits_for_changes_and_not_for_pings() {
+    let server = start(&["shutdown-timeout 1000", "repl-ping-replica-period 1"]);
+    let mut client = server.connect();
+    let mut replica = Replica::connect(&server);
+    replica.sync(&server);
+    replica.say("REPLCONF ACK 0");
+    client.call(&["SET", "k", "v"]);
+    let bytes = stream(&["SELECT 0", "SET k v"]).len();
+    client.send(&["SHUTDOWN", "NOSAVE"]);
+    server.settle();
+    server.advance(SECOND);
+    // The next ping is there before the acknowledgement of the last one.
+    replica.say(&format!("REPLCONF ACK {}", bytes - 1));
+    server.advance(SECOND);
+    replica.say(&format!("REPLCONF ACK {bytes}"));
+    replica.await_close();
+}
+
+#[test]
 fn a_primary_sends_pings_and_disconnects_silent_replicas() {
     let server = start(&["repl-ping-replica-period 3", "repl-timeout 8"]);
     let mut client = server.connect();

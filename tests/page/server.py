@@ -17,6 +17,9 @@ class Server:
     def __init__(self, *arguments):
         self.folder = tempfile.TemporaryDirectory()
         self.port, self.http_port = free_port(), free_port()
+        if "--cluster-enabled" in arguments:
+            self.cluster_port = free_port()
+            arguments = (*arguments, "--cluster-port", str(self.cluster_port))
         command = [os.environ["LATCHKEY"], "--port", str(self.port), "--http-port", str(self.http_port)]
         command += ["--bind", "127.0.0.1", "--save", "", *arguments]
         self.process = subprocess.Popen(command, cwd=self.folder.name, stdout=subprocess.DEVNULL)

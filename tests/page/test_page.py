@@ -128,12 +128,12 @@ class PageTest(unittest.TestCase):
         self.open()
         self.see("who is gone", "document.querySelector('#alarms').textContent.includes('is held by went-away, whose connection is gone')")
         self.see("who has lost", "document.querySelector('#alarms').textContent.includes('ago by loser: its lease ended')")
-        self.see("the overdue", "document.querySelector('#queue-rows tr td:nth-child(7)')?.textContent === '1'")
+        self.see("the overdue", "document.querySelector('#queue-rows td[data-label=Overdue]')?.textContent === '1'")
         self.browser.click("#wanted")
         self.browser.press("nosuch")
         self.see("no lock", "document.querySelectorAll('#lock-rows tr').length === 0")
         self.see("the one gone still", "document.querySelector('#alarms').textContent.includes('went-away')")
-        self.see("long holds", "document.querySelector('#alarms').textContent.includes('Held for much longer than others')")
+        self.see("long holds", "document.querySelector('#alarms').textContent.includes('Held for much longer than usual')")
         self.assertEqual(self.browser.complaints(), [])
 
     def test_names_are_text_whatever_they_are(self):
@@ -148,6 +148,82 @@ class PageTest(unittest.TestCase):
         self.browser.click("#lock-rows tr:last-child button")
         self.see("the one of bytes", "document.querySelector('#detail .holder')?.textContent.includes('binary')")
         self.assertNotIn("bad", self.browser.run("return document.title"))
+
+    def test_the_history_of_a_lock_is_told(self):
+        holder = self.client("worker")
+        for number in range(20):
+            holder.call("LOCK.ACQUIRE", "nightly", f"worker-{number}", "PX", 60_000)
+            holder.call("LOCK.RELEASE", "nightly", f"worker-{number}")
+        holder.call("LOCK.ACQUIRE", "nightly", "deleted-one", "PX", 60_000)
+        holder.call("DEL", "nightly")
+        holder.call("LOCK.ACQUIRE", "nightly", "last-one", "PX", 60_000)
+        self.open()
+        self.see("its grants", "document.querySelector('#lock-rows td[data-label=Grants]')?.textContent === '22'")
+        self.browser.click("#lock-rows button")
+        events = self.see("its events", "[...document.querySelectorAll('#detail .events li')].map(e => e.textContent)")
+        self.assertEqual(len(events), 10, events)
+        self.assertIn("last-one got it", events[0])
+        self.assertIn("deleted-one lost it as its key was deleted after", events[1])
+        self.assertIn("worker-19 released it after", events[3])
+        title = self.browser.text("#detail .events-title")
+        self.assertTrue(title.startswith("22 grants, half of the last held for at most "), title)
+        self.browser.picture("history")
+        self.assertEqual(self.browser.complaints(), [])
+
+    def test_what_comes_and_goes_is_told(self):
+        worker = self.client("worker")
+        worker.call("CONFIG", "SET", "page-keys", "mail")
+        worker.call("RPUSH", "mail", *range(1000))
+        for key in ("a", "b", "c"):
+            worker.call("SET", key, "x" * 1000)
+        self.open()
+        self.turn()
+        rates = "[...document.querySelectorAll('#queue-rows td')].filter(e => ['In/s', 'Out/s'].includes(e.dataset.label)).map(e => e.textContent)"
+        for _ in range(40):
+            worker.call("RPUSH", "mail", *range(10))
+            worker.call("LPOP", "mail", 5)
+            time.sleep(0.05)
+        arrived, left = self.see("rates", f"(all => all.every(text => Number(text) > 0) && all)({rates})")
+        self.assertGreater(float(arrived), float(left))
+        types = self.browser.text("#types")
+        self.assertIn("list about", types)
+        self.assertIn("3 keys", types)
+        self.assertIn("commands", self.browser.text("#network"))
+        self.assertTrue(self.browser.run("return document.querySelector('#cluster').hidden"))
+        self.browser.run("document.querySelector('#queues').scrollIntoView()")
+        self.browser.picture("rates")
+        self.assertEqual(self.browser.complaints(), [])
+
+    def test_a_node_tells_of_its_cluster(self):
+        nodes = [Server("--cluster-enabled", "yes", "--cluster-node-timeout", "1000") for _ in range(3)]
+        self.addCleanup(lambda: [node.close() for node in nodes if node.process.poll() is None])
+        clients = [node.client() for node in nodes]
+        clients[0].call("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
+        clients[1].call("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
+        for number, client in enumerate(clients):
+            client.call("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for node, client in zip(nodes[1:], clients[1:]):
+            client.call("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, nodes[0].cluster_port)
+        deadline = time.monotonic() + 30
+        while not all(b"cluster_state:ok" in client.call("CLUSTER", "INFO") for client in clients):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.1)
+        clients[2].call("CLUSTER", "REPLICATE", clients[0].call("CLUSTER", "MYID"))
+        self.browser.complaints()
+        self.browser.open(f"http://127.0.0.1:{nodes[0].http_port}/")
+        rows = "[...document.querySelectorAll('#node-rows tr')].map(e => [...e.children].map(c => c.textContent))"
+        told = self.see("the nodes", f"(all => all.length === 3 && all.some(row => row[2].startsWith('replica of')) && all)({rows})")
+        self.assertTrue(any("(this one)" in row[1] and row[7] == "8,192" and row[8] == "0-8191" for row in told), told)
+        self.assertTrue(all(row[3] == "ok" for row in told), told)
+        self.assertIn("state ok", self.browser.text("#cluster-facts"))
+        self.browser.run("document.querySelector('#cluster').scrollIntoView()")
+        self.browser.picture("cluster")
+        for client in clients:
+            client.close()
+        nodes[1].close()
+        self.see("that one failed", f"{rows}.some(row => row[3] !== 'ok' && row[4] === 'disconnected')")
+        self.see("that the cluster fails", "document.querySelector('#cluster-facts').textContent.includes('fail')")
+        self.browser.picture("cluster-failed")
 
     def test_ten_thousand_locks_are_searched_and_nothing_flickers(self):
         for number in range(10_000):
@@ -187,7 +263,7 @@ class PageTest(unittest.TestCase):
         self.browser.press(ESCAPE)
         self.see("its end", "document.querySelector('#detail').hidden")
         names = self.browser.run("return [...document.querySelectorAll('section')].map(e => document.getElementById(e.getAttribute('aria-labelledby')).textContent)")
-        self.assertEqual(names, ["Stuck now", "Locks", "Who waits for whom", "Queues", "Commands", "Server"])
+        self.assertEqual(names, ["Stuck now", "Locks", "Who waits for whom", "Queues", "Commands", "Cluster", "Server"])
         tree = self.browser.devtools("Accessibility.getFullAXTree", {})["nodes"]
         for node in tree:
             if node.get("role", {}).get("value") in ("button", "textbox", "searchbox", "combobox", "link"):

@@ -14,17 +14,14 @@ use crate::state::context::{CommandResult, Context, Effect, Outcome};
 
 const NOT_PRIMARY: CommandError =
     CommandError::Text("ERR Slot migration can only be used on primary nodes.");
-const IMPORTED_BY_HAND: CommandError =
-    CommandError::Text("ERR Slots are being manually imported");
-const MIGRATED_BY_HAND: CommandError =
-    CommandError::Text("ERR Slots are being manually migrated");
+const IMPORTED_BY_HAND: CommandError = CommandError::Text("ERR Slots are being manually imported");
+const MIGRATED_BY_HAND: CommandError = CommandError::Text("ERR Slots are being manually migrated");
 const NONE_ONGOING: CommandError = CommandError::Text("ERR No migrations ongoing");
 const UNKNOWN_SOURCE: CommandError =
     CommandError::Text("ERR Target node does not know the source node");
 const OWN_SOURCE: CommandError = CommandError::Text("ERR Source node is target node itself");
-const COMES_ALREADY: CommandError = CommandError::Text(
-    "ERR Slot is already being imported on the target by a different migration",
-);
+const COMES_ALREADY: CommandError =
+    CommandError::Text("ERR Slot is already being imported on the target by a different migration");
 const OTHER_OWNER: CommandError =
     CommandError::Text("ERR Target node does not agree about current slot ownership");
 const NO_JOB: CommandError = CommandError::Text("ERR No such slot migration job");
@@ -317,13 +314,18 @@ fn finish(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Syntax);
     };
     // Nobody else knows.
-    let is_tracked = ctx.state.slot_moves.jobs.find(&name).is_some_and(|job| {
-        job.phase == Phase::OccurringOnPrimary || ctx.caller.is_repeating()
-    });
+    let is_tracked = ctx
+        .state
+        .slot_moves
+        .jobs
+        .find(&name)
+        .is_some_and(|job| job.phase == Phase::OccurringOnPrimary || ctx.caller.is_repeating());
     let message = String::from_utf8_lossy(message.unwrap_or_default()).into_owned();
-    if !is_tracked
-        || !slots::finish_tracked(ctx.keyspace, ctx.state, &name, is_success, &message)
-    {
+    // It may be that it was not told of the beginning.
+    if !is_tracked && ctx.caller.is_repeating() {
+        return Ok(Outcome::Replied);
+    }
+    if !is_tracked || !slots::finish_tracked(ctx.keyspace, ctx.state, &name, is_success, &message) {
         return Err(NO_JOB);
     }
     ctx.effect = Effect::Forced;

@@ -154,7 +154,11 @@ fn begin(ctx: &mut Context<'_>, order: &Order<'_>, client: ClientId) -> CommandR
     };
     let own = |bytes: &[u8]| Box::from(bytes);
     let order = MoveOrder {
-        peer: Peer { host: own(order.host), port: order.port, is_tls: ctx.state.config.tls_cluster },
+        peer: Peer {
+            host: own(order.host),
+            port: order.port,
+            is_tls: ctx.state.config.tls_cluster,
+        },
         target_database: own(order.database),
         timeout_us: i64::try_from(order.timeout.as_micros()).unwrap_or(i64::MAX),
         copies: order.copy,

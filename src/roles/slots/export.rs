@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::{ACK_S, Phase, finish, said, set_phase};
+use super::{ACK_S, NEWS_MS, Phase, finish, said, set_phase};
 use crate::cluster::node::{NodeId, NodeIndex};
 use crate::cluster::slot_job::{Job, Ranges, UNEXPECTED, Word};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
@@ -36,8 +36,7 @@ use crate::sys::log::{notice, warning};
 use crate::sys::random;
 use crate::types::Value;
 
-const LOST: &str =
-    "Connection lost to target. Check CLUSTER GETSLOTMIGRATIONS on the target node for more information.";
+const LOST: &str = "Connection lost to target. Check CLUSTER GETSLOTMIGRATIONS on the target node for more information.";
 const NOT_MINE: &str = "Slots are no longer owned by myself";
 const STREAMING_LATE: &str = "Timed out before streaming completed";
 const UNPAUSED: &str =
@@ -56,16 +55,9 @@ const ENCODERS_MAX: usize = 2;
 const STEP: usize = 32;
 /// The longest reply, or request of the target.
 const INPUT_MAX: usize = 16 * 1024;
-/// The least time for the news of the new owner to come. Unit: milliseconds.
-const NEWS_MS: i64 = 2_000;
 
 /// Begins to move slots of this node to another one.
-pub fn begin_export(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    ranges: Ranges,
-    target: NodeIndex,
-) {
+pub fn begin_export(keyspace: &mut Keyspace, state: &mut State, ranges: Ranges, target: NodeIndex) {
     let now_s = state.now.unix_seconds();
     let Some(cluster) = state.cluster.as_deref() else { return };
     let Some(name) = NodeId::from_bytes(random::hex_id().as_bytes()) else { return };
@@ -239,7 +231,8 @@ fn connect(state: &mut State, name: &NodeId, export: &mut Export) -> Result<bool
     let line = match export.line {
         Some(line) => line,
         None => {
-            let peer = peer_of(state, name).ok_or("Unable to connect to target node: target node not found")?;
+            let peer = peer_of(state, name)
+                .ok_or("Unable to connect to target node: target node not found")?;
             let (host, port) = (String::from_utf8_lossy(&peer.host).into_owned(), peer.port);
             let job = state.slot_moves.jobs.find(name).map(Job::description).unwrap_or_default();
             notice!(state, "Connecting slot migration {job} (ip: {host}, port {port})");
@@ -362,7 +355,8 @@ fn take_words(
 ) -> Result<(), String> {
     let Some(line) = state.net.lines.get_mut(number) else { return Ok(()) };
     let mut input = std::mem::take(&mut line.input);
-    let limits = Limits { bulk_len_max: 1024, request_bytes_max: INPUT_MAX as u64, ..Limits::TRUSTED };
+    let limits =
+        Limits { bulk_len_max: 1024, request_bytes_max: INPUT_MAX as u64, ..Limits::TRUSTED };
     let (mut at, mut ranges) = (0, Vec::new());
     let broken = loop {
         ranges.clear();
@@ -393,7 +387,12 @@ fn take_words(
     broken.map_or(Ok(()), |why| Err(why.into()))
 }
 
-fn hear(state: &mut State, name: &NodeId, export: &mut Export, word: Word) -> Result<(), &'static str> {
+fn hear(
+    state: &mut State,
+    name: &NodeId,
+    export: &mut Export,
+    word: Word,
+) -> Result<(), &'static str> {
     let (now_s, now_ms) = (state.now.unix_seconds(), state.now.boot_us / 1000);
     let Some(job) = state.slot_moves.jobs.find_mut(name) else { return Err(UNEXPECTED) };
     // The target has all only after SNAPSHOT-EOF.
@@ -612,7 +611,8 @@ fn feed(keyspace: &mut Keyspace, state: &mut State) -> bool {
     while at < changes.len() {
         ranges.clear();
         let mut len = 0;
-        let parsed = Parser::default().next(&mut changes[at..], &mut len, &mut ranges, &Limits::TRUSTED);
+        let parsed =
+            Parser::default().next(&mut changes[at..], &mut len, &mut ranges, &Limits::TRUSTED);
         if !matches!(parsed, Ok(Parsed::Request)) {
             break;
         }
@@ -625,7 +625,8 @@ fn feed(keyspace: &mut Keyspace, state: &mut State) -> bool {
             state.slot_moves.selected = number.unwrap_or(0);
             continue;
         }
-        is_flushed |= verb.eq_ignore_ascii_case(b"FLUSHALL") || verb.eq_ignore_ascii_case(b"FLUSHDB");
+        is_flushed |=
+            verb.eq_ignore_ascii_case(b"FLUSHALL") || verb.eq_ignore_ascii_case(b"FLUSHDB");
         for (name, export) in &mut exports {
             let Some(job) = state.slot_moves.jobs.find(name) else { continue };
             let database = state.slot_moves.selected;

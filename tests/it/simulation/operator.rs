@@ -211,6 +211,12 @@ impl Operator {
                 world.start(target, None);
                 return self.take_primary(world, target);
             }
+            if role == "slave" && state == "no-failover" && info["role"] == "slave" {
+                // The other one had taken over when it ended, and was started as this one's replica: they follow each other.
+                self.failover = None;
+                world.ask(target, &["REPLICAOF", "NO", "ONE"]);
+                return self.take_primary(world, target);
+            }
             world.ask(self.primary, &["FAILOVER", "ABORT"]);
         }
     }

@@ -1,0 +1,95 @@
+//! What comes into and goes out of the queues that somebody looks at.
+//!
+//! Counted only for keys that were looked at lately: others cost nothing.
+
+use std::collections::HashMap;
+
+/// Keys counted at once.
+const KEYS_MAX: usize = 1000;
+/// How long a key is counted after somebody has looked at it. Unit: microseconds.
+const LOOKED_AT_US: i64 = 60_000_000;
+
+/// Items that have come into a queue and gone out since it is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    pub arrived: u64,
+    pub left: u64,
+}
+
+/// Database and key.
+type Name = (usize, Box<[u8]>);
+
+/// All that are counted.
+#[derive(Default)]
+pub struct Flows {
+    /// Each with the time at which somebody last looked: boot-time clock, microseconds.
+    counted: HashMap<Name, (Flow, i64)>,
+}
+
+impl Flows {
+    /// A key's flow, which is counted from the first look on; None: that is now, or too many are counted.
+    pub fn look(&mut self, database: usize, key: &[u8], now_us: i64) -> Option<Flow> {
+        let name = (database, key.into());
+        if let Some((flow, looked_us)) = self.counted.get_mut(&name) {
+            *looked_us = now_us;
+            return Some(*flow);
+        }
+        if self.counted.len() < KEYS_MAX {
+            self.counted.insert(name, (Flow::default(), now_us));
+        }
+        None
+    }
+
+    /// Ends the counting of keys at which nobody looks any more.
+    pub fn forget(&mut self, now_us: i64) {
+        if !self.counted.is_empty() {
+            self.counted.retain(|_, (_, looked_us)| now_us - *looked_us < LOOKED_AT_US);
+        }
+    }
+
+    /// Records a change of a key by a keyspace event and its number of elements.
+    #[inline]
+    pub fn note(&mut self, database: usize, key: &[u8], event: &str, elements: u64) {
+        if !self.counted.is_empty() {
+            self.note_counted(database, key, event, elements);
+        }
+    }
+
+    #[cold]
+    fn note_counted(&mut self, database: usize, key: &[u8], event: &str, elements: u64) {
+        let Some((flow, _)) = self.counted.get_mut(&(database, key.into())) else { return };
+        match event {
+            "lpush" | "rpush" | "linsert" | "zadd" | "zincr" | "xadd" => flow.arrived += elements,
+            "lpop" | "rpop" | "lrem" | "ltrim" | "zrem" | "zpopmin" | "zpopmax"
+            | "zremrangebyscore" | "zremrangebyrank" | "zremrangebylex" | "xdel" | "xtrim" => {
+                flow.left += elements
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_counted_while_somebody_looks() {
+        let mut flows = Flows::default();
+        flows.note(0, b"q", "rpush", 9);
+        assert_eq!(flows.look(0, b"q", 0), None);
+        for (event, elements) in [("rpush", 3), ("lpop", 1), ("expire", 1), ("zadd", 2)] {
+            flows.note(0, b"q", event, elements);
+        }
+        flows.note(1, b"q", "rpush", 9);
+        assert_eq!(flows.look(0, b"q", 59_000_000), Some(Flow { arrived: 5, left: 1 }));
+        flows.forget(118_000_000);
+        assert!(flows.look(0, b"q", 118_000_000).is_some());
+        flows.forget(200_000_000);
+        assert_eq!(flows.look(0, b"q", 200_000_000), None);
+        for number in 0..2 * KEYS_MAX {
+            flows.look(0, &number.to_be_bytes(), 0);
+        }
+        assert_eq!(flows.counted.len(), KEYS_MAX);
+    }
+}
