@@ -78,6 +78,10 @@ impl CommandError {
     /// `redis.call` while a library is loaded, or after the run of a script.
     pub const NO_INVOCATION: Self =
         CommandError::Text("ERR redis.call/pcall can only be called inside a script invocation");
+    /// To clients that wait for something that only a primary does.
+    pub const DEMOTED: &str = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+    pub const CLUSTER_DISABLED: Self =
+        CommandError::Text("ERR This instance has cluster support disabled");
     pub const NEGATIVE_LIMIT: Self = CommandError::Text("ERR LIMIT can't be negative");
 
     /// An error text with parts of the request.

@@ -297,6 +297,7 @@ fn limits_of_clients_are_read_where_it_is_known_who_asks() {
 /// `sys/random.rs`.
 const GUESSABLE: &[(&str, usize, &str)] = &[
     ("cluster/mod.rs", 2, "whom a node pings and tells of, and how long an election waits"),
+    ("cluster/tests/world.rs", 2, "misfortunes of tests"),
     ("collections/packed_table.rs", 3, "a random element of a large hash or set"),
     ("collections/table.rs", 6, "RANDOMKEY, and where a sample for eviction begins"),
     ("command/hash/mod.rs", 1, "HRANDFIELD"),

@@ -12,26 +12,14 @@ use crate::gate::evict::Room;
 use crate::gate::moving;
 use crate::gate::redirect;
 use crate::gate::users;
-use crate::gate::verdict::Verdict;
+use crate::gate::verdict::{Asked, Verdict};
 use crate::keyspace::Keyspace;
 use crate::resp::args::Args;
 use crate::resp::reply::Protocol;
-use crate::script::shebang::{self, ScriptFlags};
 use crate::state::State;
 use crate::state::context::Caller;
 use crate::state::spec::{Flags, Group};
 use crate::state::table::{Command, Opening, Passes};
-
-/// A command to be admitted. It exists, and its arguments fit its arity.
-#[derive(Clone, Copy)]
-pub struct Asked<'a> {
-    pub caller: Caller,
-    pub command: &'static Command,
-    pub args: Args<'a>,
-    pub protocol: Protocol,
-    /// The result of evicting keys for it; None: not tried yet.
-    pub room: Option<Room>,
-}
 
 const NOT_IN_TRANSACTION: CommandError =
     CommandError::Text("ERR Command not allowed inside a transaction");
@@ -135,12 +123,12 @@ fn check_rights(
     }
     users::check(state, client, command, asked.args).map_err(Verdict::Deny)?;
     if state.cluster.is_some() {
-        let flags = flags_of(state, command, asked.args);
+        let flags = state.flags_of(command, asked.args);
         cluster::check(keyspace, state, client, (command, flags), asked.args)?;
     } else if state.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
         let queued = client.transaction.as_deref().filter(|_| command.is(Flags::RUNS_QUEUED));
         let queued = queued.map_or(Flags::empty(), Transaction::flags);
-        redirect::check(state, client, flags_of(state, command, asked.args).union(queued))?;
+        redirect::check(state, client, state.flags_of(command, asked.args).union(queued))?;
     }
     Ok(())
 }
@@ -234,7 +222,7 @@ fn tells_of_cluster(state: &State, command: &Command) -> bool {
 /// Whether a command writes, by its flags, by what its script declares, or by the commands that EXEC runs.
 fn writes(state: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
     runs_any(transaction, asked.command, Flags::WRITE)
-        || flags_of(state, asked.command, asked.args).contains(Flags::WRITE)
+        || state.flags_of(asked.command, asked.args).contains(Flags::WRITE)
 }
 
 /// Whether a command may run on a replica with possibly stale data; for EXEC, whether all its commands may.
@@ -243,7 +231,7 @@ fn allows_stale_data(state: &State, transaction: Option<&Transaction>, asked: &A
         Some(transaction) if asked.command.is(Flags::RUNS_QUEUED) => {
             transaction.all_have(Flags::STALE)
         }
-        _ => flags_of(state, asked.command, asked.args).contains(Flags::STALE),
+        _ => state.flags_of(asked.command, asked.args).contains(Flags::STALE),
     }
 }
 
@@ -254,7 +242,7 @@ fn is_held_back(state: &State, client: &Client, asked: &Asked<'_>) -> bool {
     let writes = || {
         let queued = client.transaction.as_deref();
         let queued = queued.filter(|_| asked.command.is(Flags::RUNS_QUEUED));
-        flags_of(state, asked.command, asked.args).intersects(may_write)
+        state.flags_of(asked.command, asked.args).intersects(may_write)
             || queued.is_some_and(|transaction| transaction.has_any(may_write))
     };
     pause.until_us > state.now.boot_us
@@ -442,31 +430,6 @@ const BUSY_SCRIPT: CommandError = CommandError::Text(
 const BUSY_FUNCTION: CommandError = CommandError::Text(
     "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.",
 );
-
-/// The flags that the checks use: for a command that runs a script or function, those which the script declares.
-pub(crate) fn flags_of(state: &State, command: &Command, args: Args<'_>) -> Flags {
-    let flags = command.spec.flags;
-    if !command.is(Flags::RUNS_SCRIPT) {
-        return flags;
-    }
-    let named = args.get(1);
-    let declared = if command.is(Flags::RUNS_BODY) {
-        shebang::parse(named).ok().map(|(flags, _)| flags)
-    } else if command.is(Flags::RUNS_SHA) {
-        state.scripts.flags_of_script(named)
-    } else {
-        state.scripts.flags_of_function(named)
-    };
-    let Some(declared) = declared.filter(|flags| !flags.contains(ScriptFlags::UNDECLARED)) else {
-        return flags;
-    };
-    let may = |flag, needed| if declared.intersects(flag) { Flags::empty() } else { needed };
-    let stale = declared.contains(ScriptFlags::ALLOW_STALE);
-    flags.difference(Flags::MAY_REPLICATE | Flags::STALE)
-        | if stale { Flags::STALE } else { Flags::empty() }
-        | may(ScriptFlags::NO_WRITES, Flags::WRITE)
-        | may(ScriptFlags::NO_WRITES | ScriptFlags::ALLOW_OOM, Flags::DENYOOM)
-}
 
 /// The error for other clients while a script or function keeps the server busy.
 pub(crate) fn busy(state: &State) -> CommandError {

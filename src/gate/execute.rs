@@ -9,10 +9,10 @@ use crate::acl::log::LogContext;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::clock::ExpiryBy;
 use crate::error::CommandError;
-use crate::gate::admit::{Asked, admit};
+use crate::gate::admit::admit;
 use crate::gate::effect;
 use crate::gate::evict::evict;
-use crate::gate::verdict::Verdict;
+use crate::gate::verdict::{Asked, Verdict};
 use crate::gate::{
     admit, blocking, confirm, locks, monitor, publish, slot_costs, tracking, transaction, users,
 };

@@ -3,9 +3,8 @@
 
 use crate::client::Client;
 use crate::error::CommandError;
-use crate::gate::admit::{Asked, flags_of};
 use crate::gate::keys::keys_of;
-use crate::gate::verdict::Verdict;
+use crate::gate::verdict::{Asked, Verdict};
 use crate::keyspace::Keyspace;
 use crate::resp::args::Args;
 use crate::state::State;
@@ -83,7 +82,7 @@ fn moving_key(
     args: Args<'_>,
 ) -> Option<usize> {
     let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
-    if !flags_of(state, command, args).intersects(may_write) {
+    if !state.flags_of(command, args).intersects(may_write) {
         return None;
     }
     let only_reads =

@@ -3,7 +3,6 @@
 use crate::acl::databases::number_of;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
-use crate::gate::admit;
 use crate::gate::request::Request;
 use crate::keyspace::Keyspace;
 use crate::state::State;
@@ -18,7 +17,7 @@ pub fn queue(
     command: &'static Command,
     request: &Request<'_>,
 ) -> Result<(), CommandError> {
-    let flags = admit::flags_of(state, command, request.args);
+    let flags = state.flags_of(command, request.args);
     let Some(client) = caller.client().and_then(|id| state.clients.get_mut(id)) else {
         return Ok(());
     };

@@ -1,7 +1,12 @@
-//! The decisions of the rules on a command.
+//! What the rules are asked about a command, and their decisions.
 
 use crate::acl::Denied;
 use crate::error::CommandError;
+use crate::gate::evict::Room;
+use crate::resp::args::Args;
+use crate::resp::reply::Protocol;
+use crate::state::context::Caller;
+use crate::state::table::Command;
 
 /// The decision on a command.
 #[derive(Debug)]
@@ -19,8 +24,7 @@ pub enum Verdict {
     Refuse(CommandError),
     /// Its user lacks the permission.
     Deny(Denied),
-    /// It needs memory: evict keys, then ask again with [`Asked::room`](super::admit::Asked::room)
-    /// set.
+    /// It needs memory: evict keys, then ask again with [`Asked::room`] set.
     MakeRoom,
 }
 
@@ -28,4 +32,15 @@ impl From<CommandError> for Verdict {
     fn from(error: CommandError) -> Self {
         Verdict::Refuse(error)
     }
+}
+
+/// A command to be admitted. It exists, and its arguments fit its arity.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    pub caller: Caller,
+    pub command: &'static Command,
+    pub args: Args<'a>,
+    pub protocol: Protocol,
+    /// The result of evicting keys for it; None: not tried yet.
+    pub room: Option<Room>,
 }

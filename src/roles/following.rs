@@ -72,10 +72,6 @@ const PERIOD_US: i64 = 1_000_000;
 /// Positions of the log that are kept to find the offset of the stream that is on disk.
 const LOGGED_MAX: usize = 4096;
 
-/// The error for blocked clients when a primary becomes a replica.
-const UNBLOCKED: &[u8] =
-    b"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
-
 /// Why a link is closed.
 enum Lost {
     /// Logged already.
@@ -182,8 +178,8 @@ pub fn end_blocking(keyspace: &mut Keyspace, state: &mut State, host: &[u8], por
     let blocked = state.clients.iter().filter(|client| client.blocked.is_some());
     let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
     blocked.into_iter().for_each(|id| unblock_and_close(keyspace, state, id, host, port));
-    asynchronous::end_all(keyspace, state, UNBLOCKED);
-    confirm::end_pushed(keyspace, state, UNBLOCKED);
+    asynchronous::end_all(keyspace, state, CommandError::DEMOTED.as_bytes());
+    confirm::end_pushed(keyspace, state, CommandError::DEMOTED.as_bytes());
 }
 
 /// Unblocks a client that the change of role concerns, and closes it, or sends it to the primary.
@@ -202,7 +198,7 @@ fn unblock_and_close(
         }
         Blocked::Closed => {}
     }
-    blocking::unblock_with(keyspace, state, id, UNBLOCKED);
+    blocking::unblock_with(keyspace, state, id, CommandError::DEMOTED.as_bytes());
     state.clients.close_after_reply(id, state.now);
 }
 

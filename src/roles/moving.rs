@@ -42,9 +42,6 @@ pub const READING_FAILED: CommandError =
     CommandError::Text("IOERR error or timeout reading to target instance");
 const UNSTABLE: CommandError =
     CommandError::Text("TRYAGAIN A key has changed again and again while it was moved");
-const NO_LONGER_PRIMARY: CommandError = CommandError::Text(
-    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
-);
 
 /// The largest part of the other server's error that is shown. Unit: bytes.
 const SHOWN_MAX: usize = 1022;
@@ -116,7 +113,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     let until_us = state.clock.now().boot_us + TURN_US;
     for (number, mut migration) in mem::take(&mut state.moving.migrations) {
         let ended = match state.is_read_only() {
-            true => Some(Err(NO_LONGER_PRIMARY)),
+            true => Some(Err(CommandError::Text(CommandError::DEMOTED))),
             false => go_on(keyspace, state, &mut migration, until_us).transpose(),
         };
         match ended {
@@ -153,13 +150,16 @@ fn end(
             false => state.net.lines.close(line),
         }
     }
-    let refused = migration.refused.map(|error| {
-        let shown = &error[..error.len().min(SHOWN_MAX)];
-        CommandError::formatted([b"ERR Target instance replied with error: ", shown].concat())
-    });
+    let refused = migration.refused.map(|error| refused_by_target(&error));
     let unstable = migration.is_unstable.then_some(UNSTABLE);
     let error = refused.or(ended.err()).or(unstable);
     blocking::end_move(keyspace, state, migration.client, number, error.as_ref());
+}
+
+/// The error that the target's error is told with.
+pub fn refused_by_target(error: &[u8]) -> CommandError {
+    let shown = &error[..error.len().min(SHOWN_MAX)];
+    CommandError::formatted([b"ERR Target instance replied with error: ", shown].concat())
 }
 
 /// Unlocks the keys that were sent and not answered; they can be sent again.

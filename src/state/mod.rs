@@ -44,10 +44,13 @@ use crate::replication::Replication;
 use crate::replication::effects::Effects;
 use crate::replication::following::Progress;
 use crate::replication::primary_link::PrimaryLink;
+use crate::resp::args::Args;
+use crate::script::shebang::{self, ScriptFlags};
 use crate::script::{Engine, Scripts};
 use crate::state::http_job::PageKeys;
 use crate::state::moving::Moving;
 use crate::state::slot_moves::SlotMoves;
+use crate::state::spec::Flags;
 use crate::state::table::{Command, CommandTable, Opening};
 use crate::stats::Statistics;
 use crate::stats::slots::SlotStats;
@@ -285,6 +288,32 @@ impl State {
     #[inline]
     pub fn stream_end(&self) -> u64 {
         self.replication.offset + self.effects.len_for_replicas() as u64
+    }
+
+    /// The flags that the checks use: for a command that runs a script or function, those which the script declares.
+    pub fn flags_of(&self, command: &Command, args: Args<'_>) -> Flags {
+        let flags = command.spec.flags;
+        if !command.is(Flags::RUNS_SCRIPT) {
+            return flags;
+        }
+        let named = args.get(1);
+        let declared = if command.is(Flags::RUNS_BODY) {
+            shebang::parse(named).ok().map(|(flags, _)| flags)
+        } else if command.is(Flags::RUNS_SHA) {
+            self.scripts.flags_of_script(named)
+        } else {
+            self.scripts.flags_of_function(named)
+        };
+        let Some(declared) = declared.filter(|flags| !flags.contains(ScriptFlags::UNDECLARED))
+        else {
+            return flags;
+        };
+        let may = |flag, needed| if declared.intersects(flag) { Flags::empty() } else { needed };
+        let stale = declared.contains(ScriptFlags::ALLOW_STALE);
+        flags.difference(Flags::MAY_REPLICATE | Flags::STALE)
+            | if stale { Flags::STALE } else { Flags::empty() }
+            | may(ScriptFlags::NO_WRITES, Flags::WRITE)
+            | may(ScriptFlags::NO_WRITES | ScriptFlags::ALLOW_OOM, Flags::DENYOOM)
     }
 
     /// The server that decides when keys expire, by role and configuration.

@@ -52,8 +52,6 @@ const KEY_IS_NOT_EMPTY: CommandError = CommandError::Text(
 );
 /// The timeout if 0 or less is given. Unit: milliseconds.
 const TIMEOUT_DEFAULT_MS: u64 = 1000;
-/// The largest part of the other server's error that is shown. Unit: bytes.
-const SHOWN_MAX: usize = 1022;
 
 /// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password]
 /// [KEYS key [key ...]]`.
@@ -194,11 +192,7 @@ fn migrate_at_once(ctx: &mut Context<'_>, order: &Order<'_>) -> CommandResult {
         ctx.keyspace.set_now(now);
     }
     match handed? {
-        HandedOver { refused: Some(error), .. } => {
-            let shown = &error[..error.len().min(SHOWN_MAX)];
-            let text = [b"ERR Target instance replied with error: ", shown].concat();
-            Err(CommandError::formatted(text))
-        }
+        HandedOver { refused: Some(error), .. } => Err(moving::refused_by_target(&error)),
         HandedOver { broken: Some(broken), .. } => Err(broken.told),
         HandedOver { .. } => {
             ctx.reply.ok();
