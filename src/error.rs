@@ -74,6 +74,8 @@ impl CommandError {
         CommandError::Text("ERR NX and XX, GT or LT options at the same time are not compatible");
     pub const GT_WITH_LT: Self =
         CommandError::Text("ERR GT and LT options at the same time are not compatible");
+    pub const NO_CLUSTER: Self =
+        CommandError::Text("ERR This instance has cluster support disabled");
     pub const LOADING: Self = CommandError::Text("LOADING Redis is loading the dataset in memory");
     /// `redis.call` while a library is loaded, or after the run of a script.
     pub const NO_INVOCATION: Self =

@@ -6,11 +6,9 @@ use crate::error::CommandError;
 use crate::state::State;
 use crate::state::context::Context;
 
-const DISABLED: CommandError = CommandError::Text("ERR This instance has cluster support disabled");
-
 /// The cluster of which this server is a node. Errors: it is none.
 pub fn cluster(state: &State) -> Result<&Cluster, CommandError> {
-    state.cluster.as_deref().ok_or(DISABLED)
+    state.cluster.as_deref().ok_or(CommandError::NO_CLUSTER)
 }
 
 pub(super) use crate::command::key::scan::slot_of_text as slot;

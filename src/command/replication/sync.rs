@@ -222,7 +222,7 @@ fn replconf(ctx: &mut Context<'_>) -> CommandResult {
 /// The node of the cluster that a replica says it is.
 fn known_node(ctx: &Context<'_>, name: &[u8]) -> Result<NodeId, CommandError> {
     let Some(cluster) = &ctx.state.cluster else {
-        return Err(CommandError::Text("ERR This instance has cluster support disabled"));
+        return Err(CommandError::NO_CLUSTER);
     };
     let id = NodeId::from_bytes(name).filter(|id| cluster.find(id).is_some());
     id.ok_or_else(|| CommandError::formatted([b"ERR Unknown node ", name].concat()))
