@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::action::{Action, Outside};
 use super::node::{Node, NodeFlags, NodeId, NodeIndex};
-use super::{Cluster, Todo};
+use super::{Cluster, Faults, Todo};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 
 /// Forgotten nodes that are remembered as such.
@@ -26,17 +26,19 @@ pub enum Failover {
 impl Cluster {
     /// Assigns slots, which have no owner, to this node.
     pub fn add_slots(&mut self, slots: &SlotSet, outside: &Outside, actions: &mut Vec<Action>) {
-        self.outside = *outside;
+        self.enter(outside);
         for slot in slots.iter() {
             self.importing.remove(&slot);
             self.set_owner(slot, Some(self.myself));
         }
+        // On disk before others hear of it.
+        self.save(true);
         self.carry_out(actions);
     }
 
     /// Takes slots from their owners, as this node sees it.
     pub fn delete_slots(&mut self, slots: &SlotSet, outside: &Outside, actions: &mut Vec<Action>) {
-        self.outside = *outside;
+        self.enter(outside);
         self.clear_slots(slots);
         self.carry_out(actions);
     }
@@ -49,7 +51,7 @@ impl Cluster {
         outside: &Outside,
         actions: &mut Vec<Action>,
     ) {
-        self.outside = *outside;
+        self.enter(outside);
         self.migrating.insert(slot, target);
         self.changed();
         self.carry_out(actions);
@@ -63,7 +65,7 @@ impl Cluster {
         outside: &Outside,
         actions: &mut Vec<Action>,
     ) {
-        self.outside = *outside;
+        self.enter(outside);
         self.importing.insert(slot, source);
         self.changed();
         self.carry_out(actions);
@@ -71,7 +73,7 @@ impl Cluster {
 
     /// CLUSTER SETSLOT STABLE.
     pub fn set_stable(&mut self, slot: HashSlot, outside: &Outside, actions: &mut Vec<Action>) {
-        self.outside = *outside;
+        self.enter(outside);
         self.migrating.remove(&slot);
         self.importing.remove(&slot);
         self.changed();
@@ -87,7 +89,7 @@ impl Cluster {
         outside: &Outside,
         actions: &mut Vec<Action>,
     ) {
-        self.outside = *outside;
+        self.enter(outside);
         if !has_keys {
             self.migrating.remove(&slot);
         }
@@ -112,7 +114,7 @@ impl Cluster {
 
     /// Raises this node's epoch above all others, unless it is the greatest. True: it was raised.
     pub fn bump_epoch(&mut self, outside: &Outside, actions: &mut Vec<Action>) -> bool {
-        self.outside = *outside;
+        self.enter(outside);
         let is_raised = self.raise_epoch();
         self.carry_out(actions);
         is_raised
@@ -124,6 +126,8 @@ impl Cluster {
         let greatest = greatest.max(self.current_epoch);
         let own = self.myself().config_epoch;
         if own != 0 && own == greatest {
+            // Slots that were taken with it are on disk before others hear of them: after a crash nobody would own them.
+            self.save(true);
             return false;
         }
         self.current_epoch = greatest.saturating_add(1);
@@ -137,7 +141,7 @@ impl Cluster {
 
     /// CLUSTER SET-CONFIG-EPOCH.
     pub fn set_epoch(&mut self, epoch: u64, outside: &Outside, actions: &mut Vec<Action>) {
-        self.outside = *outside;
+        self.enter(outside);
         self.myself_mut().config_epoch = epoch;
         self.current_epoch = self.current_epoch.max(epoch);
         self.warn(format!("configEpoch set to {epoch} via CLUSTER SET-CONFIG-EPOCH"));
@@ -166,7 +170,7 @@ impl Cluster {
         outside: &Outside,
         actions: &mut Vec<Action>,
     ) {
-        self.outside = *outside;
+        self.enter(outside);
         let ip = ip.to_canonical().to_string();
         let is_coming = |node: &Node| {
             node.flags.contains(NodeFlags::HANDSHAKE)
@@ -184,7 +188,7 @@ impl Cluster {
 
     /// Forgets a node, which is not added again for a while.
     pub fn forget(&mut self, index: NodeIndex, outside: &Outside, actions: &mut Vec<Action>) {
-        self.outside = *outside;
+        self.enter(outside);
         let until_ms = self.now() + self.settings.blacklist_ms;
         self.ban(self.node(index).id, until_ms);
         self.remove_node(index);
@@ -195,19 +199,48 @@ impl Cluster {
 
     /// CLUSTER REPLICATE.
     pub fn replicate(&mut self, index: NodeIndex, outside: &Outside, actions: &mut Vec<Action>) {
-        self.outside = *outside;
+        self.enter(outside);
         self.follow(index);
         self.carry_out(actions);
     }
 
-    /// CLUSTER FAILOVER, at a replica that knows its primary.
-    pub fn fail_over(&mut self, kind: Failover, outside: &Outside, actions: &mut Vec<Action>) {
-        self.outside = *outside;
+    /// CLUSTER REPLICATE NO ONE, at a replica: it becomes an empty primary, and a shard of its own.
+    pub fn follow_nobody(&mut self, outside: &Outside, actions: &mut Vec<Action>) {
+        self.enter(outside);
+        self.warn("Stop replication and turning myself into empty primary.".into());
+        self.set_as_primary(self.myself);
+        self.out.push(Action::Promote);
+        self.out.push(Action::DropAllKeys);
+        self.migrating.clear();
+        self.importing.clear();
+        self.end_manual_failover();
+        self.election = Default::default();
+        let shard_id = self.random_name();
+        self.myself_mut().shard_id = shard_id;
+        self.log(format!("Moving myself to a new shard {shard_id}."));
+        self.changed();
+        self.todo |= Todo::BROADCAST;
+        self.carry_out(actions);
+    }
+
+    /// CLUSTER FAILOVER, at a replica that knows its primary. `by_primary`: it has asked for it itself.
+    pub fn fail_over(
+        &mut self,
+        kind: Failover,
+        by_primary: bool,
+        outside: &Outside,
+        actions: &mut Vec<Action>,
+    ) {
+        self.enter(outside);
         let Some(primary) = self.myself().primary else { return };
         self.end_manual_failover();
         match kind {
             Failover::Agreed => self.begin_manual_failover(primary, false),
-            Failover::Forced => self.begin_manual_failover(primary, true),
+            Failover::Forced => {
+                let by = if by_primary { "primary" } else { "user" };
+                self.warn(format!("Forced failover {by} request accepted."));
+                self.begin_manual_failover(primary, true);
+            }
             Failover::Takeover => {
                 self.warn("Taking over the master (user request).".into());
                 self.raise_epoch();
@@ -219,11 +252,14 @@ impl Cluster {
 
     /// Forgets all nodes and slots. `id`: this node's new name, with which its epochs begin anew.
     pub fn reset(&mut self, id: Option<NodeId>, outside: &Outside, actions: &mut Vec<Action>) {
-        self.outside = *outside;
+        self.enter(outside);
         if self.myself().is_replica() {
             self.set_as_primary(self.myself);
             self.out.push(Action::Promote);
             self.out.push(Action::DropAllKeys);
+            // It leaves its primary's shard.
+            let shard_id = self.random_name();
+            self.myself_mut().shard_id = shard_id;
         }
         self.migrating.clear();
         self.importing.clear();
@@ -248,6 +284,7 @@ impl Cluster {
 
     /// Takes an unowned slot whose keys this node has loaded; false: another node owns it, from which it is imported.
     pub fn claim_loaded(&mut self, slot: HashSlot) -> bool {
+        self.changes += 1;
         match self.owner(slot) {
             None => {
                 self.set_owner(slot, Some(self.myself));
@@ -263,7 +300,7 @@ impl Cluster {
 
     /// CLUSTER COUNT-FAILURE-REPORTS.
     pub fn failure_reports(&mut self, index: NodeIndex, outside: &Outside) -> usize {
-        self.outside = *outside;
+        self.enter(outside);
         self.count_reports(index)
     }
 
@@ -272,9 +309,9 @@ impl Cluster {
         self.todo |= Todo::SAVE;
     }
 
-    /// DEBUG DROP-CLUSTER-PACKET-FILTER: messages of this type are not taken in; -1: none is lost, -2: all are.
-    pub fn drop_messages(&mut self, kind: i64) {
-        self.dropped = kind;
+    /// What DEBUG has this node do wrong.
+    pub fn faults(&mut self) -> &mut Faults {
+        &mut self.faults
     }
 
     /// DEBUG CLUSTERLINK KILL: closes the connections to and from a node.
@@ -286,7 +323,7 @@ impl Cluster {
         outside: &Outside,
         actions: &mut Vec<Action>,
     ) {
-        self.outside = *outside;
+        self.enter(outside);
         let node = self.node(index);
         let links = [node.outbound.filter(|_| to), node.inbound.filter(|_| from)];
         links.into_iter().flatten().for_each(|link| self.close(link));

@@ -19,7 +19,7 @@ impl Cluster {
     pub(super) fn run_cron(&mut self) {
         self.ticks += 1;
         self.connect_all();
-        if self.ticks.is_multiple_of(RANDOM_PING_TICKS) {
+        if self.ticks.is_multiple_of(RANDOM_PING_TICKS) && !self.faults.pings_nobody {
             self.ping_one();
         }
         self.check_all();
@@ -55,7 +55,7 @@ impl Cluster {
             }
             if node.flags.contains(NodeFlags::HANDSHAKE) && now - node.created_ms > handshake_ms {
                 self.remove_node(index);
-            } else if node.outbound.is_none() {
+            } else if node.outbound.is_none() && !self.faults.stays_apart {
                 without.push(index);
             }
         }
@@ -122,6 +122,7 @@ impl Cluster {
             // Perhaps the connection alone is broken: it is made again before the node is given up.
             self.close(link);
         }
+        self.meet_again_if_unknown(index);
         if self.open_link(index).is_some() && ping_sent_ms == 0 {
             let is_due = now - self.node(index).pong_received_ms > interval_ms;
             if is_due || self.is_pausing_for(index) {
@@ -145,6 +146,26 @@ impl Cluster {
             self.ask_others_of_failure();
         }
         self.mark_failed_if_agreed(index);
+    }
+
+    /// A node that opens no connection although this one has opened one does not know this one: it is asked again to join. Only those of
+    /// Valkey 8.1 expect that.
+    fn meet_again_if_unknown(&mut self, index: NodeIndex) {
+        let now = self.now();
+        let wait_ms = self.settings.node_timeout_ms.max(HANDSHAKE_LEAST_MS);
+        let Some(link) = self.open_link(index) else { return };
+        let node = self.node(index);
+        let last_ms = node.inbound_lost_ms.max(node.meet_sent_ms).max(node.created_ms);
+        let is_expected = node.flags.contains(NodeFlags::LIGHT_MODULE);
+        if node.inbound.is_some() || now - last_ms <= wait_ms || !is_expected {
+            return;
+        }
+        let (id, name) = (node.id, node.announced.human_nodename.clone());
+        self.log(format!(
+            "Sending MEET packet to node {id} ({name}) because there is no inbound link for it"
+        ));
+        self.node_mut(index).flags |= NodeFlags::MEET;
+        self.send_ping(link, Kind::Meet);
     }
 
     /// This node suspects another one. The other primaries hear of it at once rather than with the next question, so that they agree

@@ -110,6 +110,27 @@ impl Cluster {
         }
     }
 
+    /// Gives an election up that cannot be won, so that the next one begins at once.
+    pub(super) fn reset_election(&mut self, why: &str) {
+        if self.election.is_under_way() {
+            let epoch = self.election.epoch.unwrap_or(0);
+            self.warn(format!("Failover election in progress for epoch {epoch}, but {why}"));
+            self.election = Election::default();
+        }
+    }
+
+    /// A primary has claimed an epoch.
+    pub(super) fn note_claimed_epoch(&mut self, sender: NodeIndex, epoch: u64) {
+        if self.election.epoch.is_some_and(|asked| epoch >= asked) {
+            let (id, name) = (self.node(sender).id, &self.node(sender).announced.human_nodename);
+            let why = format!(
+                "received a claim from node {id} ({name}) with an equal or higher epoch {epoch}. Resetting the election \
+                 since we cannot win an election in the past."
+            );
+            self.reset_election(&why);
+        }
+    }
+
     fn is_data_too_old(&self) -> bool {
         let timeout_ms = self.settings.node_timeout_ms;
         let factor = self.settings.validity_factor;

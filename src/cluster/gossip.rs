@@ -33,8 +33,10 @@ impl Cluster {
             slots: primary.map(|primary| primary.slots.clone()).unwrap_or_default(),
             primary: myself.primary.map(|index| self.node(index).id),
             ip: self.settings.announce_ip.clone(),
-            // Light headers of PUBLISH are understood. Which bits Valkey adds, Redis passes over.
-            flags: (myself.flags - NodeFlags::EXTENSIONS) | NodeFlags::LIGHT_PUBLISH,
+            // Light headers are understood, and MEET of a known node. Which bits Valkey adds, Redis passes over.
+            flags: (myself.flags - NodeFlags::EXTENSIONS)
+                | NodeFlags::LIGHT_PUBLISH
+                | NodeFlags::LIGHT_MODULE,
             is_ok: self.is_ok,
             marks,
         }
@@ -96,12 +98,16 @@ impl Cluster {
         let (receiver, is_inbound) = (to.node, to.is_inbound);
         if let (Kind::Ping | Kind::Meet, Some(index), false) = (kind, receiver, is_inbound) {
             let now = self.now();
-            self.node_mut(index).ping_sent_ms = now;
+            let node = self.node_mut(index);
+            node.ping_sent_ms = now;
+            if kind == Kind::Meet {
+                node.meet_sent_ms = now;
+            }
         }
         let knows = |node: NodeIndex| self.node(node).flags.contains(NodeFlags::EXTENSIONS);
         let extensions = match receiver.is_some_and(knows) {
             true => self.extensions(),
-            false => Vec::new(),
+            false => self.extensions_for_all(),
         };
         let body = Body::Ping { kind, gossip: self.gossip(receiver), extensions };
         let message = self.message(body, Marks::EXTENSIONS);
@@ -155,6 +161,16 @@ impl Cluster {
             bus_port: node.address.bus_port,
             flags: node.flags - NodeFlags::EXTENSIONS,
             other_port,
+        }
+    }
+
+    /// What is said to nodes that have not shown that they know extensions. Redis 7.0, which shows it only if it has a hostname
+    /// itself, says its own hostname to all: so who learns of a node's slots knows its name too.
+    fn extensions_for_all(&self) -> Vec<Extension> {
+        let hostname = &self.settings.announced.hostname;
+        match hostname.is_empty() || self.settings.writes_aux {
+            true => Vec::new(),
+            false => vec![Extension::Hostname(hostname.clone())],
         }
     }
 
@@ -291,6 +307,17 @@ impl Cluster {
             && node.announced != announced
         {
             node.announced = announced;
+            self.todo |= Todo::SAVE;
+            self.version += 1;
+        }
+    }
+
+    /// Redis 7.0 shows that it knows extensions by its hostname alone: without, it has none.
+    pub(super) fn take_silence(&mut self, sender: NodeIndex) {
+        if let Some(node) = self.nodes.get_mut(sender.get())
+            && !node.announced.hostname.is_empty()
+        {
+            node.announced.hostname.clear();
             self.todo |= Todo::SAVE;
             self.version += 1;
         }

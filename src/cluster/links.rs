@@ -81,18 +81,19 @@ impl Cluster {
         if before != 0 {
             node.ping_sent_ms = before;
         }
-        node.flags -= NodeFlags::MEET;
     }
 
     pub(super) fn closed(&mut self, id: LinkId) {
         let Some(link) = self.links.remove(&id) else { return };
         let Some(index) = link.node else { return };
+        let now = self.now();
         let Some(node) = self.nodes.get_mut(index.get()) else { return };
         if node.outbound == Some(id) {
             node.outbound = None;
         }
         if node.inbound == Some(id) {
             node.inbound = None;
+            node.inbound_lost_ms = now;
         }
     }
 
@@ -120,6 +121,9 @@ impl Cluster {
     pub(super) fn send(&mut self, link: LinkId, kind: usize, message: Arc<[u8]>) {
         if let Some(count) = self.counts.sent.get_mut(kind) {
             *count += 1;
+        }
+        if let Some(bytes) = self.counts.bytes_sent.get_mut(kind) {
+            *bytes += message.len() as u64;
         }
         self.out.push(Action::Send { link, message });
     }

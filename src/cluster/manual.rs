@@ -23,6 +23,9 @@ enum Part {
 /// The pause is in force when this many turns have ended.
 const TURNS_TO_PAUSE: u32 = 2;
 
+/// Why an election is given up.
+const ANOTHER: &str = "received a new manual failover. Resetting the election.";
+
 impl Manual {
     /// Whether the next turn must come at once.
     pub fn wants_turn(&self) -> bool {
@@ -37,7 +40,7 @@ impl Cluster {
         self.manual =
             Some(Manual { ends_ms, part: Part::Replica { offset: None, may_start: is_forced } });
         if is_forced {
-            self.warn("Forced failover user request accepted.".into());
+            self.reset_election(ANOTHER);
         } else {
             self.warn("Manual failover user request accepted.".into());
             self.send_to(primary, Body::ManualFailoverStart, Marks::default());
@@ -100,6 +103,7 @@ impl Cluster {
                 self.warn(
                     "All master replication stream processed, manual failover can start.".into(),
                 );
+                self.reset_election(ANOTHER);
                 self.go_on_with_election();
             }
             _ => {}

@@ -54,6 +54,7 @@ use links::Link;
 use manual::Manual;
 use node::{Node, NodeFlags, NodeId, NodeIndex};
 use settings::Settings;
+use topology::WhyDown;
 
 bitflags! {
     /// What is left for the end of the turn.
@@ -70,11 +71,32 @@ bitflags! {
     }
 }
 
+/// What DEBUG has a node do wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    /// The type of messages that are not taken in; -1: none, -2: all.
+    pub dropped: i64,
+    /// A connection over which one of them comes is closed.
+    pub closes_on_drop: bool,
+    /// No node is asked by chance.
+    pub pings_nobody: bool,
+    /// Connections that have ended are not made again.
+    pub stays_apart: bool,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Faults { dropped: -1, closes_on_drop: false, pings_nobody: false, stays_apart: false }
+    }
+}
+
 /// Messages of each type, by the type's number on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageCounts {
     pub sent: [u64; 11],
     pub received: [u64; 11],
+    pub bytes_sent: [u64; 11],
+    pub bytes_received: [u64; 11],
 }
 
 /// The cluster as this node sees it.
@@ -95,18 +117,21 @@ pub struct Cluster {
     last_vote_epoch: u64,
     /// Whether the slots that must be served are, as far as this node knows.
     is_ok: bool,
+    /// Why it is not, as far as that was logged.
+    why_down: Option<WhyDown>,
     /// Primaries with slots.
     size: usize,
     /// Grows with each change that a redirection or a reply of CLUSTER NODES, SLOTS or SHARDS shows.
     version: u64,
+    changes: u64,
     settings: Settings,
     /// Nodes that were forgotten, and until when they are not added again.
     blacklist: HashMap<NodeId, i64>,
     links: HashMap<LinkId, Link>,
     opened: u64,
     counts: MessageCounts,
-    /// The type of messages that tests have this node lose; -1: none, -2: all.
-    dropped: i64,
+    /// What tests have this node do wrong.
+    faults: Faults,
     election: Election,
     early: Option<EarlyRequest>,
     manual: Option<Manual>,
@@ -141,14 +166,16 @@ impl Cluster {
             current_epoch: 0,
             last_vote_epoch: 0,
             is_ok: false,
+            why_down: None,
             size: 0,
             version: 0,
+            changes: 0,
             settings: Settings::default(),
             blacklist: HashMap::new(),
             links: HashMap::new(),
             opened: 0,
             counts: MessageCounts::default(),
-            dropped: -1,
+            faults: Faults::default(),
             election: Election::default(),
             early: None,
             manual: None,
@@ -167,7 +194,7 @@ impl Cluster {
 
     /// Takes in what has happened.
     pub fn handle(&mut self, outside: &Outside, event: Event<'_>, actions: &mut Vec<Action>) {
-        self.outside = *outside;
+        self.enter(outside);
         match event {
             Event::Accepted { link, peer, local } => self.accepted(link, peer, local),
             Event::Connected { link, local } => self.connected(link, local),
@@ -179,7 +206,7 @@ impl Cluster {
 
     /// Periodic work, to be called every 100 ms.
     pub fn tick(&mut self, outside: &Outside, actions: &mut Vec<Action>) {
-        self.outside = *outside;
+        self.enter(outside);
         self.run_cron();
         actions.append(&mut self.out);
     }
@@ -189,7 +216,7 @@ impl Cluster {
         if self.todo.is_empty() && self.manual.is_none() && !self.election.is_under_way() {
             return;
         }
-        self.outside = *outside;
+        self.enter(outside);
         self.go_on_with_manual_failover();
         self.go_on_with_election();
         self.finish_todo();
@@ -199,6 +226,17 @@ impl Cluster {
     /// Whether the next turn must not wait: a manual failover goes on with it.
     pub fn wants_turn(&self) -> bool {
         self.manual.as_ref().is_some_and(Manual::wants_turn)
+    }
+
+    /// To be called whenever something is asked of the machine that may change it.
+    fn enter(&mut self, outside: &Outside) {
+        self.outside = *outside;
+        self.changes += 1;
+    }
+
+    /// Grows whenever something that replies show may have changed, times of messages too: what was shown holds while it stays.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     fn finish_todo(&mut self) {
@@ -256,6 +294,10 @@ impl Cluster {
 
     pub fn counts(&self) -> &MessageCounts {
         &self.counts
+    }
+
+    pub fn reset_counts(&mut self) {
+        self.counts = MessageCounts::default();
     }
 
     pub fn myself(&self) -> &Node {

@@ -147,6 +147,9 @@ pub struct Node {
     pub is_failure_told: bool,
     pub created_ms: i64,
     pub orphaned_since_ms: i64,
+    /// When the connection that it had opened has ended, and when it was sent MEET last.
+    pub inbound_lost_ms: i64,
+    pub meet_sent_ms: i64,
     pub repl_offset: u64,
     pub reports: Vec<FailureReport>,
     /// The connection that this node has opened to it, and the one that it has opened.
@@ -174,6 +177,8 @@ impl Node {
             is_failure_told: false,
             created_ms: 0,
             orphaned_since_ms: 0,
+            inbound_lost_ms: 0,
+            meet_sent_ms: 0,
             repl_offset: 0,
             reports: Vec::new(),
             outbound: None,

@@ -6,20 +6,25 @@ use super::action::{Action, LinkId};
 use super::links::Link;
 use super::node::{Node, NodeFlags, NodeId, NodeIndex};
 use super::wire::{self, Body, Decoded, Extension, Gossip, Header, Kind, Marks, Message};
-use super::{Cluster, Todo};
+use super::{Cluster, Faults, Todo};
 
 impl Cluster {
     pub(super) fn receive(&mut self, link: LinkId, bytes: &[u8]) {
         let Some(from) = self.links.get(&link) else { return };
         let node = from.node.filter(|node| !self.node(*node).flags.contains(NodeFlags::HANDSHAKE));
-        if bytes.len() >= wire::PREFIX
-            && let Some(count) = self.counts.received.get_mut(wire::type_of(bytes))
-        {
-            *count += 1;
+        if bytes.len() >= wire::PREFIX {
+            let kind = wire::type_of(bytes);
+            if let Some(count) = self.counts.received.get_mut(kind) {
+                *count += 1;
+                self.counts.bytes_received[kind] += bytes.len() as u64;
+            }
         }
-        if self.dropped == -2
-            || (bytes.len() >= wire::PREFIX && self.dropped == wire::type_of(bytes) as i64)
+        let Faults { dropped, closes_on_drop, .. } = self.faults;
+        if dropped == -2 || (bytes.len() >= wire::PREFIX && dropped == wire::type_of(bytes) as i64)
         {
+            if closes_on_drop {
+                self.close(link);
+            }
             return;
         }
         match wire::decode(bytes) {
@@ -73,6 +78,7 @@ impl Cluster {
             node.config_epoch = header.config_epoch;
             self.version += 1;
             self.todo |= Todo::SAVE;
+            self.note_claimed_epoch(sender, header.config_epoch);
         }
         let announced = NodeFlags::NOFAILOVER | NodeFlags::LIGHT_PUBLISH | NodeFlags::LIGHT_MODULE;
         let node = self.node_mut(sender);
@@ -124,6 +130,7 @@ impl Cluster {
             }
         }
         let Some(sender) = sender else { return };
+        self.node_mut(sender).flags -= NodeFlags::MEET;
         if kind == Kind::Ping && link.is_inbound {
             self.take_address(sender, &link, header);
         }
@@ -131,7 +138,9 @@ impl Cluster {
         self.take_claims(sender, header);
         self.part_equal_epochs(sender, header.config_epoch);
         self.take_gossip(sender, gossip);
-        if header.marks.contains(Marks::EXTENSIONS) && !extensions.is_empty() {
+        if !header.marks.contains(Marks::EXTENSIONS) {
+            self.take_silence(sender);
+        } else if !extensions.is_empty() {
             self.take_extensions(sender, extensions);
         }
     }

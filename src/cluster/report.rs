@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::Cluster;
 use super::config_file::NodeLine;
-use super::node::{NodeFlags, NodeIndex};
-use super::wire::TYPE_NAMES;
+use super::node::{Node, NodeFlags, NodeIndex};
+use super::wire::{MODULE, PUBLISH, PUBLISH_SHARD, TYPE_NAMES};
 
 impl Cluster {
     /// A node's line as data, with the address at which other nodes reach it.
@@ -55,13 +55,28 @@ impl Cluster {
         let (pfail, fail) = (count(NodeFlags::PFAIL), count(NodeFlags::FAIL));
         let assigned = owners.clone().count();
         let my_epoch = self.my_primary().map_or(0, |primary| self.node(primary).config_epoch);
+        let is_valkey = self.settings.writes_aux;
         let mut text = format!(
             "cluster_state:{}\r\ncluster_slots_assigned:{assigned}\r\ncluster_slots_ok:{}\r\n\
-             cluster_slots_pfail:{pfail}\r\ncluster_slots_fail:{fail}\r\n\
-             cluster_known_nodes:{}\r\ncluster_size:{}\r\n\
-             cluster_current_epoch:{}\r\ncluster_my_epoch:{my_epoch}\r\n",
+             cluster_slots_pfail:{pfail}\r\ncluster_slots_fail:{fail}\r\n",
             if self.is_ok { "ok" } else { "fail" },
             assigned - pfail - fail,
+        );
+        if is_valkey {
+            let nodes = |flag, votes: bool| {
+                let has = |node: &Node| node.flags.contains(flag) && (!votes || node.is_voting());
+                self.nodes.iter().filter(|(_, node)| has(node)).count()
+            };
+            for (name, votes) in [("nodes", false), ("voting_nodes", true)] {
+                let (pfail, fail) = (nodes(NodeFlags::PFAIL, votes), nodes(NodeFlags::FAIL, votes));
+                let _ =
+                    write!(text, "cluster_{name}_pfail:{pfail}\r\ncluster_{name}_fail:{fail}\r\n");
+            }
+        }
+        let _ = write!(
+            text,
+            "cluster_known_nodes:{}\r\ncluster_size:{}\r\n\
+             cluster_current_epoch:{}\r\ncluster_my_epoch:{my_epoch}\r\n",
             self.nodes.len(),
             self.nodes.iter().filter(|(_, node)| node.is_voting()).count(),
             self.current_epoch,
@@ -72,6 +87,24 @@ impl Cluster {
             }
             let all: u64 = counts.iter().sum();
             let _ = write!(text, "cluster_stats_messages_{word}:{all}\r\n");
+        }
+        if is_valkey {
+            let all = |kinds: &[usize], bytes: &[u64; 11]| -> u64 {
+                kinds.iter().map(|kind| bytes[*kind]).sum()
+            };
+            let kinds: [(&str, &[usize]); 3] = [
+                ("", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+                ("pubsub_", &[PUBLISH, PUBLISH_SHARD]),
+                ("module_", &[MODULE]),
+            ];
+            for (name, kinds) in kinds {
+                let sent = all(kinds, &self.counts.bytes_sent);
+                let received = all(kinds, &self.counts.bytes_received);
+                let _ = write!(
+                    text,
+                    "cluster_stats_{name}bytes_sent:{sent}\r\ncluster_stats_{name}bytes_received:{received}\r\n"
+                );
+            }
         }
         text
     }

@@ -65,6 +65,7 @@ impl Default for Settings {
 impl Cluster {
     /// Takes over the configuration, at the start and when it has changed.
     pub fn set_settings(&mut self, settings: Settings) {
+        self.changes += 1;
         if settings == self.settings && self.myself().address.bus_port != 0 {
             return;
         }

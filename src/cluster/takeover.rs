@@ -20,7 +20,7 @@ impl Cluster {
         outside: &Outside,
         actions: &mut Vec<Action>,
     ) {
-        self.outside = *outside;
+        self.enter(outside);
         self.raise_epoch();
         slots.iter().for_each(|slot| self.set_owner(slot, Some(self.myself)));
         self.save(true);

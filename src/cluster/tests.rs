@@ -3,7 +3,8 @@
 use super::action::{Action, Event, LinkId, Outside};
 use super::admin::Failover;
 use super::config_file;
-use super::node::{NodeFlags, NodeId};
+use super::node::{Announced, NodeFlags, NodeId};
+use super::settings::Settings;
 use super::wire::{self, Body};
 use super::{Cluster, MessageCounts};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
@@ -45,7 +46,9 @@ fn a_replica_takes_the_place_of_a_primary_that_is_killed_which_then_follows_it()
 fn a_replica_takes_the_place_of_its_primary_on_demand() {
     for kind in [Failover::Agreed, Failover::Forced, Failover::Takeover] {
         let mut world = World::formed(3, 3, 3);
-        world.command(4, |cluster, outside, actions| cluster.fail_over(kind, outside, actions));
+        world.command(4, |cluster, outside, actions| {
+            cluster.fail_over(kind, false, outside, actions)
+        });
         world.run(3_000);
         world.check_agreement();
         assert!(world.machines[4].cluster.myself().is_primary(), "{kind:?}");
@@ -93,4 +96,34 @@ fn a_forgotten_node_does_not_come_back_at_once() {
     assert!(
         [0, 1, 2, 3, 5].iter().all(|index| world.machines[*index].cluster.find(&name(4)).is_none())
     );
+}
+
+#[test]
+fn who_learns_of_a_nodes_slots_knows_its_hostname() {
+    let mut world = World::formed(3, 1, 7);
+    for index in 0..3 {
+        let announced = Announced { hostname: format!("host-{index}"), ..Announced::default() };
+        world.command(index, |cluster, _, _| {
+            cluster.set_settings(Settings { announced, ..settings(index) });
+        });
+    }
+    for index in 0..3 {
+        world.command(index, |cluster, outside, actions| {
+            let newcomer = cluster.find(&name(3)).expect("known");
+            cluster.forget(newcomer, outside, actions);
+        });
+    }
+    world.command(3, |cluster, outside, actions| cluster.reset(Some(name(9)), outside, actions));
+    world.command(3, |cluster, outside, actions| {
+        cluster.meet(ip(0), 7000, 17000, outside, actions);
+    });
+    for _ in 0..200 {
+        world.run(1);
+        let cluster = &world.machines[3].cluster;
+        let owners = HashSlot::all().filter_map(|slot| cluster.owner(slot));
+        assert!(
+            owners.map(|owner| cluster.node(owner)).all(|node| !node.announced.hostname.is_empty())
+        );
+    }
+    assert_eq!(world.machines[3].cluster.size(), 3);
 }

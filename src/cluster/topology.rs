@@ -10,6 +10,15 @@ const NODES_MAX: usize = 16_384;
 /// How long a primary refuses queries after its start: other nodes may have given its slots away. Unit: milliseconds.
 const WRITABLE_DELAY_MS: i64 = 2_000;
 
+/// Why the cluster's state is `fail`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhyDown {
+    /// A slot has no owner, or one that has failed.
+    NotServed,
+    /// Most primaries cannot be reached.
+    Minority,
+}
+
 impl Cluster {
     /// Adds a node, unless its name is known or the table is full.
     pub(super) fn add_node(&mut self, mut node: Node) -> Option<NodeIndex> {
@@ -129,8 +138,11 @@ impl Cluster {
         let node = self.node_mut(index);
         node.primary = Some(primary);
         node.shard_id = shard_id;
+        // All nodes tell clients of them in the same order: by name.
+        let id = self.node(index).id;
+        let place = self.node(primary).replicas.partition_point(|other| self.node(*other).id < id);
         let primary = self.node_mut(primary);
-        primary.replicas.push(index);
+        primary.replicas.insert(place, index);
         primary.flags |= NodeFlags::MIGRATE_TO;
         self.changed();
     }
@@ -179,13 +191,15 @@ impl Cluster {
         let is_served = |owner: &Option<NodeIndex>| {
             owner.is_some_and(|owner| !self.node(owner).flags.contains(NodeFlags::FAIL))
         };
-        let mut is_ok = !self.settings.requires_full_coverage || self.owners.iter().all(is_served);
+        let is_whole = !self.settings.requires_full_coverage || self.owners.iter().all(is_served);
+        let mut why = (!is_whole).then_some(WhyDown::NotServed);
         if reachable < self.size / 2 + 1 {
-            is_ok = false;
+            why = Some(WhyDown::Minority);
             self.minority_ms = now;
         }
+        let is_ok = why.is_none();
         if is_ok == self.is_ok {
-            return;
+            return self.tell_why_down(why);
         }
         let delay_ms = self.settings.node_timeout_ms.clamp(500, 5_000);
         if is_ok && is_primary && self.minority_ms != 0 && now - self.minority_ms < delay_ms {
@@ -196,6 +210,23 @@ impl Cluster {
         self.version += 1;
         self.todo |= Todo::RECHECK;
         self.warn(format!("Cluster state changed: {}", if is_ok { "ok" } else { "fail" }));
+        self.tell_why_down(why);
+    }
+
+    /// Logs why the state is `fail`, if that is new.
+    fn tell_why_down(&mut self, why: Option<WhyDown>) {
+        if std::mem::replace(&mut self.why_down, why) == why {
+            return;
+        }
+        let text = match why {
+            None => return,
+            Some(WhyDown::NotServed) => {
+                "At least one hash slot is not served by any available node. \
+                 Please check the 'cluster-require-full-coverage' configuration."
+            }
+            Some(WhyDown::Minority) => "I am part of a minority partition.",
+        };
+        self.warn(format!("Cluster is currently down: {text}"));
     }
 
     /// The votes that an election or a failure needs.

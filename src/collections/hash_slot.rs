@@ -3,6 +3,8 @@
 //! A cluster divides all keys among 16,384 slots by CRC16 (XMODEM) of the key, or of its hash tag: the bytes between the
 //! first `{` and the next `}`, if there are any. Source: the cluster specification of Redis, "Hash tags".
 
+use std::sync::OnceLock;
+
 use crc::{CRC_16_XMODEM, Crc, Table};
 
 /// Slots of a cluster.
@@ -43,10 +45,42 @@ impl HashSlot {
         self.0
     }
 
+    /// The shortest key of this slot, of one to three letters and digits; of several the first, digits before lower-case letters before
+    /// upper-case ones. The first call computes them all.
+    pub fn tag(self) -> &'static str {
+        static TAGS: OnceLock<Box<[[u8; TAG_BYTES_MAX]; SLOTS]>> = OnceLock::new();
+        let tag = &TAGS.get_or_init(tags)[self.index()];
+        let len = tag.iter().position(|&byte| byte == 0).unwrap_or(TAG_BYTES_MAX);
+        std::str::from_utf8(&tag[..len]).expect("a tag is ASCII")
+    }
+
     /// All slots in order.
     pub fn all() -> impl DoubleEndedIterator<Item = HashSlot> {
         (0..SLOTS as u16).map(HashSlot)
     }
+}
+
+const TAG_BYTES_MAX: usize = 3;
+const TAG_LETTERS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/// The tags of all slots, with zero bytes behind them.
+fn tags() -> Box<[[u8; TAG_BYTES_MAX]; SLOTS]> {
+    let mut tags = Box::new([[0; TAG_BYTES_MAX]; SLOTS]);
+    for len in 1..=TAG_BYTES_MAX {
+        for number in 0..TAG_LETTERS.len().pow(len as u32) {
+            let mut tag = [0; TAG_BYTES_MAX];
+            let mut rest = number;
+            for byte in tag[..len].iter_mut().rev() {
+                *byte = TAG_LETTERS[rest % TAG_LETTERS.len()];
+                rest /= TAG_LETTERS.len();
+            }
+            let known = &mut tags[HashSlot::of(&tag[..len]).index()];
+            if known[0] == 0 {
+                *known = tag;
+            }
+        }
+    }
+    tags
 }
 
 /// The bytes of a key by which its slot is chosen.
@@ -171,6 +205,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn each_slot_has_a_tag_of_its_own() {
+        for slot in HashSlot::all() {
+            assert_eq!(HashSlot::of(slot.tag().as_bytes()), slot);
+        }
+        // As Valkey 9.1.2 writes them in cursors of CLUSTERSCAN.
+        let tags = [(0, "06S"), (1, "Qi"), (2, "5L5"), (9, "ru"), (80, "avs"), (467, "hbv")];
+        for (number, tag) in tags {
+            assert_eq!(HashSlot::new(number).expect("a slot").tag(), tag);
+        }
+    }
 
     #[test]
     fn keys_have_the_slots_of_the_specification() {

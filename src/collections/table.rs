@@ -380,7 +380,7 @@ impl<O> Table<O> {
                 .sum::<usize>()
     }
 
-    fn hash(&self, key: &[u8]) -> u64 {
+    pub fn hash(&self, key: &[u8]) -> u64 {
         match self.hashing {
             Hashing::Keyed(hasher) => hasher.hash(key),
             #[cfg(test)]

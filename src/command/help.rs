@@ -22,11 +22,6 @@ pub(crate) fn reply_help(ctx: &mut Context<'_>, lines: &[&str]) -> CommandResult
 
 /// `<container> HELP`: the lines are the subcommands' syntax and summary, from their specs.
 pub(crate) fn help_from_specs(ctx: &mut Context<'_>) -> CommandResult {
-    help_from_specs_but(ctx, &[])
-}
-
-/// The same without these subcommands.
-pub(crate) fn help_from_specs_but(ctx: &mut Context<'_>, without: &[&str]) -> CommandResult {
     let table = ctx.state.commands;
     let Some(parent) = ctx.command.parent else {
         return reply_help(ctx, &[]);
@@ -34,7 +29,7 @@ pub(crate) fn help_from_specs_but(ctx: &mut Context<'_>, without: &[&str]) -> Co
     let mut lines = Vec::new();
     for command in table.subcommands(table.get(parent)) {
         let spec = command.spec;
-        if spec.name != "HELP" && !without.contains(&spec.name) {
+        if spec.name != "HELP" {
             lines.push(format!("{} {}", spec.name, spec.syntax).trim_end().to_owned());
             lines.push(format!("    {}", spec.summary));
         }

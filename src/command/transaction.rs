@@ -11,6 +11,7 @@ use crate::durability::persistence;
 use crate::error::CommandError;
 use crate::gate::execute::{Gate, Ran, Request};
 use crate::gate::transaction::{abandon, forget_watched};
+use crate::gate::{cluster, slot_costs};
 use crate::resp::reply::ReplyWriter;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
@@ -125,6 +126,12 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     let protocol = gate.reply.protocol();
     ctx.reply.set_protocol(protocol);
     ctx.state.effects.gather(gathered);
+    if slot_costs::are_counted(ctx.state) {
+        let slot = transaction
+            .requests()
+            .find_map(|(command, args, _)| cluster::slot_of(ctx.state.commands.get(command), args));
+        slot_costs::note_group(ctx.state, slot);
+    }
     ctx.state.clients.spare_transaction = transaction.emptied();
     Ok(last)
 }

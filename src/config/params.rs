@@ -612,7 +612,7 @@ section "Cluster" {
     "cluster-announce-hostname" => cluster_announce_hostname: Vec<u8> = Vec::new(), HOSTNAME,
         MODIFIABLE.then(Action::ClusterAnnounce);
     /// Name of the node in logs. Known from Redis 7.2.
-    "cluster-announce-human-nodename" => cluster_announce_human_nodename: Vec<u8> = Vec::new(), HOSTNAME,
+    "cluster-announce-human-nodename" => cluster_announce_human_nodename: Vec<u8> = Vec::new(), ANNOUNCED_NAME,
         MODIFIABLE.then(Action::ClusterAnnounce);
     /// Client port reported to others. 0 is port.
     "cluster-announce-port" => cluster_announce_port: u16 = 0, int(0, 65535),
@@ -646,7 +646,7 @@ section "Cluster" {
     /// Bytes in a bus link's send buffer at which it is closed. 0 is no limit.
     "cluster-link-sendbuf-limit" => cluster_link_sendbuf_limit: u64 = 0, memory(0, ULONG_MAX), MODIFIABLE;
     /// Collects statistics for each slot. Known from Redis 8 and Valkey 8.
-    "cluster-slot-stats-enabled" => cluster_slot_stats_enabled: bool = false, YesNo, MODIFIABLE.only_stored();
+    "cluster-slot-stats-enabled" => cluster_slot_stats_enabled: bool = false, YesNo, MODIFIABLE;
     /// Zone in which the node runs, reported to clients. Known from Valkey 8.
     "availability-zone" => availability_zone: Vec<u8> = Vec::new(), ANNOUNCED_NAME, MODIFIABLE.then(Action::ClusterAnnounce);
     /// IPv4 address reported to clients, if it is not the node's. Known from Valkey 9.

@@ -3,9 +3,14 @@
 use super::exposition::Exposition;
 use super::{Reading, Row, field, line};
 use crate::config::Compatibility;
+use crate::state::State;
 
 pub const CLUSTER: &[Row] =
     &[field("cluster_enabled", |r| u64::from(r.state.config.cluster_enabled).into())];
+
+/// What CLUSTER INFO tells.
+pub const CLUSTER_INFO: &[Row] =
+    &[Row::Lines(|reading, out| out.push_str(&cluster_info(reading.state).unwrap_or_default()))];
 
 pub const ROWS: &[Row] = &[Row::Lines(lines), Row::Samples(samples)];
 
@@ -17,6 +22,14 @@ const SPARSE: usize = 64;
 const SAMPLED_MAX: usize = 64;
 const LOOKED_AT_MAX: usize = 1024;
 const EMPTY_SAMPLED_MAX: usize = 16;
+
+/// The lines of CLUSTER INFO. None: there is no cluster.
+pub fn cluster_info(state: &State) -> Option<String> {
+    let mut text = state.cluster.as_ref()?.info();
+    let closed = state.net.bus.limit_exceeded;
+    text.push_str(&format!("total_cluster_links_buffer_limit_exceeded:{closed}\r\n"));
+    Some(text)
+}
 
 /// The figures of a database.
 struct Database {

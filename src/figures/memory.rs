@@ -2,6 +2,7 @@
 
 use super::{Row, Unit, Value, by_client, field, gauge};
 use crate::client::Client;
+use crate::cluster::action::Action;
 use crate::config::Compatibility;
 use crate::figures::server::policy_name;
 use crate::gate::evict::not_counted;
@@ -205,7 +206,14 @@ pub const ROWS: &[Row] = &[
     by_client("mem_clients_normal", Unit::Bytes, "Bytes of other clients.", |r| {
         (r.memory().clients - r.memory().replicas).into()
     }),
-    field("mem_cluster_links", |r| r.state.net.bus.memory().into()),
+    field("mem_cluster_links", |r| {
+        // Messages that this turn's end hands over are among them.
+        let unsent = r.state.cluster_actions.iter().map(|action| match action {
+            Action::Send { message, .. } => message.len(),
+            _ => 0,
+        });
+        (r.state.net.bus.memory() + unsent.sum::<usize>()).into()
+    }),
     gauge(
         "mem_aof_buffer",
         "redis_mem_aof_buffer_bytes",

@@ -331,6 +331,10 @@ pub const SECTIONS: &[Section] = &[
     on_request("latencystats", "Latencystats", commands::LATENCIES),
     section("locks", "Locks", locks::ROWS),
     section("cluster", "Cluster", databases::CLUSTER),
+    Section {
+        in_all: Compatibility::is_valkey,
+        ..on_request("cluster_info", "Cluster Info", databases::CLUSTER_INFO)
+    },
     section("keyspace", "Keyspace", databases::ROWS),
     on_request("", "", turns::ROWS),
 ];

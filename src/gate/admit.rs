@@ -207,7 +207,8 @@ fn check(
         let is_refused = match loading.is_beside {
             true => runs_any(transaction, command, Flags::NO_ASYNC_LOADING),
             false => {
-                !command.is(Flags::LOADING) || queued.is_some_and(|it| !it.all_have(Flags::LOADING))
+                !(command.is(Flags::LOADING) || tells_of_cluster(state, command))
+                    || queued.is_some_and(|it| !it.all_have(Flags::LOADING))
             }
         };
         if is_refused {
@@ -221,6 +222,13 @@ fn check(
         check_monitoring(command)?;
     }
     Ok(())
+}
+
+/// Whether a command tells of the cluster and, as in Valkey, needs no data for it.
+fn tells_of_cluster(state: &State, command: &Command) -> bool {
+    state.config.compatible_with.is_valkey()
+        && command.spec.group == Group::Cluster
+        && ["INFO", "MYID", "NODES", "SHARDS", "SLOTS"].contains(&command.spec.name)
 }
 
 /// Whether a command writes, by its flags, by what its script declares, or by the commands that EXEC runs.

@@ -18,7 +18,7 @@ use crate::keyspace::Keyspace;
 use crate::net::stream::Address;
 use crate::resp::args::Args;
 use crate::state::State;
-use crate::state::spec::{Begin, DatabaseUse, Find, Flags, KeyFlags, KeyRule};
+use crate::state::spec::{Begin, DatabaseUse, Find, Flags, Group, KeyFlags, KeyRule};
 use crate::state::table::Command;
 
 /// Why a request is not served here.
@@ -257,7 +257,8 @@ fn names<'a>(
     placed_by(command.spec, args).into_iter().map(move |place| Named {
         name: args.get(place.index),
         database,
-        is_channel: place.flags.contains(KeyFlags::NOT_KEY),
+        // A cursor is looked for as a key is, as in Valkey.
+        is_channel: place.flags.contains(KeyFlags::NOT_KEY) && command.spec.group == Group::PubSub,
     })
 }
 

@@ -14,7 +14,7 @@ use crate::gate::effect;
 use crate::gate::evict::evict;
 use crate::gate::verdict::Verdict;
 use crate::gate::{
-    admit, blocking, confirm, locks, monitor, publish, tracking, transaction, users,
+    admit, blocking, confirm, locks, monitor, publish, slot_costs, tracking, transaction, users,
 };
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -98,8 +98,9 @@ impl Gate<'_> {
                 self.end_asking();
             }
         }
-        if brings && self.state.stats.counters.error_replies != errors {
-            self.state.note_failed_import(self.caller.client(), request.args);
+        if brings && ran != Ran::NotYet {
+            let has_failed = self.state.stats.counters.error_replies != errors;
+            self.state.note_import(self.caller.client(), has_failed, request.args);
         }
         self.keyspace.no_touch = false;
         self.keyspace.stop_hiding_expired();
@@ -246,6 +247,9 @@ impl Gate<'_> {
         match transaction::queue(self.state, self.caller, command, request) {
             Ok(()) => {
                 self.reply.queued();
+                if slot_costs::are_counted(self.state) {
+                    slot_costs::charge_queued(self.state, command, request);
+                }
                 Ran::Done
             }
             Err(error) => self.reject(Some(command), &error),
@@ -343,7 +347,7 @@ impl Gate<'_> {
         let before = self.reply.output().len();
         match self.call(command, request, origin) {
             Ok(()) => {
-                self.account(command, request, false, before);
+                self.account(command, request, origin, false, before);
                 self.announce(command, request, origin);
                 self.end_unit(origin)
             }
@@ -483,9 +487,9 @@ impl Gate<'_> {
                     blocking::await_move(self.state, id, command, number);
                 }
                 // What it takes from now on is no time of the loop.
-                self.account(command, request, false, before);
+                self.account(command, request, origin, false, before);
             }
-            _ => self.account(command, request, failed, before),
+            _ => self.account(command, request, origin, failed, before),
         }
         self.announce(command, request, origin);
         let ended = self.end_unit(origin);
@@ -599,6 +603,7 @@ impl Gate<'_> {
         &mut self,
         command: &'static Command,
         request: &Request<'_>,
+        origin: Origin,
         failed: bool,
         before: usize,
     ) {
@@ -620,7 +625,7 @@ impl Gate<'_> {
             || state.stats.timing.is_large(replied | request.args.span())
         {
             let replied = self.reply.output().len().saturating_sub(before);
-            note(state, self.caller, command, request, (nanoseconds, replied));
+            note(state, self.caller, command, request, origin, (nanoseconds, replied));
         }
         if let Some(client) = self.client() {
             client.last_command = Some(command.id);
@@ -636,8 +641,15 @@ fn note(
     caller: Caller,
     command: &'static Command,
     request: &Request<'_>,
+    origin: Origin,
     (nanoseconds, replied): (u64, usize),
 ) {
+    if slot_costs::are_counted(state) {
+        // Whole microseconds by which the command's own sum grows: so the slots' sums are those of INFO commandstats.
+        let sum = state.stats.command_stats[command.id.index()].nanoseconds;
+        let us = sum / 1000 - sum.saturating_sub(nanoseconds) / 1000;
+        slot_costs::charge(state, caller, command, request, origin, (us, replied));
+    }
     let us = nanoseconds / 1000;
     let time = state.clock.now().unix_seconds();
     let config = &state.config;

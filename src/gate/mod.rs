@@ -14,6 +14,7 @@
 //!   together; `sessions` and `permits` renew the leases of connections that show life; `cycles`
 //!   finds owners that wait for each other.
 //! - `moving` keeps requests from writing a key that is on its way to another server.
+//! - `slot_costs` counts what requests cost their slots.
 //! - `slots_left` ends waits and subscriptions in a cluster's slots that have gone to another node.
 //!
 //! The families above are known here by their specifications alone.
@@ -42,6 +43,7 @@ pub mod readers;
 pub mod redirect;
 pub mod request;
 pub mod sessions;
+pub mod slot_costs;
 pub mod slots_left;
 pub mod tracking;
 pub mod transaction;

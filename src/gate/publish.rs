@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::client::{ClientFlags, ClientId, Clients};
 use crate::config::KeyspaceEvents;
 use crate::gate::limits::{self, OUTPUT_UNCOUNTED_MAX};
+use crate::gate::slot_costs;
 use crate::keyspace::Keyspace;
 use crate::pubsub::Kind;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -113,6 +114,9 @@ pub fn deliver(state: &mut State, kind: Kind, channel: &[u8], payload: &[u8]) ->
         }
     }
     state.stats.counters.pubsub_messages += receivers as u64;
+    if kind == Kind::Shard && slot_costs::are_counted(state) {
+        slot_costs::charge_messages(state, channel, payload, receivers);
+    }
     for id in full {
         limits::check_output_limit(state, id);
     }

@@ -59,6 +59,8 @@ pub struct Effects {
     at: RepeatedAt,
     /// Whether MULTI comes before the SELECT: `compatible-with valkey-9`.
     pub multi_first: bool,
+    /// Bytes of all requests that commands have added, without SELECT.
+    added: u64,
     /// Ranges of the stream that are not repeated everywhere, in order.
     withheld: Vec<(Range<usize>, RepeatedAt)>,
 }
@@ -107,6 +109,11 @@ impl Effects {
     #[inline]
     pub fn is_heard(&self) -> bool {
         self.heard
+    }
+
+    /// Bytes of all requests that commands have added since the start, without SELECT.
+    pub fn added(&self) -> u64 {
+        self.added
     }
 
     /// Starts or stops the stream. Stopping drops the rest that was not taken.
@@ -159,6 +166,7 @@ impl Effects {
         self.select(database);
         let start = self.stream.len();
         encode(&mut self.stream);
+        self.added += (self.stream.len() - start) as u64;
         if self.at != RepeatedAt::ALL {
             self.withheld.push((start..self.stream.len(), self.at));
         }
@@ -204,15 +212,15 @@ impl Effects {
         let verb = |unlinks| if unlinks { &b"UNLINK"[..] } else { b"DEL" };
         match what {
             Deleted::Expired => {
-                encode([verb(unlinks.expired), key].into_iter(), &mut self.stream);
+                encode([verb(unlinks.expired), key], &mut self.stream);
             }
             Deleted::Evicted => {
-                encode([verb(unlinks.evicted), key].into_iter(), &mut self.stream);
+                encode([verb(unlinks.evicted), key], &mut self.stream);
             }
             Deleted::Fields(fields) => {
                 let mut request: Vec<&[u8]> = vec![b"HDEL", key];
                 request.extend(fields.iter().map(Vec::as_slice));
-                encode(request.into_iter(), &mut self.stream);
+                encode(request, &mut self.stream);
             }
         }
         let range = self.in_unit(start);

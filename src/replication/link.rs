@@ -9,6 +9,7 @@
 //! REPLCONF ip-address 10.0.0.2                +OK   (the same; sent only if configured)
 //! REPLCONF capa eof capa psync2 capa run-id=ID  +OK   (the same; others ignore capabilities that they do not know)
 //! REPLCONF version 9.0.0                      +OK   (the same: Redis 7.0 does not know it)
+//! REPLCONF set-cluster-node-id ID             +OK   (the same; sent only by a node of a cluster)
 //! PSYNC id offset | PSYNC ? -1                +CONTINUE [id]             and the stream from there
 //!                                             +FULLRESYNC id offset      and a snapshot, then the stream
 //!                                             -NOMASTERLINK | -LOADING   to be tried later
@@ -21,6 +22,7 @@
 
 use memchr::{memchr, memmem};
 
+use crate::cluster::node::NodeId;
 use crate::replication::parse_offset;
 use crate::resp::request::{Limits, Parsed, Parser, Range, encode};
 use crate::sys::log::Level;
@@ -46,6 +48,8 @@ pub struct HandshakeOptions {
     pub continues: Option<(String, u64)>,
     /// Of this process.
     pub run_id: String,
+    /// The replica's name in its cluster.
+    pub node_id: Option<NodeId>,
     /// PSYNC is sent with FAILOVER: the other side shall become the primary.
     pub is_failover: bool,
 }
@@ -65,6 +69,7 @@ enum Awaits {
     Address,
     Capabilities,
     Version,
+    NodeId,
     Psync,
     /// The line before a snapshot: its length or its mark.
     Preamble,
@@ -289,7 +294,8 @@ impl Link {
                 }
                 self.awaits = Awaits::Version;
             }
-            Awaits::Version => self.send_psync(),
+            Awaits::Version if self.options.node_id.is_some() => self.awaits = Awaits::NodeId,
+            Awaits::Version | Awaits::NodeId => self.send_psync(),
             // Empty lines keep the connection alive while the primary prepares.
             Awaits::Psync | Awaits::Preamble if line.is_empty() => {}
             Awaits::Psync => self.read_psync_reply(line, text),
@@ -306,7 +312,8 @@ impl Link {
         }
         let text = "Master replied to PING, replication can continue...";
         self.log(Level::Notice, text.into());
-        let HandshakeOptions { password, user, port, address, run_id, .. } = self.options.clone();
+        let HandshakeOptions { password, user, port, address, run_id, node_id, .. } =
+            self.options.clone();
         self.awaits = if password.is_some() { Awaits::Auth } else { Awaits::Port };
         match (&user, &password) {
             (Some(user), Some(password)) => self.send(&[b"AUTH", user, password]),
@@ -320,6 +327,9 @@ impl Link {
         let run_id = [RUN_ID, run_id.as_bytes()].concat();
         self.send(&[b"REPLCONF", b"capa", b"eof", b"capa", b"psync2", b"capa", &run_id]);
         self.send(&[b"REPLCONF", b"version", VERSION]);
+        if let Some(id) = node_id {
+            self.send(&[b"REPLCONF", b"set-cluster-node-id", id.as_bytes()]);
+        }
     }
 
     fn send_psync(&mut self) {

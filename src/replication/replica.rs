@@ -9,6 +9,7 @@
 use std::io::{self, IoSlice, Read, Write};
 
 use super::backlog::Backlog;
+use crate::cluster::node::NodeId;
 use crate::sys::disk::DiskReader;
 
 /// Bytes of a file read at once.
@@ -89,6 +90,8 @@ pub struct Replica {
     pub run_id: Option<Box<[u8]>>,
     /// `REPLCONF rdb-only 1`: it wants only the snapshot.
     pub snapshot_only: bool,
+    /// `REPLCONF set-cluster-node-id`: its name in the cluster.
+    pub node_id: Option<NodeId>,
     /// `REPLCONF version`, the first number; None: not announced, it counts as Redis 7.0.
     pub version: Option<u32>,
     /// The parts that its snapshot omits: `REPLCONF rdb-filter-only`.
@@ -126,6 +129,7 @@ impl Default for Replica {
             accepts_eof_mark: false,
             accepts_new_history: false,
             run_id: None,
+            node_id: None,
             snapshot_only: false,
             version: None,
             filter: Filter::default(),

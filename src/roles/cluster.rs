@@ -16,10 +16,13 @@ use crate::cluster::node::NodeId;
 use crate::cluster::{Cluster, config_file};
 use crate::collections::hash_slot::SlotSet;
 use crate::config::PrimaryAddress;
+use crate::gate::cluster::is_as_valkey;
 use crate::gate::publish::deliver;
 use crate::gate::slots_left;
 use crate::keyspace::Keyspace;
 use crate::pubsub::Kind;
+use crate::replication::replica::Replica;
+use crate::resp::request::encode;
 use crate::roles::following;
 use crate::state::{Pause, PauseCause, State};
 use crate::sys::log::{notice, warning};
@@ -119,7 +122,8 @@ fn claim_loaded(keyspace: &mut Keyspace, state: &mut State) {
         return;
     }
     for slot in keyspace.slots_with_keys().iter() {
-        if cluster.owns(slot) || cluster.importing_from(slot).is_some() {
+        let is_moving = state.slot_moves.jobs.imports(slot);
+        if is_moving || cluster.owns(slot) || cluster.importing_from(slot).is_some() {
             continue;
         }
         let number = slot.number();
@@ -142,6 +146,37 @@ pub fn primary_at_start(state: &State) -> Option<PrimaryAddress> {
     let is_tls = state.config.tls_replication && primary.tls_port != 0;
     let port = if is_tls { primary.tls_port } else { primary.tcp_port };
     (!primary.ip.is_empty()).then(|| PrimaryAddress { host: primary.ip.clone().into_bytes(), port })
+}
+
+/// This primary is about to end: a replica that has all of its stream is told to take its place. All replicas read that, and only the one
+/// that is named follows it.
+pub fn hand_over(state: &mut State) {
+    let is_primary = state.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_primary());
+    if !is_primary {
+        return;
+    }
+    // Before version 9 of Valkey they would refuse the words.
+    let are_new = state.replicas().all(|(_, replica)| replica.version.is_some_and(|it| it >= 9));
+    if !are_new {
+        return notice!(
+            state,
+            "Unable to perform auto failover on shutdown since there are legacy replicas."
+        );
+    }
+    let offset = state.replication.offset;
+    let has_all = |replica: &Replica| replica.is_online() && replica.acknowledged == Some(offset);
+    let heirs = state.replicas().filter(|(_, replica)| has_all(replica));
+    let Some(id) = heirs.filter_map(|(_, replica)| replica.node_id).last() else {
+        return notice!(
+            state,
+            "Unable to find a replica to perform the auto failover on shutdown."
+        );
+    };
+    let request: [&[u8]; 5] = [b"CLUSTER", b"FAILOVER", b"FORCE", b"REPLICAID", id.as_bytes()];
+    let mut bytes = Vec::new();
+    encode(request, &mut bytes);
+    state.replication.feed(&bytes);
+    notice!(state, "Perform auto failover to replica {id} on shutdown.");
 }
 
 /// The server ends.
@@ -292,10 +327,23 @@ fn carry_out(keyspace: &mut Keyspace, state: &mut State, action: Action) {
             state.set_pause(PauseCause::ClusterFailover, Some(pause));
         }
         Action::EndPause => state.end_pause(PauseCause::ClusterFailover),
-        Action::DropKeys(slots) => keys::add(state, slots),
+        Action::DropKeys(slots) => {
+            log_drops(keyspace, state, &slots);
+            keys::add(state, slots);
+        }
         Action::DropAllKeys => keys::drop_all(keyspace, state),
         Action::Recheck => slots_left::recheck(keyspace, state),
         other => state.cluster_actions.push(other),
+    }
+}
+
+/// Logs the slots whose keys are about to be deleted.
+fn log_drops(keyspace: &Keyspace, state: &State, slots: &SlotSet) {
+    let Some(myself) = state.cluster.as_ref().map(|cluster| cluster.myself()) else { return };
+    let (id, shard) = (myself.id, myself.shard_id);
+    for slot in slots.iter().filter(|slot| keyspace.has_keys_in_slot(*slot)) {
+        let number = slot.number();
+        notice!(state, "Deleting keys in dirty slot {number} on node {id} in shard {shard}");
     }
 }
 
@@ -304,6 +352,10 @@ fn follow(keyspace: &mut Keyspace, state: &mut State, ip: &str, port: u16) {
     let followed = state.replication.following.as_deref();
     if followed.is_some_and(|primary| primary.host == ip.as_bytes() && primary.port == port) {
         return;
+    }
+    if is_as_valkey(&state.config) {
+        // Who waits for a key is sent to its owner, rather than told that this node is a replica now.
+        slots_left::recheck(keyspace, state);
     }
     // The stream of the primary deletes them.
     keys::forget(state);

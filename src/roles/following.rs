@@ -346,6 +346,7 @@ fn hello(state: &State) -> HandshakeOptions {
         address: text(&config.replica_announce_ip),
         continues: knows_history.then(|| (id.clone(), offset + 1)),
         run_id: state.process.identity.run_id.clone(),
+        node_id: state.cluster.as_ref().map(|cluster| cluster.myself().id),
         is_failover: following.is_some_and(|following| following.is_failover),
     }
 }

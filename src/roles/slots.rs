@@ -20,6 +20,8 @@ pub use import::{begin_import, finish_tracked, hear_source};
 
 /// Seconds between two signs of life.
 const ACK_S: i64 = 1;
+/// For how long a grant is good at least, and the news of the new owner may take. Unit: milliseconds.
+const NEWS_MS: i64 = 2_000;
 
 const TIMED_OUT: &str = "Timed out after too long with no interaction";
 const FLUSHED: &str = "Data was flushed";
@@ -42,6 +44,8 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     if state.cluster.is_none() {
         return;
     }
+    let len_max = usize::try_from(state.config.cluster_slot_migration_log_max_len);
+    state.slot_moves.jobs.trim(len_max.unwrap_or(usize::MAX));
     let has_jobs = state.slot_moves.jobs.0.iter().any(|job| !job.phase.is_finished());
     if !has_jobs && state.slot_moves.is_idle() {
         return;
@@ -53,8 +57,13 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     export::turn(keyspace, state);
     import::turn(keyspace, state);
     time_out(keyspace, state);
-    let len_max = usize::try_from(state.config.cluster_slot_migration_log_max_len);
-    state.slot_moves.jobs.trim(len_max.unwrap_or(usize::MAX));
+}
+
+/// After loading: what had begun to come before the start is deleted. A replica hears from its primary how it ends.
+pub fn loaded(keyspace: &mut Keyspace, state: &mut State) {
+    if !state.cluster.as_deref().is_some_and(|cluster| cluster.myself().is_replica()) {
+        fail_all(keyspace, state, |job| job.is_import, "Process restarted");
+    }
 }
 
 /// All data is deleted: moves in progress have nothing left to move.

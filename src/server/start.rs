@@ -29,7 +29,7 @@ use crate::net::listener::Listener;
 use crate::net::tls::Tls;
 use crate::persist::aof::log::Fatal;
 use crate::resp::reply::ReplyWriter;
-use crate::roles::{cluster, following, replicas, restart};
+use crate::roles::{cluster, following, replicas, restart, slots};
 use crate::state::{PauseCause, Shutdown, State};
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger, notice, warning};
@@ -152,6 +152,7 @@ impl Server {
             save,
             now,
             force,
+            failover: options.contains(ShutdownOptions::FAILOVER),
             waits_until_us: None,
         });
     }
@@ -261,6 +262,7 @@ impl Server {
                 restart::begin(&self.keyspace, &mut self.state);
                 cluster::loaded(&mut self.keyspace, &mut self.state)
                     .map_err(|text| load::LoadError::logged(&self.state, text))?;
+                slots::loaded(&mut self.keyspace, &mut self.state);
                 if !self.state.replication.is_replica() {
                     sessions::gain_authority(&mut self.keyspace, &mut self.state);
                 }
@@ -280,6 +282,9 @@ impl Server {
         }
         if replicas::hold_shutdown(&mut self.state, order) {
             return;
+        }
+        if order.failover {
+            cluster::hand_over(&mut self.state);
         }
         if order.waits_until_us.is_some() {
             self.state.end_pause(PauseCause::Shutdown);

@@ -1,11 +1,43 @@
 //! What the loop keeps for the cluster besides the state machine, and what it tells that about this server.
 
+use bytes::Bytes;
+
 use super::State;
 use crate::client::ClientId;
 use crate::cluster::action::{LinkId, Outside};
 use crate::collections::hash_slot::SlotSet;
 use crate::persist::nodes_file::NodesFile;
 use crate::replication::following::{Following, Progress};
+use crate::resp::reply::Protocol;
+
+/// What CLUSTER is asked for, of replies that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Nodes,
+    Slots,
+    Shards,
+}
+
+/// What a reply shows, besides the cluster and the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub asked: Asked,
+    pub protocol: Protocol,
+    /// None: to no client.
+    pub is_tls: Option<bool>,
+    /// None: the client comes by no address.
+    pub is_ipv6: Option<bool>,
+    /// This node's, as far as it is shown.
+    pub offset: u64,
+}
+
+/// A reply that holds while [`crate::cluster::Cluster::changes`] stays the same.
+#[derive(Clone, Debug)]
+pub struct KeptReply {
+    pub changes: u64,
+    pub shown: Shown,
+    pub bytes: Bytes,
+}
 
 /// See the module.
 #[derive(Default)]
@@ -21,6 +53,8 @@ pub struct ClusterWork {
     pub failure_logged_us: Option<i64>,
     /// Slots whose keys are being deleted.
     pub drops: Option<SlotSet>,
+    /// Replies about nodes and slots; see `command/cluster/cached.rs`.
+    pub replies: Vec<KeptReply>,
     /// Clients whose replies wait until nodes.conf says what they have changed, and the save that does, once it was asked for.
     pub unconfirmed: Vec<(ClientId, Option<u64>)>,
     /// Connections with a message that waits until no script runs.

@@ -12,7 +12,7 @@
 //!   `context` what its handler gets. A specification names its handler, the handler gets the
 //!   state, and the state has the table: one thought.
 
-mod cluster_work;
+pub mod cluster_work;
 pub mod context;
 pub mod http_job;
 pub mod lock_waits;
@@ -50,6 +50,7 @@ use crate::state::moving::Moving;
 use crate::state::slot_moves::SlotMoves;
 use crate::state::table::{Command, CommandTable, Opening};
 use crate::stats::Statistics;
+use crate::stats::slots::SlotStats;
 use crate::sys::log::{Level, Logger};
 
 pub use cluster_work::ClusterWork;
@@ -116,6 +117,8 @@ pub struct State {
     /// What the cluster wants done at the end of the turn, in order.
     pub cluster_actions: Vec<cluster::action::Action>,
     pub cluster_work: ClusterWork,
+    /// Since `cluster-slot-stats-enabled` was first on.
+    pub slot_stats: Option<Box<SlotStats>>,
 }
 
 /// Switches set by DEBUG.
@@ -176,6 +179,7 @@ impl State {
             cluster: None,
             cluster_actions: Vec::new(),
             cluster_work: ClusterWork::default(),
+            slot_stats: None,
         }
     }
 

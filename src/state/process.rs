@@ -14,6 +14,8 @@ pub struct Shutdown {
     pub save: Option<bool>,
     pub now: bool,
     pub force: bool,
+    /// In a cluster: a replica that has all data takes this primary's place.
+    pub failover: bool,
     /// How long it waits for replicas: boot-time clock, microseconds.
     pub waits_until_us: Option<i64>,
 }

@@ -57,6 +57,8 @@ pub struct Import {
     /// When it was heard, and when ACK was said last: Unix seconds.
     pub heard_s: i64,
     pub said_s: i64,
+    /// When the slots were asked for: boot-time clock, microseconds.
+    pub asked_us: i64,
     /// A command of the source has failed, for lack of memory or otherwise.
     pub has_failed: bool,
     pub is_out_of_memory: bool,
@@ -91,10 +93,12 @@ impl SlotMoves {
         self.exports.is_empty() && self.imports.is_empty() && !self.is_due
     }
 
-    /// All data is deleted.
+    /// All data is deleted: moves that are under way end.
     pub fn note_flush(&mut self) {
-        self.is_flushed = true;
-        self.is_due = true;
+        if self.jobs.is_importing() || self.jobs.is_exporting() {
+            self.is_flushed = true;
+            self.is_due = true;
+        }
     }
 
     /// The job of a client that brings keys.
@@ -105,19 +109,42 @@ impl SlotMoves {
 }
 
 impl State {
-    /// A command of another node that brings keys has failed.
+    /// A command of another node that brings keys has run, or has failed.
     #[cold]
-    pub fn note_failed_import(&mut self, client: Option<ClientId>, args: Args<'_>) {
-        let is_out_of_memory =
-            self.config.maxmemory > 0 && self.stats.error_stats.contains_key("OOM");
-        let name = String::from_utf8_lossy(&args.get(0)[..args.get(0).len().min(64)]).into_owned();
+    pub fn note_import(&mut self, client: Option<ClientId>, has_failed: bool, args: Args<'_>) {
+        let now_s = self.now.unix_seconds();
+        let is_full = self.config.maxmemory > 0;
         let Some((job, import)) = client.and_then(|client| self.slot_moves.import_of(client))
         else {
             return;
         };
-        import.is_out_of_memory = is_out_of_memory && !import.has_failed;
+        import.heard_s = now_s;
+        if !has_failed || import.has_failed {
+            return;
+        }
         import.has_failed = true;
+        // Nothing else is refused to it.
+        import.is_out_of_memory = is_full;
         self.slot_moves.is_due = true;
+        let name = args.get(0);
+        let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
         warning!(self, "Slot migration {job}: the command {name} has failed.");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::slot_job::Job;
+
+    #[test]
+    fn deleted_data_concerns_only_moves_that_are_under_way() {
+        let name = NodeId::from_bytes(&[b'a'; NodeId::BYTES]).expect("a name");
+        let mut moves = SlotMoves::default();
+        moves.note_flush();
+        assert!(moves.is_idle(), "the loop would not sleep");
+        moves.jobs.add(Job::tracked(name, Vec::new(), 0));
+        moves.note_flush();
+        assert!(moves.is_flushed && moves.is_due);
     }
 }

@@ -1,12 +1,13 @@
 //! Counters and logs: per command, slow requests, latency events.
 //!
 //! `commands` counts calls, which `timing` measures; `command_log` keeps slow and large ones,
-//! `latency` long events, `histogram` durations.
+//! `latency` long events, `histogram` durations; `slots` sums up what each hash slot costs.
 
 pub mod command_log;
 pub mod commands;
 pub mod histogram;
 pub mod latency;
+pub mod slots;
 pub mod timing;
 
 use std::collections::HashMap;

@@ -122,7 +122,7 @@ impl Timing {
         bytes >= self.notable_bytes
     }
 
-    /// Sets the thresholds of the command log and the latency monitor.
+    /// Sets the thresholds of the command log, the latency monitor and the costs of slots.
     pub fn set_thresholds(&mut self, config: &Config) {
         let slow = u64::try_from(config.slowlog_log_slower_than);
         let slow = slow.map_or(u64::MAX, |us| us.saturating_mul(1000));
@@ -130,7 +130,9 @@ impl Timing {
             Ok(0) | Err(_) => u64::MAX,
             Ok(ms) => ms.saturating_mul(1_000_000),
         };
-        self.notable_ns = slow.min(latency);
+        // Each command is looked at closely while the costs of slots are counted.
+        let are_slots_counted = config.cluster_enabled && config.cluster_slot_stats_enabled;
+        self.notable_ns = if are_slots_counted { 0 } else { slow.min(latency) };
         let bytes = |threshold| usize::try_from(threshold).unwrap_or(usize::MAX);
         let request = bytes(config.commandlog_request_larger_than);
         let request = request.saturating_sub(REQUEST_FRAME_MAX);

@@ -319,8 +319,7 @@ fn keys_of_a_slot_that_is_taken_are_deleted_here_and_at_the_replica() {
     eventually("the replica to have the writes", &all, || {
         nodes[3].call("DBSIZE") == Reply::Integer(1001)
     });
-    nodes[1].ok("CLUSTER DELSLOTS 0");
-    nodes[1].ok("CLUSTER ADDSLOTS 0");
+    nodes[1].ok(&format!("CLUSTER SETSLOT 0 NODE {}", nodes[1].id()));
     nodes[1].call("CLUSTER BUMPEPOCH");
     eventually("the keys to be gone", &all, || {
         nodes[0].call("DBSIZE") == Reply::Integer(1) && nodes[3].call("DBSIZE") == Reply::Integer(1)
@@ -354,4 +353,150 @@ fn a_file_that_is_no_file_of_a_node_ends_the_start() {
     let mut server = Server::start(config, Clock::System, logger).expect("the server starts");
     let error = server.load().expect_err("the file is corrupt").to_string();
     assert!(error.contains("corrupted cluster config file"), "{error}");
+}
+
+#[test]
+fn the_keys_of_a_slot_are_flushed_at_the_replica_too() {
+    for lines in ["", "compatible-with valkey-9\ncluster-databases 2\n"] {
+        let nodes = cluster_with(2, 1, lines);
+        let all: Vec<&Node> = nodes.iter().collect();
+        for number in 0..100 {
+            nodes[0].ok(&format!("SET {{06S}}{number} value"));
+        }
+        nodes[0].ok("SET other value");
+        nodes[0].ok("CLUSTER FLUSHSLOT 0");
+        assert_eq!(nodes[0].call("DBSIZE"), Reply::Integer(1));
+        eventually("the replica to have it", &all, || nodes[1].call("DBSIZE") == Reply::Integer(1));
+    }
+}
+
+#[test]
+fn a_replica_takes_the_place_of_a_primary_that_ends_and_says_so() {
+    let mut nodes = cluster(4, 3);
+    let all: Vec<&Node> = nodes.iter().collect();
+    let hello = nodes[3].call("HELLO").show();
+    assert!(hello.contains("\"replica\""), "{hello}");
+    nodes[0].ok("SET {06S}key value");
+    eventually("the replica to have the write", &all, || {
+        nodes[3].field("slave_repl_offset") == nodes[0].field("master_repl_offset")
+    });
+    nodes[0].connect().send(&["SHUTDOWN", "NOSAVE", "FAILOVER"]);
+    let first = nodes.remove(0);
+    let all: Vec<&Node> = nodes.iter().collect();
+    eventually("the failover", &all, || nodes[2].field("role") == "master");
+    let log = nodes[2].log();
+    assert!(log.contains("Forced failover primary request accepted"), "{log}");
+    // Nobody had to take it for dead.
+    assert!(!nodes.iter().any(|node| node.log().contains("Marking node")), "{log}");
+    assert_eq!(nodes[2].text("GET {06S}key"), "value");
+    drop(first);
+}
+
+#[test]
+fn a_replica_that_is_to_follow_nobody_is_an_empty_primary_of_its_own_shard() {
+    let nodes = cluster(2, 1);
+    let all: Vec<&Node> = nodes.iter().collect();
+    nodes[0].ok("SET key value");
+    eventually("the replica to have the write", &all, || {
+        nodes[1].call("DBSIZE") == Reply::Integer(1)
+    });
+    assert_eq!(nodes[0].text("CLUSTER MYSHARDID"), nodes[1].text("CLUSTER MYSHARDID"));
+    nodes[1].ok("CLUSTER REPLICATE NO ONE");
+    eventually("the primary to know", &all, || {
+        !nodes[0].text("CLUSTER NODES").contains("slave") && nodes[1].field("role") == "master"
+    });
+    assert_eq!(nodes[1].call("DBSIZE"), Reply::Integer(0));
+    assert_eq!(nodes[0].call("DBSIZE"), Reply::Integer(1));
+    assert_ne!(nodes[0].text("CLUSTER MYSHARDID"), nodes[1].text("CLUSTER MYSHARDID"));
+}
+
+#[test]
+fn another_port_for_clients_leaves_the_bus_where_it_is() {
+    let nodes = cluster(2, 2);
+    let port = {
+        let free = std::net::TcpListener::bind(anywhere()).expect("a free port");
+        free.local_addr().expect("an address").port()
+    };
+    let id = nodes[0].id();
+    let mut other = nodes[1].connect();
+    nodes[0].ok(&format!("CONFIG SET port {port}"));
+    let place = format!("{id} 127.0.0.1:{port}@{}", nodes[0].bus_port);
+    wait_for("the other node to hear of it", || {
+        std::thread::sleep(Duration::from_millis(20));
+        let Reply::Bulk(text) = other.call(&["CLUSTER", "NODES"]) else { return None };
+        String::from_utf8_lossy(&text).contains(&place).then_some(())
+    });
+}
+
+/// In debug builds each kept reply is compared with a new one where it is given; here are the events and the clients.
+#[test]
+fn replies_that_are_kept_are_those_that_would_be_made_anew() {
+    let nodes = cluster_with(3, 2, "cluster-allow-replica-migration no\n");
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut clients: Vec<Client> = nodes.iter().map(Node::connect).collect();
+    let newer = nodes.iter().map(|node| {
+        let mut client = node.connect();
+        client.call(&["HELLO", "3"]);
+        client
+    });
+    let newer: Vec<Client> = newer.collect();
+    clients.extend(newer);
+    let mut seen = BTreeSet::new();
+    for _ in 0..400 {
+        let node = &nodes[random.usize(..3)];
+        match random.u8(..10) {
+            0 => drop(node.call(&format!("CLUSTER DELSLOTS {}", random.u16(..16_384)))),
+            1 => drop(node.call(&format!("CLUSTER ADDSLOTS {}", random.u16(..16_384)))),
+            2 => {
+                let word = ["ip", "hostname", "unknown-endpoint"][random.usize(..3)];
+                node.ok(&format!("CONFIG SET cluster-preferred-endpoint-type {word}"));
+            }
+            3 => {
+                let name = random.u8(..);
+                node.ok(&format!("CONFIG SET cluster-announce-hostname host-{name}"));
+            }
+            4 => drop(node.call(&format!("SET {{06S}}{} value", random.u8(..)))),
+            5 => drop(node.call("CLUSTER BUMPEPOCH")),
+            6 => node.ok(&format!("CONFIG SET cluster-announce-client-port {}", random.u16(..))),
+            7 => {
+                let target = nodes[random.usize(..2)].id();
+                drop(node.call(&format!("CLUSTER SETSLOT 1 MIGRATING {target}")));
+            }
+            _ => std::thread::sleep(Duration::from_millis(random.u64(..20))),
+        }
+        for client in &mut clients {
+            let asked = ["SLOTS", "SHARDS", "NODES"][random.usize(..3)];
+            // The second is the first's.
+            let first = client.call(&["CLUSTER", asked]);
+            let second = client.call(&["CLUSTER", asked]);
+            assert!(!matches!(second, Reply::Error(_)), "{second:?}");
+            seen.insert(format!("{first:?}").len());
+        }
+    }
+    assert!(seen.len() > 10, "nothing has changed");
+}
+
+#[test]
+fn a_node_whose_file_cannot_be_replaced_goes_on_if_it_may_and_saves_later() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let inner = folder.path().join("inner");
+    std::fs::create_dir(&inner).expect("a folder");
+    let file = inner.join("nodes.conf");
+    let lines = format!(
+        "cluster-config-save-behavior best-effort\ncluster-config-file {}\n",
+        file.display()
+    );
+    let node = Node::start_in(tempfile::tempdir().expect("a folder"), &lines);
+    node.ok("CLUSTER ADDSLOTS 1");
+    let away = folder.path().join("away");
+    std::fs::rename(&inner, &away).expect("it moves");
+    node.ok("CLUSTER ADDSLOTS 2");
+    eventually("the failure to be logged", &[&node], || {
+        node.log().contains("even though writing the cluster config file to disk failed")
+    });
+    assert_eq!(node.field("cluster_slots_assigned"), "2");
+    std::fs::rename(&away, &inner).expect("it moves back");
+    eventually("the file to be saved", &[&node], || {
+        std::fs::read_to_string(&file).is_ok_and(|text| text.contains("connected 1-2"))
+    });
 }

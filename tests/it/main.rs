@@ -12,6 +12,7 @@ mod clients;
 mod cluster;
 mod cluster_faults;
 mod cluster_moves;
+mod cluster_peer;
 mod config_example;
 mod config_peers;
 mod config_redis_7_0;

@@ -115,7 +115,9 @@ impl World {
                 }
             });
         }
-        self.command(index, |cluster, outside, actions| cluster.fail_over(kind, outside, actions));
+        self.command(index, |cluster, outside, actions| {
+            cluster.fail_over(kind, false, outside, actions)
+        });
     }
 
     fn configure(&mut self, index: usize) {

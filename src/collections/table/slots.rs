@@ -86,6 +86,29 @@ impl<O> Table<O> {
         range.filter_map(move |number| self.find_numbered(slot, *number))
     }
 
+    /// Keys of hash slots up to `last`, in an order that never changes, from a place in it: the slot's number above 50 bits of the
+    /// key's hash. Each with its own place.
+    pub fn keys_from(&self, place: u64, last: HashSlot) -> impl Iterator<Item = (u64, Slot)> {
+        let end = u64::from(last.number()) << HASH_BITS | (u64::MAX >> HASH_SHIFT);
+        let numbers = (place <= end).then_some(place..=end);
+        let range =
+            self.slots.iter().zip(numbers).flat_map(|(slots, numbers)| slots.keys.range(numbers));
+        range.filter_map(|&number| {
+            let slot = HashSlot::new((number >> HASH_BITS) as usize)?;
+            Some((number, self.find_numbered(slot, number)?))
+        })
+    }
+
+    /// The first place of a hash slot's keys, for [`Self::keys_from`].
+    pub fn first_place(slot: HashSlot) -> u64 {
+        u64::from(slot.number()) << HASH_BITS
+    }
+
+    /// The hash slot of a place; None: of none.
+    pub fn slot_of_place(place: u64) -> Option<HashSlot> {
+        HashSlot::new((place >> HASH_BITS) as usize)
+    }
+
     /// The place of a key in the order of [`Self::keys_after`].
     pub fn number_in_slots(&self, hash: u64, key: &[u8]) -> u64 {
         SlotIndex::number(hash, key).1

@@ -112,6 +112,15 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             fail(ctx, "the allocator has granted memory that is not there")
         }
         (b"drop-cluster-packet-filter", 3) => cluster::debug::drop_packets(ctx),
+        (b"close-cluster-link-on-packet-drop", 3) => {
+            cluster::debug::switch(ctx, |faults| &mut faults.closes_on_drop)
+        }
+        (b"disable-cluster-random-ping", 3) => {
+            cluster::debug::switch(ctx, |faults| &mut faults.pings_nobody)
+        }
+        (b"disable-cluster-reconnection", 3) => {
+            cluster::debug::switch(ctx, |faults| &mut faults.stays_apart)
+        }
         (b"slotmigration", 4) => cluster::debug::slot_migration(ctx),
         (b"clusterlink", 5) if ctx.args.get(2).eq_ignore_ascii_case(b"kill") => {
             cluster::debug::kill_link(ctx)

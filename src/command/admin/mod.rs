@@ -103,6 +103,7 @@ impl ShutdownOrder {
             save: None,
             now: false,
             force: false,
+            failover: false,
             waits_until_us: None,
         };
         let (mut abort, mut save, mut nosave, mut safe) = (false, false, false, false);
@@ -124,13 +125,14 @@ impl ShutdownOrder {
         if save && nosave || abort && ends {
             return Err(CommandError::Syntax);
         }
-        if failover {
+        if failover && ctx.state.cluster.is_none() {
             let text = "ERR SHUTDOWN FAILOVER is only supported in cluster mode.";
             return Err(CommandError::Text(text));
         }
         if abort {
             return Ok(ShutdownOrder::Abort);
         }
+        order.failover = failover;
         if save || nosave {
             order.save = Some(save);
         }
@@ -139,7 +141,7 @@ impl ShutdownOrder {
 }
 
 /// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] [ABORT]`: no reply, the connection is closed; OK to ABORT.
-/// SAFE concerns votes in a cluster, of which there is none.
+/// SAFE changes nothing: in a cluster, votes are on disk before they are sent.
 fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
     match ShutdownOrder::parse(ctx)? {
         // A running script is not waited for, and its partial changes are not saved.

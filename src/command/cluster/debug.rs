@@ -1,5 +1,6 @@
 //! DEBUG's subcommands for clusters: losing messages and connections for tests.
 
+use crate::cluster::Faults;
 use crate::cluster::node::NodeId;
 use crate::error::CommandError;
 use crate::state::context::{CommandResult, Context, Outcome};
@@ -8,7 +9,17 @@ use crate::state::context::{CommandResult, Context, Outcome};
 pub fn drop_packets(ctx: &mut Context<'_>) -> CommandResult {
     let kind = ctx.args.integer(2)?;
     if let Some(cluster) = &mut ctx.state.cluster {
-        cluster.drop_messages(kind);
+        cluster.faults().dropped = kind;
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `DEBUG CLOSE-CLUSTER-LINK-ON-PACKET-DROP flag`, `DISABLE-CLUSTER-RANDOM-PING flag` and `DISABLE-CLUSTER-RECONNECTION flag`.
+pub fn switch(ctx: &mut Context<'_>, choose: fn(&mut Faults) -> &mut bool) -> CommandResult {
+    let is_on = ctx.args.integer(2)? != 0;
+    if let Some(cluster) = &mut ctx.state.cluster {
+        *choose(cluster.faults()) = is_on;
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)

@@ -1,6 +1,6 @@
-//! CLUSTER COUNTKEYSINSLOT and GETKEYSINSLOT: this node's keys of a slot, in the selected database.
+//! CLUSTER COUNTKEYSINSLOT and GETKEYSINSLOT: this node's keys of a slot, in the selected database; FLUSHSLOT deletes them in all.
 
-use super::enabled::cluster;
+use super::enabled::{cluster, slot as slot_of_text};
 use crate::collections::hash_slot::HashSlot;
 use crate::error::CommandError;
 use crate::state::context::{CommandResult, Context, Outcome};
@@ -29,6 +29,32 @@ pub fn get_keys(ctx: &mut Context<'_>) -> CommandResult {
         found += 1;
     }
     ctx.reply.finish(array, found);
+    Ok(Outcome::Replied)
+}
+
+/// `CLUSTER FLUSHSLOT slot [ASYNC | SYNC]`: OK. Memory is freed by a thread, whatever the word. O(N), N being the number of keys.
+pub fn flush(ctx: &mut Context<'_>) -> CommandResult {
+    cluster(ctx.state)?;
+    if ctx.args.len() > 4 {
+        return Err(ctx.wrong_subcommand());
+    }
+    let slot = slot_of_text(ctx.args.get(2))?;
+    let mut arguments = ctx.args.cursor(3);
+    if !arguments.is_at_end() && !arguments.take_word("ASYNC") && !arguments.take_word("SYNC") {
+        return Err(CommandError::Syntax);
+    }
+    // Replicas that are no Valkey know no such command.
+    let is_repeated_whole = ctx.state.config.compatible_with.is_valkey();
+    while let Some((database, key)) = ctx.keyspace.key_in_slot(slot) {
+        ctx.keyspace.in_database(database, |keyspace| {
+            let key = keyspace.key(&key);
+            keyspace.delete(key, "del")
+        });
+        if !is_repeated_whole {
+            ctx.instead_of(database, [&b"DEL"[..], &key].into_iter());
+        }
+    }
+    ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 

@@ -1,11 +1,13 @@
 //! CLUSTER, READONLY, READWRITE and ASKING. Of a server with `cluster-enabled no` all are refused, HELP too, as in Redis.
 //!
 //! - `enabled` is what all begin with: without a cluster they are refused.
-//! - `topology` says who owns which slots, `reports` what else there is to know; `keys` are the keys of a slot.
+//! - `topology` says who owns which slots, from what `cached` keeps, `reports` what else there is to know; `keys` are the keys of a slot,
+//!   `scan` goes over those of all nodes, `slot_stats` says what slots cost.
 //! - `moves` moves slots to another node all at once.
 //! - `slots` changes owners of slots, `nodes` members and roles, by the functions of `crate::cluster`, with what `change`
 //!   holds for both. `debug` are DEBUG's subcommands.
 
+mod cached;
 mod change;
 pub mod debug;
 mod enabled;
@@ -13,18 +15,25 @@ mod keys;
 mod moves;
 mod nodes;
 mod reports;
+mod scan;
+mod slot_stats;
 mod slots;
 mod topology;
 
 use crate::client::ClientFlags;
 use crate::collections::hash_slot::HashSlot;
-use crate::command::help::help_from_specs_but;
-use crate::gate::execute::{unknown_command, unknown_subcommand};
+use crate::command::help::help_from_specs;
 use crate::state::context::{CommandResult, Context, Outcome};
-use crate::state::spec::{Categories, CommandSpec, Flags, Group, Handler, container, spec};
+use crate::state::spec::{
+    Categories, CommandSpec, DatabaseUse, Flags, Group, Handler, KeyFlags, KeySpec, container, key,
+    spec,
+};
 use enabled::cluster;
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
+
+/// A cursor leads to a node as a key does.
+const CURSOR: &[KeySpec] = &[key(1, KeyFlags::NOT_KEY)];
 
 /// A subcommand that reads the cluster's state.
 const fn asks(name: &'static str, handler: Handler) -> CommandSpec {
@@ -70,11 +79,14 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Raises the configuration epoch.",
                 "O(1)",
             ),
-            changes("CANCELSLOTMIGRATIONS", moves::cancel).since("9.0.0").docs(
-                "",
-                "Cancels the migration of slots to other nodes.",
-                "O(N), N being the number of moves",
-            ),
+            changes("CANCELSLOTMIGRATIONS", moves::cancel)
+                .databases(DatabaseUse::All)
+                .since("9.0.0")
+                .docs(
+                    "",
+                    "Cancels the migration of slots to other nodes.",
+                    "O(N), N being the number of moves",
+                ),
             inspects("COUNT-FAILURE-REPORTS", reports::count_failure_reports)
                 .exactly(3)
                 .tips(NONDETERMINISTIC)
@@ -103,10 +115,11 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Makes a replica take the place of its primary.",
                 "O(1)",
             ),
-            changes("FLUSHSLOT", missing)
+            changes("FLUSHSLOT", keys::flush)
                 .at_least(3)
                 .flags(Flags::WRITE.union(Flags::ADMIN).union(Flags::NO_ASYNC_LOADING))
                 .categories(Categories::KEYSPACE)
+                .databases(DatabaseUse::All)
                 .since("9.0.0")
                 .docs(
                     "slot [ASYNC | SYNC]",
@@ -163,11 +176,15 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Makes this node join another one.",
                 "O(1)",
             ),
-            changes("MIGRATESLOTS", moves::migrate).at_least(4).since("9.0.0").docs(
-                "SLOTSRANGE start-slot end-slot [start-slot end-slot ...] NODE node-id [...]",
-                "Moves slots to another node.",
-                "O(N), N being the number of ranges",
-            ),
+            changes("MIGRATESLOTS", moves::migrate)
+                .at_least(4)
+                .databases(DatabaseUse::All)
+                .since("9.0.0")
+                .docs(
+                    "SLOTSRANGE start-slot end-slot [start-slot end-slot ...] NODE node-id [...]",
+                    "Moves slots to another node.",
+                    "O(N), N being the number of ranges",
+                ),
             asks("MYID", reports::my_id).docs("", "Returns the id of this node.", "O(1)"),
             asks("MYSHARDID", reports::my_shard_id)
                 .flags(Flags::LOADING.union(Flags::STALE))
@@ -184,9 +201,9 @@ pub const COMMANDS: &[CommandSpec] = &[
                 .since("5.0.0")
                 .tips(NONDETERMINISTIC)
                 .docs("node-id", "Returns the replicas of a primary.", "O(1)"),
-            changes("REPLICATE", nodes::replicate).exactly(3).docs(
-                "node-id",
-                "Makes this node a replica of a primary.",
+            changes("REPLICATE", nodes::replicate).at_least(3).docs(
+                "node-id | NO ONE",
+                "Makes this node a replica of a primary, or an empty primary.",
                 "O(1)",
             ),
             changes("RESET", nodes::reset)
@@ -222,7 +239,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 .tips(NONDETERMINISTIC)
                 .deprecated("5.0.0", "`CLUSTER REPLICAS`")
                 .docs("node-id", "Returns the replicas of a primary.", "O(1)"),
-            asks("SLOT-STATS", missing)
+            asks("SLOT-STATS", slot_stats::slot_stats)
                 .at_least(4)
                 .flags(Flags::LOADING.union(Flags::STALE))
                 .since("8.0.0")
@@ -250,8 +267,9 @@ pub const COMMANDS: &[CommandSpec] = &[
     .group(Group::Cluster)
     .since("3.0.0")
     .docs("", "Commands about the cluster.", "Depends on the subcommand"),
-    spec("CLUSTERSCAN", missing)
+    spec("CLUSTERSCAN", scan::scan)
         .at_least(2)
+        .keys(CURSOR)
         .flags(Flags::READONLY)
         .categories(Categories::KEYSPACE)
         .group(Group::Cluster)
@@ -319,20 +337,8 @@ fn is_scripted(ctx: &Context<'_>) -> bool {
     ctx.state.scripts.running.is_some()
 }
 
-/// Subcommands of other servers: they have facts that clients look up, and are refused.
-const MISSING: &[&str] = &["FLUSHSLOT", "SLOT-STATS"];
-
 /// `CLUSTER HELP`: the subcommands.
 fn help(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
-    help_from_specs_but(ctx, MISSING)
-}
-
-/// What other servers have: in a cluster unknown here, elsewhere refused as all about it.
-fn missing(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
-    if ctx.command.parent.is_none() {
-        return Err(unknown_command(ctx.args));
-    }
-    Err(unknown_subcommand("CLUSTER", ctx.args.get(1)))
+    help_from_specs(ctx)
 }

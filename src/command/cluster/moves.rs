@@ -321,6 +321,10 @@ fn finish(ctx: &mut Context<'_>) -> CommandResult {
         .find(&name)
         .is_some_and(|job| job.phase == Phase::OccurringOnPrimary || ctx.caller.is_repeating());
     let message = String::from_utf8_lossy(message.unwrap_or_default()).into_owned();
+    // It may be that it was not told of the beginning.
+    if !is_tracked && ctx.caller.is_repeating() {
+        return Ok(Outcome::Replied);
+    }
     if !is_tracked || !slots::finish_tracked(ctx.keyspace, ctx.state, &name, is_success, &message) {
         return Err(NO_JOB);
     }

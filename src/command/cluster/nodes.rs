@@ -8,7 +8,7 @@ use crate::cluster::admin::Failover;
 use crate::cluster::node::{NodeFlags, NodeId};
 use crate::error::CommandError;
 use crate::resp::number::parse_i64;
-use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::context::{Caller, CommandResult, Context, Outcome};
 use crate::sys::random;
 
 /// `CLUSTER MEET ip port [cluster_bus_port]`: OK, when the other node is not asked yet.
@@ -77,9 +77,12 @@ pub fn forget(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLUSTER REPLICATE node-id`: OK.
+/// `CLUSTER REPLICATE node-id`, or `NO ONE`: OK.
 pub fn replicate(ctx: &mut Context<'_>) -> CommandResult {
     let known = cluster(ctx.state)?;
+    if ctx.args.len() > 3 {
+        return follow_nobody(ctx);
+    }
     let index = node(ctx, 2, "Unknown node")?;
     if index == known.my_index() {
         return Err(CommandError::Text("ERR Can't replicate myself"));
@@ -99,10 +102,23 @@ pub fn replicate(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+/// Makes a replica an empty primary of a new shard; a primary stays as it is.
+fn follow_nobody(ctx: &mut Context<'_>) -> CommandResult {
+    let mut words = ctx.args.cursor(2);
+    if !(words.take_word("NO") && words.take_word("ONE") && words.is_at_end()) {
+        return Err(ctx.wrong_subcommand());
+    }
+    if cluster(ctx.state)?.myself().is_replica() {
+        change(ctx, |cluster, outside, actions| cluster.follow_nobody(outside, actions));
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
 /// `CLUSTER FAILOVER [FORCE | TAKEOVER]`: OK, when it begins.
 pub fn failover(ctx: &mut Context<'_>) -> CommandResult {
     let known = cluster(ctx.state)?;
-    if ctx.args.len() > 3 {
+    if ctx.args.len() > 3 && ctx.caller != Caller::Primary {
         return Err(ctx.wrong_subcommand());
     }
     let mut options = ctx.args.cursor(2);
@@ -112,6 +128,15 @@ pub fn failover(ctx: &mut Context<'_>) -> CommandResult {
         () if options.take_word("TAKEOVER") => Failover::Takeover,
         () => return Err(CommandError::Syntax),
     };
+    // The primary ends, and names its heir.
+    let by_primary = ctx.caller == Caller::Primary;
+    if by_primary
+        && options.take_word("REPLICAID")
+        && options.take()? != known.myself().id.as_bytes()
+    {
+        ctx.reply.ok();
+        return Ok(Outcome::Replied);
+    }
     let myself = known.myself();
     if myself.is_primary() {
         return Err(CommandError::Text("ERR You should send CLUSTER FAILOVER to a replica"));
@@ -126,7 +151,9 @@ pub fn failover(ctx: &mut Context<'_>) -> CommandResult {
             "ERR Master is down or failed, please use CLUSTER FAILOVER FORCE",
         ));
     }
-    change(ctx, |cluster, outside, actions| cluster.fail_over(how, outside, actions));
+    change(ctx, |cluster, outside, actions| {
+        cluster.fail_over(how, by_primary, outside, actions);
+    });
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

@@ -1,11 +1,17 @@
 //! CLUSTER INFO, NODES, LINKS and others that tell of this node and those it knows.
 
+use super::cached;
 use super::change::change;
 use super::enabled::{cluster, node};
+use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::cluster::node::NodeIndex;
 use crate::error::CommandError;
+use crate::figures::databases::cluster_info;
 use crate::gate::cluster::{ip, port};
+use crate::resp::reply::ReplyWriter;
+use crate::state::State;
+use crate::state::cluster_work::Asked;
 use crate::state::context::{CommandResult, Context, Outcome};
 
 /// `CLUSTER MYID`: this node's name.
@@ -24,27 +30,28 @@ pub fn my_shard_id(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLUSTER INFO`: lines `name:value`.
 pub fn info(ctx: &mut Context<'_>) -> CommandResult {
-    let mut text = cluster(ctx.state)?.info();
-    let closed = ctx.state.net.bus.limit_exceeded;
-    text.push_str(&format!("total_cluster_links_buffer_limit_exceeded:{closed}\r\n"));
+    cluster(ctx.state)?;
+    let text = cluster_info(ctx.state).unwrap_or_default();
     ctx.reply.verbatim(b"txt", text.as_bytes());
     Ok(Outcome::Replied)
 }
 
 /// `CLUSTER NODES`: a line for each node, as in nodes.conf.
 pub fn nodes(ctx: &mut Context<'_>) -> CommandResult {
-    let cluster = cluster(ctx.state)?;
-    let lines = cluster.nodes().map(|(index, _)| line(ctx, cluster, index) + "\n");
+    cached::reply(ctx, Asked::Nodes, write_nodes)
+}
+
+fn write_nodes(state: &State, client: Option<&Client>, reply: &mut ReplyWriter<'_>) {
+    let Some(cluster) = state.cluster.as_deref() else { return };
+    let lines = cluster.nodes().map(|(index, _)| line(state, client, cluster, index) + "\n");
     let text: String = lines.collect();
-    ctx.reply.verbatim(b"txt", text.as_bytes());
-    Ok(Outcome::Replied)
+    reply.verbatim(b"txt", text.as_bytes());
 }
 
 /// A node's line, with the address for the calling client.
-fn line(ctx: &Context<'_>, cluster: &Cluster, index: NodeIndex) -> String {
-    let client = ctx.caller.client().and_then(|id| ctx.state.clients.get(id));
+fn line(state: &State, client: Option<&Client>, cluster: &Cluster, index: NodeIndex) -> String {
     let node = cluster.node(index);
-    cluster.line(index, ip(node, client), port(&ctx.state.config, node, client))
+    cluster.line(index, ip(node, client), port(&state.config, node, client))
 }
 
 /// `CLUSTER REPLICAS node-id`: an array of the lines of a primary's replicas.
@@ -54,8 +61,10 @@ pub fn replicas(ctx: &mut Context<'_>) -> CommandResult {
     if primary.is_replica() {
         return Err(CommandError::Text("ERR The specified node is not a master"));
     }
+    let client = ctx.caller.client().and_then(|id| ctx.state.clients.get(id));
+    let replicas = primary.replicas.iter();
     let lines: Vec<String> =
-        primary.replicas.iter().map(|&index| line(ctx, cluster, index)).collect();
+        replicas.map(|&index| line(ctx.state, client, cluster, index)).collect();
     ctx.reply.array(lines.len());
     lines.iter().for_each(|line| ctx.reply.bulk(line.as_bytes()));
     Ok(Outcome::Replied)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::enabled::cluster;
+use super::cached;
 use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::cluster::node::{Node, NodeFlags, NodeId, NodeIndex};
@@ -10,28 +10,31 @@ use crate::collections::hash_slot::HashSlot;
 use crate::gate::cluster::{endpoint, ip, port};
 use crate::resp::reply::ReplyWriter;
 use crate::state::State;
-use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::cluster_work::Asked;
+use crate::state::context::{CommandResult, Context};
 
 /// `CLUSTER SLOTS`: an array of ranges, each `[first, last, primary, replica ...]`; a node is `[endpoint, port, id, map]`.
 pub(super) fn slots(ctx: &mut Context<'_>) -> CommandResult {
-    let cluster = cluster(ctx.state)?;
-    let client = ctx.caller.client().and_then(|id| ctx.state.clients.get(id));
+    cached::reply(ctx, Asked::Slots, write_slots)
+}
+
+fn write_slots(state: &State, client: Option<&Client>, reply: &mut ReplyWriter<'_>) {
+    let Some(cluster) = state.cluster.as_deref() else { return };
     let ranges = owned_ranges(cluster);
-    ctx.reply.array(ranges.len());
+    reply.array(ranges.len());
     for (first, last, owner) in ranges {
         let owner = cluster.node(owner);
         let replicas = || owner.replicas.iter().map(|&index| cluster.node(index));
         let is_told = |replica: &&Node| {
-            !replica.flags.contains(NodeFlags::FAIL) && offset(ctx.state, replica) != 0
+            !replica.flags.contains(NodeFlags::FAIL) && offset(state, replica) != 0
         };
-        ctx.reply.array(3 + replicas().filter(is_told).count());
-        ctx.reply.integer(first.number().into());
-        ctx.reply.integer(last.number().into());
+        reply.array(3 + replicas().filter(is_told).count());
+        reply.integer(first.number().into());
+        reply.integer(last.number().into());
         for node in std::iter::once(owner).chain(replicas().filter(is_told)) {
-            reply_node(ctx.state, client, node, &mut ctx.reply);
+            reply_node(state, client, node, reply);
         }
     }
-    Ok(Outcome::Replied)
 }
 
 /// The slots that have an owner, as ranges from first to last in order.
@@ -91,37 +94,39 @@ fn offset(state: &State, node: &Node) -> u64 {
 /// `CLUSTER SHARDS`: an array of maps of slots (first and last of each range) and nodes. Of Redis 7.0 each primary is one; of
 /// Valkey each shard is one, and has an id.
 pub(super) fn shards(ctx: &mut Context<'_>) -> CommandResult {
-    let cluster = cluster(ctx.state)?;
-    let is_valkey = ctx.state.config.compatible_with.is_valkey();
-    let client = ctx.caller.client().and_then(|id| ctx.state.clients.get(id));
+    cached::reply(ctx, Asked::Shards, write_shards)
+}
+
+fn write_shards(state: &State, client: Option<&Client>, reply: &mut ReplyWriter<'_>) {
+    let Some(cluster) = state.cluster.as_deref() else { return };
+    let is_valkey = state.config.compatible_with.is_valkey();
     let shards = match is_valkey {
         true => by_shard_id(cluster),
         false => by_primary(cluster),
     };
-    ctx.reply.array(shards.len());
+    reply.array(shards.len());
     for nodes in shards {
         let nodes: Vec<&Node> = nodes.into_iter().map(|index| cluster.node(index)).collect();
-        ctx.reply.map(2 + usize::from(is_valkey));
-        ctx.reply.bulk(b"slots");
+        reply.map(2 + usize::from(is_valkey));
+        reply.bulk(b"slots");
         // There may be two primaries for a while.
         let owner = nodes.iter().find(|node| node.is_primary() && !node.slots.is_empty());
         let ranges = owner.map_or(Vec::new(), |owner| owner.slots.ranges());
-        ctx.reply.array(2 * ranges.len());
+        reply.array(2 * ranges.len());
         for (first, last) in ranges {
-            ctx.reply.integer(first.number().into());
-            ctx.reply.integer(last.number().into());
+            reply.integer(first.number().into());
+            reply.integer(last.number().into());
         }
-        ctx.reply.bulk(b"nodes");
-        ctx.reply.array(nodes.len());
+        reply.bulk(b"nodes");
+        reply.array(nodes.len());
         for node in &nodes {
-            reply_shard_node(ctx.state, client, node, &mut ctx.reply);
+            reply_shard_node(state, client, node, reply);
         }
         if is_valkey {
-            ctx.reply.bulk(b"id");
-            ctx.reply.bulk(nodes.first().map_or(&[], |node| &node.shard_id.as_bytes()[..]));
+            reply.bulk(b"id");
+            reply.bulk(nodes.first().map_or(&[], |node| &node.shard_id.as_bytes()[..]));
         }
     }
-    Ok(Outcome::Replied)
 }
 
 fn by_primary(cluster: &Cluster) -> Vec<Vec<NodeIndex>> {

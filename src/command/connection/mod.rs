@@ -262,6 +262,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     }
     let version = if ctx.reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
     let number = ctx.client_id().number;
+    let is_replica = ctx.state.replication.is_replica();
     let reply = &mut ctx.reply;
     let config = &ctx.state.config;
     let zone = Some(&config.availability_zone)
@@ -282,7 +283,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     reply.bulk(b"mode");
     reply.bulk(if config.cluster_enabled { b"cluster" } else { b"standalone" });
     reply.bulk(b"role");
-    reply.bulk(b"master");
+    reply.bulk(if is_replica { b"replica" } else { b"master" });
     reply.bulk(b"modules");
     reply.array(0);
     if let Some(zone) = zone {

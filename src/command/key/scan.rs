@@ -7,9 +7,11 @@
 
 use crate::clock::Now;
 use crate::collections::glob;
+use crate::collections::hash_slot::HashSlot;
 use crate::collections::table::Entry;
 use crate::error::CommandError;
 use crate::resp::args::Cursor;
+use crate::resp::number::parse_i64;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, spec};
@@ -40,23 +42,33 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(&["request_policy:all_shards", "nondeterministic_output_order"]),
 ];
 
+const SLOT_TWICE: CommandError = CommandError::Text("ERR SLOT option can only be specified once");
+const BAD_SLOT: CommandError = CommandError::Text("ERR Invalid or out of range slot");
+
+/// A slot's number in an argument.
+pub(crate) fn slot_of_text(text: &[u8]) -> Result<HashSlot, CommandError> {
+    let number = parse_i64(text).and_then(|number| usize::try_from(number).ok());
+    number.and_then(HashSlot::new).ok_or(BAD_SLOT)
+}
+
 /// Buckets visited for each requested key: limits a call on a nearly empty table.
 const STEPS_PER_KEY: u64 = 10;
 
 /// SCAN's options: `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`.
-struct ScanOptions<'a> {
-    cursor: u64,
+pub(crate) struct ScanOptions<'a> {
     pattern: Option<&'a [u8]>,
     /// How many keys to visit, at least 1.
-    count: u64,
+    pub count: u64,
     type_name: Option<&'a [u8]>,
+    /// The hash slot to which CLUSTERSCAN keeps.
+    pub slot: Option<HashSlot>,
 }
 
 impl<'a> ScanOptions<'a> {
-    fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
-        let cursor = scan_cursor(ctx, 1)?;
-        let is_valkey = ctx.state.config.compatible_with.is_valkey();
-        let mut options = ScanOptions { cursor, pattern: None, count: 10, type_name: None };
+    /// Those behind the cursor. `of_cluster`: of CLUSTERSCAN, which knows SLOT.
+    pub fn parse(ctx: &Context<'a>, of_cluster: bool) -> Result<Self, CommandError> {
+        let knows_types = of_cluster || ctx.state.config.compatible_with.is_valkey();
+        let mut options = ScanOptions { pattern: None, count: 10, type_name: None, slot: None };
         let mut arguments = ctx.args.cursor(2);
         while !arguments.is_at_end() {
             if arguments.remaining() < 2 {
@@ -70,12 +82,17 @@ impl<'a> ScanOptions<'a> {
                 options.pattern = Some(arguments.take()?);
             } else if arguments.take_word("TYPE") {
                 let name = arguments.take()?;
-                if is_valkey && !TYPE_NAMES.iter().any(|known| name.eq_ignore_ascii_case(known)) {
+                if knows_types && !TYPE_NAMES.iter().any(|known| name.eq_ignore_ascii_case(known)) {
                     return Err(CommandError::formatted(
                         [b"ERR unknown type name '", name, b"'"].concat(),
                     ));
                 }
                 options.type_name = Some(name);
+            } else if of_cluster && arguments.take_word("SLOT") {
+                if options.slot.is_some() {
+                    return Err(SLOT_TWICE);
+                }
+                options.slot = Some(slot_of_text(arguments.take()?)?);
             } else {
                 return Err(CommandError::Syntax);
             }
@@ -85,7 +102,12 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
-    fn wants(&self, now: &Now, entry: &Entry<'_, Value>) -> bool {
+    /// The slot of all keys that match the pattern, if they have one.
+    pub fn slot_of_pattern(&self) -> Option<HashSlot> {
+        self.pattern.and_then(HashSlot::of_pattern)
+    }
+
+    pub fn wants(&self, now: &Now, entry: &Entry<'_, Value>) -> bool {
         let matches = |pattern| glob::matches(pattern, entry.key(), false);
         self.pattern.is_none_or(matches)
             && self.type_name.is_none_or(|wanted| {
@@ -174,11 +196,11 @@ fn is_alive(now: &Now, entry: &Entry<'_, Value>) -> bool {
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: the next cursor (0 at the end) as a bulk string, and an array of
 /// keys.
 fn scan(ctx: &mut Context<'_>) -> CommandResult {
-    let options = ScanOptions::parse(ctx)?;
+    let mut cursor = scan_cursor(ctx, 1)?;
+    let options = ScanOptions::parse(ctx, false)?;
     let now = ctx.keyspace.now();
     let table = ctx.keyspace.table();
     let (mut seen, mut found, mut steps) = (0u64, 0, 0u64);
-    let mut cursor = options.cursor;
     // The cursor, first in the reply, is known last.
     let mut keys = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut keys, ctx.reply.protocol());

@@ -62,4 +62,13 @@ pub fn reset_stats(keyspace: &mut Keyspace, state: &mut State) {
     (keyspace.eviction.over_us, keyspace.eviction.over_since_us) = (0, None);
     keyspace.lazyfree.reset_freed();
     state.scripts.stats.evicted = 0;
+    if let Some(cluster) = &mut state.cluster
+        && state.config.compatible_with.is_valkey()
+    {
+        cluster.reset_counts();
+        state.net.bus.limit_exceeded = 0;
+    }
+    if let Some(stats) = &mut state.slot_stats {
+        stats.reset();
+    }
 }

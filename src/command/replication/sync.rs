@@ -2,6 +2,7 @@
 
 use super::role::take_over;
 use crate::client::ClientFlags;
+use crate::cluster::node::NodeId;
 use crate::durability::persistence;
 use crate::error::CommandError;
 use crate::gate::limits::describe_for_log;
@@ -203,12 +204,28 @@ fn replconf(ctx: &mut Context<'_>) -> CommandResult {
             b"getack" => return Ok(Outcome::Replied),
             _ => {}
         }
+        let node_id = match option.eq_ignore_ascii_case(b"set-cluster-node-id") {
+            true => Some(known_node(ctx, value)?),
+            false => None,
+        };
         let Some(client) = ctx.state.clients.get_mut(id) else { break };
         let replica = client.replica.get_or_insert_default();
-        set_option(replica, option, value)?;
+        match node_id {
+            Some(id) => replica.node_id = Some(id),
+            None => set_option(replica, option, value)?,
+        }
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)
+}
+
+/// The node of the cluster that a replica says it is.
+fn known_node(ctx: &Context<'_>, name: &[u8]) -> Result<NodeId, CommandError> {
+    let Some(cluster) = &ctx.state.cluster else {
+        return Err(CommandError::Text("ERR This instance has cluster support disabled"));
+    };
+    let id = NodeId::from_bytes(name).filter(|id| cluster.find(id).is_some());
+    id.ok_or_else(|| CommandError::formatted([b"ERR Unknown node ", name].concat()))
 }
 
 /// `ACK offset [FACK offset]`, of a replica.

@@ -20,6 +20,7 @@ use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
 use crate::gate::moving;
+use crate::gate::slot_costs;
 use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::replication::effects::{Mark, RepeatedAt};
@@ -451,6 +452,7 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
     }
     ctx.state.effects.repeat_at(RepeatedAt::ALL);
     let ended = ctx.state.scripts.running.take();
+    slot_costs::note_group(ctx.state, ended.as_ref().and_then(|running| running.slot));
     ctx.state.note_gate();
     if ended.as_ref().is_some_and(|running| running.rolls_back) {
         ctx.keyspace.roll_back();

@@ -31,9 +31,10 @@ pub(in crate::config) const TITLE_TEMPLATE: Text = Text { check: check_title_tem
 pub(in crate::config) const HOSTNAME: Text = Text { check: check_hostname, ..OPTIONAL_TEXT };
 /// An address that nodes of a cluster announce, unset when empty.
 pub(in crate::config) const ANNOUNCED_IP: Text =
-    Text { check: check_announced_ip, ..OPTIONAL_TEXT };
+    Text { check: check_announced_ip, binary: true, ..OPTIONAL_TEXT };
 /// A name that nodes of a cluster announce.
-pub(in crate::config) const ANNOUNCED_NAME: Text = Text { check: check_announced_name, ..TEXT };
+pub(in crate::config) const ANNOUNCED_NAME: Text =
+    Text { check: check_announced_name, binary: true, ..TEXT };
 /// An address of IPv4, unset when empty.
 pub(in crate::config) const IPV4: Text = Text { check: check_ipv4, ..OPTIONAL_TEXT };
 /// An address of IPv6, unset when empty.

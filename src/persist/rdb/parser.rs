@@ -407,9 +407,10 @@ impl<R: Read> Source<R> {
                         "functions as the release candidates of Redis 7.0 wrote them",
                     )));
                 }
-                opcode::SLOT_IMPORT if version.is_valkey() => {
-                    return Err(self
-                        .error(Fault::Malformed("a slot that is being imported into a cluster")));
+                skipped @ opcode::SLOT_IMPORT if version.is_valkey() => {
+                    input::skip_record(self, skipped)?;
+                    self.drop_earlier();
+                    self.record_start = self.at;
                 }
                 skipped @ (opcode::MODULE_AUX | opcode::SLOT_INFO) => {
                     input::skip_record(self, skipped)?;

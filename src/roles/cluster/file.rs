@@ -116,7 +116,7 @@ fn failure_text(failure: &SaveError) -> String {
         ReplaceStep::Create => "open temp cluster config file",
         ReplaceStep::Write => "write temp cluster config file",
         ReplaceStep::Sync => "sync temp cluster config file",
-        ReplaceStep::Rename => "rename cluster config file",
+        ReplaceStep::Rename => "rename tmp cluster config file",
         ReplaceStep::SyncFolder => "sync cluster config file dir",
     };
     format!("Could not {step}: {}", failure.error)

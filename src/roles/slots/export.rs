@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::{ACK_S, Phase, finish, said, set_phase};
+use super::{ACK_S, NEWS_MS, Phase, finish, said, set_phase};
 use crate::cluster::node::{NodeId, NodeIndex};
 use crate::cluster::slot_job::{Job, Ranges, UNEXPECTED, Word};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
@@ -48,15 +48,14 @@ const TURN_US: i64 = 1_000;
 /// Bytes given to a connection that the system has not taken yet, and made ahead of that.
 const UNSENT_MAX: usize = 256 * 1024;
 const AHEAD_MAX: usize = 1024 * 1024;
-/// Values whose memory is larger are encoded by a thread, of which there are so many.
+/// Values whose memory is larger are encoded by a thread. Unit: bytes.
 const ENCODED_HERE_MAX: usize = 64 * 1024;
+/// Threads that encode.
 const ENCODERS_MAX: usize = 2;
 /// Keys between two looks at the clock.
 const STEP: usize = 32;
 /// The longest reply, or request of the target.
 const INPUT_MAX: usize = 16 * 1024;
-/// The least time for the news of the new owner to come. Unit: milliseconds.
-const NEWS_MS: i64 = 2_000;
 
 /// Begins to move slots of this node to another one.
 pub fn begin_export(keyspace: &mut Keyspace, state: &mut State, ranges: Ranges, target: NodeIndex) {

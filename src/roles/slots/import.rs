@@ -1,10 +1,10 @@
 //! The target's end of a move: the source's connection is a client whose commands bring the keys. They are not shown until the slots
 //! are this node's.
 
-use super::{ACK_S, conclude, finish, said, set_phase};
+use super::{ACK_S, NEWS_MS, conclude, finish, said, set_phase};
 use crate::client::{ClientFlags, ClientId};
 use crate::cluster::node::NodeId;
-use crate::cluster::slot_job::{Job, Phase, Ranges, UNEXPECTED, Word};
+use crate::cluster::slot_job::{Job, PAUSE_OVER, Phase, Ranges, UNEXPECTED, Word};
 use crate::keyspace::Keyspace;
 use crate::roles::cluster;
 use crate::state::State;
@@ -26,6 +26,9 @@ pub fn begin_import(
     source: Option<(NodeId, ClientId)>,
 ) {
     let now_s = state.now.unix_seconds();
+    // A file that is loaded tells of it once more.
+    close(keyspace, state, &name);
+    state.slot_moves.jobs.0.retain(|job| job.name != name);
     let Some(cluster) = state.cluster.as_deref() else { return };
     let myself = cluster.myself().id;
     let job = match source {
@@ -40,6 +43,7 @@ pub fn begin_import(
             client,
             heard_s: now_s,
             said_s: now_s,
+            asked_us: 0,
             has_failed: false,
             is_out_of_memory: false,
         };
@@ -68,7 +72,13 @@ pub fn hear_source(
         notice!(state, "Slot migration {description} state transition: {before} -> {after}");
     }
     match heard {
-        Ok(Some(answer)) => say(state, client, answer),
+        Ok(Some(answer)) => {
+            let asked_us = state.clock.now().boot_us;
+            if let Some((_, import)) = state.slot_moves.import_of(client) {
+                import.asked_us = asked_us;
+            }
+            say(state, client, answer);
+        }
         Ok(None) => {}
         Err(why) => {
             if why == UNEXPECTED {
@@ -144,12 +154,6 @@ fn go_on(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
         return take_over(keyspace, state, name);
     }
     let now_s = state.now.unix_seconds();
-    let now_us = state.now.boot_us;
-    if let Some(import) = state.slot_moves.imports.get_mut(name)
-        && let Some(client) = state.clients.get(import.client)
-    {
-        import.heard_s = now_s - (now_us - client.active_us).max(0) / 1_000_000;
-    }
     let says = state.slot_moves.jobs.find(name).is_some_and(Job::says_ack);
     if let Some(import) = state.slot_moves.imports.get_mut(name).filter(|_| says)
         && now_s - import.said_s >= ACK_S
@@ -184,6 +188,12 @@ fn failure(state: &State, name: &NodeId) -> Option<&'static str> {
 fn take_over(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
     if state.slot_moves.prevents_failover {
         return;
+    }
+    // The grant came after the request, and is good for so long at least: later, the source may accept writes again.
+    let now_us = state.clock.now().boot_us;
+    let import = state.slot_moves.imports.get(name);
+    if import.is_none_or(|import| now_us - import.asked_us >= NEWS_MS * 1000) {
+        return finish(keyspace, state, name, Phase::Failed, PAUSE_OVER);
     }
     let Some(job) = state.slot_moves.jobs.find(name) else { return };
     let (slots, description) = (job.slots.clone(), job.description());

@@ -1,0 +1,104 @@
+//! What requests cost their hash slots, for CLUSTER SLOT-STATS. All of it runs only with `cluster-slot-stats-enabled yes`: the
+//! thresholds of `stats/timing.rs` then have every command looked at closely.
+//!
+//! A transaction or script is charged once, with all it has done, to the slot of its keys; one whose keys may be in several slots is
+//! charged to none. A blocked request is charged when it ends.
+
+use crate::collections::hash_slot::HashSlot;
+use crate::gate::cluster::slot_of;
+use crate::gate::request::Request;
+use crate::resp::request::encoded_len;
+use crate::state::State;
+use crate::state::context::{Caller, Origin};
+use crate::state::spec::Flags;
+use crate::state::table::Command;
+use crate::stats::slots::SlotCosts;
+
+/// Bytes of MULTI as clients send it, which EXEC is charged with.
+const MULTI_BYTES: u64 = b"*1\r\n$5\r\nMULTI\r\n".len() as u64;
+const QUEUED_BYTES: u64 = b"+QUEUED\r\n".len() as u64;
+
+/// Whether costs are counted.
+pub fn are_counted(state: &State) -> bool {
+    state.config.cluster_slot_stats_enabled && state.cluster.is_some()
+}
+
+/// Charges a command that has run. `us`: microseconds that its statistics have grown by.
+#[cold]
+pub fn charge(
+    state: &mut State,
+    caller: Caller,
+    command: &'static Command,
+    request: &Request<'_>,
+    origin: Origin,
+    (us, replied): (u64, usize),
+) {
+    if !are_counted(state) || matches!(origin, Origin::Transaction | Origin::Script) {
+        return;
+    }
+    follow_owners(state);
+    let replicas = state.replication.replicas.len() as u64;
+    let added = state.effects.added();
+    let stats = state.slot_stats.get_or_insert_default();
+    let effects = added - std::mem::replace(&mut stats.effects_seen, added);
+    let group = stats.of_group.take();
+    if caller == Caller::Load {
+        return;
+    }
+    let runs_others = command.is(Flags::RUNS_SCRIPT | Flags::RUNS_QUEUED);
+    let slot = if runs_others { group } else { slot_of(command, request.args) };
+    let Some(slot) = slot else { return };
+    let before = if command.is(Flags::RUNS_QUEUED) { MULTI_BYTES } else { 0 };
+    let costs = SlotCosts {
+        cpu_us: us,
+        bytes_in: before + sent(request, origin),
+        bytes_out: match caller {
+            Caller::Client(_) => replied as u64 + effects * replicas,
+            Caller::Load | Caller::Primary => 0,
+        },
+    };
+    stats.add(slot, costs);
+}
+
+/// Charges a command that was queued: EXEC is charged with the rest.
+#[cold]
+pub fn charge_queued(state: &mut State, command: &'static Command, request: &Request<'_>) {
+    let costs =
+        SlotCosts { cpu_us: 0, bytes_in: sent(request, Origin::Client), bytes_out: QUEUED_BYTES };
+    if let Some(slot) = slot_of(command, request.args) {
+        follow_owners(state);
+        state.slot_stats.get_or_insert_default().add(slot, costs);
+    }
+}
+
+/// Charges the messages to subscribers of a shard channel.
+#[cold]
+pub fn charge_messages(state: &mut State, channel: &[u8], message: &[u8], receivers: usize) {
+    let length = encoded_len([&b"smessage"[..], channel, message]) as u64;
+    let costs = SlotCosts { bytes_out: length * receivers as u64, ..SlotCosts::default() };
+    state.slot_stats.get_or_insert_default().add(HashSlot::of(channel), costs);
+}
+
+/// Notes the slot of the keys of the transaction or script that ends.
+pub fn note_group(state: &mut State, slot: Option<HashSlot>) {
+    if are_counted(state) {
+        state.slot_stats.get_or_insert_default().of_group = slot;
+    }
+}
+
+/// Forgets the costs of slots that have another owner.
+pub fn follow_owners(state: &mut State) {
+    let Some(cluster) = state.cluster.as_deref() else { return };
+    let owner = |slot| cluster.owner(slot).map(|owner| owner.get() as u16);
+    state.slot_stats.get_or_insert_default().follow_owners(cluster.version(), owner);
+}
+
+/// The bytes in which a request came. An inline one has a line end and no more; that of a woken client is kept in another form.
+fn sent(request: &Request<'_>, origin: Origin) -> u64 {
+    let args = request.args;
+    let is_inline = origin == Origin::Client && args.sent_as_bulks().is_none();
+    match is_inline {
+        true => args.span() as u64 + 2,
+        false => encoded_len(args.iter_from(0)) as u64,
+    }
+}

@@ -1,0 +1,100 @@
+//! CLUSTER SLOTS, SHARDS and NODES beside Valkey itself: one node each, configured alike, asked by clients of both protocols.
+//!
+//! Needs another server: `VALKEY=/path/valkey-server` (`make peer` names one). Names of nodes and shards, ports and times differ from
+//! run to run, and are made alike.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use crate::support::Client;
+use crate::support::peer::Peer;
+
+/// Lines of configuration; each is a case.
+const CASES: &[&[&str]] = &[
+    &[],
+    &["cluster-announce-hostname node.example.org", "cluster-announce-human-nodename first"],
+    &["cluster-preferred-endpoint-type hostname"],
+    &[
+        "cluster-announce-hostname node.example.org",
+        "cluster-preferred-endpoint-type hostname",
+        "availability-zone zone-1",
+    ],
+    &["cluster-preferred-endpoint-type unknown-endpoint", "cluster-announce-ip 10.0.0.1"],
+    &["cluster-announce-client-ipv4 10.0.0.2", "cluster-announce-client-port 7001"],
+    &["cluster-announce-port 7002", "cluster-announce-tls-port 7003"],
+];
+
+const REQUESTS: &[&str] = &[
+    "CLUSTER SLOTS",
+    "CLUSTER SHARDS",
+    "CLUSTER NODES",
+    "CLUSTER ADDSLOTSRANGE 0 100 300 300",
+    "CLUSTER SLOTS",
+    "CLUSTER SHARDS",
+    "CLUSTER NODES",
+    "CLUSTER DELSLOTS 50",
+    "CLUSTER SLOTS",
+    "CLUSTER SHARDS",
+    "CLUSTER NODES",
+    "GET {06S}key",
+    "CLUSTERSCAN 0",
+    "CLUSTER SLOT-STATS SLOTSRANGE 49 52",
+    "CLUSTER SLOT-STATS ORDERBY key-count LIMIT 1",
+    "CLUSTER FLUSHSLOT 49",
+    "CLUSTER FLUSHSLOT 16384",
+    "CLUSTER REPLICATE NO ONE",
+    "CLUSTER REPLICATE NO TWO",
+];
+
+/// A reply without what is another in each run.
+fn comparable(reply: &str, ports: [u16; 2], ids: &[String]) -> String {
+    let mut text = reply.to_owned();
+    for id in ids {
+        text = text.replace(id, "ID");
+    }
+    for (port, word) in ports.iter().zip(["PORT", "BUS"]) {
+        text = text.replace(&port.to_string(), word);
+    }
+    text
+}
+
+fn replies(program: &Path, lines: &[&str], version: &str) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let bus_port = free.local_addr().expect("an address").port();
+    drop(free);
+    let bus = format!("cluster-port {bus_port}");
+    let mut all = vec!["cluster-enabled yes", &bus];
+    all.extend(lines);
+    let peer = Peer::start(program, folder.path(), &all);
+    let mut client: Client = peer.connect();
+    client.call(&["HELLO", version]);
+    let mut ids = Vec::new();
+    for request in ["MYID", "MYSHARDID"] {
+        let shown = client.call(&["CLUSTER", request]).show();
+        ids.push(shown.trim_matches('"').to_owned());
+    }
+    let reply = |request: &&str| {
+        let args: Vec<&str> = request.split(' ').collect();
+        let shown = client.call(&args).show();
+        format!("{request}\n{}", comparable(&shown, [peer.address.port(), bus_port], &ids))
+    };
+    REQUESTS.iter().map(reply).collect()
+}
+
+#[test]
+#[ignore = "needs VALKEY"]
+fn nodes_tell_of_themselves_as_those_of_valkey_do() {
+    let valkey = PathBuf::from(std::env::var_os("VALKEY").expect("VALKEY names a server"));
+    let ours = PathBuf::from(env!("CARGO_BIN_EXE_latchkey"));
+    for case in CASES {
+        for version in ["2", "3"] {
+            let expected = replies(&valkey, case, version);
+            let as_valkey = [&["compatible-with valkey-9"], *case].concat();
+            let found = replies(&ours, &as_valkey, version);
+            for (expected, found) in expected.iter().zip(&found) {
+                assert_eq!(found, expected, "RESP{version}, {case:?}");
+            }
+        }
+    }
+}
