@@ -79,7 +79,7 @@ impl LazyFree {
         }
     }
 
-    /// Frees an index of locks.
+    /// Frees an index of locks or semaphores.
     pub fn discard_locks(&self, index: impl Send + 'static) {
         self.send(0, 0, Box::new(index));
     }

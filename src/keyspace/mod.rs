@@ -719,6 +719,11 @@ impl Keyspace {
                 continue;
             }
             self.touch_all(index, index, keys as u64);
+            if self.tables.undo.is_recording() {
+                self.semaphores.note_all(index);
+            } else if let Some(known) = self.semaphores.clear(index) {
+                self.lazyfree.discard_locks(known);
+            }
             let bytes = self.estimate_bytes(index);
             let fields = std::mem::take(&mut self.fields[index]);
             match self.tables.clear(index, fields, keys, bytes) {
@@ -758,6 +763,7 @@ impl Keyspace {
         self.touch_all(b, a, 0);
         self.tables.swap(a, b);
         self.fields.swap(a, b);
+        self.semaphores.swap(a, b);
     }
 
     /// Whether a change concerns clients that wait or locks that are held: the gate's `blocking::serve` is due.
@@ -823,7 +829,6 @@ impl Keyspace {
         self.dirty += changes;
         self.waiting.note_all(database);
         self.locks.note_all(database);
-        self.semaphores.note_all(database, other);
         self.touch_watched(database, other);
     }
 

@@ -17,16 +17,38 @@ struct Semaphore {
     is_changed: bool,
 }
 
+/// The known semaphores of a database.
+#[derive(Default)]
+struct Database {
+    semaphores: HashMap<Box<[u8]>, Semaphore>,
+    /// How many permits end at each time, in Unix milliseconds; not before [`Semaphores::ended_before`].
+    ends: BTreeMap<i64, u64>,
+    held: u64,
+}
+
+impl Database {
+    fn add(&mut self, at_ms: i64) {
+        self.held += 1;
+        *self.ends.entry(at_ms).or_default() += 1;
+    }
+
+    fn remove(&mut self, at_ms: i64) {
+        if let Some(count) = self.ends.get_mut(&at_ms) {
+            self.held -= 1;
+            *count -= 1;
+            if *count == 0 {
+                self.ends.remove(&at_ms);
+            }
+        }
+    }
+}
+
 /// The known semaphores of all databases.
 #[derive(Default)]
 pub struct Semaphores {
-    /// By database, then by key.
-    databases: Vec<HashMap<Box<[u8]>, Semaphore>>,
+    databases: Vec<Database>,
     len: usize,
     changed: Vec<(usize, Box<[u8]>)>,
-    /// How many permits end at each time, in Unix milliseconds; not before `ended_before`.
-    ends: BTreeMap<i64, u64>,
-    held: u64,
     ended_before: i64,
 }
 
@@ -34,9 +56,9 @@ impl Semaphores {
     /// Notes a semaphore that is new or has changed.
     pub fn note(&mut self, database: usize, key: &[u8]) {
         if self.databases.len() <= database {
-            self.databases.resize_with(database + 1, HashMap::new);
+            self.databases.resize_with(database + 1, Database::default);
         }
-        let semaphores = &mut self.databases[database];
+        let semaphores = &mut self.databases[database].semaphores;
         if let Some(known) = semaphores.get_mut(key) {
             if !known.is_changed {
                 known.is_changed = true;
@@ -59,68 +81,88 @@ impl Semaphores {
 
     #[cold]
     fn note_if_known(&mut self, database: usize, key: &[u8]) {
-        if self.databases.get(database).is_some_and(|known| known.contains_key(key)) {
+        let known = self.databases.get(database);
+        if known.is_some_and(|known| known.semaphores.contains_key(key)) {
             self.note(database, key);
         }
     }
 
-    /// Records that any key of a database may have changed, and may have come from another one.
-    pub fn note_all(&mut self, database: usize, other: usize) {
-        for from in [database, other] {
-            let known = self.databases.get(from).into_iter().flat_map(HashMap::keys);
-            for key in known.cloned().collect::<Vec<_>>() {
-                self.note(database, &key);
-            }
+    /// Records that any key of a database may have changed, and may come back.
+    pub fn note_all(&mut self, database: usize) {
+        let known = self.databases.get(database).into_iter().flat_map(|it| it.semaphores.keys());
+        for key in known.cloned().collect::<Vec<_>>() {
+            self.note(database, &key);
+        }
+    }
+
+    /// Forgets a database, which is emptied. Returns what may take long to be freed.
+    pub fn clear(&mut self, database: usize) -> Option<impl Send + 'static + use<>> {
+        let known = self.databases.get_mut(database).filter(|it| !it.semaphores.is_empty())?;
+        let known = std::mem::take(known);
+        self.len -= known.semaphores.len();
+        Some(known)
+    }
+
+    /// Exchanges two databases.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        if self.len == 0 {
+            return;
+        }
+        let least = a.max(b) + 1;
+        if self.databases.len() < least {
+            self.databases.resize_with(least, Database::default);
+        }
+        self.databases.swap(a, b);
+        for (database, _) in &mut self.changed {
+            *database = match *database {
+                it if it == a => b,
+                it if it == b => a,
+                other => other,
+            };
         }
     }
 
     /// Sets the deadlines of a semaphore's permits; none: there is no such semaphore.
     fn set(&mut self, database: usize, key: &[u8], deadlines: Vec<i64>) {
-        let Some(semaphores) = self.databases.get_mut(database) else { return };
-        let Some(known) = semaphores.get_mut(key) else { return };
+        let Some(database) = self.databases.get_mut(database) else { return };
+        let Some(known) = database.semaphores.get_mut(key) else { return };
         known.is_changed = false;
         let before = std::mem::take(&mut known.deadlines);
         if deadlines.is_empty() {
-            semaphores.remove(key);
+            database.semaphores.remove(key);
             self.len -= 1;
         } else {
             known.deadlines.clone_from(&deadlines);
         }
-        for at_ms in before.into_iter().filter(|at_ms| *at_ms >= self.ended_before) {
-            if let Some(count) = self.ends.get_mut(&at_ms) {
-                self.held -= 1;
-                *count -= 1;
-                if *count == 0 {
-                    self.ends.remove(&at_ms);
-                }
-            }
-        }
-        for at_ms in deadlines.into_iter().filter(|at_ms| *at_ms >= self.ended_before) {
-            self.held += 1;
-            *self.ends.entry(at_ms).or_default() += 1;
-        }
+        let counts = |at_ms: &i64| *at_ms >= self.ended_before;
+        before.into_iter().filter(counts).for_each(|at_ms| database.remove(at_ms));
+        deadlines.into_iter().filter(counts).for_each(|at_ms| database.add(at_ms));
     }
 
     /// Forgets permits that have ended by `now_ms`. If somebody has set the clock back, all are counted anew.
     fn advance(&mut self, now_ms: i64) {
-        if now_ms < self.ended_before {
-            self.ends.clear();
-            for at_ms in
-                self.databases.iter().flat_map(HashMap::values).flat_map(|it| &it.deadlines)
-            {
-                *self.ends.entry(*at_ms).or_default() += 1;
-            }
-            self.held = self.ends.values().sum();
-        }
+        let is_set_back = now_ms < self.ended_before;
         self.ended_before = now_ms;
-        while let Some(first) = self.ends.first_entry().filter(|first| *first.key() < now_ms) {
-            self.held -= first.remove();
+        for database in self.databases.iter_mut().filter(|it| !it.semaphores.is_empty()) {
+            if is_set_back {
+                (database.ends, database.held) = (BTreeMap::new(), 0);
+                let all = database.semaphores.values().flat_map(|known| &known.deadlines);
+                for at_ms in all.copied().collect::<Vec<_>>() {
+                    database.add(at_ms);
+                }
+            }
+            while let Some(first) = database.ends.first_entry().filter(|it| *it.key() < now_ms) {
+                database.held -= first.remove();
+            }
         }
     }
 
     /// Permits held at `now_ms`, Unix milliseconds. Cheap if changed semaphores have been read lately.
     pub fn held(&self, now_ms: i64) -> u64 {
-        self.held - self.ends.range(..now_ms).map(|(_, count)| count).sum::<u64>()
+        let of = |known: &Database| {
+            known.held - known.ends.range(..now_ms).map(|(_, count)| count).sum::<u64>()
+        };
+        self.databases.iter().map(of).sum()
     }
 }
 
@@ -167,18 +209,25 @@ mod tests {
         assert_eq!(semaphores.held(1), 4);
         semaphores.set(3, b"b", Vec::new());
         semaphores.set(0, b"a", Vec::new());
-        assert_eq!((semaphores.held(1), semaphores.len, semaphores.ends.len()), (0, 0, 0));
+        assert_eq!(
+            (semaphores.held(1), semaphores.len, semaphores.databases[0].ends.len()),
+            (0, 0, 0)
+        );
     }
 
     #[test]
-    fn exchanged_databases_are_read_both() {
+    fn databases_are_exchanged_and_emptied() {
         let mut semaphores = Semaphores::default();
         semaphores.note(0, b"a");
         semaphores.set(0, b"a", vec![10]);
-        semaphores.changed.clear();
-        semaphores.note_all(0, 1);
-        semaphores.note_all(1, 0);
-        let changed = [(0, b"a"[..].into()), (1, b"a"[..].into())];
-        assert_eq!(semaphores.changed, changed);
+        semaphores.swap(0, 2);
+        assert_eq!(semaphores.changed, [(2, b"a"[..].into())]);
+        assert!(semaphores.clear(0).is_none());
+        assert_eq!(semaphores.held(0), 1);
+        assert!(semaphores.clear(2).is_some());
+        assert_eq!((semaphores.held(0), semaphores.len), (0, 0));
+        // What was noted before is gone.
+        semaphores.set(2, b"a", vec![10]);
+        assert_eq!(semaphores.held(0), 0);
     }
 }
