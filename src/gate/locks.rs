@@ -75,8 +75,8 @@ fn to_compare(keyspace: &Keyspace) -> (Vec<Box<[u8]>>, bool) {
     let (locks, database, now) = (&keyspace.locks, keyspace.selected(), keyspace.now());
     let held = locks.len_of(database);
     if keyspace.table().len() <= held / 2 {
-        let keys = keyspace.table().iter().map(|entry| Box::from(entry.key()));
-        return (keys.filter(|key: &Box<[u8]>| locks.is_held(database, key)).collect(), true);
+        let held = keyspace.table().iter().filter(|entry| locks.is_held(database, entry.key()));
+        return (held.map(|entry| entry.key().into()).collect(), true);
     }
     let (mut gone, mut differ, mut same) = (Vec::new(), Vec::new(), Vec::new());
     for (key, held) in locks.iter_after(database, None) {

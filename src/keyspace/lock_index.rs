@@ -330,7 +330,7 @@ impl Gone {
         });
         locks.flat_map(|(database, key, holders)| {
             let all = holders.all();
-            all.map(move |(reader, held)| (At { database, key: &**key, reader }, held))
+            all.map(move |(reader, held)| (At { database, key, reader }, held))
         })
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cluster::{Node, cluster, cluster_with, eventually};
 use crate::support::{Client, Reply};
@@ -52,11 +52,10 @@ fn who_asks_and_does_not_listen_is_not_served_without_end() {
     let node = Node::start();
     let mut stream = bus(&node);
     let questions: Vec<u8> = stranger().repeat(16);
-    let begun = Instant::now();
     let mut written = 0;
     while stream.write_all(&questions).is_ok() {
         written += questions.len();
-        assert!(written < 256 << 20 && begun.elapsed() < Duration::from_secs(60), "{written}");
+        assert!(written < 256 << 20, "{written}");
     }
     // It continues once the answers are read.
     let mut answer = vec![0; 2_256];
