@@ -163,8 +163,10 @@ pub fn hand_over(state: &mut State) {
             "Unable to perform auto failover on shutdown since there are legacy replicas."
         );
     }
-    let offset = state.replication.offset;
-    let has_all = |replica: &Replica| replica.is_online() && replica.acknowledged == Some(offset);
+    let end = state.replication.changes_end();
+    let has_all = |replica: &Replica| {
+        replica.is_online() && replica.acknowledged.is_some_and(|acknowledged| acknowledged >= end)
+    };
     let heirs = state.replicas().filter(|(_, replica)| has_all(replica));
     let Some(id) = heirs.filter_map(|(_, replica)| replica.node_id).last() else {
         return notice!(

@@ -418,7 +418,7 @@ fn a_file_that_cannot_be_read_is_a_fault() {
 #[test]
 fn all_faults_are_told_at_once_with_file_and_line() {
     let fixtures = Fixtures::new();
-    let lines = "port eighty\nio-threads 4\nuser bob on +nosuch +@no >pw\nuser eve nonsense (~a\n\
+    let lines = "port eighty\nio-threads 4\nuser bob on +nosuch +@no >the-secret\nuser eve nonsense (~a\n\
         aclfile gone.acl\ntls-port %2\ntls-cert-file gone.crt\ntls-key-file gone.key\ntls-protocols TLSv9\n\
         unixsocket gone/x.sock\nappendonly yes\nbind 192.0.2.7 127.0.0.1 127.0.0.1\ninclude %F/wrong.conf\n\
         requirepass \"a\nlogfile gone/log\nrename-command NOSUCH X\nrename-command GET SET";
@@ -466,7 +466,7 @@ fn all_faults_are_told_at_once_with_file_and_line() {
         format!("\"file\":\"{}\",\"line\":2,", fixtures.path().join("wrong.conf").display());
     assert!(json.contains(&wrong), "{json}");
     // No secret of a line is told.
-    assert!(!json.contains("pw") && json.starts_with("{\"ok\":false,\"faults\":[{"), "{json}");
+    assert!(!json.contains("the-secret") && json.starts_with("{\"ok\":false,\"faults\":[{"), "{json}");
 
     let told = text(&case.check(&[]).stderr);
     let first = format!(

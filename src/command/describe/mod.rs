@@ -513,8 +513,9 @@ mod tests {
     /// keys.
     const REDIS: &str = include_str!("../../../tests/data/commands-7.0.tsv");
 
-    /// Those that newer servers' WITHSCORE or our ROLLBACK changes.
-    const NEWER: &[&str] = &["zrank", "zrevrank", "function|kill", "script|kill"];
+    /// Those that newer servers' options or our ROLLBACK change.
+    const NEWER: &[&str] =
+        &["cluster|replicate", "zrank", "zrevrank", "function|kill", "script|kill"];
 
     #[test]
     fn commands_that_wait_may_be_called_by_scripts_since_7_2() {

@@ -32,13 +32,19 @@ const NEVER: &[(&str, &str)] = &[
 /// Options that no specification names, and why.
 const UNNAMED: &[(&str, &str)] = &[
     ("BYPOLYGON", "Valkey's alone: COMMAND DOCS has Redis's dialect"),
+    ("CPU-USEC", "a metric of CLUSTER SLOT-STATS"),
     ("FAILOVER", "Valkey's alone: COMMAND DOCS has Redis's dialect"),
+    ("KEY-COUNT", "a metric of CLUSTER SLOT-STATS"),
     ("MERGE", "DEBUG's arguments are its own"),
+    ("NETWORK-BYTES-IN", "a metric of CLUSTER SLOT-STATS"),
+    ("NETWORK-BYTES-OUT", "a metric of CLUSTER SLOT-STATS"),
     ("NEVER", "DEBUG's arguments are its own"),
     ("NOFLUSH", "DEBUG's arguments are its own"),
     ("PEAK-RESET-TIME", "DEBUG's arguments are its own"),
+    ("REPLICAID", "said by a primary that ends, to its replicas"),
     ("RESIZING", "DEBUG's arguments are its own"),
     ("SAFE", "Valkey's alone: COMMAND DOCS has Redis's dialect"),
+    ("SLOT", "of CLUSTERSCAN, read where SCAN's options are"),
 ];
 
 /// A server that gets requests, and which points of the grammar have succeeded.
