@@ -13,7 +13,8 @@ use latchkey::collections::packed_table::{Form, PackedTable};
 use latchkey::types::hash::{Hash, Limits};
 use latchkey::types::journal::Edit;
 
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000, ignores_deadlines: false };
+const NOW: Now =
+    Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000, ignores_deadlines: false };
 
 fn limits() -> Limits {
     Limits { entries_max: 128, bytes_max: 64, hasher: KeyHasher::new([1, 2]) }

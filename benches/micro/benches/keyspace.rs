@@ -15,7 +15,8 @@ const KEYS: usize = 1_000_000;
 const BATCH: usize = 64;
 /// Keys between two looks at the clock, a system call.
 const ROUND: usize = 64 * BATCH;
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000, ignores_deadlines: false };
+const NOW: Now =
+    Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000, ignores_deadlines: false };
 
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
