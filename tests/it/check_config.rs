@@ -466,7 +466,10 @@ fn all_faults_are_told_at_once_with_file_and_line() {
         format!("\"file\":\"{}\",\"line\":2,", fixtures.path().join("wrong.conf").display());
     assert!(json.contains(&wrong), "{json}");
     // No secret of a line is told.
-    assert!(!json.contains("the-secret") && json.starts_with("{\"ok\":false,\"faults\":[{"), "{json}");
+    assert!(
+        !json.contains("the-secret") && json.starts_with("{\"ok\":false,\"faults\":[{"),
+        "{json}"
+    );
 
     let told = text(&case.check(&[]).stderr);
     let first = format!(
