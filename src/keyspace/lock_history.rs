@@ -16,6 +16,8 @@ const SETS: usize = 256;
 const SET_SIZE: usize = 4;
 /// Holdings remembered of each.
 const HOLDINGS_KEPT: usize = 10;
+/// Locks with longer names are not remembered. Unit: bytes.
+const NAME_MAX: usize = 4096;
 /// How much a lock that is taken often counts when another one wants its room.
 const WEIGHT_MAX: u8 = 100;
 
@@ -142,6 +144,9 @@ pub struct LockHistory {
 impl LockHistory {
     /// Remembers an involuntary end.
     pub fn note_end(&mut self, end: End) {
+        if end.key.len() > NAME_MAX {
+            return;
+        }
         if self.ends.len() == ENDS_KEPT {
             self.ends.pop_front();
         }
@@ -172,6 +177,9 @@ impl LockHistory {
 
     /// Remembers a holding that has ended.
     pub fn note_holding(&mut self, database: usize, key: Key<'_>, ended: Ended<'_>) {
+        if key.bytes.len() > NAME_MAX {
+            return;
+        }
         if self.sets.is_empty() {
             self.sets.resize_with(SETS, Default::default);
         }
@@ -261,6 +269,16 @@ mod tests {
         assert_eq!(last, (16..=25).map(|fence| (fence, fence * 3)).collect::<Vec<_>>());
         assert_eq!((found.ended(), found.median_us()), (25, 210));
         assert!(history.of(1, key(b"a", 1)).is_none() && history.of(0, key(b"b", 1)).is_none());
+    }
+
+    #[test]
+    fn a_lock_with_a_huge_name_leaves_no_memory_behind() {
+        let mut history = LockHistory::default();
+        let name = [b'k'; NAME_MAX + 1];
+        history.note_holding(0, key(&name, 1), ended(1, b"me"));
+        assert_eq!(history.locks().count(), 0);
+        history.note_holding(0, key(&name[1..], 1), ended(1, b"me"));
+        assert_eq!(history.locks().count(), 1);
     }
 
     #[test]
