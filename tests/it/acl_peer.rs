@@ -163,7 +163,7 @@ const REQUESTS: &[&str] = &[
 ];
 
 /// Commands that take more arguments here.
-const WIDER: &[&str] = &["function|kill", "script|kill", "zrank", "zrevrank"];
+const WIDER: &[&str] = &["cluster|replicate", "function|kill", "script|kill", "zrank", "zrevrank"];
 
 struct Both {
     ours: Client,
