@@ -208,19 +208,30 @@ impl Cluster {
     pub fn follow_nobody(&mut self, outside: &Outside, actions: &mut Vec<Action>) {
         self.enter(outside);
         self.warn("Stop replication and turning myself into empty primary.".into());
-        self.set_as_primary(self.myself);
-        self.out.push(Action::Promote);
-        self.out.push(Action::DropAllKeys);
-        self.migrating.clear();
-        self.importing.clear();
-        self.end_manual_failover();
-        self.election = Default::default();
-        let shard_id = self.random_name();
-        self.myself_mut().shard_id = shard_id;
+        self.become_empty_primary();
+        self.forget_plans();
+        let shard_id = self.myself().shard_id;
         self.log(format!("Moving myself to a new shard {shard_id}."));
         self.changed();
         self.todo |= Todo::BROADCAST;
         self.carry_out(actions);
+    }
+
+    /// Makes this replica an empty primary of a shard of its own.
+    fn become_empty_primary(&mut self) {
+        self.set_as_primary(self.myself);
+        self.out.push(Action::Promote);
+        self.out.push(Action::DropAllKeys);
+        let shard_id = self.random_name();
+        self.myself_mut().shard_id = shard_id;
+    }
+
+    /// Gives up all moves of single slots, and becoming a primary.
+    fn forget_plans(&mut self) {
+        self.migrating.clear();
+        self.importing.clear();
+        self.end_manual_failover();
+        self.election = Default::default();
     }
 
     /// CLUSTER FAILOVER, at a replica that knows its primary. `by_primary`: it has asked for it itself.
@@ -254,17 +265,9 @@ impl Cluster {
     pub fn reset(&mut self, id: Option<NodeId>, outside: &Outside, actions: &mut Vec<Action>) {
         self.enter(outside);
         if self.myself().is_replica() {
-            self.set_as_primary(self.myself);
-            self.out.push(Action::Promote);
-            self.out.push(Action::DropAllKeys);
-            // It leaves its primary's shard.
-            let shard_id = self.random_name();
-            self.myself_mut().shard_id = shard_id;
+            self.become_empty_primary();
         }
-        self.migrating.clear();
-        self.importing.clear();
-        self.end_manual_failover();
-        self.election = Default::default();
+        self.forget_plans();
         HashSlot::all().for_each(|slot| self.set_owner(slot, None));
         let others: Vec<NodeIndex> =
             self.nodes().map(|(index, _)| index).filter(|index| *index != self.myself).collect();

@@ -132,7 +132,7 @@ pub fn slots_of(ranges: &[(HashSlot, HashSlot)]) -> SlotSet {
     let mut slots = SlotSet::default();
     for &(first, last) in ranges {
         let all = HashSlot::all().skip(first.index()).take(last.index() + 1 - first.index());
-        all.for_each(|slot| _ = slots.insert(slot));
+        slots.extend(all);
     }
     slots
 }
@@ -331,7 +331,7 @@ impl Jobs {
         let mut hidden: Option<SlotSet> = None;
         for job in self.unfinished(true) {
             let hidden = hidden.get_or_insert_default();
-            job.slots.iter().for_each(|slot| _ = hidden.insert(slot));
+            hidden.extend(job.slots.iter());
         }
         hidden
     }

@@ -21,9 +21,9 @@ impl Cluster {
         actions: &mut Vec<Action>,
     ) {
         self.enter(outside);
-        self.raise_epoch();
         slots.iter().for_each(|slot| self.set_owner(slot, Some(self.myself)));
-        self.save(true);
+        // It saves the slots too.
+        self.raise_epoch();
         self.todo |= Todo::UPDATE_STATE | Todo::BROADCAST;
         self.changed();
         actions.append(&mut self.out);

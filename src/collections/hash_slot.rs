@@ -184,12 +184,18 @@ impl SlotSet {
     }
 }
 
+impl Extend<HashSlot> for SlotSet {
+    fn extend<I: IntoIterator<Item = HashSlot>>(&mut self, slots: I) {
+        for slot in slots {
+            self.insert(slot);
+        }
+    }
+}
+
 impl FromIterator<HashSlot> for SlotSet {
     fn from_iter<I: IntoIterator<Item = HashSlot>>(slots: I) -> Self {
         let mut set = SlotSet::default();
-        for slot in slots {
-            set.insert(slot);
-        }
+        set.extend(slots);
         set
     }
 }

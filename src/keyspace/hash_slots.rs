@@ -58,9 +58,7 @@ impl Keyspace {
     pub fn slots_with_keys(&self) -> SlotSet {
         let mut slots = SlotSet::default();
         for table in self.tables.iter() {
-            table.slots_with_keys().iter().for_each(|slot| {
-                slots.insert(slot);
-            });
+            slots.extend(table.slots_with_keys().iter());
         }
         slots
     }

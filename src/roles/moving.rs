@@ -13,6 +13,7 @@ use std::io;
 use std::mem;
 use std::net::SocketAddr;
 
+use crate::clock::Now;
 use crate::collections::table::ValueRef;
 use crate::config::system_text;
 use crate::error::CommandError;
@@ -50,9 +51,9 @@ const TURN_US: i64 = 1_000;
 /// Bytes given to a connection that the system has not taken yet.
 const UNSENT_MAX: usize = 256 * 1024;
 /// Values whose memory is larger are encoded by a thread. Unit: bytes.
-const ENCODED_HERE_MAX: usize = 64 * 1024;
+pub const ENCODED_HERE_MAX: usize = 64 * 1024;
 /// Threads that encode.
-const ENCODERS_MAX: usize = 2;
+pub const ENCODERS_MAX: usize = 2;
 /// Keys whose replies are awaited.
 const AWAITED_MAX: usize = 4096;
 /// Keys that one MIGRATE sends again, for each that it has: a key that changes again and again stays.
@@ -490,38 +491,39 @@ fn begin_key(
         state.moving.lock(database, bytes);
     }
     let now = state.clock.now();
-    match keyspace.entry(slot).value() {
-        ValueRef::Object(value) if value.heap_bytes() > ENCODED_HERE_MAX => {
-            match encode_beside(state, value.clone()) {
-                Ok(payload) => {
-                    state.moving.encoding += 1;
-                    migration.encoding = Some((sent, payload));
-                }
-                // Without a thread it is done here.
-                Err(_) => {
-                    let value = keyspace.entry(slot).value();
-                    let payload = payload::dump_as_in_files(state.payload_encoder(), value, &now);
-                    push_request(keyspace, state, migration, sent, &payload);
-                }
-            }
-        }
-        value => {
-            let payload = payload::dump_as_in_files(state.payload_encoder(), value, &now);
-            push_request(keyspace, state, migration, sent, &payload);
-        }
+    let value = keyspace.entry(slot).value();
+    // Without a thread it is done here.
+    if let ValueRef::Object(value) = value
+        && value.heap_bytes() > ENCODED_HERE_MAX
+        && let Ok(payload) = encode_value_beside(state, value.clone(), now)
+    {
+        state.moving.encoding += 1;
+        migration.encoding = Some((sent, payload));
+        return;
     }
+    let payload = payload::dump_as_in_files(state.payload_encoder(), value, &now);
+    push_request(keyspace, state, migration, sent, &payload);
+}
+
+fn encode_value_beside(state: &State, value: Value, now: Now) -> io::Result<Payload> {
+    let compresses = state.config.rdbcompression;
+    encode_beside(state, "migrate", move || {
+        let mut encoder = Encoder::new(compresses);
+        // The thread drops the value too, perhaps its last copy.
+        payload::dump_as_in_files(&mut encoder, ValueRef::Object(&value), &now)
+    })
 }
 
 /// Lets a thread make a payload. Errors: there is no thread for it.
-fn encode_beside(state: &State, value: Value) -> io::Result<Payload> {
+pub fn encode_beside(
+    state: &State,
+    thread: &str,
+    make: impl FnOnce() -> Vec<u8> + Send + 'static,
+) -> io::Result<Payload> {
     let (payload, wake) = (Payload::default(), state.persistence.wake());
-    let (theirs, compresses, now) =
-        (payload.clone(), state.config.rdbcompression, state.clock.now());
-    state.persistence.background().spawn("migrate", move || {
-        let mut encoder = Encoder::new(compresses);
-        let made = payload::dump_as_in_files(&mut encoder, ValueRef::Object(&value), &now);
-        // Perhaps the last copy.
-        drop(value);
+    let theirs = payload.clone();
+    state.persistence.background().spawn(thread, move || {
+        let made = make();
         *lock(&theirs) = Some(made);
         wake();
     })?;

@@ -108,7 +108,13 @@ fn set_phase(state: &mut State, name: &NodeId, phase: Phase) {
     let Some(job) = state.slot_moves.jobs.find_mut(name) else { return };
     let before = job.phase;
     job.set_phase(phase, now_s);
-    let (job, before, after) = (job.description(), before.name(), phase.name());
+    log_transition(state, name, before);
+}
+
+/// Logs that a job has left a phase.
+fn log_transition(state: &State, name: &NodeId, before: Phase) {
+    let Some(job) = state.slot_moves.jobs.find(name) else { return };
+    let (job, before, after) = (job.description(), before.name(), job.phase.name());
     notice!(state, "Slot migration {job} state transition: {before} -> {after}");
 }
 

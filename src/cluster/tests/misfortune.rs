@@ -215,7 +215,7 @@ impl World {
                 moving.step = 3;
                 moving.replies_at = self.saved_at(&[to]);
             }
-            // The administrator has not done his work before all have heard of it.
+            // The administrator's work is not done before all have heard of it.
             _ => {
                 if !self.machines[to].cluster.owns(slot) {
                     moving.step = 0;
@@ -337,7 +337,7 @@ fn an_interrupted_move_of_a_slot_leaves_each_key_with_one_owner() {
                 world.run(ms);
             }
             world.heal();
-            // The administrator goes on where he was.
+            // The administrator continues.
             for _ in 0..200 {
                 if world.go_on_with_move(&mut moving) {
                     break;

@@ -71,11 +71,7 @@ impl<O> Table<O> {
 
     /// The hash slots that have keys.
     pub fn slots_with_keys(&self) -> SlotSet {
-        let mut set = SlotSet::default();
-        for slot in HashSlot::all().filter(|slot| self.count_in_slot(*slot) > 0) {
-            set.insert(slot);
-        }
-        set
+        HashSlot::all().filter(|slot| self.count_in_slot(*slot) > 0).collect()
     }
 
     /// Keys of a hash slot, in no order that means anything. None if slots are not kept.

@@ -161,7 +161,7 @@ fn a_connection_that_cannot_be_made_is_told_of() {
 }
 
 #[test]
-fn who_does_not_take_the_answers_is_not_read_until_he_does() {
+fn a_connection_that_takes_no_answers_is_not_read_until_it_does() {
     let mut pair = Pair::new();
     let accepted = pair.accepted[0];
     let answers: Arc<[u8]> = vec![0; 1 << 20].into();

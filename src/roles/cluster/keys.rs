@@ -14,10 +14,7 @@ const STEP_KEYS: usize = 64;
 
 /// The keys of these slots are to be deleted too.
 pub fn add(state: &mut State, slots: SlotSet) {
-    let drops = state.cluster_work.drops.get_or_insert_default();
-    slots.iter().for_each(|slot| {
-        drops.insert(slot);
-    });
+    state.cluster_work.drops.get_or_insert_default().extend(slots.iter());
 }
 
 /// Whether keys of these slots are still being deleted.

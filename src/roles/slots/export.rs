@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::{ACK_S, NEWS_MS, Phase, finish, said, set_phase};
+use super::{ACK_S, NEWS_MS, Phase, finish, log_transition, said, set_phase};
 use crate::cluster::node::{NodeId, NodeIndex};
 use crate::cluster::slot_job::{Job, Ranges, UNEXPECTED, Word};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
@@ -27,7 +27,7 @@ use crate::persist::rdb::SavedEntry;
 use crate::persist::saver::lock;
 use crate::resp::args::Args;
 use crate::resp::request::{Limits, Parsed, Parser, Range, encode};
-use crate::roles::moving::{self, Connecting};
+use crate::roles::moving::{self, Connecting, ENCODED_HERE_MAX, ENCODERS_MAX};
 use crate::state::State;
 use crate::state::moving::Payload;
 use crate::state::slot_moves::{Export, Part};
@@ -48,10 +48,6 @@ const TURN_US: i64 = 1_000;
 /// Bytes given to a connection that the system has not taken yet, and made ahead of that.
 const UNSENT_MAX: usize = 256 * 1024;
 const AHEAD_MAX: usize = 1024 * 1024;
-/// Values whose memory is larger are encoded by a thread. Unit: bytes.
-const ENCODED_HERE_MAX: usize = 64 * 1024;
-/// Threads that encode.
-const ENCODERS_MAX: usize = 2;
 /// Keys between two looks at the clock.
 const STEP: usize = 32;
 /// The longest reply, or request of the target.
@@ -121,7 +117,7 @@ fn note_pauses(state: &mut State) {
     let mut granted = Vec::new();
     for job in state.slot_moves.jobs.0.iter().filter(|job| job.pause_end_ms > 0) {
         let paused = paused.get_or_insert_default();
-        job.slots.iter().for_each(|slot| _ = paused.insert(slot));
+        paused.extend(job.slots.iter());
         let target = job.target.and_then(|id| state.cluster.as_deref()?.find(&id));
         if let Some(target) = target.filter(|_| job.phase == Phase::FailoverGranted) {
             granted.push((job.slots.clone(), target));
@@ -400,13 +396,11 @@ fn hear(
     let is_early = word == Word::RequestPause && !export.is_copied;
     let before = job.phase;
     let answer = if is_early { Err(UNEXPECTED) } else { job.hear(word, now_s, now_ms) };
-    let (job_text, after) = (job.description(), job.phase);
     if answer == Ok(Some(Word::FailoverGranted)) {
         job.pause_end_ms = job.pause_end_ms.max(now_ms + NEWS_MS);
     }
-    if before != after {
-        let (before, after) = (before.name(), after.name());
-        notice!(state, "Slot migration {job_text} state transition: {before} -> {after}");
+    if before != job.phase {
+        log_transition(state, name, before);
     }
     if let Some(word) = answer? {
         export.push(&said(word));
@@ -557,7 +551,7 @@ fn copy_key(
     export.push(&out);
     if let ValueRef::Object(value) = entry.value()
         && value.heap_bytes() > ENCODED_HERE_MAX
-        && let Ok(payload) = encode_beside(state, entry.key(), value.clone(), deadline_ms)
+        && let Ok(payload) = encode_entry_beside(state, entry.key(), value.clone(), deadline_ms)
     {
         state.slot_moves.encoding += 1;
         export.parts.push_back(Part::Later(payload));
@@ -582,25 +576,18 @@ fn commands(saved: &SavedEntry<'_>, now: &crate::clock::Now) -> Vec<u8> {
 }
 
 /// Lets a thread make the commands of a large value. Errors: there is no thread for it.
-fn encode_beside(
+fn encode_entry_beside(
     state: &State,
     key: &[u8],
     value: Value,
     deadline_ms: Option<i64>,
 ) -> io::Result<Payload> {
-    let (payload, wake) = (Payload::default(), state.persistence.wake());
-    let (theirs, key, now) = (payload.clone(), key.to_vec(), state.clock.now());
-    state.persistence.background().spawn("slots", move || {
-        let value_ref = ValueRef::Object(&value);
+    let (key, now) = (key.to_vec(), state.clock.now());
+    moving::encode_beside(state, "slots", move || {
+        let value = ValueRef::Object(&value);
         let (idle_seconds, frequency) = (None, None);
-        let saved =
-            SavedEntry { key: &key, value: value_ref, deadline_ms, idle_seconds, frequency };
-        let made = commands(&saved, &now);
-        drop(value);
-        *lock(&theirs) = Some(made);
-        wake();
-    })?;
-    Ok(payload)
+        commands(&SavedEntry { key: &key, value, deadline_ms, idle_seconds, frequency }, &now)
+    })
 }
 
 /// Tells the targets what has changed in this turn. True: all data was deleted.

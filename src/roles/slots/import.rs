@@ -1,7 +1,7 @@
 //! The target's end of a move: the source's connection is a client whose commands bring the keys. They are not shown until the slots
 //! are this node's.
 
-use super::{ACK_S, NEWS_MS, conclude, finish, said, set_phase};
+use super::{ACK_S, NEWS_MS, conclude, finish, log_transition, said, set_phase};
 use crate::client::{ClientFlags, ClientId};
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::{Job, PAUSE_OVER, Phase, Ranges, UNEXPECTED, Word};
@@ -66,10 +66,9 @@ pub fn hear_source(
     let job = state.slot_moves.jobs.find_mut(&name)?;
     let before = job.phase;
     let heard = job.hear(word, now_s, now_ms);
-    let (description, after) = (job.description(), job.phase);
-    if before != after {
-        let (before, after) = (before.name(), after.name());
-        notice!(state, "Slot migration {description} state transition: {before} -> {after}");
+    let description = job.description();
+    if before != job.phase {
+        log_transition(state, &name, before);
     }
     match heard {
         Ok(Some(answer)) => {
