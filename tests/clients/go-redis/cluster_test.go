@@ -65,8 +65,8 @@ func (n *nodes) node(t *testing.T, port string) *redis.Client {
 }
 
 func (n *nodes) connect(t *testing.T, change func(*redis.ClusterOptions)) *redis.ClusterClient {
-	// As patient as a failover is long.
-	options := &redis.ClusterOptions{MaxRedirects: 100, MaxRetryBackoff: 100 * time.Millisecond}
+	// A node that refuses connections is not asked again and again.
+	options := &redis.ClusterOptions{DialerRetries: 1, ClusterStateReloadInterval: time.Second}
 	for _, port := range n.ports {
 		options.Addrs = append(options.Addrs, "127.0.0.1:"+port)
 	}
@@ -96,7 +96,7 @@ func (n *nodes) agreed(t *testing.T, slot int, owner string) {
 	})
 }
 
-// load counts up keys until it is ended; counts is what was acknowledged.
+// load counts up keys until it is ended; counts is what was acknowledged. A patient one tries again when there is an error.
 type load struct {
 	lock   sync.Mutex
 	counts map[string]int64
@@ -105,7 +105,7 @@ type load struct {
 	ended  chan struct{}
 }
 
-func startLoad(t *testing.T, client *redis.ClusterClient, keys []string) *load {
+func startLoad(t *testing.T, client *redis.ClusterClient, patient bool, keys []string) *load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{counts: map[string]int64{}, cancel: cancel, ended: make(chan struct{})}
 	for _, key := range keys {
@@ -116,6 +116,9 @@ func startLoad(t *testing.T, client *redis.ClusterClient, keys []string) *load {
 		for ctx.Err() == nil {
 			for _, key := range keys {
 				count, err := client.Incr(context.Background(), key).Result()
+				for ; err != nil && patient && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+					count, err = client.Incr(context.Background(), key).Result()
+				}
 				l.lock.Lock()
 				l.counts[key] = count
 				l.err = err
@@ -316,7 +319,7 @@ func TestCluster(t *testing.T) {
 		if target == source {
 			target = n.ports[1]
 		}
-		l := startLoad(t, n.connect(t, nil), numbered("{moving}%d", 20))
+		l := startLoad(t, n.connect(t, nil), false, numbered("{moving}%d", 20))
 		id := func(port string) string { return must(n.node(t, port).Do(ctx, "CLUSTER", "MYID").Text())(t) }
 		for _, way := range [][2]string{{source, target}, {target, source}} {
 			here, there := n.node(t, way[0]), n.node(t, way[1])
@@ -359,7 +362,7 @@ func TestCluster(t *testing.T) {
 		isPrimary := func(port string) bool {
 			return strings.Contains(n.node(t, port).Info(ctx, "replication").Val(), "role:master")
 		}
-		l := startLoad(t, n.connect(t, nil), numbered("key:%d", 20))
+		l := startLoad(t, n.connect(t, nil), true, numbered("key:%d", 20))
 		must(n.node(t, replica).ClusterFailover(ctx).Result())(t)
 		until(t, func() bool { return isPrimary(replica) && !isPrimary(first) })
 		l.rounds(t)
@@ -380,6 +383,7 @@ func TestCluster(t *testing.T) {
 		n.tell(t, "kill", second)
 		until(t, func() bool { return isPrimary(successor) })
 		l.rounds(t)
+		until(t, func() bool { return client.Get(ctx, lock).Err() == nil })
 		expect(t, must(client.SetNX(ctx, lock, "theirs", 0).Result())(t), false)
 		expect(t, must(client.Get(ctx, lock).Result())(t), "mine")
 		n.tell(t, "start", second)

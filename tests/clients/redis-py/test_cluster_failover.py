@@ -16,9 +16,10 @@ class Failover(ClusterTest):
         return next(int(name.split(":")[1]) for name, told in replicas.items() if "fail" not in told["flags"])
 
     def healed(self):
-        """Whether each node is linked, in its role, and known to be alive by all."""
+        """Whether each node is linked, in its role, and known to all in it: others do not vote for one that was a primary to them."""
         for port in self.ports:
-            if any("fail" in told["flags"] for told in self.node(port).execute_command("CLUSTER NODES").values()):
+            flags = [told["flags"] for told in self.node(port).execute_command("CLUSTER NODES").values()]
+            if any("fail" in each for each in flags) or sum("slave" in each for each in flags) != 3:
                 return False
             if self.node(port).info("replication").get("master_link_status", "up") != "up":
                 return False

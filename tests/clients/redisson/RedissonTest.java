@@ -50,9 +50,9 @@ class RedissonTest {
     private static final long WATCHDOG_MS = 3000;
 
     private Server server;
-    private RedissonClient redisson;
+    RedissonClient redisson;
     /** Another process, as it were: with an identifier and subscriptions of its own. */
-    private RedissonClient other;
+    RedissonClient other;
 
     Protocol protocol() {
         return Protocol.RESP2;
@@ -65,17 +65,30 @@ class RedissonTest {
         config.setLockWatchdogTimeout(WATCHDOG_MS);
         config.setThreads(4);
         config.setNettyThreads(4);
+        use(config);
+        return Redisson.create(config);
+    }
+
+    /** What the clients connect to. */
+    void use(Config config) {
         config.useSingleServer()
             .setAddress("redis://127.0.0.1:" + server.port)
             .setConnectionPoolSize(16)
             .setConnectionMinimumIdleSize(2)
             .setSubscriptionConnectionMinimumIdleSize(1);
-        return Redisson.create(config);
+    }
+
+    void startServers() throws Exception {
+        server = new Server();
+    }
+
+    void stopServers() throws Exception {
+        server.close();
     }
 
     @BeforeAll
     void start() throws Exception {
-        server = new Server();
+        startServers();
         redisson = connect();
         other = connect();
     }
@@ -84,7 +97,7 @@ class RedissonTest {
     void stop() throws Exception {
         redisson.shutdown(0, 5, TimeUnit.SECONDS);
         other.shutdown(0, 5, TimeUnit.SECONDS);
-        server.close();
+        stopServers();
     }
 
     @BeforeEach
