@@ -1,6 +1,7 @@
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.net.Socket;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Callable;
@@ -32,6 +33,20 @@ final class Nodes implements AutoCloseable {
         process.getOutputStream().flush();
         if (!"ok".equals(lines.readLine())) {
             throw new IOException(verb + " " + port);
+        }
+    }
+
+    /** The first number in the reply to a request, or -1 if that is an error. */
+    static long number(int port, String request) throws IOException {
+        try (Socket socket = new Socket("127.0.0.1", port)) {
+            socket.getOutputStream().write((request + "\r\n").getBytes());
+            BufferedReader reply = new BufferedReader(new InputStreamReader(socket.getInputStream()));
+            for (String line; (line = reply.readLine()) != null && !line.startsWith("-"); ) {
+                if (line.startsWith(":")) {
+                    return Long.parseLong(line.substring(1));
+                }
+            }
+            return -1;
         }
     }
 
