@@ -246,6 +246,12 @@ fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), 
             let port = number::parse_i64(value).ok_or(CommandError::NotInteger)?;
             replica.port = port.clamp(0, i64::from(u16::MAX)) as u16;
         }
+        // INFO shows it in a line of its own.
+        b"ip-address" if value.iter().any(u8::is_ascii_control) => {
+            return Err(CommandError::Text(
+                "ERR REPLCONF ip-address provided by replica instance has control characters",
+            ));
+        }
         b"ip-address" if value.len() <= ADDRESS_BYTES_MAX => {
             replica.address = Some(String::from_utf8_lossy(value).into());
         }
