@@ -56,8 +56,11 @@ pub struct Machine {
     accepted: u64,
     /// Until then it is heard, and hears nothing.
     pub deaf_until: i64,
-    /// When the last save that was asked for is on disk, and the last that messages wait for.
+    /// When the last save that was asked for is on disk.
     pub saved_at: i64,
+    /// When the save that is being written is on disk.
+    writes_until: i64,
+    /// When the last save that messages wait for is.
     silent_until: i64,
     pub slow_until: i64,
     wall_offset: i64,
@@ -181,6 +184,7 @@ impl Machine {
             accepted: 0,
             deaf_until: 0,
             saved_at: 0,
+            writes_until: 0,
             silent_until: 0,
             slow_until: 0,
             wall_offset: 1_700_000_000_000,
@@ -377,7 +381,16 @@ impl World {
                     let is_slow = self.machines[index].slow_until > self.now;
                     let delay = self.random.i64(1..if is_slow { 2_500 } else { 30 });
                     let (life, machine) = (self.lives[index], &mut self.machines[index]);
-                    machine.saved_at = machine.saved_at.max(self.now) + delay;
+                    // One that has not begun stands for all after it.
+                    if machine.writes_until <= self.now {
+                        machine.writes_until = machine.saved_at.max(self.now);
+                    }
+                    if machine.saved_at <= self.now {
+                        machine.saved_at = self.now + delay;
+                        machine.writes_until = machine.saved_at;
+                    } else if machine.saved_at == machine.writes_until {
+                        machine.saved_at += delay;
+                    }
                     if is_awaited {
                         machine.silent_until = machine.saved_at;
                     }
@@ -538,7 +551,7 @@ impl World {
         let machine = &mut self.machines[index];
         machine.cluster = cluster;
         machine.is_alive = true;
-        (machine.saved_at, machine.silent_until) = (self.now, 0);
+        (machine.saved_at, machine.writes_until, machine.silent_until) = (self.now, self.now, 0);
         (machine.heard_ms, machine.syncs_until, machine.paused_until) = (None, None, 0);
         machine.drops = SlotSet::default();
         machine.follows = primary;

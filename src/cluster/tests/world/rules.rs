@@ -77,7 +77,10 @@ impl World {
             }
         }
         // A rival that has not heard of this one's question asks in the same epoch.
-        if self.has_contests && text.starts_with("Start of election delayed") {
+        if self.has_contests
+            && text.starts_with("Start of election delayed")
+            && !text.contains("for 0 milliseconds")
+        {
             let rivals: Vec<usize> = (0..self.machines.len())
                 .filter(|other| {
                     let rival = &self.machines[*other];
