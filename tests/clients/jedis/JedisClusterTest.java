@@ -40,6 +40,7 @@ import redis.clients.jedis.util.JedisClusterCRC16;
 /** Jedis' cluster client: routing, pipelines, scripts, messages, slots that move and primaries that die. */
 @TestInstance(TestInstance.Lifecycle.PER_CLASS)
 @Timeout(60)
+@SuppressWarnings("deprecation")
 class JedisClusterTest {
     private Nodes nodes;
     private RedisClusterClient client;
