@@ -111,11 +111,12 @@ impl World {
 
     /// A replica loses its stream, and later its primary is gone.
     fn leave_behind(&mut self) {
-        let by_count = |index: &usize| self.replicas_of(*index).len();
-        let Some(primary) = (0..self.machines.len()).max_by_key(by_count) else { return };
+        let primaries: Vec<usize> =
+            (0..self.machines.len()).filter(|index| !self.replicas_of(*index).is_empty()).collect();
+        let Some(primary) = self.random.choice(&primaries).copied() else { return };
         let mut replicas = self.replicas_of(primary);
         self.random.shuffle(&mut replicas);
-        if self.random.u8(..3) > 0 {
+        if self.random.bool() {
             replicas.truncate(1);
         }
         self.unfollowed.extend(replicas.into_iter().map(|replica| (replica, primary)));
@@ -290,7 +291,7 @@ fn whatever_happens_nobody_votes_twice_all_agree_in_the_end_and_nothing_acknowle
             let settings = world.machines[index].settings.clone();
             world.command(index, |cluster, _, _| cluster.set_settings(settings));
         }
-        if world.random.bool() {
+        if world.random.u8(..3) == 0 {
             world.run(1_000);
             world.leave_behind();
         }
