@@ -291,7 +291,7 @@ impl Report {
                 Err(error) => Err(error),
             };
             // The longest name, of the file that replaces the manifest.
-            let manifest = [b"temp-", &config.appendfilename[..], b".manifest"].concat();
+            let manifest = [b"temp-".as_slice(), &config.appendfilename, b".manifest"].concat();
             if let Err(error) = in_folder
                 && config.appendonly
                 && !self.is_refused(&["appenddirname"])

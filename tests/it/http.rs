@@ -395,7 +395,8 @@ fn a_scrape_counts_circles_among_the_thousand_longest_waits() {
         let mut client = server.connect();
         client.call(&["HELLO", "3"]);
         let mut lock = |key: &str, owner: &str, more: &[&str]| {
-            client.call(&[&["LOCK.ACQUIRE", key, owner, "PX", "60000"], more].concat())
+            let request = [&["LOCK.ACQUIRE", key, owner, "PX", "60000"][..], more].concat();
+            assert!(matches!(client.call(&request), Reply::Array(_)));
         };
         for (key, owner) in [("busy", "holder"), ("a", "left"), ("b", "right")] {
             lock(key, owner, &[]);
