@@ -30,7 +30,7 @@ use crate::keyspace::Keyspace;
 use crate::net::primary::PRIMARY;
 use crate::persist::aof::log::Fatal;
 use crate::roles::following;
-use crate::roles::{cluster, failover, moving, replicas, slots};
+use crate::roles::{arriving, cluster, failover, moving, replicas, slots};
 use crate::state::{State, Task};
 use crate::sys::log::warning;
 use crate::sys::process::{self, Supervisor};
@@ -186,6 +186,7 @@ impl Server {
         waking::serve_acks(&mut self.keyspace, &mut self.state);
         confirm::serve(&mut self.keyspace, &mut self.state);
         moving::turn(&mut self.keyspace, &mut self.state);
+        arriving::turn(&mut self.state);
         self.do_tasks();
         // The stream ends with the data that SHUTDOWN has saved: a replica that has more could not
         // continue when this server is back.

@@ -54,6 +54,8 @@ impl Cluster {
         }
         cluster.current_epoch = conf.current_epoch;
         cluster.last_vote_epoch = conf.last_vote_epoch;
+        // A majority of nobody would be one: this node alone.
+        cluster.count_voting();
         Some(cluster)
     }
 

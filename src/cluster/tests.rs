@@ -82,6 +82,24 @@ fn a_primary_without_replicas_gets_one() {
 }
 
 #[test]
+fn a_node_that_has_just_started_takes_nobody_for_failed_alone() {
+    let mut world = World::formed(3, 3, 8);
+    world.kill(0);
+    world.kill(4);
+    let text = String::from_utf8(world.machines[0].file.clone()).expect("a text");
+    let suspects = |line: &str| match line.starts_with(name(4).as_str()) {
+        true => line.replace(" slave ", " slave,fail? ") + "\n",
+        false => format!("{line}\n"),
+    };
+    world.machines[0].file = text.lines().map(suspects).collect::<String>().into_bytes();
+    world.restart(0);
+    world.run(100);
+    let cluster = &world.machines[0].cluster;
+    let other = cluster.node(cluster.find(&name(4)).expect("known"));
+    assert!(other.flags.contains(NodeFlags::PFAIL) && !other.flags.contains(NodeFlags::FAIL));
+}
+
+#[test]
 fn a_forgotten_node_does_not_come_back_at_once() {
     let mut world = World::formed(3, 3, 6);
     for index in [0, 1, 2, 3, 5] {

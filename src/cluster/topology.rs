@@ -188,9 +188,9 @@ impl Cluster {
     pub(super) fn update_state(&mut self) {
         let now = self.now();
         let began_ms = *self.began_ms.get_or_insert(now);
-        let voting = || self.nodes.iter().filter(|(_, node)| node.is_voting());
-        self.size = voting().count();
-        let reachable = voting().filter(|(_, node)| !node.is_failing()).count();
+        self.count_voting();
+        let voting = self.nodes.iter().filter(|(_, node)| node.is_voting());
+        let reachable = voting.filter(|(_, node)| !node.is_failing()).count();
         let is_primary = self.myself().is_primary();
         if is_primary && !self.is_ok && now - began_ms < WRITABLE_DELAY_MS {
             self.todo |= Todo::UPDATE_STATE;
@@ -235,6 +235,10 @@ impl Cluster {
             Some(WhyDown::Minority) => "I am part of a minority partition.",
         };
         self.warn(format!("Cluster is currently down: {text}"));
+    }
+
+    pub(super) fn count_voting(&mut self) {
+        self.size = self.nodes.iter().filter(|(_, node)| node.is_voting()).count();
     }
 
     /// The votes that an election or a failure needs.

@@ -597,20 +597,27 @@ impl<'a> Forwards<'a> {
         let at = listpack::seek(run.entries, index.min(run.count), run.count);
         Forwards { current: &run.entries[at..], ..Forwards::default() }
     }
+
+    /// Goes to the next run; false after the last one. Apart, so that `next` is short enough to be
+    /// inlined.
+    #[inline(never)]
+    fn next_run(&mut self) -> bool {
+        self.rest.next().map(|run| self.current = run.entries()).is_some()
+    }
 }
 
 impl<'a> Iterator for Forwards<'a> {
     type Item = Element<'a>;
 
-    #[inline]
+    // Half of the time of LRANGE of elements of a few bytes is spent here: a call costs a quarter.
+    #[inline(always)]
     fn next(&mut self) -> Option<Element<'a>> {
-        loop {
-            if let Some((element, len)) = listpack::first(self.current) {
-                self.current = &self.current[len..];
-                return Some(element);
-            }
-            self.current = self.rest.next()?.entries();
+        if self.current.is_empty() && !self.next_run() {
+            return None;
         }
+        let (element, len) = listpack::first(self.current)?;
+        self.current = &self.current[len..];
+        Some(element)
     }
 }
 
@@ -627,6 +634,12 @@ impl<'a> Backwards<'a> {
         let end = listpack::seek(run.entries, index.min(run.count), run.count);
         Backwards { current: &run.entries[..end], ..Backwards::default() }
     }
+
+    /// Goes to the run before; false after the first one.
+    #[inline(never)]
+    fn next_run(&mut self) -> bool {
+        self.rest.next_back().map(|run| self.current = run.entries()).is_some()
+    }
 }
 
 impl<'a> Iterator for Backwards<'a> {
@@ -634,13 +647,12 @@ impl<'a> Iterator for Backwards<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Element<'a>> {
-        loop {
-            if let Some((element, len)) = listpack::last(self.current) {
-                self.current = &self.current[..self.current.len() - len];
-                return Some(element);
-            }
-            self.current = self.rest.next_back()?.entries();
+        if self.current.is_empty() && !self.next_run() {
+            return None;
         }
+        let (element, len) = listpack::last(self.current)?;
+        self.current = &self.current[..self.current.len() - len];
+        Some(element)
     }
 }
 

@@ -5,7 +5,7 @@ use super::params::PARAMS;
 
 const HEADER: &str = "\
 .\\\" Generated from the table of parameters, src/config/params.rs.
-.TH LATCHKEY.CONF 5 \"\" \"Latchkey\" \"File Formats\"
+.TH LATCHKEY.CONF 5 2026-11-25 \"Latchkey 0.2.0\" \"File Formats\"
 .SH NAME
 latchkey.conf \\- configuration of latchkey
 .SH DESCRIPTION

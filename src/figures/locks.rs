@@ -51,7 +51,7 @@ pub const ROWS: &[Row] = &[
         "lock_wait_cycles",
         "latchkey_lock_wait_cycles",
         Unit::One,
-        "Circles of owners that wait for each other's locks, among the 10,000 longest waits.",
+        "Circles of owners that wait for each other's locks, among the 1,000 longest waits.",
         |r| cycles::count(r.keyspace, r.state).into(),
     ),
     gauge(

@@ -1,18 +1,27 @@
 //! Owners of locks that wait for each other in a circle: none of them advances until a lease ends.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::keyspace::Keyspace;
 use crate::state::State;
 use crate::state::lock_waits::LockWait;
 use crate::types::lock;
 
-/// Waits that are looked at: a bound for the time that it takes.
-const WAITS_MAX: usize = 10_000;
 const CYCLES_MAX: usize = 100;
-/// Keys that are waited for, and holders, likewise.
-const EDGES_MAX: usize = 50_000;
+
+/// Bounds for the time that it takes: waits that are looked at, and the keys and holders of these.
+#[derive(Clone, Copy)]
+struct Bounds {
+    waits: usize,
+    edges: usize,
+}
+
+/// For those who ask for circles.
+const LISTED: Bounds = Bounds { waits: 10_000, edges: 50_000 };
+/// For their number, which INFO and each scrape tell: a fraction of a millisecond. A circle lasts, so it comes among the longest
+/// waits.
+const COUNTED: Bounds = Bounds { waits: 1000, edges: 3000 };
 
 /// Owners, each with the key for which it waits and that the next one holds; the last waits for the
 /// first.
@@ -123,7 +132,8 @@ impl<'a> Graph<'a> {
 
 /// The cycles among the locks of a database.
 pub fn find(keyspace: &Keyspace, state: &State, database: usize) -> Vec<Cycle> {
-    find_among(keyspace, &state.longest_lock_waits(WAITS_MAX), database)
+    let waits = state.longest_lock_waits(LISTED.waits);
+    find_among(keyspace, &waits, database, LISTED.edges)
 }
 
 /// The same, among these waits.
@@ -131,6 +141,7 @@ fn find_among<'a>(
     keyspace: &'a Keyspace,
     waits: &'a [LockWait<'a>],
     database: usize,
+    edges_max: usize,
 ) -> Vec<Cycle> {
     // A circle has two waits at least.
     if waits.len() < 2 {
@@ -139,7 +150,7 @@ fn find_among<'a>(
     let mut graph = Graph::default();
     let own = waits.iter().filter(|wait| wait.database == database);
     for (wait, key) in own.flat_map(|wait| wait.keys().iter().map(move |key| (wait, *key))) {
-        if graph.edges_len >= EDGES_MAX {
+        if graph.edges_len >= edges_max {
             break;
         }
         graph.wait(wait.owner(), key, || holders(keyspace, database, key));
@@ -158,14 +169,16 @@ fn holders<'a>(keyspace: &'a Keyspace, database: usize, key: &[u8]) -> Vec<Cow<'
     lock.into_iter().map(|lock| lock.owner).collect()
 }
 
-/// Number of cycles in all databases.
+/// Number of cycles in all databases, among fewer waits than [`find`] looks at.
 pub fn count(keyspace: &Keyspace, state: &State) -> usize {
     if state.blocking.lock_waiters() < 2 {
         return 0;
     }
-    let waits = state.longest_lock_waits(WAITS_MAX);
-    let databases = keyspace.waiting.databases();
-    databases.map(|database| find_among(keyspace, &waits, database).len()).sum()
+    let waits = state.longest_lock_waits(COUNTED.waits);
+    let databases: BTreeSet<usize> = waits.iter().map(|wait| wait.database).collect();
+    let found =
+        databases.into_iter().map(|database| find_among(keyspace, &waits, database, COUNTED.edges));
+    found.map(|cycles| cycles.len()).sum()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //!   saver's thread -- write --> pieces -- take --> loop, which releases what all replicas have been sent
 //! ```
 //!
-//! The writer waits while the slowest replica lags too far. Closing the pipe fails the writer with `BrokenPipe`.
+//! The writer waits while the slowest replica lags too far, unless it is not a thread of its own. Closing the pipe fails the writer with `BrokenPipe`.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::sys::alloc;
 use crate::sys::disk::DiskFile;
 
-/// The writer waits when this much is written and not released. Unit: bytes.
+/// What a pipe holds at most. Unit: bytes.
 const HELD_BYTES_MAX: u64 = 16 << 20;
 /// The largest piece. Unit: bytes.
 const PIECE_BYTES: usize = 64 << 10;
@@ -21,6 +21,8 @@ const PIECE_BYTES: usize = 64 << 10;
 pub struct Pipe {
     state: Mutex<State>,
     room: Condvar,
+    /// The writer waits when this much is written and not released. Unit: bytes.
+    held_max: u64,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -34,9 +36,10 @@ struct State {
 }
 
 impl Pipe {
-    /// `wake` is called when the pipe is no longer empty.
-    pub fn new(wake: Arc<dyn Fn() + Send + Sync>) -> Self {
-        Pipe { state: Mutex::default(), room: Condvar::new(), wake }
+    /// `wake` is called when the pipe is no longer empty. Without `is_bounded` the writer never waits.
+    pub fn new(wake: Arc<dyn Fn() + Send + Sync>, is_bounded: bool) -> Self {
+        let held_max = if is_bounded { HELD_BYTES_MAX } else { u64::MAX };
+        Pipe { state: Mutex::default(), room: Condvar::new(), held_max, wake }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -77,7 +80,7 @@ impl std::fmt::Debug for Pipe {
 impl DiskFile for Pipe {
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.lock();
-        while state.written - state.released >= HELD_BYTES_MAX && !state.is_closed {
+        while state.written - state.released >= self.held_max && !state.is_closed {
             state = self.room.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         if state.is_closed {
@@ -130,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_writer_waits_for_the_slowest_and_fails_when_the_pipe_is_closed() {
-        let pipe = Arc::new(Pipe::new(Arc::new(|| ())));
+        let pipe = Arc::new(Pipe::new(Arc::new(|| ()), true));
         let in_thread = pipe.clone();
         let writer = std::thread::spawn(move || {
             let bytes: Vec<u8> = (0..3 * HELD_BYTES_MAX).map(|at| at as u8).collect();

@@ -348,7 +348,8 @@ fn refuse(state: &mut State, id: ClientId) {
 fn begin_broadcast(keyspace: &mut Keyspace, state: &mut State, due: &Due) -> Result<(), String> {
     persistence::spread_effects(state);
     let next = state.replication.offset + 1;
-    let pipe = Arc::new(Pipe::new(state.persistence.wake()));
+    let pipe =
+        Arc::new(Pipe::new(state.persistence.wake(), state.persistence.background().has_threads()));
     // Only Redis or Valkey 7.2 and later announce a version. RDB version 11 stores when stream
     // consumers were active.
     let has_version = |&id: &ClientId| {

@@ -81,6 +81,7 @@ pub fn check_config(loaded: Loaded) -> Report {
     report.check_unix_socket(&config);
     report.check_users(&config, &lines);
     report.check_folders(&config);
+    report.check_nodes_file(&config);
     report.check_primary(&config);
     report
 }
@@ -278,12 +279,19 @@ impl Report {
             let tried = try_create(&config.dir);
             let folder = config.dir.join(OsStr::from_bytes(&config.appenddirname));
             let data = config.dir.join(OsStr::from_bytes(&config.dbfilename));
+            let no_data = match std::fs::metadata(&data) {
+                Ok(found) if found.is_dir() => Some("is a directory".to_owned()),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Some(system_text(&error)),
+                _ => None,
+            };
             let in_folder = match std::fs::metadata(&folder) {
                 Ok(found) if found.is_dir() => try_create(&folder),
                 Ok(_) => Err(io::Error::from_raw_os_error(libc::EEXIST)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => try_create(&config.dir),
                 Err(error) => Err(error),
             };
+            // The longest name, of the file that replaces the manifest.
+            let manifest = [b"temp-", &config.appendfilename[..], b".manifest"].concat();
             if let Err(error) = in_folder
                 && config.appendonly
                 && !self.is_refused(&["appenddirname"])
@@ -291,9 +299,10 @@ impl Report {
                 let (folder, why) = (folder.display(), system_text(&error));
                 let text = format!("Can't open or create append-only dir {folder}: {why}");
                 self.fault("appendonly", text);
-            } else if !config.appendonly && data.is_dir() {
-                let text = format!("{}: is a directory", data.display());
-                self.fault("dbfilename", text);
+            } else if config.appendonly && !fits(&config.dir, &manifest) {
+                self.fault("appendfilename", "The names of the files are too long".to_owned());
+            } else if let (Some(why), false) = (no_data, config.appendonly) {
+                self.fault("dbfilename", format!("{}: {why}", data.display()));
             } else if let Err(error) = tried {
                 let (folder, why) = (config.dir.display(), system_text(&error));
                 self.warn("dir", format!("No file can be created in {folder}: {why}"));
@@ -313,6 +322,29 @@ impl Report {
         if let Err(error) = tried {
             let (path, why) = (path.display(), system_text(&error));
             self.warn("pidfile", format!("{path} can't be written: {why}"));
+        }
+    }
+
+    /// nodes.conf, which a node opens, and then replaces by a file beside it. Its text is data.
+    fn check_nodes_file(&mut self, config: &Config) {
+        if !config.cluster_enabled || self.is_refused(&["cluster-config-file", "dir"]) {
+            return;
+        }
+        let name = OsStr::from_bytes(&config.cluster_config_file);
+        let path = config.dir.join(name);
+        let opened = match std::fs::metadata(&path) {
+            Ok(found) if found.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+            Ok(found) if !found.is_file() => Err(io::Error::from_raw_os_error(libc::ENXIO)),
+            Ok(_) => std::fs::OpenOptions::new().append(true).open(&path).map(drop),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        let mut beside = path.into_os_string();
+        beside.push(format!(".tmp-{}", std::process::id()));
+        if let Err(error) = opened.and_then(|()| try_new(Path::new(&beside))) {
+            let (name, why) = (name.to_string_lossy(), system_text(&error));
+            let text = format!("Can't open {name} in order to acquire a lock: {why}");
+            self.fault("cluster-config-file", text);
         }
     }
 
@@ -408,9 +440,18 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 
 /// Whether a file could be created in a folder.
 fn try_create(folder: &Path) -> io::Result<()> {
-    let path = folder.join(format!("latchkey-check-{}", std::process::id()));
-    File::create_new(&path)?;
+    try_new(&folder.join(format!("latchkey-check-{}", std::process::id())))
+}
+
+fn try_new(path: &Path) -> io::Result<()> {
+    File::create_new(path)?;
     std::fs::remove_file(path)
+}
+
+/// Whether a file in a folder could have this name.
+fn fits(folder: &Path, name: &[u8]) -> bool {
+    let found = std::fs::metadata(folder.join(OsStr::from_bytes(name)));
+    found.map_or_else(|error| error.raw_os_error() != Some(libc::ENAMETOOLONG), |_| true)
 }
 
 /// `file:line`; a line of the command line has no number that anybody could count.

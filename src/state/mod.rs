@@ -7,11 +7,12 @@
 //!
 //! - Parts: `network`, with answers of HTTP under way (`http_job`), `pauses`, `process`,
 //!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (who waits
-//!   for locks), `moving` (keys on their way to another server), `slot_moves` (slots on theirs), `cluster_work` (what the loop does for the cluster).
+//!   for locks), `moving` (keys on their way to another server), `arriving` (values of RESTORE), `slot_moves` (slots on theirs), `cluster_work` (what the loop does for the cluster).
 //! - The commands that there are: `table` numbers and finds them, `spec` says what one is,
 //!   `context` what its handler gets. A specification names its handler, the handler gets the
 //!   state, and the state has the table: one thought.
 
+pub mod arriving;
 pub mod cluster_work;
 pub mod context;
 pub mod http_job;
@@ -47,6 +48,7 @@ use crate::replication::primary_link::PrimaryLink;
 use crate::resp::args::Args;
 use crate::script::shebang::{self, ScriptFlags};
 use crate::script::{Engine, Scripts};
+use crate::state::arriving::Arriving;
 use crate::state::http_job::PageKeys;
 use crate::state::moving::Moving;
 use crate::state::slot_moves::SlotMoves;
@@ -109,6 +111,7 @@ pub struct State {
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
     pub pauses: Pauses,
     pub moving: Moving,
+    pub arriving: Arriving,
     pub slot_moves: SlotMoves,
     /// See [`State::opening`].
     gate: Opening,
@@ -174,6 +177,7 @@ impl State {
             serve_while_busy: |_, _| {},
             pauses: Pauses::default(),
             moving: Moving::default(),
+            arriving: Arriving::default(),
             slot_moves: SlotMoves::default(),
             // Until the configuration is applied.
             gate: Opening::Closed,

@@ -81,6 +81,13 @@ macro_rules! tls {
     };
 }
 
+/// 83 letters: three make a name that has no room for an ending.
+macro_rules! long {
+    () => {
+        "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcde"
+    };
+}
+
 /// Choices that exclude each other are in one group.
 const GROUPS: &[&[Choice]] = &[
     &[bad("port x"), bad("port 70000"), bad("port 0"), good("port 0\nunixsocket other.sock")],
@@ -186,6 +193,9 @@ const GROUPS: &[&[Choice]] = &[
         good("dbfilename other.rdb"),
         bad("dbfilename a/b"),
         bad("dbfilename ."),
+        bad(concat!("dbfilename ", long!(), long!(), long!(), long!())),
+        good(concat!("appendfilename ", long!(), long!(), long!())),
+        bad(concat!("appendonly yes\nappendfilename ", long!(), long!(), long!())),
         bad("appendfilename \"\""),
         bad("appenddirname a/b"),
     ],
@@ -203,6 +213,16 @@ const GROUPS: &[&[Choice]] = &[
         bad("replicaof 127.0.0.1"),
         bad("replicaof 127.0.0.1 70000"),
         good("cluster-enabled yes\ncluster-port %3"),
+        good("cluster-config-file gone/nodes.conf"),
+        bad("cluster-enabled yes\ncluster-port %3\ncluster-config-file gone/nodes.conf"),
+        bad("cluster-enabled yes\ncluster-port %3\ncluster-config-file %F/folder"),
+        bad("cluster-enabled yes\ncluster-port %3\ncluster-config-file \"\""),
+        bad(concat!(
+            "cluster-enabled yes\ncluster-port %3\ncluster-config-file ",
+            long!(),
+            long!(),
+            long!()
+        )),
         bad("cluster-enabled yes\ncluster-port %1"),
         bad("cluster-enabled yes\nport 55536"),
         bad("cluster-enabled yes\nbind \"\""),

@@ -478,3 +478,93 @@ fn the_append_only_file_can_be_loaded_again() {
     assert_eq!(show(&mut client, &["DEBUG", "LOADAOF"]), "OK");
     assert_eq!(show(&mut client, &["GET", "k"]), "\"vw\"");
 }
+
+/// A thread decodes large values, and their clients wait.
+#[test]
+fn a_large_value_is_restored_as_a_small_one_is() {
+    let server = TestServer::start(&[]);
+    let mut client = server.connect();
+    let fields: Vec<String> =
+        (0..20_000).flat_map(|n| [format!("field:{n}"), format!("value:{n}")]).collect();
+    let mut fill = vec!["HSET", "h"];
+    fill.extend(fields.iter().map(String::as_str));
+    client.call(&fill);
+    let Reply::Bulk(payload) = client.call(&["DUMP", "h"]) else { panic!("a payload") };
+    assert!(payload.len() > 400_000);
+    let digest = |client: &mut Client, key: &str| client.call(&["DEBUG", "DIGEST-VALUE", key]);
+    let wanted = digest(&mut client, "h");
+
+    let mut damaged = payload.clone();
+    *damaged.last_mut().expect("a checksum") ^= 1;
+    let mut wrong = payload[..payload.len() - 10].to_vec();
+    wrong[0] = 1;
+    seal(&mut wrong, Version::REDIS_10);
+    // All in one go: the replies come in their order.
+    let requests: [(&[&[u8]], &str); 9] = [
+        (&[b"RESTORE", b"one", b"0", &payload], "OK"),
+        (&[b"HLEN", b"one"], "(integer) 20000"),
+        (&[b"RESTORE", b"one", b"0", &payload], "(error) BUSYKEY Target key name already exists."),
+        (&[b"RESTORE", b"one", b"10000", &payload, b"REPLACE"], "OK"),
+        (
+            &[b"RESTORE", b"two", b"0", &damaged],
+            "(error) ERR DUMP payload version or checksum are wrong",
+        ),
+        (&[b"RESTORE", b"two", b"0", &wrong], "(error) ERR Bad data format"),
+        (&[b"EXISTS", b"two"], "(integer) 0"),
+        (
+            &[
+                b"EVAL",
+                b"return redis.call('RESTORE', KEYS[1], '0', ARGV[1])",
+                b"1",
+                b"three",
+                &payload,
+            ],
+            "OK",
+        ),
+        (&[b"PING"], "PONG"),
+    ];
+    let mut sent = Vec::new();
+    requests.iter().for_each(|(request, _)| sent.extend(support::encode(request)));
+    client.send_raw(&sent);
+    for (request, reply) in requests {
+        assert_eq!(client.reply().expect("a reply").show(), reply, "{:?}", &request[..2]);
+    }
+    client.call(&["MULTI"]);
+    client.call(&[&b"RESTORE"[..], b"four", b"0", payload.as_slice()]);
+    assert_eq!(client.call(&["EXEC"]).show(), "1) OK");
+    assert!(matches!(client.call(&["PTTL", "one"]), Reply::Integer(1..=10_000)));
+    client.call(&["PERSIST", "one"]);
+    for key in ["one", "three", "four"] {
+        assert_eq!(digest(&mut client, key), wanted, "{key}");
+    }
+}
+
+#[test]
+fn who_restores_a_large_value_may_be_killed_meanwhile() {
+    let server = TestServer::start(&[]);
+    let mut operator = server.connect();
+    let members: Vec<String> = (0..50_000).map(|n| format!("member:{n}")).collect();
+    let mut fill = vec!["SADD", "s"];
+    fill.extend(members.iter().map(String::as_str));
+    operator.call(&fill);
+    let Reply::Bulk(payload) = operator.call(&["DUMP", "s"]) else { panic!("a payload") };
+    for round in 0..20 {
+        let mut client = server.connect();
+        let Reply::Integer(id) = client.call(&["CLIENT", "ID"]) else { panic!("an ID") };
+        client.send_raw(&support::encode(&[
+            &b"RESTORE"[..],
+            b"t",
+            b"0",
+            payload.as_slice(),
+            b"REPLACE",
+        ]));
+        // A request of another client is always answered.
+        assert_eq!(operator.call(&["EXISTS", "s"]), Reply::Integer(1));
+        operator.call(&["CLIENT", "KILL", "ID", &id.to_string()]);
+        let whole = operator.call(&["SCARD", "t"]);
+        assert!(matches!(whole, Reply::Integer(0 | 50_000)), "round {round}: {whole:?}");
+    }
+    let mut last = server.connect();
+    assert_eq!(last.call(&[&b"RESTORE"[..], b"u", b"0", payload.as_slice()]).show(), "OK");
+    assert_eq!(last.call(&["SCARD", "u"]), Reply::Integer(50_000));
+}

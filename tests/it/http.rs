@@ -389,6 +389,33 @@ fn circles_are_those_of_one_database_and_of_keys_that_may_be_read() {
 }
 
 #[test]
+fn a_scrape_counts_circles_among_the_thousand_longest_waits() {
+    for (others, counted) in [(998, 1), (999, 0)] {
+        let (server, address) = start(&[]);
+        let mut client = server.connect();
+        client.call(&["HELLO", "3"]);
+        let mut lock = |key: &str, owner: &str, more: &[&str]| {
+            client.call(&[&["LOCK.ACQUIRE", key, owner, "PX", "60000"], more].concat())
+        };
+        for (key, owner) in [("busy", "holder"), ("a", "left"), ("b", "right")] {
+            lock(key, owner, &[]);
+        }
+        for number in 0..others {
+            lock("busy", &number.to_string(), &["ASYNC", "0"]);
+        }
+        server.advance(1_000_000);
+        lock("b", "left", &["ASYNC", "0"]);
+        lock("a", "right", &["ASYNC", "0"]);
+        let metrics = get(address, "/metrics").body;
+        let line = format!("\nlatchkey_lock_wait_cycles {counted}\n");
+        assert!(metrics.contains(&line), "with {others} other waits");
+        // Whoever asks for circles is told of all.
+        let Reply::Array(circles) = call(&server, "LOCK.CYCLES") else { panic!("no array") };
+        assert_eq!(circles.len(), 1);
+    }
+}
+
+#[test]
 fn named_queues_are_told_with_their_keys() {
     let (server, address) = start(&["page-keys mail jobs events"]);
     let mut client = server.connect();

@@ -122,6 +122,67 @@ fn completions_are_printed_and_complete_in_bash() {
     }
 }
 
+/// Whether the shell is installed; a test without it says that it did not run.
+fn has_shell(name: &str) -> bool {
+    let is_there = Command::new(name).args(["-c", "true"]).status().is_ok();
+    if !is_there {
+        eprintln!("SKIPPED: there is no {name}");
+    }
+    is_there
+}
+
+#[test]
+fn completions_complete_in_fish() {
+    if !has_shell("fish") {
+        return;
+    }
+    let complete = |line: &str| {
+        let script = format!("{PROGRAM} --completions fish | source; complete -C'{line}'");
+        let mut fish = Command::new("fish");
+        fish.env("PATH", Path::new(PROGRAM).parent().expect("a folder"))
+            .args(["--no-config", "-c"]);
+        let told = String::from_utf8(run(fish.arg(script)).stdout).expect("text");
+        let words = told.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned());
+        words.collect::<Vec<_>>()
+    };
+    assert_eq!(complete("latchkey --appendf"), ["--appendfilename", "--appendfsync"]);
+    assert_eq!(complete("latchkey --appendfsync a"), ["always"]);
+    assert_eq!(complete("latchkey --replica-read-only "), ["no", "yes"]);
+    assert_eq!(complete("latchkey --completions z"), ["zsh"]);
+    assert_eq!(complete("latchkey Cargo.t"), ["Cargo.toml"]);
+    assert_eq!(complete("latchkey --check-config Cargo.t"), ["Cargo.toml"]);
+}
+
+#[test]
+fn completions_complete_in_zsh() {
+    if !has_shell("zsh") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let told = run(Command::new(PROGRAM).args(["--completions", "zsh"])).stdout;
+    std::fs::write(folder.path().join("_latchkey"), told).expect("a file");
+    // An interactive shell at a terminal of its own, in which the line and a tab are typed. Its echo has no word that is waited for.
+    let script = r#"
+        zmodload zsh/zpty
+        zpty shell zsh -f -i
+        zpty -w shell "PS1=; LISTMAX=9999; fpath=($1 \$fpath); path=($2 \$path); autoload -U compinit; compinit -D -u; print REA''DY"
+        zpty -r shell told '*READY*'
+        zpty -w -n shell "$3"$'\t'
+        for word in ${@:4}; do zpty -r shell told "*$word*"; done"#;
+    for (line, words) in [
+        ("latchkey --appendf", &["--appendfilename", "--appendfsync"][..]),
+        ("latchkey --appendfsync ", &["always", "everysec"]),
+        ("latchkey --replica-read-only ", &["no", "yes"]),
+        ("latchkey --port 7 --supervised upst", &["art"]),
+        ("latchkey --check-config Cargo.t", &["oml"]),
+        ("latchkey --dir sr", &["c"]),
+    ] {
+        let mut zsh = Command::new("timeout");
+        zsh.args(["60", "zsh", "-f", "-c", script, "zsh"]).arg(folder.path());
+        run(zsh.arg(Path::new(PROGRAM).parent().expect("a folder")).arg(line).args(words));
+    }
+}
+
 #[test]
 fn the_manual_page_has_every_option_of_the_summary() {
     let summary = Command::new(PROGRAM).arg("--help").output().expect("the program starts");

@@ -308,6 +308,27 @@ fn a_shutdown_waits_for_changes_and_not_for_pings() {
 }
 
 #[test]
+fn a_replica_that_shuts_down_takes_no_failover() {
+    let primary = start(&[]);
+    let server = start(&["shutdown-timeout 1000"]);
+    let mut client = server.connect();
+    client.call(&["REPLICAOF", "127.0.0.1", &primary.address.port().to_string()]);
+    wait_for("the link", || (field(&mut client, "master_link_status") == "up").then_some(()));
+    let mut lagging = Replica::connect(&server);
+    let (history, offset, _) = lagging.sync(&server);
+    lagging.say(&format!("REPLCONF ACK {offset}"));
+    primary.connect().call(&["SET", "k", "v"]);
+    wait_for("the key", || (client.call(&["EXISTS", "k"]) == Reply::Integer(1)).then_some(()));
+    client.send(&["SHUTDOWN", "NOSAVE"]);
+    server.settle();
+    let mut other = Replica::connect(&server);
+    other.say(&format!("PSYNC {history} {} FAILOVER", offset + 1));
+    let told = other.line();
+    assert_eq!(told, "-ERR PSYNC FAILOVER can't be sent to a server that is shutting down.");
+    assert_eq!(field(&mut server.connect(), "role"), "slave");
+}
+
+#[test]
 fn a_primary_sends_pings_and_disconnects_silent_replicas() {
     let server = start(&["repl-ping-replica-period 3", "repl-timeout 8"]);
     let mut client = server.connect();

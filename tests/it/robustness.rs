@@ -739,3 +739,12 @@ fn info_counts_awaited_keys_and_refusals_and_names_the_listeners() {
     assert!(shown(&text).contains(&listener), "{}", shown(&text));
     assert!(!shown(&text).contains("listener1"));
 }
+
+#[test]
+fn a_replicas_address_cannot_add_lines_to_info() {
+    let server = config(&[]);
+    let mut client = server.connect();
+    let told = client.call(&["REPLCONF", "ip-address", "a\r\nrole:slave"]);
+    let refused = "ERR REPLCONF ip-address provided by replica instance has control characters";
+    assert_eq!(told, Reply::Error(refused.into()));
+}

@@ -108,8 +108,12 @@ class PageTest(unittest.TestCase):
         self.see("the circle", "document.querySelector('#alarms').textContent.includes('one → two → one')")
         self.see("its picture", "document.querySelectorAll('#picture path.circle').length === 2")
         self.assertEqual(len(self.browser.run("return [...document.querySelectorAll('#waiting-rows tr')].map(e => e.textContent)")), 3)
-        self.browser.run("document.querySelector('#graph').scrollIntoView()")
-        self.browser.picture("circle")
+        for scheme in ("light", "dark"):
+            self.browser.resize(1200, 900, scheme)
+            colours = self.browser.run("return ['#picture path.circle', '#picture marker.circle path'].map(e => getComputedStyle(document.querySelector(e))).map((e, i) => i ? e.fill : e.stroke)")
+            self.assertEqual(colours[0], colours[1], "the arrow has the line's colour")
+            self.browser.run("document.querySelector('#graph').scrollIntoView()")
+            self.browser.picture("circle" if scheme == "light" else "circle-dark")
         self.assertEqual(self.browser.complaints(), [])
 
     def test_what_stands_out_is_told_whatever_list_is_shown(self):
@@ -281,6 +285,8 @@ class PageTest(unittest.TestCase):
             self.turn()
             self.assertLessEqual(self.browser.run("return document.scrollingElement.scrollWidth"), width)
             self.browser.picture(f"{width}-{scheme}")
+        tops = self.browser.run("return ['#wanted', '#sort'].map(e => document.querySelector(e).parentElement.getBoundingClientRect().top)")
+        self.assertEqual(tops[0], tops[1], "the labels stand on one line")
         back = self.browser.run("return getComputedStyle(document.body).backgroundColor")
         self.assertEqual(back, "rgb(18, 22, 27)")
         queue = self.browser.run("return document.querySelector('#queue-rows tr').textContent")

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use super::world::{Machine, World, name, used_slots};
+use super::world::{Machine, TIMEOUT_MS, World, name, used_slots};
 use crate::cluster::admin::Failover;
 use crate::cluster::node::NodeFlags;
 use crate::collections::hash_slot::HashSlot;
@@ -103,21 +103,52 @@ impl World {
             _ if is_failed => return,
             _ => Failover::Agreed,
         };
-        self.log(format!("{index} is to take over: {kind:?}"));
-        self.disturb(index);
-        self.machines[index].by_hand_ms = Some(self.now);
-        if kind == Failover::Forced {
-            // The administrator accepts what is lost.
-            used_slots().for_each(|slot| {
-                let machine = &self.machines[index].cluster;
-                if machine.owner(slot) == machine.myself().primary {
-                    self.forgive(slot);
-                }
-            });
+        match kind {
+            Failover::Forced => self.take_over(index),
+            _ => self.fail_over(index, kind),
         }
-        self.command(index, |cluster, outside, actions| {
-            cluster.fail_over(kind, false, outside, actions)
-        });
+    }
+
+    /// A replica loses its stream, and later its primary is gone.
+    fn leave_behind(&mut self) {
+        let by_count = |index: &usize| self.replicas_of(*index).len();
+        let Some(primary) = (0..self.machines.len()).max_by_key(by_count) else { return };
+        let mut replicas = self.replicas_of(primary);
+        self.random.shuffle(&mut replicas);
+        if self.random.u8(..3) > 0 {
+            replicas.truncate(1);
+        }
+        self.unfollowed.extend(replicas.into_iter().map(|replica| (replica, primary)));
+        // Longer than data may be old, or not.
+        let ms = [1_000, 5_000][self.random.usize(..2)];
+        self.run(ms);
+        self.kill_some(primary);
+        self.run(3_000);
+    }
+
+    /// A primary comes back that never hears who has its place. The others tell it.
+    fn come_back_unheard(&mut self) {
+        let slot = used_slots().nth(self.random.usize(..12)).expect("a slot");
+        let owner = |world: &World| {
+            world.machines.iter().position(|machine| {
+                machine.is_alive && machine.cluster.owns(slot) && machine.follows.is_none()
+            })
+        };
+        let Some(old) = owner(self) else { return };
+        self.kill(old);
+        self.run(6_000);
+        let new = owner(self);
+        if let Some(new) = new {
+            self.cut_both(old, new);
+        }
+        self.restart(old);
+        self.run(6_000);
+        if let Some(new) = new
+            && self.machines[new].cluster.owns(slot)
+            && self.machines[old].cluster.owns(slot)
+        {
+            self.fail(&format!("nobody tells {old} that slot {} is {new}'s", slot.number()));
+        }
     }
 
     fn configure(&mut self, index: usize) {
@@ -247,12 +278,22 @@ fn whatever_happens_nobody_votes_twice_all_agree_in_the_end_and_nothing_acknowle
         world.log(format!("seed {seed}"));
         // Some clusters care for how old the data of a replica are.
         let factor = [0, 0, 0, 1][world.random.usize(..4)];
+        world.crashing_voters = [0, 0, 1, 3][world.random.usize(..4)];
+        world.has_contests = world.random.u8(..4) == 0;
+        if world.has_contests {
+            world.crashing_voters = 5;
+            // The longer nodes wait before they ask, the more can happen.
+            world.machines.iter_mut().for_each(|one| one.settings.node_timeout_ms = 3 * TIMEOUT_MS);
+        }
         for index in 0..world.machines.len() {
             world.machines[index].settings.validity_factor = factor;
             let settings = world.machines[index].settings.clone();
             world.command(index, |cluster, _, _| cluster.set_settings(settings));
         }
-        world.crashing_voters = [0, 0, 1, 3][world.random.usize(..4)];
+        if world.random.bool() {
+            world.run(1_000);
+            world.leave_behind();
+        }
         let moves_slots = world.random.u8(..3) == 0;
         let mut moving: Option<Move> = None;
         for _ in 0..world.random.usize(10..30) {
@@ -274,10 +315,7 @@ fn whatever_happens_nobody_votes_twice_all_agree_in_the_end_and_nothing_acknowle
                 16 | 17 => world.make_rivals(),
                 18 | 19 => world.fail_over_by_hand(one),
                 20 => world.configure(one),
-                21 => {
-                    world.bump_epoch(one);
-                    world.bump_epoch(other);
-                }
+                21 => (0..world.machines.len()).for_each(|index| world.bump_epoch(index)),
                 22 => {
                     if let Some(primary) = world.primary_of(one) {
                         world.kill_some(primary);
@@ -299,6 +337,10 @@ fn whatever_happens_nobody_votes_twice_all_agree_in_the_end_and_nothing_acknowle
             world.run(ms);
         }
         world.heal();
+        if seed % 4 == 0 {
+            world.come_back_unheard();
+            world.heal();
+        }
         acknowledged += world.acknowledged;
         promotions += world.promotions;
     }

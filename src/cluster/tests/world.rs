@@ -2,16 +2,20 @@
 //! each node with its replication, and the rules that hold whatever happens.
 //!
 //! A node's data are keys with numbers that only grow. Its history is the list of its changes: a replica has a part of its primary's
-//! history, or gets all anew. What the state machine wants done is done here as the server does it.
+//! history, or gets all anew. What the state machine wants done is done here as the server does it. `rules` are what holds whatever
+//! happens.
+
+mod rules;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use crate::cluster::action::{Action, Event, LinkId, Outside};
+use crate::cluster::admin::Failover;
 use crate::cluster::node::{NodeFlags, NodeId, NodeIndex};
 use crate::cluster::settings::Settings;
-use crate::cluster::wire::{self, Body, Decoded};
+use crate::cluster::wire;
 use crate::cluster::{Cluster, config_file};
 use crate::collections::hash_slot::{HashSlot, SLOTS, SlotSet};
 
@@ -47,9 +51,16 @@ pub struct Machine {
     /// The other end of each connection, and when the last message over it arrives.
     ends: HashMap<LinkId, (usize, LinkId)>,
     arrivals: HashMap<LinkId, i64>,
+    /// Until when nothing comes over a connection: a packet of it is sent again.
+    blocked: HashMap<LinkId, i64>,
     accepted: u64,
-    /// When the last save that was asked for is on disk, and the last that messages wait for.
+    /// Until then it is heard, and hears nothing.
+    pub deaf_until: i64,
+    /// When the last save that was asked for is on disk.
     pub saved_at: i64,
+    /// When the save that is being written is on disk.
+    writes_until: i64,
+    /// When the last save that messages wait for is.
     silent_until: i64,
     pub slow_until: i64,
     wall_offset: i64,
@@ -67,7 +78,10 @@ pub struct Machine {
     asked_ms: Vec<i64>,
     /// When it was told to take over, which it may do with whatever it has.
     pub by_hand_ms: Option<i64>,
+    pub by_hand: Failover,
     pub dropped: usize,
+    /// Whose each used slot was at the end of its last turn, as it sees it.
+    known: Vec<Option<rules::Known>>,
 }
 
 enum Due {
@@ -76,6 +90,7 @@ enum Due {
     Closed { to: usize, link: LinkId },
     Saved { at: usize, life: u64, text: Arc<[u8]> },
     Restart { at: usize },
+    TakeOver { at: usize },
 }
 
 /// A write that was acknowledged when all replicas had it, and who had it.
@@ -86,6 +101,7 @@ struct Safe {
 }
 
 pub struct World {
+    seed: u64,
     pub machines: Vec<Machine>,
     lives: Vec<u64>,
     pub now: i64,
@@ -100,6 +116,10 @@ pub struct World {
     stalls: u8,
     /// Of ten voters, how many crash when their vote has arrived.
     pub crashing_voters: u8,
+    /// Who is about to ask for votes becomes deaf, and another one asks meanwhile.
+    pub has_contests: bool,
+    /// When each node suspected which other one last.
+    suspected: HashMap<(NodeId, NodeId), i64>,
     /// Whom each node has voted for in each epoch.
     votes: HashMap<(NodeId, u64), usize>,
     /// Who was elected in each epoch.
@@ -160,8 +180,11 @@ impl Machine {
             file: Vec::new(),
             ends: HashMap::new(),
             arrivals: HashMap::new(),
+            blocked: HashMap::new(),
             accepted: 0,
+            deaf_until: 0,
             saved_at: 0,
+            writes_until: 0,
             silent_until: 0,
             slow_until: 0,
             wall_offset: 1_700_000_000_000,
@@ -175,7 +198,9 @@ impl Machine {
             disturbed_ms: 0,
             asked_ms: Vec::new(),
             by_hand_ms: None,
+            by_hand: Failover::Agreed,
             dropped: 0,
+            known: vec![None; USED_SLOTS],
         }
     }
 
@@ -203,6 +228,7 @@ impl World {
             machine.wall_offset += random.i64(-5..5) * random.i64(0..2) * 3_600_000;
         }
         World {
+            seed,
             machines,
             lives: vec![0; count],
             now: 1_000,
@@ -210,6 +236,8 @@ impl World {
             number: 0,
             stalls: random.u8(0..10),
             crashing_voters: 0,
+            has_contests: false,
+            suspected: HashMap::new(),
             random,
             cut: BTreeSet::new(),
             unfollowed: BTreeSet::new(),
@@ -326,6 +354,7 @@ impl World {
         let mut actions = Vec::new();
         let result = run(&mut self.machines[index].cluster, &outside, &mut actions);
         self.machines[index].cluster.before_sleep(&outside, &mut actions);
+        self.watch(index);
         self.carry_out(index, actions);
         result
     }
@@ -352,7 +381,16 @@ impl World {
                     let is_slow = self.machines[index].slow_until > self.now;
                     let delay = self.random.i64(1..if is_slow { 2_500 } else { 30 });
                     let (life, machine) = (self.lives[index], &mut self.machines[index]);
-                    machine.saved_at = machine.saved_at.max(self.now) + delay;
+                    // One that has not begun stands for all after it.
+                    if machine.writes_until <= self.now {
+                        machine.writes_until = machine.saved_at.max(self.now);
+                    }
+                    if machine.saved_at <= self.now {
+                        machine.saved_at = self.now + delay;
+                        machine.writes_until = machine.saved_at;
+                    } else if machine.saved_at == machine.writes_until {
+                        machine.saved_at += delay;
+                    }
                     if is_awaited {
                         machine.silent_until = machine.saved_at;
                     }
@@ -376,7 +414,10 @@ impl World {
                     self.machines[index].paused_until = until_boot_ms;
                 }
                 Action::EndPause => self.machines[index].paused_until = 0,
-                Action::Log { text, .. } => self.log(format!("{index}: {text}")),
+                Action::Log { text, .. } => {
+                    self.log(format!("{index}: {text}"));
+                    self.watch_log(index, &text);
+                }
                 Action::Deliver { .. } | Action::Recheck => {}
             }
         }
@@ -390,6 +431,7 @@ impl World {
             asked.retain(|asked| now - asked < 2 * CALM_MS);
             if asked.last() != Some(&now) {
                 asked.push(now);
+                self.check_age(index);
             }
         }
         let waits = (self.machines[index].silent_until - self.now).max(0);
@@ -420,17 +462,23 @@ impl World {
                 if self.lives[from] != life || !self.machines[to].ends.contains_key(&link) {
                     return;
                 }
-                if self.reaches(from, to) {
+                let stays = (from, life);
+                if let Some(until) =
+                    self.machines[to].blocked.get(&link).filter(|until| **until > self.now)
+                {
+                    let delay = until - self.now;
+                    self.after(delay, Due::Message { from: stays, to, link, bytes });
+                } else if self.reaches(from, to) && self.machines[to].deaf_until <= self.now {
+                    self.check_vote_is_saved(from, &bytes);
                     self.tell(to, Event::Received { link, message: &bytes });
                     self.note_vote(from, to, &bytes);
-                } else if self.random.u8(0..10) < self.stalls {
+                } else if self.machines[to].deaf_until > self.now
+                    || self.random.u8(0..10) < self.stalls
+                {
                     // TCP sends it again; what comes after it waits too.
-                    if let Some(&(_, own)) = self.machines[to].ends.get(&link) {
-                        let arrival = self.now + 200;
-                        self.machines[from].arrivals.insert(own, arrival);
-                    }
-                    let from = (from, life);
-                    self.after(200, Due::Message { from, to, link, bytes });
+                    let delay = (self.machines[to].deaf_until - self.now).clamp(1, 200);
+                    self.machines[to].blocked.insert(link, self.now + delay);
+                    self.after(delay, Due::Message { from: stays, to, link, bytes });
                 }
             }
             Due::Closed { to, link } => {
@@ -448,6 +496,7 @@ impl World {
                     self.restart(at);
                 }
             }
+            Due::TakeOver { at } => self.take_over(at),
         }
     }
 
@@ -482,6 +531,7 @@ impl World {
         let mut ends: Vec<_> = self.machines[index].ends.drain().collect();
         ends.sort();
         self.machines[index].arrivals.clear();
+        self.machines[index].blocked.clear();
         for (_, (to, other)) in ends {
             self.machines[to].ends.remove(&other);
             self.after(1, Due::Closed { to, link: other });
@@ -501,10 +551,12 @@ impl World {
         let machine = &mut self.machines[index];
         machine.cluster = cluster;
         machine.is_alive = true;
-        (machine.saved_at, machine.silent_until) = (self.now, 0);
+        (machine.saved_at, machine.writes_until, machine.silent_until) = (self.now, self.now, 0);
         (machine.heard_ms, machine.syncs_until, machine.paused_until) = (None, None, 0);
         machine.drops = SlotSet::default();
         machine.follows = primary;
+        machine.deaf_until = 0;
+        machine.known.fill(None);
     }
 
     pub fn restart_after(&mut self, index: usize, ms: i64) {
@@ -687,6 +739,30 @@ impl World {
         self.safe.retain(|key, _| key.0 != slot.number());
     }
 
+    /// An administrator has a replica take over without its primary, and accepts what is lost.
+    pub fn take_over(&mut self, index: usize) {
+        if !self.machines[index].is_alive || self.machines[index].follows.is_none() {
+            return;
+        }
+        used_slots().for_each(|slot| {
+            let cluster = &self.machines[index].cluster;
+            if cluster.owner(slot) == cluster.myself().primary {
+                self.forgive(slot);
+            }
+        });
+        self.fail_over(index, Failover::Forced);
+    }
+
+    pub fn fail_over(&mut self, index: usize, kind: Failover) {
+        self.log(format!("{index} is to take over: {kind:?}"));
+        self.disturb(index);
+        self.machines[index].by_hand_ms = Some(self.now);
+        self.machines[index].by_hand = kind;
+        self.command(index, |cluster, outside, actions| {
+            cluster.fail_over(kind, false, outside, actions)
+        });
+    }
+
     // ---- moving a slot -----------------------------------------------------------------------------------------------
 
     /// MIGRATE of one key: the target has it before the source deletes it. Returns whether there was one.
@@ -721,151 +797,7 @@ impl World {
         self.machines[at].cluster.find(&name(other))
     }
 
-    // ---- rules -------------------------------------------------------------------------------------------------------
-
-    fn fail(&self, text: &str) -> ! {
-        let from = self.trace.len().saturating_sub(4_000);
-        self.trace[from..].iter().for_each(|line| eprintln!("{line}"));
-        panic!("at {}: {text}", self.now);
-    }
-
-    /// A vote has arrived: the only one of its node in its epoch.
-    fn note_vote(&mut self, from: usize, to: usize, message: &[u8]) {
-        if wire::type_of(message) != wire::AUTH_ACK {
-            return;
-        }
-        let Ok(Decoded::Full(message)) = wire::decode(message) else { return };
-        if message.body != Body::AuthAck {
-            return;
-        }
-        let (voter, epoch) = (message.header.sender, message.header.current_epoch);
-        let before = self.votes.insert((voter, epoch), to);
-        if before.is_some_and(|before| before != to) {
-            self.fail(&format!("{voter} votes twice in epoch {epoch}"));
-        }
-        if self.random.u8(0..10) < self.crashing_voters {
-            self.kill(from);
-            let delay = self.random.i64(1..60);
-            self.restart_after(from, delay);
-        }
-    }
-
-    /// A replica becomes a primary: the only one that was elected in its epoch, and the one that should be.
-    fn promote(&mut self, index: usize) {
-        let before = self.machines[index].follows.take();
-        let age_ms = self.outside(index).data_age_ms;
-        self.machines[index].syncs_until = None;
-        let cluster = &self.machines[index].cluster;
-        let (epoch, id) = (cluster.myself().config_epoch, cluster.myself().id);
-        let forced = self.machines[index].by_hand_ms.is_some_and(|at| self.now - at < 2 * CALM_MS);
-        self.log(format!("{index} is promoted in epoch {epoch}, after {before:?}"));
-        self.promotions += 1;
-        let known = self.elected.insert(epoch, id);
-        if known.is_some_and(|known| known != id) {
-            self.fail(&format!("two winners of epoch {epoch}"));
-        }
-        let Some(before) = before else { return };
-        let settings = &self.machines[index].settings;
-        let age_max = settings
-            .repl_ping_ms
-            .saturating_add(settings.node_timeout_ms.saturating_mul(settings.validity_factor + 1));
-        // An election is begun by a node whose data are not too old, and lasts for a while.
-        let lasts_ms = 2 * settings.node_timeout_ms.max(1_000) + 1_000;
-        if settings.validity_factor != 0 && !forced && age_ms > age_max.saturating_add(lasts_ms) {
-            self.fail(&format!("{index} is promoted with data of {age_ms} ms ago"));
-        }
-        let is_calm = |other: &usize| {
-            let machine = &self.machines[*other];
-            let reaches_all = (0..self.machines.len()).all(|third| {
-                third == *other
-                    || !self.machines[third].is_alive
-                    || (self.reaches(*other, third) && self.reaches(third, *other))
-            });
-            machine.is_alive
-                && reaches_all
-                && self.now - machine.disturbed_ms > CALM_MS
-                && machine.slow_until + CALM_MS < self.now
-        };
-        let others: Vec<usize> = (0..self.machines.len())
-            .filter(|other| *other != index && self.machines[*other].follows == Some(before))
-            .filter(is_calm)
-            .collect();
-        let own = self.machines[index].history.len();
-        for other in others {
-            let theirs = self.machines[other].history.len();
-            let may_vote = !self.machines[other].settings.no_failover
-                && self.machines[other].settings.validity_factor == 0;
-            // After an attempt in vain each tries again in its own time.
-            let is_first = self.machines[other].asked_ms.is_empty()
-                && self.machines[index].asked_ms.len() == 1;
-            if theirs > own && may_vote && !forced && is_calm(&index) && is_first {
-                self.fail(&format!(
-                    "{index} with {own} changes is promoted before {other} with {theirs}"
-                ));
-            }
-        }
-        // What this one does not have is lost, unless somebody who has it was there to take over.
-        let cluster = &self.machines[index].cluster;
-        let slots: BTreeSet<u16> = used_slots()
-            .filter(|slot| {
-                cluster.find(&name(before)).is_some_and(|old| cluster.owner(*slot) == Some(old))
-            })
-            .map(HashSlot::number)
-            .collect();
-        let keys = &self.machines[index].keys;
-        let holder_was_there = |safe: &Safe| {
-            safe.holders.iter().any(|holder| {
-                *holder != index
-                    && self.machines[*holder].follows == Some(before)
-                    && is_calm(holder)
-                    && !self.machines[*holder].settings.no_failover
-                    && self.machines[*holder].settings.validity_factor == 0
-            })
-        };
-        let lost: Vec<Key> = self
-            .safe
-            .iter()
-            .filter(|(key, safe)| {
-                slots.contains(&key.0)
-                    && keys.get(*key).is_none_or(|value| *value < safe.value)
-                    && !(holder_was_there(safe)
-                        && !forced
-                        && is_calm(&index)
-                        && self.machines[index].asked_ms.len() == 1)
-            })
-            .map(|(key, _)| *key)
-            .collect();
-        for key in lost {
-            self.log(format!("{key:?} is forgiven"));
-            self.safe.remove(&key);
-        }
-        // Failovers in the middle of a move leave keys on both sides.
-        let moving: Vec<HashSlot> =
-            self.moving.iter().filter_map(|slot| HashSlot::new((*slot).into())).collect();
-        moving.into_iter().for_each(|slot| self.forgive(slot));
-    }
-
-    /// A slot has one node that takes its writes in an epoch.
-    fn check_owners(&self) {
-        for slot in used_slots() {
-            let mut epochs = BTreeMap::new();
-            for (index, machine) in self.machines.iter().enumerate() {
-                let cluster = &machine.cluster;
-                if machine.is_alive
-                    && machine.follows.is_none()
-                    && cluster.owns(slot)
-                    && cluster.is_ok()
-                    && let Some(other) = epochs.insert(cluster.myself().config_epoch, index)
-                {
-                    let epoch = cluster.myself().config_epoch;
-                    self.fail(&format!(
-                        "{index} and {other} both own slot {} in epoch {epoch}",
-                        slot.number()
-                    ));
-                }
-            }
-        }
-    }
+    // ---- agreement ---------------------------------------------------------------------------------------------------
 
     /// Whether all nodes that are alive agree about everything. Errors: why not.
     pub fn agreement(&self) -> Result<(), String> {
@@ -923,8 +855,10 @@ impl World {
         self.cut.clear();
         self.unfollowed.clear();
         self.crashing_voters = 0;
+        self.has_contests = false;
         for index in 0..self.machines.len() {
             self.machines[index].slow_until = 0;
+            self.machines[index].deaf_until = 0;
             if !self.machines[index].is_alive {
                 self.restart(index);
             }

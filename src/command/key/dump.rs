@@ -1,13 +1,15 @@
 //! DUMP and RESTORE: a value in the RDB format (`persist/rdb/payload.rs`).
 
-use crate::clock::UnixMillis;
+use crate::client::ClientFlags;
+use crate::clock::{Now, UnixMillis};
 use crate::config::KeyspaceEvents;
 use crate::durability::load::rdb_limits;
 use crate::error::CommandError;
 use crate::keyspace::Accessed;
 use crate::persist::rdb::payload::{self, PayloadError};
 use crate::persist::rdb::value_type;
-use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::arriving::{self, Restored};
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Group, Handler, KeySpec, spec};
 use crate::sys::log::Level;
 
@@ -50,6 +52,8 @@ const INVALID_FREQUENCY: CommandError =
 const INVALID_TTL: CommandError = CommandError::Text("ERR Invalid TTL value, must be >= 0");
 const BAD_FOOTER: CommandError =
     CommandError::Text("ERR DUMP payload version or checksum are wrong");
+/// Larger payloads are decoded by a thread. Unit: bytes.
+const DECODED_HERE_MAX: usize = 128 * 1024;
 const BAD_DATA: CommandError = CommandError::Text("ERR Bad data format");
 
 /// `DUMP key`: a bulk string, or nil if there is no such key.
@@ -106,6 +110,34 @@ impl RestoreOptions {
     }
 }
 
+/// Decodes the payload, a large one of a client in a thread. None: the client waits for it, and then the request runs again.
+fn decode(ctx: &mut Context<'_>, now: Now) -> Option<Restored> {
+    let payload = ctx.args.get(3);
+    // A string is copied, which a thread could not do for less.
+    let is_large = payload.len() > DECODED_HERE_MAX && payload.first() != Some(&value_type::STRING);
+    let client = ctx.caller.client().filter(|_| is_large && ctx.origin == Origin::Client);
+    if let Some(restored) = client.and_then(|id| ctx.state.arriving.take(id, payload)) {
+        return Some(restored);
+    }
+    let limits = rdb_limits(ctx.keyspace, ctx.state);
+    let checks = !ctx.state.debug.skips_payload_checksum;
+    if let Some(id) = client.filter(|_| ctx.state.arriving.has_room()) {
+        let (place, wake) = (ctx.state.arriving.begin(id, payload), ctx.state.persistence.wake());
+        let (limits, payload) = (limits, payload.to_vec());
+        let work = move || {
+            let restored = payload::restore_checked(&payload, &limits, now, checks);
+            *arriving::lock(&place) = Some(restored);
+            wake();
+        };
+        let has_begun = ctx.state.persistence.background().spawn("restore", work).is_ok();
+        if has_begun && ctx.state.clients.suspend(id, ClientFlags::PAUSED) {
+            return None;
+        }
+        ctx.state.arriving.give_up(id);
+    }
+    Some(payload::restore_checked(payload, &limits, now, checks))
+}
+
 /// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`: OK. `ttl` in
 /// milliseconds, with ABSTTL as Unix time; 0: no deadline. With a past time the key does not exist afterwards.
 ///
@@ -121,9 +153,7 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
         return Err(INVALID_TTL);
     }
     let now = ctx.keyspace.now();
-    let limits = rdb_limits(ctx.keyspace, ctx.state);
-    let checks = !ctx.state.debug.skips_payload_checksum;
-    let restored = payload::restore_checked(ctx.args.get(3), &limits, now, checks);
+    let Some(restored) = decode(ctx, now) else { return Ok(Outcome::Postponed) };
     let value = restored.map_err(|error| match error {
         PayloadError::Footer => BAD_FOOTER,
         PayloadError::Value(error) => {

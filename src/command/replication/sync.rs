@@ -59,6 +59,9 @@ const FAILOVER_TO_PRIMARY: CommandError =
 const FAILOVER_OF_OTHER: CommandError =
     CommandError::Text("ERR PSYNC FAILOVER replid must match my replid.");
 
+const FAILOVER_OF_ENDING: CommandError =
+    CommandError::Text("ERR PSYNC FAILOVER can't be sent to a server that is shutting down.");
+
 /// The longest address that a replica may announce.
 const ADDRESS_BYTES_MAX: usize = 255;
 const RUN_ID_BYTES_MAX: usize = 64;
@@ -120,6 +123,10 @@ fn take_part(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     }
     if !history.eq_ignore_ascii_case(ctx.state.replication.id.as_bytes()) {
         return Err(FAILOVER_OF_OTHER);
+    }
+    // Nobody would be the primary.
+    if ctx.state.process.shutdown.is_some() {
+        return Err(FAILOVER_OF_ENDING);
     }
     take_over(ctx);
     let line = describe_for_log(ctx.state, ctx.client_id());
@@ -245,6 +252,12 @@ fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), 
         b"listening-port" => {
             let port = number::parse_i64(value).ok_or(CommandError::NotInteger)?;
             replica.port = port.clamp(0, i64::from(u16::MAX)) as u16;
+        }
+        // INFO shows it in a line of its own.
+        b"ip-address" if value.iter().any(u8::is_ascii_control) => {
+            return Err(CommandError::Text(
+                "ERR REPLCONF ip-address provided by replica instance has control characters",
+            ));
         }
         b"ip-address" if value.len() <= ADDRESS_BYTES_MAX => {
             replica.address = Some(String::from_utf8_lossy(value).into());

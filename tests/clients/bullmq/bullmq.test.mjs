@@ -4,22 +4,47 @@ import { after, afterEach, before, beforeEach, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { FlowProducer, Queue, QueueEvents, UnrecoverableError, Worker } from "bullmq";
 import { Redis } from "ioredis";
+import { startCluster } from "./cluster.mjs";
 import { Heard, startServer, until } from "./server.mjs";
 
-describe("BullMQ", () => {
-  let server, redis, connection, opened;
+/** A server: `redis` is its client, `connection` what BullMQ takes, `prefix` begins all keys. */
+async function oneServer() {
+  const server = await startServer();
+  const redis = new Redis({ path: server.path });
+  return {
+    redis,
+    connection: { path: server.path, maxRetriesPerRequest: null },
+    prefix: "bull",
+    flush: () => redis.flushall(),
+    async stop() {
+      redis.disconnect();
+      await server.stop();
+    },
+  };
+}
+
+/** A cluster: BullMQ's keys are in one slot by their prefix. */
+async function aCluster() {
+  const cluster = await startCluster();
+  const redis = cluster.connect({ redisOptions: { maxRetriesPerRequest: null } });
+  await until(() => redis.status === "ready");
+  // BullMQ does not end all copies that it makes of a client that it was given.
+  const duplicate = redis.duplicate.bind(redis);
+  redis.duplicate = (...how) => cluster.keep(duplicate(...how));
+  const flush = () => Promise.all(redis.nodes("master").map((node) => node.flushall()));
+  return { redis, connection: redis, prefix: "{bull}", flush, stop: cluster.stop };
+}
+
+for (const [where, start] of [["a server", oneServer], ["a cluster", aCluster]]) describe(`BullMQ over ${where}`, () => {
+  let server, redis, connection, prefix, opened;
 
   before(async () => {
-    server = await startServer();
-    redis = new Redis({ path: server.path });
-    connection = { path: server.path, maxRetriesPerRequest: null };
+    server = await start();
+    ({ redis, connection, prefix } = server);
   });
-  after(async () => {
-    redis.disconnect();
-    await server.stop();
-  });
+  after(() => server.stop());
   beforeEach(async () => {
-    await redis.flushall();
+    await server.flush();
     opened = [];
   });
   afterEach(async () => {
@@ -31,10 +56,10 @@ describe("BullMQ", () => {
     opened.push(one);
     return one;
   };
-  const queueOf = (name) => open(new Queue(name, { connection }));
-  const workerOf = (name, work, options) => open(new Worker(name, work, { connection, ...options }));
+  const queueOf = (name) => open(new Queue(name, { connection, prefix }));
+  const workerOf = (name, work, options) => open(new Worker(name, work, { connection, prefix, ...options }));
   const eventsOf = async (name) => {
-    const events = open(new QueueEvents(name, { connection }));
+    const events = open(new QueueEvents(name, { connection, prefix }));
     await events.waitUntilReady();
     return events;
   };
@@ -43,7 +68,7 @@ describe("BullMQ", () => {
     // Too long a name for a listpack, which would be one page.
     const queueName = "children-of-the-parent".padEnd(40, "-");
     const children = Array.from({ length: 72 }, () => ({ name: "child", data: {}, queueName }));
-    const flow = open(new FlowProducer({ connection }));
+    const flow = open(new FlowProducer({ connection, prefix }));
     const pages = new Promise((resolve, reject) => {
       workerOf("parents", async (job) => {
         const first = await job.getDependencies({ processed: { cursor: 0, count: 50 } });
@@ -134,7 +159,7 @@ describe("BullMQ", () => {
   });
 
   it("runs a job after the jobs that it needs", async () => {
-    const flow = open(new FlowProducer({ connection }));
+    const flow = open(new FlowProducer({ connection, prefix }));
     const queue = queueOf("parts");
     const events = await eventsOf("whole");
     workerOf("parts", async (job) => job.data.value * 2);
@@ -168,7 +193,7 @@ describe("BullMQ", () => {
   it("hands a stalled job to another worker", async () => {
     const queue = queueOf("stalled");
     const stalled = new Heard();
-    const dead = new Worker("stalled", () => new Promise(() => {}), { connection, lockDuration: 50, skipLockRenewal: true, skipStalledCheck: true });
+    const dead = new Worker("stalled", () => new Promise(() => {}), { connection, prefix, lockDuration: 50, skipLockRenewal: true, skipStalledCheck: true });
     dead.on("error", () => {});
     await dead.waitUntilReady();
     const job = await queue.add("job", {});
@@ -188,6 +213,6 @@ describe("BullMQ", () => {
     await queue.drain();
     assert.deepEqual([await queue.getWaitingCount(), await queue.getDelayedCount()], [0, 10]);
     await queue.obliterate({ force: true });
-    assert.deepEqual(await redis.keys("bull:old:*"), []);
+    assert.deepEqual(await redis.keys(`${prefix}:old:*`), []);
   });
 });

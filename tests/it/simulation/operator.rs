@@ -252,6 +252,8 @@ impl Operator {
             if !world.is_up(node)
                 || ends
                 || world.section(node, "server").contains_key("shutdown_in_milliseconds")
+                // It would refuse.
+                || world.section(node, "persistence")["loading"] == "1"
             {
                 continue;
             }
@@ -270,8 +272,10 @@ impl Operator {
         }
         let Some((_, node)) = best else {
             // Nobody can: when the primary is there again, or a replica, there is another look.
-            let all_up = (0..NODES).all(|node| world.is_up(node));
-            if !world.is_up(self.primary) || self.has_lost_data && !all_up {
+            let all_serve = (0..NODES).all(|node| {
+                world.is_up(node) && world.section(node, "persistence")["loading"] != "1"
+            });
+            if !world.is_up(self.primary) || self.has_lost_data && !all_serve {
                 self.later(world, SECOND, Task::Promote);
             } else {
                 // All follow it: they have no more than it has.

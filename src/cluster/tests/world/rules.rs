@@ -1,0 +1,276 @@
+//! The rules that hold whatever happens, looked at whenever something happens: after each event of a node, and at each vote, question
+//! for votes, promotion and failure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{CALM_MS, Key, Safe, World, name, used_slots};
+use crate::cluster::admin::Failover;
+use crate::cluster::config_file;
+use crate::cluster::node::{NodeFlags, NodeId};
+use crate::cluster::wire::{self, Body, Decoded};
+use crate::collections::hash_slot::HashSlot;
+
+/// Messages that were delayed may tell of a suspicion that is so old. Unit: milliseconds.
+const SUSPICION_MS: i64 = 60_000;
+
+/// A slot as a node sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    owner: NodeId,
+    epoch: u64,
+    /// Its owner has stopped claiming it.
+    is_free: bool,
+}
+
+/// The voter and the epoch of a vote.
+fn vote_in(message: &[u8]) -> Option<(NodeId, u64)> {
+    if wire::type_of(message) != wire::AUTH_ACK {
+        return None;
+    }
+    let Ok(Decoded::Full(message)) = wire::decode(message) else { return None };
+    let header = &message.header;
+    (message.body == Body::AuthAck).then_some((header.sender, header.current_epoch))
+}
+
+impl World {
+    /// After a node's turn: no slot has gone to a lower epoch. Notes whom the node suspects.
+    pub(super) fn watch(&mut self, index: usize) {
+        for (place, slot) in used_slots().enumerate() {
+            let machine = &mut self.machines[index];
+            let cluster = &machine.cluster;
+            let now = cluster.owner(slot).map(|owner| {
+                let (node, is_free) = (cluster.node(owner), cluster.unclaimed.contains(slot));
+                Known { owner: node.id, epoch: node.config_epoch, is_free }
+            });
+            let before = std::mem::replace(&mut machine.known[place], now);
+            if let (Some(before), Some(now)) = (before, now)
+                && before.owner != now.owner
+                && !before.is_free
+                && now.epoch <= before.epoch
+                && !self.moving.contains(&slot.number())
+            {
+                self.fail(&format!(
+                    "{index}: slot {} goes back: {before:?} {now:?}",
+                    slot.number()
+                ));
+            }
+        }
+        let cluster = &self.machines[index].cluster;
+        if cluster.myself().is_primary() {
+            let (now, id) = (self.now, cluster.myself().id);
+            let suspects = cluster.nodes().filter(|(_, node)| node.is_failing());
+            self.suspected.extend(suspects.map(|(_, node)| ((id, node.id), now)));
+        }
+    }
+
+    /// What a node logs tells when it decides something.
+    pub(super) fn watch_log(&mut self, index: usize, text: &str) {
+        if let Some(rest) = text.strip_prefix("Marking node ") {
+            let failed = rest.get(..NodeId::BYTES).and_then(|id| NodeId::from_bytes(id.as_bytes()));
+            let suspected = self.suspected.iter();
+            let by = suspected.filter(|((_, other), at)| {
+                Some(*other) == failed && self.now - **at <= SUSPICION_MS
+            });
+            let (by, majority) = (by.count(), self.machines[index].cluster.majority());
+            if by < majority {
+                self.fail(&format!("{index} takes a node for failed that {by} suspect"));
+            }
+        }
+        // A rival that has not heard of this one's question asks in the same epoch.
+        if self.has_contests
+            && text.starts_with("Start of election delayed")
+            && !text.contains("for 0 milliseconds")
+        {
+            let rivals: Vec<usize> = (0..self.machines.len())
+                .filter(|other| {
+                    let rival = &self.machines[*other];
+                    *other != index && rival.is_alive && rival.follows.is_some()
+                })
+                .collect();
+            if let Some(rival) = self.random.choice(&rivals).copied() {
+                self.machines[index].deaf_until = self.now + self.random.i64(100..1_500);
+                self.disturb(index);
+                let delay = self.random.i64(1..60);
+                self.after(delay, super::Due::TakeOver { at: rival });
+            }
+        }
+    }
+
+    /// A replica asks for votes: its data are not too old.
+    pub(super) fn check_age(&self, index: usize) {
+        let machine = &self.machines[index];
+        let settings = &machine.settings;
+        let forced = machine.by_hand_ms.is_some_and(|at| self.now - at < 2 * CALM_MS);
+        let age_max_ms = settings
+            .repl_ping_ms
+            .saturating_add(settings.node_timeout_ms.saturating_mul(settings.validity_factor + 1));
+        let age_ms = self.outside(index).data_age_ms;
+        if settings.validity_factor != 0 && !forced && age_ms > age_max_ms {
+            self.fail(&format!("{index} asks for votes with data of {age_ms} ms ago"));
+        }
+    }
+
+    /// A vote arrives: it is on its node's disk.
+    pub(super) fn check_vote_is_saved(&self, from: usize, message: &[u8]) {
+        let Some((voter, epoch)) = vote_in(message) else { return };
+        let conf = config_file::parse(&self.machines[from].file);
+        if conf.is_ok_and(|conf| conf.last_vote_epoch < epoch) {
+            self.fail(&format!("{voter} has voted in epoch {epoch}, and would forget it"));
+        }
+    }
+
+    /// A replica that has agreed with its primary takes over: it has everything.
+    fn check_agreed(&self, index: usize, before: usize) {
+        let (machine, old) = (&self.machines[index], &self.machines[before]);
+        let Some(asked_ms) = machine.by_hand_ms.filter(|_| machine.by_hand == Failover::Agreed)
+        else {
+            return;
+        };
+        let is_failed = machine
+            .cluster
+            .find(&name(before))
+            .is_none_or(|primary| machine.cluster.node(primary).flags.contains(NodeFlags::FAIL));
+        let is_agreed = self.now - asked_ms < machine.settings.manual_failover_ms
+            && !is_failed
+            && old.is_alive
+            && old.follows.is_none()
+            && old.disturbed_ms < asked_ms
+            && old.paused_until > self.now;
+        let last = old.history.last().map(|last| last.number);
+        if is_agreed && !machine.history.iter().rev().any(|known| Some(known.number) == last) {
+            self.fail(&format!(
+                "{index} takes over by agreement with {} of {} changes",
+                machine.history.len(),
+                old.history.len()
+            ));
+        }
+    }
+
+    pub fn fail(&self, text: &str) -> ! {
+        let from = self.trace.len().saturating_sub(4_000);
+        self.trace[from..].iter().for_each(|line| eprintln!("{line}"));
+        panic!("seed {} at {}: {text}", self.seed, self.now);
+    }
+
+    /// A vote has arrived: the only one of its node in its epoch.
+    pub(super) fn note_vote(&mut self, from: usize, to: usize, message: &[u8]) {
+        let Some((voter, epoch)) = vote_in(message) else { return };
+        let before = self.votes.insert((voter, epoch), to);
+        if before.is_some_and(|before| before != to) {
+            self.fail(&format!("{voter} votes twice in epoch {epoch}"));
+        }
+        if self.random.u8(0..10) < self.crashing_voters {
+            self.kill(from);
+            let delay = self.random.i64(1..60);
+            self.restart_after(from, delay);
+        }
+    }
+
+    /// A replica becomes a primary: the only one that was elected in its epoch, and the one that should be.
+    pub(super) fn promote(&mut self, index: usize) {
+        let before = self.machines[index].follows.take();
+        self.machines[index].syncs_until = None;
+        let cluster = &self.machines[index].cluster;
+        let (epoch, id) = (cluster.myself().config_epoch, cluster.myself().id);
+        let forced = self.machines[index].by_hand_ms.is_some_and(|at| self.now - at < 2 * CALM_MS);
+        self.log(format!("{index} is promoted in epoch {epoch}, after {before:?}"));
+        self.promotions += 1;
+        let known = self.elected.insert(epoch, id);
+        if known.is_some_and(|known| known != id) {
+            self.fail(&format!("two winners of epoch {epoch}"));
+        }
+        let Some(before) = before else { return };
+        self.check_agreed(index, before);
+        let is_calm = |other: &usize| {
+            let machine = &self.machines[*other];
+            let reaches_all = (0..self.machines.len()).all(|third| {
+                third == *other
+                    || !self.machines[third].is_alive
+                    || (self.reaches(*other, third) && self.reaches(third, *other))
+            });
+            machine.is_alive
+                && reaches_all
+                && self.now - machine.disturbed_ms > CALM_MS
+                && machine.slow_until + CALM_MS < self.now
+        };
+        let others: Vec<usize> = (0..self.machines.len())
+            .filter(|other| *other != index && self.machines[*other].follows == Some(before))
+            .filter(is_calm)
+            .collect();
+        let own = self.machines[index].history.len();
+        for other in others {
+            let theirs = self.machines[other].history.len();
+            let may_vote = !self.machines[other].settings.no_failover
+                && self.machines[other].settings.validity_factor == 0;
+            // After an attempt in vain each tries again in its own time.
+            let is_first = self.machines[other].asked_ms.is_empty()
+                && self.machines[index].asked_ms.len() == 1;
+            if theirs > own && may_vote && !forced && is_calm(&index) && is_first {
+                self.fail(&format!(
+                    "{index} with {own} changes is promoted before {other} with {theirs}"
+                ));
+            }
+        }
+        // What this one does not have is lost, unless somebody who has it was there to take over.
+        let cluster = &self.machines[index].cluster;
+        let slots: BTreeSet<u16> = used_slots()
+            .filter(|slot| {
+                cluster.find(&name(before)).is_some_and(|old| cluster.owner(*slot) == Some(old))
+            })
+            .map(HashSlot::number)
+            .collect();
+        let keys = &self.machines[index].keys;
+        let holder_was_there = |safe: &Safe| {
+            safe.holders.iter().any(|holder| {
+                *holder != index
+                    && self.machines[*holder].follows == Some(before)
+                    && is_calm(holder)
+                    && !self.machines[*holder].settings.no_failover
+                    && self.machines[*holder].settings.validity_factor == 0
+            })
+        };
+        let lost: Vec<Key> = self
+            .safe
+            .iter()
+            .filter(|(key, safe)| {
+                slots.contains(&key.0)
+                    && keys.get(*key).is_none_or(|value| *value < safe.value)
+                    && !(holder_was_there(safe)
+                        && !forced
+                        && is_calm(&index)
+                        && self.machines[index].asked_ms.len() == 1)
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        for key in lost {
+            self.log(format!("{key:?} is forgiven"));
+            self.safe.remove(&key);
+        }
+        // Failovers in the middle of a move leave keys on both sides.
+        let moving: Vec<HashSlot> =
+            self.moving.iter().filter_map(|slot| HashSlot::new((*slot).into())).collect();
+        moving.into_iter().for_each(|slot| self.forgive(slot));
+    }
+
+    /// A slot has one node that takes its writes in an epoch.
+    pub(super) fn check_owners(&self) {
+        for slot in used_slots() {
+            let mut epochs = BTreeMap::new();
+            for (index, machine) in self.machines.iter().enumerate() {
+                let cluster = &machine.cluster;
+                if machine.is_alive
+                    && machine.follows.is_none()
+                    && cluster.owns(slot)
+                    && cluster.is_ok()
+                    && let Some(other) = epochs.insert(cluster.myself().config_epoch, index)
+                {
+                    let epoch = cluster.myself().config_epoch;
+                    self.fail(&format!(
+                        "{index} and {other} both own slot {} in epoch {epoch}",
+                        slot.number()
+                    ));
+                }
+            }
+        }
+    }
+}
