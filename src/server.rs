@@ -20,7 +20,6 @@ use std::time::Duration;
 use mio::{Events, Token, Waker};
 
 use crate::durability::persistence;
-use crate::gate::blocking;
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
 use crate::gate::limits::evict_clients;
@@ -184,7 +183,7 @@ impl Server {
         self.clients().run_batch();
         waking::on_time(&mut self.keyspace, &mut self.state);
         waking::serve(&mut self.keyspace, &mut self.state);
-        blocking::serve_acks(&mut self.keyspace, &mut self.state);
+        waking::serve_acks(&mut self.keyspace, &mut self.state);
         confirm::serve(&mut self.keyspace, &mut self.state);
         moving::turn(&mut self.keyspace, &mut self.state);
         arriving::turn(&mut self.state);

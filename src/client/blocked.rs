@@ -43,6 +43,8 @@ pub enum Cause {
         ticket: Ticket,
     },
     Acks(AcksAwaited),
+    /// Replicas repeat the request before this server runs it (CLUSTER SETSLOT).
+    Repetition(AcksAwaited),
     /// The MIGRATE with this number.
     Move(u64),
     /// A granted lock's reply waits for replicas: its number in [`Confirmations`].
@@ -102,7 +104,7 @@ impl Blocked {
     pub fn wanted(&self) -> Option<Wanted> {
         match self.cause {
             Cause::Keys { wanted, .. } => Some(wanted),
-            Cause::Acks(_) | Cause::Move(_) | Cause::Confirmation(_) => None,
+            Cause::Acks(_) | Cause::Repetition(_) | Cause::Move(_) | Cause::Confirmation(_) => None,
         }
     }
 
@@ -110,7 +112,7 @@ impl Blocked {
     pub fn keys(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let keys = match &self.cause {
             Cause::Keys { keys, .. } => keys.clone(),
-            Cause::Acks(_) | Cause::Move(_) | Cause::Confirmation(_) => 0..0,
+            Cause::Acks(_) | Cause::Repetition(_) | Cause::Move(_) | Cause::Confirmation(_) => 0..0,
         };
         keys.map(|index| (index, self.args().get(index)))
     }

@@ -52,6 +52,8 @@ impl Cluster {
         actions: &mut Vec<Action>,
     ) {
         self.enter(outside);
+        let id = self.node(target).id;
+        self.log(format!("Migrating slot {} to node {id}", slot.number()));
         self.migrating.insert(slot, target);
         self.changed();
         self.carry_out(actions);
@@ -66,6 +68,8 @@ impl Cluster {
         actions: &mut Vec<Action>,
     ) {
         self.enter(outside);
+        let id = self.node(source).id;
+        self.log(format!("Importing slot {} from node {id}", slot.number()));
         self.importing.insert(slot, source);
         self.changed();
         self.carry_out(actions);
@@ -74,13 +78,14 @@ impl Cluster {
     /// CLUSTER SETSLOT STABLE.
     pub fn set_stable(&mut self, slot: HashSlot, outside: &Outside, actions: &mut Vec<Action>) {
         self.enter(outside);
+        self.log(format!("Marking slot {} stable", slot.number()));
         self.migrating.remove(&slot);
         self.importing.remove(&slot);
         self.changed();
         self.carry_out(actions);
     }
 
-    /// CLUSTER SETSLOT NODE. `has_keys`: whether this node has keys of the slot.
+    /// CLUSTER SETSLOT NODE, at a replica repeated. `has_keys`: whether this node has keys of the slot.
     pub fn assign_slot(
         &mut self,
         slot: HashSlot,
@@ -90,26 +95,57 @@ impl Cluster {
         actions: &mut Vec<Action>,
     ) {
         self.enter(outside);
+        let (number, id, shard) = (slot.number(), self.node(owner).id, self.node(owner).shard_id);
+        self.log(format!("Assigning slot {number} to node {id} in shard {shard}"));
         if !has_keys {
             self.migrating.remove(&slot);
         }
-        let was_mine = self.owns(slot);
+        let my_primary = self.my_primary();
+        let was_mine = my_primary.is_some() && self.owner(slot) == my_primary;
         self.set_owner(slot, Some(owner));
-        let is_empty = was_mine && self.myself().slots.is_empty();
+        let is_empty =
+            was_mine && my_primary.is_some_and(|primary| self.node(primary).slots.is_empty());
         if is_empty && owner != self.myself && self.settings.allows_replica_migration {
-            let id = self.node(owner).id;
             self.warn(format!(
-                "Configuration change detected. Reconfiguring myself as a replica of {id}"
+                "Lost my last slot during slot migration. Reconfiguring myself as a replica of {id} in shard {shard}"
             ));
             self.follow(owner);
+        } else if is_empty && self.myself().is_primary() {
+            self.log(format!(
+                "My last slot was migrated to node {id} in shard {shard}. I am now an empty primary."
+            ));
         }
-        if owner == self.myself && self.importing.remove(&slot).is_some() {
-            self.raise_epoch();
+        if Some(owner) == my_primary
+            && self.importing.remove(&slot).is_some()
+            && owner == self.myself
+        {
+            if self.raise_epoch() {
+                self.log(format!("ConfigEpoch updated after importing slot {number}"));
+            }
             // Other nodes hear of it at once, so that fewer clients are sent to and fro.
             self.todo |= Todo::BROADCAST;
         }
         self.changed();
         self.carry_out(actions);
+    }
+
+    /// Takes over which slots its primary moves, as it was told with its data.
+    pub fn take_open_slots(&mut self, text: &[u8], outside: &Outside) {
+        self.enter(outside);
+        let Ok(text) = std::str::from_utf8(text) else { return };
+        self.migrating.clear();
+        self.importing.clear();
+        for word in text.split(',') {
+            let Some(at) = word.find(['<', '>']) else { continue };
+            let number = word[..at].parse().ok().and_then(HashSlot::new);
+            let node = NodeId::from_bytes(&word.as_bytes()[at + 1..]).and_then(|id| self.find(&id));
+            let (Some(slot), Some(node)) = (number, node) else { continue };
+            match &word[at..=at] {
+                "<" => self.importing.insert(slot, node),
+                _ => self.migrating.insert(slot, node),
+            };
+        }
+        self.changed();
     }
 
     /// Raises this node's epoch above all others, unless it is the greatest. True: it was raised.

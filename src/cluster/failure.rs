@@ -52,6 +52,12 @@ impl Cluster {
         }
         let id = self.node(index).id;
         self.log(format!("Marking node {id} as failing (quorum reached)."));
+        self.fail(index);
+    }
+
+    /// Marks a node as failed, and tells all.
+    pub(super) fn fail(&mut self, index: NodeIndex) {
+        let id = self.node(index).id;
         self.set_failed(index);
         // Only who votes is believed.
         if self.myself().is_primary() {

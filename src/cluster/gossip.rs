@@ -168,7 +168,7 @@ impl Cluster {
     /// itself, says its own hostname to all: so who learns of a node's slots knows its name too.
     fn extensions_for_all(&self) -> Vec<Extension> {
         let hostname = &self.settings.announced.hostname;
-        match hostname.is_empty() || self.settings.writes_aux {
+        match hostname.is_empty() || self.settings.as_valkey {
             true => Vec::new(),
             false => vec![Extension::Hostname(hostname.clone())],
         }

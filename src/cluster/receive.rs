@@ -298,6 +298,10 @@ impl Cluster {
         node.flags |= NodeFlags::NOADDR;
         node.address = Default::default();
         self.changed();
+        // Nobody will ask it again, and without a failure no replica would take its place.
+        if self.settings.as_valkey && !self.node(index).flags.contains(NodeFlags::FAIL) {
+            self.fail(index);
+        }
     }
 
     /// PONG has come for this node's own question.

@@ -18,7 +18,7 @@ impl Cluster {
             false => Vec::new(),
         };
         let mut address = node.address.clone();
-        if self.settings.tls_cluster && !self.settings.writes_aux {
+        if self.settings.tls_cluster && !self.settings.as_valkey {
             address.tcp_port = address.tls_port;
         }
         NodeLine {
@@ -48,6 +48,14 @@ impl Cluster {
         text
     }
 
+    /// The slots that are being moved by hand, for a replica that takes this node's data.
+    pub fn open_slots(&self) -> String {
+        let here = self.importing.iter().map(|(slot, from)| (slot, '<', from));
+        let all = here.chain(self.migrating.iter().map(|(slot, to)| (slot, '>', to)));
+        all.map(|(slot, sign, node)| format!("{}{sign}{},", slot.number(), self.node(*node).id))
+            .collect()
+    }
+
     /// The lines of CLUSTER INFO, but for that of links over their limit, which the server counts.
     pub fn info(&self) -> String {
         let owners = self.owners.iter().flatten().map(|&owner| self.node(owner).flags);
@@ -55,7 +63,7 @@ impl Cluster {
         let (pfail, fail) = (count(NodeFlags::PFAIL), count(NodeFlags::FAIL));
         let assigned = owners.clone().count();
         let my_epoch = self.my_primary().map_or(0, |primary| self.node(primary).config_epoch);
-        let is_valkey = self.settings.writes_aux;
+        let is_valkey = self.settings.as_valkey;
         let mut text = format!(
             "cluster_state:{}\r\ncluster_slots_assigned:{assigned}\r\ncluster_slots_ok:{}\r\n\
              cluster_slots_pfail:{pfail}\r\ncluster_slots_fail:{fail}\r\n",

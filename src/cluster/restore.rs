@@ -103,6 +103,6 @@ impl Cluster {
             current_epoch: self.current_epoch,
             last_vote_epoch: self.last_vote_epoch,
         };
-        conf.write(self.settings.writes_aux).into_bytes()
+        conf.write(self.settings.as_valkey).into_bytes()
     }
 }

@@ -31,8 +31,8 @@ pub struct Settings {
     pub gossip_percent: usize,
     /// The largest message of PUBLISH that is taken in. Unit: bytes.
     pub message_max: usize,
-    /// nodes.conf is written as Valkey does.
-    pub writes_aux: bool,
+    /// Where Valkey differs from Redis 7.0, this node does as Valkey: what nodes.conf has, and what becomes of slots that move.
+    pub as_valkey: bool,
 }
 
 impl Default for Settings {
@@ -57,7 +57,7 @@ impl Default for Settings {
             ping_interval_ms: 0,
             gossip_percent: 10,
             message_max: 512 << 20,
-            writes_aux: false,
+            as_valkey: false,
         }
     }
 }

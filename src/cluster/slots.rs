@@ -4,7 +4,7 @@ use super::action::Action;
 use super::node::{NodeFlags, NodeIndex};
 use super::wire::{Body, Header, Marks};
 use super::{Cluster, Todo};
-use crate::collections::hash_slot::SlotSet;
+use crate::collections::hash_slot::{HashSlot, SlotSet};
 
 impl Cluster {
     /// Takes in the slots that a header claims, for the sender or for its primary.
@@ -12,6 +12,9 @@ impl Cluster {
         let is_primary = self.node(sender).is_primary();
         let claimant = if is_primary { Some(sender) } else { self.node(sender).primary };
         let Some(claimant) = claimant else { return };
+        if is_primary && self.settings.as_valkey && !self.migrating.is_empty() {
+            self.follow_target(sender, header);
+        }
         if self.node(claimant).slots == header.slots {
             return;
         }
@@ -30,6 +33,24 @@ impl Cluster {
                 "Node {by} has old slots configuration, sending an UPDATE message about {id}"
             ));
             self.send_update(sender, owner);
+        }
+    }
+
+    /// A primary may be the successor of nodes to which slots are being moved.
+    fn follow_target(&mut self, sender: NodeIndex, header: &Header) {
+        let shard_id = self.node(sender).shard_id;
+        let mut is_changed = false;
+        for (slot, target) in &mut self.migrating {
+            let node = &self.nodes[target.get()];
+            let is_replaced = node.config_epoch < header.config_epoch || node.is_replica();
+            let is_successor = *target != sender && node.shard_id == shard_id && is_replaced;
+            if is_successor && !header.slots.contains(*slot) {
+                *target = sender;
+                is_changed = true;
+            }
+        }
+        if is_changed {
+            self.changed();
         }
     }
 
@@ -78,9 +99,17 @@ impl Cluster {
             if !is_free {
                 continue;
             }
-            // A slot that is being imported comes from whoever owns it, be it after a failover.
-            if let Some(source) = self.importing.get_mut(&slot) {
-                *source = sender;
+            // A slot that is being imported comes from whoever owns it, be it after a failover. In Valkey an operator has
+            // decided otherwise if that is a node of another shard.
+            if let Some(source) = self.importing.get(&slot).copied() {
+                let is_of_shard = self.node(source).shard_id == self.node(sender).shard_id;
+                match is_of_shard || !self.settings.as_valkey {
+                    true => self.importing.insert(slot, sender),
+                    false => self.importing.remove(&slot),
+                };
+            }
+            if self.settings.as_valkey && self.node(sender).shard_id != self.myself().shard_id {
+                self.migrating.remove(&slot);
             }
             if owner == Some(self.myself) {
                 lost_here.insert(slot);
@@ -95,6 +124,9 @@ impl Cluster {
         for slot in given_up {
             self.unclaimed.insert(slot);
         }
+        if self.settings.as_valkey && self.myself().is_primary() {
+            self.finish_imports(sender, slots);
+        }
         let is_whole = self.settings.allows_replica_migration || slots.len() == taken_from_shard;
         let is_left_empty = my_primary.is_some_and(|primary| self.node(primary).slots.is_empty());
         if taken_from_shard > 0 && is_left_empty && is_whole {
@@ -105,6 +137,26 @@ impl Cluster {
             self.follow(sender);
         } else if !lost_here.is_empty() {
             self.out.push(Action::DropKeys(lost_here));
+        }
+    }
+
+    /// The source of slots that are being imported has given them up: they belong here now, as nobody may be left to say so.
+    fn finish_imports(&mut self, source: NodeIndex, claimed: &SlotSet) {
+        let is_over = |(slot, from): (&HashSlot, &NodeIndex)| {
+            (*from == source && !claimed.contains(*slot)).then_some(*slot)
+        };
+        let over: Vec<HashSlot> = self.importing.iter().filter_map(is_over).collect();
+        for slot in over {
+            let (number, id) = (slot.number(), self.node(source).id);
+            self.log(format!(
+                "Slot {number} is no longer being imported from node {id}; Clear my importing source for the slot."
+            ));
+            self.importing.remove(&slot);
+            self.changed();
+            if !self.owns(slot) {
+                self.set_owner(slot, Some(self.myself));
+                self.raise_epoch();
+            }
         }
     }
 

@@ -77,7 +77,7 @@ impl Cluster {
         }
         if let Some(before) = before {
             self.node_mut(before).slots.remove(slot);
-            if before == self.myself {
+            if before == self.myself && !self.keeps_open_slots(owner) {
                 self.migrating.remove(&slot);
             }
         }
@@ -147,11 +147,19 @@ impl Cluster {
         self.changed();
     }
 
+    /// Whether another node is of this one's shard, and goes on with what this one was moving, as in Valkey.
+    pub(super) fn keeps_open_slots(&self, other: Option<NodeIndex>) -> bool {
+        let is_of_shard = |other| self.node(other).shard_id == self.myself().shard_id;
+        self.settings.as_valkey && other.is_some_and(is_of_shard)
+    }
+
     /// Makes this node a replica of another one.
     pub(super) fn follow(&mut self, primary: NodeIndex) {
         debug_assert_ne!(primary, self.myself);
-        self.migrating.clear();
-        self.importing.clear();
+        if !self.keeps_open_slots(Some(primary)) {
+            self.migrating.clear();
+            self.importing.clear();
+        }
         self.set_as_replica(self.myself, Some(primary));
         self.follow_address();
         self.end_manual_failover();

@@ -322,9 +322,9 @@ bitflags! {
         const NOW = 4;
         /// Shut down even if saving fails.
         const FORCE = 8;
-        /// In a cluster, wait while this node's vote is needed. Without effect here.
+        /// In a cluster, do not shut down a primary with slots.
         const SAFE = 16;
-        /// In a cluster, promote a replica first. Without effect here.
+        /// In a cluster, promote a replica first.
         const FAILOVER = 32;
     }
 }

@@ -24,7 +24,9 @@ use crate::persist::saver::{Form, Job, Plan, SavedAccess, lock, put_in_place, sa
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
 use crate::state::State;
-use crate::state::persistence::{LAST_FENCE, Persistence, Placed, Purpose, Running, Work};
+use crate::state::persistence::{
+    LAST_FENCE, OPEN_SLOTS, Persistence, Placed, Purpose, Running, Work,
+};
 use crate::sys::log::{notice, warning};
 use crate::sys::process;
 
@@ -100,6 +102,12 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
             ("repl-id", state.replication.id.clone().into_bytes()),
             ("repl-offset", number(state.replication.offset as i64)),
         ]);
+    }
+    let cluster = state.cluster.as_deref().filter(|cluster| cluster.has_open_slots());
+    if let (Some(_), Some(cluster)) = (database, cluster)
+        && cluster.settings().as_valkey
+    {
+        plan.aux.push((OPEN_SLOTS, cluster.open_slots().into_bytes()));
     }
     plan.aux.push(("aof-base", number(is_base as i64)));
     // Only where locks have been granted: other files are those of Redis.

@@ -23,6 +23,9 @@ use crate::state::context::{Context, Origin, Wait};
 use crate::state::table::Command;
 use crate::state::{State, Task};
 
+/// Replicas have not repeated a request in time.
+const NOT_REPEATED: &[u8] = b"NOREPLICAS Not enough good replicas to write.";
+
 /// Unit of a timeout argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutUnit {
@@ -77,6 +80,16 @@ fn parse_seconds(text: &[u8]) -> Option<f64> {
     }
 }
 
+/// A request's arguments as [`Blocked`] has them.
+fn kept<'a>(arguments: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Range>) {
+    let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
+    for argument in arguments {
+        ranges.push(Range { start: buffer.len() as u32, len: argument.len() as u32 });
+        buffer.extend_from_slice(argument);
+    }
+    (buffer, ranges)
+}
+
 /// Blocks the client whose command returned [`crate::state::context::Outcome::Blocked`].
 pub(crate) fn begin(
     keyspace: &mut Keyspace,
@@ -87,15 +100,10 @@ pub(crate) fn begin(
     mut wait: Wait,
 ) {
     let Some(client) = state.clients.get_mut(id) else { return };
-    let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
-    let mut keep = |argument: &[u8]| {
-        ranges.push(Range { start: buffer.len() as u32, len: argument.len() as u32 });
-        buffer.extend_from_slice(argument);
+    let (buffer, ranges) = match wait.rewritten.take() {
+        Some(rewritten) => kept(rewritten.iter().map(Vec::as_slice)),
+        None => kept(args.iter_from(0)),
     };
-    match wait.rewritten.take() {
-        Some(rewritten) => rewritten.iter().for_each(|argument| keep(argument)),
-        None => args.iter_from(0).for_each(keep),
-    }
     let Wait { wanted, keys, deadline_us, grace_ms, is_first, .. } = wait;
     let mut blocked = Blocked {
         command: command.id,
@@ -128,14 +136,36 @@ pub(crate) fn await_acks(
     command: &'static Command,
     acks: AcksAwaited,
 ) {
+    await_replicas(state, id, command, (Cause::Acks(acks), acks), Default::default());
+}
+
+/// Blocks the client whose request runs once replicas have repeated it.
+pub(crate) fn await_repetition(
+    state: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    args: Args<'_>,
+    acks: AcksAwaited,
+) {
+    let request = kept(args.iter_from(0));
+    await_replicas(state, id, command, (Cause::Repetition(acks), acks), request);
+}
+
+fn await_replicas(
+    state: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    (cause, acks): (Cause, AcksAwaited),
+    (buffer, ranges): (Vec<u8>, Vec<Range>),
+) {
     let Some(client) = state.clients.get(id) else { return };
     let blocked = Blocked {
         command: command.id,
-        cause: Cause::Acks(acks),
+        cause,
         deadline_us: acks.deadline_us,
         db: client.db,
-        buffer: Vec::new(),
-        ranges: Vec::new(),
+        buffer,
+        ranges,
         since_us: state.now.boot_us,
         grace_ms: None,
     };
@@ -228,7 +258,9 @@ pub(super) fn end(
             }
         }
         Cause::Move(_) => {}
-        Cause::Acks(_) => state.blocking.for_acks.retain(|&waiting| waiting != id),
+        Cause::Acks(_) | Cause::Repetition(_) => {
+            state.blocking.for_acks.retain(|&waiting| waiting != id);
+        }
         Cause::Confirmation(number) => state.blocking.confirmations.give_up(number),
     }
     state.blocking.remove(id, &blocked);
@@ -275,25 +307,15 @@ pub(super) fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId)
         Cause::Keys { .. } => reply.null_array(),
         Cause::Move(_) => reply.ok(),
         Cause::Acks(awaited) => acks::reply(state, &awaited, &mut reply),
+        Cause::Repetition(_) => {
+            reply.error(NOT_REPEATED);
+            state.stats.count_error(NOT_REPEATED);
+        }
         Cause::Confirmation(_) => reply.error(acks::NO_REPLICAS.wire()),
     }
     let command = state.commands.get(blocked.command);
     account_unserved(state, id, command, false);
     answer(state, id, &output);
-}
-
-/// Answers the clients of WAIT and WAITAOF for which enough replicas have acknowledged, or whose
-/// log was switched off.
-pub fn serve_acks(keyspace: &mut Keyspace, state: &mut State) {
-    for id in state.blocking.for_acks.clone() {
-        let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
-        let Some(Blocked { cause: Cause::Acks(awaited), .. }) = blocked else { continue };
-        if acks::has_lost_log(state, awaited) {
-            unblock_with(keyspace, state, id, acks::WITHOUT_LOG.as_bytes());
-        } else if acks::are_enough(state, awaited) {
-            time_out(keyspace, state, id);
-        }
-    }
 }
 
 /// Ends the wait with an error. False: the client was not blocked.

@@ -465,6 +465,7 @@ impl Gate<'_> {
             Outcome::Suspended
             | Outcome::Blocked(_)
             | Outcome::AwaitsAcks(_)
+            | Outcome::AwaitsRepetition(_)
             | Outcome::Moves(_)
             | Outcome::Unconfirmed
             | Outcome::WaitsOn => Ran::Waits,
@@ -480,6 +481,11 @@ impl Gate<'_> {
             Outcome::AwaitsAcks(acks) => {
                 if let Some(id) = self.caller.client() {
                     blocking::await_acks(self.state, id, command, *acks);
+                }
+            }
+            Outcome::AwaitsRepetition(acks) => {
+                if let Some(id) = self.caller.client() {
+                    blocking::await_repetition(self.state, id, command, request.args, *acks);
                 }
             }
             Outcome::Moves(number) => {

@@ -40,7 +40,8 @@ pub fn charge(
     let replicas = state.replication.replicas.len() as u64;
     let added = state.effects.added();
     let stats = state.slot_stats.get_or_insert_default();
-    let effects = added - std::mem::replace(&mut stats.effects_seen, added);
+    // Loading begins it anew.
+    let effects = added.saturating_sub(std::mem::replace(&mut stats.effects_seen, added));
     let group = stats.of_group.take();
     if caller == Caller::Load {
         return;

@@ -6,7 +6,7 @@ use crate::client::blocked::{Blocked, Cause};
 use crate::client::{Client, ClientId};
 use crate::gate::blocking::{self, Woken, answer, end, set_alarm, unblock_with};
 use crate::gate::execute::{Gate, Request};
-use crate::gate::{asynchronous, confirm, locks};
+use crate::gate::{acks, asynchronous, confirm, locks};
 use crate::keyspace::Keyspace;
 use crate::keyspace::waiting::Wanted;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -102,12 +102,31 @@ fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &
 /// Runs a blocked client's command for a key. Its reply comes after earlier ones, and before push
 /// messages about its effects.
 fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) -> Woken {
+    run(keyspace, state, id, |blocked| {
+        let found = blocked.keys().find(|(_, name)| *name == key);
+        found.or_else(|| blocked.keys().next()).map_or(0, |(index, _)| index)
+    })
+}
+
+/// Runs a request that replicas have repeated by now.
+fn run_repeated(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
+    let Some(client) = state.clients.get(id) else { return };
+    keyspace.select(client.db);
+    run(keyspace, state, id, |_| 0);
+}
+
+/// Runs a blocked client's command. `index`: of the key for whose sake.
+fn run(
+    keyspace: &mut Keyspace,
+    state: &mut State,
+    id: ClientId,
+    index: impl FnOnce(&Blocked) -> usize,
+) -> Woken {
     let Some(client) = state.clients.get_mut(id) else { return Woken::Gone };
     let protocol = client.protocol;
     let Some(blocked) = client.take_blocked_to_serve() else { return Woken::Gone };
     let earlier = std::mem::take(&mut client.output);
-    let found = blocked.keys().find(|(_, name)| *name == key);
-    let index = found.or_else(|| blocked.keys().next()).map_or(0, |(index, _)| index);
+    let index = index(&blocked);
     let command = state.commands.get(blocked.command);
     let request =
         Request { args: blocked.args(), command: Some(command), prehashed: Default::default() };
@@ -140,6 +159,26 @@ fn follow(state: &mut State, id: ClientId, pushes: &OutputBuffer) {
         && let Some(client) = state.clients.get_mut(id)
     {
         client.output.append(pushes);
+    }
+}
+
+/// Answers the clients of WAIT and WAITAOF for which enough replicas have acknowledged, or whose
+/// log was switched off; requests that replicas had to repeat first run.
+pub fn serve_acks(keyspace: &mut Keyspace, state: &mut State) {
+    for id in state.blocking.for_acks.clone() {
+        let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
+        match blocked.map(|blocked| &blocked.cause) {
+            Some(Cause::Acks(awaited)) if acks::has_lost_log(state, awaited) => {
+                unblock_with(keyspace, state, id, acks::WITHOUT_LOG.as_bytes());
+            }
+            Some(Cause::Acks(awaited)) if acks::are_enough(state, awaited) => {
+                blocking::time_out(keyspace, state, id);
+            }
+            Some(Cause::Repetition(awaited)) if acks::are_enough(state, awaited) => {
+                run_repeated(keyspace, state, id);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -18,8 +18,8 @@ const LRU_MASK: u32 = (1 << 24) - 1;
 pub const LFU_INITIAL: u32 = 5;
 /// Candidates in the pool.
 const POOL_SIZE: usize = 16;
-/// Draws to find a key that is no lock.
-const LOCK_TRIES: usize = 100;
+/// Draws to find a key that is not spared.
+const SPARED_TRIES: usize = 100;
 /// Keys sampled of each database for one eviction, independent of `maxmemory-samples`: about 20
 /// take a microsecond.
 const SAMPLES_MAX: usize = 1024;
@@ -189,14 +189,14 @@ impl Keyspace {
         self.lazyfree.discard(owned);
     }
 
-    /// A random key, or a random one with a deadline. If locks were drawn, other keys are drawn, of
+    /// A random key, or a random one with a deadline. If spared ones were drawn, other keys are drawn, of
     /// all databases.
     fn random_victim(&self, volatile_only: bool, samples: usize) -> Option<(usize, Slot)> {
-        let tries = if self.locks.fences.is_used() { LOCK_TRIES } else { 1 };
+        let tries = if self.may_draw_spared() { SPARED_TRIES } else { 1 };
         (0..tries).find_map(|_| self.draw(volatile_only, samples))
     }
 
-    /// Such a key, larger databases more often; None if it drew only locks.
+    /// Such a key, larger databases more often; None if it drew only spared ones.
     fn draw(&self, volatile_only: bool, samples: usize) -> Option<(usize, Slot)> {
         let eligible = |index: usize| match volatile_only {
             true => self.tables[index].volatile_len(),
@@ -237,8 +237,8 @@ impl Keyspace {
         if pool.policy != Some(policy) {
             pool = Pool { policy: Some(policy), candidates: Vec::with_capacity(POOL_SIZE) };
         }
-        // If all drawn keys are locks, other keys are drawn.
-        let mut tries = if self.locks.fences.is_used() { LOCK_TRIES } else { 0 };
+        // If all drawn keys are spared, other keys are drawn.
+        let mut tries = if self.may_draw_spared() { SPARED_TRIES } else { 0 };
         let victim = loop {
             let mut found_any = false;
             for (database, table) in self.tables.iter().enumerate() {
@@ -268,13 +268,21 @@ impl Keyspace {
     fn still_valid(&self, policy: MaxmemoryPolicy, candidate: &Candidate) -> Option<(usize, Slot)> {
         let Key { bytes, hash } = self.key(&candidate.key);
         let table = &self.tables[candidate.database];
-        let slot = table.find(hash, bytes)?;
+        let slot = table.find(hash, bytes).filter(|_| !self.is_hidden(bytes))?;
         let score = self.score(policy, &table.entry(slot))?;
         (score >= candidate.score).then_some((candidate.database, slot))
     }
 
-    /// Whether a key is a lock or a semaphore, which are not evicted.
+    /// Whether keys that may not be evicted may be drawn.
+    fn may_draw_spared(&self) -> bool {
+        self.locks.fences.is_used() || self.hidden_slots.is_some()
+    }
+
+    /// Whether a key is a lock or a semaphore, or of a slot that is coming here from its owner, who decides about it.
     fn is_spared(&self, database: usize, entry: &Entry<'_, Value>) -> bool {
+        if self.is_hidden(entry.key()) {
+            return true;
+        }
         if !self.locks.fences.is_used() {
             return false;
         }

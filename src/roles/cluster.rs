@@ -33,7 +33,7 @@ mod keys;
 mod links;
 mod settings;
 
-pub use keys::{add as drop_keys, is_dropping};
+pub use keys::{add as drop_keys, is_dropping, note_hidden};
 pub use links::{bus_port, listen, look, take_in_link};
 
 /// How often the state machine is told of the time. Unit: microseconds.
@@ -181,6 +181,19 @@ pub fn hand_over(state: &mut State) {
     notice!(state, "Perform auto failover to replica {id} on shutdown.");
 }
 
+/// Whether the server may end although others may need it. `is_forced`: it ends anyway.
+pub fn may_end(state: &State, is_forced: bool) -> bool {
+    let votes = state.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_voting());
+    if votes {
+        let end = if is_forced { "Exit anyway." } else { "Can't exit." };
+        warning!(
+            state,
+            "This is a voting primary. Shutting down may cause the cluster to go down. {end}"
+        );
+    }
+    is_forced || !votes
+}
+
 /// The server ends.
 pub fn end(state: &mut State) {
     file::finish(state);
@@ -320,7 +333,7 @@ fn carry_out(keyspace: &mut Keyspace, state: &mut State, action: Action) {
     match action {
         Action::Follow { ip, port } => follow(keyspace, state, &ip, port),
         Action::Promote => {
-            keys::forget(state);
+            keys::forget(keyspace, state);
             following::unfollow(keyspace, state);
         }
         Action::PauseWrites { until_boot_ms } => {
@@ -331,7 +344,7 @@ fn carry_out(keyspace: &mut Keyspace, state: &mut State, action: Action) {
         Action::EndPause => state.end_pause(PauseCause::ClusterFailover),
         Action::DropKeys(slots) => {
             log_drops(keyspace, state, &slots);
-            keys::add(state, slots);
+            keys::add(keyspace, state, slots);
         }
         Action::DropAllKeys => keys::drop_all(keyspace, state),
         Action::Recheck => slots_left::recheck(keyspace, state),
@@ -360,6 +373,6 @@ fn follow(keyspace: &mut Keyspace, state: &mut State, ip: &str, port: u16) {
         slots_left::recheck(keyspace, state);
     }
     // The stream of the primary deletes them.
-    keys::forget(state);
+    keys::forget(keyspace, state);
     following::follow(keyspace, state, ip.as_bytes(), port, false);
 }

@@ -36,7 +36,7 @@ pub fn next_us(state: &State) -> Option<i64> {
     let jobs = state.slot_moves.jobs.0.iter().filter(|job| !job.phase.is_finished());
     let paused = jobs.clone().filter(|job| job.pause_end_ms > 0).map(|job| job.pause_end_ms * 1000);
     let soon = jobs.clone().next().map(|_| state.now.boot_us + 100_000);
-    paused.chain(soon).min()
+    paused.chain(soon).chain(export::next_us(state)).min()
 }
 
 /// Continues all moves, after the turn's changes have been passed on: no command runs until the next turn.
@@ -141,7 +141,7 @@ fn finish(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Phas
             notice!(state, "Cleaning up slot migration {text}");
         }
         set_phase(state, name, Phase::CleaningUp);
-        cluster::drop_keys(state, slots);
+        cluster::drop_keys(keyspace, state, slots);
         state.slot_moves.is_due = true;
         return;
     }
@@ -164,7 +164,7 @@ fn conclude(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Ph
         _ => notice!(state, "{text}"),
     }
     if is_import {
-        keyspace.hidden_slots = state.slot_moves.jobs.hidden();
+        cluster::note_hidden(keyspace, state);
         import::repeat_finish(state, name, phase, &message);
     }
 }

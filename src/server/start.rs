@@ -152,6 +152,7 @@ impl Server {
             save,
             now,
             force,
+            safe: options.contains(ShutdownOptions::SAFE),
             failover: options.contains(ShutdownOptions::FAILOVER),
             waits_until_us: None,
         });
@@ -279,6 +280,9 @@ impl Server {
         }
         if order.waits_until_us.is_none() {
             warning!(self.state, "User requested shutdown...");
+        }
+        if order.safe && !cluster::may_end(&self.state, order.force) {
+            return self.refuse_shutdown();
         }
         if replicas::hold_shutdown(&mut self.state, order) {
             return;

@@ -29,6 +29,8 @@ pub enum Outcome {
     Blocked(Box<Wait>),
     /// No reply yet: the client waits for replicas to acknowledge.
     AwaitsAcks(Box<AcksAwaited>),
+    /// It did not run. It runs once replicas have acknowledged that they have done the same.
+    AwaitsRepetition(Box<AcksAwaited>),
     /// No reply yet: the client waits for the MIGRATE with this number.
     Moves(u64),
     /// No reply yet: what it has granted waits for replicas, see `State::blocking.unconfirmed`.

@@ -183,6 +183,9 @@ pub struct Persistence {
 /// The field of an RDB file that has the last fence of a lock.
 pub const LAST_FENCE: &str = "latchkey-last-fence";
 
+/// The slots that a primary is moving by hand; only for its replicas.
+pub const OPEN_SLOTS: &str = "cluster-slot-states";
+
 /// The replication history and offset that an RDB file belongs to, as far as it says.
 #[derive(Clone, Debug, Default)]
 pub struct Moment {

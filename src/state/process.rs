@@ -14,6 +14,8 @@ pub struct Shutdown {
     pub save: Option<bool>,
     pub now: bool,
     pub force: bool,
+    /// In a cluster: not if this node's vote or slots are needed, unless with `force`.
+    pub safe: bool,
     /// In a cluster: a replica that has all data takes this primary's place.
     pub failover: bool,
     /// How long it waits for replicas: boot-time clock, microseconds.

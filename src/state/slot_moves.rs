@@ -26,6 +26,8 @@ pub struct Export {
     /// not told, as they will be copied with it.
     pub copied: Option<(usize, u64)>,
     pub is_copied: bool,
+    /// When the next key is to be copied, by `rdb-key-save-delay`: boot-time clock, microseconds.
+    pub next_copy_us: i64,
     /// What is to be sent after what the connection has, in order.
     pub parts: VecDeque<Part>,
     /// Bytes of the parts that are there.

@@ -13,6 +13,7 @@ mod cluster;
 mod cluster_faults;
 mod cluster_moves;
 mod cluster_peer;
+mod cluster_setslot;
 mod config_example;
 mod config_peers;
 mod config_redis_7_0;

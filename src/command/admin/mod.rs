@@ -103,10 +103,11 @@ impl ShutdownOrder {
             save: None,
             now: false,
             force: false,
+            safe: false,
             failover: false,
             waits_until_us: None,
         };
-        let (mut abort, mut save, mut nosave, mut safe) = (false, false, false, false);
+        let (mut abort, mut save, mut nosave) = (false, false, false);
         let mut failover = false;
         let mut cursor = ctx.args.cursor(1);
         while !cursor.is_at_end() {
@@ -116,12 +117,12 @@ impl ShutdownOrder {
                 () if cursor.take_word("NOW") => order.now = true,
                 () if cursor.take_word("FORCE") => order.force = true,
                 () if cursor.take_word("ABORT") => abort = true,
-                () if cursor.take_word("SAFE") => safe = true,
+                () if cursor.take_word("SAFE") => order.safe = true,
                 () if cursor.take_word("FAILOVER") => failover = true,
                 () => return Err(CommandError::Syntax),
             }
         }
-        let ends = save || nosave || order.now || order.force || safe || failover;
+        let ends = save || nosave || order.now || order.force || order.safe || failover;
         if save && nosave || abort && ends {
             return Err(CommandError::Syntax);
         }
@@ -141,7 +142,7 @@ impl ShutdownOrder {
 }
 
 /// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] [ABORT]`: no reply, the connection is closed; OK to ABORT.
-/// SAFE changes nothing: in a cluster, votes are on disk before they are sent.
+/// SAFE: an error at a primary with slots.
 fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
     match ShutdownOrder::parse(ctx)? {
         // A running script is not waited for, and its partial changes are not saved.

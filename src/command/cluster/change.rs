@@ -2,6 +2,8 @@
 
 use crate::cluster::Cluster;
 use crate::cluster::action::{Action, Outside};
+use crate::collections::hash_slot::SlotSet;
+use crate::roles;
 use crate::roles::cluster::act;
 use crate::state::context::Context;
 
@@ -10,6 +12,7 @@ pub fn change<R>(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Cluster, &Outside, &mut Vec<Action>) -> R,
 ) -> Option<R> {
+    let before = ctx.keyspace.changes_by_commands();
     let outside = ctx.state.outside();
     let state = &mut *ctx.state;
     let cluster = state.cluster.as_deref_mut()?;
@@ -18,11 +21,19 @@ pub fn change<R>(
     if state.scripts.running.is_none() {
         act(ctx.keyspace, state);
     }
+    ctx.note_own_effects(before);
     // Who was told that a slot moves relies on it, also after a crash.
     if let Some(client) = ctx.caller.client() {
-        state.cluster_work.unconfirmed.push((client, None));
+        ctx.state.cluster_work.unconfirmed.push((client, None));
     }
     Some(result)
+}
+
+/// These slots are about to come here: nothing is left of the keys that they had.
+pub fn finish_drops(ctx: &mut Context<'_>, slots: &SlotSet) {
+    let before = ctx.keyspace.changes_by_commands();
+    roles::cluster::finish_drops(ctx.keyspace, ctx.state, slots);
+    ctx.note_own_effects(before);
 }
 
 /// Whether any database has keys.

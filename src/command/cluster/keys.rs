@@ -1,15 +1,20 @@
 //! CLUSTER COUNTKEYSINSLOT and GETKEYSINSLOT: this node's keys of a slot, in the selected database; FLUSHSLOT deletes them in all.
 
 use super::enabled::{cluster, slot as slot_of_text};
-use crate::collections::hash_slot::HashSlot;
+use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::error::CommandError;
+use crate::roles::cluster::is_dropping;
 use crate::state::context::{CommandResult, Context, Outcome};
 
 /// `CLUSTER COUNTKEYSINSLOT slot`: an integer.
 pub fn count_keys(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
     let slot = slot_number(ctx, "ERR Invalid slot")?;
-    let count = ctx.keyspace.count_in_slot(ctx.keyspace.selected(), slot);
+    // Of those that are being deleted none counts, as if it had been done at once.
+    let count = match is_dropping(ctx.state, &SlotSet::from_iter([slot])) {
+        true => 0,
+        false => ctx.keyspace.count_in_slot(ctx.keyspace.selected(), slot),
+    };
     ctx.reply.integer(count as i64);
     Ok(Outcome::Replied)
 }

@@ -225,7 +225,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "O(1)",
             ),
             changes("SETSLOT", slots::set).at_least(4).docs(
-                "slot <IMPORTING node-id | MIGRATING node-id | NODE node-id | STABLE>",
+                "slot <IMPORTING node-id | MIGRATING node-id | NODE node-id | STABLE> [TIMEOUT milliseconds]",
                 "Sets the node of a slot, or the nodes between which it moves.",
                 "O(1)",
             ),

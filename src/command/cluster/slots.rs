@@ -1,15 +1,18 @@
 //! CLUSTER ADDSLOTS, DELSLOTS, FLUSHSLOTS and SETSLOT: who owns a slot, and between whom it moves.
 
-use super::change::{change, has_keys};
+use super::change::{change, finish_drops, has_keys};
 use super::enabled::{cluster, node, slot};
 use super::keys;
 use crate::cluster::Cluster;
 use crate::cluster::node::NodeIndex;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::error::CommandError;
+use crate::gate::blocking::TimeoutUnit;
+use crate::replication::replica::Replica;
 use crate::resp::args::Args;
-use crate::roles::cluster::finish_drops;
-use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::context::{
+    AcksAwaited, Caller, CommandResult, Context, Origin, Outcome, Replicas,
+};
 
 /// Whether slots are assigned to this node, or unassigned.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,7 +94,7 @@ fn choose(
 
 fn assign(ctx: &mut Context<'_>, how: Assigns, slots: &SlotSet) -> CommandResult {
     if how == Assigns::Yes {
-        finish_drops(ctx.keyspace, ctx.state, slots);
+        finish_drops(ctx, slots);
     }
     change(ctx, |cluster, outside, actions| match how {
         Assigns::Yes => cluster.add_slots(slots, outside, actions),
@@ -119,10 +122,26 @@ const BAD_ACTION: CommandError = CommandError::Text(
 );
 const NOT_PRIMARY: CommandError = CommandError::Text("ERR Target node is not a master");
 
-/// `CLUSTER SETSLOT slot <MIGRATING node-id | IMPORTING node-id | NODE node-id | STABLE>`: OK.
+/// What CLUSTER SETSLOT does.
+#[derive(Clone, Copy)]
+enum Change {
+    Migrates(NodeIndex),
+    Imports(NodeIndex),
+    Stays,
+    Assigns(NodeIndex),
+}
+
+/// How long SETSLOT waits for replicas if it does not say. Unit: milliseconds.
+const REPETITION_MS: i64 = 2_000;
+
+/// The first version of Valkey whose replicas repeat SETSLOT.
+const REPEATS_SINCE: u32 = 8;
+
+/// `CLUSTER SETSLOT slot <MIGRATING node-id | IMPORTING node-id | NODE node-id | STABLE> [TIMEOUT milliseconds]`: OK.
+///
+/// As in Valkey, replicas do it first: what a primary has answered is not lost with it.
 pub fn set(ctx: &mut Context<'_>) -> CommandResult {
-    let myself = cluster(ctx.state)?.my_index();
-    if cluster(ctx.state)?.myself().is_replica() {
+    if cluster(ctx.state)?.myself().is_replica() && ctx.caller != Caller::Primary {
         return Err(ON_REPLICA);
     }
     let jobs = &ctx.state.slot_moves.jobs;
@@ -133,51 +152,121 @@ pub fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Text("ERR Slot export in progress."));
     }
     let slot = slot(ctx.args.get(2))?;
-    let number = slot.number();
-    let is = |word: &str, count: usize| {
-        ctx.args.len() == count && ctx.args.get(3).eq_ignore_ascii_case(word.as_bytes())
+    let (wanted, after) = wanted(ctx, slot)?;
+    let deadline_us = deadline(ctx, after)?;
+    let replicas = replicas_that_repeat(ctx);
+    if replicas > 0 {
+        ctx.repeat_message();
+        let may_wait = ctx.may_wait();
+        ctx.state.replication.wants_acks |= may_wait;
+        let (offset, replicas) = (ctx.state.stream_end(), Replicas::Count(replicas));
+        let awaited = AcksAwaited { offset, replicas, on_disk: None, deadline_us };
+        if may_wait {
+            return Ok(Outcome::AwaitsRepetition(Box::new(awaited)));
+        }
+    }
+    carry_out(ctx, slot, wanted);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// What is wanted, if it is possible now, and the index of the argument after it.
+fn wanted(ctx: &mut Context<'_>, slot: HashSlot) -> Result<(Change, usize), CommandError> {
+    let (number, count) = (slot.number(), ctx.args.len());
+    let takes_more = cluster(ctx.state)?.settings().as_valkey;
+    let is = |word: &str, words: usize| {
+        (count == words || takes_more && count > words)
+            && ctx.args.get(3).eq_ignore_ascii_case(word.as_bytes())
     };
+    let myself = cluster(ctx.state)?.my_index();
     let owner = cluster(ctx.state)?.owner(slot);
     if is("MIGRATING", 5) {
-        if owner != Some(myself) {
+        if owner != Some(myself) && !cluster(ctx.state)?.myself().is_replica() {
             let text = format!("ERR I'm not the owner of hash slot {number}");
             return Err(CommandError::formatted(text));
         }
-        let target = primary(ctx, "I don't know about node")?;
-        change(ctx, |cluster, outside, actions| {
-            cluster.set_migrating(slot, target, outside, actions);
-        });
-    } else if is("IMPORTING", 5) {
+        return Ok((Change::Migrates(other(ctx)?), 5));
+    }
+    if is("IMPORTING", 5) {
         if owner == Some(myself) {
             let text = format!("ERR I'm already the owner of hash slot {number}");
             return Err(CommandError::formatted(text));
         }
-        let source = primary(ctx, "I don't know about node")?;
-        finish_drops(ctx.keyspace, ctx.state, &SlotSet::from_iter([slot]));
-        change(ctx, |cluster, outside, actions| {
-            cluster.set_importing(slot, source, outside, actions);
-        });
-    } else if is("STABLE", 4) {
-        change(ctx, |cluster, outside, actions| cluster.set_stable(slot, outside, actions));
-    } else if is("NODE", 5) {
+        return Ok((Change::Imports(other(ctx)?), 5));
+    }
+    if is("STABLE", 4) {
+        return Ok((Change::Stays, 4));
+    }
+    if is("NODE", 5) {
         let target = primary(ctx, "Unknown node")?;
-        if target == myself {
-            finish_drops(ctx.keyspace, ctx.state, &SlotSet::from_iter([slot]));
-        }
-        let has_keys = keys::has_keys_in(ctx, slot);
-        if owner == Some(myself) && target != myself && has_keys {
+        if owner == Some(myself) && target != myself && keys::has_keys_in(ctx, slot) {
             return Err(CommandError::formatted(format!(
                 "ERR Can't assign hashslot {number} to a different node while I still hold keys for this hash slot."
             )));
         }
-        change(ctx, |cluster, outside, actions| {
-            cluster.assign_slot(slot, target, has_keys, outside, actions);
-        });
-    } else {
-        return Err(BAD_ACTION);
+        return Ok((Change::Assigns(target), 5));
     }
-    ctx.reply.ok();
-    Ok(Outcome::Replied)
+    Err(BAD_ACTION)
+}
+
+/// Until when replicas may repeat it, by the arguments from `first` on. Other words than TIMEOUT mean nothing, as in Valkey.
+fn deadline(ctx: &Context<'_>, first: usize) -> Result<Option<i64>, CommandError> {
+    let now_us = ctx.state.now.boot_us;
+    let mut deadline_us = Some(now_us.saturating_add(REPETITION_MS * 1000));
+    for index in first..ctx.args.len() {
+        if !ctx.args.get(index).eq_ignore_ascii_case(b"TIMEOUT") {
+            continue;
+        }
+        if index + 1 >= ctx.args.len() {
+            return Err(CommandError::Text("ERR Missing timeout value"));
+        }
+        deadline_us = ctx.timeout(index + 1, TimeoutUnit::Milliseconds)?;
+    }
+    Ok(deadline_us)
+}
+
+/// How many replicas are to repeat the request before this node runs it. None do for one that they have repeated already.
+fn replicas_that_repeat(ctx: &Context<'_>) -> i64 {
+    let state = &ctx.state;
+    let as_valkey = state.cluster.as_ref().is_some_and(|cluster| cluster.settings().as_valkey);
+    let has_been_repeated = matches!(ctx.origin, Origin::Woken(_)) || ctx.caller.client().is_none();
+    if has_been_repeated || state.replication.is_replica() || !as_valkey {
+        return 0;
+    }
+    let repeats = |replica: &Replica| {
+        replica.is_online() && replica.version.is_some_and(|version| version >= REPEATS_SINCE)
+    };
+    state.replicas().filter(|(_, replica)| repeats(replica)).count() as i64
+}
+
+fn carry_out(ctx: &mut Context<'_>, slot: HashSlot, wanted: Change) {
+    let is_coming = match wanted {
+        Change::Imports(_) => true,
+        Change::Assigns(target) => {
+            ctx.state.cluster.as_ref().is_some_and(|cluster| cluster.my_index() == target)
+        }
+        Change::Migrates(_) | Change::Stays => false,
+    };
+    if is_coming {
+        finish_drops(ctx, &SlotSet::from_iter([slot]));
+    }
+    let has_keys = keys::has_keys_in(ctx, slot);
+    change(ctx, |cluster, outside, actions| match wanted {
+        Change::Migrates(target) => cluster.set_migrating(slot, target, outside, actions),
+        Change::Imports(source) => cluster.set_importing(slot, source, outside, actions),
+        Change::Stays => cluster.set_stable(slot, outside, actions),
+        Change::Assigns(target) => cluster.assign_slot(slot, target, has_keys, outside, actions),
+    });
+}
+
+/// The primary in argument 4, which is not this node where Valkey refuses that.
+fn other(ctx: &Context<'_>) -> Result<NodeIndex, CommandError> {
+    const UNKNOWN: &str = "I don't know about node";
+    let is_myself = node(ctx, 4, UNKNOWN)? == cluster(ctx.state)?.my_index();
+    match is_myself && cluster(ctx.state)?.settings().as_valkey {
+        true => Err(CommandError::Text("ERR Target node is myself")),
+        false => primary(ctx, UNKNOWN),
+    }
 }
 
 /// The primary in argument 4. `unknown`: the error's words if there is no such node.

@@ -13,8 +13,18 @@ const TURN_US: i64 = 1_000;
 const STEP_KEYS: usize = 64;
 
 /// The keys of these slots are to be deleted too.
-pub fn add(state: &mut State, slots: SlotSet) {
+pub fn add(keyspace: &mut Keyspace, state: &mut State, slots: SlotSet) {
     state.cluster_work.drops.get_or_insert_default().extend(slots.iter());
+    note_hidden(keyspace, state);
+}
+
+/// Says which slots' keys are not shown: those that are only coming here, and those whose deletion is under way.
+pub fn note_hidden(keyspace: &mut Keyspace, state: &State) {
+    let mut hidden = state.slot_moves.jobs.hidden();
+    if let Some(drops) = &state.cluster_work.drops {
+        hidden.get_or_insert_default().extend(drops.iter());
+    }
+    keyspace.hidden_slots = hidden;
 }
 
 /// Whether keys of these slots are still being deleted.
@@ -24,8 +34,9 @@ pub fn is_dropping(state: &State, slots: &SlotSet) -> bool {
 }
 
 /// Nothing more is to be deleted.
-pub fn forget(state: &mut State) {
+pub fn forget(keyspace: &mut Keyspace, state: &mut State) {
     state.cluster_work.drops = None;
+    note_hidden(keyspace, state);
 }
 
 /// Whether keys are to be deleted now. Not during a pause: a replica may be about to take over with what it has.
@@ -40,6 +51,7 @@ pub fn finish(keyspace: &mut Keyspace, state: &mut State, slots: &SlotSet) {
     note_deletions_apart(keyspace, state);
     publish_events(keyspace, state);
     while !step(keyspace, state, &mut now) {}
+    note_hidden(keyspace, state);
     drop(keyspace.events.take());
 }
 
@@ -67,6 +79,7 @@ pub fn drop_some(keyspace: &mut Keyspace, state: &mut State) {
     if !is_done {
         state.cluster_work.drops = Some(drops);
     }
+    note_hidden(keyspace, state);
 }
 
 /// Deletes some keys of the slots. True: there are no more.
@@ -95,7 +108,7 @@ fn step(keyspace: &mut Keyspace, state: &mut State, drops: &mut SlotSet) -> bool
 
 /// Deletes all keys, and repeats that.
 pub fn drop_all(keyspace: &mut Keyspace, state: &mut State) {
-    forget(state);
+    forget(keyspace, state);
     keyspace.clear(0..keyspace.databases(), false);
     // A replica's stream is its primary's.
     if state.effects.is_heard() && !state.replication.is_replica() {

@@ -46,6 +46,6 @@ pub fn of(state: &State) -> Settings {
         ping_interval_ms: config.cluster_ping_interval,
         gossip_percent: config.cluster_message_gossip_perc as usize,
         message_max: MESSAGE_MAX,
-        writes_aux: config.compatible_with.is_valkey(),
+        as_valkey: config.compatible_with.is_valkey(),
     }
 }

@@ -24,7 +24,7 @@ use crate::persist::rdb::{Event, FileError, Parser};
 use crate::replication::incoming::{Arriving, Feed, Loader, Sync};
 use crate::roles::replicas;
 use crate::state::State;
-use crate::state::persistence::{LAST_FENCE, LoadStats, Loading, Purpose};
+use crate::state::persistence::{LAST_FENCE, LoadStats, Loading, OPEN_SLOTS, Purpose};
 use crate::sys::disk::write_all;
 use crate::sys::log::{notice, warning};
 
@@ -416,6 +416,12 @@ impl Loader {
                 Event::Aux { name, value } if &*name == LAST_FENCE.as_bytes() => {
                     let fence = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
                     keyspace.locks.fences.learn(fence.unwrap_or(0));
+                }
+                Event::Aux { name, value } if &*name == OPEN_SLOTS.as_bytes() => {
+                    let outside = state.outside();
+                    if let Some(cluster) = &mut state.cluster {
+                        cluster.take_open_slots(&value, &outside);
+                    }
                 }
                 Event::Aux { .. } | Event::Header(_) | Event::SelectDb(_) => {}
                 Event::End(_) => {

@@ -80,6 +80,12 @@ pub fn cancel_exports(keyspace: &mut Keyspace, state: &mut State) -> bool {
     !names.is_empty()
 }
 
+/// When the next key is to be copied, of exports that wait for that: boot-time clock, microseconds.
+pub(super) fn next_us(state: &State) -> Option<i64> {
+    let exports = state.slot_moves.exports.values().filter(|export| !export.is_copied);
+    exports.map(|export| export.next_copy_us).filter(|next_us| *next_us > state.now.boot_us).min()
+}
+
 pub(super) fn wants_turn(state: &State) -> bool {
     state.slot_moves.exports.iter().any(|(name, export)| has_work(state, name, export))
 }
@@ -91,6 +97,7 @@ fn has_work(state: &State, name: &NodeId, export: &Export) -> bool {
     };
     let copies = job.phase == Phase::Snapshotting
         && !export.is_copied
+        && export.next_copy_us <= state.now.boot_us
         && export.queued < AHEAD_MAX
         && state.slot_moves.encoding < ENCODERS_MAX;
     let has_part = matches!(export.parts.front(), Some(Part::Bytes(_)));
@@ -499,7 +506,11 @@ fn copy(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, export: &mut 
         return;
     }
     let Some(slots) = state.slot_moves.jobs.find(name).map(|job| job.slots.clone()) else { return };
-    let until_us = state.clock.now().boot_us + TURN_US;
+    let begun_us = state.clock.now().boot_us;
+    if begun_us < export.next_copy_us {
+        return;
+    }
+    let (until_us, delay_us) = (begun_us + TURN_US, i64::from(state.config.rdb_key_save_delay));
     let (first, mut after) = match export.copied {
         Some((database, number)) => (database, Some(number)),
         None => (0, None),
@@ -510,6 +521,10 @@ fn copy(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, export: &mut 
         for slot in slots.iter() {
             while let Some((number, keys)) = keyspace.keys_after(slot, after) {
                 if export.queued >= AHEAD_MAX || state.slot_moves.encoding >= ENCODERS_MAX {
+                    return;
+                }
+                if delay_us > 0 && steps > 0 {
+                    export.next_copy_us = begun_us + delay_us;
                     return;
                 }
                 steps += 1;

@@ -37,7 +37,7 @@ pub fn begin_import(
     };
     notice!(state, "New slot import job created: {}.", job.description());
     state.slot_moves.jobs.add(job);
-    keyspace.hidden_slots = state.slot_moves.jobs.hidden();
+    cluster::note_hidden(keyspace, state);
     if let Some((_, client)) = source {
         let import = Import {
             client,
@@ -237,6 +237,6 @@ pub fn finish_tracked(
     let phase = if is_success { Phase::Success } else { Phase::Failed };
     close(keyspace, state, name);
     set_phase(state, name, phase);
-    keyspace.hidden_slots = state.slot_moves.jobs.hidden();
+    cluster::note_hidden(keyspace, state);
     true
 }
