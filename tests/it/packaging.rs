@@ -139,8 +139,9 @@ fn completions_complete_in_fish() {
     let complete = |line: &str| {
         let script = format!("{PROGRAM} --completions fish | source; complete -C'{line}'");
         let mut fish = Command::new("fish");
-        fish.env("PATH", Path::new(PROGRAM).parent().expect("a folder"))
-            .args(["--no-config", "-c"]);
+        let folder = Path::new(PROGRAM).parent().expect("a folder").display();
+        let others = std::env::var("PATH").expect("the tests have a path");
+        fish.env("PATH", format!("{folder}:{others}")).args(["--no-config", "-c"]);
         let told = String::from_utf8(run(fish.arg(script)).stdout).expect("text");
         let words = told.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned());
         words.collect::<Vec<_>>()
