@@ -23,9 +23,6 @@ use crate::state::context::{Context, Origin, Wait};
 use crate::state::table::Command;
 use crate::state::{State, Task};
 
-/// Replicas have not repeated a request in time.
-const NOT_REPEATED: &[u8] = b"NOREPLICAS Not enough good replicas to write.";
-
 /// Unit of a timeout argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutUnit {
@@ -308,8 +305,9 @@ pub(super) fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId)
         Cause::Move(_) => reply.ok(),
         Cause::Acks(awaited) => acks::reply(state, &awaited, &mut reply),
         Cause::Repetition(_) => {
-            reply.error(NOT_REPEATED);
-            state.stats.count_error(NOT_REPEATED);
+            let text = CommandError::NoReplicas.wire();
+            reply.error(&text);
+            state.stats.count_error(&text);
         }
         Cause::Confirmation(_) => reply.error(acks::NO_REPLICAS.wire()),
     }

@@ -97,11 +97,13 @@ fn setslot_fails_if_replicas_do_not_repeat_it_in_time() {
     let own = format!("CLUSTER SETSLOT 0 MIGRATING {}", nodes[0].id());
     assert_eq!(error(&nodes[0], &own), "ERR Target node is myself");
     let mut sleeper = nodes[2].connect();
-    sleeper.send(&["DEBUG", "SLEEP", "2"]);
-    assert_eq!(
-        error(&nodes[0], &format!("{migrating} TIMEOUT 200")),
-        "NOREPLICAS Not enough good replicas to write."
-    );
+    sleeper.send(&["DEBUG", "SLEEP", "3"]);
+    const TOO_FEW: &str = "NOREPLICAS Not enough good replicas to write.";
+    eventually("the replica to sleep", &[&nodes[0]], || {
+        let reply = nodes[0].call(&format!("CLUSTER SETSLOT 1 MIGRATING {target} TIMEOUT 50"));
+        reply == Reply::Error(TOO_FEW.into())
+    });
+    assert_eq!(error(&nodes[0], &format!("{migrating} TIMEOUT 50")), TOO_FEW);
     assert!(!says(&nodes[0], "[0-"));
     // Within a transaction nobody waits.
     let mut client = nodes[0].connect();
