@@ -127,3 +127,15 @@ fn a_primary_with_slots_does_not_shut_down_if_that_is_to_be_safe() {
     node.connect().send(&["SHUTDOWN", "NOSAVE", "SAFE"]);
     drop(node);
 }
+
+#[test]
+fn a_replica_with_a_log_becomes_an_empty_primary() {
+    let nodes = cluster_with(2, 1, "compatible-with valkey-9\nappendonly yes\n");
+    nodes[0].ok("SET {06S}key value");
+    eventually("the replica to have it", &[&nodes[1]], || {
+        nodes[1].call("DBSIZE") == Reply::Integer(1)
+    });
+    nodes[1].ok("CLUSTER REPLICATE NO ONE");
+    assert_eq!(nodes[1].call("DBSIZE"), Reply::Integer(0));
+    assert_eq!(nodes[1].field("role"), "master");
+}
