@@ -124,7 +124,7 @@ pub fn eventually(what: &str, nodes: &[&Node], mut is_so: impl FnMut() -> bool) 
     let mut tries = 0;
     wait_for(what, || {
         tries += 1;
-        if tries > 500 {
+        if tries > 1_000 {
             for node in nodes {
                 eprintln!("{}\n{}", node.text("CLUSTER NODES"), node.log());
             }

@@ -198,8 +198,11 @@ impl World {
         if self.now < moving.replies_at {
             return false;
         }
+        // An epoch that a node takes before it has heard who has its place would win back all slots that it had.
         let are_there = [from, to].iter().all(|index| {
-            self.machines[*index].is_alive && self.machines[*index].cluster.myself().is_primary()
+            let machine = &self.machines[*index];
+            let has_heard = self.now - machine.disturbed_ms > 2 * TIMEOUT_MS;
+            machine.is_alive && machine.cluster.myself().is_primary() && has_heard
         });
         let (Some(source), Some(target), true) =
             (self.index_of(to, from), self.index_of(from, to), are_there)

@@ -7,8 +7,21 @@ use crate::roles;
 use crate::roles::cluster::act;
 use crate::state::context::Context;
 
-/// Changes the cluster, if there is one.
+/// Changes the cluster, if there is one. The client's reply waits until nodes.conf is on disk.
 pub fn change<R>(
+    ctx: &mut Context<'_>,
+    f: impl FnOnce(&mut Cluster, &Outside, &mut Vec<Action>) -> R,
+) -> Option<R> {
+    let result = change_unconfirmed(ctx, f)?;
+    // Who was told that a slot moves relies on it, also after a crash.
+    if let Some(client) = ctx.caller.client() {
+        ctx.state.cluster_work.unconfirmed.push((client, None));
+    }
+    Some(result)
+}
+
+/// The same for a change that may be lost in a crash: the reply does not wait.
+pub fn change_unconfirmed<R>(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Cluster, &Outside, &mut Vec<Action>) -> R,
 ) -> Option<R> {
@@ -22,10 +35,6 @@ pub fn change<R>(
         act(ctx.keyspace, state);
     }
     ctx.note_own_effects(before);
-    // Who was told that a slot moves relies on it, also after a crash.
-    if let Some(client) = ctx.caller.client() {
-        ctx.state.cluster_work.unconfirmed.push((client, None));
-    }
     Some(result)
 }
 

@@ -1,9 +1,10 @@
 //! CLUSTER ADDSLOTS, DELSLOTS, FLUSHSLOTS and SETSLOT: who owns a slot, and between whom it moves.
 
-use super::change::{change, finish_drops, has_keys};
+use super::change::{change, change_unconfirmed, finish_drops, has_keys};
 use super::enabled::{cluster, node, slot};
 use super::keys;
 use crate::cluster::Cluster;
+use crate::cluster::action::{Action, Outside};
 use crate::cluster::node::NodeIndex;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::error::CommandError;
@@ -240,23 +241,27 @@ fn replicas_that_repeat(ctx: &Context<'_>) -> i64 {
 }
 
 fn carry_out(ctx: &mut Context<'_>, slot: HashSlot, wanted: Change) {
-    let is_coming = match wanted {
-        Change::Imports(_) => true,
-        Change::Assigns(target) => {
-            ctx.state.cluster.as_ref().is_some_and(|cluster| cluster.my_index() == target)
-        }
-        Change::Migrates(_) | Change::Stays => false,
-    };
-    if is_coming {
+    let myself = ctx.state.cluster.as_ref().map(|cluster| cluster.my_index());
+    let takes = matches!(wanted, Change::Assigns(target) if Some(target) == myself);
+    if takes || matches!(wanted, Change::Imports(_)) {
         finish_drops(ctx, &SlotSet::from_iter([slot]));
     }
     let has_keys = keys::has_keys_in(ctx, slot);
-    change(ctx, |cluster, outside, actions| match wanted {
-        Change::Migrates(target) => cluster.set_migrating(slot, target, outside, actions),
-        Change::Imports(source) => cluster.set_importing(slot, source, outside, actions),
-        Change::Stays => cluster.set_stable(slot, outside, actions),
-        Change::Assigns(target) => cluster.assign_slot(slot, target, has_keys, outside, actions),
-    });
+    let carry_out =
+        |cluster: &mut Cluster, outside: &Outside, actions: &mut Vec<Action>| match wanted {
+            Change::Migrates(target) => cluster.set_migrating(slot, target, outside, actions),
+            Change::Imports(source) => cluster.set_importing(slot, source, outside, actions),
+            Change::Stays => cluster.set_stable(slot, outside, actions),
+            Change::Assigns(target) => {
+                cluster.assign_slot(slot, target, has_keys, outside, actions);
+            }
+        };
+    // Without the first two, clients would not be sent to where their keys are. After a crash without the others, the source asks
+    // the target again, or the owner says that it is.
+    match takes || matches!(wanted, Change::Migrates(_)) {
+        true => change(ctx, carry_out),
+        false => change_unconfirmed(ctx, carry_out),
+    };
 }
 
 /// The primary in argument 4, which is not this node where Valkey refuses that.
