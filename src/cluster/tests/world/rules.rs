@@ -55,12 +55,11 @@ impl World {
                 ));
             }
         }
+        // A replica's suspicion counts for those that have not heard of its role.
         let cluster = &self.machines[index].cluster;
-        if cluster.myself().is_primary() {
-            let (now, id) = (self.now, cluster.myself().id);
-            let suspects = cluster.nodes().filter(|(_, node)| node.is_failing());
-            self.suspected.extend(suspects.map(|(_, node)| ((id, node.id), now)));
-        }
+        let (now, id) = (self.now, cluster.myself().id);
+        let suspects = cluster.nodes().filter(|(_, node)| node.is_failing());
+        self.suspected.extend(suspects.map(|(_, node)| ((id, node.id), now)));
     }
 
     /// What a node logs tells when it decides something.
