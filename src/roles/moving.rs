@@ -31,7 +31,7 @@ use crate::persist::saver::lock;
 use crate::resp::number::parse_i64;
 use crate::resp::request::encode;
 use crate::state::State;
-use crate::state::moving::{Awaited, Migration, MoveOrder, Payload, Sent};
+use crate::state::moving::{Awaited, Beside, Migration, MoveOrder, Payload, Sent};
 use crate::sys::log::verbose;
 use crate::types::Value;
 
@@ -507,27 +507,27 @@ fn begin_key(
 
 fn encode_value_beside(state: &State, value: Value, now: Now) -> io::Result<Payload> {
     let compresses = state.config.rdbcompression;
-    encode_beside(state, "migrate", move || {
+    make_beside(state, "migrate", move || {
         let mut encoder = Encoder::new(compresses);
         // The thread drops the value too, perhaps its last copy.
         payload::dump_as_in_files(&mut encoder, ValueRef::Object(&value), &now)
     })
 }
 
-/// Lets a thread make a payload. Errors: there is no thread for it.
-pub fn encode_beside(
+/// Lets a thread make something, and wake the loop. Errors: there is no thread for it.
+pub fn make_beside<T: Send + 'static>(
     state: &State,
     thread: &str,
-    make: impl FnOnce() -> Vec<u8> + Send + 'static,
-) -> io::Result<Payload> {
-    let (payload, wake) = (Payload::default(), state.persistence.wake());
-    let theirs = payload.clone();
+    make: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Beside<T>> {
+    let (place, wake) = (Beside::default(), state.persistence.wake());
+    let theirs = Beside::clone(&place);
     state.persistence.background().spawn(thread, move || {
         let made = make();
         *lock(&theirs) = Some(made);
         wake();
     })?;
-    Ok(payload)
+    Ok(place)
 }
 
 /// Makes the RESTORE of a key, or in a cluster, where the slot is not the target's yet, its RESTORE-ASKING.

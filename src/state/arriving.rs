@@ -5,16 +5,15 @@
 //! Nothing depends on a value that is dropped in between: the request has its payload decoded anew.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ids::ClientId;
 use crate::persist::rdb::payload::PayloadError;
+use crate::persist::saver::lock;
+use crate::state::moving::Beside;
 use crate::types::Stored;
 
 /// The result of decoding a payload.
 pub type Restored = Result<Stored, PayloadError>;
-/// Where a thread leaves it.
-pub type Place = Arc<Mutex<Option<Restored>>>;
 
 /// Payloads that are decoded at the same time.
 const THREADS_MAX: usize = 4;
@@ -24,7 +23,7 @@ const FOOTER_BYTES: usize = 10;
 struct Arrival {
     bytes: usize,
     footer: Box<[u8]>,
-    place: Place,
+    place: Beside<Restored>,
     /// Its client was told to try again.
     is_told: bool,
 }
@@ -41,22 +40,10 @@ impl Arriving {
         self.arrivals.values().filter(|arrival| !arrival.is_told).count() < THREADS_MAX
     }
 
-    /// Returns where the value of this client's payload is to be left.
-    pub fn begin(&mut self, client: ClientId, payload: &[u8]) -> Place {
-        let place = Place::default();
-        let arrival = Arrival {
-            bytes: payload.len(),
-            footer: footer(payload).into(),
-            place: place.clone(),
-            is_told: false,
-        };
-        self.arrivals.insert(client, arrival);
-        place
-    }
-
-    /// Takes back [`Self::begin`].
-    pub fn give_up(&mut self, client: ClientId) {
-        self.arrivals.remove(&client);
+    /// A thread leaves the value of this client's payload at `place`.
+    pub fn begin(&mut self, client: ClientId, payload: &[u8], place: Beside<Restored>) {
+        let (bytes, footer) = (payload.len(), footer(payload).into());
+        self.arrivals.insert(client, Arrival { bytes, footer, place, is_told: false });
     }
 
     /// Takes the value of this client's payload. None: none was decoded, or that of another one.
@@ -80,7 +67,7 @@ impl Arriving {
     }
 
     /// Forgets values that are there and that nobody waits for: the client has gone, or its request was refused. Returns them.
-    pub fn take_unwanted(&mut self, waits: impl Fn(ClientId) -> bool) -> Vec<Place> {
+    pub fn take_unwanted(&mut self, waits: impl Fn(ClientId) -> bool) -> Vec<Beside<Restored>> {
         let is_unwanted = |client: &ClientId, arrival: &mut Arrival| {
             !waits(*client) && lock(&arrival.place).is_some()
         };
@@ -94,9 +81,4 @@ impl Arriving {
 
 fn footer(payload: &[u8]) -> &[u8] {
     &payload[payload.len().saturating_sub(FOOTER_BYTES)..]
-}
-
-/// The thread that had the lock may have panicked: then nothing was left here.
-pub fn lock(place: &Place) -> MutexGuard<'_, Option<Restored>> {
-    place.lock().unwrap_or_else(PoisonError::into_inner)
 }

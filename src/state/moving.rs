@@ -80,8 +80,10 @@ pub enum Awaited {
     Key(Sent),
 }
 
+/// Where a thread leaves what it makes.
+pub type Beside<T> = Arc<Mutex<Option<T>>>;
 /// A payload that a thread makes.
-pub type Payload = Arc<Mutex<Option<Vec<u8>>>>;
+pub type Payload = Beside<Vec<u8>>;
 
 /// A MIGRATE under way.
 pub struct Migration {

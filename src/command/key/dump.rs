@@ -8,7 +8,8 @@ use crate::error::CommandError;
 use crate::keyspace::Accessed;
 use crate::persist::rdb::payload::{self, PayloadError};
 use crate::persist::rdb::value_type;
-use crate::state::arriving::{self, Restored};
+use crate::roles::moving::make_beside;
+use crate::state::arriving::Restored;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Group, Handler, KeySpec, spec};
 use crate::sys::log::Level;
@@ -122,18 +123,14 @@ fn decode(ctx: &mut Context<'_>, now: Now) -> Option<Restored> {
     let limits = rdb_limits(ctx.keyspace, ctx.state);
     let checks = !ctx.state.debug.skips_payload_checksum;
     if let Some(id) = client.filter(|_| ctx.state.arriving.has_room()) {
-        let (place, wake) = (ctx.state.arriving.begin(id, payload), ctx.state.persistence.wake());
-        let (limits, payload) = (limits, payload.to_vec());
-        let work = move || {
-            let restored = payload::restore_checked(&payload, &limits, now, checks);
-            *arriving::lock(&place) = Some(restored);
-            wake();
-        };
-        let has_begun = ctx.state.persistence.background().spawn("restore", work).is_ok();
-        if has_begun && ctx.state.clients.suspend(id, ClientFlags::PAUSED) {
+        let copy = payload.to_vec();
+        let decode = move || payload::restore_checked(&copy, &limits, now, checks);
+        // Without a thread it is done here.
+        if let Ok(place) = make_beside(ctx.state, "restore", decode) {
+            ctx.state.arriving.begin(id, payload, place);
+            ctx.state.clients.suspend(id, ClientFlags::PAUSED);
             return None;
         }
-        ctx.state.arriving.give_up(id);
     }
     Some(payload::restore_checked(payload, &limits, now, checks))
 }

@@ -598,7 +598,7 @@ fn encode_entry_beside(
     deadline_ms: Option<i64>,
 ) -> io::Result<Payload> {
     let (key, now) = (key.to_vec(), state.clock.now());
-    moving::encode_beside(state, "slots", move || {
+    moving::make_beside(state, "slots", move || {
         let value = ValueRef::Object(&value);
         let (idle_seconds, frequency) = (None, None);
         commands(&SavedEntry { key: &key, value, deadline_ms, idle_seconds, frequency }, &now)
