@@ -569,11 +569,15 @@ where
 {
     let args = args.into_iter();
     encode_length(b'*', args.len(), out);
-    for arg in args {
-        encode_length(b'$', arg.len(), out);
-        out.extend_from_slice(arg);
-        out.extend_from_slice(b"\r\n");
-    }
+    args.for_each(|arg| encode_argument(arg, out));
+}
+
+/// Appends an argument, for requests that are made in parts.
+#[inline]
+pub fn encode_argument(arg: &[u8], out: &mut Vec<u8>) {
+    encode_length(b'$', arg.len(), out);
+    out.extend_from_slice(arg);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Appends a line with a number of arguments (`*`) or bytes (`$`).

@@ -29,9 +29,9 @@ use crate::net::stream::Stream;
 use crate::persist::rdb::{Encoder, payload};
 use crate::persist::saver::lock;
 use crate::resp::number::parse_i64;
-use crate::resp::request::encode;
+use crate::resp::request::{encode, encode_argument, encode_length};
 use crate::state::State;
-use crate::state::moving::{Awaited, Beside, Migration, MoveOrder, Payload, Sent};
+use crate::state::moving::{Awaited, Beside, Migration, MoveOrder, Outgoing, Payload, Sent};
 use crate::sys::log::verbose;
 use crate::types::Value;
 
@@ -90,7 +90,7 @@ fn has_work(state: &State, migration: &Migration) -> bool {
     line.socket.may_read()
         || line.input.contains(&b'\n')
         || line.socket.may_write()
-            && (line.socket.unsent() > 0 || !migration.piece.0.is_empty() || has_more)
+            && (line.socket.unsent() > 0 || !migration.request.is_empty() || has_more)
         || line.socket.is_connected() && migration.is_done()
 }
 
@@ -178,7 +178,7 @@ fn give_up_sent(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migr
         unlock(keyspace, state, &migration.order, sent);
         migration.again.push_back((sent.name, sent.replaces));
     }
-    migration.piece = (Vec::new(), 0);
+    migration.request = Outgoing::default();
 }
 
 fn unlock(keyspace: &mut Keyspace, state: &mut State, order: &MoveOrder, sent: Sent) {
@@ -406,14 +406,8 @@ fn fill(
         if room == 0 {
             return;
         }
-        let (piece, done) = &mut migration.piece;
-        if !piece.is_empty() {
-            let end = piece.len().min(*done + room);
-            socket.push(&mut piece[*done..end].to_vec());
-            *done = end;
-            if *done == piece.len() {
-                migration.piece = (Vec::new(), 0);
-            }
+        if !migration.request.is_empty() {
+            socket.push(&mut migration.request.take(room));
             continue;
         }
         steps += 1;
@@ -451,7 +445,7 @@ fn next_request(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migr
         let Some(payload) = lock(payload).take() else { return false };
         migration.encoding = None;
         state.moving.encoding -= 1;
-        push_request(keyspace, state, migration, sent, &payload);
+        push_request(keyspace, state, migration, sent, payload);
         return true;
     }
     if migration.preamble_refused {
@@ -502,7 +496,7 @@ fn begin_key(
         return;
     }
     let payload = payload::dump_as_in_files(state.payload_encoder(), value, &now);
-    push_request(keyspace, state, migration, sent, &payload);
+    push_request(keyspace, state, migration, sent, payload);
 }
 
 fn encode_value_beside(state: &State, value: Value, now: Now) -> io::Result<Payload> {
@@ -536,7 +530,7 @@ fn push_request(
     state: &mut State,
     migration: &mut Migration,
     sent: Sent,
-    payload: &[u8],
+    payload: Vec<u8>,
 ) {
     let order = &migration.order;
     let name = order.names.get(sent.name);
@@ -553,11 +547,17 @@ fn push_request(
     };
     let restore: &[u8] = if state.cluster.is_some() { b"RESTORE-ASKING" } else { b"RESTORE" };
     let ttl = ttl_ms.to_string();
-    let mut request = vec![restore, name, ttl.as_bytes(), payload];
+    let (mut head, mut tail) = (Vec::new(), b"\r\n".to_vec());
+    encode_length(b'*', if sent.replaces { 5 } else { 4 }, &mut head);
+    [restore, name, ttl.as_bytes()].into_iter().for_each(|arg| encode_argument(arg, &mut head));
+    encode_length(b'$', payload.len(), &mut head);
     if sent.replaces {
-        request.push(b"REPLACE");
+        encode_argument(b"REPLACE", &mut tail);
     }
-    encode(request, &mut migration.piece.0);
+    migration.request = match payload.len() > ENCODED_HERE_MAX {
+        true => Outgoing::new([head, payload, tail]),
+        false => Outgoing::new([[head, payload, tail].concat()]),
+    };
     migration.awaited.push_back(Awaited::Key(sent));
 }
 

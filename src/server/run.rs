@@ -10,7 +10,7 @@ use crate::gate::limits::{check_output_limit, describe_for_log, evict_clients, o
 use crate::gate::waking;
 use crate::resp::Protocol;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
-use crate::resp::request::{ProtocolError, encode};
+use crate::resp::request::{ProtocolError, encode, encoded_len};
 use crate::roles::replicas;
 use crate::state::context::Caller;
 use crate::state::spec::Flags;
@@ -20,31 +20,40 @@ use crate::sys::log::verbose;
 /// short pipeline can ask for gigabytes.
 const OUTPUT_CHECK_BYTES: usize = 64 * 1024;
 
+/// Where the only request of a client is kept if it did not run: it stays where it is, or is copied to the client's input.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unrun {
+    Stays,
+    Copied,
+}
+
 impl Turn<'_> {
     /// Runs the requests parsed from the arena, and empties it.
     pub(super) fn run_batch(&mut self) {
         if !self.intake.batch.runs.is_empty() {
             let arena = std::mem::take(&mut self.intake.arena);
-            self.run_requests(&arena);
+            self.run_requests(&arena, Unrun::Copied);
             self.intake.arena = arena;
         }
         self.intake.arena_used = 0;
     }
 
-    /// Runs the batch, whose ranges lie in `buffer`.
-    fn run_requests(&mut self, buffer: &[u8]) {
+    /// Runs the batch, whose ranges lie in `buffer`. Returns whether its only request did not run and stays there.
+    fn run_requests(&mut self, buffer: &[u8], unrun: Unrun) -> bool {
         let mut batch = std::mem::take(&mut self.intake.batch);
         let may_be_long = self.prefetch(&mut batch, buffer);
         let Batch { runs, requests, ranges, hashes } = &mut batch;
         if may_be_long && runs.len() > 1 {
             self.put_long_last(runs, requests);
         }
+        let mut stays = false;
         for run in runs {
             let requests = Requests::new(run, requests, ranges, hashes, buffer);
-            self.run_client(run, requests);
+            stays = self.run_client(run, requests, unrun);
         }
         batch.clear();
         self.intake.batch = batch;
+        stays
     }
 
     /// Moves clients that run scripts, or DEBUG, to the end: while a script or a loading keeps the
@@ -68,14 +77,15 @@ impl Turn<'_> {
         long.into_iter().for_each(|id| self.hold(id, true));
     }
 
-    /// Runs the requests of one client, in order.
-    fn run_client(&mut self, run: &mut Run, requests: Requests<'_>) {
+    /// Runs the requests of one client, in order. Returns whether its only request did not run and stays in the buffer.
+    fn run_client(&mut self, run: &mut Run, requests: Requests<'_>, unrun: Unrun) -> bool {
         let id = run.client;
+        let stays = unrun == Unrun::Stays && requests.len() == 1;
         // Before each client, so that other clients' replies in this turn do not cause key eviction, and its own are not counted.
         evict_clients(self.state);
-        let Some(client) = self.state.clients.get_with_buffer(id) else { return };
+        let Some(client) = self.state.clients.get_with_buffer(id) else { return false };
         if client.is_closing() {
-            return;
+            return false;
         }
         client.flags.remove(ClientFlags::HELD);
         // Suspended by another client's command since parsing: all requests wait.
@@ -89,11 +99,15 @@ impl Turn<'_> {
             true => (0, false),
             false => self.run_while_it_may(id, requests, &mut output, &mut protocol),
         };
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        let mut is_unrun = false;
         if client.is_closing() {
             // The rest is not answered.
         } else if done < requests.len() {
-            keep(client, requests, done);
+            is_unrun = true;
+            if !stays {
+                keep(client, requests, done);
+            }
         } else if goes_on && let Some(error) = run.error.take() {
             self.end_for_protocol(id, &error, ReplyWriter::new(&mut output, protocol));
         }
@@ -104,6 +118,7 @@ impl Turn<'_> {
             client.plain_output = is_plain.then_some(output.len());
         }
         self.give_output(id, output, protocol);
+        stays && is_unrun
     }
 
     /// Runs requests until all have run or the client must stop. Returns how many have run, and whether it may continue.
@@ -239,13 +254,20 @@ impl Turn<'_> {
             let limits = self.limits(client);
             let most = if limits.authenticated { BATCH_REQUESTS } else { 1 };
             let LargeInput { buffer, parser, .. } = &mut input;
+            let before = at;
             let mut unparsed = Unparsed { bytes: buffer, at, parser };
             self.intake.batch.parse(self.state, id, &mut unparsed, &limits, most);
             at = unparsed.at;
             if self.intake.batch.runs.is_empty() {
                 break;
             }
-            self.run_requests(&input.buffer);
+            // A large request that must wait is not copied. The parser changes inline ones.
+            let is_as_sent = input.buffer.get(before) == Some(&b'*');
+            let unrun = if is_as_sent { Unrun::Stays } else { Unrun::Copied };
+            if self.run_requests(&input.buffer, unrun) {
+                at = before;
+                break;
+            }
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
         input.buffer.drain(..at);
@@ -262,6 +284,7 @@ impl Turn<'_> {
             }
             _ => client.input = Input::Large(Box::new(input)),
         }
+        self.count_memory(id);
     }
 
     /// Continues the requests of resumed clients.
@@ -302,10 +325,9 @@ impl Turn<'_> {
 
 /// Puts back the requests from number `done` on, in wire form, before the client's later input.
 fn keep(client: &mut Client, requests: Requests<'_>, done: usize) {
-    let mut kept = Vec::new();
-    for index in done..requests.len() {
-        encode(requests.args(index).iter_from(0), &mut kept);
-    }
+    let requests = (done..requests.len()).map(|index| requests.args(index).iter_from(0));
+    let mut kept = Vec::with_capacity(requests.clone().map(encoded_len).sum());
+    requests.for_each(|request| encode(request, &mut kept));
     match std::mem::take(&mut client.input) {
         Input::Empty => {}
         Input::Waiting(bytes) => kept.extend_from_slice(&bytes),

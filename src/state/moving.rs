@@ -85,6 +85,40 @@ pub type Beside<T> = Arc<Mutex<Option<T>>>;
 /// A payload that a thread makes.
 pub type Payload = Beside<Vec<u8>>;
 
+/// A request that is sent in pieces. A large payload is a part of its own, so that it is not copied.
+#[derive(Default)]
+pub struct Outgoing {
+    parts: VecDeque<Vec<u8>>,
+    /// Bytes of the first part that were taken.
+    taken: usize,
+}
+
+impl Outgoing {
+    pub fn new(parts: impl Into<VecDeque<Vec<u8>>>) -> Self {
+        Outgoing { parts: parts.into(), taken: 0 }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Takes the next bytes, at most `max`.
+    pub fn take(&mut self, max: usize) -> Vec<u8> {
+        let Some(part) = self.parts.front() else { return Vec::new() };
+        if self.taken == 0 && part.len() <= max {
+            return self.parts.pop_front().unwrap_or_default();
+        }
+        let end = part.len().min(self.taken + max);
+        let piece = part[self.taken..end].to_vec();
+        self.taken = end;
+        if end == part.len() {
+            self.taken = 0;
+            self.parts.pop_front();
+        }
+        piece
+    }
+}
+
 /// A MIGRATE under way.
 pub struct Migration {
     /// Its client, which may be gone.
@@ -106,8 +140,8 @@ pub struct Migration {
     pub awaited: VecDeque<Awaited>,
     /// A thread makes this key's payload.
     pub encoding: Option<(Sent, Payload)>,
-    /// A request that is sent in pieces, and how much of it was.
-    pub piece: (Vec<u8>, usize),
+    /// The request that is being sent.
+    pub request: Outgoing,
     /// The first error reply to AUTH or SELECT, and the first one of all.
     pub preamble_refused: bool,
     pub refused: Option<Vec<u8>>,
@@ -129,7 +163,7 @@ impl Migration {
             is_unstable: false,
             awaited: VecDeque::new(),
             encoding: None,
-            piece: (Vec::new(), 0),
+            request: Outgoing::default(),
             preamble_refused: false,
             refused: None,
             progress_us: now_us,
@@ -142,7 +176,7 @@ impl Migration {
             && self.again.is_empty()
             && self.awaited.is_empty()
             && self.encoding.is_none()
-            && self.piece.0.is_empty()
+            && self.request.is_empty()
     }
 }
 
@@ -271,6 +305,18 @@ mod tests {
         assert!(moving.is_locked(3, b"k") && moving.is_in_the_way());
         moving.unlock(3, b"k");
         assert!(!moving.is_in_the_way() && moving.take_freed().is_empty());
+    }
+
+    #[test]
+    fn a_request_is_taken_in_pieces() {
+        let mut request = Outgoing::new([b"head".to_vec(), b"payload".to_vec(), b"".to_vec()]);
+        let mut taken = Vec::new();
+        while !request.is_empty() {
+            let piece = request.take(3);
+            assert!(piece.len() <= 3);
+            taken.extend(piece);
+        }
+        assert_eq!((&taken[..], request.take(3).len()), (&b"headpayload"[..], 0));
     }
 
     #[test]
