@@ -223,9 +223,9 @@ impl Cluster {
         self.election.votes.clear();
         self.warn(format!("Starting a failover election for epoch {epoch}."));
         let marks = if self.manual.is_some() { Marks::FORCE_ACK } else { Marks::default() };
-        self.save(true);
+        // Nothing waits for the disk: after a crash the same replica asks for the same epoch, in which nobody votes twice.
+        self.todo |= Todo::SAVE | Todo::UPDATE_STATE;
         self.broadcast(Body::AuthRequest, marks);
-        self.todo |= Todo::UPDATE_STATE;
     }
 
     /// Another node asks for this one's vote.
