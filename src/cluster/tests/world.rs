@@ -74,7 +74,8 @@ pub struct Machine {
     drops: SlotSet,
     /// When something unusual happened to it last.
     pub disturbed_ms: i64,
-    /// When it asked for votes.
+    /// When it last heard that it may ask for votes, and when it asked.
+    scheduled_ms: i64,
     asked_ms: Vec<i64>,
     /// When it was told to take over, which it may do with whatever it has.
     pub by_hand_ms: Option<i64>,
@@ -196,6 +197,7 @@ impl Machine {
             paused_until: 0,
             drops: SlotSet::default(),
             disturbed_ms: 0,
+            scheduled_ms: 0,
             asked_ms: Vec::new(),
             by_hand_ms: None,
             by_hand: Failover::Agreed,

@@ -13,6 +13,9 @@ use crate::collections::hash_slot::HashSlot;
 /// Messages that were delayed may tell of a suspicion that is so old. Unit: milliseconds.
 const SUSPICION_MS: i64 = 60_000;
 
+/// Replicas hear of a failure at one time if no more lies between: a rank's delay at TIMEOUT_MS makes up for it. Unit: milliseconds.
+const HEARING_MS: i64 = 30;
+
 /// A slot as a node sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
@@ -75,11 +78,12 @@ impl World {
                 self.fail(&format!("{index} takes a node for failed that {by} suspect"));
             }
         }
+        let is_scheduled = text.starts_with("Start of election delayed");
+        if is_scheduled {
+            self.machines[index].scheduled_ms = self.now;
+        }
         // A rival that has not heard of this one's question asks in the same epoch.
-        if self.has_contests
-            && text.starts_with("Start of election delayed")
-            && !text.contains("for 0 milliseconds")
-        {
+        if self.has_contests && is_scheduled && !text.contains("for 0 milliseconds") {
             let rivals: Vec<usize> = (0..self.machines.len())
                 .filter(|other| {
                     let rival = &self.machines[*other];
@@ -204,7 +208,10 @@ impl World {
             // After an attempt in vain each tries again in its own time.
             let is_first = self.machines[other].asked_ms.is_empty()
                 && self.machines[index].asked_ms.len() == 1;
-            if theirs > own && may_vote && !forced && is_calm(&index) && is_first {
+            // Who hears late of the failure asks late.
+            let heard_ms = self.machines[other].scheduled_ms - self.machines[index].scheduled_ms;
+            let heard_too = heard_ms.abs() <= HEARING_MS;
+            if theirs > own && may_vote && !forced && is_calm(&index) && is_first && heard_too {
                 self.fail(&format!(
                     "{index} with {own} changes is promoted before {other} with {theirs}"
                 ));
