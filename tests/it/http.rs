@@ -683,7 +683,14 @@ fn a_node_tells_its_cluster_and_another_server_has_none() {
     let (_server, address) = start(&[]);
     assert_eq!(get(address, "/api/cluster").status, 404);
     let (server, address) = start(&["cluster-enabled yes", "cluster-port 0"]);
+    assert_told(&tell(&server, address), 503, "[-]cluster-down ", "PONG");
+    assert!(get(address, "/metrics").body.contains("\nredis_cluster_state 0\n"));
     call(&server, "CLUSTER ADDSLOTSRANGE 0 16383");
+    wait_for("the cluster's state", || {
+        server.step(100_000);
+        (get(address, "/readyz").status == 200).then_some(())
+    });
+    assert!(get(address, "/metrics").body.contains("\nredis_cluster_state 1\n"));
     let told = get(address, "/api/cluster");
     assert_eq!(told.status, 200);
     for part in

@@ -1,5 +1,6 @@
 //! A client of HTTP, by hand.
 
+use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -41,10 +42,14 @@ impl Connection {
         self.stream.write_all(bytes).expect("the server reads");
     }
 
-    /// Sends GET with further headers, each ending a line.
+    /// Sends GET with further headers, each ending a line. Metrics are checked for their format, whoever asks for them.
     pub fn ask(&mut self, target: &str, headers: &str) -> Answer {
         self.send(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").as_bytes());
-        self.answer(false).expect("an answer")
+        let answer = self.answer(false).expect("an answer");
+        if answer.status == 200 && target.starts_with("/metrics") {
+            check_metrics(&answer.body);
+        }
+        answer
     }
 
     /// The next response. None: the connection has ended. `head_only`: it answers HEAD.
@@ -76,4 +81,57 @@ impl Connection {
 /// The answer to GET over a connection of its own.
 pub fn get(address: SocketAddr, target: &str) -> Answer {
     Connection::open(address).ask(target, "Connection: close\r\n")
+}
+
+/// Panics unless a text keeps to the format of metrics: a metric's HELP and TYPE once, then its samples, no series twice.
+/// <https://prometheus.io/docs/instrumenting/exposition_formats/>
+pub fn check_metrics(text: &str) {
+    let (mut told, mut series) = (HashSet::new(), HashSet::new());
+    let (mut name, mut kind, mut help) = ("", "", "");
+    assert!(text.ends_with('\n'), "the last line has no end");
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ').expect("a help").0;
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            (name, kind) = rest.split_once(' ').expect("a type");
+            assert_eq!(name, help, "HELP is of another metric");
+            assert!(["counter", "gauge", "histogram", "summary"].contains(&kind), "{line}");
+            assert!(told.insert(name), "{name} is told twice");
+            continue;
+        }
+        let (sample, value) = line.rsplit_once(' ').expect("a sample");
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+        assert!(series.insert(sample), "{sample} is there twice");
+        let (found, labels) = sample.split_once('{').unwrap_or((sample, "}"));
+        let part = found.strip_prefix(name).expect("a sample of the metric before it");
+        let parts: &[&str] = match kind {
+            "histogram" => &["_bucket", "_sum", "_count"],
+            "summary" => &["", "_sum", "_count"],
+            _ => &[""],
+        };
+        assert!(parts.contains(&part), "{line} after {name}");
+        check_labels(labels.strip_suffix('}').unwrap_or_else(|| panic!("{line}")));
+    }
+}
+
+/// Panics unless these are `name="value"`, with commas between them.
+fn check_labels(mut rest: &str) {
+    while !rest.is_empty() {
+        let (name, after) = rest.split_once("=\"").expect("a label");
+        let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        assert!(!name.is_empty() && name.chars().all(is_letter), "{rest}");
+        let (mut end, bytes) = (0, after.as_bytes());
+        while bytes[end] != b'"' {
+            let is_escape = bytes[end] == b'\\';
+            assert!(!is_escape || b"\\\"n".contains(&bytes[end + 1]), "{after}");
+            end += if is_escape { 2 } else { 1 };
+        }
+        rest = &after[end + 1..];
+        rest = rest.strip_prefix(',').unwrap_or_else(|| {
+            assert!(rest.is_empty(), "{rest} after a label");
+            rest
+        });
+    }
 }
