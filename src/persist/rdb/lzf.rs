@@ -29,23 +29,24 @@ const AHEAD: usize = COPY_MAX + 2;
 /// Compresses strings.
 pub struct Compressor {
     /// The last position of three bytes with this hash.
-    positions: Box<[u32]>,
+    positions: Box<[u32; 1 << TABLE_BITS]>,
     /// Smaller positions belong to earlier strings.
     base: u32,
 }
 
 impl Default for Compressor {
     fn default() -> Self {
-        Compressor { positions: vec![0; 1 << TABLE_BITS].into_boxed_slice(), base: 0 }
+        Compressor { positions: Box::new([0; 1 << TABLE_BITS]), base: 0 }
     }
 }
 
-/// The table's index for the three bytes at `at`.
+/// The three bytes at `at`, as a number.
 #[inline]
-fn index(text: &[u8], at: usize) -> usize {
-    let bytes = u32::from(text[at]) << 16 | u32::from(text[at + 1]) << 8 | u32::from(text[at + 2]);
-    let hash = (bytes >> (24 - TABLE_BITS)).wrapping_sub(bytes.wrapping_mul(5));
-    (hash & ((1 << TABLE_BITS) - 1)) as usize
+fn three(text: &[u8], at: usize) -> u32 {
+    match text[at..] {
+        [a, b, c, ..] => u32::from(a) << 16 | u32::from(b) << 8 | u32::from(c),
+        _ => 0,
+    }
 }
 
 impl Compressor {
@@ -105,8 +106,7 @@ impl Compressor {
         };
         let start = out.len();
         let end = start + len_max.min(COMPRESSED_MAX);
-        out.push(0);
-        let mut coding = Coding { len, at: 0, run: start, end };
+        let mut coding = Coding { len, at: 0, literals: 0, end };
         let fits = write(self, &mut coding, out).is_some();
         self.base += len as u32;
         if !fits {
@@ -115,14 +115,15 @@ impl Compressor {
         fits
     }
 
-    /// Records the position of the three bytes at `at` in the text, of which `window` has what
-    /// follows `start`. Returns their previous position in this text.
+    /// Records the position of these three bytes, at `at` in the text. Returns their previous position, if a copy reaches it.
     #[inline]
-    fn replace_position(&mut self, window: &[u8], start: usize, at: usize) -> Option<usize> {
-        let position = &mut self.positions[index(window, at - start)];
-        let before = position.checked_sub(self.base);
-        *position = self.base + at as u32;
-        before.map(|before| before as usize)
+    fn replace_position(&mut self, three: u32, at: usize) -> Option<usize> {
+        let hash = (three >> (24 - TABLE_BITS)).wrapping_sub(three.wrapping_mul(5));
+        let position = &mut self.positions[(hash & ((1 << TABLE_BITS) - 1)) as usize];
+        let before = std::mem::replace(position, self.base + at as u32);
+        // As in liblzf, for which position 0 of the text means none. A single comparison: its outcome is hard to predict.
+        let least = self.base + at.saturating_sub(OFFSET_MAX).max(1) as u32;
+        (before >= least).then(|| (before - self.base) as usize)
     }
 }
 
@@ -132,9 +133,8 @@ struct Coding {
     len: usize,
     /// The next byte of the text.
     at: usize,
-    /// The index in the output of the control byte of the current literals; it is set when they
-    /// end.
-    run: usize,
+    /// How many bytes before it are literals that the output does not have yet: fewer than [`LITERALS_MAX`].
+    literals: usize,
     /// The output must end before this index.
     end: usize,
 }
@@ -152,33 +152,30 @@ impl Coding {
         stop: usize,
         out: &mut Vec<u8>,
     ) -> Option<()> {
-        let Coding { len: text_len, mut at, mut run, end } = *self;
+        let Coding { len: text_len, mut at, mut literals, end } = *self;
         while at < stop && at + 2 < text_len {
-            let before = table.replace_position(window, start, at);
-            let found = before.filter(|&before| {
-                // As in liblzf, for which position 0 means none.
-                before > 0
-                    && at - before <= OFFSET_MAX
-                    && window[before - start..][..3] == window[at - start..][..3]
-            });
+            let here = three(window, at - start);
+            let before = table.replace_position(here, at);
+            let found = before.filter(|before| three(window, before - start) == here);
+            // With the control byte of the literals.
+            let out_len = out.len() + 1 + literals;
             let Some(before) = found else {
-                if out.len() >= end {
+                if out_len >= end {
                     return None;
                 }
-                out.push(window[at - start]);
                 at += 1;
-                run = close_full_run(out, run);
+                literals += 1;
+                if literals == LITERALS_MAX {
+                    put_literals(&window[at - start - literals..][..literals], out);
+                    literals = 0;
+                }
                 continue;
             };
-            let has_literals = out.len() > run + 1;
-            if out.len() - usize::from(!has_literals) + 4 >= end {
+            if out_len - usize::from(literals == 0) + 4 >= end {
                 return None;
             }
-            if has_literals {
-                out[run] = (out.len() - run - 2) as u8;
-            } else {
-                out.pop();
-            }
+            put_literals(&window[at - start - literals..][..literals], out);
+            literals = 0;
             // As in liblzf, which compares sixteen bytes at once if as many remain, otherwise one
             // by one.
             let longest = match (text_len - at - 2).min(COPY_MAX) {
@@ -195,48 +192,37 @@ impl Coding {
                 out.push((coded - 7) as u8);
             }
             out.push(offset as u8);
-            run = out.len();
-            out.push(0);
             at += len;
             if at + 2 >= text_len {
                 break;
             }
             // Only the last two positions of the copied bytes are recorded.
-            table.replace_position(window, start, at - 2);
-            table.replace_position(window, start, at - 1);
+            for at in [at - 2, at - 1] {
+                table.replace_position(three(window, at - start), at);
+            }
         }
-        (self.at, self.run) = (at, run);
+        (self.at, self.literals) = (at, literals);
         Some(())
     }
 
     /// Ends with the text's last bytes as literals. None: the output is too long.
-    fn finish(&mut self, window: &[u8], start: usize, out: &mut Vec<u8>) -> Option<()> {
-        if out.len() + 3 > self.end {
+    fn finish(&self, window: &[u8], start: usize, out: &mut Vec<u8>) -> Option<()> {
+        if out.len() + 1 + self.literals + 3 > self.end {
             return None;
         }
-        let mut run = self.run;
-        for &byte in &window[self.at - start..] {
-            out.push(byte);
-            run = close_full_run(out, run);
-        }
-        match out.len() - run - 1 {
-            0 => drop(out.pop()),
-            literals => out[run] = (literals - 1) as u8,
-        }
+        let rest = &window[self.at - start - self.literals..];
+        rest.chunks(LITERALS_MAX).for_each(|literals| put_literals(literals, out));
         Some(())
     }
 }
 
-/// Begins new literals if those of the control byte at `run` are full. Returns the current control
-/// byte's index.
+/// Appends at most [`LITERALS_MAX`] literals with their control byte, if there are any.
 #[inline]
-fn close_full_run(out: &mut Vec<u8>, run: usize) -> usize {
-    if out.len() - run - 1 < LITERALS_MAX {
-        return run;
+fn put_literals(literals: &[u8], out: &mut Vec<u8>) {
+    if !literals.is_empty() {
+        out.push((literals.len() - 1) as u8);
+        out.extend_from_slice(literals);
     }
-    out[run] = (LITERALS_MAX - 1) as u8;
-    out.push(0);
-    out.len() - 1
 }
 
 /// Decompresses a string of `len` bytes; None if it is damaged or has another length. Takes memory
