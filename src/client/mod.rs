@@ -156,6 +156,14 @@ impl Input {
         self.len() == 0
     }
 
+    pub fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Input::Empty => Vec::new(),
+            Input::Waiting(bytes) => bytes,
+            Input::Large(large) => large.buffer,
+        }
+    }
+
     /// Bytes of a large request's complete arguments.
     pub fn parsed(&self) -> usize {
         match self {

@@ -1,18 +1,78 @@
-//! Resumes a RESTORE when a thread has decoded its value (`state/arriving.rs`).
+//! Lends threads the inputs of clients whose RESTORE has a large payload, and resumes them when the values are there
+//! (`state/arriving.rs`).
 
-use crate::client::ClientFlags;
+use crate::client::{ClientFlags, ClientId, Input};
+use crate::persist::rdb::payload::PayloadError;
+use crate::persist::saver::lock;
+use crate::resp::args::Args;
+use crate::resp::request::{Limits, Parsed, Parser};
 use crate::state::State;
+use crate::state::arriving::{Decode, Decoded, Restored};
+use crate::state::moving::Beside;
 
-/// Resumes clients whose values are there. Values that nobody waits for any more are freed by a thread: they are large.
+/// Where RESTORE has its payload.
+pub const PAYLOAD: usize = 3;
+
+/// Begins with payloads that were asked for, and resumes clients whose values are there. Values that nobody waits for any more are
+/// freed by a thread: they are large.
 pub fn turn(state: &mut State) {
     if state.arriving.is_empty() {
         return;
     }
     let clients = &state.clients;
     let waits = |id| clients.get(id).is_some_and(|it| it.flags.intersects(ClientFlags::WAITS));
-    for unwanted in state.arriving.take_unwanted(waits) {
+    let unwanted = state.arriving.take_unwanted(waits);
+    if !unwanted.is_empty() {
         // Without a thread they are freed here.
         _ = state.persistence.background().spawn("restore", move || drop(unwanted));
     }
-    state.net.pending.resumed.extend(state.arriving.take_arrived());
+    for client in state.arriving.asked() {
+        lend(state, client);
+    }
+    for (client, input) in state.arriving.take_arrived() {
+        give_back(state, client, input);
+    }
+}
+
+/// Lends a client's input to a thread, which decodes the payload of its first request.
+fn lend(state: &mut State, id: ClientId) {
+    let Some(client) = state.clients.get_mut(id) else { return };
+    let input = std::mem::take(&mut client.input).into_bytes();
+    let place = Beside::<Decoded>::default();
+    let Some(decode) = state.arriving.begin(id, place.clone()) else { return };
+    // If there is no thread, the input is here still.
+    let lent = Beside::<Vec<u8>>::default();
+    *lock(&lent) = Some(input);
+    let (theirs, wake) = (lent.clone(), state.persistence.wake());
+    let begun = state.persistence.background().spawn("restore", move || {
+        let Some(mut input) = lock(&theirs).take() else { return };
+        let restored = decode_first(&mut input, decode);
+        *lock(&place) = Some(Decoded { restored, input });
+        wake();
+    });
+    if begun.is_err() {
+        let input = lock(&lent).take();
+        state.arriving.give_up(id);
+        give_back(state, id, input.unwrap_or_default());
+    }
+}
+
+fn decode_first(input: &mut [u8], decode: Decode) -> Restored {
+    let mut ranges = Vec::new();
+    let parsed = Parser::default().next(input, &mut 0, &mut ranges, &Limits::TRUSTED);
+    match parsed {
+        Ok(Parsed::Request) if ranges.len() > PAYLOAD => {
+            decode(Args::new(input, &ranges).get(PAYLOAD))
+        }
+        _ => Err(PayloadError::Footer),
+    }
+}
+
+/// Resumes a client with its input, to which more may have come meanwhile.
+fn give_back(state: &mut State, id: ClientId, mut input: Vec<u8>) {
+    let Some(client) = state.clients.get_mut(id) else { return };
+    let later = std::mem::take(&mut client.input).into_bytes();
+    input.extend_from_slice(&later);
+    client.input = Input::Waiting(input);
+    state.net.pending.resumed.push(id);
 }

@@ -163,11 +163,7 @@ impl Turn<'_> {
         let read = io::Read::read(&mut client.stream, space);
         let Some(count) = self.count_read(id, read, READ_BYTES) else { return };
         let Some(client) = self.state.clients.get_mut(id) else { return };
-        let mut bytes = match std::mem::take(&mut client.input) {
-            Input::Empty => Vec::new(),
-            Input::Waiting(bytes) => bytes,
-            Input::Large(large) => large.buffer,
-        };
+        let mut bytes = std::mem::take(&mut client.input).into_bytes();
         bytes.extend_from_slice(&self.intake.arena[self.intake.arena_used..][..count]);
         client.input = Input::Waiting(bytes);
         self.check_query_limit(id);

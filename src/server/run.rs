@@ -290,7 +290,10 @@ impl Turn<'_> {
     /// Continues the requests of resumed clients.
     pub(super) fn resume_all(&mut self) {
         for id in std::mem::take(&mut self.state.net.pending.resumed) {
-            self.resume(id);
+            // Whose input a thread has is resumed when it is back.
+            if !self.state.arriving.is_away(id) {
+                self.resume(id);
+            }
         }
     }
 
@@ -328,10 +331,6 @@ fn keep(client: &mut Client, requests: Requests<'_>, done: usize) {
     let requests = (done..requests.len()).map(|index| requests.args(index).iter_from(0));
     let mut kept = Vec::with_capacity(requests.clone().map(encoded_len).sum());
     requests.for_each(|request| encode(request, &mut kept));
-    match std::mem::take(&mut client.input) {
-        Input::Empty => {}
-        Input::Waiting(bytes) => kept.extend_from_slice(&bytes),
-        Input::Large(large) => kept.extend_from_slice(&large.buffer),
-    }
+    kept.extend_from_slice(&std::mem::take(&mut client.input).into_bytes());
     client.input = Input::Waiting(kept);
 }

@@ -1,8 +1,9 @@
 //! Values of RESTORE that threads decode: a large one holds up its own client only, as one that MIGRATE sends away does.
 //!
-//!   RESTORE -> a thread has the payload, the client waits -> the value is there -> the same request runs again and takes it
+//!   RESTORE -> the client waits, a thread has its input -> the input is back, the value is there -> the request runs again
 //!
-//! Nothing depends on a value that is dropped in between: the request has its payload decoded anew.
+//! The input is lent rather than copied: it may have hundreds of megabytes. Nothing depends on a value that is dropped in between:
+//! the request has its payload decoded anew.
 
 use std::collections::HashMap;
 
@@ -15,17 +16,44 @@ use crate::types::Stored;
 /// The result of decoding a payload.
 pub type Restored = Result<Stored, PayloadError>;
 
+/// Decodes a payload, in a thread.
+pub type Decode = Box<dyn FnOnce(&[u8]) -> Restored + Send>;
+
+/// A value, and the input that it was in.
+pub struct Decoded {
+    pub restored: Restored,
+    pub input: Vec<u8>,
+}
+
 /// Payloads that are decoded at the same time.
 const THREADS_MAX: usize = 4;
 /// Version and checksum, by which a payload is recognised.
 const FOOTER_BYTES: usize = 10;
 
-struct Arrival {
+/// A value on its way.
+pub struct Arrival {
     bytes: usize,
     footer: Box<[u8]>,
-    place: Beside<Restored>,
-    /// Its client was told to try again.
-    is_told: bool,
+    stage: Stage,
+}
+
+/// How far a value is.
+enum Stage {
+    /// The client's input is still its own.
+    Asked(Decode),
+    /// A thread has it.
+    Away(Beside<Decoded>),
+    Here(Restored),
+    /// There is no thread: the loop decodes the payload.
+    NoThread,
+}
+
+/// The answer to a request that wants its value.
+pub enum Taken {
+    Value(Restored),
+    /// A thread is to decode it.
+    Absent,
+    NoThread,
 }
 
 /// By client: each waits for one value at most.
@@ -35,45 +63,81 @@ pub struct Arriving {
 }
 
 impl Arriving {
-    /// Whether another thread may begin.
-    pub fn has_room(&self) -> bool {
-        self.arrivals.values().filter(|arrival| !arrival.is_told).count() < THREADS_MAX
+    /// Takes the value of this client's payload.
+    pub fn take(&mut self, client: ClientId, payload: &[u8]) -> Taken {
+        if let Some(arrival) = self.arrivals.remove(&client)
+            && arrival.bytes == payload.len()
+            && *arrival.footer == *footer(payload)
+        {
+            match arrival.stage {
+                Stage::Here(restored) => return Taken::Value(restored),
+                Stage::NoThread => return Taken::NoThread,
+                Stage::Asked(_) | Stage::Away(_) => {}
+            }
+        }
+        if self.has_room() { Taken::Absent } else { Taken::NoThread }
     }
 
-    /// A thread leaves the value of this client's payload at `place`.
-    pub fn begin(&mut self, client: ClientId, payload: &[u8], place: Beside<Restored>) {
+    fn has_room(&self) -> bool {
+        let takes_thread = |it: &&Arrival| matches!(it.stage, Stage::Asked(_) | Stage::Away(_));
+        self.arrivals.values().filter(takes_thread).count() < THREADS_MAX
+    }
+
+    /// At the end of the turn a thread is to decode this client's payload.
+    pub fn ask(&mut self, client: ClientId, payload: &[u8], decode: Decode) {
         let (bytes, footer) = (payload.len(), footer(payload).into());
-        self.arrivals.insert(client, Arrival { bytes, footer, place, is_told: false });
+        self.arrivals.insert(client, Arrival { bytes, footer, stage: Stage::Asked(decode) });
     }
 
-    /// Takes the value of this client's payload. None: none was decoded, or that of another one.
-    pub fn take(&mut self, client: ClientId, payload: &[u8]) -> Option<Restored> {
-        let arrival = self.arrivals.remove(&client)?;
-        let is_same = arrival.bytes == payload.len() && *arrival.footer == *footer(payload);
-        let restored = lock(&arrival.place).take();
-        restored.filter(|_| is_same)
+    /// Clients whose payload a thread is to decode.
+    pub fn asked(&self) -> Vec<ClientId> {
+        let asked = self.arrivals.iter().filter(|(_, it)| matches!(it.stage, Stage::Asked(_)));
+        asked.map(|(client, _)| *client).collect()
     }
 
-    /// Clients whose values are there since the last call.
-    pub fn take_arrived(&mut self) -> Vec<ClientId> {
+    /// How a payload is decoded that a thread was asked for. The thread leaves the value at `place`.
+    pub fn begin(&mut self, client: ClientId, place: Beside<Decoded>) -> Option<Decode> {
+        let stage = &mut self.arrivals.get_mut(&client)?.stage;
+        match std::mem::replace(stage, Stage::Away(place)) {
+            Stage::Asked(decode) => Some(decode),
+            _ => None,
+        }
+    }
+
+    /// There is no thread for this client's payload.
+    pub fn give_up(&mut self, client: ClientId) {
+        if let Some(arrival) = self.arrivals.get_mut(&client) {
+            arrival.stage = Stage::NoThread;
+        }
+    }
+
+    /// Whether a thread has this client's input.
+    pub fn is_away(&self, client: ClientId) -> bool {
+        let arrival = self.arrivals.get(&client);
+        arrival.is_some_and(|it| matches!(it.stage, Stage::Asked(_) | Stage::Away(_)))
+    }
+
+    /// Clients whose values have come, and their inputs.
+    pub fn take_arrived(&mut self) -> Vec<(ClientId, Vec<u8>)> {
         let mut arrived = Vec::new();
         for (client, arrival) in &mut self.arrivals {
-            if !arrival.is_told && lock(&arrival.place).is_some() {
-                arrival.is_told = true;
-                arrived.push(*client);
+            if let Stage::Away(place) = &arrival.stage
+                && let Some(Decoded { restored, input }) = { lock(place).take() }
+            {
+                arrival.stage = Stage::Here(restored);
+                arrived.push((*client, input));
             }
         }
         arrived
     }
 
-    /// Forgets values that are there and that nobody waits for: the client has gone, or its request was refused. Returns them.
-    pub fn take_unwanted(&mut self, waits: impl Fn(ClientId) -> bool) -> Vec<Beside<Restored>> {
-        let is_unwanted = |client: &ClientId, arrival: &mut Arrival| {
-            !waits(*client) && lock(&arrival.place).is_some()
-        };
-        self.arrivals.extract_if(is_unwanted).map(|(_, arrival)| arrival.place).collect()
+    /// Forgets values that nobody waits for: the client has gone, or its request was refused. Returns them.
+    pub fn take_unwanted(&mut self, waits: impl Fn(ClientId) -> bool) -> Vec<Arrival> {
+        let unwanted = self.arrivals.extract_if(|client, _| !waits(*client));
+        unwanted.map(|(_, arrival)| arrival).collect()
     }
 
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.arrivals.is_empty()
     }

@@ -8,8 +8,8 @@ use crate::error::CommandError;
 use crate::keyspace::Accessed;
 use crate::persist::rdb::payload::{self, PayloadError};
 use crate::persist::rdb::value_type;
-use crate::roles::moving::make_beside;
-use crate::state::arriving::Restored;
+use crate::roles::arriving::PAYLOAD;
+use crate::state::arriving::{Restored, Taken};
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Group, Handler, KeySpec, spec};
 use crate::sys::log::Level;
@@ -113,24 +113,21 @@ impl RestoreOptions {
 
 /// Decodes the payload, a large one of a client in a thread. None: the client waits for it, and then the request runs again.
 fn decode(ctx: &mut Context<'_>, now: Now) -> Option<Restored> {
-    let payload = ctx.args.get(3);
+    let payload = ctx.args.get(PAYLOAD);
     // A string is copied, which a thread could not do for less.
     let is_large = payload.len() > DECODED_HERE_MAX && payload.first() != Some(&value_type::STRING);
     let client = ctx.caller.client().filter(|_| is_large && ctx.origin == Origin::Client);
-    if let Some(restored) = client.and_then(|id| ctx.state.arriving.take(id, payload)) {
+    let taken = client.map_or(Taken::NoThread, |id| ctx.state.arriving.take(id, payload));
+    if let Taken::Value(restored) = taken {
         return Some(restored);
     }
     let limits = rdb_limits(ctx.keyspace, ctx.state);
     let checks = !ctx.state.debug.skips_payload_checksum;
-    if let Some(id) = client.filter(|_| ctx.state.arriving.has_room()) {
-        let copy = payload.to_vec();
-        let decode = move || payload::restore_checked(&copy, &limits, now, checks);
-        // Without a thread it is done here.
-        if let Ok(place) = make_beside(ctx.state, "restore", decode) {
-            ctx.state.arriving.begin(id, payload, place);
-            ctx.state.clients.suspend(id, ClientFlags::PAUSED);
-            return None;
-        }
+    if let (Taken::Absent, Some(id)) = (taken, client) {
+        let decode = move |payload: &[u8]| payload::restore_checked(payload, &limits, now, checks);
+        ctx.state.arriving.ask(id, payload, Box::new(decode));
+        ctx.state.clients.suspend(id, ClientFlags::PAUSED);
+        return None;
     }
     Some(payload::restore_checked(payload, &limits, now, checks))
 }
@@ -154,7 +151,7 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
     let value = restored.map_err(|error| match error {
         PayloadError::Footer => BAD_FOOTER,
         PayloadError::Value(error) => {
-            let form = value_type::name(*ctx.args.get(3).first().unwrap_or(&u8::MAX));
+            let form = value_type::name(*ctx.args.get(PAYLOAD).first().unwrap_or(&u8::MAX));
             let text = format_args!("Payload of RESTORE: {form} integrity check failed: {error}");
             ctx.state.log(Level::Warning, text);
             BAD_DATA
