@@ -120,6 +120,8 @@ pub enum Input {
     Waiting(Vec<u8>),
     /// An incomplete large request in its own buffer; parsing continues where it stopped.
     Large(Box<LargeInput>),
+    /// A thread has so many bytes, and gives them back (`state/arriving.rs`). Until then nothing is read.
+    Lent(usize),
 }
 
 /// An incomplete large request.
@@ -149,6 +151,7 @@ impl Input {
             Input::Empty => 0,
             Input::Waiting(bytes) => bytes.len(),
             Input::Large(large) => large.buffer.len(),
+            Input::Lent(bytes) => *bytes,
         }
     }
 
@@ -156,9 +159,10 @@ impl Input {
         self.len() == 0
     }
 
+    /// The bytes that are here.
     pub fn into_bytes(self) -> Vec<u8> {
         match self {
-            Input::Empty => Vec::new(),
+            Input::Empty | Input::Lent(_) => Vec::new(),
             Input::Waiting(bytes) => bytes,
             Input::Large(large) => large.buffer,
         }
@@ -178,6 +182,7 @@ impl Input {
             Input::Empty => 0,
             Input::Waiting(bytes) => bytes.capacity(),
             Input::Large(large) => large.buffer.capacity(),
+            Input::Lent(bytes) => *bytes,
         }
     }
 }

@@ -223,9 +223,11 @@ impl Cluster {
         self.election.votes.clear();
         self.warn(format!("Starting a failover election for epoch {epoch}."));
         let marks = if self.manual.is_some() { Marks::FORCE_ACK } else { Marks::default() };
-        // Nothing waits for the disk: after a crash the same replica asks for the same epoch, in which nobody votes twice.
-        self.todo |= Todo::SAVE | Todo::UPDATE_STATE;
+        // Clients of a manual failover need not wait for this disk: after a crash the same replica asks for the same epoch, in which
+        // nobody votes twice. One that takes the place of a failed node shows first that its disk works.
+        self.save(self.manual.is_none());
         self.broadcast(Body::AuthRequest, marks);
+        self.todo |= Todo::UPDATE_STATE;
     }
 
     /// Another node asks for this one's vote.

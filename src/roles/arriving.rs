@@ -1,7 +1,7 @@
 //! Lends threads the inputs of clients whose RESTORE has a large payload, and resumes them when the values are there
 //! (`state/arriving.rs`).
 
-use crate::client::{ClientFlags, ClientId, Input};
+use crate::client::{ClientId, Input};
 use crate::persist::rdb::payload::PayloadError;
 use crate::persist::saver::lock;
 use crate::resp::args::Args;
@@ -20,8 +20,8 @@ pub fn turn(state: &mut State) {
         return;
     }
     let clients = &state.clients;
-    let waits = |id| clients.get(id).is_some_and(|it| it.flags.intersects(ClientFlags::WAITS));
-    let unwanted = state.arriving.take_unwanted(waits);
+    let is_there = |id| clients.get(id).is_some_and(|client| !client.is_closing());
+    let unwanted = state.arriving.take_unwanted(is_there);
     if !unwanted.is_empty() {
         // Without a thread they are freed here.
         _ = state.persistence.background().spawn("restore", move || drop(unwanted));
@@ -36,10 +36,11 @@ pub fn turn(state: &mut State) {
 
 /// Lends a client's input to a thread, which decodes the payload of its first request.
 fn lend(state: &mut State, id: ClientId) {
-    let Some(client) = state.clients.get_mut(id) else { return };
-    let input = std::mem::take(&mut client.input).into_bytes();
     let place = Beside::<Decoded>::default();
+    let Some(client) = state.clients.get_mut(id) else { return };
     let Some(decode) = state.arriving.begin(id, place.clone()) else { return };
+    let bytes = client.input.len();
+    let input = std::mem::replace(&mut client.input, Input::Lent(bytes)).into_bytes();
     // If there is no thread, the input is here still.
     let lent = Beside::<Vec<u8>>::default();
     *lock(&lent) = Some(input);
@@ -59,20 +60,21 @@ fn lend(state: &mut State, id: ClientId) {
 
 fn decode_first(input: &mut [u8], decode: Decode) -> Restored {
     let mut ranges = Vec::new();
-    let parsed = Parser::default().next(input, &mut 0, &mut ranges, &Limits::TRUSTED);
-    match parsed {
+    match Parser::default().next(input, &mut 0, &mut ranges, &Limits::TRUSTED) {
         Ok(Parsed::Request) if ranges.len() > PAYLOAD => {
             decode(Args::new(input, &ranges).get(PAYLOAD))
         }
+        // Its request would be another one.
         _ => Err(PayloadError::Footer),
     }
 }
 
-/// Resumes a client with its input, to which more may have come meanwhile.
-fn give_back(state: &mut State, id: ClientId, mut input: Vec<u8>) {
-    let Some(client) = state.clients.get_mut(id) else { return };
-    let later = std::mem::take(&mut client.input).into_bytes();
-    input.extend_from_slice(&later);
-    client.input = Input::Waiting(input);
-    state.net.pending.resumed.push(id);
+/// Resumes a client with its input.
+fn give_back(state: &mut State, id: ClientId, input: Vec<u8>) {
+    if let Some(client) = state.clients.get_mut(id)
+        && matches!(client.input, Input::Lent(_))
+    {
+        client.input = Input::Waiting(input);
+        state.net.pending.resumed.push(id);
+    }
 }

@@ -123,6 +123,10 @@ impl Turn<'_> {
         if client.stream.is_handshaking() {
             return self.queue_handshake(id);
         }
+        // Read again when its input is back.
+        if matches!(client.input, Input::Lent(_)) {
+            return;
+        }
         if client.flags.contains(ClientFlags::AWAITS_LOG) {
             // Read again when the output that its replies must follow has been sent.
             client.flags |= ClientFlags::READ_WHEN_SENT;
@@ -139,6 +143,7 @@ impl Turn<'_> {
                 bytes.len()
             }
             Input::Large(_) => return self.read_large(id),
+            Input::Lent(_) => return,
         };
         let start = self.intake.arena_used;
         let space = &mut self.intake.arena[start + waiting..];

@@ -261,10 +261,12 @@ impl Turn<'_> {
             if self.intake.batch.runs.is_empty() {
                 break;
             }
-            // A large request that must wait is not copied. The parser changes inline ones.
-            let is_as_sent = input.buffer.get(before) == Some(&b'*');
+            // A large request that must wait is not copied. The parser changes inline ones, and passes over `*0`.
+            let is_as_sent = matches!(input.buffer[before..], [b'*', b'1'..=b'9', ..]);
             let unrun = if is_as_sent { Unrun::Stays } else { Unrun::Copied };
             if self.run_requests(&input.buffer, unrun) {
+                // It may have begun with the next one.
+                input.parser.reset();
                 at = before;
                 break;
             }
@@ -290,15 +292,20 @@ impl Turn<'_> {
     /// Continues the requests of resumed clients.
     pub(super) fn resume_all(&mut self) {
         for id in std::mem::take(&mut self.state.net.pending.resumed) {
-            // Whose input a thread has is resumed when it is back.
-            if !self.state.arriving.is_away(id) {
-                self.resume(id);
-            }
+            self.resume(id);
+        }
+        // Not read while their inputs were lent.
+        for id in self.state.arriving.take_returned() {
+            self.read_later(id);
         }
     }
 
     /// Continues the requests a client sent while it was suspended.
     fn resume(&mut self, id: ClientId) {
+        let client = self.state.clients.get(id);
+        if client.is_some_and(|client| matches!(client.input, Input::Lent(_))) {
+            return;
+        }
         self.state.clients.release(id);
         let Some(client) = self.state.clients.get_mut(id) else { return };
         // Unrun requests were put back before later input: together they may exceed the limit.
@@ -307,7 +314,7 @@ impl Turn<'_> {
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
         match std::mem::take(&mut client.input) {
-            Input::Empty => {}
+            Input::Empty | Input::Lent(_) => {}
             Input::Waiting(buffer) => {
                 self.run_own(id, LargeInput { buffer, ..LargeInput::default() });
             }

@@ -5,7 +5,7 @@
 //! The input is lent rather than copied: it may have hundreds of megabytes. Nothing depends on a value that is dropped in between:
 //! the request has its payload decoded anew.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::ids::ClientId;
 use crate::persist::rdb::payload::PayloadError;
@@ -59,7 +59,9 @@ pub enum Taken {
 /// By client: each waits for one value at most.
 #[derive(Default)]
 pub struct Arriving {
-    arrivals: HashMap<ClientId, Arrival>,
+    arrivals: BTreeMap<ClientId, Arrival>,
+    /// Clients whose input is back.
+    returned: Vec<ClientId>,
 }
 
 impl Arriving {
@@ -83,7 +85,7 @@ impl Arriving {
         self.arrivals.values().filter(takes_thread).count() < THREADS_MAX
     }
 
-    /// At the end of the turn a thread is to decode this client's payload.
+    /// At the end of this turn a thread is to decode this client's payload.
     pub fn ask(&mut self, client: ClientId, payload: &[u8], decode: Decode) {
         let (bytes, footer) = (payload.len(), footer(payload).into());
         self.arrivals.insert(client, Arrival { bytes, footer, stage: Stage::Asked(decode) });
@@ -111,12 +113,6 @@ impl Arriving {
         }
     }
 
-    /// Whether a thread has this client's input.
-    pub fn is_away(&self, client: ClientId) -> bool {
-        let arrival = self.arrivals.get(&client);
-        arrival.is_some_and(|it| matches!(it.stage, Stage::Asked(_) | Stage::Away(_)))
-    }
-
     /// Clients whose values have come, and their inputs.
     pub fn take_arrived(&mut self) -> Vec<(ClientId, Vec<u8>)> {
         let mut arrived = Vec::new();
@@ -125,16 +121,29 @@ impl Arriving {
                 && let Some(Decoded { restored, input }) = { lock(place).take() }
             {
                 arrival.stage = Stage::Here(restored);
+                self.returned.push(*client);
                 arrived.push((*client, input));
             }
         }
         arrived
     }
 
-    /// Forgets values that nobody waits for: the client has gone, or its request was refused. Returns them.
-    pub fn take_unwanted(&mut self, waits: impl Fn(ClientId) -> bool) -> Vec<Arrival> {
-        let unwanted = self.arrivals.extract_if(|client, _| !waits(*client));
-        unwanted.map(|(_, arrival)| arrival).collect()
+    /// Clients whose input is back since the last call: they may be read again.
+    pub fn take_returned(&mut self) -> Vec<ClientId> {
+        std::mem::take(&mut self.returned)
+    }
+
+    /// Forgets values that were not taken: the client has gone, or its request has run again without its value. Returns them.
+    pub fn take_unwanted(&mut self, is_there: impl Fn(ClientId) -> bool) -> Vec<Arrival> {
+        let is_unwanted = |(client, arrival): &(&ClientId, &Arrival)| match &arrival.stage {
+            Stage::Asked(_) => !is_there(**client),
+            // A thread counts until it has ended.
+            Stage::Away(place) => !is_there(**client) && lock(place).is_some(),
+            Stage::Here(_) | Stage::NoThread => true,
+        };
+        let unwanted = self.arrivals.iter().filter(is_unwanted).map(|(client, _)| *client);
+        let unwanted: Vec<ClientId> = unwanted.collect();
+        unwanted.iter().filter_map(|client| self.arrivals.remove(client)).collect()
     }
 
     #[inline]

@@ -498,6 +498,83 @@ fn pipelines_that_a_pause_cuts_go_on_in_their_order() {
     }
 }
 
+/// Requests of all kinds that parsers treat differently: small, large, of many arguments, inline, empty, and a value that a thread
+/// decodes. Each writes to a key of its own.
+fn any_request(random: &mut fastrand::Rng, key: &str, payload: &[u8]) -> Vec<u8> {
+    let text = |length: usize| "SET owned 1\r\n".repeat(length / 13 + 1).into_bytes();
+    match random.u8(..8) {
+        0 => b"*0\r\n".to_vec(),
+        1 => format!("SET {key} \"a\\x22 b\\n\\x41\"\r\n").into_bytes(),
+        2 => request(&[b"SET", key.as_bytes(), b"1"]),
+        3 => request(&[b"SET", key.as_bytes(), &text(random.usize(1..200_000))]),
+        4 | 5 => {
+            let fields = random.usize(1..200);
+            let value = text(random.usize(0..300));
+            let mut words = vec![b"HSET".to_vec(), key.as_bytes().to_vec()];
+            words.extend((0..fields).flat_map(|n| [n.to_string().into_bytes(), value.clone()]));
+            request(&words.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        }
+        6 => request(&[b"RESTORE", key.as_bytes(), b"0", payload]),
+        _ => request(&[b"GET", key.as_bytes()]),
+    }
+}
+
+#[test]
+fn pauses_and_pieces_change_no_reply_to_any_pipeline() {
+    let seed = crate::support::seed("PAUSES_SEED");
+    let server = config(&[]);
+    let mut operator = server.connect();
+    let members: Vec<String> = (0..12_000).map(|n| format!("member:{n}:{}", n * 7919)).collect();
+    let mut fill = vec!["SADD", "all"];
+    fill.extend(members.iter().map(String::as_str));
+    operator.call(&fill);
+    let Reply::Bulk(payload) = operator.call(&["DUMP", "all"]) else { panic!("a payload") };
+    for round in 0..crate::support::number_from("PAUSES_ROUNDS", 12) {
+        let mut random = fastrand::Rng::with_seed(seed * 1000 + round);
+        let pipeline: Vec<u8> = (0..random.usize(1..12))
+            .flat_map(|n| any_request(&mut random, &format!("key:{n}"), &payload))
+            .collect();
+        operator.call(&["FLUSHALL"]);
+        let wanted = shown(&last_words(&server, &pipeline));
+        let digest = operator.call(&["DEBUG", "DIGEST"]);
+
+        operator.call(&["FLUSHALL"]);
+        let mut stream = connect(&server);
+        let (mut sent, mut is_paused) = (0, false);
+        while sent < pipeline.len() {
+            let piece = [10, 1_000, 20_000, 100_000][random.usize(..4)];
+            let end = pipeline.len().min(sent + random.usize(1..=piece));
+            stream.write_all(&pipeline[sent..end]).expect("the server reads");
+            sent = end;
+            if random.bool() {
+                server.settle();
+            }
+            if random.u8(..3) == 0 {
+                let pause: &[&str] = match is_paused {
+                    true => &["CLIENT", "UNPAUSE"],
+                    false => &["CLIENT", "PAUSE", "1000000", "WRITE"],
+                };
+                operator.call(pause);
+                is_paused = !is_paused;
+            }
+        }
+        server.settle();
+        operator.call(&["CLIENT", "UNPAUSE"]);
+        // A client that waits for a pause is closed when it stops sending.
+        stream.write_all(&request(&[b"ECHO", b"the last"])).expect("the server reads");
+        let mut replies = Vec::new();
+        while !replies.ends_with(b"$8\r\nthe last\r\n") {
+            let mut bytes = [0; 64 * 1024];
+            let count = stream.read(&mut bytes).expect("a reply");
+            assert!(count > 0, "round {round} of seed {seed}: closed after {}", shown(&replies));
+            replies.extend_from_slice(&bytes[..count]);
+        }
+        replies.truncate(replies.len() - b"$8\r\nthe last\r\n".len());
+        assert_eq!(shown(&replies), wanted, "round {round} of seed {seed}");
+        assert_eq!(operator.call(&["DEBUG", "DIGEST"]), digest, "round {round} of seed {seed}");
+    }
+}
+
 #[test]
 fn broken_protocol_behind_requests_that_wait_is_told_when_they_have_run() {
     let server = config(&[]);
