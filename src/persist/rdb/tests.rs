@@ -655,7 +655,7 @@ fn inconsistent_streams_are_refused() {
         fault(&NODE, b"\x02\x09\x00\x00"),
         "a stream that has not as many entries as it says"
     );
-    assert_eq!(fault(&NODE, b"\x01\x07\x01\x00"), "an entry's ID above the stream's last one");
+    assert_eq!(fault(&NODE, b"\x01\x07\x00\x00"), "an entry's ID above the stream's last one");
     let group = |group: &[u8]| {
         let bytes = [b"\x00\x00\x09\x00\x01\x01g\x07\x01", group].concat();
         malformed(read(10, value_type::STREAM, &bytes))

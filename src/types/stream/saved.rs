@@ -68,7 +68,7 @@ impl Entries {
 #[derive(Debug, Default)]
 pub struct Loader {
     entries: Entries,
-    /// The greatest ID so far, including deleted entries.
+    /// The greatest ID so far, without deleted entries.
     top: Option<StreamId>,
     is_in_node: bool,
 }
@@ -76,7 +76,7 @@ pub struct Loader {
 /// Why an entry is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoaderError {
-    /// Its ID is not greater than the previous one.
+    /// Its ID is not greater than those of the entries before it that were not deleted.
     NotAbove,
     TooLarge,
 }
@@ -87,7 +87,8 @@ impl Loader {
         self.end_node();
     }
 
-    /// Adds an entry of `fields` fields; `piece` returns fields and values alternately.
+    /// Adds an entry of `fields` fields; `piece` returns fields and values alternately. A deleted entry may have a greater ID than
+    /// later ones: XSETID may have set the stream back.
     pub fn push<'p>(
         &mut self,
         id: StreamId,
@@ -97,6 +98,10 @@ impl Loader {
     ) -> Result<(), LoaderError> {
         if self.top.is_some_and(|top| id <= top) {
             return Err(LoaderError::NotAbove);
+        }
+        // The IDs of a node ascend.
+        if self.is_in_node && self.entries.nodes.back().is_some_and(|node| id <= node.last) {
+            self.end_node();
         }
         let entry = NewEntry { id, fields, piece };
         let nodes = &mut self.entries.nodes;
@@ -108,7 +113,6 @@ impl Loader {
             _ => nodes.push_back(Node::new(&entry, 0)),
         }
         self.is_in_node = true;
-        self.top = Some(id);
         if is_deleted {
             if let Some(node) = nodes.back_mut() {
                 node.mark_last_deleted();
@@ -120,6 +124,7 @@ impl Loader {
         }
         self.entries.len += 1;
         self.entries.top = id;
+        self.top = Some(id);
         Ok(())
     }
 
@@ -134,7 +139,7 @@ impl Loader {
         }
     }
 
-    /// The greatest ID of all entries, deleted ones included.
+    /// The greatest ID of the entries, without deleted ones.
     pub fn top(&self) -> Option<StreamId> {
         self.top
     }
