@@ -219,12 +219,8 @@ impl World {
         }
         // What this one does not have is lost, unless somebody who has it was there to take over.
         let cluster = &self.machines[index].cluster;
-        let slots: BTreeSet<u16> = used_slots()
-            .filter(|slot| {
-                cluster.find(&name(before)).is_some_and(|old| cluster.owner(*slot) == Some(old))
-            })
-            .map(HashSlot::number)
-            .collect();
+        let slots: BTreeSet<u16> =
+            used_slots().filter(|slot| cluster.owns(*slot)).map(HashSlot::number).collect();
         let keys = &self.machines[index].keys;
         let holder_was_there = |safe: &Safe| {
             safe.holders.iter().any(|holder| {
