@@ -68,8 +68,6 @@ impl Entries {
 #[derive(Debug, Default)]
 pub struct Loader {
     entries: Entries,
-    /// The greatest ID so far, without deleted entries.
-    top: Option<StreamId>,
     is_in_node: bool,
 }
 
@@ -96,7 +94,7 @@ impl Loader {
         fields: usize,
         piece: impl Fn(usize) -> &'p [u8],
     ) -> Result<(), LoaderError> {
-        if self.top.is_some_and(|top| id <= top) {
+        if self.top().is_some_and(|top| id <= top) {
             return Err(LoaderError::NotAbove);
         }
         // The IDs of a node ascend.
@@ -124,7 +122,6 @@ impl Loader {
         }
         self.entries.len += 1;
         self.entries.top = id;
-        self.top = Some(id);
         Ok(())
     }
 
@@ -141,7 +138,7 @@ impl Loader {
 
     /// The greatest ID of the entries, without deleted ones.
     pub fn top(&self) -> Option<StreamId> {
-        self.top
+        self.entries.top()
     }
 
     /// The entries, without statistics: see [`Entries::set_remembered`].
