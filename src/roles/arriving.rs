@@ -6,6 +6,7 @@ use crate::persist::rdb::payload::PayloadError;
 use crate::persist::saver::lock;
 use crate::resp::args::Args;
 use crate::resp::request::{Limits, Parsed, Parser};
+use crate::roles::moving::make_beside;
 use crate::state::State;
 use crate::state::arriving::{Decode, Decoded, Restored};
 use crate::state::moving::Beside;
@@ -26,8 +27,8 @@ pub fn turn(state: &mut State) {
         // Without a thread they are freed here.
         _ = state.persistence.background().spawn("restore", move || drop(unwanted));
     }
-    for client in state.arriving.asked() {
-        lend(state, client);
+    for (client, decode) in state.arriving.take_asked() {
+        lend(state, client, decode);
     }
     for (client, input) in state.arriving.take_arrived() {
         give_back(state, client, input);
@@ -35,26 +36,25 @@ pub fn turn(state: &mut State) {
 }
 
 /// Lends a client's input to a thread, which decodes the payload of its first request.
-fn lend(state: &mut State, id: ClientId) {
-    let place = Beside::<Decoded>::default();
+fn lend(state: &mut State, id: ClientId, decode: Decode) {
     let Some(client) = state.clients.get_mut(id) else { return };
-    let Some(decode) = state.arriving.begin(id, place.clone()) else { return };
     let bytes = client.input.len();
     let input = std::mem::replace(&mut client.input, Input::Lent(bytes)).into_bytes();
     // If there is no thread, the input is here still.
     let lent = Beside::<Vec<u8>>::default();
     *lock(&lent) = Some(input);
-    let (theirs, wake) = (lent.clone(), state.persistence.wake());
-    let begun = state.persistence.background().spawn("restore", move || {
-        let Some(mut input) = lock(&theirs).take() else { return };
+    let theirs = lent.clone();
+    let begun = make_beside(state, "restore", move || {
+        let mut input = lock(&theirs).take().unwrap_or_default();
         let restored = decode_first(&mut input, decode);
-        *lock(&place) = Some(Decoded { restored, input });
-        wake();
+        Decoded { restored, input }
     });
-    if begun.is_err() {
-        let input = lock(&lent).take();
-        state.arriving.give_up(id);
-        give_back(state, id, input.unwrap_or_default());
+    match begun {
+        Ok(place) => state.arriving.begin(id, place),
+        Err(_) => {
+            let input = lock(&lent).take();
+            give_back(state, id, input.unwrap_or_default());
+        }
     }
 }
 

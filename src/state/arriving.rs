@@ -91,25 +91,23 @@ impl Arriving {
         self.arrivals.insert(client, Arrival { bytes, footer, stage: Stage::Asked(decode) });
     }
 
-    /// Clients whose payload a thread is to decode.
-    pub fn asked(&self) -> Vec<ClientId> {
-        let asked = self.arrivals.iter().filter(|(_, it)| matches!(it.stage, Stage::Asked(_)));
-        asked.map(|(client, _)| *client).collect()
-    }
-
-    /// How a payload is decoded that a thread was asked for. The thread leaves the value at `place`.
-    pub fn begin(&mut self, client: ClientId, place: Beside<Decoded>) -> Option<Decode> {
-        let stage = &mut self.arrivals.get_mut(&client)?.stage;
-        match std::mem::replace(stage, Stage::Away(place)) {
-            Stage::Asked(decode) => Some(decode),
-            _ => None,
+    /// Clients whose payloads threads are to decode, and how. Each has no thread until [`Self::begin`].
+    pub fn take_asked(&mut self) -> Vec<(ClientId, Decode)> {
+        let mut asked = Vec::new();
+        for (client, Arrival { stage, .. }) in &mut self.arrivals {
+            if matches!(stage, Stage::Asked(_))
+                && let Stage::Asked(decode) = std::mem::replace(stage, Stage::NoThread)
+            {
+                asked.push((*client, decode));
+            }
         }
+        asked
     }
 
-    /// There is no thread for this client's payload.
-    pub fn give_up(&mut self, client: ClientId) {
+    /// A thread leaves the value of this client's payload, and its input, at `place`.
+    pub fn begin(&mut self, client: ClientId, place: Beside<Decoded>) {
         if let Some(arrival) = self.arrivals.get_mut(&client) {
-            arrival.stage = Stage::NoThread;
+            arrival.stage = Stage::Away(place);
         }
     }
 
