@@ -179,8 +179,8 @@ impl Server {
         // Received bytes are a sign of life, so this comes before anything finds a lock expired.
         sessions::on_time(&mut self.keyspace, &mut self.state);
         locks::on_time(&mut self.keyspace, &mut self.state);
-        self.clients().resume_all();
         self.clients().run_batch();
+        self.clients().read_returned();
         waking::on_time(&mut self.keyspace, &mut self.state);
         waking::serve(&mut self.keyspace, &mut self.state);
         waking::serve_acks(&mut self.keyspace, &mut self.state);

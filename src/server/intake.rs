@@ -100,6 +100,13 @@ impl Turn<'_> {
         }
     }
 
+    /// Reads the clients whose inputs were lent until now.
+    pub(super) fn read_returned(&mut self) {
+        for id in self.state.arriving.take_returned() {
+            self.read_later(id);
+        }
+    }
+
     fn is_to_be_read(&self, id: ClientId) -> bool {
         let client = self.state.clients.get(id);
         client.is_some_and(|client| client.flags.contains(ClientFlags::READ_PENDING))

@@ -28,8 +28,11 @@ enum Unrun {
 }
 
 impl Turn<'_> {
-    /// Runs the requests parsed from the arena, and empties it.
+    /// Runs the requests parsed from the arena, and empties it. Those of resumed clients come first: they were sent before.
     pub(super) fn run_batch(&mut self) {
+        if !self.is_nested {
+            self.resume_all();
+        }
         if !self.intake.batch.runs.is_empty() {
             let arena = std::mem::take(&mut self.intake.arena);
             self.run_requests(&arena, Unrun::Copied);
@@ -290,14 +293,16 @@ impl Turn<'_> {
     }
 
     /// Continues the requests of resumed clients.
-    pub(super) fn resume_all(&mut self) {
+    fn resume_all(&mut self) {
+        if self.state.net.pending.resumed.is_empty() {
+            return;
+        }
+        // The batch and the arena may hold requests already.
+        let read = std::mem::take(self.intake);
         for id in std::mem::take(&mut self.state.net.pending.resumed) {
             self.resume(id);
         }
-        // Not read while their inputs were lent.
-        for id in self.state.arriving.take_returned() {
-            self.read_later(id);
-        }
+        *self.intake = read;
     }
 
     /// Continues the requests a client sent while it was suspended.

@@ -23,6 +23,8 @@ use mishaps::Mishaps;
 use operator::Operator;
 use world::{MS, Options, World};
 
+use crate::support::Reply;
+
 mod alone;
 mod clients;
 mod full_disk;
@@ -165,6 +167,23 @@ fn a_reply_that_waits_for_a_log_does_not_wait_for_the_next_one() {
         world.step(10 * MS);
     }
     assert_eq!(waits.take().len(), 1);
+}
+
+#[test]
+fn a_request_that_a_pause_has_held_up_runs_before_newer_ones() {
+    let mut world = World::new(options(1));
+    for words in ["REPLICAOF NO ONE", "CLIENT PAUSE 1000 WRITE"] {
+        assert_eq!(world.show(0, &words.split(' ').collect::<Vec<_>>()), "OK");
+    }
+    let [mut older, mut newer] = [(); 2].map(|()| world.connect(0).expect("it runs"));
+    older.send(&["RPUSH", "list", "older"]);
+    world.turn(0);
+    newer.send(&["RPUSH", "list", "newer"]);
+    // Both are there in the turn that ends the pause.
+    world.step(2000 * MS);
+    world.step(10 * MS);
+    let told = [older.take(), newer.take()];
+    assert_eq!(told, [vec![Reply::Integer(1)], vec![Reply::Integer(2)]]);
 }
 
 /// `SIMULATE` has the options: `--seed N` (one run), `--seeds N`, `--from N`, `--rounds N`, `--trace`, `--logs FOLDER`, `--repeat N`
