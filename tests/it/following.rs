@@ -259,6 +259,25 @@ fn incomplete_snapshots_are_never_visible() {
 }
 
 #[test]
+fn a_replica_that_has_lost_its_data_takes_no_primarys_part() {
+    let (server, listener, link, mut client, _folder) =
+        synced(&["repl-diskless-load flush-before-load"]);
+    drop(link);
+    let mut link = Link::accept(&listener);
+    assert!(link.greet().starts_with("PSYNC "));
+    link.send(format!("+FULLRESYNC {ID} 200\r\n$EOF:{MARK}\r\n"));
+    let whole = snapshot(&[("new", "1")]);
+    link.send(&whole[..whole.len() / 2]);
+    wait_for("loading", || (info(&mut client, "loading") == "1").then_some(()));
+    drop(link);
+    wait_for("the end of loading", || (info(&mut client, "loading") == "0").then_some(()));
+    let mut primary = server.connect();
+    let refused = "(error) ERR PSYNC FAILOVER can't be sent to a replica that has lost its data.";
+    assert_eq!(primary.call(&["PSYNC", ID, "101", "FAILOVER"]).show(), refused);
+    assert_eq!(info(&mut client, "role"), "slave");
+}
+
+#[test]
 fn probes_are_answered_while_a_snapshot_is_loaded() {
     let lines = ["repl-diskless-load flush-before-load", "http-auth no"];
     let (server, listener, link, mut client, _folder) = synced(&lines);

@@ -59,6 +59,9 @@ const FAILOVER_TO_PRIMARY: CommandError =
 const FAILOVER_OF_OTHER: CommandError =
     CommandError::Text("ERR PSYNC FAILOVER replid must match my replid.");
 
+const FAILOVER_WITHOUT_DATA: CommandError =
+    CommandError::Text("ERR PSYNC FAILOVER can't be sent to a replica that has lost its data.");
+
 const FAILOVER_OF_ENDING: CommandError =
     CommandError::Text("ERR PSYNC FAILOVER can't be sent to a server that is shutting down.");
 
@@ -123,6 +126,10 @@ fn take_part(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     }
     if !history.eq_ignore_ascii_case(ctx.state.replication.id.as_bytes()) {
         return Err(FAILOVER_OF_OTHER);
+    }
+    // A transfer that broke off has deleted what it had. Everybody would lose it.
+    if ctx.state.replication.following.as_ref().is_some_and(|following| !following.knows_history) {
+        return Err(FAILOVER_WITHOUT_DATA);
     }
     // Nobody would be the primary.
     if ctx.state.process.shutdown.is_some() {
