@@ -1,6 +1,8 @@
 //! Prometheus' text format, version 0.0.4: each family with its help and type, then its samples.
 
+use std::collections::HashSet;
 use std::fmt::Write;
+use std::hash::{BuildHasher, RandomState};
 
 use crate::stats::histogram::Histogram;
 
@@ -11,17 +13,23 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 #[derive(Default)]
 pub struct Exposition {
     text: String,
+    /// Hashes of the family's series with labels.
+    series: HashSet<u64>,
+    hasher: RandomState,
 }
 
 impl Exposition {
     /// Begins a family. `kind`: counter, gauge, histogram or summary.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         debug_assert!(!help.contains(['\\', '\n']), "help is one plain line");
+        self.series.clear();
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}"); // cannot fail
     }
 
-    /// Adds a sample of the family.
+    /// Adds a sample of the family. Of samples with the same labels the first is kept, as a series that is there twice makes
+    /// Prometheus reject all: two replicas may announce one address, and two directives name one file.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let start = self.text.len();
         self.text.push_str(name);
         if !labels.is_empty() {
             self.text.push('{');
@@ -33,6 +41,9 @@ impl Exposition {
                 self.text.push('"');
             }
             self.text.push('}');
+            if !self.series.insert(self.hasher.hash_one(&self.text[start..])) {
+                return self.text.truncate(start);
+            }
         }
         self.text.push(' ');
         self.number(value);
@@ -91,6 +102,23 @@ mod tests {
         out.sample("a", &[], -3.0);
         let text = "# HELP a Help.\n# TYPE a gauge\na{x=\"q\\\"\\\\\\n\",y=\"é\"} 9007199254740992\na 0.25\na -3\n";
         assert_eq!(out.text(), text);
+    }
+
+    #[test]
+    fn no_series_of_a_family_is_there_twice() {
+        let mut out = Exposition::default();
+        for name in ["a", "b"] {
+            out.family(name, "gauge", "Help.");
+            out.sample(name, &[("x", "one")], 1.0);
+            out.sample(name, &[("x", "two")], 2.0);
+            out.sample(name, &[("x", "one")], 3.0);
+        }
+        let lines = out.text();
+        let samples: Vec<&str> = lines.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            samples,
+            ["a{x=\"one\"} 1", "a{x=\"two\"} 2", "b{x=\"one\"} 1", "b{x=\"two\"} 2"]
+        );
     }
 
     #[test]
