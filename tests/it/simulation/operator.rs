@@ -206,9 +206,16 @@ impl Operator {
                 return self.count("failovers given up");
             }
             if !world.is_up(target) && self.role(world, self.primary) == "slave" {
-                // The other one has ended when it had just taken over.
+                // The other one has ended, perhaps when it had just taken over.
                 self.failover = None;
                 world.start(target, None);
+                let has_less =
+                    world.is_up(target) && world.history(target).1 < world.history(self.primary).1;
+                if state == "failover-in-progress" && has_less {
+                    world.ask(self.primary, &["FAILOVER", "ABORT"]);
+                    self.later(world, SECOND, Task::Point(target));
+                    return self.count("failovers given up");
+                }
                 return self.take_primary(world, target);
             }
             if role == "slave" && state == "no-failover" && info["role"] == "slave" {

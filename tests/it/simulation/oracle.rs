@@ -19,9 +19,10 @@ pub fn compare_copies(world: &mut World, node: usize, has_log: bool) {
         forget_deadlines(world, node);
     }
     if has_log {
-        end_rewrites(world, node);
+        end_jobs(world, node);
         compare_copy(world, node, "the append-only file", &["appendonly yes"]);
     }
+    end_jobs(world, node);
     // A replica whose primary's stream is within a transaction cannot say where in the stream the file belongs, but saves.
     let saved = world.show(node, &["SAVE"]);
     if saved != "OK" {
@@ -56,12 +57,14 @@ fn forget_deadlines(world: &mut World, node: usize) {
     }
 }
 
-/// Until a first rewrite ends, as after a full synchronisation, a start loads what was there before.
-fn end_rewrites(world: &mut World, node: usize) {
+/// Until a first rewrite ends, as after a full synchronisation, a start loads what was there before; and SAVE is refused beside
+/// BGSAVE, which changes of the oracle's own may have started.
+fn end_jobs(world: &mut World, node: usize) {
     for _ in 0..1000 {
         let fields = world.section(node, "persistence");
         let is_on = |name: &str| fields.get(name).is_some_and(|value| value == "1");
-        if !is_on("aof_rewrite_in_progress") && !is_on("aof_rewrite_scheduled") {
+        let jobs = ["aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress"];
+        if !jobs.into_iter().any(is_on) {
             return;
         }
         world.step(20 * MS);
