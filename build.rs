@@ -1,7 +1,8 @@
-//! Tells the crate which commit it is built from: `LATCHKEY_COMMIT` is `<8 digits>:<1 if files differ from it>`.
+//! Tells the crate which commit it is built from: `LATCHKEY_COMMIT` is
+//! `<8 digits>:<1 if files differ from it>`.
 //!
-//! Only for releases: a development build would be built anew after each commit. `00000000:0`, as Redis says it, where
-//! there is no git or no repository.
+//! Only for releases: a development build would be built anew after each commit. `00000000:0`, as
+//! Redis says it, where there is no git or no repository.
 
 use std::process::Command;
 
@@ -12,7 +13,8 @@ fn git(args: &[&str]) -> Option<String> {
 }
 
 fn commit() -> Option<String> {
-    // Its log of commits tells when to look again; a path that is not there would be looked for at each build.
+    // Its log of commits tells when to look again; a path that is not there would be looked for at
+    // each build.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"])?;
     if std::path::Path::new(&log).exists() {
         println!("cargo::rerun-if-changed={log}");

@@ -1,11 +1,11 @@
 //! The only reader of the time.
 //!
-//! `Clock::now` reads the clocks once per turn of the loop (and once more per command that asks for it, such as
-//! TIME); the result, [`Now`], is passed down, so that time stands still within a command, a script and an EXEC.
-//! Tests move a [`ManualClock`] instead of sleeping.
+//! `Clock::now` reads the clocks once per turn of the loop (and once more per command that asks for
+//! it, such as TIME); the result, [`Now`], is passed down, so that time stands still within a
+//! command, a script and an EXEC. Tests move a [`ManualClock`] instead of sleeping.
 //!
-//! Deadlines of relative TTLs (EX, PX, EXPIRE) count on the boot-time clock, absolute ones (EXAT, PEXPIREAT) on the
-//! wall clock: a step of the wall clock neither frees a lock early nor keeps it.
+//! Deadlines of relative TTLs (EX, PX, EXPIRE) count on the boot-time clock, absolute ones (EXAT,
+//! PEXPIREAT) on the wall clock: a step of the wall clock neither frees a lock early nor keeps it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -15,8 +15,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnixMillis(pub i64);
 
-/// The instant after which a key is expired. 64 bits: the highest is the clock (1: boot time, 0: wall), the rest are
-/// milliseconds. Made only by [`Now`] (and from another deadline's bits).
+/// The instant after which a key is expired. 64 bits: the highest is the clock (1: boot time, 0:
+/// wall), the rest are milliseconds. Made only by [`Now`] (and from another deadline's bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(u64);
 
@@ -43,14 +43,16 @@ impl Deadline {
         (self.0 & !BOOT) as i64
     }
 
-    /// The deadline in milliseconds of the boot-time clock, given how far the wall clock is ahead of that.
+    /// The deadline in milliseconds of the boot-time clock, given how far the wall clock is ahead
+    /// of that.
     pub fn boot_ms(self, wall_offset_ms: i64) -> i64 {
         let ms = (self.0 & !BOOT) as i64;
         if self.0 & BOOT != 0 { ms } else { ms.saturating_sub(wall_offset_ms) }
     }
 
-    /// The deadline as wall-clock time, as in EXPIRETIME and in files. The offset must be the keyspace's, which only
-    /// changes with the wall clock: one computed from each reading varies by a millisecond.
+    /// The deadline as wall-clock time, as in EXPIRETIME and in files. The offset must be the
+    /// keyspace's, which only changes with the wall clock: one computed from each reading varies by
+    /// a millisecond.
     pub fn unix(self, wall_offset_ms: i64) -> UnixMillis {
         let ms = self.ms();
         UnixMillis(if self.is_on_boot_clock() { ms.saturating_add(wall_offset_ms) } else { ms })
@@ -82,9 +84,11 @@ impl Expiry {
 pub enum ExpiryBy {
     /// This one: a key is deleted at its deadline.
     Server,
-    /// The primary that this server follows: an expired key stays, hidden, until the primary deletes it.
+    /// The primary that this server follows: an expired key stays, hidden, until the primary
+    /// deletes it.
     Primary,
-    /// The source of an import (`import-mode`): likewise, and a deadline in the past may be set. Nothing is evicted.
+    /// The source of an import (`import-mode`): likewise, and a deadline in the past may be set.
+    /// Nothing is evicted.
     ImportSource,
 }
 
@@ -117,12 +121,14 @@ impl Now {
         (self.wall_us - self.boot_us).div_euclid(1000)
     }
 
-    /// The same rounded up: no deadline that is told as a Unix time comes earlier elsewhere, where it may be a lock's.
+    /// The same rounded up: no deadline that is told as a Unix time comes earlier elsewhere, where
+    /// it may be a lock's.
     pub fn told_offset_ms(&self) -> i64 {
         -(self.boot_us - self.wall_us).div_euclid(1000)
     }
 
-    /// A deadline on the boot-time clock: not before it comes on the wall clock, if nobody sets that.
+    /// A deadline on the boot-time clock: not before it comes on the wall clock, if nobody sets
+    /// that.
     pub fn on_boot_clock(&self, deadline: Deadline) -> Deadline {
         Deadline(deadline.boot_ms(self.wall_offset_ms()).max(0) as u64 | BOOT)
     }
@@ -137,8 +143,8 @@ impl Now {
         Deadline(when.0.max(0) as u64)
     }
 
-    /// Whether a key with this deadline is expired: strictly later, as in Redis, so that rounding down to
-    /// milliseconds never ends a lock early.
+    /// Whether a key with this deadline is expired: strictly later, as in Redis, so that rounding
+    /// down to milliseconds never ends a lock early.
     pub fn is_past(&self, deadline: Deadline) -> bool {
         self.remaining_ms(deadline) < 0 && !self.ignores_deadlines
     }

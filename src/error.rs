@@ -1,10 +1,10 @@
 //! Error replies of commands, and the only place that encodes them.
 //!
-//! A text used by more than one file is a variant or constant here; a text of a single family stays beside its
-//! commands, as [`CommandError::Text`].
+//! A text used by more than one file is a variant or constant here; a text of a single family stays
+//! beside its commands, as [`CommandError::Text`].
 //!
-//! Only errors in a client's request are here. Protocol errors are `resp::ProtocolError`, a bad configuration is
-//! `config::ConfigError`, I/O errors are `io::Error` with a path or address.
+//! Only errors in a client's request are here. Protocol errors are `resp::ProtocolError`, a bad
+//! configuration is `config::ConfigError`, I/O errors are `io::Error` with a path or address.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,8 @@ pub enum CommandError {
     NotInteger,
     NotFloat,
     IndexOutOfRange,
-    /// `ERR value is out of range`, or with the text after `ERR value is out of range, `, such as `must be positive`.
+    /// `ERR value is out of range`, or with the text after `ERR value is out of range, `, such as
+    /// `must be positive`.
     ValueOutOfRange(&'static str),
     Overflow,
     NanOrInfinity,

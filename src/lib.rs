@@ -1,8 +1,9 @@
 //! Latchkey: a Redis-protocol server.
 //!
-//! A request's way: `server` reads a client's bytes, `resp` parses the request, `gate` looks the command up and runs
-//! its handler from `command`, which accesses values through `keyspace`, and the reply collects in the client's
-//! output until the turn of the loop ends. A row may use its own row and those below it:
+//! A request's way: `server` reads a client's bytes, `resp` parses the request, `gate` looks the
+//! command up and runs its handler from `command`, which accesses values through `keyspace`, and
+//! the reply collects in the client's output until the turn of the loop ends. A row may use its own
+//! row and those below it:
 //!
 //! ```text
 //! server                                   owns all state; runs one turn of the loop

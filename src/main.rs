@@ -176,8 +176,8 @@ impl Bar {
     }
 }
 
-/// The line of `--version`, in redis-server's format, which scripts parse: `v` is the Redis version announced to
-/// clients, as they choose features by it.
+/// The line of `--version`, in redis-server's format, which scripts parse: `v` is the Redis version
+/// announced to clients, as they choose features by it.
 fn version() -> String {
     let jemalloc = tikv_jemalloc_ctl::version::read().unwrap_or_default();
     let (commit, is_modified) = build::commit();
@@ -191,7 +191,8 @@ fn version() -> String {
     )
 }
 
-/// `--check-config` and `--check-system`. Fails if a server would not start, or if there are warnings about the system.
+/// `--check-config` and `--check-system`. Fails if a server would not start, or if there are
+/// warnings about the system.
 fn check(what: Examined, json: bool, loaded: Loaded) -> ExitCode {
     let (is_good, findings, shown) = match what {
         Examined::Configuration => {

@@ -1,8 +1,9 @@
 //! Publish and subscribe: the subscribers of channels, shard channels and patterns.
 //!
-//! A subscription is stored twice: here by name, to find a message's subscribers, and in the subscriber's own
-//! [`Subscriptions`], to find them all when it leaves. Both change together, by [`PubSub::subscribe`] and its
-//! counterparts; a name without subscribers is removed. Names are stored once and shared.
+//! A subscription is stored twice: here by name, to find a message's subscribers, and in the
+//! subscriber's own [`Subscriptions`], to find them all when it leaves. Both change together, by
+//! [`PubSub::subscribe`] and its counterparts; a name without subscribers is removed. Names are
+//! stored once and shared.
 //!
 //! Messages are encoded and sent by `command/pubsub.rs`; this module knows clients by ID only.
 

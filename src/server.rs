@@ -1,9 +1,11 @@
-//! The server: owns all state and runs one turn of the loop, in the order written in [`Server::turn`].
+//! The server: owns all state and runs one turn of the loop, in the order written in
+//! [`Server::turn`].
 //!
-//! A request's way: every ready client is read once; its bytes are parsed into a batch without copying (as ranges of the arena
-//! they were read into); the keys of the whole batch are prefetched; then the batch runs through the gate, each client's requests
-//! in order; replies collect in the clients' outputs and are sent in one write each at the end of the turn. An idle client owns
-//! no buffers.
+//! A request's way: every ready client is read once; its bytes are parsed into a batch without
+//! copying (as ranges of the arena they were read into); the keys of the whole batch are
+//! prefetched; then the batch runs through the gate, each client's requests in order; replies
+//! collect in the clients' outputs and are sent in one write each at the end of the turn. An idle
+//! client owns no buffers.
 //!
 //! - A request: `accept`, `handshake` (TLS), `intake` reads and parses, `batch` prefetches, `run`
 //!   runs, `flush` sends.
@@ -94,13 +96,14 @@ pub struct Server {
     turns: Arc<AtomicUsize>,
 }
 
-/// A turn's work for clients, borrowing the server's parts: for the loop's own turns, and for nested ones while a
-/// script keeps the server busy (`busy`).
+/// A turn's work for clients, borrowing the server's parts: for the loop's own turns, and for
+/// nested ones while a script keeps the server busy (`busy`).
 struct Turn<'a> {
     keyspace: &'a mut Keyspace,
     state: &'a mut State,
     intake: &'a mut Intake,
-    /// An outer turn is not over: clients with requests in it ([`crate::client::ClientFlags::HELD`]) are skipped.
+    /// An outer turn is not over: clients with requests in it
+    /// ([`crate::client::ClientFlags::HELD`]) are skipped.
     is_nested: bool,
 }
 
@@ -108,7 +111,8 @@ struct Turn<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     InOrder,
-    /// Changes could not be made durable. Their replies were not sent. The process's exit code must say so.
+    /// Changes could not be made durable. Their replies were not sent. The process's exit code must
+    /// say so.
     WithoutChanges,
 }
 
@@ -257,7 +261,8 @@ impl Server {
         if let Some(pause) = self.state.pauses.strictest() {
             wait_us = wait_us.min((pause.until_us - now_us).max(0));
         } else if let Some(ms) = self.keyspace.next_due_in_ms() {
-            // Part of this turn has passed since the clock was read; the deadline is checked against the next reading.
+            // Part of this turn has passed since the clock was read; the deadline is checked
+            // against the next reading.
             wait_us = wait_us.min(ms.saturating_mul(1000));
         }
         if let Some(tick_us) = cluster::next_us(&self.state) {
@@ -295,7 +300,8 @@ impl Server {
         self.keyspace.set_now(now);
     }
 
-    /// Ends the pauses whose time is up, also those that ended late in the last turn: postponed requests come before newer ones.
+    /// Ends the pauses whose time is up, also those that ended late in the last turn: postponed
+    /// requests come before newer ones.
     fn end_pauses(&mut self) {
         if self.state.pauses.strictest().is_some() {
             self.state.end_due_pauses();
@@ -306,7 +312,7 @@ impl Server {
         }
     }
 
-    // ---- end of the turn -----------------------------------------------------------------------------------------
+    // ---- end of the turn ------------------------------------------------------------------------
 
     /// Does the tasks that commands have queued.
     fn do_tasks(&mut self) {
@@ -338,8 +344,8 @@ impl Server {
         }
     }
 
-    /// Deletes due hash fields, in a bounded slice: before the turn's commands, so that a key whose last field has
-    /// expired is gone for them.
+    /// Deletes due hash fields, in a bounded slice: before the turn's commands, so that a key whose
+    /// last field has expired is gone for them.
     fn expire_fields(&mut self) {
         self.expire_again = self.state.pauses.strictest().is_none()
             && self.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
@@ -366,14 +372,16 @@ impl Server {
         }
     }
 
-    /// Sends invalidation messages about changes outside of commands, and to clients that track prefixes.
+    /// Sends invalidation messages about changes outside of commands, and to clients that track
+    /// prefixes.
     fn invalidate(&mut self) {
         if self.keyspace.tracking.is_on() {
             tracking::end_turn(&mut self.keyspace, &mut self.state);
         }
     }
 
-    /// Writes the turn's changes to the log, before replies that show them are sent, and ends a save.
+    /// Writes the turn's changes to the log, before replies that show them are sent, and ends a
+    /// save.
     fn persist(&mut self) {
         if self.ending != Ending::InOrder {
             return;

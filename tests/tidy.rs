@@ -65,9 +65,11 @@ fn row_of(module: &str) -> Option<usize> {
     ROWS.iter().position(|row| row.contains(&module))
 }
 
-/// A file without what only tests compile, line by line: what is left out becomes empty lines, so that numbers stay.
+/// A file without what only tests compile, line by line: what is left out becomes empty lines, so
+/// that numbers stay.
 ///
-/// An item behind `#[cfg(test)]` ends with the first line, indented as it is, that ends in `}`, `;` or `,`: rustfmt's layout.
+/// An item behind `#[cfg(test)]` ends with the first line, indented as it is, that ends in `}`, `;`
+/// or `,`: rustfmt's layout.
 fn without_tests(path: &Path, text: &str) -> Vec<String> {
     let is_test_file =
         path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("tests"));
@@ -224,8 +226,8 @@ fn unsafe_code_lives_in_few_small_rooms() {
     }
 }
 
-/// The error texts in a line of code: a word in capitals, a blank, and more than a parameter's name behind it. Help texts name
-/// optional parameters in brackets.
+/// The error texts in a line of code: a word in capitals, a blank, and more than a parameter's name
+/// behind it. Help texts name optional parameters in brackets.
 fn error_texts(line: &str) -> impl Iterator<Item = &str> {
     line.split('"').skip(1).step_by(2).filter(|text| {
         let (code, behind) = text.split_once(' ').unwrap_or_default();
@@ -270,8 +272,32 @@ fn no_file_grows_for_ever() {
     }
 }
 
-/// Limits that the configuration sets for clients. What comes from a file or from the primary must not meet them: these
-/// places know who asks.
+/// Comments wrap at this width; drawings, tables and links may be wider.
+const COMMENT_WIDTH_MAX: usize = 100;
+
+#[test]
+fn comments_wrap() {
+    let mut wide = Vec::new();
+    for (path, text) in source_files() {
+        let mut is_drawing = false;
+        for (index, line) in text.lines().enumerate() {
+            let Some(comment) = line.trim_start().strip_prefix("//") else {
+                is_drawing = false;
+                continue;
+            };
+            let comment = comment.trim_start_matches(['/', '!']).trim_start();
+            is_drawing ^= comment.starts_with("```");
+            let is_wide = line.chars().count() > COMMENT_WIDTH_MAX;
+            if is_wide && !is_drawing && !comment.starts_with(['|', '[']) {
+                wide.push(format!("{}:{}", path.display(), index + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "these comments are wider than {COMMENT_WIDTH_MAX}: {wide:#?}");
+}
+
+/// Limits that the configuration sets for clients. What comes from a file or from the primary must
+/// not meet them: these places know who asks.
 const CLIENT_LIMITS: &[&str] =
     &["config.proto_max_bulk_len", "config.script_source_limit", "config.script_memory_limit"];
 const LIMIT_READERS: &[&str] = &["state/context.rs", "server/intake.rs"];
@@ -293,8 +319,8 @@ fn limits_of_clients_are_read_where_it_is_known_who_asks() {
     );
 }
 
-/// Who draws numbers that can be guessed, how often they are named, and what for: statistics, no secret. Secrets come from
-/// `sys/random.rs`.
+/// Who draws numbers that can be guessed, how often they are named, and what for: statistics, no
+/// secret. Secrets come from `sys/random.rs`.
 const GUESSABLE: &[(&str, usize, &str)] = &[
     ("cluster/mod.rs", 2, "whom a node pings and tells of, and how long an election waits"),
     ("cluster/tests/world.rs", 2, "misfortunes of tests"),
@@ -338,7 +364,8 @@ fn what_nobody_may_guess_does_not_come_from_statistics() {
     }
 }
 
-/// Every file and folder of the repository, from its root; what is built and what git keeps left out.
+/// Every file and folder of the repository, from its root; what is built and what git keeps left
+/// out.
 fn repository() -> Vec<String> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let mut folders = vec![root.clone()];
@@ -359,8 +386,8 @@ fn repository() -> Vec<String> {
     names
 }
 
-/// What stands between single backquotes in a document and looks like a path of this repository: with the ending of a file
-/// that we have, or beginning with a folder that we have.
+/// What stands between single backquotes in a document and looks like a path of this repository:
+/// with the ending of a file that we have, or beginning with a folder that we have.
 fn paths_named(text: &str, repository: &[String]) -> Vec<String> {
     const ENDINGS: &[&str] = &["/", ".rs", ".md", ".toml", ".txt", ".tsv", ".tcl", ".yml"];
     let is_path = |word: &&str| {

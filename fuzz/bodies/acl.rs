@@ -1,5 +1,5 @@
-//! Any text is a file of users, or an error with a text; and users that are written to a file are the same when they are
-//! loaded from it.
+//! Any text is a file of users, or an error with a text; and users that are written to a file are
+//! the same when they are loaded from it.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
-//! A file of commands read in pieces gives the same as read whole; what is valid up to some offset is valid when the rest is
-//! gone; and the check tool's cut leaves a file that it finds whole. The first byte says how the rest is cut.
+//! A file of commands read in pieces gives the same as read whole; what is valid up to some offset
+//! is valid when the rest is gone; and the check tool's cut leaves a file that it finds whole. The
+//! first byte says how the rest is cut.
 
 use std::io::Read;
 

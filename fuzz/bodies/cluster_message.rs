@@ -1,5 +1,5 @@
-//! A message of the cluster bus that is read can be written, and what was written is read as the same. A text of nodes.conf that
-//! is read likewise.
+//! A message of the cluster bus that is read can be written, and what was written is read as the
+//! same. A text of nodes.conf that is read likewise.
 
 use latchkey::cluster::config_file;
 use latchkey::cluster::wire::{Decoded, decode, encode_light, frame_length};

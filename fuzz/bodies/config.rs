@@ -1,4 +1,5 @@
-//! Any text is a configuration or an error that can be told, and the arguments of a line written as escapes are the same ones.
+//! Any text is a configuration or an error that can be told, and the arguments of a line written as
+//! escapes are the same ones.
 
 use latchkey::config::{Config, parse_line};
 

@@ -1,4 +1,5 @@
-//! Any bytes are the content of a FUNCTION DUMP or are refused, and what is read from one is read again from what is written of it.
+//! Any bytes are the content of a FUNCTION DUMP or are refused, and what is read from one is read
+//! again from what is written of it.
 
 use latchkey::script::payload;
 

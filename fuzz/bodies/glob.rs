@@ -1,4 +1,5 @@
-//! Any bytes are a pattern, and matching takes no more than pattern x text steps: libFuzzer's timeout is the test.
+//! Any bytes are a pattern, and matching takes no more than pattern x text steps: libFuzzer's
+//! timeout is the test.
 
 use latchkey::collections::glob;
 
@@ -11,7 +12,8 @@ pub fn run(input: &[u8]) {
     // A text always matches itself with each byte escaped.
     let escaped: Vec<u8> = text.iter().flat_map(|byte| [b'\\', *byte]).collect();
     assert!(glob::matches(&escaped, text, false));
-    // A star in front only widens what matches, while the stars are fewer than the 1000 that are honoured.
+    // A star in front only widens what matches, while the stars are fewer than the 1000 that are
+    // honoured.
     let widened = pattern.len() < 1000 && !text.is_empty();
     assert!(!minding_case || !widened || glob::matches(&[b"*", pattern].concat(), text, false));
 }

@@ -1,5 +1,5 @@
-//! Any bytes on a connection for HTTP, in pieces: what comes back are responses, each as long as it says, and clients are still
-//! served.
+//! Any bytes on a connection for HTTP, in pieces: what comes back are responses, each as long as it
+//! says, and clients are still served.
 
 use super::{Driven, run_out, split_first};
 

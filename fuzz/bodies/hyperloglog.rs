@@ -1,4 +1,5 @@
-//! Any bytes behind a valid header: nothing panics, and no addition makes a valid value corrupt or a corrupt one valid.
+//! Any bytes behind a valid header: nothing panics, and no addition makes a valid value corrupt or
+//! a corrupt one valid.
 
 use latchkey::types::hyperloglog as hll;
 

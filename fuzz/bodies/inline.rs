@@ -1,5 +1,5 @@
-//! Inline requests never panic; their arguments lie within the line, in order and apart; and writing every byte as an
-//! escape gives the same arguments again.
+//! Inline requests never panic; their arguments lie within the line, in order and apart; and
+//! writing every byte as an escape gives the same arguments again.
 
 use latchkey::resp::{Limits, Parsed, Parser};
 

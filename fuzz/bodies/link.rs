@@ -1,5 +1,5 @@
-//! Bytes from a primary give the same events and requests however they are split, and never a panic. The first input byte
-//! determines the split, and whether a handshake comes first.
+//! Bytes from a primary give the same events and requests however they are split, and never a
+//! panic. The first input byte determines the split, and whether a handshake comes first.
 
 use std::collections::VecDeque;
 

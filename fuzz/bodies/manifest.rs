@@ -1,4 +1,5 @@
-//! A manifest that is read is written so that it is read as the same, and every change of it makes one that can be read.
+//! A manifest that is read is written so that it is read as the same, and every change of it makes
+//! one that can be read.
 
 use latchkey::persist::aof::{BaseFormat, Manifest};
 

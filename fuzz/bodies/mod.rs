@@ -1,5 +1,5 @@
-//! What the fuzz targets do with their input: plain functions of bytes, so that the corpora are also replayed by a plain test
-//! (`tests/it/fuzz_corpus.rs`).
+//! What the fuzz targets do with their input: plain functions of bytes, so that the corpora are
+//! also replayed by a plain test (`tests/it/fuzz_corpus.rs`).
 #![allow(dead_code)] // each target uses one
 
 pub mod acl;
@@ -130,7 +130,8 @@ impl Peer {
     }
 }
 
-/// Whether something of it has everybody wait, takes for ever, or changes the world outside: no matter of the link.
+/// Whether something of it has everybody wait, takes for ever, or changes the world outside: no
+/// matter of the link.
 fn leads_astray(bytes: &[u8]) -> bool {
     const WORDS: [&[u8]; 8] =
         [b"debug", b"eval", b"fcall", b"config", b"acl", b"migrate", b"module", b"pause"];

@@ -1,4 +1,5 @@
-//! Any bytes as an intset and as packed elements: nothing panics, what is valid stays so, and a valid set does what a tree does.
+//! Any bytes as an intset and as packed elements: nothing panics, what is valid stays so, and a
+//! valid set does what a tree does.
 
 use std::collections::BTreeSet;
 

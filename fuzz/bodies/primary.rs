@@ -1,5 +1,6 @@
-//! What a primary sends behind the handshake, to a server that follows it: answers, a snapshot, the stream. None of it does harm, but
-//! for what the stream says to do. The first byte says in what pieces it comes, its highest bit whether the snapshot is past.
+//! What a primary sends behind the handshake, to a server that follows it: answers, a snapshot, the
+//! stream. None of it does harm, but for what the stream says to do. The first byte says in what
+//! pieces it comes, its highest bit whether the snapshot is past.
 
 use super::{Driven, leads_astray, run_out};
 

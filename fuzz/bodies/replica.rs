@@ -1,5 +1,7 @@
-//! What a replica sends to its primary, or what says it is one: the handshake, requests for a snapshot or a part of the stream,
-//! acknowledgements. Others are served meanwhile. The first byte says in what pieces it comes: a request behind one that was answered and not yet sent is refused.
+//! What a replica sends to its primary, or what says it is one: the handshake, requests for a
+//! snapshot or a part of the stream, acknowledgements. Others are served meanwhile. The first byte
+//! says in what pieces it comes: a request behind one that was answered and not yet sent is
+//! refused.
 
 use super::{Driven, leads_astray, run_out};
 

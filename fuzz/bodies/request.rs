@@ -1,5 +1,5 @@
-//! Any split of a client's bytes gives the same requests, and the same error, as the whole. The first byte says how the
-//! rest is cut.
+//! Any split of a client's bytes gives the same requests, and the same error, as the whole. The
+//! first byte says how the rest is cut.
 
 use latchkey::resp::{Limits, Parsed, Parser, ProtocolError};
 

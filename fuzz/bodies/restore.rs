@@ -1,5 +1,5 @@
-//! Any bytes as the payload of RESTORE, its checksum mended (the first one chooses the version): nothing panics, and what is accepted is written so that it is read
-//! as the same value.
+//! Any bytes as the payload of RESTORE, its checksum mended (the first one chooses the version):
+//! nothing panics, and what is accepted is written so that it is read as the same value.
 
 use latchkey::clock::Now;
 use latchkey::collections::hash::KeyHasher;

@@ -1,4 +1,5 @@
-//! Any bytes given to what decodes: values or an error that a script can catch, and what was decoded can be encoded again.
+//! Any bytes given to what decodes: values or an error that a script can catch, and what was
+//! decoded can be encoded again.
 
 #![allow(unsafe_code)] // the interpreter's own interface
 

@@ -1,4 +1,5 @@
-//! Any series of changes leaves a stream's entries as a tree has them: added, deleted, trimmed, walked in both directions.
+//! Any series of changes leaves a stream's entries as a tree has them: added, deleted, trimmed,
+//! walked in both directions.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,8 @@ fn read(entries: &Entries, start: StreamId, end: StreamId) -> Vec<(StreamId, Vec
     forwards
 }
 
-/// Adds an entry at an ID that `number` tells, with fields that repeat now and then, and texts of all kinds of encodings.
+/// Adds an entry at an ID that `number` tells, with fields that repeat now and then, and texts of
+/// all kinds of encodings.
 fn add(entries: &mut Entries, model: &mut Model, number: u8, text: u8, limits: NodeLimits) {
     let last = entries.last;
     let wanted = match number % 4 {

@@ -69,8 +69,9 @@ impl CommandSet {
         })
     }
 
-    /// Rules that make this set: `+@all` or `-@all`, then categories, then single commands. `append_first_args` appends the
-    /// rules for permitted first arguments of a command that is not in the set.
+    /// Rules that make this set: `+@all` or `-@all`, then categories, then single commands.
+    /// `append_first_args` appends the rules for permitted first arguments of a command that is not
+    /// in the set.
     pub fn describe(
         &self,
         catalogue: &Catalogue,

@@ -76,7 +76,8 @@ impl Databases {
         }
     }
 
-    /// Whether a request may use its databases. An invalid number is not checked, as the command refuses it.
+    /// Whether a request may use its databases. An invalid number is not checked, as the command
+    /// refuses it.
     pub(super) fn check(&self, request: &Request<'_>) -> Result<(), Denied> {
         let denied = |argument| Err(Denied { reason: Reason::Database, argument });
         let used = &request.databases;

@@ -20,8 +20,8 @@ pub struct Loaded {
 type Users = Vec<(Box<[u8]>, User)>;
 
 impl Acl {
-    /// Sets the user of a `user` line. `default` starts without permissions. Returns whether the user is off. Errors: texts
-    /// for the log; then the user is not set.
+    /// Sets the user of a `user` line. `default` starts without permissions. Returns whether the
+    /// user is off. Errors: texts for the log; then the user is not set.
     pub fn load_config_line(
         &mut self,
         name: &[u8],
@@ -121,7 +121,8 @@ impl Acl {
         (users, errors)
     }
 
-    /// Applies a line's rules. Reports all unknown names, and the first of other errors, as later ones may follow from it.
+    /// Applies a line's rules. Reports all unknown names, and the first of other errors, as later
+    /// ones may follow from it.
     fn apply_line(
         &self,
         user: &mut User,

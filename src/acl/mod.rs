@@ -1,8 +1,8 @@
 //! Users and their permissions.
 //!
-//! A [`User`] is made from rules (`on >secret ~cache:* +@read`) of the configuration, a file or ACL SETUSER. The gate
-//! checks each request of a client whose user is restricted. This module knows no clients: `gate/users.rs` knows each
-//! client's user.
+//! A [`User`] is made from rules (`on >secret ~cache:* +@read`) of the configuration, a file or ACL
+//! SETUSER. The gate checks each request of a client whose user is restricted. This module knows no
+//! clients: `gate/users.rs` knows each client's user.
 //!
 //! `user` has flags, passwords and selectors; a `selector` has `commands`, keys, channels and
 //! `databases`. `catalogue` is the commands that rules may name, `file` the users of a file, `log`
@@ -68,7 +68,8 @@ impl Reason {
     }
 }
 
-/// A denial. `argument`: the index of the key, channel or database that is denied, or 0 for the command itself.
+/// A denial. `argument`: the index of the key, channel or database that is denied, or 0 for the
+/// command itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
     pub reason: Reason,
@@ -217,7 +218,8 @@ impl Acl {
         self.default_user().set_password(password);
     }
 
-    /// Creates a user, or applies rules to an existing one: all of them or, on an error, none. Error: a text.
+    /// Creates a user, or applies rules to an existing one: all of them or, on an error, none.
+    /// Error: a text.
     pub fn set_user(
         &mut self,
         name: &[u8],

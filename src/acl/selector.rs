@@ -1,4 +1,5 @@
-//! A selector: permissions for commands, keys, channels and databases that apply together. A user has one or more.
+//! A selector: permissions for commands, keys, channels and databases that apply together. A user
+//! has one or more.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -23,7 +24,8 @@ bitflags! {
 }
 
 impl Access {
-    /// The access that a command with these flags needs. Empty: any access is enough, as for EXISTS.
+    /// The access that a command with these flags needs. Empty: any access is enough, as for
+    /// EXISTS.
     pub fn needed(flags: KeyFlags) -> Self {
         let mut needed = Access::empty();
         needed.set(Access::READ, flags.contains(KeyFlags::ACCESS));
@@ -48,7 +50,8 @@ pub struct Selector {
     commands: CommandSet,
     /// Commands that are permitted only with these first arguments.
     first_args: BTreeMap<CommandId, Vec<Box<[u8]>>>,
-    /// The rules about commands since the last about all, in order, without those that a later rule overrides.
+    /// The rules about commands since the last about all, in order, without those that a later rule
+    /// overrides.
     command_rules: Vec<Box<[u8]>>,
     keys: Vec<KeyPattern>,
     channels: Vec<Box<[u8]>>,
@@ -81,7 +84,7 @@ impl Selector {
         &self.databases
     }
 
-    // ---- rules -----------------------------------------------------------------------------------------------------------
+    // ---- rules ----------------------------------------------------------------------------------
 
     /// Applies a rule about commands, keys, channels or databases.
     pub fn apply(&mut self, rule: &[u8], catalogue: &Catalogue) -> Result<(), RuleError> {
@@ -208,7 +211,7 @@ impl Selector {
         Ok(())
     }
 
-    // ---- descriptions ----------------------------------------------------------------------------------------------------
+    // ---- descriptions ---------------------------------------------------------------------------
 
     /// The rules about commands: `-@all +get`.
     pub fn describe_commands(&self, catalogue: &Catalogue, format: Format) -> Vec<u8> {
@@ -275,7 +278,7 @@ impl Selector {
         rules
     }
 
-    // ---- checks ----------------------------------------------------------------------------------------------------------
+    // ---- checks ---------------------------------------------------------------------------------
 
     /// Whether a request is permitted.
     pub(super) fn check(&self, request: &Request<'_>, keys: &RequestKeys) -> Result<(), Denied> {
@@ -338,7 +341,8 @@ pub fn allows_channel(patterns: &[Box<[u8]>], name: &[u8], is_pattern: bool) -> 
     })
 }
 
-/// Parses the access after `%`: `R~`, `W~` or `RW~`, in any case and order. Returns the pattern too.
+/// Parses the access after `%`: `R~`, `W~` or `RW~`, in any case and order. Returns the pattern
+/// too.
 fn parse_access(rule: &[u8]) -> Option<(Access, &[u8])> {
     let mut access = Access::empty();
     let mut rest = rule;

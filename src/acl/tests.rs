@@ -381,7 +381,8 @@ proptest! {
         std::env::var("ACL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(400)
     ))]
 
-    /// The rules in ACL LIST make a user with the same permissions and the same rules; and so do the parts of ACL GETUSER.
+    /// The rules in ACL LIST make a user with the same permissions and the same rules; and so do
+    /// the parts of ACL GETUSER.
     #[test]
     fn a_description_makes_the_same_user(
         texts in any_rules(),

@@ -61,7 +61,8 @@ impl User {
         }
     }
 
-    /// A user with all permissions and without a password: the default user, unless it is configured.
+    /// A user with all permissions and without a password: the default user, unless it is
+    /// configured.
     pub fn unrestricted(catalogue: &Catalogue) -> Self {
         let context = RuleContext { catalogue, all_channels: false };
         let mut user = User::new(context);
@@ -98,7 +99,7 @@ impl User {
         std::iter::once(&self.root).chain(&self.others)
     }
 
-    // ---- rules -----------------------------------------------------------------------------------------------------------
+    // ---- rules ----------------------------------------------------------------------------------
 
     /// Applies a rule. On an error, it may be partly applied: apply rules to a copy.
     pub fn apply(&mut self, rule: &[u8], context: RuleContext<'_>) -> Result<(), RuleError> {
@@ -163,7 +164,8 @@ impl User {
         }
     }
 
-    /// The names of the flags. Those about payloads have no effect; the format decides whether they are shown.
+    /// The names of the flags. Those about payloads have no effect; the format decides whether they
+    /// are shown.
     pub fn describe_flags(&self, format: Format) -> Vec<&'static str> {
         let mut flags = self.flags;
         match format {
@@ -195,7 +197,7 @@ impl User {
         words.join(&b' ')
     }
 
-    // ---- checks ----------------------------------------------------------------------------------------------------------
+    // ---- checks ---------------------------------------------------------------------------------
 
     /// Whether the user accepts this password. Compares in constant time.
     pub fn accepts(&self, password: &[u8]) -> bool {
@@ -213,8 +215,8 @@ impl User {
         self.selectors().any(Selector::is_unrestricted)
     }
 
-    /// Whether a selector permits a request. If none does, returns the greatest of their [`Denied`]: by reason, then by
-    /// argument.
+    /// Whether a selector permits a request. If none does, returns the greatest of their
+    /// [`Denied`]: by reason, then by argument.
     pub fn check(&self, request: &Request<'_>) -> Result<(), Denied> {
         let keys = RequestKeys::new();
         let mut worst = Denied { reason: Reason::Database, argument: 0 };
@@ -267,7 +269,8 @@ fn parse_hash(text: &[u8]) -> Result<Hash, RuleError> {
     }
 }
 
-/// Parses the text between parentheses: rules separated by spaces, quoted if they have special characters.
+/// Parses the text between parentheses: rules separated by spaces, quoted if they have special
+/// characters.
 fn parse_selector(text: &[u8], context: RuleContext<'_>) -> Result<Selector, RuleError> {
     let mut selector = Selector::new(context.all_channels);
     if text.contains(&0) {
@@ -279,7 +282,8 @@ fn parse_selector(text: &[u8], context: RuleContext<'_>) -> Result<Selector, Rul
     Ok(selector)
 }
 
-/// A rule for use between parentheses: quoted if it contains quotes, backslashes or a closing parenthesis.
+/// A rule for use between parentheses: quoted if it contains quotes, backslashes or a closing
+/// parenthesis.
 fn quoted(rule: &[u8]) -> Vec<u8> {
     if !rule.iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\' | b')')) {
         return rule.to_vec();
@@ -296,8 +300,8 @@ fn quoted(rule: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Joins selectors that were split at spaces: `(~a`, `+get)` is one rule. Error: the argument whose parenthesis is not
-/// closed.
+/// Joins selectors that were split at spaces: `(~a`, `+get)` is one rule. Error: the argument whose
+/// parenthesis is not closed.
 pub fn join_selectors<'a>(args: &[&'a [u8]]) -> Result<Vec<Vec<u8>>, &'a [u8]> {
     let mut rules = Vec::new();
     let mut open: Option<(&[u8], Vec<u8>)> = None;

@@ -73,7 +73,8 @@ pub struct Unconfirmed {
     /// 0 for a renewal.
     pub fence: u64,
     pub confirmed: Confirmed,
-    /// The keys that this request has newly locked: they are taken back if too few replicas acknowledge.
+    /// The keys that this request has newly locked: they are taken back if too few replicas
+    /// acknowledge.
     pub taken: Vec<Box<[u8]>>,
     /// Whether it has counted one more hold, which is taken back then.
     pub counted_hold: bool,

@@ -1,6 +1,7 @@
 //! Clients that wait for locks without being blocked: LOCK.ACQUIRE and LOCK.MACQUIRE with ASYNC.
 //!
-//! A client can wait for thousands of locks at once, so each wait is kept small: its request in one piece, and no more.
+//! A client can wait for thousands of locks at once, so each wait is kept small: its request in one
+//! piece, and no more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -62,8 +63,8 @@ pub struct AsyncWait {
     pub client: ClientId,
     pub command: CommandId,
     pub database: u32,
-    /// The indices of the key arguments, of which there are 100 at most: the first, and the one after the last, which is the
-    /// owner's.
+    /// The indices of the key arguments, of which there are 100 at most: the first, and the one
+    /// after the last, which is the owner's.
     pub keys: (u8, u8),
     /// Boot-time clock, microseconds; `i64::MAX`: it waits for ever.
     pub deadline_us: i64,

@@ -1,4 +1,5 @@
-//! A blocked client: it waits for keys, with the request to run again when one is ready, or for replicas' acknowledgements.
+//! A blocked client: it waits for keys, with the request to run again when one is ready, or for
+//! replicas' acknowledgements.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,7 +20,8 @@ pub struct Wait {
     pub keys: Range<usize>,
     /// Boot-time clock, microseconds; None: no timeout.
     pub deadline_us: Option<i64>,
-    /// The request to run when a key is ready, if it differs from the sent one; its keys have the same indices.
+    /// The request to run when a key is ready, if it differs from the sent one; its keys have the
+    /// same indices.
     pub rewritten: Option<Vec<Vec<u8>>>,
     /// How long its place is kept while the client is away; None: it is not.
     pub grace_ms: Option<i64>,
@@ -136,7 +138,8 @@ pub struct Blocking {
     count: usize,
     /// By command number.
     by_command: Vec<usize>,
-    /// Those that wait for locks or permits, by the time when they began: boot-time clock, microseconds.
+    /// Those that wait for locks or permits, by the time when they began: boot-time clock,
+    /// microseconds.
     for_locks: BTreeSet<(i64, ClientId)>,
     /// How many of them wait for locks.
     lock_waiters: usize,
@@ -213,7 +216,8 @@ impl Blocking {
         self.due_waiters
     }
 
-    /// The clients that wait for locks or permits, and since when, the longest waiting first: boot-time clock, microseconds.
+    /// The clients that wait for locks or permits, and since when, the longest waiting first:
+    /// boot-time clock, microseconds.
     pub fn for_locks(&self) -> impl Iterator<Item = (i64, ClientId)> {
         self.for_locks.iter().copied()
     }

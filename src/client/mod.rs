@@ -1,7 +1,8 @@
 //! The protocol state of each client, and their registry.
 //!
-//! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code that keeps one across a command
-//! looks the client up again. Closing is requested by a flag and done in one place, at the end of the turn.
+//! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code
+//! that keeps one across a command looks the client up again. Closing is requested by a flag and
+//! done in one place, at the end of the turn.
 //!
 //! `blocked`, `asynchronous`, `acks`, `tracking` and `transaction` are the state that a client has
 //! only while it waits for keys (blocked or not) or replicas, tracks, or is within MULTI; `places`
@@ -85,14 +86,15 @@ bitflags! {
         const IMPORT_SOURCE = 1 << 29;
         /// CLIENT CAPA REDIRECT: it understands redirects.
         const CAN_REDIRECT = 1 << 28;
-        /// READONLY: a replica serves its reads, though it could be sent to the primary, or to another node of the cluster.
+        /// READONLY: a replica serves its reads, though it could be sent to the primary, or to
+        /// another node of the cluster.
         const READS_HERE = 1 << 20;
 
         /// ASKING: its next command may access slots that are being moved here.
         const ASKING = 1 << 22;
 
-        /// A full synchronisation has thrown away what it had written, and it has changed nothing since: no replica ever
-        /// acknowledges that.
+        /// A full synchronisation has thrown away what it had written, and it has changed nothing
+        /// since: no replica ever acknowledges that.
         const LOST_WRITES = 1 << 21;
 
         /// Another node, which brings keys of slots that move here. It is trusted as a primary is.
@@ -120,7 +122,8 @@ pub enum Input {
     Waiting(Vec<u8>),
     /// An incomplete large request in its own buffer; parsing continues where it stopped.
     Large(Box<LargeInput>),
-    /// A thread has so many bytes, and gives them back (`state/arriving.rs`). Until then nothing is read.
+    /// A thread has so many bytes, and gives them back (`state/arriving.rs`). Until then nothing is
+    /// read.
     Lent(usize),
 }
 
@@ -308,7 +311,8 @@ impl Client {
         self.waits_bytes > 0
     }
 
-    /// Takes out what it is blocked for, to serve it. None: it is not blocked, or on its way out: nobody would get what it is served.
+    /// Takes out what it is blocked for, to serve it. None: it is not blocked, or on its way out:
+    /// nobody would get what it is served.
     pub fn take_blocked_to_serve(&mut self) -> Option<Box<Blocked>> {
         if self.is_closing() { None } else { self.blocked.take() }
     }
@@ -561,8 +565,8 @@ impl Clients {
         }
     }
 
-    /// Closes a client after its output is sent; nothing more is read from it. If it takes nothing for too long from now on,
-    /// the periodic work closes it.
+    /// Closes a client after its output is sent; nothing more is read from it. If it takes nothing
+    /// for too long from now on, the periodic work closes it.
     pub fn close_after_reply(&mut self, id: ClientId, now: Now) {
         if let Some(client) = self.get_mut(id)
             && !client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY)
@@ -574,8 +578,8 @@ impl Clients {
         }
     }
 
-    /// Closes clients whose last output has waited for `limit_us` without any of it being taken: no output limit would ever
-    /// close them.
+    /// Closes clients whose last output has waited for `limit_us` without any of it being taken: no
+    /// output limit would ever close them.
     pub fn close_stuck(&mut self, now: Now, limit_us: i64) {
         let mut waiting = std::mem::take(&mut self.last_replies);
         waiting.retain(|&id| {

@@ -16,7 +16,8 @@ pub struct Transaction {
     hashes: Vec<u64>,
     /// A command was refused: EXEC will fail.
     pub failed: bool,
-    /// The selected database after the last command, if one selects another. Only for users with restricted permissions.
+    /// The selected database after the last command, if one selects another. Only for users with
+    /// restricted permissions.
     pub database: Option<usize>,
     /// The union of all commands' flags.
     flags: Flags,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::collections::hash_slot::SlotSet;
 
-/// A connection between the bus ports of two nodes. The state machine numbers those that it opens, the server those that it
-/// accepts; a number is never used again.
+/// A connection between the bus ports of two nodes. The state machine numbers those that it opens,
+/// the server those that it accepts; a number is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
@@ -34,7 +34,8 @@ pub struct Outside {
     pub offset: u64,
     /// Whether the link of a replica to its primary is up.
     pub is_link_up: bool,
-    /// Milliseconds since the primary was heard of: since its last byte, or since the link went down. `i64::MAX` if never.
+    /// Milliseconds since the primary was heard of: since its last byte, or since the link went
+    /// down. `i64::MAX` if never.
     pub data_age_ms: i64,
     /// Whether the server loads its data.
     pub is_loading: bool,
@@ -43,13 +44,15 @@ pub struct Outside {
 /// What is to be done, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Opens a connection to a bus port, with TLS if `tls-cluster yes`. Messages may be sent to it at once.
+    /// Opens a connection to a bus port, with TLS if `tls-cluster yes`. Messages may be sent to it
+    /// at once.
     Connect {
         link: LinkId,
         ip: String,
         bus_port: u16,
     },
-    /// Sends a whole message. If `Save { is_awaited: true }` came before, waits until it is on disk.
+    /// Sends a whole message. If `Save { is_awaited: true }` came before, waits until it is on
+    /// disk.
     Send {
         link: LinkId,
         message: Arc<[u8]>,
@@ -64,7 +67,8 @@ pub enum Action {
         text: Arc<[u8]>,
         is_awaited: bool,
     },
-    /// Becomes a replica of the node at this address, or goes to another primary. Port as clients of `tls-replication` use it.
+    /// Becomes a replica of the node at this address, or goes to another primary. Port as clients
+    /// of `tls-replication` use it.
     Follow {
         ip: String,
         port: u16,
@@ -76,7 +80,8 @@ pub enum Action {
         until_boot_ms: i64,
     },
     EndPause,
-    /// Deletes the keys of slots that belong to another node now, in steps, and repeats that for replicas and the log.
+    /// Deletes the keys of slots that belong to another node now, in steps, and repeats that for
+    /// replicas and the log.
     DropKeys(SlotSet),
     /// Deletes all data: this node begins anew as an empty one (CLUSTER RESET of a replica).
     DropAllKeys,
@@ -86,8 +91,8 @@ pub enum Action {
         message: Arc<[u8]>,
         is_shard: bool,
     },
-    /// Slots have changed their owner, or the state has changed: clients that wait for keys, and subscribers of shard channels, are
-    /// looked through.
+    /// Slots have changed their owner, or the state has changed: clients that wait for keys, and
+    /// subscribers of shard channels, are looked through.
     Recheck,
     /// Writes a line to the log.
     Log {

@@ -85,7 +85,8 @@ impl Cluster {
         self.carry_out(actions);
     }
 
-    /// CLUSTER SETSLOT NODE, at a replica repeated. `has_keys`: whether this node has keys of the slot.
+    /// CLUSTER SETSLOT NODE, at a replica repeated. `has_keys`: whether this node has keys of the
+    /// slot.
     pub fn assign_slot(
         &mut self,
         slot: HashSlot,
@@ -162,7 +163,8 @@ impl Cluster {
         let greatest = greatest.max(self.current_epoch);
         let own = self.myself().config_epoch;
         if own != 0 && own == greatest {
-            // Slots that were taken with it are on disk before others hear of them: after a crash nobody would own them.
+            // Slots that were taken with it are on disk before others hear of them: after a crash
+            // nobody would own them.
             self.save(true);
             return false;
         }
@@ -185,7 +187,8 @@ impl Cluster {
         self.carry_out(actions);
     }
 
-    /// Notes a node that is forgotten. Of too many the rest is not noted: only an attacker has nodes forgotten by thousands.
+    /// Notes a node that is forgotten. Of too many the rest is not noted: only an attacker has
+    /// nodes forgotten by thousands.
     pub(super) fn ban(&mut self, id: NodeId, until_ms: i64) {
         if self.blacklist.len() < BLACKLIST_MAX || self.blacklist.contains_key(&id) {
             self.blacklist.insert(id, until_ms);
@@ -270,7 +273,8 @@ impl Cluster {
         self.election = Default::default();
     }
 
-    /// CLUSTER FAILOVER, at a replica that knows its primary. `by_primary`: it has asked for it itself.
+    /// CLUSTER FAILOVER, at a replica that knows its primary. `by_primary`: it has asked for it
+    /// itself.
     pub fn fail_over(
         &mut self,
         kind: Failover,
@@ -321,7 +325,8 @@ impl Cluster {
         self.carry_out(actions);
     }
 
-    /// Takes an unowned slot whose keys this node has loaded; false: another node owns it, from which it is imported.
+    /// Takes an unowned slot whose keys this node has loaded; false: another node owns it, from
+    /// which it is imported.
     pub fn claim_loaded(&mut self, slot: HashSlot) -> bool {
         self.changes += 1;
         match self.owner(slot) {

@@ -6,8 +6,8 @@
 //! vars currentEpoch <number> lastVoteEpoch <number>
 //! ```
 //!
-//! Fields named after the host name are Valkey's. Redis 7.0 would take them for a part of it, so they are only written for Valkey.
-//! Source: Redis 7.0.15 and Valkey 9.1.2.
+//! Fields named after the host name are Valkey's. Redis 7.0 would take them for a part of it, so
+//! they are only written for Valkey. Source: Redis 7.0.15 and Valkey 9.1.2.
 
 use std::fmt::Write;
 
@@ -23,7 +23,8 @@ const NODES_MAX: usize = 16_384;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeLine {
     pub id: NodeId,
-    /// The port that the line shows is `tcp_port`; in a file of Valkey's `tls_port` comes by its name.
+    /// The port that the line shows is `tcp_port`; in a file of Valkey's `tls_port` comes by its
+    /// name.
     pub address: Address,
     pub announced: Announced,
     pub shard_id: Option<NodeId>,

@@ -8,7 +8,8 @@ use super::{Cluster, Todo};
 const RANDOM_PING_TICKS: u64 = 10;
 /// From how many nodes the one that was silent longest is chosen.
 const RANDOM_PING_CHOICES: usize = 5;
-/// Connections begun in one call: whoever names many nodes that are not there must not hold the loop.
+/// Connections begun in one call: whoever names many nodes that are not there must not hold the
+/// loop.
 const CONNECTS_MAX: usize = 256;
 /// A handshake lasts at least this long. Unit: milliseconds.
 const HANDSHAKE_LEAST_MS: i64 = 1_000;
@@ -102,7 +103,8 @@ impl Cluster {
         }
     }
 
-    /// Looks at one node: whether its connection is stuck, whether it must be asked, and whether it has failed.
+    /// Looks at one node: whether its connection is stuck, whether it must be asked, and whether it
+    /// has failed.
     fn check(&mut self, index: NodeIndex) {
         let now = self.now();
         let timeout_ms = self.settings.node_timeout_ms;
@@ -148,8 +150,8 @@ impl Cluster {
         self.mark_failed_if_agreed(index);
     }
 
-    /// A node that opens no connection although this one has opened one does not know this one: it is asked again to join. Only those of
-    /// Valkey 8.1 expect that.
+    /// A node that opens no connection although this one has opened one does not know this one: it
+    /// is asked again to join. Only those of Valkey 8.1 expect that.
     fn meet_again_if_unknown(&mut self, index: NodeIndex) {
         let now = self.now();
         let wait_ms = self.settings.node_timeout_ms.max(HANDSHAKE_LEAST_MS);
@@ -168,8 +170,8 @@ impl Cluster {
         self.send_ping(link, Kind::Meet);
     }
 
-    /// This node suspects another one. The other primaries hear of it at once rather than with the next question, so that they agree
-    /// sooner.
+    /// This node suspects another one. The other primaries hear of it at once rather than with the
+    /// next question, so that they agree sooner.
     fn ask_others_of_failure(&mut self) {
         if !self.myself().is_voting() || self.size > TOLD_AT_ONCE_MAX {
             return;

@@ -206,7 +206,8 @@ impl Cluster {
         }
     }
 
-    /// Votes for who asked before this node knew of the failure, if nobody else had the vote meanwhile.
+    /// Votes for who asked before this node knew of the failure, if nobody else had the vote
+    /// meanwhile.
     pub(super) fn vote_belatedly(&mut self, failed: NodeIndex) {
         let Some(early) = self.early.take_if(|early| early.primary == failed) else { return };
         if let Some(candidate) = self.find(&early.candidate)
@@ -223,8 +224,9 @@ impl Cluster {
         self.election.votes.clear();
         self.warn(format!("Starting a failover election for epoch {epoch}."));
         let marks = if self.manual.is_some() { Marks::FORCE_ACK } else { Marks::default() };
-        // Clients of a manual failover need not wait for this disk: after a crash the same replica asks for the same epoch, in which
-        // nobody votes twice. One that takes the place of a failed node shows first that its disk works.
+        // Clients of a manual failover need not wait for this disk: after a crash the same replica
+        // asks for the same epoch, in which nobody votes twice. One that takes the place of a
+        // failed node shows first that its disk works.
         self.save(self.manual.is_none());
         self.broadcast(Body::AuthRequest, marks);
         self.todo |= Todo::UPDATE_STATE;

@@ -40,7 +40,8 @@ impl Cluster {
         reports.len()
     }
 
-    /// Marks a node that this one cannot reach as failed, if a majority of the primaries cannot either.
+    /// Marks a node that this one cannot reach as failed, if a majority of the primaries cannot
+    /// either.
     pub(super) fn mark_failed_if_agreed(&mut self, index: NodeIndex) {
         let flags = self.node(index).flags;
         if !flags.contains(NodeFlags::PFAIL) || flags.contains(NodeFlags::FAIL) {

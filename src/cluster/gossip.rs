@@ -1,4 +1,5 @@
-//! Headers and gossip: what this node says of itself and of others, and what it takes from the gossip of others.
+//! Headers and gossip: what this node says of itself and of others, and what it takes from the
+//! gossip of others.
 
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use super::node::{Address, FailureReport, Node, NodeFlags, NodeIndex};
 use super::wire::{Body, Extension, Gossip, Header, Kind, Marks, Message};
 use super::{Cluster, Todo};
 
-/// How far in the future a PONG may have been received, by the clock of another node. Unit: milliseconds.
+/// How far in the future a PONG may have been received, by the clock of another node. Unit:
+/// milliseconds.
 const FUTURE_MAX_MS: i64 = 500;
 
 impl Cluster {
@@ -33,7 +35,8 @@ impl Cluster {
             slots: primary.map(|primary| primary.slots.clone()).unwrap_or_default(),
             primary: myself.primary.map(|index| self.node(index).id),
             ip: self.settings.announce_ip.clone(),
-            // Light headers are understood, and MEET of a known node. Which bits Valkey adds, Redis passes over.
+            // Light headers are understood, and MEET of a known node. Which bits Valkey adds, Redis
+            // passes over.
             flags: (myself.flags - NodeFlags::EXTENSIONS)
                 | NodeFlags::LIGHT_PUBLISH
                 | NodeFlags::LIGHT_MODULE,
@@ -46,7 +49,8 @@ impl Cluster {
         Message { header: self.header(marks), body }.encode()
     }
 
-    /// Sends a message without gossip to one node, if its connection stands. Returns whether it was sent.
+    /// Sends a message without gossip to one node, if its connection stands. Returns whether it was
+    /// sent.
     pub(super) fn send_to(&mut self, index: NodeIndex, body: Body, marks: Marks) -> bool {
         let Some(link) = self.open_link(index) else { return false };
         let kind = body.index();
@@ -164,8 +168,9 @@ impl Cluster {
         }
     }
 
-    /// What is said to nodes that have not shown that they know extensions. Redis 7.0, which shows it only if it has a hostname
-    /// itself, says its own hostname to all: so who learns of a node's slots knows its name too.
+    /// What is said to nodes that have not shown that they know extensions. Redis 7.0, which shows
+    /// it only if it has a hostname itself, says its own hostname to all: so who learns of a node's
+    /// slots knows its name too.
     fn extensions_for_all(&self) -> Vec<Extension> {
         let hostname = &self.settings.announced.hostname;
         match hostname.is_empty() || self.settings.as_valkey {

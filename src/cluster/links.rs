@@ -1,4 +1,5 @@
-//! Connections to other nodes: this node opens one to each, over which it asks, and accepts one from each, over which it answers.
+//! Connections to other nodes: this node opens one to each, over which it asks, and accepts one
+//! from each, over which it answers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -104,7 +105,8 @@ impl Cluster {
         }
     }
 
-    /// Names the node at the other end of an accepted connection. An older one of this node is closed.
+    /// Names the node at the other end of an accepted connection. An older one of this node is
+    /// closed.
     pub(super) fn bind(&mut self, id: LinkId, index: NodeIndex) {
         let Some(link) = self.links.get_mut(&id) else { return };
         if link.node.is_some() || !link.is_inbound {

@@ -1,4 +1,5 @@
-//! Manual failover: the primary stops writing until the replica that takes its place has everything.
+//! Manual failover: the primary stops writing until the replica that takes its place has
+//! everything.
 
 use super::action::Action;
 use super::node::NodeIndex;
@@ -16,7 +17,8 @@ pub struct Manual {
 enum Part {
     /// This node is the primary. `turns`: ends of turns since the pause was asked for.
     Primary { replica: NodeIndex, turns: u32 },
-    /// This node is the replica. `offset`: where the primary's stream stands still. `may_start`: all of it is here.
+    /// This node is the replica. `offset`: where the primary's stream stands still. `may_start`:
+    /// all of it is here.
     Replica { offset: Option<u64>, may_start: bool },
 }
 
@@ -62,8 +64,8 @@ impl Cluster {
         self.warn(format!("Manual failover requested by replica {id}."));
     }
 
-    /// Whether headers say that this node's stream stands still: the pause is in force, and no write of its turn is missing in the
-    /// offset.
+    /// Whether headers say that this node's stream stands still: the pause is in force, and no
+    /// write of its turn is missing in the offset.
     pub(super) fn is_paused_for_failover(&self) -> bool {
         let part = self.manual.as_ref().map(|manual| &manual.part);
         matches!(part, Some(Part::Primary { turns, .. }) if *turns >= TURNS_TO_PAUSE)
@@ -87,7 +89,8 @@ impl Cluster {
         }
     }
 
-    /// At the end of a turn: tells the replica the offset, or begins the election when all has arrived.
+    /// At the end of a turn: tells the replica the offset, or begins the election when all has
+    /// arrived.
     pub(super) fn go_on_with_manual_failover(&mut self) {
         let own = self.outside.offset;
         let mut told = None;

@@ -3,7 +3,8 @@
 use super::Cluster;
 use super::node::{NodeFlags, NodeIndex};
 
-/// How long a primary is without a working replica before another shard gives it one. Unit: milliseconds.
+/// How long a primary is without a working replica before another shard gives it one. Unit:
+/// milliseconds.
 const ORPHANED_MS: i64 = 5_000;
 
 impl Cluster {

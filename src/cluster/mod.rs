@@ -1,18 +1,22 @@
-//! A node's part in a cluster: who the nodes are, who owns which slots, who has failed and who takes over.
+//! A node's part in a cluster: who the nodes are, who owns which slots, who has failed and who
+//! takes over.
 //!
-//! [`Cluster`] is a state machine without I/O. The server gives it the time, the messages of other nodes, and what happened to
-//! connections ([`Event`]); it answers with a list of things to do ([`Action`]), in order. Commands read it by its queries and
-//! change it by the functions in `admin.rs`. Clock, random numbers, disk and network stay outside, so that tests can run many
+//! [`Cluster`] is a state machine without I/O. The server gives it the time, the messages of other
+//! nodes, and what happened to connections ([`Event`]); it answers with a list of things to do
+//! ([`Action`]), in order. Commands read it by its queries and change it by the functions in
+//! `admin.rs`. Clock, random numbers, disk and network stay outside, so that tests can run many
 //! nodes in one thread.
 //!
-//! - `node` is one node as this one knows it, `topology` the table of them and of the slots, `settings` what the configuration
-//!   says; `action` is what the machine is told and what it wants done.
-//! - `wire` is the bus's format, `gossip` fills and reads the headers and what they say of third nodes, `receive` takes messages
-//!   in, `links` are the connections, `cron` is periodic work.
-//! - `failure` decides who has failed, `slots` who owns a slot, `election` who takes over, `manual` does so on demand, and
-//!   `migration` gives replicas to primaries that have none.
+//! - `node` is one node as this one knows it, `topology` the table of them and of the slots,
+//!   `settings` what the configuration says; `action` is what the machine is told and what it wants
+//!   done.
+//! - `wire` is the bus's format, `gossip` fills and reads the headers and what they say of third
+//!   nodes, `receive` takes messages in, `links` are the connections, `cron` is periodic work.
+//! - `failure` decides who has failed, `slots` who owns a slot, `election` who takes over, `manual`
+//!   does so on demand, and `migration` gives replicas to primaries that have none.
 //! - `slot_job` is a move of slots all at once, at whose end one node takes them (`takeover`).
-//! - `admin` is what commands change, `report` what they show, `config_file` the text of nodes.conf, `restore` what is kept in it.
+//! - `admin` is what commands change, `report` what they show, `config_file` the text of
+//!   nodes.conf, `restore` what is kept in it.
 //!
 //! Times inside are milliseconds of the boot-time clock, 0 for never.
 //!
@@ -108,7 +112,8 @@ pub struct Cluster {
     owners: Box<[Option<NodeIndex>; SLOTS]>,
     /// Slots whose owner has stopped claiming them: any node that claims one gets it.
     unclaimed: SlotSet,
-    /// Slots of this node that are being moved to another one by hand, and that are being moved here.
+    /// Slots of this node that are being moved to another one by hand, and that are being moved
+    /// here.
     migrating: BTreeMap<HashSlot, NodeIndex>,
     importing: BTreeMap<HashSlot, NodeIndex>,
     /// Slots that others may claim with any epoch: CLUSTER MIGRATESLOTS has got that far.
@@ -121,7 +126,8 @@ pub struct Cluster {
     why_down: Option<WhyDown>,
     /// Primaries with slots.
     size: usize,
-    /// Grows with each change that a redirection or a reply of CLUSTER NODES, SLOTS or SHARDS shows.
+    /// Grows with each change that a redirection or a reply of CLUSTER NODES, SLOTS or SHARDS
+    /// shows.
     version: u64,
     changes: u64,
     settings: Settings,
@@ -234,7 +240,8 @@ impl Cluster {
         self.changes += 1;
     }
 
-    /// Grows whenever something that replies show may have changed, times of messages too: what was shown holds while it stays.
+    /// Grows whenever something that replies show may have changed, times of messages too: what was
+    /// shown holds while it stays.
     pub fn changes(&self) -> u64 {
         self.changes
     }

@@ -16,8 +16,8 @@ const KEPT: NodeFlags = NodeFlags::PRIMARY
     .union(NodeFlags::NOFAILOVER);
 
 impl Cluster {
-    /// The cluster that a file describes, which names this node. Nodes that the file cannot mean are left out: those whose
-    /// primary is missing are nobody's replicas until they say so again.
+    /// The cluster that a file describes, which names this node. Nodes that the file cannot mean
+    /// are left out: those whose primary is missing are nobody's replicas until they say so again.
     pub fn restore(conf: &NodesConf, settings: Settings, seed: u64) -> Option<Cluster> {
         let own = conf.nodes.iter().find(|line| line.flags.contains(NodeFlags::MYSELF))?;
         let mut cluster = Cluster::new(own.id, settings, seed);

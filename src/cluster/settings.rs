@@ -4,7 +4,8 @@ use super::Cluster;
 use super::Todo;
 use super::node::{Address, Announced, NodeFlags};
 
-/// Parameters of the configuration, as the server refreshes them. Empty texts and 0 stand for nothing announced.
+/// Parameters of the configuration, as the server refreshes them. Empty texts and 0 stand for
+/// nothing announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub node_timeout_ms: i64,
@@ -31,7 +32,8 @@ pub struct Settings {
     pub gossip_percent: usize,
     /// The largest message of PUBLISH that is taken in. Unit: bytes.
     pub message_max: usize,
-    /// Where Valkey differs from Redis 7.0, this node does as Valkey: what nodes.conf has, and what becomes of slots that move.
+    /// Where Valkey differs from Redis 7.0, this node does as Valkey: what nodes.conf has, and what
+    /// becomes of slots that move.
     pub as_valkey: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Slots that move to another node all at once (CLUSTER MIGRATESLOTS of Valkey 9): how far each move is, at both ends.
+//! Slots that move to another node all at once (CLUSTER MIGRATESLOTS of Valkey 9): how far each
+//! move is, at both ends.
 //!
 //! ```text
 //! source                                      target
@@ -12,8 +13,9 @@
 //! FAILOVER-GRANTED -------------------------->  takes the slots, with a new epoch, and tells all nodes
 //! ```
 //!
-//! Both say ACK once a second. The source knows the end by who owns the slots. Nothing here knows connections, keys or clocks: a job
-//! is told what has come ([`Job::hear`]) and answers with what is to be done.
+//! Both say ACK once a second. The source knows the end by who owns the slots. Nothing here knows
+//! connections, keys or clocks: a job is told what has come ([`Job::hear`]) and answers with what
+//! is to be done.
 //!
 //! Source: `cluster_migrateslots.c` of Valkey 9.1.2, whose words and texts these are.
 
@@ -265,7 +267,8 @@ impl Job {
         Ok(answer)
     }
 
-    /// Whether the other end has been silent for too long. From its grant on, the source waits for the end of its pause instead.
+    /// Whether the other end has been silent for too long. From its grant on, the source waits for
+    /// the end of its pause instead.
     pub fn is_timed_out(&self, heard_s: i64, now_s: i64, timeout_s: i64) -> bool {
         let waits = !matches!(self.phase, Phase::FailoverGranted | Phase::OccurringOnPrimary);
         self.phase.is_in_progress() && waits && now_s - heard_s > timeout_s

@@ -76,8 +76,8 @@ impl Cluster {
         self.take_slots(index, config_epoch, slots);
     }
 
-    /// Gives a primary the slots that it claims, unless their owners have greater epochs. A node that has lost its last slot to it
-    /// follows it.
+    /// Gives a primary the slots that it claims, unless their owners have greater epochs. A node
+    /// that has lost its last slot to it follows it.
     fn take_slots(&mut self, sender: NodeIndex, config_epoch: u64, slots: &SlotSet) {
         if sender == self.myself {
             return;
@@ -99,8 +99,8 @@ impl Cluster {
             if !is_free {
                 continue;
             }
-            // A slot that is being imported comes from whoever owns it, be it after a failover. In Valkey an operator has
-            // decided otherwise if that is a node of another shard.
+            // A slot that is being imported comes from whoever owns it, be it after a failover. In
+            // Valkey an operator has decided otherwise if that is a node of another shard.
             if let Some(source) = self.importing.get(&slot).copied() {
                 let is_of_shard = self.node(source).shard_id == self.node(sender).shard_id;
                 match is_of_shard || !self.settings.as_valkey {
@@ -140,7 +140,8 @@ impl Cluster {
         }
     }
 
-    /// The source of slots that are being imported has given them up: they belong here now, as nobody may be left to say so.
+    /// The source of slots that are being imported has given them up: they belong here now, as
+    /// nobody may be left to say so.
     fn finish_imports(&mut self, source: NodeIndex, claimed: &SlotSet) {
         let is_over = |(slot, from): (&HashSlot, &NodeIndex)| {
             (*from == source && !claimed.contains(*slot)).then_some(*slot)

@@ -1,4 +1,5 @@
-//! Many nodes in one thread: what one after the other should do, what an enemy sends, and what holds by any seed.
+//! Many nodes in one thread: what one after the other should do, what an enemy sends, and what
+//! holds by any seed.
 
 use super::action::{Action, Event, LinkId, Outside};
 use super::admin::Failover;

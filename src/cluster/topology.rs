@@ -1,13 +1,16 @@
-//! The table of nodes and slots: every change that keeps its indexes in agreement, and the state that follows from it.
+//! The table of nodes and slots: every change that keeps its indexes in agreement, and the state
+//! that follows from it.
 
 use super::node::{Node, NodeFlags, NodeId, NodeIndex};
 use super::{Cluster, Todo};
 use crate::cluster::action::Action;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 
-/// The most nodes that are kept. A cluster of Redis has at most 1,000; more are an attack or an accident.
+/// The most nodes that are kept. A cluster of Redis has at most 1,000; more are an attack or an
+/// accident.
 const NODES_MAX: usize = 16_384;
-/// How long a primary refuses queries after its start: other nodes may have given its slots away. Unit: milliseconds.
+/// How long a primary refuses queries after its start: other nodes may have given its slots away.
+/// Unit: milliseconds.
 const WRITABLE_DELAY_MS: i64 = 2_000;
 
 /// Why the cluster's state is `fail`.
@@ -147,7 +150,8 @@ impl Cluster {
         self.changed();
     }
 
-    /// Whether another node is of this one's shard, and goes on with what this one was moving, as in Valkey.
+    /// Whether another node is of this one's shard, and goes on with what this one was moving, as
+    /// in Valkey.
     pub(super) fn keeps_open_slots(&self, other: Option<NodeIndex>) -> bool {
         let is_of_shard = |other| self.node(other).shard_id == self.myself().shard_id;
         self.settings.as_valkey && other.is_some_and(is_of_shard)

@@ -1,4 +1,5 @@
-//! The format of messages between nodes: version 1 of the cluster bus, and the light headers of Valkey.
+//! The format of messages between nodes: version 1 of the cluster bus, and the light headers of
+//! Valkey.
 //!
 //! ```text
 //! "RCmb" | total length u32 | version u16 | port u16 | type u16 | count u16 | epochs, offset u64 x 3 | sender 40
@@ -7,8 +8,8 @@
 //! "RCmb" | total length u32 | version u16 | unused u16 | type and 0x8000 u16 | unused u16 | data      light: 16 bytes and data
 //! ```
 //!
-//! Numbers are big-endian. A message is taken whole or not at all: its length must be exactly that of its contents.
-//! Source: Redis 7.0.15 and Valkey 9.1.2.
+//! Numbers are big-endian. A message is taken whole or not at all: its length must be exactly that
+//! of its contents. Source: Redis 7.0.15 and Valkey 9.1.2.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use bitflags::bitflags;
 use super::node::{NodeFlags, NodeId};
 use crate::collections::hash_slot::SlotSet;
 
-/// Bytes of the header, of a light one, and of the beginning by which [`frame_length`] knows a message's length.
+/// Bytes of the header, of a light one, and of the beginning by which [`frame_length`] knows a
+/// message's length.
 pub const HEADER: usize = 2_256;
 pub const LIGHT_HEADER: usize = 16;
 pub const PREFIX: usize = 14;
@@ -157,8 +159,8 @@ pub struct Malformed(pub String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadFrame;
 
-/// The whole length of the message that begins with these bytes. None: fewer than [`PREFIX`] are there. Errors: another signature,
-/// too short for its header, or longer than `most`.
+/// The whole length of the message that begins with these bytes. None: fewer than [`PREFIX`] are
+/// there. Errors: another signature, too short for its header, or longer than `most`.
 pub fn frame_length(bytes: &[u8], most: usize) -> Result<Option<usize>, BadFrame> {
     let signed = bytes.len().min(4);
     if bytes[..signed] != SIGNATURE[..signed] {
@@ -172,7 +174,8 @@ pub fn frame_length(bytes: &[u8], most: usize) -> Result<Option<usize>, BadFrame
     if length < least || length > most { Err(BadFrame) } else { Ok(Some(length)) }
 }
 
-/// The type of the message that begins with these bytes, for statistics. [`PREFIX`] bytes must be there.
+/// The type of the message that begins with these bytes, for statistics. [`PREFIX`] bytes must be
+/// there.
 pub fn type_of(bytes: &[u8]) -> usize {
     usize::from(u16_at(bytes, 12) & !LIGHT)
 }

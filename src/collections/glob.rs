@@ -1,22 +1,28 @@
-//! Glob patterns as KEYS, SCAN, PSUBSCRIBE, CONFIG GET and ACL rules know them: `*`, `?`, `[a-z]`, `[^x]`, `\x`.
+//! Glob patterns as KEYS, SCAN, PSUBSCRIBE, CONFIG GET and ACL rules know them: `*`, `?`, `[a-z]`,
+//! `[^x]`, `\x`.
 //!
-//! Every pattern element but `*` matches exactly one byte, so on a mismatch only the last `*` seen must be retried:
-//! if the elements between two stars match somewhere, the first such position leaves the most text for the rest.
-//! Hence a loop, no recursion, and at worst pattern x text steps.
+//! Every pattern element but `*` matches exactly one byte, so on a mismatch only the last `*` seen
+//! must be retried: if the elements between two stars match somewhere, the first such position
+//! leaves the most text for the rest. Hence a loop, no recursion, and at worst pattern x text
+//! steps.
 //!
-//! These corner cases are observable and kept (taken from Redis 7.0.15 on x86-64, see the table in the tests):
+//! These corner cases are observable and kept (taken from Redis 7.0.15 on x86-64, see the table in
+//! the tests):
 //! - the empty text is only matched by the empty pattern, not by `*`;
 //! - an unclosed class ends with the pattern: `[ab` is `[ab]`, `[^` is any byte, `[` is none;
-//! - `]` directly after `[` closes an empty class; in `[a-]` the bracket is the end of a range, and the class
-//!   continues;
-//! - a backslash at the end is literal; an escaped byte in a class is case-sensitive even if the rest is not;
-//! - the bounds of a range may come in either order and are signed bytes: `[\x80-a]` holds 0x80 ..= 0xff and 0 ..= b'a';
+//! - `]` directly after `[` closes an empty class; in `[a-]` the bracket is the end of a range, and
+//!   the class continues;
+//! - a backslash at the end is literal; an escaped byte in a class is case-sensitive even if the
+//!   rest is not;
+//! - the bounds of a range may come in either order and are signed bytes: `[\x80-a]` holds 0x80 ..=
+//!   0xff and 0 ..= b'a';
 //! - more than 1000 stars match nothing.
 
 /// Redis's limit of recursion. Not needed here, but patterns must match alike.
 const STARS_MAX: usize = 1000;
 
-/// Whether the whole of `text` fits `pattern`. With `ignore_case`, ASCII letters match in either case.
+/// Whether the whole of `text` fits `pattern`. With `ignore_case`, ASCII letters match in either
+/// case.
 ///
 /// Time: at worst the product of the lengths; linear where at most one `*` occurs.
 pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {

@@ -1,9 +1,10 @@
-//! The hash of keys, fields and members: SipHash-1-3 with a random key, so that nobody can construct collisions.
+//! The hash of keys, fields and members: SipHash-1-3 with a random key, so that nobody can
+//! construct collisions.
 
 use siphasher::sip::SipHasher13;
 
-/// Hashes bytes to 64 bits. Clones hash alike. Only the 16-byte secret is stored, because each large collection has a
-/// copy; initializing the hash state from it takes four instructions.
+/// Hashes bytes to 64 bits. Clones hash alike. Only the 16-byte secret is stored, because each
+/// large collection has a copy; initializing the hash state from it takes four instructions.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyHasher([u64; 2]);
 

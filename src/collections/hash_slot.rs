@@ -1,7 +1,8 @@
 //! Hash slots of a cluster: the slot of a key, and sets of slots.
 //!
-//! A cluster divides all keys among 16,384 slots by CRC16 (XMODEM) of the key, or of its hash tag: the bytes between the
-//! first `{` and the next `}`, if there are any. Source: the cluster specification of Redis, "Hash tags".
+//! A cluster divides all keys among 16,384 slots by CRC16 (XMODEM) of the key, or of its hash tag:
+//! the bytes between the first `{` and the next `}`, if there are any. Source: the cluster
+//! specification of Redis, "Hash tags".
 
 use std::sync::OnceLock;
 
@@ -45,8 +46,8 @@ impl HashSlot {
         self.0
     }
 
-    /// The shortest key of this slot, of one to three letters and digits; of several the first, digits before lower-case letters before
-    /// upper-case ones. The first call computes them all.
+    /// The shortest key of this slot, of one to three letters and digits; of several the first,
+    /// digits before lower-case letters before upper-case ones. The first call computes them all.
     pub fn tag(self) -> &'static str {
         static TAGS: OnceLock<Box<[[u8; TAG_BYTES_MAX]; SLOTS]>> = OnceLock::new();
         let tag = &TAGS.get_or_init(tags)[self.index()];
@@ -94,8 +95,8 @@ pub fn hashed_part(key: &[u8]) -> &[u8] {
     }
 }
 
-/// A set of slots: one bit for each. In bytes, as the cluster bus sends it, slot `n` is bit `n % 8`, counted from the lowest,
-/// of byte `n / 8`.
+/// A set of slots: one bit for each. In bytes, as the cluster bus sends it, slot `n` is bit
+/// `n % 8`, counted from the lowest, of byte `n / 8`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SlotSet {
     words: Box<[u64; SLOTS / 64]>,

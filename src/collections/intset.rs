@@ -4,11 +4,11 @@
 //!   width | integers of `width` bytes each, little-endian, ascending
 //! ```
 //!
-//! The width is 2, 4 or 8: that of the widest integer since the set was empty. The empty set has no bytes. A look-up
-//! is a binary search; a change moves everything after it.
+//! The width is 2, 4 or 8: that of the widest integer since the set was empty. The empty set has no
+//! bytes. A look-up is a binary search; a change moves everything after it.
 //!
-//! Readers here require valid bytes: those from elsewhere must pass [`is_valid`]. Invalid bytes give wrong results,
-//! never a fault.
+//! Readers here require valid bytes: those from elsewhere must pass [`is_valid`]. Invalid bytes
+//! give wrong results, never a fault.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -16,8 +16,9 @@ use std::ops::Range;
 /// Bytes before the first integer.
 const HEADER: usize = 1;
 
-/// If one set is this many times larger than the other, each member of the smaller is searched for instead of merging both: a
-/// search takes about the logarithm of the larger length, 9 steps for 512. `benches/micro/benches/set.rs` compares other ratios.
+/// If one set is this many times larger than the other, each member of the smaller is searched for
+/// instead of merging both: a search takes about the logarithm of the larger length, 9 steps for
+/// 512. `benches/micro/benches/set.rs` compares other ratios.
 const SEARCH_RATIO: usize = 8;
 
 /// A set of integers, for reading.
@@ -107,8 +108,8 @@ impl<'a> Intset<'a> {
         (0..set.len()).map(move |rank| set.get(rank))
     }
 
-    /// Passes common members to `visit`, in ascending order, until it returns false. Merges both sets, or searches
-    /// for each member of the smaller.
+    /// Passes common members to `visit`, in ascending order, until it returns false. Merges both
+    /// sets, or searches for each member of the smaller.
     pub fn intersect(&self, other: &Intset<'_>, mut visit: impl FnMut(i64) -> bool) {
         let (small, large) = if self.len() <= other.len() { (self, other) } else { (other, self) };
         let searches = large.len() / SEARCH_RATIO > small.len();
@@ -171,7 +172,8 @@ pub fn insert(bytes: &mut Vec<u8>, value: i64) -> bool {
     if width > set.width {
         widen(bytes, width);
     }
-    // An eighth of spare capacity: a vector's own doubling would waste memory in a set that seldom changes.
+    // An eighth of spare capacity: a vector's own doubling would waste memory in a set that seldom
+    // changes.
     if bytes.capacity() - bytes.len() < width {
         bytes.reserve_exact(width.max(bytes.len() / 8));
     }
@@ -185,7 +187,8 @@ pub fn insert(bytes: &mut Vec<u8>, value: i64) -> bool {
     true
 }
 
-/// Rewrites all integers with another width, from the last to the first, so that none is overwritten before it was read.
+/// Rewrites all integers with another width, from the last to the first, so that none is
+/// overwritten before it was read.
 fn widen(bytes: &mut Vec<u8>, width: usize) {
     let before = Intset::new(bytes).width;
     let len = (bytes.len() - HEADER) / before;

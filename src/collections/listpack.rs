@@ -1,7 +1,7 @@
 //! List entries: packed elements that can be iterated from either end.
 //!
-//! Each element of [`super::packed`] is followed by its length, so that the previous element can be found. The bytes
-//! are those between header and end of a Redis listpack:
+//! Each element of [`super::packed`] is followed by its length, so that the previous element can be
+//! found. The bytes are those between header and end of a Redis listpack:
 //!
 //! ```text
 //!   entry | entry | ...            entry: element, length of the element
@@ -106,7 +106,8 @@ fn first_len(bytes: &[u8]) -> Option<usize> {
     (entry <= bytes.len()).then_some(entry)
 }
 
-/// Offset of entry `index` of `count`, sought from the nearer end; the end of all if there are fewer.
+/// Offset of entry `index` of `count`, sought from the nearer end; the end of all if there are
+/// fewer.
 pub fn seek(bytes: &[u8], index: usize, count: usize) -> usize {
     if index <= count / 2 {
         let mut at = 0;
@@ -152,7 +153,8 @@ mod tests {
 
     #[test]
     fn entries_are_the_bytes_redis_writes() {
-        // DUMP of RPUSH l a 1000 on Redis 7.0.15, header and end aside; a string of 70 bytes; one of 16,378.
+        // DUMP of RPUSH l a 1000 on Redis 7.0.15, header and end aside; a string of 70 bytes; one
+        // of 16,378.
         assert_eq!(packed(&[b"a".to_vec(), b"1000".to_vec()]), b"\x81a\x02\xc3\xe8\x02");
         assert_eq!(packed(&[vec![b'x'; 70]])[72..], [72]);
         assert_eq!(packed(&[vec![b'x'; 198]])[200..], [1, 0x80 | 72]);

@@ -1,7 +1,7 @@
 //! Elements of packed collections: concatenated byte strings, with compact integers.
 //!
-//! An element is encoded as in Redis's listpack (`listpack.md` by its author), without the length after each element,
-//! header and end:
+//! An element is encoded as in Redis's listpack (`listpack.md` by its author), without the length
+//! after each element, header and end:
 //!
 //! ```text
 //!   0xxxxxxx                            integer 0 to 127

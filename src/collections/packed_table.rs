@@ -1,4 +1,5 @@
-//! A compact hash table of byte strings: the fields and values of a large hash, the members of a large set.
+//! A compact hash table of byte strings: the fields and values of a large hash, the members of a
+//! large set.
 //!
 //! Fields are hashed here, and looked up in one page; results are borrowed from it. An entry of a
 //! short field and value takes its bytes, 2 or 3 more, and a share of its page's slack: no
@@ -15,17 +16,19 @@
 //!          if longer than 255 bytes: u32, a number in the slab of large entries, which have an allocation each
 //! ```
 //!
-//! Growth: at 24 entries per page on average, one page splits; at 10, the last page is merged into the one it was
-//! split from. So no operation touches more than three pages, apart from moving the list of groups of pages.
+//! Growth: at 24 entries per page on average, one page splits; at 10, the last page is merged into
+//! the one it was split from. So no operation touches more than three pages, apart from moving the
+//! list of groups of pages.
 //!
 //! # Order
 //! A new table is one page that keeps the insertion order; a changed value keeps its position.
-//! [`PackedTable::spread`] ends that, as does reaching 4,096 entries: in a page, changing an entry's length moves all
-//! that follow. It is never ordered again.
+//! [`PackedTable::spread`] ends that, as does reaching 4,096 entries: in a page, changing an
+//! entry's length moves all that follow. It is never ordered again.
 //!
 //! # SCAN
-//! A cursor is a boundary in the order of bit-reversed hashes, in which each page is a contiguous range: so no split
-//! or merge moves an entry across it, and an entry present from the first call to the last is visited exactly once.
+//! A cursor is a boundary in the order of bit-reversed hashes, in which each page is a contiguous
+//! range: so no split or merge moves an entry across it, and an entry present from the first call
+//! to the last is visited exactly once.
 
 mod build;
 mod deadlines;
@@ -49,7 +52,8 @@ use deadlines::Deadlines;
 pub use deadlines::Earliest;
 use page::{ENTRY_MAX, Page, Place, TAG_BITS};
 
-/// Entries per page at which one splits. With fewer, page headers cost more; with more, scans are longer.
+/// Entries per page at which one splits. With fewer, page headers cost more; with more, scans are
+/// longer.
 const LOAD_MAX: usize = 24;
 /// Entries per page below which two merge.
 const LOAD_MIN: usize = 10;
@@ -234,7 +238,7 @@ impl PackedTable {
         *self = PackedTable::new(self.hasher, self.form);
     }
 
-    // ---- look-up -------------------------------------------------------------------------------------------------
+    // ---- look-up --------------------------------------------------------------------------------
 
     /// A field's entry.
     #[inline]
@@ -329,15 +333,17 @@ impl PackedTable {
         None
     }
 
-    /// Visits the entries from a cursor up to the returned one: a page's, but at most about `most` (at least 1, and
-    /// all with the same cursor). 0 is start and end. Cost: O(entries of the page).
+    /// Visits the entries from a cursor up to the returned one: a page's, but at most about `most`
+    /// (at least 1, and all with the same cursor). 0 is start and end. Cost: O(entries of the
+    /// page).
     pub fn scan<'a>(&'a self, cursor: u64, most: usize, mut visit: impl FnMut(Entry<'a>)) -> u64 {
         if cursor >> (64 - CURSOR_SHIFT) != 0 {
             return 0;
         }
         let from = cursor << CURSOR_SHIFT;
         let number = page_of(from.reverse_bits(), self.pages.len());
-        // If a merge has moved the page's start before the cursor, hashes tell which entries follow it.
+        // If a merge has moved the page's start before the cursor, hashes tell which entries follow
+        // it.
         let is_whole = (number as u64).reverse_bits() == from;
         let page = &self.pages[number];
         let place = |entry: &Entry<'_>| self.hasher.hash(entry.field).reverse_bits();
@@ -400,7 +406,7 @@ impl PackedTable {
         }
     }
 
-    // ---- change --------------------------------------------------------------------------------------------------
+    // ---- change ---------------------------------------------------------------------------------
 
     /// Sets a field's value and deadline.
     pub fn set(&mut self, field: &[u8], value: &[u8], expiry: Expiry) -> Put {
@@ -487,8 +493,8 @@ impl PackedTable {
         Some(deadline)
     }
 
-    /// Removes a random entry, uniformly, after passing it to `visit`. Uses the choices made ahead first. False if
-    /// there is none.
+    /// Removes a random entry, uniformly, after passing it to `visit`. Uses the choices made ahead
+    /// first. False if there is none.
     pub fn pop_random(&mut self, draws: &mut Draws, visit: impl FnOnce(Entry<'_>)) -> bool {
         let draw = || draws.pop_front().unwrap_or_else(Draw::make);
         let Some((page, place)) = self.random_place(draw) else {
@@ -584,7 +590,7 @@ impl PackedTable {
         }
     }
 
-    // ---- growth --------------------------------------------------------------------------------------------------
+    // ---- growth ---------------------------------------------------------------------------------
 
     /// Gives up the insertion order: the table gets as many pages as its size needs.
     pub fn spread(&mut self) {
@@ -673,7 +679,7 @@ impl PackedTable {
         }
     }
 
-    // ---- deadlines -----------------------------------------------------------------------------------------------
+    // ---- deadlines ------------------------------------------------------------------------------
 
     /// Number of entries with a deadline.
     pub fn volatile_len(&self) -> usize {
@@ -698,8 +704,8 @@ impl PackedTable {
         due
     }
 
-    /// Removes expired entries after passing them to `visit`. Visits at most `budget` pages and deducts them. If
-    /// budget is left, no expired entry remains.
+    /// Removes expired entries after passing them to `visit`. Visits at most `budget` pages and
+    /// deducts them. If budget is left, no expired entry remains.
     pub fn remove_due(
         &mut self,
         now: &Now,
@@ -785,7 +791,7 @@ fn number_of(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(number)
 }
 
-// ---- pairs -------------------------------------------------------------------------------------------------------------
+// ---- pairs --------------------------------------------------------------------------------------
 
 fn pair_len(entry: Entry<'_>) -> usize {
     let head = if entry.field.len() < LONG_FIELD.into() { 1 } else { 2 };

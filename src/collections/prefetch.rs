@@ -1,7 +1,7 @@
 //! Prefetching memory while other work is done.
 //!
-//! Many look-ups are done step by step: the first memory access of each, then the second of each, and so on, so that
-//! cache misses of a step overlap.
+//! Many look-ups are done step by step: the first memory access of each, then the second of each,
+//! and so on, so that cache misses of a step overlap.
 #![allow(unsafe_code)] // the instruction is unsafe by signature
 
 /// A prefetching look-up of a member or field.

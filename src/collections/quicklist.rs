@@ -35,7 +35,8 @@ const RUN_BYTES_MAX: usize = 64 * 1024;
 const COUNTED_BYTES_MAX: usize = 8192;
 /// Assumed overhead of an element in bytes.
 const ELEMENT_OVERHEAD: usize = 8;
-/// From this many runs on, a new one is allocated in full: the unused rest is small compared with the list.
+/// From this many runs on, a new one is allocated in full: the unused rest is small compared with
+/// the list.
 const LONG_NODES: usize = 8;
 /// Runs sampled to estimate the size of all.
 const SAMPLES: usize = 64;
@@ -56,8 +57,8 @@ impl Limits {
         bytes + FRAME_BYTES > self.bytes || self.count.is_some_and(|most| count > most)
     }
 
-    /// Whether a list that shrank is short enough to be a single listpack again: half the limit of a growing one, so
-    /// that a list whose length fluctuates is not converted each time.
+    /// Whether a list that shrank is short enough to be a single listpack again: half the limit of
+    /// a growing one, so that a list whose length fluctuates is not converted each time.
     fn are_half_used(&self, run: &Run) -> bool {
         match self.count {
             Some(most) => run.count() <= most / 2,
@@ -250,7 +251,8 @@ impl Quicklist {
     /// Adds a run with one element at an end.
     #[cold]
     fn push_node(&mut self, end: End, element: Element<'_>, limits: &Limits) {
-        // A long list of short elements will probably fill this run too, so it is allocated in full.
+        // A long list of short elements will probably fill this run too, so it is allocated in
+        // full.
         let is_filling = self.nodes.len() >= LONG_NODES
             && limits.count.is_none()
             && listpack::entry_len(element) < limits.bytes / 16
@@ -354,7 +356,8 @@ impl Quicklist {
             run.shrink();
         });
         if run.count() > 1 && limits.are_exceeded(run.len(), 0) {
-            // An element that fills a run gets one of its own; the others stay as full as they were.
+            // An element that fills a run gets one of its own; the others stay as full as they
+            // were.
             let behind = run.change(|run| run.split_off(at, index));
             self.nodes.insert(node + 1, Node::new(behind));
             if self.nodes[node + 1].count() > 1 {
@@ -527,7 +530,8 @@ impl Quicklist {
 
     /// Joins a run with its neighbours where two fit into one.
     fn join_around(&mut self, node: usize, limits: &Limits) {
-        // The neighbours on each side first: splitting a run leaves two short ones with an element between them.
+        // The neighbours on each side first: splitting a run leaves two short ones with an element
+        // between them.
         for first in [node.wrapping_add(1), node, node.wrapping_sub(1), node.wrapping_sub(2)] {
             self.join(first, limits);
         }

@@ -5,8 +5,9 @@
 //!            0           start                         len             capacity
 //! ```
 //!
-//! Without room at the growing end, the entries move once and room for an eighth of their size is left there, so a
-//! push costs the same at both ends. A run has no limit; [`super::quicklist`] keeps it small.
+//! Without room at the growing end, the entries move once and room for an eighth of their size is
+//! left there, so a push costs the same at both ends. A run has no limit; [`super::quicklist`]
+//! keeps it small.
 
 use super::listpack;
 use super::packed::Element;
@@ -141,7 +142,8 @@ impl Run {
         }
     }
 
-    /// Adds an element at an end. `most`: the length this run is expected to reach, beyond which nothing is reserved.
+    /// Adds an element at an end. `most`: the length this run is expected to reach, beyond which
+    /// nothing is reserved.
     #[inline]
     pub fn push(&mut self, end: End, element: Element<'_>, most: usize) {
         let len = listpack::entry_len(element);

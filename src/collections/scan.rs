@@ -1,7 +1,8 @@
 //! Ends a scan's step within a page that has more entries than requested.
 
-/// The cursor after the first `most` of `places`, or after a few more if they share a cursor; None if there are no more. A place
-/// is an entry's position in the order of the scan, and `place >> shift` the first cursor that still includes it. Cost: O(n).
+/// The cursor after the first `most` of `places`, or after a few more if they share a cursor; None
+/// if there are no more. A place is an entry's position in the order of the scan, and
+/// `place >> shift` the first cursor that still includes it. Cost: O(n).
 pub fn cut(places: &mut [u64], most: usize, shift: u32) -> Option<u64> {
     let most = most.max(1);
     if places.len() <= most {

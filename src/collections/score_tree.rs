@@ -6,17 +6,19 @@
 //!   index         tag of a member -> number of its leaf (score_tree/index.rs)
 //! ```
 //!
-//! A B+tree whose inner nodes count the elements below each child, so that a rank is a sum along one path; every range, by score,
-//! member or rank, is converted to ranks. Nodes are in slabs and refer to each other by number. They know their parents: a member
-//! is found through the index, without comparing scores, and its rank by climbing from its leaf.
+//! A B+tree whose inner nodes count the elements below each child, so that a rank is a sum along
+//! one path; every range, by score, member or rank, is converted to ranks. Nodes are in slabs and
+//! refer to each other by number. They know their parents: a member is found through the index,
+//! without comparing scores, and its rank by climbing from its leaf.
 //!
-//! The index does not store members again. It has the leaf, whose tags tell where to compare bytes. Splitting a leaf
-//! re-inserts half of its members in the index: one per insertion on average, of which the processor does many at a
-//! time. An index of scores instead of leaves would avoid that, but could not find a member among thousands of equal
-//! scores. A tree with a single leaf needs no index, its tags are enough.
+//! The index does not store members again. It has the leaf, whose tags tell where to compare bytes.
+//! Splitting a leaf re-inserts half of its members in the index: one per insertion on average, of
+//! which the processor does many at a time. An index of scores instead of leaves would avoid that,
+//! but could not find a member among thousands of equal scores. A tree with a single leaf needs no
+//! index, its tags are enough.
 //!
-//! Elements are ordered by score, then by the member's bytes. Callers must not pass NaN. Zeros of both signs are
-//! equal. A leaf's members have less than 4 GiB: requests are shorter.
+//! Elements are ordered by score, then by the member's bytes. Callers must not pass NaN. Zeros of
+//! both signs are equal. A leaf's members have less than 4 GiB: requests are shorter.
 
 mod build;
 mod index;
@@ -256,7 +258,7 @@ impl ScoreTree {
         self.leaves.len() + self.inners.len()
     }
 
-    // ---- looking up ----------------------------------------------------------------------------------------------
+    // ---- looking up -----------------------------------------------------------------------------
 
     /// Finds a member.
     #[inline]
@@ -394,7 +396,8 @@ impl ScoreTree {
         self.leaves.get(node)
     }
 
-    /// The leaf with the element of a rank, and its index there. `rank` must be less than the length.
+    /// The leaf with the element of a rank, and its index there. `rank` must be less than the
+    /// length.
     fn locate(&self, mut rank: usize) -> (u32, usize) {
         let (mut node, mut len) = (self.root, self.len);
         for _ in 0..self.height {
@@ -422,7 +425,7 @@ impl ScoreTree {
         Elements { tree: self, ranks, front: None, back: None }
     }
 
-    // ---- changing ------------------------------------------------------------------------------------------------
+    // ---- changing -------------------------------------------------------------------------------
 
     /// Adds a new member.
     pub fn insert(&mut self, score: f64, member: &[u8]) {
@@ -468,8 +471,8 @@ impl ScoreTree {
         node == leaf
     }
 
-    /// Splits a leaf. If nothing is split off, the new leaf is empty, and `first` is the score to be added there; or
-    /// the old one is, and the element is added there.
+    /// Splits a leaf. If nothing is split off, the new leaf is empty, and `first` is the score to
+    /// be added there; or the old one is, and the element is added there.
     fn split_leaf(&mut self, id: u32, at: usize, first: f64) -> u32 {
         if self.height == 0 {
             self.leaves.get(id).tags().for_each(|tag| self.index.insert(tag, id));
@@ -505,7 +508,8 @@ impl ScoreTree {
         }
     }
 
-    /// Adds a new node after `left`, from which `count` elements were moved. `level` is that of both.
+    /// Adds a new node after `left`, from which `count` elements were moved. `level` is that of
+    /// both.
     fn insert_behind(&mut self, left: u32, level: u32, new: u32, first: f64, count: usize) {
         let parent = self.parent(left, level);
         if parent == NONE {
@@ -691,8 +695,8 @@ impl ScoreTree {
         }
     }
 
-    /// Merges a small leaf with a neighbour below the same node, if both are small enough. The fewer of the two are
-    /// re-inserted in the index.
+    /// Merges a small leaf with a neighbour below the same node, if both are small enough. The
+    /// fewer of the two are re-inserted in the index.
     fn merge_leaf(&mut self, id: u32) {
         let parent = self.leaves.get(id).parent;
         let inner = self.inners.get(parent);
@@ -770,13 +774,14 @@ impl ScoreTree {
         }
     }
 
-    // ---- walking -------------------------------------------------------------------------------------------------
+    // ---- walking --------------------------------------------------------------------------------
 
-    /// Visits members from a boundary on, at most about `most` (at least 1, and all of one tag); returns the next
-    /// boundary, 0 at the end.
+    /// Visits members from a boundary on, at most about `most` (at least 1, and all of one tag);
+    /// returns the next boundary, 0 at the end.
     ///
-    /// A member present from the first call to the last is visited exactly once, whatever changes, even its score:
-    /// the boundary separates visited members from others, and members do not cross it.
+    /// A member present from the first call to the last is visited exactly once, whatever changes,
+    /// even its score: the boundary separates visited members from others, and members do not cross
+    /// it.
     pub fn scan(&self, boundary: u32, most: usize, mut visit: impl FnMut(f64, &[u8])) -> u32 {
         let mut visit_leaf = |leaf: &Leaf, wanted: &dyn Fn(u32) -> bool| {
             for (at, tag) in leaf.tags().enumerate() {

@@ -6,11 +6,12 @@
 //!   banks:  | -> 256 groups | -> 256 groups | ...    counted too; instead of the groups, if there are more
 //! ```
 //!
-//! Cloning a large collection increments a reference count for every 4,096 parts, and each later change copies at most one bank
-//! and one group, once. So a snapshot clones a collection of any size at once, and another thread reads it while it changes.
+//! Cloning a large collection increments a reference count for every 4,096 parts, and each later
+//! change copies at most one bank and one group, once. So a snapshot clones a collection of any
+//! size at once, and another thread reads it while it changes.
 //!
-//! A part that the data no longer has, while a snapshot still has it, is counted ([`given_up_bytes`]): it is no data any more, and
-//! free when the snapshot is written.
+//! A part that the data no longer has, while a snapshot still has it, is counted
+//! ([`given_up_bytes`]): it is no data any more, and free when the snapshot is written.
 
 use std::cell::Cell;
 use std::ops::{Deref, Index, IndexMut};

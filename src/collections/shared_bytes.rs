@@ -4,14 +4,16 @@
 //!   pieces: | 64 KiB | 64 KiB | ... | 1 byte to 64 KiB |      an allocation each, counted
 //! ```
 //!
-//! A clone costs a reference count for every 16 pieces ([`SharedVec`]), and a change copies at most the pieces that it touches. So
-//! a snapshot clones a string of any length at once. Growing moves nothing but the last piece.
+//! A clone costs a reference count for every 16 pieces ([`SharedVec`]), and a change copies at most
+//! the pieces that it touches. So a snapshot clones a string of any length at once. Growing moves
+//! nothing but the last piece.
 
 use std::ops::Range;
 
 use super::shared::{Arc, Part, SharedVec, own};
 
-/// Bytes of a full piece. Copying one takes some 10 µs, and 8,192 of them are the longest string of usual limits.
+/// Bytes of a full piece. Copying one takes some 10 µs, and 8,192 of them are the longest string of
+/// usual limits.
 pub const PIECE: usize = 64 * 1024;
 
 /// A piece. None only fills the places after the vector's end.
@@ -191,7 +193,8 @@ impl SharedBytes {
         self.append(more);
     }
 
-    /// Calls `edit` with all bytes, whose number may change. Copies them twice if they are in several pieces.
+    /// Calls `edit` with all bytes, whose number may change. Copies them twice if they are in
+    /// several pieces.
     pub fn edit<R>(&mut self, edit: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         if self.pieces.len() != 1 {
             let mut bytes = self.to_vec();

@@ -1,4 +1,5 @@
-//! A map ordered by key whose clones share its nodes ([`SharedTree`]), compact if keys are mostly added in ascending order.
+//! A map ordered by key whose clones share its nodes ([`SharedTree`]), compact if keys are mostly
+//! added in ascending order.
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
@@ -14,8 +15,8 @@ impl<K: Clone + Debug, V: Clone> Item for (K, V) {
     }
 }
 
-/// A map, see the module's text. A clone copies the values of some dozen keys at a time when it or the original changes:
-/// they should be small.
+/// A map, see the module's text. A clone copies the values of some dozen keys at a time when it or
+/// the original changes: they should be small.
 #[derive(Clone, Debug)]
 pub struct SharedMap<K: Clone + Debug, V: Clone> {
     items: SharedTree<(K, V)>,

@@ -5,12 +5,14 @@
 //!   leaf:  | item | item | ... |                 up to 64 items
 //! ```
 //!
-//! Cloning a tree of any size increments at most 64 reference counts, and each later change copies at most one path of nodes,
-//! once. So a snapshot clones a collection of any size at once, and another thread reads it while it changes. A short sequence
-//! is its root, a leaf: a double-ended queue with nothing around it.
+//! Cloning a tree of any size increments at most 64 reference counts, and each later change copies
+//! at most one path of nodes, once. So a snapshot clones a collection of any size at once, and
+//! another thread reads it while it changes. A short sequence is its root, a leaf: a double-ended
+//! queue with nothing around it.
 //!
-//! Items are found by index, or in sequences ordered by their keys by binary search: a node knows the first key below each
-//! child. At both ends of the sequence nodes are filled completely, where others are split in halves.
+//! Items are found by index, or in sequences ordered by their keys by binary search: a node knows
+//! the first key below each child. At both ends of the sequence nodes are filled completely, where
+//! others are split in halves.
 
 use std::collections::{VecDeque, vec_deque};
 use std::ops::{Index, IndexMut};
@@ -432,7 +434,8 @@ impl<T: Item> SharedTree<T> {
         Some(item)
     }
 
-    /// The number of items at the beginning whose keys satisfy a predicate, which no later one satisfies.
+    /// The number of items at the beginning whose keys satisfy a predicate, which no later one
+    /// satisfies.
     pub fn partition_point(&self, mut is_before: impl FnMut(&T::Key) -> bool) -> usize {
         let (mut node, mut before) = (&self.root, 0);
         loop {
@@ -619,7 +622,8 @@ mod tests {
         ]
     }
 
-    /// Checks the form of a node: its height, and whether children know their lengths and first keys.
+    /// Checks the form of a node: its height, and whether children know their lengths and first
+    /// keys.
     fn height(node: &Node<Number>) -> usize {
         assert!(node.width() <= WIDTH);
         let Node::Inner(children) = node else { return 0 };

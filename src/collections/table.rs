@@ -1,8 +1,9 @@
 //! The hash table of a keyspace: extendible hashing, with all positions ordered by the key's hash.
 //!
-//! Keys come with their hash (computed once by the caller, who prefetches whole batches with it), entries are
-//! referred to by [`Slot`]. The table owns keys, values, deadlines and access bits, one allocation each (`entry.rs`);
-//! it does not know values, types, or what happens when a key expires.
+//! Keys come with their hash (computed once by the caller, who prefetches whole batches with it),
+//! entries are referred to by [`Slot`]. The table owns keys, values, deadlines and access bits, one
+//! allocation each (`entry.rs`); it does not know values, types, or what happens when a key
+//! expires.
 //!
 //! ```text
 //!   directory: Vec<u32>       the top `depth` bits of the hash -> segment number
@@ -13,25 +14,28 @@
 //!   home bucket               tag * buckets / 65536; if full, the next one, around the segment's end
 //! ```
 //!
-//! Growth: a segment at 80% gains a block, redistributed by tags alone; at seven blocks it splits in two. When
-//! emptied, it drops blocks and merges with its sibling. No operation touches more than two segments, except doubling
-//! and halving the directory (4 bytes a segment), dropping a cleared table and `set_wall_offset`.
-//! The directory's size is bounded by the number of segments: if hashes collide, by a bug or a leaked secret, a
-//! segment grows beyond seven blocks instead of splitting. That is slow, but works.
+//! Growth: a segment at 80% gains a block, redistributed by tags alone; at seven blocks it splits
+//! in two. When emptied, it drops blocks and merges with its sibling. No operation touches more
+//! than two segments, except doubling and halving the directory (4 bytes a segment), dropping a
+//! cleared table and `set_wall_offset`. The directory's size is bounded by the number of segments:
+//! if hashes collide, by a bug or a leaked secret, a segment grows beyond seven blocks instead of
+//! splitting. That is slow, but works.
 //!
-//! Invariant of look-up: an entry is in its home bucket, or all buckets from there to the one before its own are
-//! full. Removal restores it by moving entries back, so a look-up ends at the first bucket that is not full.
+//! Invariant of look-up: an entry is in its home bucket, or all buckets from there to the one
+//! before its own are full. Removal restores it by moving entries back, so a look-up ends at the
+//! first bucket that is not full.
 //!
 //! # Deadlines
-//! A tree of minima over the table: for each bucket the earliest deadline in it (4 bytes a bucket, created when a
-//! segment gets its first deadline), for each segment, each chunk, and the whole table. These are *hints*: possibly
-//! too early, never too late. Adding a deadline lowers them; removing or extending one leaves them, and `find_due`
-//! corrects a hint when its time has come. Keys that are set and deleted a million times leave no garbage.
-//! Hints are milliseconds of the boot-time clock relative to `base_ms`, which `find_due` advances every 24 days.
+//! A tree of minima over the table: for each bucket the earliest deadline in it (4 bytes a bucket,
+//! created when a segment gets its first deadline), for each segment, each chunk, and the whole
+//! table. These are *hints*: possibly too early, never too late. Adding a deadline lowers them;
+//! removing or extending one leaves them, and `find_due` corrects a hint when its time has come.
+//! Keys that are set and deleted a million times leave no garbage. Hints are milliseconds of the
+//! boot-time clock relative to `base_ms`, which `find_due` advances every 24 days.
 //!
 //! # SCAN
-//! The cursor is a boundary in the order of hashes, which no growth, split, shrinking or merge changes. So a key that
-//! is present from the first call to the last is visited exactly once.
+//! The cursor is a boundary in the order of hashes, which no growth, split, shrinking or merge
+//! changes. So a key that is present from the first call to the last is visited exactly once.
 
 #![allow(unsafe_code)] // entries are allocations of exactly their size behind 48-bit addresses: no safe type is
 
@@ -76,7 +80,8 @@ const MERGE_MAX: usize = 3 * BLOCK_FULL;
 const CHUNK: usize = 64;
 /// The directory has at most 2^26 slots, 256 MiB: enough for 2^35 keys.
 const DEPTH_MAX: u32 = 26;
-/// Directory slots per segment beyond which the directory does not double. Uniform hashes need 2 to 4.
+/// Directory slots per segment beyond which the directory does not double. Uniform hashes need 2 to
+/// 4.
 const DIRECTORY_SLACK: usize = 32;
 /// A cursor is the upper 53 bits of a hash, as doubles in JavaScript are exact to 53 bits.
 const CURSOR_SHIFT: u32 = 11;
@@ -88,12 +93,13 @@ const FAR: u32 = u32::MAX - 1;
 /// How old the base of hints may become: half of their range.
 const BASE_AGE_MAX_MS: i64 = 1 << 31;
 
-/// The position of an entry. Valid until the next insert or remove (and what calls them: `clear`). Used later,
-/// it may name another entry or panic; with debug assertions it always panics, as does a slot of another table.
+/// The position of an entry. Valid until the next insert or remove (and what calls them: `clear`).
+/// Used later, it may name another entry or panic; with debug assertions it always panics, as does
+/// a slot of another table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot {
-    /// The segment's number; in the lower half one plus the number of the slot in it. Never 0, so that an optional slot
-    /// fits a register.
+    /// The segment's number; in the lower half one plus the number of the slot in it. Never 0, so
+    /// that an optional slot fits a register.
     place: NonZeroU64,
     #[cfg(debug_assertions)]
     generation: Generation,
@@ -121,7 +127,8 @@ impl Slot {
     }
 }
 
-/// A number for each state of a table's positions, unique among the last four billion states of all tables.
+/// A number for each state of a table's positions, unique among the last four billion states of all
+/// tables.
 #[cfg(debug_assertions)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Generation(u32);
@@ -302,8 +309,8 @@ pub struct Table<O> {
 }
 
 impl<O> Table<O> {
-    /// An empty table, which owns no memory. `hasher` must be the one that computes the hashes given to the methods;
-    /// `wall_offset_ms` is [`Now::wall_offset_ms`].
+    /// An empty table, which owns no memory. `hasher` must be the one that computes the hashes
+    /// given to the methods; `wall_offset_ms` is [`Now::wall_offset_ms`].
     pub fn new(hasher: KeyHasher, wall_offset_ms: i64) -> Self {
         Table::with_hashing(Hashing::Keyed(hasher), wall_offset_ms)
     }
@@ -447,7 +454,8 @@ impl<O> Table<O> {
     /// The entry at a position.
     #[inline]
     pub fn entry(&self, slot: Slot) -> Entry<'_, O> {
-        // SAFETY: an occupied slot's entry is alive and unchanged while the table is borrowed, and has this table's `O`.
+        // SAFETY: an occupied slot's entry is alive and unchanged while the table is borrowed, and
+        // has this table's `O`.
         unsafe { Entry::new(self.link(slot).entry()) }
     }
 
@@ -601,7 +609,8 @@ impl<O> Table<O> {
         self.slot(id, at, slot)
     }
 
-    /// Replaces a key's value and deadline; key, access bits and position stay. Returns the old value if it was an object.
+    /// Replaces a key's value and deadline; key, access bits and position stay. Returns the old
+    /// value if it was an object.
     pub fn replace(
         &mut self,
         slot: Slot,
@@ -633,8 +642,9 @@ impl<O> Table<O> {
         self.relink(slot, old, entry, deadline);
     }
 
-    /// Sets the length of a string and its kind and returns its bytes, padded with zeros. An object is replaced by a
-    /// string of zeros. The position stays. The caller must limit `len`: running out of memory ends the process.
+    /// Sets the length of a string and its kind and returns its bytes, padded with zeros. An object
+    /// is replaced by a string of zeros. The position stays. The caller must limit `len`: running
+    /// out of memory ends the process.
     pub fn resize_bytes(&mut self, slot: Slot, len: usize, kind: u8) -> &mut [u8] {
         let old = self.link(slot);
         let deadline = old.entry().deadline();
@@ -735,9 +745,9 @@ impl<O> Table<O> {
 
     // Iteration
 
-    /// Visits the keys of one home bucket, at most about `most` (at least 1, and all with the same cursor), from the
-    /// cursor's position in the order of hashes on. Returns the next cursor, or 0 at the end. Cursors are below 2^53;
-    /// any other number ends the scan, and any number is safe.
+    /// Visits the keys of one home bucket, at most about `most` (at least 1, and all with the same
+    /// cursor), from the cursor's position in the order of hashes on. Returns the next cursor, or 0
+    /// at the end. Cursors are below 2^53; any other number ends the scan, and any number is safe.
     pub fn scan(&self, cursor: u64, most: usize, mut visit: impl FnMut(Entry<'_, O>)) -> u64 {
         if cursor >> (64 - CURSOR_SHIFT) != 0 {
             return 0;
@@ -760,7 +770,8 @@ impl<O> Table<O> {
             let last = ((home + 1) << 16).div_ceil(segment.buckets()) - 1;
             u16::try_from(last).unwrap_or(u16::MAX)
         };
-        // The boundary may be within a tag, especially after merges: then that tag's entries are compared by hash.
+        // The boundary may be within a tag, especially after merges: then that tag's entries are
+        // compared by hash.
         let inexact = !from.is_multiple_of(unit) || first_tag == 1;
         let mut at = home;
         let mut found = SmallVec::<[(u16, Link); 2 * SLOTS]>::new();
@@ -845,7 +856,8 @@ impl<O> Table<O> {
                 return Some(self.slot(id, at, slot));
             }
         }
-        // Less than a slot in thirty is occupied, or hashes collide: count to a random rank, segment by segment.
+        // Less than a slot in thirty is occupied, or hashes collide: count to a random rank,
+        // segment by segment.
         let mut rank = fastrand::usize(0..self.len);
         for id in 0..self.segments {
             let (chunk, index) = self.chunk(id);
@@ -865,8 +877,8 @@ impl<O> Table<O> {
         None
     }
 
-    /// Visits up to `count` adjacent keys from a random position on (adjacent keys only have similar hashes),
-    /// optionally only those with a deadline. Fewer if there are not enough.
+    /// Visits up to `count` adjacent keys from a random position on (adjacent keys only have
+    /// similar hashes), optionally only those with a deadline. Fewer if there are not enough.
     pub fn sample(
         &self,
         count: usize,
@@ -896,7 +908,8 @@ impl<O> Table<O> {
                         if volatile_only && !link.is_volatile() {
                             continue;
                         }
-                        // SAFETY: an occupied slot's entry is alive and unchanged while the table is borrowed.
+                        // SAFETY: an occupied slot's entry is alive and unchanged while the table
+                        // is borrowed.
                         visit(self.slot(id, at, slot), unsafe { Entry::new(link.entry()) });
                         left -= 1;
                         if left == 0 {

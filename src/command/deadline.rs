@@ -1,7 +1,9 @@
-//! Deadlines as requests give them: a time in a unit, options with one, and conditions on the deadline that is there.
+//! Deadlines as requests give them: a time in a unit, options with one, and conditions on the
+//! deadline that is there.
 //!
-//! Input: arguments; output: complete values. The keyspace is not accessed. A relative time counts on the boot-time clock,
-//! an absolute one on the wall clock (`clock.rs`); conditions compare the remaining times.
+//! Input: arguments; output: complete values. The keyspace is not accessed. A relative time counts
+//! on the boot-time clock, an absolute one on the wall clock (`clock.rs`); conditions compare the
+//! remaining times.
 
 use crate::clock::{Deadline, Now, UnixMillis};
 use crate::error::CommandError;
@@ -34,8 +36,8 @@ impl TimeUnit {
         now.unix().0.checked_add(ms).map(|_| When::After { ms })
     }
 
-    /// The same for an argument. Errors: not an integer, or its Unix milliseconds exceed 64 bits or `is_allowed` refuses it;
-    /// `command` is the name in the error.
+    /// The same for an argument. Errors: not an integer, or its Unix milliseconds exceed 64 bits or
+    /// `is_allowed` refuses it; `command` is the name in the error.
     pub fn parse(
         self,
         time: &[u8],
@@ -112,8 +114,8 @@ impl LifetimeWord {
     }
 }
 
-/// The option for a deadline. Its time is parsed later: syntax errors in other options come first, and some commands look
-/// up the key before.
+/// The option for a deadline. Its time is parsed later: syntax errors in other options come first,
+/// and some commands look up the key before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifetime<'a> {
     /// No option.
@@ -125,8 +127,8 @@ pub enum Lifetime<'a> {
 }
 
 impl<'a> Lifetime<'a> {
-    /// Adds an option, whose time is taken from the cursor. A repeated one replaces the first; different ones exclude each
-    /// other.
+    /// Adds an option, whose time is taken from the cursor. A repeated one replaces the first;
+    /// different ones exclude each other.
     pub fn add(&mut self, word: LifetimeWord, cursor: &mut Cursor<'a>) -> Result<(), CommandError> {
         *self = match (word, *self) {
             (LifetimeWord::KeepTtl, Lifetime::Unsaid | Lifetime::Keep) => Lifetime::Keep,
@@ -141,7 +143,8 @@ impl<'a> Lifetime<'a> {
     }
 }
 
-/// A condition on the deadline that is there, for setting a new one. A key or field without one counts as never expiring.
+/// A condition on the deadline that is there, for setting a new one. A key or field without one
+/// counts as never expiring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     Always,
@@ -158,7 +161,8 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Parses `[NX | XX | GT | LT]`, all of the cursor's arguments; XX may be combined with GT or LT.
+    /// Parses `[NX | XX | GT | LT]`, all of the cursor's arguments; XX may be combined with GT or
+    /// LT.
     pub fn parse(mut cursor: Cursor<'_>) -> Result<Self, CommandError> {
         let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
         while let Some(option) = cursor.peek() {
@@ -190,7 +194,8 @@ impl Condition {
         }
     }
 
-    /// Whether something that expires in `current` milliseconds (None: never) may get a deadline in `new` milliseconds.
+    /// Whether something that expires in `current` milliseconds (None: never) may get a deadline in
+    /// `new` milliseconds.
     pub fn allows(self, current: Option<i64>, new: i64) -> bool {
         match self {
             Condition::Always => true,

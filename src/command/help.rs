@@ -2,8 +2,8 @@
 
 use crate::state::context::{CommandResult, Context, Outcome};
 
-/// Replies a command's help in redis-cli's usual format. `lines` alternate between a subcommand with its arguments
-/// and its explanation, indented by four spaces.
+/// Replies a command's help in redis-cli's usual format. `lines` alternate between a subcommand
+/// with its arguments and its explanation, indented by four spaces.
 pub(crate) fn reply_help(ctx: &mut Context<'_>, lines: &[&str]) -> CommandResult {
     let name = ctx
         .command

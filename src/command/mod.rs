@@ -1,4 +1,5 @@
-//! The commands: a folder or file for each family, with each command's specification beside its handler.
+//! The commands: a folder or file for each family, with each command's specification beside its
+//! handler.
 //!
 //! `deadline` and `help` are what several families share.
 
@@ -87,5 +88,6 @@ static FAMILIES: &[&[CommandSpec]] = &[
     admin::debug::COMMANDS,
 ];
 
-/// All commands. The server keeps a reference, so that the hot path need not check whether the table is initialized.
+/// All commands. The server keeps a reference, so that the hot path need not check whether the
+/// table is initialized.
 pub static TABLE: LazyLock<CommandTable> = LazyLock::new(|| CommandTable::build(FAMILIES));

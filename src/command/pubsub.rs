@@ -1,8 +1,9 @@
 //! Publish and subscribe.
 //!
-//! Subscribers are in `State::pubsub`; messages are encoded and sent by `gate/publish.rs`, a large payload without a
-//! copy. The executing client's output is with the gate while its command runs, so messages to itself are appended
-//! after the reply by [`take_pushed`]: a push never comes inside a reply.
+//! Subscribers are in `State::pubsub`; messages are encoded and sent by `gate/publish.rs`, a large
+//! payload without a copy. The executing client's output is with the gate while its command runs,
+//! so messages to itself are appended after the reply by [`take_pushed`]: a push never comes inside
+//! a reply.
 
 use crate::client::{Client, ClientFlags};
 use crate::collections::glob;
@@ -179,9 +180,10 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         ),
 ];
 
-// ---- subscriptions ---------------------------------------------------------------------------------------------------
+// ---- subscriptions ------------------------------------------------------------------------------
 
-/// `SUBSCRIBE channel [channel ...]` and its variants: a confirmation for each name, with the number of subscriptions.
+/// `SUBSCRIBE channel [channel ...]` and its variants: a confirmation for each name, with the
+/// number of subscriptions.
 const NOT_IN_TRANSACTION: CommandError =
     CommandError::Text("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client");
 
@@ -206,7 +208,8 @@ fn subscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     })
 }
 
-/// `UNSUBSCRIBE [channel [channel ...]]` and its variants: likewise; without names for all subscriptions, or one without a name.
+/// `UNSUBSCRIBE [channel [channel ...]]` and its variants: likewise; without names for all
+/// subscriptions, or one without a name.
 fn unsubscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let word = match kind {
         Kind::Channel => "unsubscribe",
@@ -237,7 +240,8 @@ fn unsubscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     })
 }
 
-/// Changes subscriptions. Confirmations are pushes, which CLIENT REPLY OFF and SKIP do not suppress.
+/// Changes subscriptions. Confirmations are pushes, which CLIENT REPLY OFF and SKIP do not
+/// suppress.
 fn confirm(
     ctx: &mut Context<'_>,
     change: impl FnOnce(&mut PubSub, &mut Client, &mut ReplyWriter<'_>),
@@ -251,7 +255,8 @@ fn confirm(
         client.output = output;
         clients.flush_later(id);
     } else {
-        // The client's class, and so its output limit, changes here. Confirmations are no longer than the request.
+        // The client's class, and so its output limit, changes here. Confirmations are no longer
+        // than the request.
         ctx.reply.output().set_limit(usize::MAX);
         change(pubsub, client, &mut ctx.reply);
         let limit = limits::output_limit(config, client.flags);
@@ -270,7 +275,7 @@ fn confirmation(reply: &mut ReplyWriter<'_>, word: &str, name: Option<&[u8]>, co
     reply.integer(count as i64);
 }
 
-// ---- messages --------------------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 /// `PUBLISH channel message`, `SPUBLISH shardchannel message`: the number of deliveries.
 fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
@@ -285,14 +290,15 @@ fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
         }
     }
     ctx.reply.integer(receivers as i64);
-    // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end.
+    // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the
+    // end.
     if !matches!(ctx.origin, Origin::Transaction | Origin::Script | Origin::Stream) {
         take_pushed(ctx.state, ctx.caller, ctx.reply.output());
     }
     Ok(Outcome::Replied)
 }
 
-// ---- PUBSUB ----------------------------------------------------------------------------------------------------------
+// ---- PUBSUB -------------------------------------------------------------------------------------
 
 /// `PUBSUB CHANNELS [pattern]`, `PUBSUB SHARDCHANNELS [pattern]`: an array of names.
 fn channels(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
@@ -312,7 +318,8 @@ fn channels(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `PUBSUB NUMSUB [channel ...]`, `PUBSUB SHARDNUMSUB [shardchannel ...]`: names and numbers alternately.
+/// `PUBSUB NUMSUB [channel ...]`, `PUBSUB SHARDNUMSUB [shardchannel ...]`: names and numbers
+/// alternately.
 fn listener_counts(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let names = ctx.args.iter_from(2);
     ctx.reply.array(2 * names.len());

@@ -1,7 +1,8 @@
 //! Sets, and their unions, intersections and differences.
 //!
-//! Members are replied without a copy. Unions, intersections and differences read all sets in place; a set of the
-//! result is only built to store it, or to recognize members that were replied already.
+//! Members are replied without a copy. Unions, intersections and differences read all sets in
+//! place; a set of the result is only built to store it, or to recognize members that were replied
+//! already.
 
 use std::collections::HashSet;
 
@@ -172,7 +173,8 @@ const COUNT_OUT_OF_RANGE: CommandError = CommandError::ValueOutOfRange(
     "value must between -9223372036854775807 and 9223372036854775807",
 );
 
-/// A union of up to this many sets is replied without building a set: each member is looked up in the sets before.
+/// A union of up to this many sets is replied without building a set: each member is looked up in
+/// the sets before.
 const DIRECT_UNION_MAX: usize = 4;
 
 /// The configured limits of a set's encodings.
@@ -193,7 +195,7 @@ fn reply_member(reply: &mut ReplyWriter<'_>, member: Element<'_>) {
     }
 }
 
-// ---- one set -----------------------------------------------------------------------------------------------------
+// ---- one set ------------------------------------------------------------------------------------
 
 /// `SADD key member [member ...]`: the number of new members.
 fn sadd(ctx: &mut Context<'_>) -> CommandResult {
@@ -439,8 +441,9 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SSCAN key cursor [MATCH pattern] [COUNT count]`: the next cursor (0 at the end) as a bulk string, and an array of
-/// members. The set is looked up before options are parsed: without a key their errors are not found.
+/// `SSCAN key cursor [MATCH pattern] [COUNT count]`: the next cursor (0 at the end) as a bulk
+/// string, and an array of members. The set is looked up before options are parsed: without a key
+/// their errors are not found.
 fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = scan_cursor(ctx, 2)?;
     let (protocol, limits) = (ctx.reply.protocol(), limits(ctx));
@@ -480,13 +483,13 @@ fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- several sets ------------------------------------------------------------------------------------------------
+// ---- several sets -------------------------------------------------------------------------------
 
 type Slots = SmallVec<[Option<Slot>; 8]>;
 type Views<'a> = SmallVec<[SetView<'a>; 8]>;
 
-/// The slots of several sets, each looked up by `find`; None for absent keys. The first WRONGTYPE ends the search;
-/// with `first_decides` the other keys may have any type if the first is absent.
+/// The slots of several sets, each looked up by `find`; None for absent keys. The first WRONGTYPE
+/// ends the search; with `first_decides` the other keys may have any type if the first is absent.
 fn find_sets(
     keyspace: &mut Keyspace,
     keys: &[Key<'_>],
@@ -532,7 +535,8 @@ fn views<'a>(
     slots.map(|slot| keyspace.view::<Set>(slot)).collect()
 }
 
-/// Sets `key` to a computed set, or deletes it if the set is empty, and replies the number of members.
+/// Sets `key` to a computed set, or deletes it if the set is empty, and replies the number of
+/// members.
 fn store(ctx: &mut Context<'_>, key: Key<'_>, set: Set, event: &'static str) -> CommandResult {
     let len = set.as_view().len();
     let found = ctx.keyspace.find(key);
@@ -565,7 +569,8 @@ fn sinter(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SINTERCARD numkeys key [key ...] [LIMIT limit]`: the number of common members, or the limit if that is less.
+/// `SINTERCARD numkeys key [key ...] [LIMIT limit]`: the number of common members, or the limit if
+/// that is less.
 fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
     let mut options = ctx.args.cursor(1);
     let keys = options.take_keys(1, 1).map_err(|bad| match bad {
@@ -642,7 +647,8 @@ fn intersected<'a>(keyspace: &'a Keyspace, slots: &Slots) -> Result<Views<'a>, C
     Ok(sets)
 }
 
-/// Passes the members that all sets have to `visit`, until it returns false. The first set should be the smallest.
+/// Passes the members that all sets have to `visit`, until it returns false. The first set should
+/// be the smallest.
 fn intersect<'a>(sets: &[SetView<'a>], mut visit: impl FnMut(Element<'a>) -> bool) {
     match sets {
         [] => {}
@@ -751,8 +757,9 @@ impl<'a> Difference<'a> {
         Ok(Difference { first: Some(keyspace.view::<Set>(first)?), subtracted })
     }
 
-    /// Whether removing the other sets' members from a copy of the first set is less work than looking up each of the
-    /// first set's members in the others. Redis's estimate: it is observable in the encoding of a stored result.
+    /// Whether removing the other sets' members from a copy of the first set is less work than
+    /// looking up each of the first set's members in the others. Redis's estimate: it is observable
+    /// in the encoding of a stored result.
     fn removes_from_copy(&self) -> bool {
         let Some(first) = self.first else { return false };
         let sizes = self.subtracted.iter().map(|set| set.len()).sum::<usize>();

@@ -1,8 +1,9 @@
 //! Transactions: MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! Between MULTI and EXEC the gate checks each command as usual, then queues it in the client's [`Transaction`]. If a
-//! command is refused, EXEC fails (EXECABORT); a command that fails while EXEC runs does not undo the others. Watched
-//! keys are compared by their counts of changes (`keyspace/watch.rs`).
+//! Between MULTI and EXEC the gate checks each command as usual, then queues it in the client's
+//! [`Transaction`]. If a command is refused, EXEC fails (EXECABORT); a command that fails while
+//! EXEC runs does not undo the others. Watched keys are compared by their counts of changes
+//! (`keyspace/watch.rs`).
 
 use crate::client::ClientFlags;
 use crate::client::transaction::Transaction;
@@ -136,7 +137,8 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     Ok(last)
 }
 
-/// Whether each LOCK.GUARD of a transaction finds its lock held, in the database that is selected now.
+/// Whether each LOCK.GUARD of a transaction finds its lock held, in the database that is selected
+/// now.
 fn guards_hold(ctx: &mut Context<'_>, transaction: &Transaction) -> bool {
     transaction.requests().all(|(command, args, _)| {
         let is_guard = ctx.state.commands.get(command).is(Flags::GUARDS);

@@ -1,7 +1,8 @@
-//! The command line: `[--check-config | --check-system] [file] [-] [--directive value ...]`, parsed as by redis-server 7.0.15.
+//! The command line: `[--check-config | --check-system] [file] [-] [--directive value ...]`, parsed
+//! as by redis-server 7.0.15.
 //!
-//! Options become lines after the file's text, and are loaded with it: so they override the file, and errors show their
-//! line numbers.
+//! Options become lines after the file's text, and are loaded with it: so they override the file,
+//! and errors show their line numbers.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -52,7 +53,8 @@ pub struct Loaded {
 #[derive(Debug)]
 pub struct Settings {
     pub config: Config,
-    /// `user` lines: name and ACL rules, in order. [`Directive::error`] makes the error for a bad one.
+    /// `user` lines: name and ACL rules, in order. [`Directive::error`] makes the error for a bad
+    /// one.
     pub users: Vec<Directive>,
     /// `rename-command` lines: the command's name and its new name, empty to remove the command.
     pub renamed_commands: Vec<Directive>,
@@ -95,15 +97,17 @@ pub(super) const TOOL_OPTIONS: [(&str, &str); 7] = [
 ];
 
 impl Config {
-    /// Parses the command line (without the program's name), and reads its file and, for `-`, standard input.
+    /// Parses the command line (without the program's name), and reads its file and, for `-`,
+    /// standard input.
     ///
-    /// Errors: the first bad line, or a file that cannot be read. [`ConfigError::message`] is the text to print.
+    /// Errors: the first bad line, or a file that cannot be read. [`ConfigError::message`] is the
+    /// text to print.
     pub fn load(args: &[OsString]) -> Result<Startup, ConfigError> {
         load(args, &mut std::io::stdin())
     }
 
-    /// A configuration from text, with defaults for other parameters. No file is read or written: `include` is an error,
-    /// `user` and `rename-command` lines are only parsed. `dir` must exist.
+    /// A configuration from text, with defaults for other parameters. No file is read or written:
+    /// `include` is an error, `user` and `rename-command` lines are only parsed. `dir` must exist.
     pub fn from_text(text: &[u8]) -> Result<Config, ConfigError> {
         let mut loader = Loader::new(Purpose::Text);
         loader.load_text(&Text::of(text.to_vec()), 0)?;
@@ -153,7 +157,8 @@ fn load(args: &[OsString], stdin: &mut dyn Read) -> Result<Startup, ConfigError>
     })
 }
 
-/// Loads the file, standard input, and the options. `json`: set if `--json` is among them; without it, that is no option.
+/// Loads the file, standard input, and the options. `json`: set if `--json` is among them; without
+/// it, that is no option.
 fn load_args(
     loader: &mut Loader,
     args: &[&[u8]],
@@ -184,7 +189,8 @@ fn load_args(
     loader.load_text(&text, 0)
 }
 
-/// Whether to read standard input (`-` is the first or last argument), and the options as lines. `json`: see [`load_args`].
+/// Whether to read standard input (`-` is the first or last argument), and the options as lines.
+/// `json`: see [`load_args`].
 fn option_lines(
     options: &[&[u8]],
     first_is_option: bool,
@@ -192,7 +198,8 @@ fn option_lines(
 ) -> (bool, Vec<u8>) {
     let mut from_stdin = false;
     let mut lines = Vec::new();
-    // The first argument after a directive is its value, even with dashes: in `--requirepass --x`, `--x` is the password.
+    // The first argument after a directive is its value, even with dashes: in `--requirepass --x`,
+    // `--x` is the password.
     let mut has_value = true;
     for (index, option) in options.iter().enumerate() {
         let last = index + 1 == options.len();
@@ -221,7 +228,8 @@ fn option_lines(
         has_value = split_args(option).is_none_or(|words| words.len() != 1);
         let next_is_option = options.get(index + 1).is_some_and(|next| next.starts_with(b"--"));
         if !has_value && option.eq_ignore_ascii_case(b"--save") && (last || next_is_option) {
-            // Programs that build the command line from a list of save points pass no value if the list is empty.
+            // Programs that build the command line from a list of save points pass no value if the
+            // list is empty.
             lines.extend(b"\"\"");
             has_value = true;
         } else if !has_value && option.eq_ignore_ascii_case(b"--sentinel") && next_is_option {

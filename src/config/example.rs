@@ -1,4 +1,5 @@
-//! The example file, `redis.conf.example`: the documentation and default of every parameter in the table.
+//! The example file, `redis.conf.example`: the documentation and default of every parameter in the
+//! table.
 
 use super::param::Param;
 use super::params::PARAMS;

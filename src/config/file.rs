@@ -1,8 +1,9 @@
 //! The configuration file: lines, and the loader that turns text into a [`Config`].
 //!
-//! Each line is split into arguments, and its directive sets a parameter or is returned for the server (`user`,
-//! `rename-command`). `include` loads the files that match its pattern; their lines are counted together, from 1, as in
-//! Redis. Nothing is printed here: errors are returned as a [`ConfigError`], with Redis' messages.
+//! Each line is split into arguments, and its directive sets a parameter or is returned for the
+//! server (`user`, `rename-command`). `include` loads the files that match its pattern; their lines
+//! are counted together, from 1, as in Redis. Nothing is printed here: errors are returned as a
+//! [`ConfigError`], with Redis' messages.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
@@ -20,7 +21,8 @@ use crate::collections::glob;
 /// Maximum bytes of a file or of standard input: far more than any use needs.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 const INCLUDE_DEPTH_MAX: u32 = 16;
-/// Maximum number of `include` lines: with a file that includes itself twice they double at each level.
+/// Maximum number of `include` lines: with a file that includes itself twice they double at each
+/// level.
 const INCLUDES_MAX: u32 = 4096;
 
 /// Directives of older versions that are accepted, with one argument, and ignored.
@@ -31,7 +33,8 @@ const IGNORED: [&str; 4] = [
     "lua-replicate-commands",
 ];
 
-/// Prefixes of the parameters of Redis 8's modules. Those of other modules have a dot in their name.
+/// Prefixes of the parameters of Redis 8's modules. Those of other modules have a dot in their
+/// name.
 const MODULE_PREFIXES: [&str; 4] = ["bf-", "cf-", "search-", "ts-"];
 
 /// Maximum number of faults that a check collects.
@@ -197,7 +200,8 @@ pub(super) struct Loader {
     pub without_effect: Vec<&'static str>,
     /// All faults, if this is a check.
     pub faults: Vec<Refused>,
-    /// If this is a check: the line of each directive that has set it, and the directives whose last line was refused.
+    /// If this is a check: the line of each directive that has set it, and the directives whose
+    /// last line was refused.
     pub places: HashMap<&'static str, Line>,
     pub refused: HashSet<Vec<u8>>,
     purpose: Purpose,
@@ -406,8 +410,8 @@ fn try_append(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The text of a file, or the joined texts of all that match if the name has `*`, `?` or `[`: there may be none. Relative
-/// names start at `dir`.
+/// The text of a file, or the joined texts of all that match if the name has `*`, `?` or `[`: there
+/// may be none. Relative names start at `dir`.
 pub(super) fn read_files(name: &[u8], dir: &Path) -> Result<Text, ConfigError> {
     if name.is_empty() {
         let error = io::Error::from(rustix::io::Errno::NOENT);
@@ -439,8 +443,8 @@ fn is_pattern(name: &[u8]) -> bool {
     name.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// The files that match a pattern, in the order of their names. As in a shell, names with a leading dot are matched only by
-/// components with one.
+/// The files that match a pattern, in the order of their names. As in a shell, names with a leading
+/// dot are matched only by components with one.
 fn expand(pattern: &[u8], dir: &Path) -> Vec<PathBuf> {
     let root = if pattern.starts_with(b"/") { Path::new("/") } else { dir };
     let mut paths = vec![root.to_owned()];

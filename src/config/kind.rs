@@ -1,8 +1,9 @@
 //! How values of each kind are parsed and formatted.
 //!
-//! A kind parses the arguments of a directive or of CONFIG SET to a typed value, or refuses them with a [`Reason`]. It
-//! formats values for CONFIG GET, as lines for CONFIG REWRITE and for the example file. Special cases (an empty memory
-//! value is 0, `save` lines add up) are those of Redis 7.0.15.
+//! A kind parses the arguments of a directive or of CONFIG SET to a typed value, or refuses them
+//! with a [`Reason`]. It formats values for CONFIG GET, as lines for CONFIG REWRITE and for the
+//! example file. Special cases (an empty memory value is 0, `save` lines add up) are those of Redis
+//! 7.0.15.
 
 mod list;
 mod number;
@@ -43,7 +44,8 @@ pub(super) trait Kind<T: Clone + PartialEq> {
     /// As in CONFIG GET.
     fn format(&self, value: &T) -> Vec<u8>;
 
-    /// The lines for CONFIG REWRITE. If there are none, all lines of the parameter are removed from the file.
+    /// The lines for CONFIG REWRITE. If there are none, all lines of the parameter are removed from
+    /// the file.
     fn lines(&self, name: &str, value: &T, default: &T) -> Vec<RewriteLine> {
         vec![line(name, &self.format(value), value != default)]
     }
@@ -97,8 +99,8 @@ impl Kind<bool> for YesNo {
     }
 }
 
-/// A parameter that would enable a feature that is not supported: only the type's default is allowed. The text is the
-/// error for other values.
+/// A parameter that would enable a feature that is not supported: only the type's default is
+/// allowed. The text is the error for other values.
 pub(super) struct Unsupported<K>(pub K, pub &'static str);
 
 pub(super) const NO_DEFRAG: &str = "Active defragmentation cannot be enabled: it requires a Redis server compiled with a \

@@ -1,4 +1,5 @@
-//! The manual page of the configuration, `man/latchkey.conf.5`: every parameter of the table, as in the example file.
+//! The manual page of the configuration, `man/latchkey.conf.5`: every parameter of the table, as in
+//! the example file.
 
 use super::example::notes;
 use super::params::PARAMS;

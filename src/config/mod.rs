@@ -8,7 +8,8 @@
 //! `redis.conf.example`, `manual.rs` the manual page, and `completions.rs` what shells complete.
 //! Error texts are those of Redis 7.0.15.
 //!
-//! This module knows no server and no clients: a change is returned as a [`ChangeSet`], and the server acts on it.
+//! This module knows no server and no clients: a change is returned as a [`ChangeSet`], and the
+//! server acts on it.
 
 mod command_line;
 mod completions;
@@ -81,7 +82,8 @@ pub enum SetError {
 }
 
 impl SetError {
-    /// The reply, without the leading `-` and the line end. It may contain any bytes, from the name that the client sent.
+    /// The reply, without the leading `-` and the line end. It may contain any bytes, from the name
+    /// that the client sent.
     pub fn reply(&self) -> Vec<u8> {
         let about = |name: &[u8], reason: String| {
             [
@@ -126,11 +128,11 @@ impl Config {
         (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (7, 2)
     }
 
-    /// CONFIG GET: names and values of the matching parameters, each name once, in the order of the patterns, then of the
-    /// table. (Redis replies in random order.)
+    /// CONFIG GET: names and values of the matching parameters, each name once, in the order of the
+    /// patterns, then of the table. (Redis replies in random order.)
     ///
-    /// A pattern without `*`, `?` and `[` is a name, and is returned as written. Aliases are returned like names. Hidden
-    /// parameters match only their exact name.
+    /// A pattern without `*`, `?` and `[` is a name, and is returned as written. Aliases are
+    /// returned like names. Hidden parameters match only their exact name.
     pub fn get(&self, patterns: &[&[u8]]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         for pattern in patterns {
@@ -148,9 +150,9 @@ impl Config {
 
     /// CONFIG SET: sets all pairs of name and value, or none.
     ///
-    /// On success the new values are set, and the server must run [`ChangeSet::actions`]. If one of them fails,
-    /// [`Config::rollback`] restores the old values and returns the error to reply; the actions before it must then run
-    /// again.
+    /// On success the new values are set, and the server must run [`ChangeSet::actions`]. If one of
+    /// them fails, [`Config::rollback`] restores the old values and returns the error to reply; the
+    /// actions before it must then run again.
     pub fn set(
         &mut self,
         pairs: &[(&[u8], &[u8])],
@@ -229,8 +231,9 @@ fn names_matching(pattern: &[u8]) -> Vec<(&[u8], &'static Param)> {
     names.filter(|(name, _)| glob::matches(pattern, name, true)).collect()
 }
 
-/// Immutable parameters that Redis 7.0.15 does not have. Programs that copy a whole configuration with CONFIG SET skip the
-/// immutable parameters that they know, but not these: setting them to their current value is accepted.
+/// Immutable parameters that Redis 7.0.15 does not have. Programs that copy a whole configuration
+/// with CONFIG SET skip the immutable parameters that they know, but not these: setting them to
+/// their current value is accepted.
 const NEW_IMMUTABLE: &[&str] = &[
     "cluster-databases",
     "server-cpulist",

@@ -1,4 +1,5 @@
-//! A parameter: its names and traits, and access to its field of [`Config`]. The table of all is in `params.rs`.
+//! A parameter: its names and traits, and access to its field of [`Config`]. The table of all is in
+//! `params.rs`.
 
 use super::kind::{Kind, Origin, RewriteLine};
 use super::params::{Config, PARAMS};
@@ -68,7 +69,8 @@ pub struct Traits {
     pub sensitive: bool,
     /// CONFIG SET refuses it while data is loaded.
     pub deny_loading: bool,
-    /// The value names a file, which may have changed: the action runs even if the value stays the same.
+    /// The value names a file, which may have changed: the action runs even if the value stays the
+    /// same.
     pub names_file: bool,
     /// Accepted and stored, but without effect.
     pub only_stored: bool,

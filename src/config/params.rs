@@ -1,10 +1,11 @@
 //! The table of configuration parameters: the only place where one is declared.
 //!
-//! An entry consists of the parameter's effect and unit (the doc comment), its name and aliases, the field of
-//! [`Config`] with type and default, how values are parsed and formatted (`kind.rs`), and its
-//! [`Traits`](super::Traits). From this come the field, the default, CONFIG GET, SET and REWRITE, the directive of the
-//! file, and the entry in `redis.conf.example`. Names, bounds and defaults are those of Redis 7.0.15, or of the newer
-//! Redis or Valkey that has added the parameter.
+//! An entry consists of the parameter's effect and unit (the doc comment), its name and aliases,
+//! the field of [`Config`] with type and default, how values are parsed and formatted (`kind.rs`),
+//! and its [`Traits`](super::Traits). From this come the field, the default, CONFIG GET, SET and
+//! REWRITE, the directive of the file, and the entry in `redis.conf.example`. Names, bounds and
+//! defaults are those of Redis 7.0.15, or of the newer Redis or Valkey that has added the
+//! parameter.
 
 use std::path::{Path, PathBuf};
 
@@ -33,8 +34,8 @@ macro_rules! params {
     )+ } )+) => {
         /// The configuration: one field for each parameter.
         ///
-        /// The server may set fields (REPLICAOF sets `replicaof`); clients change them through [`Config::set`], which
-        /// checks bounds.
+        /// The server may set fields (REPLICAOF sets `replicaof`); clients change them through
+        /// [`Config::set`], which checks bounds.
         #[derive(Clone, PartialEq)]
         pub struct Config {
             $($(
@@ -84,7 +85,8 @@ section "Network" {
     "unixsocketperm" => unixsocketperm: u32 = 0, Octal { max: 0o777 }, IMMUTABLE;
     /// Refuses clients from other hosts while the default user has no password.
     "protected-mode" => protected_mode: bool = true, YesNo, MODIFIABLE;
-    /// Length of the queue of connections not accepted yet. The kernel may limit it (net.core.somaxconn).
+    /// Length of the queue of connections not accepted yet. The kernel may limit it
+    /// (net.core.somaxconn).
     "tcp-backlog" => tcp_backlog: u32 = 511, int(0, INT_MAX), IMMUTABLE;
     /// Seconds after which an idle client is closed. 0 is never.
     "timeout" => timeout: u32 = 0, int(0, INT_MAX), MODIFIABLE;
@@ -114,7 +116,8 @@ section "Network" {
 }
 
 section "HTTP" {
-    /// Port for HTTP: probes, metrics, and a page for operators (docs/http.md). 0 is off. This server only.
+    /// Port for HTTP: probes, metrics, and a page for operators (docs/http.md). 0 is off. This
+    /// server only.
     "http-port" => http_port: u16 = 0, int(0, 65535), MODIFIABLE.then(Action::Http);
     /// Addresses on which HTTP is served. All but loopback addresses ask for a user's password.
     /// This server only.
@@ -123,9 +126,11 @@ section "HTTP" {
     "http-tls" => http_tls: bool = false, YesNo, MODIFIABLE.then(Action::Http);
     /// Asks for a user's password on loopback addresses too. This server only.
     "http-auth" => http_auth: bool = false, YesNo, MODIFIABLE;
-    /// Host names under which the page and its data are served, besides localhost and addresses. This server only.
+    /// Host names under which the page and its data are served, besides localhost and addresses.
+    /// This server only.
     "http-hosts" => http_hosts: Vec<Vec<u8>> = Vec::new(), Words, MODIFIABLE;
-    /// Patterns of keys that are shown as queues and get labels in metrics, at most 100 keys. This server only.
+    /// Patterns of keys that are shown as queues and get labels in metrics, at most 100 keys. This
+    /// server only.
     "page-keys" => page_keys: Vec<Vec<u8>> = Vec::new(), Words, MODIFIABLE;
 }
 
@@ -160,7 +165,8 @@ section "TLS" {
     /// Whether clients must show a certificate.
     "tls-auth-clients" => tls_auth_clients: &'static str = "yes", Word(&["no", "yes", "optional"]),
         MODIFIABLE.then(Action::Tls);
-    /// Field of a client's certificate that names its user, who then needs no password. Known from Valkey 9.
+    /// Field of a client's certificate that names its user, who then needs no password. Known from
+    /// Valkey 9.
     "tls-auth-clients-user" => tls_auth_clients_user: &'static str = "off", Word(&["CN", "URI", "off"]), MODIFIABLE;
     /// Uses TLS for the connection to the primary.
     "tls-replication" => tls_replication: bool = false, YesNo, MODIFIABLE.then(Action::Tls);
@@ -180,23 +186,25 @@ section "TLS" {
     "tls-session-cache-size" => tls_session_cache_size: u32 = 20480, int(0, INT_MAX), MODIFIABLE.then(Action::Tls);
     /// Seconds for which a session is kept.
     "tls-session-cache-timeout" => tls_session_cache_timeout: u32 = 300, int(0, INT_MAX), MODIFIABLE.then(Action::Tls);
-    /// Seconds between checks whether one of the files was replaced; if so, they are loaded again. 0 is never. Known
-    /// from Valkey 9.1.
+    /// Seconds between checks whether one of the files was replaced; if so, they are loaded again.
+    /// 0 is never. Known from Valkey 9.1.
     "tls-auto-reload-interval" => tls_auto_reload_interval: u32 = 0, int(0, INT_MAX), MODIFIABLE;
 }
 
 section "General" {
-    /// Server and version to follow where servers contradict each other; its name and version are reported too. See
-    /// docs/compatible-with.md. Sets redis-version and some defaults too. This server only.
+    /// Server and version to follow where servers contradict each other; its name and version are
+    /// reported too. See docs/compatible-with.md. Sets redis-version and some defaults too. This
+    /// server only.
     "compatible-with" => compatible_with: Compatibility = Compatibility::Redis72, OneOf, MODIFIABLE;
-    /// Version that INFO, HELLO and LOLWUT report, for clients that check it before they use a feature. Overrides the
-    /// one of compatible-with, in any order of lines. This server only.
+    /// Version that INFO, HELLO and LOLWUT report, for clients that check it before they use a
+    /// feature. Overrides the one of compatible-with, in any order of lines. This server only.
     "redis-version" => redis_version: Vec<u8> = b"7.2.4".to_vec(), VERSION, MODIFIABLE;
     /// Runs in the background.
     "daemonize" => daemonize: bool = false, YesNo, IMMUTABLE;
     /// Informs a supervisor once the server is ready.
     "supervised" => supervised: &'static str = "no", Word(&["upstart", "systemd", "auto", "no"]), IMMUTABLE;
-    /// File with the process ID while the server runs. In the background, unset means /var/run/redis.pid.
+    /// File with the process ID while the server runs. In the background, unset means
+    /// /var/run/redis.pid.
     "pidfile" => pidfile: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE;
     /// Minimum level of messages that are logged.
     "loglevel" => loglevel: LogLevel = LogLevel::Notice, OneOf, MODIFIABLE;
@@ -206,8 +214,8 @@ section "General" {
     "log-format" => log_format: LineFormat = LineFormat::Legacy, OneOf, MODIFIABLE;
     /// Format of times in log lines. Known from Valkey 9.
     "log-timestamp-format" => log_timestamp_format: TimeFormat = TimeFormat::Legacy, OneOf, MODIFIABLE;
-    /// Keeps keys and names of clients and users out of the log. The default is yes with compatible-with valkey-9. Known
-    /// from Redis 8 and Valkey 8.
+    /// Keeps keys and names of clients and users out of the log. The default is yes with
+    /// compatible-with valkey-9. Known from Redis 8 and Valkey 8.
     "hide-user-data-from-log" => hide_user_data_from_log: bool = false, YesNo, MODIFIABLE;
     /// Logs to syslog too.
     "syslog-enabled" => syslog_enabled: bool = false, YesNo, IMMUTABLE;
@@ -228,7 +236,8 @@ section "General" {
     "always-show-logo" => always_show_logo: bool = false, YesNo, IMMUTABLE;
     /// Shows addresses and mode in the process' title.
     "set-proc-title" => set_proc_title: bool = true, YesNo, IMMUTABLE;
-    /// The process' title. Variables: {title} {listen-addr} {server-mode} {port} {tls-port} {unixsocket} {config-file}.
+    /// The process' title. Variables: {title} {listen-addr} {server-mode} {port} {tls-port}
+    /// {unixsocket} {config-file}.
     "proc-title-template" => proc_title_template: Vec<u8> = b"{title} {listen-addr} {server-mode}".to_vec(),
         TITLE_TEMPLATE, MODIFIABLE.then(Action::ProcessTitle);
     /// Locale for the order of SORT ... ALPHA. Empty: the environment's. Known from Redis 7.2.
@@ -245,7 +254,8 @@ section "General" {
     "hz" => hz: u32 = 10, Clamped { min: 1, max: 500 }, MODIFIABLE.then(Action::Hz);
     /// Raises hz with the number of clients.
     "dynamic-hz" => dynamic_hz: bool = true, YesNo, MODIFIABLE.only_stored();
-    /// Milliseconds that a turn of the loop may take before the watchdog reports it. 0 switches it off.
+    /// Milliseconds that a turn of the loop may take before the watchdog reports it. 0 switches it
+    /// off.
     "watchdog-period" => watchdog_period: u32 = 0, int(0, INT_MAX), MODIFIABLE.hidden().then(Action::Watchdog);
 }
 
@@ -273,8 +283,9 @@ section "Clients and security" {
     /// an operator can log in when the others are taken. One place is for everybody, even if this
     /// is more than maxclients. This server only.
     "maxclients-reserved" => maxclients_reserved: u32 = 0, int(0, UINT_MAX), MODIFIABLE;
-    /// Bytes of unread replies at which a client is closed: at once at the hard limit, after some seconds above the
-    /// soft limit. 0 is no limit. Each line sets one or more classes; the others are unchanged.
+    /// Bytes of unread replies at which a client is closed: at once at the hard limit, after some
+    /// seconds above the soft limit. 0 is no limit. Each line sets one or more classes; the others
+    /// are unchanged.
     "client-output-buffer-limit" => client_output_buffer_limit: [OutputBufferLimit; 3] = [
         OutputBufferLimit { hard_bytes: 0, soft_bytes: 0, soft_seconds: 0 },
         OutputBufferLimit { hard_bytes: 256 << 20, soft_bytes: 64 << 20, soft_seconds: 60 },
@@ -286,39 +297,42 @@ section "Clients and security" {
     "proto-max-bulk-len" => proto_max_bulk_len: u64 = 512 << 20, memory(MIB, LONG_MAX), MODIFIABLE;
     /// Maximum number of keys remembered for client-side caching. 0 is no limit.
     "tracking-table-max-keys" => tracking_table_max_keys: usize = 1_000_000, int(0, LONG_MAX), MODIFIABLE;
-    /// Gives scripts the functions that Redis calls deprecated: getfenv, setfenv (of functions, not of levels) and
-    /// newproxy.
+    /// Gives scripts the functions that Redis calls deprecated: getfenv, setfenv (of functions, not
+    /// of levels) and newproxy.
     "lua-enable-deprecated-api" | "lua-enable-insecure-api" => lua_enable_deprecated_api: bool = false, YesNo,
         IMMUTABLE.hidden();
-    /// Milliseconds after which a script or another long command makes other clients get BUSY errors.
+    /// Milliseconds after which a script or another long command makes other clients get BUSY
+    /// errors.
     "busy-reply-threshold" | "lua-time-limit" => busy_reply_threshold: i64 = 5000, int(0, LONG_MAX), MODIFIABLE;
     /// Treatment of a script that has run for busy-reply-threshold: it continues (wait), is killed
     /// if it has written nothing (kill-readonly), or is killed in any case and its writes are
     /// rolled back (rollback). This server only.
     "busy-script-policy" => busy_script_policy: BusyScriptPolicy = BusyScriptPolicy::Wait, OneOf, MODIFIABLE;
-    /// Bytes of old values that are copied while a script runs, for SCRIPT KILL ROLLBACK. A script that changes more
-    /// cannot be rolled back. 0 disables rollback. This server only.
+    /// Bytes of old values that are copied while a script runs, for SCRIPT KILL ROLLBACK. A script
+    /// that changes more cannot be rolled back. 0 disables rollback. This server only.
     "script-undo-limit" => script_undo_limit: u64 = 64 << 20, memory(0, LONG_MAX), MODIFIABLE;
-    /// Maximum bytes of memory that scripts hold in Lua; a script that needs more gets an error. This server only.
+    /// Maximum bytes of memory that scripts hold in Lua; a script that needs more gets an error.
+    /// This server only.
     "script-memory-limit" => script_memory_limit: u64 = 256 << 20, memory(MIB, LONG_MAX), MODIFIABLE;
-    /// Maximum bytes of the source of a script or library. Nothing else runs while it is compiled, which takes about a
-    /// quarter of a second for a megabyte. This server only.
+    /// Maximum bytes of the source of a script or library. Nothing else runs while it is compiled,
+    /// which takes about a quarter of a second for a megabyte. This server only.
     "script-source-limit" => script_source_limit: u64 = 1 << 20, memory(1024, LONG_MAX), MODIFIABLE;
 }
 
 section "Memory" {
     /// Bytes that data may take; above that, maxmemory-policy applies. 0 is no limit.
     "maxmemory" => maxmemory: u64 = 0, memory(0, ULONG_MAX), MODIFIABLE.then(Action::MaxMemory);
-    /// Which keys are evicted above maxmemory: of all keys (allkeys-) or of those with a time to live (volatile-), the
-    /// least recently used (lru), the least frequently used (lfu), random ones (random) or the next to expire (ttl).
-    /// With noeviction, writes are refused.
+    /// Which keys are evicted above maxmemory: of all keys (allkeys-) or of those with a time to
+    /// live (volatile-), the least recently used (lru), the least frequently used (lfu), random
+    /// ones (random) or the next to expire (ttl). With noeviction, writes are refused.
     "maxmemory-policy" => maxmemory_policy: MaxmemoryPolicy = MaxmemoryPolicy::NoEviction, OneOf, MODIFIABLE;
     /// Keys sampled for each eviction. More are closer to true LRU, and slower.
     "maxmemory-samples" => maxmemory_samples: u32 = 5, int(1, INT_MAX), MODIFIABLE;
-    /// How long eviction may take before clients are served again: from 0, the shortest time, to 100, no limit.
+    /// How long eviction may take before clients are served again: from 0, the shortest time, to
+    /// 100, no limit.
     "maxmemory-eviction-tenacity" => maxmemory_eviction_tenacity: u32 = 10, int(0, 100), MODIFIABLE;
-    /// Bytes that the buffers of all clients may take; above that, the largest clients are closed. 0 is no limit; a
-    /// percentage is of maxmemory.
+    /// Bytes that the buffers of all clients may take; above that, the largest clients are closed.
+    /// 0 is no limit; a percentage is of maxmemory.
     "maxmemory-clients" => maxmemory_clients: MemoryLimit = MemoryLimit::Bytes(0), MemoryOrPercent,
         MODIFIABLE.then(Action::MaxMemoryClients);
     /// How slowly LFU's access counter saturates: at 10, after about a million accesses.
@@ -327,13 +341,13 @@ section "Memory" {
     "lfu-decay-time" => lfu_decay_time: u32 = 1, int(0, INT_MAX), MODIFIABLE;
     /// Effort to find expired keys. Not needed here: all deadlines are indexed.
     "active-expire-effort" => active_expire_effort: u32 = 1, int(1, 10), MODIFIABLE.only_stored();
-    /// Frees evicted values in the background, and replicates the deletion as UNLINK, not DEL. Large values are always
-    /// freed in the background here.
+    /// Frees evicted values in the background, and replicates the deletion as UNLINK, not DEL.
+    /// Large values are always freed in the background here.
     "lazyfree-lazy-eviction" => lazyfree_lazy_eviction: bool = false, YesNo, MODIFIABLE;
     /// The same for expired values.
     "lazyfree-lazy-expire" => lazyfree_lazy_expire: bool = false, YesNo, MODIFIABLE;
-    /// Frees values that commands replace in the background, as it always does here. With compatible-with valkey-9, SPOP
-    /// and RESTORE that delete a key are replicated as UNLINK.
+    /// Frees values that commands replace in the background, as it always does here. With
+    /// compatible-with valkey-9, SPOP and RESTORE that delete a key are replicated as UNLINK.
     "lazyfree-lazy-server-del" => lazyfree_lazy_server_del: bool = false, YesNo, MODIFIABLE;
     /// Makes DEL work like UNLINK, as it always does here; GETDEL is replicated as UNLINK.
     "lazyfree-lazy-user-del" => lazyfree_lazy_user_del: bool = false, YesNo, MODIFIABLE;
@@ -362,10 +376,11 @@ section "Memory" {
     /// Lets the allocator return memory to the system from a background thread.
     "jemalloc-bg-thread" => jemalloc_bg_thread: bool = true, YesNo,
         MODIFIABLE.only_stored().then(Action::AllocatorThread);
-    /// Disables transparent huge pages for the process: they cost memory while a child process saves.
+    /// Disables transparent huge pages for the process: they cost memory while a child process
+    /// saves.
     "disable-thp" => disable_thp: bool = true, YesNo, IMMUTABLE.only_stored();
-    /// How oom-score-adj-values are used: added to the score at start (relative, yes), as they are (absolute), or not
-    /// at all (no).
+    /// How oom-score-adj-values are used: added to the score at start (relative, yes), as they are
+    /// (absolute), or not at all (no).
     "oom-score-adj" => oom_score_adj: OomScoreAdj = OomScoreAdj::No, OneOf, MODIFIABLE.then(Action::OomScore);
     /// Scores by which the kernel chooses the process to kill when memory runs out.
     "oom-score-adj-values" => oom_score_adj_values: [i32; 3] = [0, 200, 800], OomScores,
@@ -405,9 +420,10 @@ section "Encodings" {
 }
 
 section "Events, slow log and latency" {
-    /// Which keyspace events are published: to keyspace channels (K), to keyevent channels (E); of generic commands
-    /// (g), strings ($), lists (l), sets (s), hashes (h), sorted sets (z), streams (t), modules (d), of expired keys
-    /// (x), evicted keys (e), missed keys (m), new keys (n). A is g$lshztdxe.
+    /// Which keyspace events are published: to keyspace channels (K), to keyevent channels (E); of
+    /// generic commands (g), strings ($), lists (l), sets (s), hashes (h), sorted sets (z), streams
+    /// (t), modules (d), of expired keys (x), evicted keys (e), missed keys (m), new keys (n). A is
+    /// g$lshztdxe.
     "notify-keyspace-events" => notify_keyspace_events: KeyspaceEvents = KeyspaceEvents::empty(), EventClasses,
         MODIFIABLE;
     /// Microseconds that a command must take to be added to the slow log. 0 adds all, -1 none.
@@ -416,11 +432,13 @@ section "Events, slow log and latency" {
     /// Maximum number of entries in the slow log.
     "slowlog-max-len" | "commandlog-slow-execution-max-len" => slowlog_max_len: usize = 128, int(0, LONG_MAX),
         MODIFIABLE;
-    /// Bytes that a request must have to be added to the command log. -1 adds none. Known from Valkey 8.1.
+    /// Bytes that a request must have to be added to the command log. -1 adds none. Known from
+    /// Valkey 8.1.
     "commandlog-request-larger-than" => commandlog_request_larger_than: i64 = 1 << 20, int(-1, LONG_MAX), MODIFIABLE;
     /// Maximum number of large requests in the command log. Known from Valkey 8.1.
     "commandlog-large-request-max-len" => commandlog_large_request_max_len: usize = 128, int(0, LONG_MAX), MODIFIABLE;
-    /// Bytes that a reply must have to be added to the command log. -1 adds none. Known from Valkey 8.1.
+    /// Bytes that a reply must have to be added to the command log. -1 adds none. Known from Valkey
+    /// 8.1.
     "commandlog-reply-larger-than" => commandlog_reply_larger_than: i64 = 1 << 20, int(-1, LONG_MAX), MODIFIABLE;
     /// Maximum number of large replies in the command log. Known from Valkey 8.1.
     "commandlog-large-reply-max-len" => commandlog_large_reply_max_len: usize = 128, int(0, LONG_MAX), MODIFIABLE;
@@ -438,8 +456,8 @@ section "Snapshots" {
     "dir" => dir: PathBuf = current_dir(), Directory, MODIFIABLE.protected().deny_loading().then(Action::Dir);
     /// File name of the snapshot.
     "dbfilename" => dbfilename: Vec<u8> = b"dump.rdb".to_vec(), DB_FILENAME, MODIFIABLE.protected();
-    /// Pairs of seconds and changes: a snapshot is saved when both have been reached since the last one. The process is
-    /// not forked: see docs/durability.md.
+    /// Pairs of seconds and changes: a snapshot is saved when both have been reached since the last
+    /// one. The process is not forked: see docs/durability.md.
     "save" => save: Vec<SavePoint> = vec![
         SavePoint { seconds: 3600, changes: 1 },
         SavePoint { seconds: 300, changes: 100 },
@@ -458,12 +476,14 @@ section "Snapshots" {
     "rdb-del-sync-files" => rdb_del_sync_files: bool = false, YesNo, MODIFIABLE;
     /// Syncs snapshots to disk in parts while they are written.
     "rdb-save-incremental-fsync" => rdb_save_incremental_fsync: bool = true, YesNo, MODIFIABLE;
-    /// Whether snapshots of unknown versions are refused, or with relaxed read as far as their types are known. From
-    /// Valkey 9.
+    /// Whether snapshots of unknown versions are refused, or with relaxed read as far as their
+    /// types are known. From Valkey 9.
     "rdb-version-check" => rdb_version_check: &'static str = "strict", Word(&["strict", "relaxed"]), MODIFIABLE;
-    /// Microseconds to wait after each saved key, for tests; if negative, the number of keys per microsecond.
+    /// Microseconds to wait after each saved key, for tests; if negative, the number of keys per
+    /// microsecond.
     "rdb-key-save-delay" => rdb_key_save_delay: i32 = 0, int(INT_MIN, INT_MAX), MODIFIABLE.hidden();
-    /// Microseconds to wait after each loaded key, for tests; if negative, the number of keys per microsecond.
+    /// Microseconds to wait after each loaded key, for tests; if negative, the number of keys per
+    /// microsecond.
     "key-load-delay" => key_load_delay: i32 = 0, int(INT_MIN, INT_MAX), MODIFIABLE.hidden();
     /// Bytes loaded between checks for events of clients.
     "loading-process-events-interval-bytes" => loading_process_events_interval_bytes: u64 = 2 << 20, int(1024, INT_MAX),
@@ -471,14 +491,16 @@ section "Snapshots" {
 }
 
 section "Append-only file" {
-    /// Logs every write. If enabled while the server runs, it takes effect once the existing data is written.
+    /// Logs every write. If enabled while the server runs, it takes effect once the existing data
+    /// is written.
     "appendonly" => appendonly: bool = false, YesNo, MODIFIABLE.deny_loading().then(Action::AppendOnly);
     /// Prefix of the names of the append-only files.
     "appendfilename" => appendfilename: Vec<u8> = b"appendonly.aof".to_vec(), APPEND_FILENAME, IMMUTABLE;
     /// Directory of the append-only files, within dir.
     "appenddirname" => appenddirname: Vec<u8> = b"appendonlydir".to_vec(), APPEND_DIRNAME, IMMUTABLE;
-    /// When the log is synced to disk: before each reply to a write (always), every second (everysec), or when the
-    /// system decides (no). A reply to a write is never sent before the write is handed to the system.
+    /// When the log is synced to disk: before each reply to a write (always), every second
+    /// (everysec), or when the system decides (no). A reply to a write is never sent before the
+    /// write is handed to the system.
     "appendfsync" => appendfsync: AppendFsync = AppendFsync::EverySecond, OneOf, MODIFIABLE;
     /// Does not sync the log to disk while a snapshot or rewrite is written.
     "no-appendfsync-on-rewrite" => no_appendfsync_on_rewrite: bool = false, YesNo, MODIFIABLE;
@@ -486,8 +508,8 @@ section "Append-only file" {
     "auto-aof-rewrite-percentage" => auto_aof_rewrite_percentage: u32 = 100, int(0, INT_MAX), MODIFIABLE;
     /// Minimum bytes of a log that is rewritten.
     "auto-aof-rewrite-min-size" => auto_aof_rewrite_min_size: u64 = 64 << 20, memory(0, LONG_MAX), MODIFIABLE;
-    /// Starts although the log ends in an incomplete request or transaction, which is cut off. Damage elsewhere always
-    /// prevents the start.
+    /// Starts although the log ends in an incomplete request or transaction, which is cut off.
+    /// Damage elsewhere always prevents the start.
     "aof-load-truncated" => aof_load_truncated: bool = true, YesNo, MODIFIABLE;
     /// Rewrites the log as a snapshot; otherwise as commands, which load more slowly.
     "aof-use-rdb-preamble" => aof_use_rdb_preamble: bool = true, YesNo, MODIFIABLE;
@@ -547,16 +569,18 @@ section "Replication" {
     /// Maximum seconds of lag of a good replica.
     "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0, INT_MAX),
         MODIFIABLE.then(Action::GoodReplicas);
-    /// Number of replicas that could be promoted: WAIT ALL waits for at least this number, connected or not. 0 disables
-    /// WAIT ALL. This server only.
+    /// Number of replicas that could be promoted: WAIT ALL waits for at least this number,
+    /// connected or not. 0 disables WAIT ALL. This server only.
     "wait-all-replicas" => wait_all_replicas: u32 = 0, int(0, INT_MAX), MODIFIABLE;
-    /// Seconds for which a server that starts as a primary must have replicas before it accepts writes. It should be
-    /// longer than a failover takes: if a replica has been promoted, those writes would be lost. REPLICAOF NO ONE
-    /// ends the wait. 0 accepts writes at once. This server only.
+    /// Seconds for which a server that starts as a primary must have replicas before it accepts
+    /// writes. It should be longer than a failover takes: if a replica has been promoted, those
+    /// writes would be lost. REPLICAOF NO ONE ends the wait. 0 accepts writes at once. This server
+    /// only.
     "primary-restart-read-only" => primary_restart_read_only: u32 = 0, int(0, INT_MAX),
         MODIFIABLE.then(Action::GoodReplicas);
-    /// Sends no snapshot to replicas with data if this primary started without data, or with an older RDB file: the
-    /// snapshot would delete theirs. Off, as Redis users expect of a cache that is restarted. This server only.
+    /// Sends no snapshot to replicas with data if this primary started without data, or with an
+    /// older RDB file: the snapshot would delete theirs. Off, as Redis users expect of a cache that
+    /// is restarted. This server only.
     "repl-protect-empty-primary" => repl_protect_empty_primary: bool = false, YesNo,
         MODIFIABLE.then(Action::GoodReplicas);
     /// Bytes of the replication backlog, from which reconnecting replicas continue.
@@ -589,7 +613,8 @@ section "Replication" {
     "repl-mptcp" => repl_mptcp: bool = false, Unsupported(YesNo, NO_MPTCP), IMMUTABLE;
     /// Sends the snapshot over a separate connection. Known from Redis 8.
     "repl-rdb-channel" => repl_rdb_channel: bool = false, YesNo, MODIFIABLE.hidden().only_stored();
-    /// Bytes of the replication stream that a replica keeps while it loads the snapshot. Known from Redis 8.
+    /// Bytes of the replication stream that a replica keeps while it loads the snapshot. Known from
+    /// Redis 8.
     "replica-full-sync-buffer-limit" => replica_full_sync_buffer_limit: u64 = 0, memory(0, ULONG_MAX),
         MODIFIABLE.only_stored();
 }
@@ -640,7 +665,8 @@ section "Cluster" {
     /// Never promotes this replica automatically.
     "cluster-replica-no-failover" | "cluster-slave-no-failover" => cluster_replica_no_failover: bool = false, YesNo,
         MODIFIABLE.then(Action::ClusterAnnounce);
-    /// A replica without a link for more than this many node timeouts is not promoted. 0 always allows it.
+    /// A replica without a link for more than this many node timeouts is not promoted. 0 always
+    /// allows it.
     "cluster-replica-validity-factor" | "cluster-slave-validity-factor" => cluster_replica_validity_factor: u32 = 10,
         int(0, INT_MAX), MODIFIABLE;
     /// Bytes in a bus link's send buffer at which it is closed. 0 is no limit.
@@ -672,10 +698,12 @@ section "Cluster" {
     /// Maximum number of slot migrations that are remembered. Known from Valkey 9.
     "cluster-slot-migration-log-max-len" => cluster_slot_migration_log_max_len: u64 = 1000, int(0, LONG_MAX),
         MODIFIABLE.only_stored();
-    /// Bytes of the stream that may be missing when a slot gets a new owner. -1 is no limit. Known from Valkey 9.
+    /// Bytes of the stream that may be missing when a slot gets a new owner. -1 is no limit. Known
+    /// from Valkey 9.
     "slot-migration-max-failover-repl-bytes" => slot_migration_max_failover_repl_bytes: i64 = 0, memory(-1, LONG_MAX),
         MODIFIABLE.only_stored();
-    /// Percentage of commands that are checked for use that a cluster would refuse. Known from Redis 8.
+    /// Percentage of commands that are checked for use that a cluster would refuse. Known from
+    /// Redis 8.
     "cluster-compatibility-sample-ratio" => cluster_compatibility_sample_ratio: u32 = 0, int(0, 100),
         MODIFIABLE.only_stored();
     /// Milliseconds between pings, for tests.
@@ -717,11 +745,11 @@ section "Threads and processors" {
 section "Compatibility" {
     /// Makes a server with another name introduce itself as Redis. Known from Valkey 8.
     "extended-redis-compatibility" => extended_redis_compatibility: bool = false, YesNo, MODIFIABLE.only_stored();
-    /// Suspends expiry and eviction while data is imported: expired keys are hidden but kept, and importing clients
-    /// (CLIENT IMPORT-SOURCE) see them. Known from Valkey 8.1.
+    /// Suspends expiry and eviction while data is imported: expired keys are hidden but kept, and
+    /// importing clients (CLIENT IMPORT-SOURCE) see them. Known from Valkey 8.1.
     "import-mode" => import_mode: bool = false, YesNo, MODIFIABLE;
-    /// Seed for hashing keys, instead of a random one: servers with the same seed can continue each other's scans. Anyone
-    /// who knows it can choose keys that collide. Known from Valkey 9.
+    /// Seed for hashing keys, instead of a random one: servers with the same seed can continue each
+    /// other's scans. Anyone who knows it can choose keys that collide. Known from Valkey 9.
     "hash-seed" => hash_seed: Vec<u8> = Vec::new(), HASH_SEED, IMMUTABLE;
     /// Permits DEBUG ASSERT. Here it follows `enable-debug-command`.
     "enable-debug-assert" => enable_debug_assert: bool = false, YesNo, IMMUTABLE.hidden().only_stored();

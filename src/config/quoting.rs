@@ -6,9 +6,9 @@ use crate::resp::request::unescaped;
 
 /// Splits a line of the file into its arguments. `None`: a blank line or a comment.
 ///
-/// Arguments are separated by spaces. In double quotes, `\n \r \t \b \a` and `\xHH` are escapes, and a backslash before
-/// any other byte is dropped; in single quotes, `\'` is the only escape. A closing quote must be followed by a space or the
-/// end. A NUL byte ends the line.
+/// Arguments are separated by spaces. In double quotes, `\n \r \t \b \a` and `\xHH` are escapes,
+/// and a backslash before any other byte is dropped; in single quotes, `\'` is the only escape. A
+/// closing quote must be followed by a space or the end. A NUL byte ends the line.
 pub fn parse_line(line: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Reason> {
     let line = trim(line);
     if matches!(line.first(), None | Some(b'#')) {

@@ -1,8 +1,9 @@
 //! CONFIG REWRITE: updates the file to the current values.
 //!
-//! Comments, blank lines and directives that are not parameters (`include`, `rename-command`) stay unchanged. The lines of
-//! a parameter are replaced in order by its new lines, and surplus ones are removed. Parameters that have no line and not
-//! their default are appended after a signature. Unknown lines become comments. The file is replaced atomically.
+//! Comments, blank lines and directives that are not parameters (`include`, `rename-command`) stay
+//! unchanged. The lines of a parameter are replaced in order by its new lines, and surplus ones are
+//! removed. Parameters that have no line and not their default are appended after a signature.
+//! Unknown lines become comments. The file is replaced atomically.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;

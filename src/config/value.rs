@@ -1,4 +1,5 @@
-//! The types of configuration values other than numbers, flags and texts. `kind.rs` parses and formats them.
+//! The types of configuration values other than numbers, flags and texts. `kind.rs` parses and
+//! formats them.
 
 use bitflags::bitflags;
 
@@ -6,7 +7,8 @@ use crate::sys::log::{LineFormat, TimeFormat};
 
 /// An enum whose values have names in the configuration.
 pub trait Choice: Copy + PartialEq + 'static {
-    /// The words in the order in which errors list them. If a value has several, the first is shown.
+    /// The words in the order in which errors list them. If a value has several, the first is
+    /// shown.
     const WORDS: &'static [(&'static str, Self)];
     /// Words that Redis 7.0 does not have: errors do not list them.
     const NEWER_WORDS: &'static [(&'static str, Self)] = &[];
@@ -347,7 +349,8 @@ pub struct OutputBufferLimit {
     pub soft_seconds: u64,
 }
 
-/// Classes of clients with an [`OutputBufferLimit`] each: the index into `Config::client_output_buffer_limit`.
+/// Classes of clients with an [`OutputBufferLimit`] each: the index into
+/// `Config::client_output_buffer_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientClass {
     Normal = 0,

@@ -676,7 +676,7 @@ fn load_folder(
     loaded.map_err(|error| error.to_string())
 }
 
-// ---- loading on a running server -------------------------------------------------------------------------------------
+// ---- loading on a running server ----------------------------------------------------------------
 
 /// `DEBUG RELOAD` without saving: loads the RDB file. `client` asked for it. A file of a
 /// version that is not read changes nothing.

@@ -63,7 +63,7 @@ pub enum EndedJob {
     SendFailed(Option<String>),
 }
 
-// ---- saving ----------------------------------------------------------------------------------------------------------
+// ---- saving -------------------------------------------------------------------------------------
 
 fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
     let database = if is_base { None } else { stream_database(state) };
@@ -295,7 +295,7 @@ fn abort_rewrite(keyspace: &mut Keyspace, state: &mut State) {
     debug_assert!(ended.is_none());
 }
 
-// ---- each turn -------------------------------------------------------------------------------------------------------
+// ---- each turn ----------------------------------------------------------------------------------
 
 /// Writes the turn's changes to the log, and finishes a thread's work. Call this before replies are
 /// sent. Errors: the process must end, as changes cannot be made durable.
@@ -494,7 +494,7 @@ fn place(state: &mut State, running: &Running, bytes: u64) -> Result<Receiver<Pl
     Ok(placing)
 }
 
-// ---- the append-only file --------------------------------------------------------------------------------------------
+// ---- the append-only file -----------------------------------------------------------------------
 
 /// Why a rewrite cannot start.
 #[derive(Debug)]
@@ -597,7 +597,7 @@ fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
     }
 }
 
-// ---- periodic work ---------------------------------------------------------------------------------------------------
+// ---- periodic work ------------------------------------------------------------------------------
 
 /// Starts due work: scheduled saves and rewrites, save points, a rewrite of a grown file.
 pub fn periodic(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Fatal> {

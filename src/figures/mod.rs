@@ -1,14 +1,15 @@
 //! The table of figures: all that the server counts and measures, each with its name, help, unit,
 //! kind and source.
 //!
-//! INFO's lines, `/metrics` and JSON come from this table and from nothing else: a row that is added appears where it has a name.
-//! Rows stand in INFO's sections and in INFO's order, one file for each kind of section: `server`, `clients`, `memory`,
-//! `persistence`, `counters` (section Stats), `replication`, `commands` (three sections), `locks`, `databases`; `turns` has the
-//! loop's own. `exposition` writes Prometheus' text. The `redis_` names of metrics are those that redis_exporter gives INFO's
-//! fields.
+//! INFO's lines, `/metrics` and JSON come from this table and from nothing else: a row that is
+//! added appears where it has a name. Rows stand in INFO's sections and in INFO's order, one file
+//! for each kind of section: `server`, `clients`, `memory`, `persistence`, `counters` (section
+//! Stats), `replication`, `commands` (three sections), `locks`, `databases`; `turns` has the loop's
+//! own. `exposition` writes Prometheus' text. The `redis_` names of metrics are those that
+//! redis_exporter gives INFO's fields.
 //!
-//! A reading for `/metrics` costs the same however many keys, locks and clients there are: what is counted by visiting all
-//! clients is INFO's alone ([`Cost::EachClient`]).
+//! A reading for `/metrics` costs the same however many keys, locks and clients there are: what is
+//! counted by visiting all clients is INFO's alone ([`Cost::EachClient`]).
 
 pub mod clients;
 pub mod commands;

@@ -1,4 +1,5 @@
-//! Section CPU, and the figures of the loop itself: its turns, a running script, lag of expiry, certificates.
+//! Section CPU, and the figures of the loop itself: its turns, a running script, lag of expiry,
+//! certificates.
 
 use super::exposition::Exposition;
 use super::{Reading, Row, Unit, Value, counter, gauge};

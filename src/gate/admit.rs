@@ -1,7 +1,8 @@
-//! Decides whether a command may run now: every rule that can refuse, queue or postpone it, in the order in which the
-//! rules are checked.
+//! Decides whether a command may run now: every rule that can refuse, queue or postpone it, in the
+//! order in which the rules are checked.
 //!
-//! [`admit`] changes nothing. The checks come in Redis's order, because the first error found is the reply.
+//! [`admit`] changes nothing. The checks come in Redis's order, because the first error found is
+//! the reply.
 
 use crate::acl::Denied;
 use crate::client::transaction::Transaction;
@@ -26,8 +27,8 @@ const NOT_IN_TRANSACTION: CommandError =
 const NEEDS_CLIENT: CommandError =
     CommandError::Text("ERR this command has to do with a connection, and there is none here");
 
-/// Whether [`admit`] would certainly say `Run`, for a client whose flags need no check. Each new rule of `admit` must
-/// be added here or to [`State::gate`]; a test compares the two.
+/// Whether [`admit`] would certainly say `Run`, for a client whose flags need no check. Each new
+/// rule of `admit` must be added here or to [`State::gate`]; a test compares the two.
 #[inline(always)]
 pub fn is_open(keyspace: &Keyspace, state: &State, command: &Command, args: Args<'_>) -> bool {
     (command.passes.through(state.gate()) || is_open_here(state, command, args))
@@ -133,7 +134,8 @@ fn check_rights(
     Ok(())
 }
 
-/// Whether a command may come between MULTI and EXEC. In Valkey a second MULTI and WATCH fail the transaction.
+/// Whether a command may come between MULTI and EXEC. In Valkey a second MULTI and WATCH fail the
+/// transaction.
 fn check_queueable(state: &State, command: &Command) -> Result<(), CommandError> {
     let only_goes_before = command.is(Flags::NEVER_QUEUED)
         && !command.is(Flags::ENDS_TRANSACTION | Flags::RUNS_QUEUED);
@@ -219,13 +221,15 @@ fn tells_of_cluster(state: &State, command: &Command) -> bool {
         && ["INFO", "MYID", "NODES", "SHARDS", "SLOTS"].contains(&command.spec.name)
 }
 
-/// Whether a command writes, by its flags, by what its script declares, or by the commands that EXEC runs.
+/// Whether a command writes, by its flags, by what its script declares, or by the commands that
+/// EXEC runs.
 fn writes(state: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
     runs_any(transaction, asked.command, Flags::WRITE)
         || state.flags_of(asked.command, asked.args).contains(Flags::WRITE)
 }
 
-/// Whether a command may run on a replica with possibly stale data; for EXEC, whether all its commands may.
+/// Whether a command may run on a replica with possibly stale data; for EXEC, whether all its
+/// commands may.
 fn allows_stale_data(state: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
     match transaction {
         Some(transaction) if asked.command.is(Flags::RUNS_QUEUED) => {
@@ -269,7 +273,7 @@ fn runs_any(transaction: Option<&Transaction>, command: &Command, flags: Flags) 
     }
 }
 
-// ---- what scripts call -----------------------------------------------------------------------------------------------
+// ---- what scripts call --------------------------------------------------------------------------
 
 const UNKNOWN: Worded = Worded {
     redis: "ERR Unknown Redis command called from script",
@@ -373,8 +377,8 @@ fn is_denied_in_scripts(state: &State, command: &Command) -> bool {
     flags.contains(Flags::NOSCRIPT) && !is_allowed_by_debug
 }
 
-/// Whether DEBUG may allow a command that scripts are normally denied: it must not touch the connection, transaction
-/// or outer script from which it is called. CLIENT does not.
+/// Whether DEBUG may allow a command that scripts are normally denied: it must not touch the
+/// connection, transaction or outer script from which it is called. CLIENT does not.
 fn is_harmless_in_script(command: &Command) -> bool {
     match command.spec.group {
         Group::PubSub | Group::Scripting | Group::Transactions => false,
@@ -383,7 +387,7 @@ fn is_harmless_in_script(command: &Command) -> bool {
     }
 }
 
-// ---- single rules ----------------------------------------------------------------------------------------------------
+// ---- single rules -------------------------------------------------------------------------------
 
 const NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is \
     set to \"local\", you can run it from a local connection, otherwise you need to set this \

@@ -15,8 +15,9 @@ use crate::state::context::{Caller, Context, Origin, Wait};
 use crate::state::table::Command;
 
 impl Context<'_> {
-    /// Has the calling client wait for keys without being blocked. One that waits for them already, for the same owner, keeps
-    /// its place. Returns the place; None: it has none, and nobody else may wait (`is_full`). Only for commands of clients.
+    /// Has the calling client wait for keys without being blocked. One that waits for them already,
+    /// for the same owner, keeps its place. Returns the place; None: it has none, and nobody else
+    /// may wait (`is_full`). Only for commands of clients.
     pub(crate) fn wait_without_blocking(&mut self, wait: Wait, is_full: bool) -> Option<Ticket> {
         let Wait { wanted, keys, deadline_us, grace_ms, is_first, .. } = wait;
         let database = self.keyspace.selected();

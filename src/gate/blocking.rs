@@ -170,7 +170,8 @@ fn await_replicas(
     suspend(state, id, blocked);
 }
 
-/// Blocks the client of MIGRATE. What it has begun goes on even if the client does not wait for the end.
+/// Blocks the client of MIGRATE. What it has begun goes on even if the client does not wait for the
+/// end.
 pub(crate) fn await_move(state: &mut State, id: ClientId, command: &'static Command, number: u64) {
     let Some(client) = state.clients.get(id) else { return };
     let blocked = Blocked {

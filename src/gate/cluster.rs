@@ -1,8 +1,9 @@
 //! Which node of a cluster serves a request: this one, or another to which the client is sent.
 //!
-//! A request is served by the node that owns the slot of its keys. [`Decision`] is the whole table of rules, in the order of
-//! Redis 7.0: the first that applies is the answer. EXEC is decided over the keys of all its commands. Requests from the
-//! primary and from files are never asked about: they have happened already.
+//! A request is served by the node that owns the slot of its keys. [`Decision`] is the whole table
+//! of rules, in the order of Redis 7.0: the first that applies is the answer. EXEC is decided over
+//! the keys of all its commands. Requests from the primary and from files are never asked about:
+//! they have happened already.
 //!
 //! Source: the cluster specification of Redis, "Redirection and resharding".
 
@@ -66,7 +67,8 @@ pub struct Decision<'a> {
 }
 
 impl Decision<'_> {
-    /// The slot of the names if they are served here, None if there are none. `exists`: whether a key is here.
+    /// The slot of the names if they are served here, None if there are none. `exists`: whether a
+    /// key is here.
     pub fn place<'k>(
         &self,
         names: impl Iterator<Item = Named<'k>>,
@@ -170,7 +172,8 @@ pub fn is_as_valkey(config: &Config) -> bool {
     config.compatible_with.is_valkey() || config.cluster_databases > 1
 }
 
-/// Checks where a client's command with these flags is served; for EXEC, where all its commands are. Errors: the redirection.
+/// Checks where a client's command with these flags is served; for EXEC, where all its commands
+/// are. Errors: the redirection.
 pub fn check(
     keyspace: &Keyspace,
     state: &State,
@@ -221,8 +224,8 @@ fn place(
     decision.place(names_queued(state, queued, selected), exists)
 }
 
-/// Whether a request is certainly served here: all its names have fixed positions and are in one slot, which this node owns,
-/// and nothing is in the way. O(names), without an allocation.
+/// Whether a request is certainly served here: all its names have fixed positions and are in one
+/// slot, which this node owns, and nothing is in the way. O(names), without an allocation.
 pub fn owns(cluster: &Cluster, command: &Command, args: Args<'_>) -> bool {
     if !command.has_fixed_places || !cluster.is_ok() || cluster.has_open_slots() {
         return false;
@@ -293,10 +296,10 @@ fn leaves_database(command: &Command, args: Args<'_>, selected: usize) -> bool {
     }
 }
 
-// ---- scripts ---------------------------------------------------------------------------------------------------------
+// ---- scripts ------------------------------------------------------------------------------------
 
-/// Checks where a script's call is served, and that all its calls are in one slot if the script did not allow others.
-/// Errors: the whole text.
+/// Checks where a script's call is served, and that all its calls are in one slot if the script did
+/// not allow others. Errors: the whole text.
 pub fn check_scripted(
     keyspace: &Keyspace,
     state: &mut State,
@@ -342,7 +345,7 @@ pub fn slot_of(command: &'static Command, args: Args<'_>) -> Option<HashSlot> {
     names(command, args, 0).next().map(|first| HashSlot::of(first.name))
 }
 
-// ---- texts -----------------------------------------------------------------------------------------------------------
+// ---- texts --------------------------------------------------------------------------------------
 
 /// The error that tells a client where its request is served.
 pub fn error(state: &State, client: Option<&Client>, elsewhere: Elsewhere) -> CommandError {
@@ -374,7 +377,8 @@ pub fn error(state: &State, client: Option<&Client>, elsewhere: Elsewhere) -> Co
     CommandError::Moved(text.into_bytes().into_boxed_slice())
 }
 
-/// Where a client should connect to a node, by `cluster-preferred-endpoint-type`. None: the host to which it is connected.
+/// Where a client should connect to a node, by `cluster-preferred-endpoint-type`. None: the host to
+/// which it is connected.
 pub fn endpoint<'a>(config: &Config, node: &'a Node, client: Option<&Client>) -> Option<&'a str> {
     match config.cluster_preferred_endpoint_type {
         "hostname" if node.announced.hostname.is_empty() => Some("?"),
@@ -396,7 +400,8 @@ pub fn ip<'a>(node: &'a Node, client: Option<&Client>) -> &'a str {
     if announced.is_empty() { &node.address.ip } else { announced }
 }
 
-/// A node's port for a client: with TLS, if the client uses it and the cluster does. In Valkey the client decides alone.
+/// A node's port for a client: with TLS, if the client uses it and the cluster does. In Valkey the
+/// client decides alone.
 pub fn port(config: &Config, node: &Node, client: Option<&Client>) -> u16 {
     let is_tls = client.map_or(config.tls_cluster, |client| client.stream.is_tls());
     let is_tls = is_tls && (config.tls_cluster || config.compatible_with.is_valkey());

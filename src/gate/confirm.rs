@@ -285,7 +285,7 @@ fn write(reply: &mut ReplyWriter<'_>, unconfirmed: &Unconfirmed, ms_left: i64) {
     }
 }
 
-// ---- push messages -------------------------------------------------------------------------------------------------------
+// ---- push messages ------------------------------------------------------------------------------
 
 /// Sends a push message of `len` elements to a client of RESP3.
 fn push(state: &mut State, id: ClientId, len: usize, write: impl FnOnce(&mut ReplyWriter<'_>)) {

@@ -19,8 +19,8 @@ struct Bounds {
 
 /// For those who ask for circles.
 const LISTED: Bounds = Bounds { waits: 10_000, edges: 50_000 };
-/// For their number, which INFO and each scrape tell: a fraction of a millisecond. A circle lasts, so it comes among the longest
-/// waits.
+/// For their number, which INFO and each scrape tell: a fraction of a millisecond. A circle lasts,
+/// so it comes among the longest waits.
 const COUNTED: Bounds = Bounds { waits: 1000, edges: 3000 };
 
 /// Owners, each with the key for which it waits and that the next one holds; the last waits for the

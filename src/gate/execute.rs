@@ -119,8 +119,8 @@ impl Gate<'_> {
         }
     }
 
-    /// Whether expired keys are only hidden from a command, not deleted: while clients are paused or data is
-    /// imported, and on a replica for all commands that do not write.
+    /// Whether expired keys are only hidden from a command, not deleted: while clients are paused
+    /// or data is imported, and on a replica for all commands that do not write.
     fn hides_expired(&self, command: Option<&Command>) -> bool {
         let is = |flags| command.is_none_or(|command| command.is(flags));
         match self.keyspace.expiry_by() {
@@ -256,8 +256,9 @@ impl Gate<'_> {
         }
     }
 
-    /// Runs a request of a file or of the primary, between `Keyspace::begin_loading` and `end_loading`. Keeps the database that
-    /// SELECT has chosen. Errors: no such command, or not allowed here; an error reply of the command itself is none.
+    /// Runs a request of a file or of the primary, between `Keyspace::begin_loading` and
+    /// `end_loading`. Keeps the database that SELECT has chosen. Errors: no such command, or not
+    /// allowed here; an error reply of the command itself is none.
     pub fn run_trusted(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
         let origin = match self.caller {
             Caller::Primary => Origin::Stream,
@@ -651,7 +652,8 @@ fn note(
     (nanoseconds, replied): (u64, usize),
 ) {
     if slot_costs::are_counted(state) {
-        // Whole microseconds by which the command's own sum grows: so the slots' sums are those of INFO commandstats.
+        // Whole microseconds by which the command's own sum grows: so the slots' sums are those of
+        // INFO commandstats.
         let sum = state.stats.command_stats[command.id.index()].nanoseconds;
         let us = sum / 1000 - sum.saturating_sub(nanoseconds) / 1000;
         slot_costs::charge(state, caller, command, request, origin, (us, replied));

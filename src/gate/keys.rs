@@ -17,7 +17,8 @@ pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
     found_by(spec, args, |keys| !keys.flags.contains(KeyFlags::NOT_KEY))
 }
 
-/// The arguments by which a cluster chooses the node for a request: its keys, or its shard channels.
+/// The arguments by which a cluster chooses the node for a request: its keys, or its shard
+/// channels.
 pub fn placed_by(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
     found_by(spec, args, |_| true)
 }

@@ -193,7 +193,7 @@ pub fn flag_letters(client: &Client) -> String {
     if set.is_empty() { "N".into() } else { set }
 }
 
-// ---- limits ----------------------------------------------------------------------------------------------------------
+// ---- limits -------------------------------------------------------------------------------------
 
 /// Output that limits do not count: Redis has a static buffer of this size in every client.
 pub const OUTPUT_UNCOUNTED_MAX: usize = 16 * 1024;

@@ -24,7 +24,8 @@ impl LinkLine {
     /// Its flags.
     pub const FLAGS: &str = "M";
 
-    /// The line, without a line end. It runs what the stream has, as nobody's command. `of_valkey`: with Valkey's fields.
+    /// The line, without a line end. It runs what the stream has, as nobody's command. `of_valkey`:
+    /// with Valkey's fields.
     pub fn text(&self, of_valkey: bool) -> String {
         let local = self.local.map_or_else(String::new, |address| address.to_string());
         let [capa, watch, traffic] = match of_valkey {

@@ -212,8 +212,8 @@ pub fn announce_end(
     }
 }
 
-/// Announces the ends of all locks of whole databases, and notifies the clients that asked for them.
-/// Looks at each only if somebody is to be told of it.
+/// Announces the ends of all locks of whole databases, and notifies the clients that asked for
+/// them. Looks at each only if somebody is to be told of it.
 fn announce_gone(keyspace: &mut Keyspace, state: &mut State, gone: &Gone) {
     if state.persistence.loading.is_some() {
         return;

@@ -1,9 +1,9 @@
 //! The gate: how every command runs, whether sent by a client, EXEC or a script.
 //!
 //! - `request` is what runs. `execute` runs it, after `admit` has decided (`verdict`) by the rules
-//!   of `users`, `evict`, `redirect` and `cluster`. `limits` are those of clients' output and memory;
-//!   `link_line` is the line of CLIENT LIST for the link to the primary; `closing` takes a client out
-//!   of all lists.
+//!   of `users`, `evict`, `redirect` and `cluster`. `limits` are those of clients' output and
+//!   memory; `link_line` is the line of CLIENT LIST for the link to the primary; `closing` takes a
+//!   client out of all lists.
 //! - `keys` says which arguments are keys; `looked_up` is what was found out about a request ahead
 //!   of its run; `effect` is what a command changes, as requests.
 //! - `blocking`, `asynchronous` (waits without a blocked client), `acks`, `confirm` (locks that

@@ -1,5 +1,5 @@
-//! Requests that would write a key which is on its way to another server (`state/moving.rs`), alone or with its slot: they wait, as in
-//! Redis everything waits for MIGRATE. Reads go on.
+//! Requests that would write a key which is on its way to another server (`state/moving.rs`), alone
+//! or with its slot: they wait, as in Redis everything waits for MIGRATE. Reads go on.
 
 use crate::client::Client;
 use crate::error::CommandError;
@@ -56,7 +56,8 @@ fn check_one(
 ) -> Result<(), Verdict> {
     let Some(index) = moving_key(state, database, command, args) else { return Ok(()) };
     if restores(command) && !state.moving.pauses(args.get(index)) {
-        // Perhaps by the very server to which the key is sent, or by this one: if they waited for each other, both would time out.
+        // Perhaps by the very server to which the key is sent, or by this one: if they waited for
+        // each other, both would time out.
         return match replaces(args) {
             true => Err(CommandError::Cluster(ON_ITS_WAY).into()),
             // It finds that the key exists.
@@ -95,8 +96,8 @@ fn moving_key(
     })
 }
 
-/// Whether a script's call would write a moving key that the script did not declare: it cannot wait any more. Errors: the whole
-/// text.
+/// Whether a script's call would write a moving key that the script did not declare: it cannot wait
+/// any more. Errors: the whole text.
 pub fn check_scripted(
     keyspace: &Keyspace,
     state: &State,

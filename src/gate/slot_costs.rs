@@ -1,8 +1,10 @@
-//! What requests cost their hash slots, for CLUSTER SLOT-STATS. All of it runs only with `cluster-slot-stats-enabled yes`: the
-//! thresholds of `stats/timing.rs` then have every command looked at closely.
+//! What requests cost their hash slots, for CLUSTER SLOT-STATS. All of it runs only with
+//! `cluster-slot-stats-enabled yes`: the thresholds of `stats/timing.rs` then have every command
+//! looked at closely.
 //!
-//! A transaction or script is charged once, with all it has done, to the slot of its keys; one whose keys may be in several slots is
-//! charged to none. A blocked request is charged when it ends.
+//! A transaction or script is charged once, with all it has done, to the slot of its keys; one
+//! whose keys may be in several slots is charged to none. A blocked request is charged when it
+//! ends.
 
 use crate::collections::hash_slot::HashSlot;
 use crate::gate::cluster::slot_of;
@@ -94,7 +96,8 @@ pub fn follow_owners(state: &mut State) {
     state.slot_stats.get_or_insert_default().follow_owners(cluster.version(), owner);
 }
 
-/// The bytes in which a request came. An inline one has a line end and no more; that of a woken client is kept in another form.
+/// The bytes in which a request came. An inline one has a line end and no more; that of a woken
+/// client is kept in another form.
 fn sent(request: &Request<'_>, origin: Origin) -> u64 {
     let args = request.args;
     let is_inline = origin == Origin::Client && args.sent_as_bulks().is_none();

@@ -1,5 +1,5 @@
-//! Slots that have left this node: clients that wait for their keys are sent to the new owner, and subscribers of their shard
-//! channels are told that the subscription has ended.
+//! Slots that have left this node: clients that wait for their keys are sent to the new owner, and
+//! subscribers of their shard channels are told that the subscription has ended.
 
 use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags, ClientId};
@@ -13,8 +13,8 @@ use crate::resp::reply::ReplyWriter;
 use crate::state::State;
 use crate::state::spec::Flags;
 
-/// Looks through the clients that wait for keys and the subscribers of shard channels, after slots have changed their owner
-/// or the cluster its state. O(waiting clients + shard channels).
+/// Looks through the clients that wait for keys and the subscribers of shard channels, after slots
+/// have changed their owner or the cluster its state. O(waiting clients + shard channels).
 pub fn recheck(keyspace: &mut Keyspace, state: &mut State) {
     state.note_gate();
     let Some(cluster) = state.cluster.as_deref() else { return };

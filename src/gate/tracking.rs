@@ -46,7 +46,7 @@ pub fn stop(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     }
 }
 
-// ---- around commands -------------------------------------------------------------------------------------------------
+// ---- around commands ----------------------------------------------------------------------------
 
 /// Sends messages about events before a command: keys evicted for it. Messages about the client's
 /// own copies come before its reply.
@@ -140,7 +140,7 @@ pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-// ---- messages --------------------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 /// Handles pending changes: sends to readers, and collects keys for clients that track prefixes.
 /// `by`: the client whose command made them.

@@ -34,7 +34,7 @@ pub fn rule_format(state: &State) -> Format {
     }
 }
 
-// ---- checks --------------------------------------------------------------------------------------------------------------
+// ---- checks -------------------------------------------------------------------------------------
 
 /// Whether a client may run a request.
 #[inline]
@@ -118,7 +118,7 @@ fn request<'a>(
     }
 }
 
-// ---- errors --------------------------------------------------------------------------------------------------------------
+// ---- errors -------------------------------------------------------------------------------------
 
 /// The error for a denied request.
 pub fn denied_error(
@@ -289,7 +289,7 @@ fn log_event(
     state.acl.log.add(event, max_len);
 }
 
-// ---- a client's user -----------------------------------------------------------------------------------------------------
+// ---- a client's user ----------------------------------------------------------------------------
 
 /// Sets a client's user and the flags that follow from it.
 fn set_user(client: &mut Client, user: UserId, is_unrestricted: bool) {
@@ -340,7 +340,7 @@ pub fn log_in(state: &mut State, id: ClientId, user: UserId) {
     }
 }
 
-// ---- users that change ---------------------------------------------------------------------------------------------------
+// ---- users that change --------------------------------------------------------------------------
 
 /// Updates the clients of a changed user, and closes those that are subscribed to channels it may
 /// no longer access. True: the `caller` must be closed too.

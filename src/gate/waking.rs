@@ -42,8 +42,8 @@ pub fn retry(keyspace: &mut Keyspace, state: &State) {
     }
 }
 
-/// The queues that a key's value can serve now. Who waits for a lock or permits where there is a value of another type is told
-/// that.
+/// The queues that a key's value can serve now. Who waits for a lock or permits where there is a
+/// value of another type is told that.
 fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wanted] {
     let key = keyspace.key(key);
     let found = match state.config.compatible_with.is_valkey() {

@@ -10,7 +10,8 @@ use crate::state::State;
 /// Bytes of a node's slots that are shown: each range that moved is told.
 const SLOTS_BYTES_MAX: usize = 400;
 
-/// `/api/cluster?limit=`: what CLUSTER INFO says, and the nodes with their links, roles and slots, as CLUSTER NODES.
+/// `/api/cluster?limit=`: what CLUSTER INFO says, and the nodes with their links, roles and slots,
+/// as CLUSTER NODES.
 pub fn cluster(state: &State, rights: &Rights, request: &Request) -> Response {
     if !rights.may_run(state, 0, &[b"CLUSTER", b"NODES"]) {
         return Response::of_status(403);

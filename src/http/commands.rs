@@ -50,7 +50,8 @@ pub fn slow(state: &State, request: &Request) -> Response {
     json_response(json)
 }
 
-/// `/api/latency?limit=`: the commands that took most time, with percentiles, and the latency monitor's events.
+/// `/api/latency?limit=`: the commands that took most time, with percentiles, and the latency
+/// monitor's events.
 pub fn latency(state: &State, request: &Request) -> Response {
     let limit = limit(request);
     let mut called: Vec<_> = state

@@ -80,7 +80,8 @@ impl Json {
         self.text(bytes.as_ref());
     }
 
-    /// A text of which no part may be missing, as somebody uses it; null if it is longer than [`WHOLE_BYTES_MAX`].
+    /// A text of which no part may be missing, as somebody uses it; null if it is longer than
+    /// [`WHOLE_BYTES_MAX`].
     pub fn named_whole(&mut self, name: &str, text: &str) {
         self.name(name);
         match text.len() <= WHOLE_BYTES_MAX {

@@ -1,7 +1,8 @@
 //! `/api/locks`: held locks, by name or the worst first; one lock with its queue; and
 //! `/metrics/locks`, which groups them.
 //!
-//! All locks are looked at in slices, some in each turn, and the found ones are written in slices too.
+//! All locks are looked at in slices, some in each turn, and the found ones are written in slices
+//! too.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -208,8 +209,8 @@ fn write_list(
     json_response(json).into()
 }
 
-/// Where a list goes on, as it stands in a query. After a name that is too long for one it goes on after all names that begin
-/// like it.
+/// Where a list goes on, as it stands in a query. After a name that is too long for one it goes on
+/// after all names that begin like it.
 fn after(rank: i64, database: usize, key: &[u8]) -> String {
     let room = WHOLE_BYTES_MAX - 64;
     let whole = percent_encoded(&key[..key.len().min(room + 1)]);
@@ -523,8 +524,8 @@ pub fn write_end(json: &mut Json, end: &End) {
     json.close('}');
 }
 
-/// `/metrics/locks?group=1&top=100`: held locks by what stands before the first colon of their names, the largest groups.
-/// Of the locks that the user may see.
+/// `/metrics/locks?group=1&top=100`: held locks by what stands before the first colon of their
+/// names, the largest groups. Of the locks that the user may see.
 pub fn groups(keyspace: &Keyspace, state: &State, rights: &Rights, request: Request) -> Answer {
     go_on_with_groups(keyspace, state, rights, HttpJob::new(request))
 }

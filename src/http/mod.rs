@@ -1,9 +1,12 @@
-//! HTTP for operators and their tools: probes, metrics, and a page with the data it reads. Read-only.
+//! HTTP for operators and their tools: probes, metrics, and a page with the data it reads.
+//! Read-only.
 //!
-//! Connections and requests are `net/http.rs`'s. A turn of the loop ends with [`turn`], which answers what has come; nested
-//! turns do so too, so that a busy script, a load or a pause keeps nobody from seeing why nothing moves. `access` says who
-//! may, `ready` is for probes, `json` writes JSON, `routes` knows what there is. The answers to `/api`: `locks`, `waiting`,
-//! `queues`, `commands` (slow ones, latency), `people` (clients), `cluster`, `overview`. `page` is the page itself.
+//! Connections and requests are `net/http.rs`'s. A turn of the loop ends with [`turn`], which
+//! answers what has come; nested turns do so too, so that a busy script, a load or a pause keeps
+//! nobody from seeing why nothing moves. `access` says who may, `ready` is for probes, `json`
+//! writes JSON, `routes` knows what there is. The answers to `/api`: `locks`, `waiting`, `queues`,
+//! `commands` (slow ones, latency), `people` (clients), `cluster`, `overview`. `page` is the page
+//! itself.
 //!
 //! The cost of an answer is bounded: figures are kept as they change, lists are slices cut by an
 //! index, and an answer that must look at all locks does so in slices, some in each turn
@@ -31,7 +34,8 @@ use crate::state::State;
 use crate::state::http_job::HttpJob;
 use access::Visitor;
 
-/// Time for answers in one turn; the last one may exceed it. The others have their turn in the next. Unit: microseconds.
+/// Time for answers in one turn; the last one may exceed it. The others have their turn in the
+/// next. Unit: microseconds.
 const TURN_US: i64 = 500;
 
 /// The answer to a request, now or later.

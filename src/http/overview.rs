@@ -94,7 +94,8 @@ pub fn overview(keyspace: &Keyspace, state: &State, rights: &Rights) -> Response
     json_response(json)
 }
 
-/// Appends how many keys and bytes each type has, estimated from some keys of the largest databases.
+/// Appends how many keys and bytes each type has, estimated from some keys of the largest
+/// databases.
 fn memory_by_type(json: &mut Json, keyspace: &Keyspace) {
     let mut tables: Vec<_> = (0..keyspace.databases().min(DATABASES_LOOKED_AT))
         .map(|database| keyspace.table_of(database))

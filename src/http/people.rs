@@ -13,7 +13,8 @@ use crate::state::State;
 /// Keys of a blocked client that are shown.
 const KEYS_MAX: usize = 10;
 
-/// `/api/clients?limit=&after=`: clients in the order of their places in the server, some in each answer.
+/// `/api/clients?limit=&after=`: clients in the order of their places in the server, some in each
+/// answer.
 pub fn list(state: &State, rights: &Rights, request: &Request) -> Response {
     let after = argument(request, "after").and_then(|text| parse_i64(&text));
     let from = after.and_then(|after| usize::try_from(after).ok()).map_or(0, |after| after + 1);

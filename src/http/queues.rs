@@ -28,7 +28,8 @@ const LOOKS: usize = 2000;
 const GROUPS_MAX: usize = 10;
 /// Bytes of a name in a label.
 const LABEL_BYTES_MAX: usize = 1024;
-/// Scores from this on are taken for Unix milliseconds, lower ones for seconds: the year 2286 in seconds.
+/// Scores from this on are taken for Unix milliseconds, lower ones for seconds: the year 2286 in
+/// seconds.
 const MILLISECONDS_FROM: f64 = 1e10;
 
 const WANTED: [Wanted; 6] = [

@@ -78,7 +78,8 @@ pub fn live() -> Response {
     Response::text(200, "ok\n")
 }
 
-/// `/readyz?verbose&exclude=NAME`: 200, or 503 with a line for each check that has failed; `verbose`: for each check.
+/// `/readyz?verbose&exclude=NAME`: 200, or 503 with a line for each check that has failed;
+/// `verbose`: for each check.
 pub fn ready(state: &State, request: &Request) -> Response {
     let verbose = arguments(request, "verbose").next().is_some();
     let excluded: Vec<Vec<u8>> = arguments(request, "exclude").collect();

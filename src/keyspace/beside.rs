@@ -1,5 +1,5 @@
-//! Databases that are filled beside the served ones and replace them when complete: how a replica loads its primary's
-//! snapshot. Until then they can be dropped without effect.
+//! Databases that are filled beside the served ones and replace them when complete: how a replica
+//! loads its primary's snapshot. Until then they can be dropped without effect.
 
 use super::field_deadlines::FieldDeadlines;
 use super::locks::{Loaded, Locks};
@@ -60,15 +60,16 @@ impl Keyspace {
                 beside.semaphores.push((database, key.bytes.into()));
             }
         }
-        // Noting field deadlines needs the table among the served ones: it is exchanged for that moment.
+        // Noting field deadlines needs the table among the served ones: it is exchanged for that
+        // moment.
         self.exchange(beside, database);
         self.in_database(database, |db| db.note_moved_field_deadlines(slot, key.bytes));
         self.exchange(beside, database);
         true
     }
 
-    /// Replaces the served databases. Each key of the old ones counts as a change. The old ones are freed in the
-    /// background unless `sync`.
+    /// Replaces the served databases. Each key of the old ones counts as a change. The old ones are
+    /// freed in the background unless `sync`.
     pub fn put_in_place(&mut self, mut beside: Beside, sync: bool) {
         self.clear(0..self.databases(), sync);
         for database in 0..self.databases() {

@@ -1,5 +1,5 @@
-//! Access to lists, hashes, sets, sorted sets and streams: typed look-ups, and changes that keep small ones packed
-//! inside their entries.
+//! Access to lists, hashes, sets, sorted sets and streams: typed look-ups, and changes that keep
+//! small ones packed inside their entries.
 //!
 //! No events here: the handler calls [`Keyspace::changed`] with the event's name, and then
 //! [`Keyspace::delete_if_empty`] if it may have removed the last element.
@@ -15,7 +15,8 @@ use crate::types::{Collection, Stored, Value};
 use super::{Expiry, Key, Keyspace};
 
 impl Keyspace {
-    /// A key's collection, for reading; None if there is no such key. Counts the hit or miss and updates the access bits.
+    /// A key's collection, for reading; None if there is no such key. Counts the hit or miss and
+    /// updates the access bits.
     #[inline]
     pub fn read<C: Collection>(
         &mut self,
@@ -41,8 +42,8 @@ impl Keyspace {
         C::view(self.table().entry(slot).value()).ok_or(CommandError::WrongType)
     }
 
-    /// Calls `edit` with the collection at `slot`, whose type [`Self::slot_of`] has checked. The slot stays valid. An
-    /// emptied collection stays until [`Self::delete_if_empty`].
+    /// Calls `edit` with the collection at `slot`, whose type [`Self::slot_of`] has checked. The
+    /// slot stays valid. An emptied collection stays until [`Self::delete_if_empty`].
     pub fn edit<C: Collection, R>(
         &mut self,
         slot: Slot,
@@ -127,7 +128,8 @@ impl Keyspace {
         slot
     }
 
-    /// Replaces a key's value by a collection: `found` is the slot of a look-up, None if the key is absent.
+    /// Replaces a key's value by a collection: `found` is the slot of a look-up, None if the key is
+    /// absent.
     pub fn set_collection<C: Collection>(
         &mut self,
         found: Option<Slot>,
@@ -152,8 +154,8 @@ impl Keyspace {
         }
     }
 
-    /// Deletes the collection at `slot` if it is empty, and announces `del`. Counts no change: removing the last
-    /// element was counted.
+    /// Deletes the collection at `slot` if it is empty, and announces `del`. Counts no change:
+    /// removing the last element was counted.
     pub fn delete_if_empty<C: Collection>(&mut self, slot: Slot, key: Key<'_>) -> bool {
         let is_empty = match self.tables.unchanged_object_mut(self.selected, slot) {
             Some(value) => C::boxed(value).is_some_and(|collection| collection.is_empty()),
@@ -168,7 +170,7 @@ impl Keyspace {
         is_empty
     }
 
-    // ---- streams -------------------------------------------------------------------------------------------------
+    // ---- streams --------------------------------------------------------------------------------
 
     /// The stream at `slot`, or WRONGTYPE.
     pub fn stream_at(&self, slot: Slot) -> Result<&Stream, CommandError> {

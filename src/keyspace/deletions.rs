@@ -1,5 +1,5 @@
-//! Deletions that no command asked for, which the log and replicas must repeat: keys that expired or were evicted,
-//! and fields that expired.
+//! Deletions that no command asked for, which the log and replicas must repeat: keys that expired
+//! or were evicted, and fields that expired.
 
 /// A deletion.
 #[derive(Debug, PartialEq, Eq)]

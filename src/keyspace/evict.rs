@@ -1,8 +1,9 @@
 //! Access bits (LRU clock or LFU counter) and the choice of keys to evict.
 //!
-//! The evicted key is the best of a pool of candidates that is kept between evictions: each eviction samples some
-//! keys of every database, and the pool keeps the best so far, so that a few samples come close to the true order.
-//! How much to evict, and for how long, is decided in `gate/evict.rs`.
+//! The evicted key is the best of a pool of candidates that is kept between evictions: each
+//! eviction samples some keys of every database, and the pool keeps the best so far, so that a few
+//! samples come close to the true order. How much to evict, and for how long, is decided in
+//! `gate/evict.rs`.
 
 use crate::collections::shared::given_up_bytes;
 use crate::collections::table::{Entry, Slot, ValueRef};
@@ -30,7 +31,8 @@ pub struct Eviction {
     pool: Pool,
     /// The last eviction ran out of time: the loop continues next turn.
     pub unfinished: bool,
-    /// Bytes of the keys that were evicted since it was last asked whether that frees anything, and what it has freed.
+    /// Bytes of the keys that were evicted since it was last asked whether that frees anything, and
+    /// what it has freed.
     pub evicted_bytes: i64,
     pub freed_bytes: i64,
     /// The last eviction freed nothing, and is not to be tried again for a while.
@@ -152,8 +154,9 @@ impl Keyspace {
         self.lru_clock().wrapping_sub(access) & LRU_MASK
     }
 
-    /// Evicts the best key by the policy, sampling `samples` keys of each database. Returns its bytes, without
-    /// those that another key or a snapshot has too; None if no key may be evicted. Announces `evicted`; an expired key is deleted as `expired` instead.
+    /// Evicts the best key by the policy, sampling `samples` keys of each database. Returns its
+    /// bytes, without those that another key or a snapshot has too; None if no key may be evicted.
+    /// Announces `evicted`; an expired key is deleted as `expired` instead.
     pub fn evict_one(&mut self, policy: MaxmemoryPolicy, samples: usize) -> Option<usize> {
         self.delete_found_expired();
         let samples = samples.clamp(1, SAMPLES_MAX);
@@ -189,8 +192,8 @@ impl Keyspace {
         self.lazyfree.discard(owned);
     }
 
-    /// A random key, or a random one with a deadline. If spared ones were drawn, other keys are drawn, of
-    /// all databases.
+    /// A random key, or a random one with a deadline. If spared ones were drawn, other keys are
+    /// drawn, of all databases.
     fn random_victim(&self, volatile_only: bool, samples: usize) -> Option<(usize, Slot)> {
         let tries = if self.may_draw_spared() { SPARED_TRIES } else { 1 };
         (0..tries).find_map(|_| self.draw(volatile_only, samples))
@@ -217,7 +220,8 @@ impl Keyspace {
             let slot = table.random()?;
             return (!self.is_spared(database, &table.entry(slot))).then_some((database, slot));
         }
-        // Choose among some neighbours: otherwise the first key after many without deadlines would be chosen too often.
+        // Choose among some neighbours: otherwise the first key after many without deadlines would
+        // be chosen too often.
         let (mut chosen, mut seen) = (None, 0);
         table.sample(samples, true, |slot, entry| {
             if self.is_spared(database, &entry) {
@@ -254,7 +258,8 @@ impl Keyspace {
             }
             let valid = std::iter::from_fn(|| pool.candidates.pop())
                 .find_map(|candidate| self.still_valid(policy, &candidate));
-            // If there are keys, the second round finds one: the pool is empty and all samples are new.
+            // If there are keys, the second round finds one: the pool is empty and all samples are
+            // new.
             if valid.is_some() || !found_any && tries == 0 {
                 break valid;
             }
@@ -278,7 +283,8 @@ impl Keyspace {
         self.locks.fences.is_used() || self.hidden_slots.is_some()
     }
 
-    /// Whether a key is a lock or a semaphore, or of a slot that is coming here from its owner, who decides about it.
+    /// Whether a key is a lock or a semaphore, or of a slot that is coming here from its owner, who
+    /// decides about it.
     fn is_spared(&self, database: usize, entry: &Entry<'_, Value>) -> bool {
         if self.is_hidden(entry.key()) {
             return true;

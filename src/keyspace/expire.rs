@@ -1,8 +1,8 @@
-//! Deleting expired keys: when a look-up meets them (lazily), and within the turn in which they are due (actively),
-//! by the table's index of deadlines. Fields of hashes: `field_deadlines.rs`.
+//! Deleting expired keys: when a look-up meets them (lazily), and within the turn in which they are
+//! due (actively), by the table's index of deadlines. Fields of hashes: `field_deadlines.rs`.
 //!
-//! A look-up that meets an expired key hides it, announces it, and notes it here; it is deleted after the command, or
-//! when its key is written. So a look-up never invalidates slots.
+//! A look-up that meets an expired key hides it, announces it, and notes it here; it is deleted
+//! after the command, or when its key is written. So a look-up never invalidates slots.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -55,8 +55,8 @@ impl Keyspace {
         !self.found_expired.is_empty()
     }
 
-    /// Notes that a look-up found an expired key of the selected database. Announced now, so that its event comes
-    /// before the command's, and only once.
+    /// Notes that a look-up found an expired key of the selected database. Announced now, so that
+    /// its event comes before the command's, and only once.
     #[cold]
     pub(super) fn note_expired(&mut self, key: Key<'_>) {
         if !self.hides_expired
@@ -69,8 +69,8 @@ impl Keyspace {
         }
     }
 
-    /// Deletes the expired keys that look-ups have found. Call this after each command, and before anything else
-    /// that deletes, counts or exchanges keys.
+    /// Deletes the expired keys that look-ups have found. Call this after each command, and before
+    /// anything else that deletes, counts or exchanges keys.
     #[inline]
     pub fn delete_found_expired(&mut self) {
         if self.has_found_expired() {
@@ -228,7 +228,8 @@ impl Keyspace {
         false
     }
 
-    /// Milliseconds until a key or field may be due; None if none has a deadline. May be too short, never too long.
+    /// Milliseconds until a key or field may be due; None if none has a deadline. May be too short,
+    /// never too long.
     pub fn next_due_in_ms(&self) -> Option<i64> {
         if !self.active_expire || self.leaves_expiry() {
             return None;

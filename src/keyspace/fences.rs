@@ -1,13 +1,15 @@
 //! The numbers of grants.
 
-/// Fences below 2^53, which every client's numbers can represent: an epoch of 32 bits and a count of 21 bits.
+/// Fences below 2^53, which every client's numbers can represent: an epoch of 32 bits and a count
+/// of 21 bits.
 const COUNT_BITS: u32 = 21;
 const TEN_YEARS_SECONDS: u64 = 10 * 366 * 24 * 3600;
 
 /// The source of fences: numbers that grow with each grant.
 ///
-/// A fence is an epoch and a count within it, which carries into the epoch. Each gain of authority (a start, a promotion)
-/// begins an epoch that is later than all seen, and not before the wall clock's seconds.
+/// A fence is an epoch and a count within it, which carries into the epoch. Each gain of authority
+/// (a start, a promotion) begins an epoch that is later than all seen, and not before the wall
+/// clock's seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Fences {
     last: u64,

@@ -1,9 +1,11 @@
-//! An index of hashes with expiring fields, so that fields are deleted in the turn in which they are due.
+//! An index of hashes with expiring fields, so that fields are deleted in the turn in which they
+//! are due.
 //!
-//! Each database has the keys of such hashes in order of their first deadline, one set for each clock. An item is
-//! valid only if the hash under its key has noted the same deadline ([`HashTable::noted`]). So deleting, overwriting
-//! or moving a key need not update the index: a stale item is dropped when its time comes, or in a sweep. Deadlines
-//! of single fields are known to the hash alone.
+//! Each database has the keys of such hashes in order of their first deadline, one set for each
+//! clock. An item is valid only if the hash under its key has noted the same deadline
+//! ([`HashTable::noted`]). So deleting, overwriting or moving a key need not update the index: a
+//! stale item is dropped when its time comes, or in a sweep. Deadlines of single fields are known
+//! to the hash alone.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -85,8 +87,8 @@ impl Keyspace {
         }
     }
 
-    /// Adds the hash at `slot` to the index with its first deadline. Call this when a field has got a deadline,
-    /// and when a hash was put under this key; other types are ignored.
+    /// Adds the hash at `slot` to the index with its first deadline. Call this when a field has got
+    /// a deadline, and when a hash was put under this key; other types are ignored.
     pub fn note_field_deadlines(&mut self, slot: Slot, key: &[u8]) {
         let Some(hash) = self.hash_table_mut(slot) else { return };
         let mut earliest = hash.earliest();
@@ -139,8 +141,8 @@ impl Keyspace {
         }
     }
 
-    /// Deletes due fields, checking at most about `budget` pages of hashes. True if more may be due. Announces
-    /// `hexpired` for each hash, and `del` for an emptied one.
+    /// Deletes due fields, checking at most about `budget` pages of hashes. True if more may be
+    /// due. Announces `hexpired` for each hash, and `del` for an emptied one.
     pub fn expire_fields(&mut self, budget: usize) -> bool {
         if !self.expires_by_itself() || self.next_field_boot_ms().is_none() {
             return false;
@@ -169,8 +171,9 @@ impl Keyspace {
         budget == 0
     }
 
-    /// Before a change of the hash at `slot`: deletes its due fields if effects are recorded, because replicas do not
-    /// hide such fields but wait for their deletion. Returns the slot after that; None if no field is left.
+    /// Before a change of the hash at `slot`: deletes its due fields if effects are recorded,
+    /// because replicas do not hide such fields but wait for their deletion. Returns the slot after
+    /// that; None if no field is left.
     #[inline]
     pub fn settle_fields(&mut self, slot: Slot, key: Key<'_>) -> Option<Slot> {
         if self.deletions.is_heard() { self.delete_due_fields(slot, key) } else { Some(slot) }
@@ -233,7 +236,8 @@ impl Keyspace {
         self.next_field_boot_ms().is_some()
     }
 
-    /// Number of a database's keys with expiring fields: counted up to [`COUNTED_MAX`] items, extrapolated beyond.
+    /// Number of a database's keys with expiring fields: counted up to [`COUNTED_MAX`] items,
+    /// extrapolated beyond.
     pub fn keys_with_field_deadlines(&self, index: usize) -> usize {
         let fields = &self.fields[index];
         let items = || fields.boot.iter().chain(&fields.wall).take(COUNTED_MAX);
@@ -466,7 +470,8 @@ mod tests {
                 }
                 let now = clock.now();
                 db.set_now(now);
-                // Hashes without any deadline may lie inside their entries, where `kept` does not look.
+                // Hashes without any deadline may lie inside their entries, where `kept` does not
+                // look.
                 let (kept, next) = kept(&mut db, &now);
                 for (index, keys) in kept.iter().enumerate() {
                     for (key, fields) in keys {

@@ -27,7 +27,8 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// A key's flow, which is counted from the first look on; None: that is now, or too many are counted.
+    /// A key's flow, which is counted from the first look on; None: that is now, or too many are
+    /// counted.
     pub fn look(&mut self, database: usize, key: &[u8], now_us: i64) -> Option<Flow> {
         let name = (database, key.into());
         if let Some((flow, looked_us)) = self.counted.get_mut(&name) {

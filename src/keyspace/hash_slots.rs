@@ -36,8 +36,8 @@ impl Keyspace {
         self.table().number_in_slots(key.hash, key.bytes)
     }
 
-    /// The keys of the next number after `after` in a slot of the selected database, with that number. Not a look-up: expired ones
-    /// are among them.
+    /// The keys of the next number after `after` in a slot of the selected database, with that
+    /// number. Not a look-up: expired ones are among them.
     pub fn keys_after(&self, slot: HashSlot, after: Option<u64>) -> Option<(u64, Vec<Slot>)> {
         self.table().keys_after(slot, after)
     }

@@ -1,4 +1,5 @@
-//! The memory of snapshots, which is not data: eviction leaves it out, as it is free when they are written.
+//! The memory of snapshots, which is not data: eviction leaves it out, as it is free when they are
+//! written.
 //!
 //! A snapshot holds chunks with copies of entries, tables of emptied databases, parts of values
 //! that the data has given up since ([`given_up_bytes`]), and the allocations of the thread that

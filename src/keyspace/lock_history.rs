@@ -1,7 +1,8 @@
 //! How locks have ended: the losses of all, and the last holdings of those that are taken most.
 //!
-//! This is memory of the server alone, and bounded: a held lock costs nothing here. What is kept of a lock outlasts it, so
-//! that grants and typical times are known of a lock that is taken again and again.
+//! This is memory of the server alone, and bounded: a held lock costs nothing here. What is kept of
+//! a lock outlasts it, so that grants and typical times are known of a lock that is taken again and
+//! again.
 
 use std::collections::VecDeque;
 
@@ -137,7 +138,8 @@ impl History {
 #[derive(Default)]
 pub struct LockHistory {
     ends: VecDeque<End>,
-    /// Each lock has its place in one set, by its key's hash. Empty as long as no holding has ended.
+    /// Each lock has its place in one set, by its key's hash. Empty as long as no holding has
+    /// ended.
     sets: Vec<[Option<Box<History>>; SET_SIZE]>,
 }
 
@@ -213,8 +215,9 @@ fn set_of(key: Key<'_>) -> usize {
     key.hash as usize % SETS
 }
 
-/// A lock's place in its set. If it has none it takes that of the lock which is taken least; the others come nearer to
-/// that. So locks that are taken once take room from each other, and not from those that are taken often.
+/// A lock's place in its set. If it has none it takes that of the lock which is taken least; the
+/// others come nearer to that. So locks that are taken once take room from each other, and not from
+/// those that are taken often.
 fn place<'s>(
     set: &'s mut [Option<Box<History>>; SET_SIZE],
     database: usize,

@@ -1,7 +1,8 @@
-//! What is known of held locks besides their values, and where each is found again: by key, by session, and by time.
+//! What is known of held locks besides their values, and where each is found again: by key, by
+//! session, and by time.
 //!
-//! [`Locks`](super::locks::Locks) decides what comes in and goes; here all parts of the index agree. Those of a whole database are
-//! taken out at once ([`Index::take_databases`]).
+//! [`Locks`](super::locks::Locks) decides what comes in and goes; here all parts of the index
+//! agree. Those of a whole database are taken out at once ([`Index::take_databases`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -87,7 +88,8 @@ impl Held {
         Held { reading: Some(Box::new(Reading { until, since_ms })), ..self }
     }
 
-    /// When it ends as a reader's: boot-time clock, microseconds. A lease ends strictly later than its deadline.
+    /// When it ends as a reader's: boot-time clock, microseconds. A lease ends strictly later than
+    /// its deadline.
     pub(super) fn ends_us(&self) -> Option<i64> {
         let until = self.until()?;
         Some(until.ms().saturating_add(1).saturating_mul(1000))
@@ -130,10 +132,12 @@ impl Holders {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     pub owner: Box<[u8]>,
-    /// How long the lease lasts after the connection has closed, and after its last sign of life. Unit: milliseconds.
+    /// How long the lease lasts after the connection has closed, and after its last sign of life.
+    /// Unit: milliseconds.
     pub grace_ms: i64,
     pub lease_ms: i64,
-    /// When the server looks for signs of life next: boot-time clock, microseconds; None: never, as no client is bound.
+    /// When the server looks for signs of life next: boot-time clock, microseconds; None: never, as
+    /// no client is bound.
     pub(super) look_at_us: Option<i64>,
     /// Its connection was to another primary, before this server was promoted.
     pub is_left_behind: bool,
@@ -146,8 +150,8 @@ impl Session {
     }
 }
 
-/// How many holdings were granted when: boot-time clock, microseconds. Most are given back in the turn of the latest grants, which
-/// are counted apart.
+/// How many holdings were granted when: boot-time clock, microseconds. Most are given back in the
+/// turn of the latest grants, which are counted apart.
 #[derive(Default)]
 pub struct Since {
     earlier: BTreeMap<i64, usize>,
@@ -259,8 +263,8 @@ impl Index {
         }
     }
 
-    /// Takes all locks of some databases out, but for those of the keys `left`. If no others remain, all but these is dropped
-    /// as a whole, without a look at each.
+    /// Takes all locks of some databases out, but for those of the keys `left`. If no others
+    /// remain, all but these is dropped as a whole, without a look at each.
     pub(super) fn take_databases(
         &mut self,
         databases: &BTreeSet<usize>,

@@ -1,4 +1,5 @@
-//! Looking at all held locks in slices: an operator's question may take many turns of the loop, but never much of one.
+//! Looking at all held locks in slices: an operator's question may take many turns of the loop, but
+//! never much of one.
 
 use std::collections::BTreeSet;
 

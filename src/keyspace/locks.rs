@@ -1,11 +1,12 @@
 //! The index of held locks: which keys are locks, since when, and which client asked for each.
 //!
-//! The locks themselves are plain values (`types/lock.rs`). The index serves LOCK.LIST, INFO, eviction, which spares locks,
-//! and the notice that a lock was lost: each change of an indexed key by anything but a LOCK command is noted here, and
-//! `gate/locks.rs` compares the key with the index before the next request. Grants are numbered by [`Fences`].
+//! The locks themselves are plain values (`types/lock.rs`). The index serves LOCK.LIST, INFO,
+//! eviction, which spares locks, and the notice that a lock was lost: each change of an indexed key
+//! by anything but a LOCK command is noted here, and `gate/locks.rs` compares the key with the
+//! index before the next request. Grants are numbered by [`Fences`].
 //!
-//! A lock has one holder, or several readers. Until when each of these holds it only the index knows exactly: what its field
-//! says is a Unix time, and somebody may set the wall clock.
+//! A lock has one holder, or several readers. Until when each of these holds it only the index
+//! knows exactly: what its field says is a Unix time, and somebody may set the wall clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -25,7 +26,8 @@ use crate::types::{Value, lock};
 
 /// The number of grants on their way above which released ones are dropped.
 const GRANTED_MAX: usize = 1024;
-/// Locks that have become free and that the next clients have not been granted yet: more are not measured.
+/// Locks that have become free and that the next clients have not been granted yet: more are not
+/// measured.
 pub const FREED_KEPT: usize = 64;
 
 /// The data of a lock from a file or the primary.
@@ -129,11 +131,13 @@ pub struct Locks {
     /// A LOCK command is changing its key: it keeps the index itself.
     is_own_change: bool,
     pub history: LockHistory,
-    /// The owners of locks whose keys have been deleted or overwritten, until [`Self::forget_owners`].
+    /// The owners of locks whose keys have been deleted or overwritten, until
+    /// [`Self::forget_owners`].
     owners: HashMap<Name, Box<[u8]>>,
     /// When locks that clients wait for became free: boot-time clock, microseconds.
     freed: Vec<(Name, i64)>,
-    /// While changes can be undone: the last fence granted before, and what was in the index before each change since.
+    /// While changes can be undone: the last fence granted before, and what was in the index before
+    /// each change since.
     undoable: Option<(u64, Vec<Before>)>,
     /// Grants whose replies have not left yet.
     granted: Vec<OnItsWay>,
@@ -297,7 +301,8 @@ impl Locks {
         gone.collect()
     }
 
-    /// Puts the holdings back that were changed or removed since [`Self::begin_undo`]. All are compared with their keys then.
+    /// Puts the holdings back that were changed or removed since [`Self::begin_undo`]. All are
+    /// compared with their keys then.
     pub fn roll_back(&mut self) {
         let Some((last, before)) = self.undoable.take() else { return };
         // As each was before its first change.
@@ -342,7 +347,7 @@ impl Locks {
         }
     }
 
-    // ---- readers -------------------------------------------------------------------------------------------------
+    // ---- readers --------------------------------------------------------------------------------
 
     /// Sets when a reader's lease ends, on the boot-time clock.
     pub fn set_until(&mut self, at: At<'_>, until: Deadline) {
@@ -396,7 +401,7 @@ impl Locks {
         self.insert(at, held.read_until(until, None));
     }
 
-    // ---- sessions ------------------------------------------------------------------------------------------------
+    // ---- sessions -------------------------------------------------------------------------------
 
     /// Whether there are locks with sessions.
     #[inline]
@@ -488,7 +493,8 @@ impl Locks {
         self.index.databases.get(database)?.get(key)?.any()
     }
 
-    /// The locks of a database in the order of their keys, from after `after` on; of several readers, one.
+    /// The locks of a database in the order of their keys, from after `after` on; of several
+    /// readers, one.
     pub fn iter_after<'a>(
         &'a self,
         database: usize,
@@ -525,7 +531,7 @@ impl Locks {
         }
     }
 
-    // ---- changes -------------------------------------------------------------------------------------------------
+    // ---- changes --------------------------------------------------------------------------------
 
     /// Calls `change` as a LOCK command's own: it keeps the index itself.
     pub fn begin_own_change(&mut self) {
@@ -596,7 +602,8 @@ impl Locks {
         self.index.take_databases(databases, left)
     }
 
-    /// After [`Self::take_databases`], when all concerned are notified. Returns what may take long to be freed.
+    /// After [`Self::take_databases`], when all concerned are notified. Returns what may take long
+    /// to be freed.
     pub fn forget_gone(&mut self, gone: Gone) -> Option<Gone> {
         match &mut self.undoable {
             Some((_, before)) => before.push(Before::Databases(gone)),
@@ -610,14 +617,15 @@ impl Locks {
         Locks { fences: self.fences.clone(), ..Locks::default() }
     }
 
-    /// Replaces the index by that of databases that replace the served ones. Returns what may take long to be freed.
+    /// Replaces the index by that of databases that replace the served ones. Returns what may take
+    /// long to be freed.
     pub fn put_in_place(&mut self, beside: Locks) -> impl Send + 'static {
         self.fences.learn(beside.fences.last());
         (self.changed, self.all_changed, self.expired) = Default::default();
         std::mem::replace(&mut self.index, beside.index)
     }
 
-    // ---- replies on their way ------------------------------------------------------------------------------------
+    // ---- replies on their way -------------------------------------------------------------------
 
     /// Notes a grant whose reply is on its way to a client.
     pub fn note_granted(&mut self, at: At<'_>, fence: u64, client: ClientId) {
@@ -641,7 +649,8 @@ impl Locks {
         !self.granted.is_empty()
     }
 
-    /// Calls `keep` with each of these grants; those for which it returns false are no longer on their way.
+    /// Calls `keep` with each of these grants; those for which it returns false are no longer on
+    /// their way.
     pub fn retain_granted(&mut self, mut keep: impl FnMut(At<'_>, &mut Granted) -> bool) {
         self.granted.retain_mut(|one| {
             let OnItsWay { database, key, reader, granted } = one;
@@ -662,9 +671,10 @@ impl Locks {
         self.history.note_end(end);
     }
 
-    // ---- owners of locks that are lost ---------------------------------------------------------------------------
+    // ---- owners of locks that are lost ----------------------------------------------------------
 
-    /// Before a value is deleted or overwritten: notes the owner, if it is a lock that somebody is about to lose.
+    /// Before a value is deleted or overwritten: notes the owner, if it is a lock that somebody is
+    /// about to lose.
     #[inline]
     pub fn note_owner_of(
         &mut self,
@@ -700,7 +710,7 @@ impl Locks {
         self.owners.clear();
     }
 
-    // ---- hand-over -----------------------------------------------------------------------------------------------
+    // ---- hand-over ------------------------------------------------------------------------------
 
     /// Notes that a lock has become free that a client waits for. `at_us`: boot-time clock.
     pub fn note_freed(&mut self, database: usize, key: &[u8], at_us: i64) {
@@ -710,7 +720,8 @@ impl Locks {
         }
     }
 
-    /// When a lock that is granted now became free, if that was noted: boot-time clock, microseconds.
+    /// When a lock that is granted now became free, if that was noted: boot-time clock,
+    /// microseconds.
     #[inline]
     pub fn take_freed(&mut self, database: usize, key: &[u8]) -> Option<i64> {
         let is_it =

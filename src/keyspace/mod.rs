@@ -1,8 +1,9 @@
 //! The keyspace: databases, and the only access to values.
 //!
-//! Every look-up goes through [`Keyspace`], so that lazy expiry, hit and miss counts, access bits, type checks, keyspace events
-//! and the count of changes cannot be skipped. Handlers hold keys as [`Key`] (bytes and hash); borrows from the keyspace end
-//! before the next change. One database is selected at a time: the gate selects the client's before each command.
+//! Every look-up goes through [`Keyspace`], so that lazy expiry, hit and miss counts, access bits,
+//! type checks, keyspace events and the count of changes cannot be skipped. Handlers hold keys as
+//! [`Key`] (bytes and hash); borrows from the keyspace end before the next change. One database is
+//! selected at a time: the gate selects the client's before each command.
 //!
 //! This module refuses to know clients, replies and the network.
 //!
@@ -13,10 +14,10 @@
 //!   other nodes own now); `deletions` are to be repeated
 //!   elsewhere, `lazyfree` frees.
 //! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
-//!   `watch`, `tracking`, `flows` (counts of queues); `locks` keeps the index of held locks (`lock_index`), at which
-//!   `lock_scan` looks in slices,
-//!   `lock_history` what is remembered of ended ones, `fences` numbers grants, `permits` the index of permits with
-//!   sessions, `semaphores` counts permits.
+//!   `watch`, `tracking`, `flows` (counts of queues); `locks` keeps the index of held locks
+//!   (`lock_index`), at which `lock_scan` looks in slices, `lock_history` what is remembered of
+//!   ended ones, `fences` numbers grants, `permits` the index of permits with sessions,
+//!   `semaphores` counts permits.
 
 pub mod beside;
 pub mod collection;
@@ -112,12 +113,12 @@ pub struct KeyspaceStats {
     pub expiry_lag: Histogram,
 }
 
-/// A string of at most this length stays inside its entry when edited; a longer one gets its own allocation at its
-/// first growth, so that APPEND does not copy it each time.
+/// A string of at most this length stays inside its entry when edited; a longer one gets its own
+/// allocation at its first growth, so that APPEND does not copy it each time.
 const INLINE_EDIT_MAX: usize = 1024;
 
-/// How far two readings of the clocks may differ without a change of the wall clock; also how late a deadline on a
-/// slewed wall clock may be noticed.
+/// How far two readings of the clocks may differ without a change of the wall clock; also how late
+/// a deadline on a slewed wall clock may be noticed.
 const WALL_JITTER_MS: u64 = 2;
 
 /// Random keys tried to find one that is not expired, where expired ones are kept.
@@ -152,11 +153,12 @@ pub struct Keyspace {
     pub draws: Draws,
     /// Reads do not update access bits: CLIENT NO-TOUCH.
     pub no_touch: bool,
-    /// Look-ups hide expired keys without deleting them: while clients are paused, and for reads where another server decides
-    /// ([`ExpiryBy`]). Must not be set for commands that write.
+    /// Look-ups hide expired keys without deleting them: while clients are paused, and for reads
+    /// where another server decides ([`ExpiryBy`]). Must not be set for commands that write.
     pub hides_expired: bool,
     expiry_by: ExpiryBy,
-    /// Databases and keys with deadlines set by a replica's own clients: the primary does not delete those.
+    /// Databases and keys with deadlines set by a replica's own clients: the primary does not
+    /// delete those.
     own_deadlines: BTreeSet<(usize, Box<[u8]>)>,
     pub stats: KeyspaceStats,
     pub events: Events,
@@ -243,8 +245,9 @@ impl Keyspace {
         self.now
     }
 
-    /// Sets the current time. If the wall clock has moved against the boot-time clock by more than the jitter of reading both,
-    /// updates the tables' hints, so that no wall-clock deadline is noticed late, and the offset for showing boot-time deadlines.
+    /// Sets the current time. If the wall clock has moved against the boot-time clock by more than
+    /// the jitter of reading both, updates the tables' hints, so that no wall-clock deadline is
+    /// noticed late, and the offset for showing boot-time deadlines.
     #[inline]
     pub fn set_now(&mut self, now: Now) {
         self.now = Now { ignores_deadlines: self.now.ignores_deadlines, ..now };
@@ -255,8 +258,9 @@ impl Keyspace {
         }
     }
 
-    /// Before a file is loaded: until [`Self::end_loading`] nothing expires. Keys that were alive for the file's writer must
-    /// exist for the commands that follow in it, and keep their deadlines; the file itself deletes keys that expired then.
+    /// Before a file is loaded: until [`Self::end_loading`] nothing expires. Keys that were alive
+    /// for the file's writer must exist for the commands that follow in it, and keep their
+    /// deadlines; the file itself deletes keys that expired then.
     pub fn begin_loading(&mut self) {
         self.ignore_deadlines(true);
     }
@@ -266,8 +270,9 @@ impl Keyspace {
         self.ignore_deadlines(false);
     }
 
-    /// Switches on or off that every key and field counts as alive, even after its deadline; returns the previous setting. For
-    /// files, the primary's stream, and the commands of a client that imports data: all of them say themselves what is deleted.
+    /// Switches on or off that every key and field counts as alive, even after its deadline;
+    /// returns the previous setting. For files, the primary's stream, and the commands of a client
+    /// that imports data: all of them say themselves what is deleted.
     pub fn ignore_deadlines(&mut self, ignore: bool) -> bool {
         self.delete_found_expired();
         std::mem::replace(&mut self.now.ignores_deadlines, ignore)
@@ -282,8 +287,8 @@ impl Keyspace {
         result
     }
 
-    /// How far the wall clock is ahead of the boot-time clock, for showing deadlines ([`Deadline::unix`]): constant
-    /// until the wall clock is set.
+    /// How far the wall clock is ahead of the boot-time clock, for showing deadlines
+    /// ([`Deadline::unix`]): constant until the wall clock is set.
     pub fn told_offset_ms(&self) -> i64 {
         self.told_offset_ms
     }
@@ -328,13 +333,14 @@ impl Keyspace {
         &self.tables[index]
     }
 
-    // ---- look-up -------------------------------------------------------------------------------------------------
+    // ---- look-up --------------------------------------------------------------------------------
     //
-    // A look-up changes no table: slots that a command holds stay valid while it looks up other keys. A key that has
-    // expired counts as absent at once, and is deleted when the command is done ([`Keyspace::delete_found_expired`]).
+    // A look-up changes no table: slots that a command holds stay valid while it looks up other
+    // keys. A key that has expired counts as absent at once, and is deleted when the command is
+    // done ([`Keyspace::delete_found_expired`]).
 
-    /// Finds a key to change it or to read its metadata (TYPE, TTL); counts nothing. An expired key is not found, and
-    /// is announced unless [`Keyspace::hides_expired`].
+    /// Finds a key to change it or to read its metadata (TYPE, TTL); counts nothing. An expired key
+    /// is not found, and is announced unless [`Keyspace::hides_expired`].
     #[inline]
     pub fn find(&mut self, key: Key<'_>) -> Option<Slot> {
         #[cfg(test)]
@@ -365,7 +371,8 @@ impl Keyspace {
         }
     }
 
-    /// As [`Self::find_quietly`], whether it has expired or not, as long as nothing has found that out.
+    /// As [`Self::find_quietly`], whether it has expired or not, as long as nothing has found that
+    /// out.
     pub fn find_even_expired(&self, key: Key<'_>) -> Option<Slot> {
         let slot = self.table().find(key.hash, key.bytes)?;
         self.found_expired.is_empty().then_some(slot)
@@ -404,7 +411,8 @@ impl Keyspace {
         }
     }
 
-    /// Finds a key to read its metadata (EXISTS, TYPE, TTL): counts the hit or miss, but does not update the access bits.
+    /// Finds a key to read its metadata (EXISTS, TYPE, TTL): counts the hit or miss, but does not
+    /// update the access bits.
     #[inline]
     pub fn find_untouched(&mut self, key: Key<'_>) -> Option<Slot> {
         let found = self.find(key);
@@ -445,7 +453,7 @@ impl Keyspace {
         }
     }
 
-    // ---- strings -------------------------------------------------------------------------------------------------
+    // ---- strings --------------------------------------------------------------------------------
 
     /// Sets a key to a string, replacing any value. Announces nothing: the handler does.
     #[inline]
@@ -510,8 +518,8 @@ impl Keyspace {
         }
     }
 
-    /// Replaces the string of a looked-up key, as INCR does; its deadline stays, and its encoding is that of a new
-    /// value. Text of the same length is copied in place.
+    /// Replaces the string of a looked-up key, as INCR does; its deadline stays, and its encoding
+    /// is that of a new value. Text of the same length is copied in place.
     #[inline]
     pub fn overwrite_string(&mut self, found: Option<Slot>, key: Key<'_>, text: &[u8]) {
         if let Some(slot) = found
@@ -525,7 +533,8 @@ impl Keyspace {
         self.set_string_at(found, key, text, Expiry::Keep);
     }
 
-    /// Replaces the string of a looked-up key by a number's text, encoded as a string, as INCRBYFLOAT does; its deadline stays.
+    /// Replaces the string of a looked-up key by a number's text, encoded as a string, as
+    /// INCRBYFLOAT does; its deadline stays.
     pub fn set_number_text_at(&mut self, found: Option<Slot>, key: Key<'_>, text: &[u8]) {
         let is_integer = parse_i64(text).is_some();
         let kind = if is_integer { kind::UNENCODED_STRING } else { kind::STRING };
@@ -540,8 +549,8 @@ impl Keyspace {
         slot
     }
 
-    /// Writes bytes into the string at `slot`, from an offset on; it grows as needed, with zeros up to the offset. Its encoding
-    /// becomes `raw`. Returns its length.
+    /// Writes bytes into the string at `slot`, from an offset on; it grows as needed, with zeros up
+    /// to the offset. Its encoding becomes `raw`. Returns its length.
     pub fn write_string(&mut self, slot: Slot, at: usize, bytes: &[u8]) -> usize {
         let end = at + bytes.len();
         if let ValueRef::Bytes { bytes: old, .. } = self.entry(slot).value() {
@@ -556,7 +565,8 @@ impl Keyspace {
         shared.len()
     }
 
-    /// The string at `slot`, for editing in place: padded with zeros to at least this length. Its encoding becomes `raw`.
+    /// The string at `slot`, for editing in place: padded with zeros to at least this length. Its
+    /// encoding becomes `raw`.
     pub fn grow_string(&mut self, slot: Slot, length: usize) -> StringMut<'_> {
         let length = length.max(self.string_at(slot).map_or(0, StringView::len));
         let is_inline = matches!(self.entry(slot).value(), ValueRef::Bytes { .. });
@@ -572,8 +582,8 @@ impl Keyspace {
         }
     }
 
-    /// Calls `edit` with the string at `slot`, whose length may change. Its encoding becomes `raw`. A string inside
-    /// its entry is copied out and back, and so is one in several pieces.
+    /// Calls `edit` with the string at `slot`, whose length may change. Its encoding becomes `raw`.
+    /// A string inside its entry is copied out and back, and so is one in several pieces.
     pub fn edit_string<R>(&mut self, slot: Slot, edit: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         if let Some(Value::String(bytes)) = self.tables.object_mut(self.selected, slot) {
             return bytes.edit(edit);
@@ -594,7 +604,8 @@ impl Keyspace {
         result
     }
 
-    /// Sets the length of the string at `slot`, which is inside its entry and stays there. New bytes are zeros.
+    /// Sets the length of the string at `slot`, which is inside its entry and stays there. New
+    /// bytes are zeros.
     #[inline]
     fn resize_inline(&mut self, slot: Slot, length: usize) -> &mut [u8] {
         self.tables.resize_bytes(self.selected, slot, length, kind::EDITED_STRING)
@@ -614,9 +625,10 @@ impl Keyspace {
         }
     }
 
-    // ---- keys ----------------------------------------------------------------------------------------------------
+    // ---- keys -----------------------------------------------------------------------------------
 
-    /// Adds a value under a key that a look-up has not found: absent, or expired but still in the table.
+    /// Adds a value under a key that a look-up has not found: absent, or expired but still in the
+    /// table.
     #[inline]
     fn insert(
         &mut self,
@@ -670,8 +682,9 @@ impl Keyspace {
         self.tables.set_access(self.selected, slot, access);
     }
 
-    /// A random key of the selected database, uniformly. Not a look-up: expired keys that it meets are deleted at once. Where
-    /// they are kept, an expired key may be returned if all keys have deadlines, as in Redis.
+    /// A random key of the selected database, uniformly. Not a look-up: expired keys that it meets
+    /// are deleted at once. Where they are kept, an expired key may be returned if all keys have
+    /// deadlines, as in Redis.
     pub fn random_key(&mut self) -> Option<Vec<u8>> {
         self.delete_found_expired();
         let now = self.now;
@@ -766,13 +779,14 @@ impl Keyspace {
         self.semaphores.swap(a, b);
     }
 
-    /// Whether a change concerns clients that wait or locks that are held: the gate's `blocking::serve` is due.
+    /// Whether a change concerns clients that wait or locks that are held: the gate's
+    /// `blocking::serve` is due.
     #[inline]
     pub fn has_awaited_changes(&self) -> bool {
         self.waiting.has_ready() || self.locks.has_changed()
     }
 
-    // ---- changes -------------------------------------------------------------------------------------------------
+    // ---- changes --------------------------------------------------------------------------------
 
     /// Changes since the start; `rdb_changes_since_last_save`.
     pub fn dirty(&self) -> u64 {
@@ -785,7 +799,8 @@ impl Keyspace {
         self.dirty - self.dirty_by_expiry
     }
 
-    /// Records that a command changed a key of the selected database: counts the change and announces the event.
+    /// Records that a command changed a key of the selected database: counts the change and
+    /// announces the event.
     #[inline]
     pub fn changed(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
         self.changed_by(1, class, event, key);
@@ -805,8 +820,8 @@ impl Keyspace {
         self.notify(class, event, key);
     }
 
-    /// Counts changes that do not concern clients which wait for, watch or track the key: changes of a stream's
-    /// groups, as in Redis.
+    /// Counts changes that do not concern clients which wait for, watch or track the key: changes
+    /// of a stream's groups, as in Redis.
     pub fn changed_aside(&mut self, changes: u64) {
         self.dirty += changes;
     }

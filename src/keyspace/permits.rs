@@ -1,6 +1,7 @@
 //! Permits with sessions: the server renews them while the connection of their client shows life.
 //!
-//! This is memory of the server alone: after a restart or on a replica permits simply end with their time.
+//! This is memory of the server alone: after a restart or on a replica permits simply end with
+//! their time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

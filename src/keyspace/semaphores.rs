@@ -1,8 +1,10 @@
-//! How many permits of semaphores are held: an index of the permits' deadlines, for the figures alone.
+//! How many permits of semaphores are held: an index of the permits' deadlines, for the figures
+//! alone.
 //!
-//! A semaphore is a plain sorted set, which any command may change. Changed ones are noted, and read again before somebody
-//! looks at the figures ([`Keyspace::review_semaphores`](super::Keyspace::review_semaphores)). A permit ends by time without
-//! a change.
+//! A semaphore is a plain sorted set, which any command may change. Changed ones are noted, and
+//! read again before somebody looks at the figures
+//! ([`Keyspace::review_semaphores`](super::Keyspace::review_semaphores)). A permit ends by time
+//! without a change.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,7 +23,8 @@ struct Semaphore {
 #[derive(Default)]
 struct Database {
     semaphores: HashMap<Box<[u8]>, Semaphore>,
-    /// How many permits end at each time, in Unix milliseconds; not before [`Semaphores::ended_before`].
+    /// How many permits end at each time, in Unix milliseconds; not before
+    /// [`Semaphores::ended_before`].
     ends: BTreeMap<i64, u64>,
     held: u64,
 }
@@ -139,7 +142,8 @@ impl Semaphores {
         deadlines.into_iter().filter(counts).for_each(|at_ms| database.add(at_ms));
     }
 
-    /// Forgets permits that have ended by `now_ms`. If somebody has set the clock back, all are counted anew.
+    /// Forgets permits that have ended by `now_ms`. If somebody has set the clock back, all are
+    /// counted anew.
     fn advance(&mut self, now_ms: i64) {
         let is_set_back = now_ms < self.ended_before;
         self.ended_before = now_ms;
@@ -157,7 +161,8 @@ impl Semaphores {
         }
     }
 
-    /// Permits held at `now_ms`, Unix milliseconds. Cheap if changed semaphores have been read lately.
+    /// Permits held at `now_ms`, Unix milliseconds. Cheap if changed semaphores have been read
+    /// lately.
     pub fn held(&self, now_ms: i64) -> u64 {
         let of = |known: &Database| {
             known.held - known.ends.range(..now_ms).map(|(_, count)| count).sum::<u64>()

@@ -1,11 +1,14 @@
 //! A point-in-time snapshot of all databases, taken while they change, without fork.
 //!
-//! Each table is iterated in small steps (`collections/table/walk.rs`), of which a turn makes as many as it has time for; an
-//! entry that changes before the iteration reaches it is copied first. Copies are passed on in [`Chunk`]s, to be encoded by another thread. A
-//! table that is emptied or exchanged keeps its identity ([`TableId`]); an emptied one moves here and is iterated to its end.
+//! Each table is iterated in small steps (`collections/table/walk.rs`), of which a turn makes as
+//! many as it has time for; an entry that changes before the iteration reaches it is copied first.
+//! Copies are passed on in [`Chunk`]s, to be encoded by another thread. A table that is emptied or
+//! exchanged keeps its identity ([`TableId`]); an emptied one moves here and is iterated to its
+//! end.
 //!
-//! Keys, values, deadlines and access bits are copied. A value stored inside its entry is copied as bytes. Others are cloned; a
-//! clone shares the parts of a large value (`collections/shared.rs`), of which a later change copies the changed one.
+//! Keys, values, deadlines and access bits are copied. A value stored inside its entry is copied as
+//! bytes. Others are cloned; a clone shares the parts of a large value (`collections/shared.rs`),
+//! of which a later change copies the changed one.
 
 use std::sync::Arc;
 use std::{mem, vec};
@@ -136,7 +139,8 @@ pub type Send = Box<dyn FnMut(Chunk) + std::marker::Send>;
 
 /// A snapshot in progress.
 pub(super) struct Snapshot {
-    /// Tables still to be copied, with their databases' numbers at the beginning; the last one is in progress.
+    /// Tables still to be copied, with their databases' numbers at the beginning; the last one is
+    /// in progress.
     left: Vec<(TableId, usize)>,
     /// Tables that were emptied since.
     emptied: Vec<Emptied>,
@@ -230,7 +234,8 @@ pub enum Walked {
 }
 
 impl Keyspace {
-    /// Starts a snapshot. There must not be another one. `send` receives the chunks; `held` counts their memory.
+    /// Starts a snapshot. There must not be another one. `send` receives the chunks; `held` counts
+    /// their memory.
     pub fn begin_snapshot(&mut self, send: Send, held: Arc<Held>) {
         self.delete_found_expired();
         let left = self.tables.begin_walks();
@@ -296,10 +301,10 @@ impl Keyspace {
         self.lazyfree.discard_all(emptied.table.clear(), 0, emptied.bytes);
     }
 
-    // ---- loading -------------------------------------------------------------------------------------------------
+    // ---- loading --------------------------------------------------------------------------------
 
-    /// Adds the next `count` entries to their databases. Adding some dozens together overlaps the cache misses of their
-    /// look-ups, which halves the time. Errors: an entry whose key exists.
+    /// Adds the next `count` entries to their databases. Adding some dozens together overlaps the
+    /// cache misses of their look-ups, which halves the time. Errors: an entry whose key exists.
     pub fn load_some(
         &mut self,
         entries: &mut vec::IntoIter<LoadedEntry>,
@@ -331,7 +336,8 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Reserves memory for `keys` keys in an empty database that is about to be loaded. The caller limits `keys`.
+    /// Reserves memory for `keys` keys in an empty database that is about to be loaded. The caller
+    /// limits `keys`.
     pub fn expect_keys(&mut self, database: usize, keys: usize) {
         self.tables.expect(database, keys);
     }

@@ -1,15 +1,18 @@
-//! The databases' tables. All changes go through here, so that a script's changes can be undone, and a snapshot
-//! copies each entry before it changes.
+//! The databases' tables. All changes go through here, so that a script's changes can be undone,
+//! and a snapshot copies each entry before it changes.
 //!
-//! Every change first calls [`Tables::before_change`] or, for an absent key, [`Tables::before_insert`]. A table that
-//! is emptied or exchanged keeps its identity ([`TableId`]).
+//! Every change first calls [`Tables::before_change`] or, for an absent key,
+//! [`Tables::before_insert`]. A table that is emptied or exchanged keeps its identity
+//! ([`TableId`]).
 //!
-//! While a script runs, each change of an entry writes its previous state to the undo log ([`Undo`]). Removing an
-//! entry or replacing its value needs no copy: the old entry moves into the log. Changing a value in place copies it
-//! first, once for each key and script; changing elements of a collection ([`Tables::elements_mut`]) records only
-//! those elements if it is large. Without a script this costs one branch a change.
+//! While a script runs, each change of an entry writes its previous state to the undo log
+//! ([`Undo`]). Removing an entry or replacing its value needs no copy: the old entry moves into the
+//! log. Changing a value in place copies it first, once for each key and script; changing elements
+//! of a collection ([`Tables::elements_mut`]) records only those elements if it is large. Without a
+//! script this costs one branch a change.
 //!
-//! Not recorded: access bits, which are not data, and removals by expiry or eviction ([`Change::RemoveByServer`]).
+//! Not recorded: access bits, which are not data, and removals by expiry or eviction
+//! ([`Change::RemoveByServer`]).
 
 use std::ops::Index;
 
@@ -79,8 +82,8 @@ pub(super) struct Tables {
     hasher: KeyHasher,
     pub undo: Undo,
     pub snapshot: Option<Box<Snapshot>>,
-    /// Of a snapshot whose walk has ended and that is not written yet: bytes of entries that it has copied, and of parts that were
-    /// copied before it began.
+    /// Of a snapshot whose walk has ended and that is not written yet: bytes of entries that it has
+    /// copied, and of parts that were copied before it began.
     pub walked: Option<(usize, usize)>,
 }
 
@@ -140,10 +143,10 @@ impl Tables {
         self.tables[database].set_access(slot, access);
     }
 
-    // ---- before changes ------------------------------------------------------------------------------------------
+    // ---- before changes -------------------------------------------------------------------------
 
-    /// Must be called before any change of the entry at `slot` but of its access bits, for the undo log and a
-    /// snapshot. Costs one branch if there is neither.
+    /// Must be called before any change of the entry at `slot` but of its access bits, for the undo
+    /// log and a snapshot. Costs one branch if there is neither.
     #[inline]
     fn before_change(&mut self, database: usize, slot: Slot, change: Change) -> Keep {
         if self.snapshot.is_some() {
@@ -171,7 +174,7 @@ impl Tables {
         table.show_before_change(slot, &mut |entry| snapshot.take_before_change(id, entry));
     }
 
-    // ---- snapshots -----------------------------------------------------------------------------------------------
+    // ---- snapshots ------------------------------------------------------------------------------
 
     /// Starts iterating all tables that are not empty; returns them.
     pub fn begin_walks(&mut self) -> Vec<(TableId, usize)> {
@@ -192,7 +195,8 @@ impl Tables {
         snapshot.walk(id, &mut self.tables[database])
     }
 
-    /// Adds a file's entry under its key with this hash. Errors: the key exists; the entry is returned.
+    /// Adds a file's entry under its key with this hash. Errors: the key exists; the entry is
+    /// returned.
     pub fn load(
         &mut self,
         database: usize,
@@ -257,7 +261,7 @@ impl Tables {
         Keep::Nothing
     }
 
-    // ---- changes -------------------------------------------------------------------------------------------------
+    // ---- changes --------------------------------------------------------------------------------
 
     /// [`Table::insert`].
     #[inline]
@@ -374,7 +378,8 @@ impl Tables {
         Some(old)
     }
 
-    /// Moves the entry at `slot` to another key, which is absent, in any database; deadline and access bits stay.
+    /// Moves the entry at `slot` to another key, which is absent, in any database; deadline and
+    /// access bits stay.
     pub fn transfer(&mut self, database: usize, slot: Slot, target: usize, to: Key<'_>) -> Slot {
         self.before_change(database, slot, Change::Transfer);
         self.before_insert(target, to, Arrival::Old);
@@ -501,7 +506,7 @@ impl Tables {
         }
     }
 
-    // ---- changes that are not undone -----------------------------------------------------------------------------
+    // ---- changes that are not undone ------------------------------------------------------------
 
     /// Removes an expired or evicted entry.
     pub fn remove_for_good(&mut self, database: usize, slot: Slot) -> Owned<Value> {
@@ -526,9 +531,10 @@ impl Tables {
         self.tables[database].object_mut(slot)
     }
 
-    // ---- rollback ------------------------------------------------------------------------------------------------
+    // ---- rollback -------------------------------------------------------------------------------
 
-    /// Restores a key: to this entry, or to absent. Returns the entry it had since, and the restored one's slot.
+    /// Restores a key: to this entry, or to absent. Returns the entry it had since, and the
+    /// restored one's slot.
     pub(super) fn put_back(
         &mut self,
         database: usize,
@@ -565,7 +571,8 @@ impl Tables {
     }
 }
 
-/// Whether a value may be stored as it is: inside an entry it must be short, as a snapshot copies it.
+/// Whether a value may be stored as it is: inside an entry it must be short, as a snapshot copies
+/// it.
 fn is_well_placed(value: &NewValue<'_, Value>) -> bool {
     !matches!(value, NewValue::Bytes { bytes, .. } if bytes.len() >= Value::LARGE_STRING)
 }

@@ -1,12 +1,14 @@
 //! The server side of client tracking: the clients to notify when a key changes.
 //!
-//! A client that tracks what it reads is listed at each key it has read, until the key changes: that removes the entry, as the
-//! client will read the key again if needed. A client that tracks prefixes is listed at those instead. Every change of a key is
-//! reported here ([`Keyspace::changed`](super::Keyspace::changed)) and queued if it concerns any client; `gate/tracking.rs` takes
-//! the queue after the command, sends the readers their messages, and collects each prefix's keys for the end of the turn.
+//! A client that tracks what it reads is listed at each key it has read, until the key changes:
+//! that removes the entry, as the client will read the key again if needed. A client that tracks
+//! prefixes is listed at those instead. Every change of a key is reported here
+//! ([`Keyspace::changed`](super::Keyspace::changed)) and queued if it concerns any client;
+//! `gate/tracking.rs` takes the queue after the command, sends the readers their messages, and
+//! collects each prefix's keys for the end of the turn.
 //!
-//! A client that leaves, or stops tracking, stays listed at the keys it has read: finding them all would take long.
-//! The sender checks which readers still exist.
+//! A client that leaves, or stops tracking, stays listed at the keys it has read: finding them all
+//! would take long. The sender checks which readers still exist.
 //!
 //! Databases are not distinguished: a message only says that a key of that name has changed.
 
@@ -51,7 +53,8 @@ struct Prefix {
     changed: BTreeMap<Arc<[u8]>, Option<ClientId>>,
 }
 
-/// The changed keys of a prefix, each with the client that changed it last, and the clients that track the prefix.
+/// The changed keys of a prefix, each with the client that changed it last, and the clients that
+/// track the prefix.
 pub struct Broadcast {
     pub keys: BTreeMap<Arc<[u8]>, Option<ClientId>>,
     pub clients: Vec<ClientId>,
@@ -209,7 +212,8 @@ impl Tracking {
         mem::take(&mut self.changes)
     }
 
-    /// Length of the longest tracked prefix of `text`. Cost: a look-up for each length at which prefixes diverge from it.
+    /// Length of the longest tracked prefix of `text`. Cost: a look-up for each length at which
+    /// prefixes diverge from it.
     fn longest_prefix(&self, text: &[u8]) -> Option<usize> {
         let mut text = text;
         loop {
@@ -225,7 +229,8 @@ impl Tracking {
         }
     }
 
-    /// Collects a changed key for clients that track its prefixes. `by`: the client that changed it.
+    /// Collects a changed key for clients that track its prefixes. `by`: the client that changed
+    /// it.
     pub fn collect(&mut self, key: &Arc<[u8]>, by: Option<ClientId>) {
         let mut rest = Some(&**key);
         while let Some(len) = rest.and_then(|rest| self.longest_prefix(rest)) {

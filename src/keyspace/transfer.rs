@@ -1,7 +1,8 @@
 //! Moving and copying entries to another key or database, and adding values from DUMP payloads.
 //!
-//! A moved entry keeps its deadline, access bits and encoding; a copied one is new and keeps only deadline and
-//! encoding. Both replace the target key's value without an event: the handler announces it.
+//! A moved entry keeps its deadline, access bits and encoding; a copied one is new and keeps only
+//! deadline and encoding. Both replace the target key's value without an event: the handler
+//! announces it.
 
 use crate::clock::Deadline;
 use crate::collections::table::{NewValue, Slot, ValueRef};
@@ -11,22 +12,24 @@ use crate::types::Stored;
 use super::{Cause, Key, Keyspace};
 
 impl Keyspace {
-    /// Moves key `from` of the selected database to `to` in `database`. False if there is no such key. Announces `new`.
+    /// Moves key `from` of the selected database to `to` in `database`. False if there is no such
+    /// key. Announces `new`.
     pub fn transfer(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> bool {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
         };
         self.note_owner_at(slot, from);
         let slot = self.tables.transfer(self.selected, slot, database, to);
-        // For clients that wait for, watch or track the old name; the handler announces the new one.
+        // For clients that wait for, watch or track the old name; the handler announces the new
+        // one.
         self.touch(self.selected, from.bytes, 0, Cause::Client);
         self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
         true
     }
 
-    /// Copies key `from` of the selected database to `to` in `database`. False if there is no such key. Announces
-    /// `new`. Cost: the value's size.
+    /// Copies key `from` of the selected database to `to` in `database`. False if there is no such
+    /// key. Announces `new`. Cost: the value's size.
     pub fn duplicate(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> bool {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
@@ -69,7 +72,8 @@ impl Keyspace {
         slot
     }
 
-    /// Deletes `to` in `database`, unless `from` is absent. Returns the slot of `from`, which must be another key.
+    /// Deletes `to` in `database`, unless `from` is absent. Returns the slot of `from`, which must
+    /// be another key.
     fn make_way(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> Option<Slot> {
         debug_assert!(database != self.selected || from.bytes != to.bytes);
         self.find(from)?;

@@ -1,23 +1,25 @@
 //! The undo log of a script: the previous state of each changed key, for a rollback.
 //!
-//! [`Tables`](super::tables::Tables) records each change here while a script runs. The log is a list of steps, undone
-//! from its end: each step finds the state that its change left. Once a whole value is logged, further changes of its
-//! key are not recorded, unless the key has moved or its database was emptied or exchanged since.
+//! [`Tables`](super::tables::Tables) records each change here while a script runs. The log is a
+//! list of steps, undone from its end: each step finds the state that its change left. Once a whole
+//! value is logged, further changes of its key are not recorded, unless the key has moved or its
+//! database was emptied or exchanged since.
 //!
-//! A small value is copied before its change. For a large collection the log has an inverse of each element's change
-//! ([`Journal`]), so that recording costs what a script changes, not what its keys hold. If the inverses would take more
-//! memory than a copy, the collection is copied after all. A script that changes one field again and again therefore does
-//! not reach the limit.
+//! A small value is copied before its change. For a large collection the log has an inverse of each
+//! element's change ([`Journal`]), so that recording costs what a script changes, not what its keys
+//! hold. If the inverses would take more memory than a copy, the collection is copied after all. A
+//! script that changes one field again and again therefore does not reach the limit.
 //!
-//! Copied before a change are: strings, lists and hashes encoded as listpack. The groups of a large stream are cloned, and count
-//! with their pending entries, without the stream's own.
+//! Copied before a change are: strings, lists and hashes encoded as listpack. The groups of a large
+//! stream are cloned, and count with their pending entries, without the stream's own.
 //!
-//! `script-undo-limit` bounds what the log copies and records: beyond it nothing more is recorded, and a rollback is
-//! impossible. Values that were removed or replaced as a whole move into the log without counting, as they take no
-//! more memory than before; they count if the script may have made them itself.
+//! `script-undo-limit` bounds what the log copies and records: beyond it nothing more is recorded,
+//! and a rollback is impossible. Values that were removed or replaced as a whole move into the log
+//! without counting, as they take no more memory than before; they count if the script may have
+//! made them itself.
 //!
-//! Restored keys count as changed for clients that watch, track or wait; the count of changes is reset. Published
-//! events and messages are not undone.
+//! Restored keys count as changed for clients that watch, track or wait; the count of changes is
+//! reset. Published events and messages are not undone.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -35,8 +37,8 @@ use crate::types::stream::{Groups, Stream};
 const STEPS_KEPT: usize = 256;
 const BYTES_KEPT: usize = 16 * 1024;
 
-/// A larger value is not copied for a change of its elements. Also the size of the journal at which a copy is
-/// considered. Unit: bytes.
+/// A larger value is not copied for a change of its elements. Also the size of the journal at which
+/// a copy is considered. Unit: bytes.
 const COPIED_MAX: usize = 4096;
 
 /// A range of the log's bytes: a key.
@@ -103,8 +105,9 @@ enum Mode {
     Full,
 }
 
-/// Limit of a copy for changes that have no journal, unless the server itself may roll back. Collections without
-/// journal fit within it under usual limits; a copy of this size takes some ten microseconds. Unit: bytes.
+/// Limit of a copy for changes that have no journal, unless the server itself may roll back.
+/// Collections without journal fit within it under usual limits; a copy of this size takes some ten
+/// microseconds. Unit: bytes.
 const COPIED_LARGE: usize = 64 * 1024;
 
 /// The state of a key in the log.
@@ -155,7 +158,8 @@ pub(super) struct Undo {
     steps: Vec<Step>,
     /// The keys named by the steps.
     bytes: Vec<u8>,
-    /// By database and hash. Keys with equal hashes replace each other here, which only costs a step.
+    /// By database and hash. Keys with equal hashes replace each other here, which only costs a
+    /// step.
     known: HashMap<u64, Known, BuildHasherDefault<AsItIs>>,
     pub journal: Journal,
     /// Bytes of copies and journal that may still be added.
@@ -164,8 +168,8 @@ pub(super) struct Undo {
     copied_max: usize,
     /// The key whose elements are being recorded, and the room before.
     noting: Option<(u64, usize)>,
-    /// Keys have moved, or databases were emptied or exchanged: what is removed from now on may have been made by the
-    /// script itself, and counts.
+    /// Keys have moved, or databases were emptied or exchanged: what is removed from now on may
+    /// have been made by the script itself, and counts.
     has_moved: bool,
     has_swapped: bool,
     /// A bit set of the databases that were emptied.
@@ -208,7 +212,8 @@ impl Undo {
         self.mode == Mode::On
     }
 
-    /// The same for a copy of a value, which may have `copied_max` bytes, or as many as its journal.
+    /// The same for a copy of a value, which may have `copied_max` bytes, or as many as its
+    /// journal.
     pub fn take_room_for_copy(&mut self, database: usize, key: Key<'_>, bytes: usize) -> bool {
         let paid = match self.known.get(&place(database, key.hash)) {
             Some(Known::Elements { bytes, .. }) => *bytes,
@@ -275,7 +280,8 @@ impl Undo {
         }
     }
 
-    /// Whether recording a change of a key's elements is better than copying the value. The log must not have the whole value.
+    /// Whether recording a change of a key's elements is better than copying the value. The log
+    /// must not have the whole value.
     pub fn prefers_notes(&mut self, database: usize, key: Key<'_>, object: &Value) -> bool {
         if !object.can_be_noted(COPIED_MAX) {
             return false;
@@ -351,7 +357,8 @@ impl Undo {
         }
     }
 
-    /// Takes room for a database of `bytes` bytes that is about to be emptied. False: there is not enough.
+    /// Takes room for a database of `bytes` bytes that is about to be emptied. False: there is not
+    /// enough.
     pub fn take_room_for_cleared(&mut self, database: usize, bytes: usize) -> bool {
         let bit = u32::try_from(database).ok().and_then(|database| 1_u64.checked_shl(database));
         let bit = bit.unwrap_or(0);
@@ -387,8 +394,8 @@ impl Undo {
 }
 
 impl Keyspace {
-    /// Starts recording. Copies and journals may take `room` bytes; 0: nothing is recorded. `copies_large`: a single
-    /// copy may take as much.
+    /// Starts recording. Copies and journals may take `room` bytes; 0: nothing is recorded.
+    /// `copies_large`: a single copy may take as much.
     #[inline]
     pub fn begin_undo(&mut self, room: usize, copies_large: bool) {
         let undo = &mut self.tables.undo;

@@ -1,12 +1,13 @@
 //! The queues of blocked clients, by key.
 //!
-//! Every change of a key is reported here ([`Keyspace::changed`](super::Keyspace::changed)). If clients wait for the
-//! key it is added to the list of ready keys, and the server runs the waiting commands in the order they came, before
-//! the next request. Commands that wait for different types have different queues, as a key has one type at a time;
-//! so a change visits no client that it cannot serve.
+//! Every change of a key is reported here ([`Keyspace::changed`](super::Keyspace::changed)). If
+//! clients wait for the key it is added to the list of ready keys, and the server runs the waiting
+//! commands in the order they came, before the next request. Commands that wait for different types
+//! have different queues, as a key has one type at a time; so a change visits no client that it
+//! cannot serve.
 //!
-//! Clients that wait until a sorted set's member is due are also woken by time: one alarm for each key and unit, on
-//! the wall clock.
+//! Clients that wait until a sorted set's member is due are also woken by time: one alarm for each
+//! key and unit, on the wall clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -30,7 +31,8 @@ pub enum Wanted {
     StreamGroup,
     /// A lock: any change of its key may free it.
     Lock,
-    /// Permits of a semaphore: a sorted set whose scores are the permits' deadlines in Unix milliseconds.
+    /// Permits of a semaphore: a sorted set whose scores are the permits' deadlines in Unix
+    /// milliseconds.
     Semaphore,
 }
 
@@ -65,7 +67,8 @@ impl Position {
     }
 }
 
-/// The queues of one key, in the order of [`Position`]. Where many keys are awaited, each mostly has one client.
+/// The queues of one key, in the order of [`Position`]. Where many keys are awaited, each mostly
+/// has one client.
 enum Queues {
     One(Option<(Position, ClientId)>),
     Many(BTreeMap<Position, ClientId>),
@@ -217,7 +220,8 @@ impl Waiting {
         self.next_after(database, key, wanted, 0).filter(|(ticket, _)| *ticket < ARRIVED)
     }
 
-    /// Adds a client to the end of a key's queue. One that waits for a key twice (`BLPOP k k 0`) is added once.
+    /// Adds a client to the end of a key's queue. One that waits for a key twice (`BLPOP k k 0`) is
+    /// added once.
     pub fn add(
         &mut self,
         database: usize,
@@ -349,7 +353,8 @@ impl Waiting {
         Some((position.ticket(), id))
     }
 
-    /// Number of clients in a key's queue. O(n) if clients wait there for values of another type too.
+    /// Number of clients in a key's queue. O(n) if clients wait there for values of another type
+    /// too.
     pub fn len(&self, database: usize, key: &[u8], wanted: Wanted) -> usize {
         let waiters = self.databases.get(database).and_then(|keys| keys.get(key));
         let Some(queues) = waiters.map(|waiters| &waiters.queues) else { return 0 };
@@ -373,7 +378,8 @@ impl Waiting {
         }
     }
 
-    /// The keys that clients wait for in this way: database, key, number of clients. O(n) with n such keys and clients.
+    /// The keys that clients wait for in this way: database, key, number of clients. O(n) with n
+    /// such keys and clients.
     pub fn queues_for(&self, wanted: Wanted) -> impl Iterator<Item = (usize, &[u8], usize)> {
         let databases = self.databases.iter().enumerate();
         let all = databases.flat_map(|(database, keys)| keys.iter().map(move |it| (database, it)));
@@ -397,7 +403,8 @@ impl Waiting {
             .map(|(position, id)| (position.ticket(), id))
     }
 
-    /// Sets when a key is checked for clients that wait in this unit: Unix milliseconds; None: never.
+    /// Sets when a key is checked for clients that wait in this unit: Unix milliseconds; None:
+    /// never.
     pub fn set_alarm(&mut self, database: usize, key: &[u8], wanted: Wanted, at_ms: Option<i64>) {
         let Some(waiters) = self.databases.get_mut(database).and_then(|keys| keys.get_mut(key))
         else {

@@ -1,7 +1,7 @@
 //! Watched keys: whether a key has changed since WATCH.
 //!
-//! Each watched key has one count of its changes for all clients, so that a change costs one look-up, and only if
-//! keys are watched. A watching client stores the first count and compares.
+//! Each watched key has one count of its changes for all clients, so that a change costs one
+//! look-up, and only if keys are watched. A watching client stores the first count and compares.
 
 use std::collections::HashMap;
 
@@ -78,8 +78,9 @@ impl Watch {
 }
 
 impl Keyspace {
-    /// Before an exchange of databases: notes watched keys, and their namesakes in the other database, that have
-    /// expired. So an absent key does not count as changed if an expired one takes its place.
+    /// Before an exchange of databases: notes watched keys, and their namesakes in the other
+    /// database, that have expired. So an absent key does not count as changed if an expired one
+    /// takes its place.
     pub(super) fn expire_watched(&mut self, index: usize, other: usize) {
         let Some(keys) = self.watch.databases.get(index) else { return };
         let keys: Vec<Box<[u8]>> = keys.keys().cloned().collect();
@@ -90,8 +91,8 @@ impl Keyspace {
         }
     }
 
-    /// Records a change of a database's watched keys that exist there or in another one, before the two are exchanged
-    /// or the one is emptied.
+    /// Records a change of a database's watched keys that exist there or in another one, before the
+    /// two are exchanged or the one is emptied.
     pub(super) fn touch_watched(&mut self, index: usize, other: usize) {
         let Some(keys) = self.watch.databases.get_mut(index) else { return };
         for (key, watched) in keys {

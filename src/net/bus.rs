@@ -1,9 +1,10 @@
 //! The cluster bus: listeners and connections between nodes, in both directions.
 //!
-//! Bytes come in, whole messages go out; they are read and written by `crate::cluster`. The connections are no clients:
-//! `link` is one of them, with its queue of messages. A connection that has nothing to say owns no buffers, and no memory is
-//! reserved before the bytes are there. Anybody who reaches the port can connect, so the number of connections is bounded, and what
-//! a turn reads of each.
+//! Bytes come in, whole messages go out; they are read and written by `crate::cluster`. The
+//! connections are no clients: `link` is one of them, with its queue of messages. A connection that
+//! has nothing to say owns no buffers, and no memory is reserved before the bytes are there.
+//! Anybody who reaches the port can connect, so the number of connections is bounded, and what a
+//! turn reads of each.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -35,7 +36,8 @@ const ACCEPTS_TLS_MAX: usize = 8;
 /// Read of one connection in one turn; the rest follows in the next.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Of a connection whose queue has more bytes nothing is read if it was accepted: each of its questions would make the queue longer.
+/// Of a connection whose queue has more bytes nothing is read if it was accepted: each of its
+/// questions would make the queue longer.
 const UNTAKEN_MAX: usize = 1 << 20;
 
 /// Tokens below those of HTTP: one for each listener, then one for each connection.
@@ -51,7 +53,8 @@ const FIRST_OPENED: u64 = 1 << 63;
 pub struct Bus {
     listeners: Vec<Listener>,
     links: Slab<Link>,
-    /// The connections that the state machine knows. Those that end when all is sent are here no more.
+    /// The connections that the state machine knows. Those that end when all is sent are here no
+    /// more.
     by_id: HashMap<LinkId, usize>,
     /// Slots of connections that may have something to do, in order.
     ready: VecDeque<usize>,
@@ -61,7 +64,8 @@ pub struct Bus {
     accepts: Vec<usize>,
     /// Connections may wait that were not accepted when they were announced.
     is_postponed: bool,
-    /// Connections that could not be made or have ended, of which the state machine does not know yet.
+    /// Connections that could not be made or have ended, of which the state machine does not know
+    /// yet.
     ended: Vec<LinkId>,
     accepted: u64,
     /// The last save that a message may have to wait for, and the last one on disk.
@@ -97,7 +101,8 @@ pub enum Progress {
     Waits,
     /// It stands; this is its local address.
     Connected(LinkId, IpAddr),
-    /// These bytes have come, with what was left before. The rest is to be given back by [`Bus::keep`].
+    /// These bytes have come, with what was left before. The rest is to be given back by
+    /// [`Bus::keep`].
     Bytes(LinkId, Vec<u8>),
     Ended(LinkId),
 }
@@ -129,9 +134,10 @@ pub fn is_own(token: Token) -> bool {
 }
 
 impl Bus {
-    // ---- listeners ---------------------------------------------------------------------------------------------------
+    // ---- listeners ------------------------------------------------------------------------------
 
-    /// Replaces the listeners. The open connections stay. Further listeners than there are tokens are dropped.
+    /// Replaces the listeners. The open connections stay. Further listeners than there are tokens
+    /// are dropped.
     pub fn listen(&mut self, listeners: Vec<Listener>) {
         self.listeners = listeners;
         self.listeners.truncate(LISTENERS_MAX);
@@ -167,8 +173,9 @@ impl Bus {
         self.is_postponed = true;
     }
 
-    /// Accepts waiting connections, as long as there are fewer than `links_max` in all. `tls`: they begin with a handshake. Errors:
-    /// the system's, probably for lack of file descriptors; `accept_postponed` tries again.
+    /// Accepts waiting connections, as long as there are fewer than `links_max` in all. `tls`: they
+    /// begin with a handshake. Errors: the system's, probably for lack of file descriptors;
+    /// `accept_postponed` tries again.
     pub fn accept(
         &mut self,
         registry: &Registry,
@@ -230,7 +237,7 @@ impl Bus {
         Some(Accepted { link, peer: ip(peer.ip()), local: ip(local.ip()) })
     }
 
-    // ---- connections -------------------------------------------------------------------------------------------------
+    // ---- connections ----------------------------------------------------------------------------
 
     /// Takes in a connection that is being made. Without a stream it could not even begin.
     pub fn open(
@@ -371,7 +378,8 @@ impl Bus {
         }
     }
 
-    /// Gives back what was left of a connection's bytes. `again`: there are whole messages in it, for a later turn.
+    /// Gives back what was left of a connection's bytes. `again`: there are whole messages in it,
+    /// for a later turn.
     pub fn keep(&mut self, id: LinkId, mut bytes: Vec<u8>, done: usize) {
         let Some(&slot) = self.by_id.get(&id) else { return };
         bytes.drain(..done);
@@ -416,7 +424,7 @@ impl Bus {
         }
     }
 
-    // ---- sending -----------------------------------------------------------------------------------------------------
+    // ---- sending --------------------------------------------------------------------------------
 
     /// Queues a message; it waits for the saves that were awaited before.
     pub fn send(&mut self, id: LinkId, message: Arc<[u8]>) {
@@ -503,7 +511,7 @@ impl Bus {
         slow.len()
     }
 
-    // ---- figures -----------------------------------------------------------------------------------------------------
+    // ---- figures --------------------------------------------------------------------------------
 
     /// Number of connections.
     pub fn len(&self) -> usize {

@@ -1,4 +1,5 @@
-//! How a server reaches its primary: the system's network, or one that a simulation moves byte by byte.
+//! How a server reaches its primary: the system's network, or one that a simulation moves byte by
+//! byte.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -4,8 +4,9 @@
 //! `crate::http` decides about the answers. `head` parses a request's head, `connection` is one
 //! connection, `response` what it is sent.
 //!
-//! The connections are no clients: nothing counts them but this file. When all places are taken, the least important
-//! connection gives its place up to a new one, so that nobody keeps a probe out.
+//! The connections are no clients: nothing counts them but this file. When all places are taken,
+//! the least important connection gives its place up to a new one, so that nobody keeps a probe
+//! out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ const LISTENERS_MAX: usize = 16;
 /// Connections accepted in one turn.
 const ACCEPTS_MAX: usize = 32;
 
-/// Tokens below that of the primary's connection: one for each connection, then one for each listener.
+/// Tokens below that of the primary's connection: one for each connection, then one for each
+/// listener.
 const FIRST_CONNECTION: usize = PRIMARY.0 - 1;
 const FIRST_LISTENER: usize = FIRST_CONNECTION - CONNECTIONS_MAX;
 /// The first token below them.
@@ -71,7 +73,8 @@ pub fn is_own(token: Token) -> bool {
 }
 
 impl<J> Http<J> {
-    /// Replaces the listeners. The open connections stay. Further listeners than there are tokens are dropped.
+    /// Replaces the listeners. The open connections stay. Further listeners than there are tokens
+    /// are dropped.
     pub fn listen(&mut self, listeners: Vec<Listener>) {
         self.listeners = listeners;
         self.listeners.truncate(LISTENERS_MAX);
@@ -160,8 +163,8 @@ impl<J> Http<J> {
         self.len() == 0
     }
 
-    /// Accepts waiting connections. `tls`: they begin with a handshake. Failures to accept are the system's; the next
-    /// event tries again.
+    /// Accepts waiting connections. `tls`: they begin with a handshake. Failures to accept are the
+    /// system's; the next event tries again.
     pub fn accept(&mut self, registry: &Registry, tls: Option<&Arc<ServerConfig>>, now_us: i64) {
         let mut left = ACCEPTS_MAX;
         for index in std::mem::take(&mut self.accepts) {
@@ -238,7 +241,8 @@ impl<J> Http<J> {
         self.connections.get_mut(slot)?.as_deref_mut()
     }
 
-    /// Reads, writes and continues handshakes of a connection, as far as that goes now. True: a request waits for its answer.
+    /// Reads, writes and continues handshakes of a connection, as far as that goes now. True: a
+    /// request waits for its answer.
     pub fn serve(&mut self, slot: usize, now_us: i64) -> bool {
         let Some(connection) = self.get_mut(slot) else { return false };
         let progress = connection.serve(now_us);

@@ -1,4 +1,5 @@
-//! Connections to other servers that the loop serves: for MIGRATE, and for moving slots. None of them is ever waited for.
+//! Connections to other servers that the loop serves: for MIGRATE, and for moving slots. None of
+//! them is ever waited for.
 //!
 //! A line has a user, or is kept idle for a while for the next one to the same server.
 

@@ -33,7 +33,8 @@ impl Listener {
         Ok(if is_tls { Listener::Tls(listener) } else { Listener::Tcp(listener) })
     }
 
-    /// Listens on a Unix socket, replacing an old file at `path`. `mode`: the file's permissions; `group`: its group.
+    /// Listens on a Unix socket, replacing an old file at `path`. `mode`: the file's permissions;
+    /// `group`: its group.
     pub fn unix(
         path: &Path,
         mode: Option<u32>,
@@ -169,10 +170,11 @@ pub fn set_keepalive(stream: &Stream, seconds: u64) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// Listens on every address of `bind`, for TLS or without; port 0: nowhere. Addresses that fail are named in `warnings`.
+/// Listens on every address of `bind`, for TLS or without; port 0: nowhere. Addresses that fail are
+/// named in `warnings`.
 ///
-/// Unsupported address families are skipped, and so are unavailable addresses in entries that begin with `-`. Errors:
-/// a text, for any other failure.
+/// Unsupported address families are skipped, and so are unavailable addresses in entries that begin
+/// with `-`. Errors: a text, for any other failure.
 pub fn tcp_listeners(
     bind: &[Vec<u8>],
     port: u16,
@@ -238,7 +240,8 @@ pub fn refusal(entry: &[u8], port: u16, error: &io::Error) -> String {
     format!("Could not create server TCP listening socket {address}:{port}: bind: {why}")
 }
 
-/// The address of a `bind` entry: `*` is all of IPv4, `::*` all of IPv6, else an address or host name.
+/// The address of a `bind` entry: `*` is all of IPv4, `::*` all of IPv6, else an address or host
+/// name.
 pub fn resolve(entry: &str, port: u16) -> io::Result<SocketAddr> {
     let ip: IpAddr = match entry {
         "*" => IpAddr::from([0u8; 4]),

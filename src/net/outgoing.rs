@@ -1,4 +1,5 @@
-//! Blocking connections to other servers, for a command such as MIGRATE. Kept for a while for further commands.
+//! Blocking connections to other servers, for a command such as MIGRATE. Kept for a while for
+//! further commands.
 //!
 //! Each step (connecting, a write, a read) has the command's timeout; the loop is blocked until it
 //! ends, as in Redis.
@@ -76,8 +77,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the first address of a host that answers within `timeout`. With `tls` a handshake follows, each
-    /// step of which has the same timeout.
+    /// Connects to the first address of a host that answers within `timeout`. With `tls` a
+    /// handshake follows, each step of which has the same timeout.
     pub fn open(
         host: &str,
         port: u16,
@@ -121,7 +122,8 @@ impl Connection {
         socket.write_all(bytes).and_then(|()| socket.flush()).map_err(timeout_error)
     }
 
-    /// Reads a line, without its end. Errors: also if the other server has closed, or the line is too long.
+    /// Reads a line, without its end. Errors: also if the other server has closed, or the line is
+    /// too long.
     pub fn line(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         self.socket.by_ref().take(LINE_MAX).read_until(b'\n', &mut line).map_err(timeout_error)?;

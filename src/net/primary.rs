@@ -1,4 +1,5 @@
-//! The socket to the primary: connecting, reading, and sending. Also used for other servers (`lines`).
+//! The socket to the primary: connecting, reading, and sending. Also used for other servers
+//! (`lines`).
 //!
 //! It stays in the state while the link is taken out of it to work: a script in the stream may keep
 //! the server busy, and nested turns then note readiness, and acknowledge.

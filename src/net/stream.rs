@@ -59,8 +59,8 @@ impl From<std::os::unix::net::UnixStream> for Stream {
 }
 
 impl Stream {
-    /// A connection to another server, with TLS and its handshake to come if `tls` is given; the socket may still be
-    /// connecting. `host`: the name it was given by.
+    /// A connection to another server, with TLS and its handshake to come if `tls` is given; the
+    /// socket may still be connecting. `host`: the name it was given by.
     pub fn to_server(
         socket: TcpStream,
         tls: Option<&Arc<ClientConfig>>,
@@ -122,7 +122,8 @@ impl Stream {
         self.source().deregister(registry)
     }
 
-    /// TLS may have to write at any time, even while reading: its socket is always watched for writability.
+    /// TLS may have to write at any time, even while reading: its socket is always watched for
+    /// writability.
     fn interest(&self, write: bool) -> Interest {
         if write || self.is_tls() {
             Interest::READABLE | Interest::WRITABLE
@@ -156,7 +157,8 @@ impl Stream {
         matches!(self, Stream::Tls(_))
     }
 
-    /// Whether a TLS handshake is incomplete, so that nothing can be read or written ([`Stream::handshake`]).
+    /// Whether a TLS handshake is incomplete, so that nothing can be read or written
+    /// ([`Stream::handshake`]).
     #[inline]
     pub fn is_handshaking(&self) -> bool {
         matches!(self, Stream::Tls(stream) if stream.is_handshaking())

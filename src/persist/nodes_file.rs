@@ -1,11 +1,13 @@
-//! The file in which a cluster's node keeps what it knows: read and locked at the start, and replaced by a thread.
+//! The file in which a cluster's node keeps what it knows: read and locked at the start, and
+//! replaced by a thread.
 //!
 //! ```text
 //!   text -> temporary file, locked, synced -> renamed -> folder synced -> messages that depend on it may leave
 //! ```
 //!
-//! The lock is the file's own, and lasts from the start to the end: a new file is locked before it gets the name, and the old one is
-//! kept open until then. One save is under way at a time; of those that come meanwhile the last one stands for all.
+//! The lock is the file's own, and lasts from the start to the end: a new file is locked before it
+//! gets the name, and the old one is kept open until then. One save is under way at a time; of
+//! those that come meanwhile the last one stands for all.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,7 +56,8 @@ pub struct SaveError {
 }
 
 impl NodesFile {
-    /// Opens and locks a file, creating an empty one if there is none. Returns its text too. `folder` and `name` make up the path.
+    /// Opens and locks a file, creating an empty one if there is none. Returns its text too.
+    /// `folder` and `name` make up the path.
     pub fn open(
         disk: Arc<dyn Disk>,
         folder: &Path,
@@ -103,8 +106,9 @@ impl NodesFile {
         self.under_way.is_none() && self.next.is_none()
     }
 
-    /// Begins the next save, if there is one and none is under way; at its end its thread calls `wake`. Returns the number of a save
-    /// that has ended since the last call. After an error the file is as it was, and the save is still to be done.
+    /// Begins the next save, if there is one and none is under way; at its end its thread calls
+    /// `wake`. Returns the number of a save that has ended since the last call. After an error the
+    /// file is as it was, and the save is still to be done.
     pub fn go_on(
         &mut self,
         background: &Background,

@@ -1,6 +1,7 @@
 //! The end of the stream, kept once for all replicas, those connected and those that reconnect.
 //!
-//! Offsets count from 1, as in PSYNC. A backlog holds the bytes from [`Backlog::start`] up to before [`Backlog::end`].
+//! Offsets count from 1, as in PSYNC. A backlog holds the bytes from [`Backlog::start`] up to
+//! before [`Backlog::end`].
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -97,7 +98,8 @@ impl Backlog {
         }
     }
 
-    /// Frees blocks beyond the size, except those from offset `needed` on, which some replica lacks.
+    /// Frees blocks beyond the size, except those from offset `needed` on, which some replica
+    /// lacks.
     pub fn trim(&mut self, needed: Option<u64>) {
         let first = self.end.saturating_sub(self.size as u64).min(needed.unwrap_or(u64::MAX));
         while self.blocks.front().is_some_and(|block| block.end() <= first) {
@@ -122,8 +124,8 @@ impl Backlog {
         self.blocks.push_back(block);
     }
 
-    /// The bytes from offset `from` up to before `to`, as at most `pieces_max` pieces for a vectored write. None: they are not
-    /// held.
+    /// The bytes from offset `from` up to before `to`, as at most `pieces_max` pieces for a
+    /// vectored write. None: they are not held.
     pub fn pieces(&self, from: u64, to: u64, pieces_max: usize) -> Option<Vec<IoSlice<'_>>> {
         if !(self.start()..=to).contains(&from) || to > self.end {
             return None;

@@ -7,11 +7,13 @@
 //!         | ( SELECT db )? MULTI request ( ( SELECT db )? request )+ EXEC       of a unit with several
 //! ```
 //!
-//! A unit is never divided: what is taken ends with a unit, also if it is taken while another one goes on, and a reader that comes
-//! within a unit gets all of it, or all that was heard of it. So positions within a unit count from its first byte.
+//! A unit is never divided: what is taken ends with a unit, also if it is taken while another one
+//! goes on, and a reader that comes within a unit gets all of it, or all that was heard of it. So
+//! positions within a unit count from its first byte.
 //!
-//! Requests are encoded as arrays of bulk strings. Redis 7.0.15's stream is the model, byte for byte; commands it
-//! does not know are repeated as ones it knows. Nothing is encoded while neither log nor replicas need it.
+//! Requests are encoded as arrays of bulk strings. Redis 7.0.15's stream is the model, byte for
+//! byte; commands it does not know are repeated as ones it knows. Nothing is encoded while neither
+//! log nor replicas need it.
 
 use std::ops::Range;
 
@@ -128,7 +130,8 @@ impl Effects {
         }
     }
 
-    /// A new reader follows from here: the next unit, or the one that has begun, is preceded by SELECT.
+    /// A new reader follows from here: the next unit, or the one that has begun, is preceded by
+    /// SELECT.
     pub fn select_anew(&mut self) {
         match self.is_between_units() {
             true => self.selected = None,
@@ -172,7 +175,8 @@ impl Effects {
         }
     }
 
-    /// Sets where the next requests are repeated. Expiry and eviction are always repeated everywhere.
+    /// Sets where the next requests are repeated. Expiry and eviction are always repeated
+    /// everywhere.
     pub fn repeat_at(&mut self, at: RepeatedAt) {
         self.at = at;
     }
@@ -227,7 +231,8 @@ impl Effects {
         self.unit.kept.push(Kept { database: *database, range, at: RepeatedAt::ALL });
     }
 
-    /// Adds a message, which replicas repeat but the log does not. A rollback keeps it: it was delivered.
+    /// Adds a message, which replicas repeat but the log does not. A rollback keeps it: it was
+    /// delivered.
     pub fn push_message<'a>(
         &mut self,
         database: usize,
@@ -251,7 +256,8 @@ impl Effects {
         Mark { len, requests: self.unit.requests, selected: self.selected }
     }
 
-    /// Drops the unit's requests since a mark, except messages and deletions by expiry and eviction, which are not undone either.
+    /// Drops the unit's requests since a mark, except messages and deletions by expiry and
+    /// eviction, which are not undone either.
     pub fn roll_back(&mut self, mark: Mark) {
         if self.is_between_units() {
             return;

@@ -42,13 +42,16 @@ pub struct Following {
     pub host: Vec<u8>,
     pub port: u16,
     pub progress: Progress,
-    /// The local data belongs to a history that the primary may continue; otherwise a snapshot is needed.
+    /// The local data belongs to a history that the primary may continue; otherwise a snapshot is
+    /// needed.
     pub knows_history: bool,
     /// The database that the stream has selected.
     pub selected: usize,
-    /// When something was last received from the primary, or a connection attempted: boot-time clock, microseconds.
+    /// When something was last received from the primary, or a connection attempted: boot-time
+    /// clock, microseconds.
     pub heard_us: i64,
-    /// The link's number among those of clients, and since when it is up: boot-time clock, microseconds.
+    /// The link's number among those of clients, and since when it is up: boot-time clock,
+    /// microseconds.
     pub number: u64,
     pub up_since_us: i64,
     /// Attempts to synchronise, all of them and those since the link was last up.
@@ -58,7 +61,8 @@ pub struct Following {
     pub was_down_us: i64,
     /// Since when the link is down, after it was up: boot-time clock, microseconds.
     pub down_since_us: Option<i64>,
-    /// When the primary was heard last before the link went down: how old a cluster takes this replica's data to be.
+    /// When the primary was heard last before the link went down: how old a cluster takes this
+    /// replica's data to be.
     pub heard_before_us: i64,
     pub transfer: Transfer,
     /// Bytes of the stream received and not applied.

@@ -89,7 +89,8 @@ pub struct Loader {
     pub stream_db: usize,
     /// It can continue without further bytes.
     pub has_more: bool,
-    /// Bytes in the pipe at which the record is parsed again, and the time at which it is parsed anyway.
+    /// Bytes in the pipe at which the record is parsed again, and the time at which it is parsed
+    /// anyway.
     pub wanted: usize,
     pub look_at_us: i64,
     pub steps: u32,

@@ -1,5 +1,6 @@
-//! The link to the primary as a state machine without a socket: received bytes go in, bytes to send and events come out. It
-//! does the handshake, and finds the end of a snapshot and of each request of the stream; it runs nothing.
+//! The link to the primary as a state machine without a socket: received bytes go in, bytes to send
+//! and events come out. It does the handshake, and finds the end of a snapshot and of each request
+//! of the stream; it runs nothing.
 //!
 //! ```text
 //! replica                                     primary
@@ -18,7 +19,8 @@
 //!                                             $EOF:mark CR LF bytes mark one that ends with a mark of 40 bytes
 //! ```
 //!
-//! Empty lines before a reply keep the connection alive. Source: `replication.c` of Redis 7.0.15, whose log lines these are.
+//! Empty lines before a reply keep the connection alive. Source: `replication.c` of Redis 7.0.15,
+//! whose log lines these are.
 
 use memchr::{memchr, memmem};
 
@@ -32,7 +34,8 @@ const LINE_MAX: usize = 16 * 1024;
 /// Length of a replication ID, and of the mark at a snapshot's end.
 const ID_BYTES: usize = 40;
 
-/// The announced version: that of the Valkey whose snapshots and commands are understood, with deadlines of hash fields.
+/// The announced version: that of the Valkey whose snapshots and commands are understood, with
+/// deadlines of hash fields.
 const VERSION: &[u8] = b"9.0.0";
 
 /// The announcements and requests of a replica in the handshake.
@@ -57,7 +60,8 @@ pub struct HandshakeOptions {
 /// Before the process's ID among the capabilities.
 pub const RUN_ID: &[u8] = b"run-id=";
 
-/// Refusals of PSYNC that end by themselves. Redis takes the last two for a primary without PSYNC, and loses its place in the history.
+/// Refusals of PSYNC that end by themselves. Redis takes the last two for a primary without PSYNC,
+/// and loses its place in the history.
 const FOR_A_WHILE: [&[u8]; 4] = [b"-NOMASTERLINK", b"-LOADING", b"-MASTERDOWN", b"-BUSY"];
 
 /// The answer expected from the primary next.
@@ -95,7 +99,8 @@ pub enum Stage {
 pub enum Event {
     /// A line for the log.
     Log(Level, String),
-    /// The link has failed; the reason was logged. `later`: the primary has refused PSYNC only for now.
+    /// The link has failed; the reason was logged. `later`: the primary has refused PSYNC only for
+    /// now.
     Failed { later: bool },
     /// The stream continues at the requested offset. `id`: the new replication ID, if sent.
     Continues { id: Option<String> },
@@ -127,8 +132,8 @@ pub struct Link {
     unit: Unit,
 }
 
-/// The unit of the stream being read: a request, or all requests from MULTI to EXEC. A primary may send a unit of any
-/// size, so only places within a request have 32 bits.
+/// The unit of the stream being read: a request, or all requests from MULTI to EXEC. A primary may
+/// send a unit of any size, so only places within a request have 32 bits.
 #[derive(Debug, Default)]
 struct Unit {
     parser: Parser,
@@ -192,7 +197,8 @@ impl Link {
         acknowledge(offset, on_disk, &mut self.output);
     }
 
-    /// Adds received bytes. Call [`Self::next_event`] and [`Self::next_unit`] then until there are no more.
+    /// Adds received bytes. Call [`Self::next_event`] and [`Self::next_unit`] then until there are
+    /// no more.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
     }
@@ -220,7 +226,7 @@ impl Link {
         }
     }
 
-    // ---- handshake -----------------------------------------------------------------------------------------------
+    // ---- handshake ------------------------------------------------------------------------------
 
     /// The next line, without its end.
     fn take_line(&mut self) -> Option<Vec<u8>> {
@@ -401,7 +407,7 @@ impl Link {
         }
     }
 
-    // ---- snapshot ------------------------------------------------------------------------------------------------
+    // ---- snapshot -------------------------------------------------------------------------------
 
     fn read_preamble(&mut self, line: &[u8], text: &str) {
         let Some(length) = line.strip_prefix(b"$") else {
@@ -467,10 +473,10 @@ impl Link {
         Some(Event::Snapshot(bytes))
     }
 
-    // ---- stream --------------------------------------------------------------------------------------------------
+    // ---- stream ---------------------------------------------------------------------------------
 
-    /// The next unit: a request, or all requests between MULTI and EXEC, without these. None: more bytes are needed. Call
-    /// [`Self::applied`] before asking for the next unit.
+    /// The next unit: a request, or all requests between MULTI and EXEC, without these. None: more
+    /// bytes are needed. Call [`Self::applied`] before asking for the next unit.
     pub fn next_unit(&mut self) -> Result<Option<Requests<'_>>, Broken> {
         if self.awaits != Awaits::Stream {
             return Ok(None);
@@ -523,7 +529,8 @@ impl Link {
                 ranges.truncate(first);
                 break;
             } else if name.eq_ignore_ascii_case(b"DISCARD") && *in_transaction {
-                // Primaries do not send it. If one does, the unit is empty, but its bytes count in the stream.
+                // Primaries do not send it. If one does, the unit is empty, but its bytes count in
+                // the stream.
                 *in_transaction = false;
                 ranges.clear();
                 requests.clear();
@@ -579,7 +586,8 @@ impl Link {
 
     /// Frees the memory of used bytes. Call this now and then, as it moves the rest.
     pub fn shrink(&mut self) {
-        // Not while a transaction is incomplete: its requests' places count from the buffer's start.
+        // Not while a transaction is incomplete: its requests' places count from the buffer's
+        // start.
         if self.used > 0 && self.unit.requests.is_empty() {
             self.input.drain(..self.used);
             self.unit.at -= self.used.min(self.unit.at);
@@ -603,7 +611,8 @@ pub fn acknowledge(offset: u64, on_disk: Option<u64>, output: &mut Vec<u8>) {
     }
 }
 
-/// The bytes in which a request that begins at `at` is parsed: as many as places within it can count.
+/// The bytes in which a request that begins at `at` is parsed: as many as places within it can
+/// count.
 fn request_bytes(input: &mut [u8], at: usize) -> &mut [u8] {
     let end = input.len().min(at.saturating_add(u32::MAX as usize));
     &mut input[at..end]

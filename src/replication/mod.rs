@@ -6,7 +6,8 @@
 //! stream    the changes as requests; the backlog holds its end, for all replicas together
 //! ```
 //!
-//! A replica has its primary's history, and sends the primary's bytes on unchanged. Source: `replication.c` of Redis 7.0.15.
+//! A replica has its primary's history, and sends the primary's bytes on unchanged. Source:
+//! `replication.c` of Redis 7.0.15.
 //!
 //! - The stream: `effects` collects it, `backlog` keeps its end.
 //! - A primary: `replica` is its view of one, `pipe` passes a snapshot from the thread that writes
@@ -69,18 +70,18 @@ pub struct Broadcast {
 /// `roles/restart.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restart {
-    /// The offset of its data, if it started without data or with an RDB file. None: replicas cannot have newer data, as with
-    /// an append-only file, which has everything that was answered.
+    /// The offset of its data, if it started without data or with an RDB file. None: replicas
+    /// cannot have newer data, as with an append-only file, which has everything that was answered.
     pub data_end: Option<u64>,
-    /// Histories that this server began since its start, and that have ended (`repl-backlog-ttl`). A replica with one of them has
-    /// no data of another primary. The last comes first.
+    /// Histories that this server began since its start, and that have ended (`repl-backlog-ttl`).
+    /// A replica with one of them has no data of another primary. The last comes first.
     pub ended: Vec<String>,
     /// It refuses writes until it is certain to be the primary: `primary-restart-read-only`.
     pub is_read_only: bool,
     /// Since when it has had replicas continuously: boot-time clock, microseconds.
     pub replicas_since_us: Option<i64>,
-    /// When a replica with data was last held off (forgotten after a while), and when that was last logged: boot-time clock,
-    /// microseconds.
+    /// When a replica with data was last held off (forgotten after a while), and when that was last
+    /// logged: boot-time clock, microseconds.
     pub held_off_us: Option<i64>,
     pub logged_us: Option<i64>,
 }
@@ -137,7 +138,8 @@ pub struct Replication {
     pub good_replicas: u32,
     /// The snapshot being sent without a file.
     pub broadcast: Option<Broadcast>,
-    /// Ends of parts of the stream, and of the same parts in the log: a part may be sent when the log's policy allows it.
+    /// Ends of parts of the stream, and of the same parts in the log: a part may be sent when the
+    /// log's policy allows it.
     pub logged: VecDeque<(u64, LogOffset)>,
     /// The end of the part that may be sent, as last computed.
     sendable_end: u64,
@@ -204,7 +206,8 @@ impl Replication {
         self.ancestor = None;
     }
 
-    /// Begins a new history that continues the current one: replicas of the current one can follow it. For a promotion.
+    /// Begins a new history that continues the current one: replicas of the current one can follow
+    /// it. For a promotion.
     pub fn branch_off(&mut self) {
         let id = std::mem::replace(&mut self.id, random::hex_id());
         self.ancestor = Some(Ancestor { id, end: self.offset + 1 });
@@ -230,8 +233,8 @@ impl Replication {
         if self.pings.end == self.offset { self.pings.start } else { self.offset }
     }
 
-    /// The first offset that must not be sent yet. `may_leave`: whether the log's policy allows to show what comes before an
-    /// offset of the log.
+    /// The first offset that must not be sent yet. `may_leave`: whether the log's policy allows to
+    /// show what comes before an offset of the log.
     pub fn compute_sendable_end(&mut self, may_leave: impl Fn(LogOffset) -> bool) -> u64 {
         while let Some(&(offset, logged)) = self.logged.front() {
             if !may_leave(logged) {
@@ -244,8 +247,8 @@ impl Replication {
         self.sendable_end
     }
 
-    /// Whether a replica that has history `id` up to before offset `from` can continue there. Offsets count from 1: `from` is
-    /// that of the first missing byte.
+    /// Whether a replica that has history `id` up to before offset `from` can continue there.
+    /// Offsets count from 1: `from` is that of the first missing byte.
     pub fn can_continue(&self, id: &[u8], from: u64) -> bool {
         let known = id == self.id.as_bytes()
             || self

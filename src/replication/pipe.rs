@@ -1,10 +1,12 @@
-//! A bounded pipe in memory with the interface of a file: a thread writes a snapshot, the loop takes it out and sends it.
+//! A bounded pipe in memory with the interface of a file: a thread writes a snapshot, the loop
+//! takes it out and sends it.
 //!
 //! ```text
 //!   saver's thread -- write --> pieces -- take --> loop, which releases what all replicas have been sent
 //! ```
 //!
-//! The writer waits while the slowest replica lags too far, unless it is not a thread of its own. Closing the pipe fails the writer with `BrokenPipe`.
+//! The writer waits while the slowest replica lags too far, unless it is not a thread of its own.
+//! Closing the pipe fails the writer with `BrokenPipe`.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -36,7 +38,8 @@ struct State {
 }
 
 impl Pipe {
-    /// `wake` is called when the pipe is no longer empty. Without `is_bounded` the writer never waits.
+    /// `wake` is called when the pipe is no longer empty. Without `is_bounded` the writer never
+    /// waits.
     pub fn new(wake: Arc<dyn Fn() + Send + Sync>, is_bounded: bool) -> Self {
         let held_max = if is_bounded { HELD_BYTES_MAX } else { u64::MAX };
         Pipe { state: Mutex::default(), room: Condvar::new(), held_max, wake }

@@ -29,7 +29,8 @@ pub enum Stage {
     ReceivesSnapshot { at: u64 },
     /// It is being sent a file.
     ReceivesFile(FileSending),
-    /// It has the data. After a snapshot of unknown length the stream begins with its first acknowledgement (`awaits_ack`).
+    /// It has the data. After a snapshot of unknown length the stream begins with its first
+    /// acknowledgement (`awaits_ack`).
     Online { awaits_ack: bool },
 }
 
@@ -52,7 +53,8 @@ impl FileSending {
         self.left == 0 && self.sent == self.piece.len()
     }
 
-    /// Reads the next piece if the last one is sent. Errors: those of reading; `UnexpectedEof` if the file has become shorter.
+    /// Reads the next piece if the last one is sent. Errors: those of reading; `UnexpectedEof` if
+    /// the file has become shorter.
     fn fill(&mut self) -> io::Result<()> {
         if self.sent == self.piece.len() && self.left > 0 {
             self.piece.resize(self.left.min(FILE_PIECE_BYTES as u64) as usize, 0);
@@ -74,10 +76,12 @@ pub struct Replica {
     /// The acknowledged offset, and the one on its disk. None: not acknowledged, not even offset 0.
     pub acknowledged: Option<u64>,
     pub synced: Option<u64>,
-    /// When it last acknowledged, and when it was last sent a piece of a snapshot: boot-time clock, microseconds.
+    /// When it last acknowledged, and when it was last sent a piece of a snapshot: boot-time clock,
+    /// microseconds.
     pub acknowledged_us: i64,
     pub sent_us: i64,
-    /// Its silence counts from here, or from the last bytes it has sent: boot-time clock, microseconds.
+    /// Its silence counts from here, or from the last bytes it has sent: boot-time clock,
+    /// microseconds.
     pub heard_us: i64,
     /// Where it accepts clients: `REPLCONF listening-port`, `ip-address`.
     pub port: u16,
@@ -86,7 +90,8 @@ pub struct Replica {
     pub accepts_eof_mark: bool,
     /// `REPLCONF capa psync2`: it accepts a new replication ID in `+CONTINUE`.
     pub accepts_new_history: bool,
-    /// `REPLCONF capa run-id=ID`, which only this server sends: two links of the same process are one replica.
+    /// `REPLCONF capa run-id=ID`, which only this server sends: two links of the same process are
+    /// one replica.
     pub run_id: Option<Box<[u8]>>,
     /// `REPLCONF rdb-only 1`: it wants only the snapshot.
     pub snapshot_only: bool,
@@ -196,8 +201,9 @@ impl Replica {
         }
     }
 
-    /// Sends pending bytes, about `bytes_max`; of the stream those before offset `end`. `snapshot`: the broadcast's bytes, and
-    /// whether they are complete. Errors: the connection is lost, or the file cannot be read.
+    /// Sends pending bytes, about `bytes_max`; of the stream those before offset `end`. `snapshot`:
+    /// the broadcast's bytes, and whether they are complete. Errors: the connection is lost, or the
+    /// file cannot be read.
     pub fn send(
         &mut self,
         stream: &mut impl Write,

@@ -6,7 +6,8 @@ use crate::error::CommandError;
 use crate::resp::number;
 use crate::resp::request::Range;
 
-/// The arguments of one request: ranges into the buffer it was read into. Argument 0 is the command's name.
+/// The arguments of one request: ranges into the buffer it was read into. Argument 0 is the
+/// command's name.
 #[derive(Clone, Copy)]
 pub struct Args<'a> {
     buffer: &'a [u8],
@@ -49,8 +50,8 @@ impl<'a> Args<'a> {
         Args { buffer: self.buffer, ranges: &self.ranges[start.min(self.ranges.len())..] }
     }
 
-    /// Appends the request to `buffer`, with the bytes between the arguments, and its ranges to `ranges`. False: the
-    /// buffer would exceed 32-bit offsets; then nothing is copied.
+    /// Appends the request to `buffer`, with the bytes between the arguments, and its ranges to
+    /// `ranges`. False: the buffer would exceed 32-bit offsets; then nothing is copied.
     pub fn copy_behind(&self, buffer: &mut Vec<u8>, ranges: &mut Vec<Range>) -> bool {
         let Some(first) = self.ranges.first() else { return true };
         let (from, at) = (first.start as usize, buffer.len());
@@ -71,8 +72,8 @@ impl<'a> Args<'a> {
         self.ranges.iter().map(|range| range.len as usize).sum()
     }
 
-    /// Bytes from the first argument's start to the last one's end: about the size of the request, and cheaper than
-    /// [`Self::bytes`].
+    /// Bytes from the first argument's start to the last one's end: about the size of the request,
+    /// and cheaper than [`Self::bytes`].
     #[inline]
     pub fn span(&self) -> usize {
         match (self.ranges.first(), self.ranges.last()) {
@@ -81,8 +82,9 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The bytes from the first argument's start to the last one's end, if the request was sent as bulk strings: then they are
-    /// what an encoder writes there. None for an inline request, or if the arguments lie elsewhere.
+    /// The bytes from the first argument's start to the last one's end, if the request was sent as
+    /// bulk strings: then they are what an encoder writes there. None for an inline request, or if
+    /// the arguments lie elsewhere.
     pub fn sent_as_bulks(&self) -> Option<&'a [u8]> {
         let mut ranges = self.ranges.iter();
         let first = ranges.next()?;
@@ -163,8 +165,8 @@ impl<'a> Cursor<'a> {
         number.filter(|&number| number > 0).ok_or(error)
     }
 
-    /// Takes `numkeys key [key ...]`: at least `least` keys, each with its own `step - 1` further arguments. Returns
-    /// the indices of all these. The error texts depend on the command.
+    /// Takes `numkeys key [key ...]`: at least `least` keys, each with its own `step - 1` further
+    /// arguments. Returns the indices of all these. The error texts depend on the command.
     pub fn take_keys(&mut self, least: usize, step: usize) -> Result<Indices<usize>, BadKeyCount> {
         let count = self.peek().and_then(number::parse_i64).ok_or(BadKeyCount::NotInteger)?;
         let count = usize::try_from(count).ok().filter(|&count| count >= least);

@@ -1,9 +1,10 @@
-//! The x87 extended-precision float in software: 64 bits of mantissa, 15 of exponent, round to nearest, ties to even.
+//! The x87 extended-precision float in software: 64 bits of mantissa, 15 of exponent, round to
+//! nearest, ties to even.
 //!
-//! INCRBYFLOAT and HINCRBYFLOAT of Redis calculate in C's `long double`, on x86-64 this format, and users see its
-//! rounding in the last digits. Text comes in, a sum goes out as text; the caller decides which errors NaN and
-//! infinity are. Results are exact and rounded once: in 128 bits for numbers of ordinary size, with big integers
-//! otherwise.
+//! INCRBYFLOAT and HINCRBYFLOAT of Redis calculate in C's `long double`, on x86-64 this format, and
+//! users see its rounding in the last digits. Text comes in, a sum goes out as text; the caller
+//! decides which errors NaN and infinity are. Results are exact and rounded once: in 128 bits for
+//! numbers of ordinary size, with big integers otherwise.
 
 use std::ops::Add;
 
@@ -43,9 +44,9 @@ struct Finite {
 }
 
 impl Float80 {
-    /// Parses a number as C's `strtold` does, but only if it is the whole text: decimal or hexadecimal, `inf` or
-    /// `infinity` in any case, with an optional sign. `None` for anything else and for NaN, and if a finite number
-    /// overflows or a nonzero one becomes zero.
+    /// Parses a number as C's `strtold` does, but only if it is the whole text: decimal or
+    /// hexadecimal, `inf` or `infinity` in any case, with an optional sign. `None` for anything
+    /// else and for NaN, and if a finite number overflows or a nonzero one becomes zero.
     pub fn parse(text: &[u8]) -> Option<Float80> {
         if text.len() > TEXT_LEN_MAX {
             return None;
@@ -100,8 +101,8 @@ impl Float80 {
         }
     }
 
-    /// Rounds `mantissa * 2^exponent`, to which something less than one unit of the mantissa is added if `inexact`; it
-    /// then has 65 bits at least.
+    /// Rounds `mantissa * 2^exponent`, to which something less than one unit of the mantissa is
+    /// added if `inexact`; it then has 65 bits at least.
     fn round(negative: bool, mantissa: u128, inexact: bool, exponent: i32) -> Float80 {
         if mantissa == 0 {
             return Float80(Class::Finite(Finite {
@@ -159,8 +160,8 @@ impl Finite {
         // Normal numbers of a larger exponent are larger; zeros and subnormals all have the least.
         let (high, low) =
             if self.exponent >= other.exponent { (self, other) } else { (other, self) };
-        // 63 more bits leave room for the carry and keep all of `low` that can show in 64 bits: if some of it is shifted
-        // out, the difference has at least 125 bits.
+        // 63 more bits leave room for the carry and keep all of `low` that can show in 64 bits: if
+        // some of it is shifted out, the difference has at least 125 bits.
         const EXTRA: u32 = 63;
         let (a, b) = (u128::from(high.mantissa) << EXTRA, u128::from(low.mantissa) << EXTRA);
         let shift = (high.exponent - low.exponent) as u32;
@@ -256,7 +257,8 @@ impl Decimal {
         if self.digits.is_empty() {
             return Some(Float80::round(negative, 0, false, 0));
         }
-        // The largest finite number is 1.2e4932, the smallest is 3.6e-4951 and half of it becomes zero.
+        // The largest finite number is 1.2e4932, the smallest is 3.6e-4951 and half of it becomes
+        // zero.
         if !(-4951..=4933).contains(&self.magnitude) {
             return None;
         }

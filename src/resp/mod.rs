@@ -6,8 +6,8 @@
 //! `queue` keeps requests. `number` converts between text and numbers, `float80` has the
 //! extended-precision floats of INCRBYFLOAT, `percent` shows names of any bytes without blanks.
 //!
-//! Specification: <https://redis.io/docs/latest/develop/reference/protocol-spec/>; where it is silent, what Redis 7.0.15
-//! does.
+//! Specification: <https://redis.io/docs/latest/develop/reference/protocol-spec/>; where it is
+//! silent, what Redis 7.0.15 does.
 
 pub mod args;
 pub mod float80;

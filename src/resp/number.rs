@@ -1,8 +1,8 @@
 //! Text to numbers and back, as Redis 7.0.15 reads and writes them.
 //!
-//! Integers are strict: no sign `+`, no spaces, no leading zeros. Doubles are what C's `strtod` takes, hexadecimal ones
-//! included, but must be the whole text and a number. Doubles are written with 17 significant digits. Pure functions over
-//! byte slices; nothing allocates.
+//! Integers are strict: no sign `+`, no spaces, no leading zeros. Doubles are what C's `strtod`
+//! takes, hexadecimal ones included, but must be the whole text and a number. Doubles are written
+//! with 17 significant digits. Pure functions over byte slices; nothing allocates.
 
 use std::fmt::Write;
 use std::ops::Deref;
@@ -53,8 +53,9 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     if negative { 0i64.checked_sub_unsigned(value) } else { i64::try_from(value).ok() }
 }
 
-/// Parses an unsigned 64-bit integer as stream IDs and the like accept it: decimal digits, leading zeros allowed, after
-/// optional white space and an optional `+`; `-0` is zero. Negative numbers are `None`.
+/// Parses an unsigned 64-bit integer as stream IDs and the like accept it: decimal digits, leading
+/// zeros allowed, after optional white space and an optional `+`; `-0` is zero. Negative numbers
+/// are `None`.
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
     let blanks = text.iter().take_while(|byte| is_space(**byte)).count();
     let (negative, digits) = match &text[blanks..] {
@@ -74,8 +75,9 @@ pub(crate) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }
 
-/// Parses a double: decimal or hexadecimal (`0x1.8p3`), `inf` or `infinity` in any case, with an optional sign. `None`
-/// for anything around it, for NaN, and if a finite number overflows or a nonzero one becomes zero.
+/// Parses a double: decimal or hexadecimal (`0x1.8p3`), `inf` or `infinity` in any case, with an
+/// optional sign. `None` for anything around it, for NaN, and if a finite number overflows or a
+/// nonzero one becomes zero.
 pub fn parse_f64(text: &[u8]) -> Option<f64> {
     if let Some(hexadecimal) = parse_hexadecimal(text) {
         let Hexadecimal { negative, mantissa, inexact, exponent } = hexadecimal;
@@ -93,7 +95,8 @@ pub fn parse_f64(text: &[u8]) -> Option<f64> {
     (!overflows && !underflows).then_some(value)
 }
 
-/// The integer a double equals, if it is between -2^62 and 2^62: the scores Redis stores as integers. Negative zero is 0.
+/// The integer a double equals, if it is between -2^62 and 2^62: the scores Redis stores as
+/// integers. Negative zero is 0.
 pub fn f64_as_i64(value: f64) -> Option<i64> {
     let integer = value as i64;
     let within = (-(1 << 62)..=1 << 62).contains(&integer);
@@ -108,7 +111,8 @@ pub struct NumberText {
 }
 
 impl NumberText {
-    /// The longest text is 24 bytes: sign, 17 digits, point and exponent, or `-0.000` before 17 digits.
+    /// The longest text is 24 bytes: sign, 17 digits, point and exponent, or `-0.000` before 17
+    /// digits.
     const CAPACITY: usize = 32;
 
     fn new() -> Self {
@@ -219,7 +223,8 @@ pub fn format_double_17g(value: f64) -> NumberText {
     text
 }
 
-/// A double as C's `%.Ng` writes it: at most `count` (1 to 16) significant digits, without trailing zeros.
+/// A double as C's `%.Ng` writes it: at most `count` (1 to 16) significant digits, without trailing
+/// zeros.
 pub fn format_double_digits(value: f64, count: usize) -> NumberText {
     let mut text = NumberText::new();
     if push_special(&mut text, value) {
@@ -258,7 +263,8 @@ fn push_special(text: &mut NumberText, value: f64) -> bool {
         0.0 => b"0",
         f64::INFINITY => b"inf",
         f64::NEG_INFINITY => b"-inf",
-        // printf shows a NaN's sign, and x86 sets it in those that operations make. Only scripts see one.
+        // printf shows a NaN's sign, and x86 sets it in those that operations make. Only scripts
+        // see one.
         _ if value.is_nan() && value.is_sign_negative() => b"-nan",
         _ if value.is_nan() => b"nan",
         _ => return false,
@@ -282,13 +288,14 @@ const POWERS_OF_TEN: [u128; 23] = {
     powers
 };
 
-/// The 17 decimal digits nearest to a positive double (ties to even) and the power of ten of the first.
+/// The 17 decimal digits nearest to a positive double (ties to even) and the power of ten of the
+/// first.
 fn round_to_17_digits(value: f64) -> (u64, i32) {
     const BEYOND: u128 = POWERS_OF_TEN[17];
     let bits = value.to_bits();
     let binary_exponent = (bits >> 52) as i32 - 1023;
-    // Nearly all scores that are no integers: mantissa times power of ten fits 128 bits (below 2^53 and 2^74), and the
-    // power of two divides it by a shift.
+    // Nearly all scores that are no integers: mantissa times power of ten fits 128 bits (below 2^53
+    // and 2^74), and the power of two divides it by a shift.
     if value >= 1e-5 && binary_exponent < 52 {
         let mantissa = u128::from(bits & ((1 << 52) - 1) | 1 << 52);
         let shift = (52 - binary_exponent) as u32;
@@ -346,8 +353,8 @@ impl Decimal {
     }
 }
 
-/// A hexadecimal float: `mantissa * 2^exponent`, plus something less than one unit of the mantissa if `inexact`, in
-/// which case the mantissa has 125 bits at least.
+/// A hexadecimal float: `mantissa * 2^exponent`, plus something less than one unit of the mantissa
+/// if `inexact`, in which case the mantissa has 125 bits at least.
 pub(super) struct Hexadecimal {
     pub negative: bool,
     pub mantissa: u128,
@@ -439,8 +446,9 @@ pub(super) fn shift_right_to_even(value: u128, inexact: bool, shift: u32) -> u12
     kept + u128::from(up)
 }
 
-/// Rounds `mantissa * 2^exponent` to a mantissa of `precision` bits (at most 64), or fewer where its exponent would be
-/// less than `exponent_min`. Returns mantissa and exponent. An inexact mantissa has `precision + 1` bits at least.
+/// Rounds `mantissa * 2^exponent` to a mantissa of `precision` bits (at most 64), or fewer where
+/// its exponent would be less than `exponent_min`. Returns mantissa and exponent. An inexact
+/// mantissa has `precision + 1` bits at least.
 pub(super) fn round_mantissa(
     mantissa: u128,
     inexact: bool,
@@ -615,7 +623,8 @@ mod tests {
         assert!(parse_f64(b"-0x0").is_some_and(f64::is_sign_negative));
     }
 
-    /// Answers of ZSCORE in Redis 7.0.15 and in Valkey 9.1.2; ties and small numbers from printf of glibc.
+    /// Answers of ZSCORE in Redis 7.0.15 and in Valkey 9.1.2; ties and small numbers from printf of
+    /// glibc.
     #[test]
     fn doubles_are_written_as_the_peers_write_them() {
         for (value, digits17) in [

@@ -1,7 +1,7 @@
 //! Requests that are kept until they run: those of a transaction in a file, until its EXEC comes.
 //!
-//! A transaction may be longer than 4 GiB, as its requests are limited one by one. So they are kept in segments, within which
-//! positions have 32 bits.
+//! A transaction may be longer than 4 GiB, as its requests are limited one by one. So they are kept
+//! in segments, within which positions have 32 bits.
 
 use super::args::Args;
 use super::request::{REQUEST_BYTES_MAX, Range};

@@ -1,14 +1,16 @@
 //! Writing replies: the only encoder of the protocol.
 //!
-//! A command calls a [`ReplyWriter`], which appends the encoded reply, in the client's protocol version, to the
-//! client's [`OutputBuffer`]; once per turn the buffer is written to the socket. Nearly all replies go to one growing
-//! `tail`; a large value for many clients is pushed as shared [`Bytes`] without a copy.
+//! A command calls a [`ReplyWriter`], which appends the encoded reply, in the client's protocol
+//! version, to the client's [`OutputBuffer`]; once per turn the buffer is written to the socket.
+//! Nearly all replies go to one growing `tail`; a large value for many clients is pushed as shared
+//! [`Bytes`] without a copy.
 //!
-//! A buffer may have a limit ([`OutputBuffer::set_limit`]), as a short request can ask for a reply of any length.
-//! Bytes beyond it are dropped, and the buffer is cut: invalid, never to be sent.
+//! A buffer may have a limit ([`OutputBuffer::set_limit`]), as a short request can ask for a reply
+//! of any length. Bytes beyond it are dropped, and the buffer is cut: invalid, never to be sent.
 //!
-//! Does not know clients, sockets, or the sources of limits. A client must get exactly one reply for each request; an
-//! aggregate's header has its length, and the caller must write as many elements.
+//! Does not know clients, sockets, or the sources of limits. A client must get exactly one reply
+//! for each request; an aggregate's header has its length, and the caller must write as many
+//! elements.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -78,8 +80,8 @@ impl Default for OutputBuffer {
 }
 
 impl OutputBuffer {
-    /// Takes an empty buffer's storage for reuse, so that idle clients own no heap memory. Returns an empty vector if
-    /// bytes are pending.
+    /// Takes an empty buffer's storage for reuse, so that idle clients own no heap memory. Returns
+    /// an empty vector if bytes are pending.
     pub fn take_storage(&mut self) -> Vec<u8> {
         if !self.is_empty() {
             return Vec::new();
@@ -155,7 +157,8 @@ impl OutputBuffer {
         self.tail.extend_from_slice(bytes);
     }
 
-    /// Appends bytes without copying them. Worth it from some KiB on: each piece costs the kernel an iovec.
+    /// Appends bytes without copying them. Worth it from some KiB on: each piece costs the kernel
+    /// an iovec.
     pub fn push_shared(&mut self, bytes: Bytes) {
         if bytes.is_empty() {
             return;
@@ -214,9 +217,10 @@ impl OutputBuffer {
         self.pieces().collect::<Vec<_>>().concat()
     }
 
-    /// Writes as much as the socket takes in one call: `write` for a single piece, `writev` otherwise. Returns the
-    /// bytes written, which are removed. Errors are the socket's (`WouldBlock`, `Interrupted` ...), with the buffer
-    /// unchanged; a socket that takes nothing is `WriteZero`.
+    /// Writes as much as the socket takes in one call: `write` for a single piece, `writev`
+    /// otherwise. Returns the bytes written, which are removed. Errors are the socket's
+    /// (`WouldBlock`, `Interrupted` ...), with the buffer unchanged; a socket that takes nothing is
+    /// `WriteZero`.
     pub fn write_to(&mut self, socket: &mut impl Write) -> io::Result<usize> {
         if self.is_empty() {
             return Ok(0);
@@ -318,8 +322,8 @@ struct Mark {
     offset: usize,
 }
 
-/// An aggregate whose length is not known yet. Started by `defer_array` and similar methods, ended by
-/// [`ReplyWriter::finish`] or [`ReplyWriter::rewind`]; nested ones end first.
+/// An aggregate whose length is not known yet. Started by `defer_array` and similar methods, ended
+/// by [`ReplyWriter::finish`] or [`ReplyWriter::rewind`]; nested ones end first.
 #[derive(Debug)]
 #[must_use = "the reply is not valid before its length is filled in"]
 pub struct Deferred {
@@ -410,8 +414,8 @@ impl<'a> ReplyWriter<'a> {
         self.line(b'+', text.as_ref());
     }
 
-    /// An error: its code, a space and a text (`ERR syntax error`). Line ends around it are removed, those in it
-    /// become spaces.
+    /// An error: its code, a space and a text (`ERR syntax error`). Line ends around it are
+    /// removed, those in it become spaces.
     #[cold]
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
         let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
@@ -534,8 +538,8 @@ impl<'a> ReplyWriter<'a> {
         self.header(marker, len);
     }
 
-    /// Attributes of the reply that follows them; `len` keys and values follow in turn. RESP3 only: in RESP2 nothing is
-    /// written, and `false` tells the caller to leave them out.
+    /// Attributes of the reply that follows them; `len` keys and values follow in turn. RESP3 only:
+    /// in RESP2 nothing is written, and `false` tells the caller to leave them out.
     #[must_use = "in RESP2 the attributes must not be written"]
     pub fn attribute(&mut self, len: usize) -> bool {
         if self.is_resp3() {
@@ -554,7 +558,8 @@ impl<'a> ReplyWriter<'a> {
         });
     }
 
-    /// An integer of any size as decimal text. In RESP2 a bulk string, in which line ends are spaces too.
+    /// An integer of any size as decimal text. In RESP2 a bulk string, in which line ends are
+    /// spaces too.
     pub fn big_number(&mut self, digits: impl AsRef<[u8]>) {
         let digits = digits.as_ref();
         if self.is_resp3() {
@@ -592,7 +597,8 @@ impl<'a> ReplyWriter<'a> {
         self.double_text(&number::format_double_17g(value));
     }
 
-    /// A double given as decimal text (INCRBYFLOAT's arithmetic, GEODIST): in RESP3 a double, in RESP2 a bulk string.
+    /// A double given as decimal text (INCRBYFLOAT's arithmetic, GEODIST): in RESP3 a double, in
+    /// RESP2 a bulk string.
     pub fn double_text(&mut self, text: &[u8]) {
         if self.is_resp3() { self.line(b',', text) } else { self.bulk(text) }
     }

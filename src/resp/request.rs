@@ -1,19 +1,21 @@
 //! Parsing requests: an incremental parser that copies nothing.
 //!
-//! Input: the bytes of one client, starting at a request. Output: the ranges of its arguments in the same buffer. The
-//! buffer belongs to the caller; the parser only remembers its progress in an incomplete request. Two forms:
+//! Input: the bytes of one client, starting at a request. Output: the ranges of its arguments in
+//! the same buffer. The buffer belongs to the caller; the parser only remembers its progress in an
+//! incomplete request. Two forms:
 //!
 //! ```text
 //! *2\r\n$3\r\nGET\r\n$1\r\nk\r\n      multibulk: a count, then length and bytes of each argument
 //! GET "k\x41"\r\n                     inline: words and quoted strings up to the end of the line
 //! ```
 //!
-//! Does not know commands, sockets, or how buffers grow. A declared length is checked against the limits and never
-//! reserved.
+//! Does not know commands, sockets, or how buffers grow. A declared length is checked against the
+//! limits and never reserved.
 //!
-//! Lengths are followed by `\r` and one byte which is skipped unseen, and so are the two bytes after an argument: Redis
-//! does so, and a stricter reading would refuse clients which it serves. Unlike Redis, whose answer depends on how the
-//! bytes were cut into reads, an inline request over the limit is always refused: any split gives the same requests.
+//! Lengths are followed by `\r` and one byte which is skipped unseen, and so are the two bytes
+//! after an argument: Redis does so, and a stricter reading would refuse clients which it serves.
+//! Unlike Redis, whose answer depends on how the bytes were cut into reads, an inline request over
+//! the limit is always refused: any split gives the same requests.
 
 use memchr::memchr2;
 
@@ -24,12 +26,13 @@ const LENGTH_LINE_MAX: usize = 64 * 1024;
 /// Limits of an unauthenticated client: arguments, and bytes of one.
 const UNAUTHENTICATED_ARGUMENTS_MAX: i64 = 10;
 const UNAUTHENTICATED_BULK_MAX: u64 = 16 * 1024;
-/// An incomplete request with fewer arguments than this is parsed again from its start, so that most never allocate;
-/// one with more continues where it stopped, so that a huge one takes linear time.
+/// An incomplete request with fewer arguments than this is parsed again from its start, so that
+/// most never allocate; one with more continues where it stopped, so that a huge one takes linear
+/// time.
 const REMEMBERED_ARGUMENTS_MIN: usize = 32;
 
-/// An argument's range in the buffer, in bytes. A request is shorter than 4 GiB and begins near the buffer's start:
-/// see [`Limits::request_bytes_max`].
+/// An argument's range in the buffer, in bytes. A request is shorter than 4 GiB and begins near the
+/// buffer's start: see [`Limits::request_bytes_max`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub start: u32,
@@ -150,8 +153,9 @@ impl ProtocolError {
     }
 }
 
-/// The progress in one client's incomplete request. 56 bytes; owns heap memory only in a request with many arguments.
-/// All offsets count from the request's first byte, so the bytes may move between calls.
+/// The progress in one client's incomplete request. 56 bytes; owns heap memory only in a request
+/// with many arguments. All offsets count from the request's first byte, so the bytes may move
+/// between calls.
 #[derive(Debug, Default)]
 pub struct Parser {
     /// Arguments found in a request that will be continued, relative to its first byte.
@@ -165,14 +169,15 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Parses one request from `buf` at `*pos`, appends its arguments to `args` and advances `*pos` past it.
+    /// Parses one request from `buf` at `*pos`, appends its arguments to `args` and advances `*pos`
+    /// past it.
     ///
-    /// `Incomplete` changes neither `*pos` nor `args`: call again with the same bytes, which may have moved, and more
-    /// after them, from the request's first byte. An error changes neither; the connection must be closed, and the
-    /// same bytes fail again.
+    /// `Incomplete` changes neither `*pos` nor `args`: call again with the same bytes, which may
+    /// have moved, and more after them, from the request's first byte. An error changes neither;
+    /// the connection must be closed, and the same bytes fail again.
     ///
-    /// Escapes in inline requests are decoded in place, so consumed bytes must not be parsed again. To keep a request
-    /// for later, keep its arguments ([`encode`] makes a request of them).
+    /// Escapes in inline requests are decoded in place, so consumed bytes must not be parsed again.
+    /// To keep a request for later, keep its arguments ([`encode`] makes a request of them).
     #[inline(always)] // once more than elsewhere, in the loop that parses what clients send
     pub fn next(
         &mut self,
@@ -265,18 +270,21 @@ impl Parser {
         *self = Parser::default();
     }
 
-    /// After `Incomplete`: the least number of further bytes that the request needs, from the incomplete argument's
-    /// length. For sizing the next read; the length is only declared, so never reserve it.
+    /// After `Incomplete`: the least number of further bytes that the request needs, from the
+    /// incomplete argument's length. For sizing the next read; the length is only declared, so
+    /// never reserve it.
     pub fn bytes_wanted(&self) -> usize {
         self.wanted
     }
 
-    /// After `Incomplete`: the bytes of the request before the incomplete argument's data, with its length line.
+    /// After `Incomplete`: the bytes of the request before the incomplete argument's data, with its
+    /// length line.
     pub fn bytes_parsed(&self) -> usize {
         self.parsed
     }
 
-    /// Whether progress in an incomplete request is remembered, so that parsing it again would cost more.
+    /// Whether progress in an incomplete request is remembered, so that parsing it again would cost
+    /// more.
     pub fn is_resuming(&self) -> bool {
         self.resume_at != 0
     }
@@ -338,8 +346,8 @@ struct Cursor {
 }
 
 impl Cursor {
-    /// Appends the remaining arguments, relative to `base`, to `found`. If the bytes end early, returns the least
-    /// number of further bytes, with the cursor at the incomplete argument.
+    /// Appends the remaining arguments, relative to `base`, to `found`. If the bytes end early,
+    /// returns the least number of further bytes, with the cursor at the incomplete argument.
     #[inline]
     fn bulks(
         &mut self,
@@ -378,17 +386,19 @@ impl Cursor {
     }
 }
 
-/// A length of up to five digits after `marker` at `at`, and its line's length. None if longer, incomplete, wrong, or
-/// too near the buffer's end. One load of 8 bytes and no loop.
+/// A length of up to five digits after `marker` at `at`, and its line's length. None if longer,
+/// incomplete, wrong, or too near the buffer's end. One load of 8 bytes and no loop.
 #[inline(always)]
 fn short_length(buf: &[u8], at: usize, marker: u8) -> Option<(usize, usize)> {
     let word = u64::from_le_bytes(*buf.get(at..)?.first_chunk::<8>()?);
-    // The names of the commonest commands. As a constant the length is predicted, and the next line need not wait for it:
-    // 8.5-9.0 ns a GET instead of 9.5-9.8, the least of many short runs, four times in turn on a busy machine.
+    // The names of the commonest commands. As a constant the length is predicted, and the next line
+    // need not wait for it: 8.5-9.0 ns a GET instead of 9.5-9.8, the least of many short runs, four
+    // times in turn on a busy machine.
     if marker == b'$' && word as u32 == u32::from_le_bytes(*b"$3\r\n") {
         return Some((3, 4));
     }
-    // The line's length is a constant in each branch, so that the next load need not wait for this one.
+    // The line's length is a constant in each branch, so that the next load need not wait for this
+    // one.
     if let Some(length) = length_of_digits::<1>(word, marker) {
         return Some((length, 4));
     }
@@ -409,11 +419,12 @@ fn three_to_five_digits(word: u64, marker: u8) -> Option<(usize, usize)> {
     Some((length_of_digits::<5>(word, marker)?, 8))
 }
 
-/// The length if `word` begins with `marker`, exactly `DIGITS` digits without leading zeros, and `\r\n`.
+/// The length if `word` begins with `marker`, exactly `DIGITS` digits without leading zeros, and
+/// `\r\n`.
 #[inline(always)]
 fn length_of_digits<const DIGITS: usize>(word: u64, marker: u8) -> Option<usize> {
-    // Byte by byte: the line of a zero; a mask of what must be 0 after adding 0x76, which carries a digit of ten or more
-    // into its highest bit.
+    // Byte by byte: the line of a zero; a mask of what must be 0 after adding 0x76, which carries a
+    // digit of ten or more into its highest bit.
     let (mut zero, mut must_be_0, mut carry) = ([0; 8], [0; 8], [0; 8]);
     (zero[0], must_be_0[0]) = (marker, 0xff);
     for place in 1..=DIGITS {
@@ -432,8 +443,8 @@ fn length_of_digits<const DIGITS: usize>(word: u64, marker: u8) -> Option<usize>
     )
 }
 
-/// The length line `bytes` begins with: the text between its first byte and `\r`, and the line's bytes. `None` if it is
-/// not complete, `Err` if it never will be.
+/// The length line `bytes` begins with: the text between its first byte and `\r`, and the line's
+/// bytes. `None` if it is not complete, `Err` if it never will be.
 fn length_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
     let window = bytes.len().min(LENGTH_LINE_MAX + 1);
     // Redis searches with strchr here as well, hence the NUL.
@@ -447,7 +458,8 @@ fn length_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
     }
 }
 
-/// The count of a multibulk request, which may be zero or less, and its line's bytes; `None` if incomplete.
+/// The count of a multibulk request, which may be zero or less, and its line's bytes; `None` if
+/// incomplete.
 #[cold]
 fn multibulk_count(bytes: &[u8], limits: &Limits) -> Result<Option<(i64, usize)>, ProtocolError> {
     let line = length_line(bytes).map_err(|()| ProtocolError::TooBigMultibulkCount)?;
@@ -500,8 +512,8 @@ fn bulk_length(bytes: &[u8]) -> Result<Option<(usize, usize)>, ProtocolError> {
     Ok(Some((len as usize, line_len)))
 }
 
-/// Splits an inline request, which starts at `base` in the buffer, into words. Quotes and escapes are decoded in
-/// place, as decoding never lengthens them.
+/// Splits an inline request, which starts at `base` in the buffer, into words. Quotes and escapes
+/// are decoded in place, as decoding never lengthens them.
 ///
 /// A word may begin plain and continue quoted; a closing quote ends it and must be followed by
 /// white space or the line's end. Double quotes know `\n \r \t \b \a`, `\xHH` and any other byte
@@ -562,7 +574,8 @@ fn split_line(line: &mut [u8], base: usize, args: &mut Vec<Range>) -> Result<(),
     }
 }
 
-/// Appends a request with these arguments, as a client would send it: for the AOF, replicas and postponed requests.
+/// Appends a request with these arguments, as a client would send it: for the AOF, replicas and
+/// postponed requests.
 pub fn encode<'a, Args>(args: Args, out: &mut Vec<u8>)
 where
     Args: IntoIterator<Item = &'a [u8], IntoIter: ExactSizeIterator>,
@@ -627,7 +640,8 @@ mod tests {
         parse_in_pieces(bytes, &[], limits)
     }
 
-    /// Parses bytes that come in pieces cut at `cuts`, from a buffer that drops what was consumed, as a client's does.
+    /// Parses bytes that come in pieces cut at `cuts`, from a buffer that drops what was consumed,
+    /// as a client's does.
     fn parse_in_pieces(
         bytes: &[u8],
         cuts: &[usize],
@@ -717,7 +731,8 @@ mod tests {
         assert_eq!((parsed, parser.bytes_wanted()), (Ok(Parsed::Incomplete), 999));
     }
 
-    /// Sends `bytes` and expects `requests` requests, then an error or none: what Redis 7.0.15 answered on a socket.
+    /// Sends `bytes` and expects `requests` requests, then an error or none: what Redis 7.0.15
+    /// answered on a socket.
     fn check_error(bytes: &[u8], limits: &Limits, requests: usize, error: Option<&str>) {
         let (found, got) = parse(bytes, limits);
         let got = got.map(|error| String::from_utf8_lossy(&error.text()).into_owned());

@@ -1,5 +1,5 @@
-//! Lends threads the inputs of clients whose RESTORE has a large payload, and resumes them when the values are there
-//! (`state/arriving.rs`).
+//! Lends threads the inputs of clients whose RESTORE has a large payload, and resumes them when the
+//! values are there (`state/arriving.rs`).
 
 use crate::client::{ClientId, Input};
 use crate::persist::rdb::payload::PayloadError;
@@ -14,8 +14,8 @@ use crate::state::moving::Beside;
 /// Where RESTORE has its payload.
 pub const PAYLOAD: usize = 3;
 
-/// Begins with payloads that were asked for, and resumes clients whose values are there. Values that nobody waits for any more are
-/// freed by a thread: they are large.
+/// Begins with payloads that were asked for, and resumes clients whose values are there. Values
+/// that nobody waits for any more are freed by a thread: they are large.
 pub fn turn(state: &mut State) {
     if state.arriving.is_empty() {
         return;

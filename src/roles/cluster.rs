@@ -5,11 +5,13 @@
 //!   actions -> messages and connections; nodes.conf; following or leading; deleted keys; messages to subscribers
 //! ```
 //!
-//! [`turn`] takes in what has come, before the clients' requests; [`end_turn`] carries out what the state machine and commands want.
-//! In a nested turn, while a script or a loading keeps the server busy, other nodes are answered, but nothing happens to data and
-//! role: that follows in the turn itself.
+//! [`turn`] takes in what has come, before the clients' requests; [`end_turn`] carries out what the
+//! state machine and commands want. In a nested turn, while a script or a loading keeps the server
+//! busy, other nodes are answered, but nothing happens to data and role: that follows in the turn
+//! itself.
 //!
-//! - `settings` are the parameters, `links` the connections, `file` is nodes.conf, `keys` deletes those of slots that are gone.
+//! - `settings` are the parameters, `links` the connections, `file` is nodes.conf, `keys` deletes
+//!   those of slots that are gone.
 
 use crate::cluster::action::{Action, Event};
 use crate::cluster::node::NodeId;
@@ -63,7 +65,8 @@ pub fn alone(state: &State) -> Cluster {
     Cluster::new(id, settings::of(state), random::number())
 }
 
-/// Reads nodes.conf, or begins anew without one. Errors: a text for the log; the server must not start.
+/// Reads nodes.conf, or begins anew without one. Errors: a text for the log; the server must not
+/// start.
 pub fn begin(state: &mut State) -> Result<(), String> {
     let text = file::open(state)?;
     if text.is_empty() {
@@ -115,7 +118,8 @@ pub fn loaded(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> 
     Ok(())
 }
 
-/// Takes the slots whose keys were loaded, if nobody owns them. Others are imported from their owners.
+/// Takes the slots whose keys were loaded, if nobody owns them. Others are imported from their
+/// owners.
 fn claim_loaded(keyspace: &mut Keyspace, state: &mut State) {
     let Some(cluster) = &mut state.cluster else { return };
     if cluster.myself().is_replica() {
@@ -148,8 +152,8 @@ pub fn primary_at_start(state: &State) -> Option<PrimaryAddress> {
     (!primary.ip.is_empty()).then(|| PrimaryAddress { host: primary.ip.clone().into_bytes(), port })
 }
 
-/// This primary is about to end: a replica that has all of its stream is told to take its place. All replicas read that, and only the one
-/// that is named follows it.
+/// This primary is about to end: a replica that has all of its stream is told to take its place.
+/// All replicas read that, and only the one that is named follows it.
 pub fn hand_over(state: &mut State) {
     let is_primary = state.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_primary());
     if !is_primary {
@@ -211,7 +215,8 @@ pub fn turn(state: &mut State) {
     links::take_in(state, false);
 }
 
-/// Carries out what the state machine and commands want. To be called once a turn, before its changes are written to the log.
+/// Carries out what the state machine and commands want. To be called once a turn, before its
+/// changes are written to the log.
 pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
     if state.cluster.is_none() {
         return;
@@ -245,8 +250,8 @@ pub fn nested_turn(state: &mut State) {
     state.net.bus.flush();
 }
 
-/// A nested turn in a script for which other clients are not served yet: only now and then, and without looking for events, which
-/// the loop would miss.
+/// A nested turn in a script for which other clients are not served yet: only now and then, and
+/// without looking for events, which the loop would miss.
 pub fn turn_in_script(state: &mut State) {
     let now_us = state.clock.now().boot_us;
     if now_us < state.cluster_work.next_in_script_us {
@@ -304,8 +309,8 @@ fn carry_out_outside(state: &mut State) {
     state.cluster_actions = rest;
 }
 
-/// Carries out at once what a command means for this server's data and role: the client's next request may depend on it. The rest
-/// stays, in order.
+/// Carries out at once what a command means for this server's data and role: the client's next
+/// request may depend on it. The rest stays, in order.
 pub fn act(keyspace: &mut Keyspace, state: &mut State) {
     let mut rest = Vec::new();
     for action in std::mem::take(&mut state.cluster_actions) {
@@ -369,7 +374,8 @@ fn follow(keyspace: &mut Keyspace, state: &mut State, ip: &str, port: u16) {
         return;
     }
     if is_as_valkey(&state.config) {
-        // Who waits for a key is sent to its owner, rather than told that this node is a replica now.
+        // Who waits for a key is sent to its owner, rather than told that this node is a replica
+        // now.
         slots_left::recheck(keyspace, state);
     }
     // The stream of the primary deletes them.

@@ -81,7 +81,7 @@ enum Lost {
     Broken(Broken),
 }
 
-// ---- roles -----------------------------------------------------------------------------------------------------------
+// ---- roles --------------------------------------------------------------------------------------
 
 /// Starts to follow a primary, another one than before.
 pub fn follow(
@@ -116,8 +116,8 @@ pub fn follow(
     connect(state);
 }
 
-/// At the start, after loading: follows a primary, continuing at the history and offset saved in the RDB
-/// file, if it has them and no append-only file was loaded.
+/// At the start, after loading: follows a primary, continuing at the history and offset saved in
+/// the RDB file, if it has them and no append-only file was loaded.
 pub fn follow_at_start(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -264,7 +264,7 @@ pub fn kill_link(state: &mut State) -> bool {
     }
 }
 
-// ---- connecting ------------------------------------------------------------------------------------------------------
+// ---- connecting ---------------------------------------------------------------------------------
 
 /// Starts to connect. An immediate failure is tried again after [`PERIOD_US`].
 fn connect(state: &mut State) {
@@ -362,7 +362,7 @@ fn set_progress(state: &mut State, progress: Progress) {
     state.note_gate();
 }
 
-// ---- each turn -------------------------------------------------------------------------------------------------------
+// ---- each turn ----------------------------------------------------------------------------------
 
 /// Notes the connection's readiness events.
 pub fn look(state: &mut State, events: &mio::Events) {
@@ -757,7 +757,7 @@ impl PrimaryLink {
         }
     }
 
-    // ---- the stream ----------------------------------------------------------------------------------------------
+    // ---- the stream -----------------------------------------------------------------------------
 
     /// Keeps received bytes until the pause is over.
     fn hold(&mut self, state: &mut State) {

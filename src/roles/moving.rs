@@ -1,13 +1,14 @@
-//! MIGRATE beside the clients' requests: connecting, sending keys in bounded pieces, and deleting those that the other server has
-//! taken.
+//! MIGRATE beside the clients' requests: connecting, sending keys in bounded pieces, and deleting
+//! those that the other server has taken.
 //!
 //! ```text
 //! keys -> RESTORE requests, large values by a thread -> connection -> replies -> DEL here, the client's answer
 //! ```
 //!
-//! A key may not be written from when its value is read until the other server has answered (`gate/moving.rs`). What changes it all
-//! the same, such as a lock that expires and is granted to the next one, is found out by its count of changes: then it is sent
-//! again. While writes are paused nothing is deleted, so nothing is answered either.
+//! A key may not be written from when its value is read until the other server has answered
+//! (`gate/moving.rs`). What changes it all the same, such as a lock that expires and is granted to
+//! the next one, is found out by its count of changes: then it is sent again. While writes are
+//! paused nothing is deleted, so nothing is answered either.
 
 use std::io;
 use std::mem;
@@ -56,7 +57,8 @@ pub const ENCODED_HERE_MAX: usize = 64 * 1024;
 pub const ENCODERS_MAX: usize = 2;
 /// Keys whose replies are awaited.
 const AWAITED_MAX: usize = 4096;
-/// Keys that one MIGRATE sends again, for each that it has: a key that changes again and again stays.
+/// Keys that one MIGRATE sends again, for each that it has: a key that changes again and again
+/// stays.
 const REPEATS_MAX: usize = 3;
 /// The longest reply. Unit: bytes.
 const REPLY_MAX: usize = 16 * 1024;
@@ -242,7 +244,7 @@ fn check_time(
     }
 }
 
-// ---- connecting ------------------------------------------------------------------------------------------------------
+// ---- connecting ---------------------------------------------------------------------------------
 
 /// Takes a kept connection, or begins to make one.
 fn open(state: &mut State, migration: &mut Migration) -> Result<usize, Broken> {
@@ -314,7 +316,8 @@ pub enum Connecting {
     Stands,
 }
 
-/// Continues to connect a line, also to the next address of its host if one fails. Errors: that of the last address.
+/// Continues to connect a line, also to the next address of its host if one fails. Errors: that of
+/// the last address.
 pub fn connect_line(state: &mut State, number: usize) -> io::Result<Connecting> {
     let Some(line) = state.net.lines.get_mut(number) else {
         return Err(io::ErrorKind::NotConnected.into());
@@ -360,7 +363,7 @@ fn told(error: &io::Error) -> Broken {
     }
 }
 
-// ---- sending and receiving -------------------------------------------------------------------------------------------
+// ---- sending and receiving ----------------------------------------------------------------------
 
 /// Sends and receives what is possible now. Errors: the connection has broken.
 fn exchange(
@@ -468,7 +471,8 @@ fn next_request(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migr
     true
 }
 
-/// Reads a key's value, which may not be written from now on. A key that does not exist is passed over.
+/// Reads a key's value, which may not be written from now on. A key that does not exist is passed
+/// over.
 fn begin_key(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -524,7 +528,8 @@ pub fn make_beside<T: Send + 'static>(
     Ok(place)
 }
 
-/// Makes the RESTORE of a key, or in a cluster, where the slot is not the target's yet, its RESTORE-ASKING.
+/// Makes the RESTORE of a key, or in a cluster, where the slot is not the target's yet, its
+/// RESTORE-ASKING.
 fn push_request(
     keyspace: &mut Keyspace,
     state: &mut State,

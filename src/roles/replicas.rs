@@ -47,7 +47,7 @@ fn replica_of(state: &mut State, id: ClientId) -> Option<&mut Replica> {
     state.clients.get_mut(id)?.replica.as_deref_mut()
 }
 
-// ---- adding and removing replicas ------------------------------------------------------------------------------------
+// ---- adding and removing replicas ---------------------------------------------------------------
 
 /// Makes a client a replica.
 fn make_replica(state: &mut State, id: ClientId) {
@@ -226,9 +226,9 @@ pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
     true
 }
 
-/// Whether a replica has acknowledged all changes. It may lack pings: if one is always sent just before
-/// an acknowledgement of the last one comes, no replica ever has all. As in Redis, one that loads its
-/// first snapshot while the stream is empty is not waited for.
+/// Whether a replica has acknowledged all changes. It may lack pings: if one is always sent just
+/// before an acknowledgement of the last one comes, no replica ever has all. As in Redis, one that
+/// loads its first snapshot while the stream is empty is not waited for.
 fn has_all(state: &State, replica: &Replica) -> bool {
     let replication = &state.replication;
     match replica.acknowledged {
@@ -267,7 +267,7 @@ pub fn lag_seconds(state: &State, replica: &Replica) -> i64 {
     }
 }
 
-// ---- snapshots -------------------------------------------------------------------------------------------------------
+// ---- snapshots ----------------------------------------------------------------------------------
 
 /// Replicas for which a snapshot must start.
 struct Due {
@@ -524,7 +524,7 @@ fn take_from_pipe(broadcast: &mut Broadcast) {
     broadcast.pipe.take().into_iter().for_each(|piece| broadcast.bytes.append_owned(piece));
 }
 
-// ---- each turn -------------------------------------------------------------------------------------------------------
+// ---- each turn ----------------------------------------------------------------------------------
 
 /// Starts snapshots that are due, and sends to replicas. Call this at the end of a turn, after the
 /// log is written.
@@ -705,7 +705,7 @@ fn put_online(state: &mut State, id: ClientId) {
     state.count_good_replicas();
 }
 
-// ---- at the start ----------------------------------------------------------------------------------------------------
+// ---- at the start -------------------------------------------------------------------------------
 
 /// Before a primary loads its file: begins the stream, for deletions of expired keys.
 pub fn begin_stream_at_start(state: &mut State) {
@@ -733,7 +733,7 @@ pub fn continue_history_of_file(keyspace: &mut Keyspace, state: &mut State) {
     persistence::note_listeners(keyspace, state);
 }
 
-// ---- periodic work ---------------------------------------------------------------------------------------------------
+// ---- periodic work ------------------------------------------------------------------------------
 
 /// Done each second: pings, timeouts, and an unused backlog.
 pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {

@@ -1,6 +1,8 @@
-//! Slots that move to another node all at once, by CLUSTER MIGRATESLOTS: what the loop does for the jobs (`cluster/slot_job.rs`).
+//! Slots that move to another node all at once, by CLUSTER MIGRATESLOTS: what the loop does for the
+//! jobs (`cluster/slot_job.rs`).
 //!
-//! `export` is the source's end, `import` the target's. Here is what both have in common: jobs that begin, time out, and end.
+//! `export` is the source's end, `import` the target's. Here is what both have in common: jobs that
+//! begin, time out, and end.
 //!
 //! Only writes to the moving slots are paused, and only until the new owner is known.
 
@@ -20,7 +22,8 @@ pub use import::{begin_import, finish_tracked, hear_source};
 
 /// Seconds between two signs of life.
 const ACK_S: i64 = 1;
-/// For how long a grant is good at least, and the news of the new owner may take. Unit: milliseconds.
+/// For how long a grant is good at least, and the news of the new owner may take. Unit:
+/// milliseconds.
 const NEWS_MS: i64 = 2_000;
 
 const TIMED_OUT: &str = "Timed out after too long with no interaction";
@@ -39,7 +42,8 @@ pub fn next_us(state: &State) -> Option<i64> {
     paused.chain(soon).chain(export::next_us(state)).min()
 }
 
-/// Continues all moves, after the turn's changes have been passed on: no command runs until the next turn.
+/// Continues all moves, after the turn's changes have been passed on: no command runs until the
+/// next turn.
 pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     if state.cluster.is_none() {
         return;
@@ -59,7 +63,8 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     time_out(keyspace, state);
 }
 
-/// After loading: what had begun to come before the start is deleted. A replica hears from its primary how it ends.
+/// After loading: what had begun to come before the start is deleted. A replica hears from its
+/// primary how it ends.
 pub fn loaded(keyspace: &mut Keyspace, state: &mut State) {
     if !state.cluster.as_deref().is_some_and(|cluster| cluster.myself().is_replica()) {
         fail_all(keyspace, state, |job| job.is_import, "Process restarted");

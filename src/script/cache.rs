@@ -1,8 +1,9 @@
 //! Compiled scripts, found by their bytes and by their SHA1.
 //!
-//! EVAL finds its script by a hash of the body that costs a fraction of a SHA1, and compares the bytes; the SHA1 is
-//! computed for a new script. The number of scripts sent only with EVAL is limited: the least recently used one is
-//! evicted. Scripts of SCRIPT LOAD stay until SCRIPT FLUSH, as clients rely on EVALSHA for them.
+//! EVAL finds its script by a hash of the body that costs a fraction of a SHA1, and compares the
+//! bytes; the SHA1 is computed for a new script. The number of scripts sent only with EVAL is
+//! limited: the least recently used one is evicted. Scripts of SCRIPT LOAD stay until SCRIPT FLUSH,
+//! as clients rely on EVALSHA for them.
 
 use std::collections::{BTreeMap, HashMap};
 

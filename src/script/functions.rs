@@ -1,8 +1,9 @@
 //! Function libraries: loaded by FUNCTION LOAD, called by FCALL.
 //!
-//! A library is a text whose first line names it (`#!lua name=mylib`) and whose code registers functions when run.
-//! Function names are global and case-insensitive; library names are case-sensitive. A library is replaced as a whole
-//! or not at all. A dump is the libraries as in an RDB file, with the footer of DUMP (`payload.rs`).
+//! A library is a text whose first line names it (`#!lua name=mylib`) and whose code registers
+//! functions when run. Function names are global and case-insensitive; library names are
+//! case-sensitive. A library is replaced as a whole or not at all. A dump is the libraries as in an
+//! RDB file, with the footer of DUMP (`payload.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -263,7 +264,8 @@ fn quoted(before: &str, name: &[u8], behind: &str) -> Vec<u8> {
     [before.as_bytes(), name, behind.as_bytes()].concat()
 }
 
-/// A library's name, and its code: from the end of the first line on, so that line numbers stay right.
+/// A library's name, and its code: from the end of the first line on, so that line numbers stay
+/// right.
 type Header<'code> = (Box<[u8]>, &'code [u8]);
 
 /// Parses a library's first line. Errors: a text after `ERR `.

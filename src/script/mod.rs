@@ -5,11 +5,12 @@
 //! requests, and return encoded replies, which become Lua values directly. The script's result
 //! becomes the client's reply.
 //!
-//! This module runs no commands and knows neither clients nor the keyspace. While a script runs, the engine is taken
-//! out of [`Scripts`]: a command inside it cannot start another script.
+//! This module runs no commands and knows neither clients nor the keyspace. While a script runs,
+//! the engine is taken out of [`Scripts`]: a command inside it cannot start another script.
 //!
-//! A script that runs longer than `busy-reply-threshold` is interrupted at its next safepoint, repeatedly
-//! (`watchdog.rs`); each time the host serves other clients, and decides whether the script may continue.
+//! A script that runs longer than `busy-reply-threshold` is interrupted at its next safepoint,
+//! repeatedly (`watchdog.rs`); each time the host serves other clients, and decides whether the
+//! script may continue.
 //!
 //! `shebang` is a script's first line, `functions` are libraries of functions and `payload` their
 //! dump; `libraries` are those that scripts may use, `number` is JSON's numbers.
@@ -64,10 +65,12 @@ pub trait Host {
     /// Whether the user may run this request; None if there is no such command.
     fn may_call(&mut self, buffer: &[u8], ranges: &[Range]) -> Option<bool>;
 
-    /// Sets where further writes are repeated until the script ends: in the append-only log, by replicas, both, or nowhere.
+    /// Sets where further writes are repeated until the script ends: in the append-only log, by
+    /// replicas, both, or nowhere.
     fn repeat_at(&mut self, log: bool, replicas: bool);
 
-    /// Serves other clients for a moment: the script has been running for longer than `busy-reply-threshold`.
+    /// Serves other clients for a moment: the script has been running for longer than
+    /// `busy-reply-threshold`.
     fn serve_others(&mut self) -> Verdict;
 
     /// Writes a line to the server's log.
@@ -129,7 +132,8 @@ pub struct Running {
     pub is_dropped: bool,
     /// It has run long enough that other clients are served, mostly with a BUSY error.
     pub is_busy: bool,
-    /// When it becomes so in a cluster, where other nodes are answered earlier: boot-time clock, microseconds.
+    /// When it becomes so in a cluster, where other nodes are answered earlier: boot-time clock,
+    /// microseconds.
     pub busy_at_us: i64,
     /// Other clients have been served once.
     pub others_heard: bool,
@@ -142,7 +146,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Whether it has run before, in an earlier process or at the primary: it is not refused, limited, or ended.
+    /// Whether it has run before, in an earlier process or at the primary: it is not refused,
+    /// limited, or ended.
     pub fn is_repeated(&self) -> bool {
         self.client.is_none()
     }
@@ -188,9 +193,9 @@ pub struct Scripts {
 }
 
 impl Scripts {
-    /// Takes the engine out, to run a script or change the cache. None while a script runs. `version`: for
-    /// `redis.REDIS_VERSION`. `is_valkey`: whether scripts see Valkey's names and texts. `deprecated`: whether they see
-    /// deprecated functions.
+    /// Takes the engine out, to run a script or change the cache. None while a script runs.
+    /// `version`: for `redis.REDIS_VERSION`. `is_valkey`: whether scripts see Valkey's names and
+    /// texts. `deprecated`: whether they see deprecated functions.
     #[inline]
     pub fn take_engine(
         &mut self,

@@ -18,15 +18,17 @@ pub(super) fn format_json(number: f64, precision: usize) -> NumberText {
     format_double_digits(number, precision)
 }
 
-/// Parses the number at the start of a text; returns its length too: decimal, hexadecimal (`0x1.8p3`), `inf`, `infinity` or `nan`
-/// in any case, with an optional sign. `None` if there is none. Overflow gives infinity, underflow zero.
+/// Parses the number at the start of a text; returns its length too: decimal, hexadecimal
+/// (`0x1.8p3`), `inf`, `infinity` or `nan` in any case, with an optional sign. `None` if there is
+/// none. Overflow gives infinity, underflow zero.
 pub(super) fn parse_prefix(text: &[u8]) -> Option<(f64, usize)> {
     let sign = usize::from(matches!(text, [b'+' | b'-', ..]));
     let negative = sign == 1 && text[0] == b'-';
     let unsigned = &text[sign..];
     let signed = |magnitude: f64| if negative { -magnitude } else { magnitude };
-    // Up to 19 digits fit 64 bits. If the digits without the point are below 2^53 and the power of ten is exact, so is
-    // the quotient's rounding (W. D. Clinger, "How to read floating point numbers accurately", 1990).
+    // Up to 19 digits fit 64 bits. If the digits without the point are below 2^53 and the power of
+    // ten is exact, so is the quotient's rounding (W. D. Clinger, "How to read floating point
+    // numbers accurately", 1990).
     let (mut digits, mut count, mut at, mut point) = (0u64, 0, 0, None);
     loop {
         match unsigned.get(at) {
@@ -53,7 +55,8 @@ pub(super) fn parse_prefix(text: &[u8]) -> Option<(f64, usize)> {
     Some((signed(number), sign + len))
 }
 
-/// The length of an exponent: its letter in any case, an optional sign and digits; 0 if there is none.
+/// The length of an exponent: its letter in any case, an optional sign and digits; 0 if there is
+/// none.
 fn exponent_len(text: &[u8], letter: u8) -> usize {
     let sign = usize::from(matches!(text.get(1), Some(b'+' | b'-')));
     let digits = match text {

@@ -4,8 +4,9 @@
 //! ( F5 string )*  version  checksum
 //! ```
 //!
-//! `F5` is RDB's opcode for a library, the string is its whole text in RDB's encoding; version and checksum are those
-//! of DUMP. Ours are uncompressed and of version 10, which Redis 7.0 and later read.
+//! `F5` is RDB's opcode for a library, the string is its whole text in RDB's encoding; version and
+//! checksum are those of DUMP. Ours are uncompressed and of version 10, which Redis 7.0 and later
+//! read.
 
 use crate::persist::rdb::{Encoder, Reader, Version, opcode, payload};
 

@@ -52,8 +52,8 @@ impl BadShebang {
     }
 }
 
-/// Parses a body's first line; returns the flags, and where the code begins: at the end of that line, so that line
-/// numbers stay right.
+/// Parses a body's first line; returns the flags, and where the code begins: at the end of that
+/// line, so that line numbers stay right.
 pub fn parse(body: &[u8]) -> Result<(ScriptFlags, usize), BadShebang> {
     if !body.starts_with(b"#!") {
         return Ok((ScriptFlags::UNDECLARED, 0));

@@ -1,9 +1,10 @@
 //! The watchdog: a thread that interrupts long-running scripts.
 //!
-//! It costs a script two stores. While scripts run the thread wakes every few milliseconds; the run's number shows
-//! whether the same script still runs. After `busy-reply-threshold` the thread sets the flag that the interpreter
-//! checks at its safepoints (loops, calls, pattern matching), repeatedly while the script lasts. Counting inside the
-//! interpreter instead, in every loop, costs up to 15%.
+//! It costs a script two stores. While scripts run the thread wakes every few milliseconds; the
+//! run's number shows whether the same script still runs. After `busy-reply-threshold` the thread
+//! sets the flag that the interpreter checks at its safepoints (loops, calls, pattern matching),
+//! repeatedly while the script lasts. Counting inside the interpreter instead, in every loop, costs
+//! up to 15%.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,8 +13,8 @@ use std::time::Duration;
 
 use crate::sys::alloc::Apart;
 
-/// Interval of checks while nothing runs. A script whose start was missed, because its signal came just before the
-/// thread slept, is seen then.
+/// Interval of checks while nothing runs. A script whose start was missed, because its signal came
+/// just before the thread slept, is seen then.
 const IDLE: Duration = Duration::from_secs(1);
 /// Interval of interrupts of a busy script: the longest time until other clients are served again.
 const BUSY: Duration = Duration::from_millis(2);
@@ -79,7 +80,8 @@ impl Watchdog {
         self.shared.run.store(0, Ordering::Release);
     }
 
-    /// Whether the last interrupt was for the current script: it may be too late for the one before.
+    /// Whether the last interrupt was for the current script: it may be too late for the one
+    /// before.
     pub fn meant_this(&self) -> bool {
         self.shared.interrupted.load(Ordering::Acquire) == self.runs
     }

@@ -51,7 +51,8 @@ impl Turn<'_> {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     warning!(self.state, "Accepting client connection: {error}");
-                    // Probably out of file descriptors. Edge-triggered: the waiting connections are not announced again.
+                    // Probably out of file descriptors. Edge-triggered: the waiting connections are
+                    // not announced again.
                     self.state.net.pending.accept_later.push(index);
                     return;
                 }
@@ -79,7 +80,8 @@ impl Turn<'_> {
         if self.state.clients.len() >= places {
             self.state.stats.counters.rejected_connections += 1;
             if !is_tls {
-                // Written once, without retry: the client is refused even if it does not get the text.
+                // Written once, without retry: the client is refused even if it does not get the
+                // text.
                 let _ = stream.write(match self.state.cluster {
                     None => b"-ERR max number of clients reached\r\n",
                     Some(_) => b"-ERR max number of clients + cluster connections reached\r\n",
@@ -216,7 +218,8 @@ impl Server {
     }
 }
 
-/// Calls `open` with the path, permissions and group of the Unix socket, if there is one. Errors: a text.
+/// Calls `open` with the path, permissions and group of the Unix socket, if there is one. Errors: a
+/// text.
 pub(super) fn unix_socket<T>(
     config: &Config,
     open: impl FnOnce(&Path, Option<u32>, Option<u32>) -> io::Result<T>,

@@ -17,7 +17,8 @@ use crate::types::{PREFETCH_STAGES, Value, Wanted};
 
 /// Requests in a batch, about: enough to hide memory latency, few enough to stay in the cache.
 pub(super) const BATCH_REQUESTS: usize = 64;
-/// Argument ranges for which memory is kept between batches, 64 KiB: for larger batches an allocation costs little.
+/// Argument ranges for which memory is kept between batches, 64 KiB: for larger batches an
+/// allocation costs little.
 const RANGES_KEPT_MAX: usize = 8 * 1024;
 /// Keys of one request that are prefetched.
 const PREFETCH_KEYS: u32 = 64;
@@ -169,8 +170,8 @@ struct Recent<'a> {
     requests: usize,
 }
 
-/// Prefetches the elements' places in large collections, and small collections, after the keys. Only a guess:
-/// correctness does not depend on it.
+/// Prefetches the elements' places in large collections, and small collections, after the keys.
+/// Only a guess: correctness does not depend on it.
 fn prefetch_elements(
     table: &Table<Value>,
     requests: &[Queued],
@@ -237,8 +238,8 @@ pub(super) struct Unparsed<'a> {
 }
 
 impl Batch {
-    /// Parses up to `most` requests of a client and advances past them. Bytes that break the protocol are kept: if
-    /// the requests before them have to wait, they are parsed again.
+    /// Parses up to `most` requests of a client and advances past them. Bytes that break the
+    /// protocol are kept: if the requests before them have to wait, they are parsed again.
     pub fn parse(
         &mut self,
         state: &State,
@@ -274,8 +275,9 @@ impl Batch {
 }
 
 impl Turn<'_> {
-    /// Hashes the batch's keys, and prefetches the memory that their look-ups need, stage by stage, so that cache
-    /// misses of the whole batch overlap. Useless for a single key. True: a command may keep the server busy.
+    /// Hashes the batch's keys, and prefetches the memory that their look-ups need, stage by stage,
+    /// so that cache misses of the whole batch overlap. Useless for a single key. True: a command
+    /// may keep the server busy.
     pub(super) fn prefetch(&mut self, batch: &mut Batch, buffer: &[u8]) -> bool {
         let Batch { runs, requests, ranges, hashes } = batch;
         let mut is_long = false;
@@ -301,7 +303,8 @@ impl Turn<'_> {
         if hashes.len() < 2 {
             return is_long;
         }
-        // Clients on the same database are prefetched together: with one request each nothing would overlap otherwise.
+        // Clients on the same database are prefetched together: with one request each nothing would
+        // overlap otherwise.
         let database = |run: &Run| self.state.clients.get(run.client).map(|client| client.db);
         let mut draws = std::mem::take(&mut self.keyspace.draws);
         for runs in runs.chunk_by(|a, b| database(a) == database(b)) {

@@ -1,13 +1,14 @@
-//! Nested turns during a long-running script: clients are accepted, read, and told that the server is busy, or run
-//! the few commands allowed then, above all SCRIPT KILL.
+//! Nested turns during a long-running script: clients are accepted, read, and told that the server
+//! is busy, or run the few commands allowed then, above all SCRIPT KILL.
 //!
 //! Also used while a file is loaded, at the start and by DEBUG RELOAD and LOADAOF.
 //!
-//! A script that runs longer than `busy-reply-threshold` is interrupted every few milliseconds, and [`serve`] does
-//! what a turn does for clients, with an arena and batch of its own, as the loop's are in use. It skips the client
-//! that runs the script and clients with requests in the outer turn ([`ClientFlags::HELD`]). Time stands still as for
-//! the script, no key expires, and no blocked client is served. Replicas and the primary are told that this server is
-//! alive, as the script may run longer than `repl-timeout`, and other nodes of the cluster are answered.
+//! A script that runs longer than `busy-reply-threshold` is interrupted every few milliseconds, and
+//! [`serve`] does what a turn does for clients, with an arena and batch of its own, as the loop's
+//! are in use. It skips the client that runs the script and clients with requests in the outer turn
+//! ([`ClientFlags::HELD`]). Time stands still as for the script, no key expires, and no blocked
+//! client is served. Replicas and the primary are told that this server is alive, as the script may
+//! run longer than `repl-timeout`, and other nodes of the cluster are answered.
 
 use std::time::Duration;
 

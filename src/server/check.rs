@@ -1,9 +1,10 @@
 //! `--check-config`: reports all faults that would prevent a start, and serves nobody.
 //!
-//! The rule: a configuration that passes starts, and one that is refused does not; ports that are in use, and the data, aside. So each step
-//! here calls what the start calls (`names`, `open_files`, the room of TLS, `net::listener`), or a `try_` function that
-//! stands beside it and leaves nothing. A step is left out if a line that it depends on is refused already: its
-//! fault might only follow from that. `tests/it/check_config.rs` compares the check with starts.
+//! The rule: a configuration that passes starts, and one that is refused does not; ports that are
+//! in use, and the data, aside. So each step here calls what the start calls (`names`,
+//! `open_files`, the room of TLS, `net::listener`), or a `try_` function that stands beside it and
+//! leaves nothing. A step is left out if a line that it depends on is refused already: its fault
+//! might only follow from that. `tests/it/check_config.rs` compares the check with starts.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -55,7 +56,8 @@ pub struct Report {
 /// Bytes of an empty database: a million took 430 MB of resident memory.
 const DATABASE_BYTES: u64 = 400;
 
-/// Checks a configuration. Moves the process to `dir`, as a start does, and raises its limit of open files.
+/// Checks a configuration. Moves the process to `dir`, as a start does, and raises its limit of
+/// open files.
 pub fn check_config(loaded: Loaded) -> Report {
     let Loaded { settings, faults, places, refused } = loaded;
     let mut report = Report { places, refused, ..Report::default() };
@@ -272,8 +274,8 @@ impl Report {
         }
     }
 
-    /// `dir` and the folder of the append-only file, in which a start creates files; and the file of the process' number,
-    /// without which a server starts.
+    /// `dir` and the folder of the append-only file, in which a start creates files; and the file
+    /// of the process' number, without which a server starts.
     fn check_folders(&mut self, config: &Config) {
         if !self.is_refused(&["dir"]) {
             let tried = try_create(&config.dir);
@@ -357,7 +359,7 @@ impl Report {
         }
     }
 
-    // ---- what is shown ------------------------------------------------------------------------------------------------
+    // ---- what is shown --------------------------------------------------------------------------
 
     /// The findings of the check, for standard error: a line for each fault and warning, then the
     /// line of the configuration.

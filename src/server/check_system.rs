@@ -32,7 +32,8 @@ pub struct SystemReport {
     items: Vec<Item>,
 }
 
-/// Looks at the machine. Writes a small file in `dir` and removes it; raises this process' limit of open files.
+/// Looks at the machine. Writes a small file in `dir` and removes it; raises this process' limit of
+/// open files.
 pub fn check_system(loaded: Loaded) -> SystemReport {
     let mut config = loaded.settings.config;
     let machine = Machine { read: Box::new(|path| std::fs::read_to_string(path).ok()) };
@@ -311,7 +312,8 @@ fn open_files(asked: u32, left: u32, allowed: &Allowed) -> Item {
     }
 }
 
-/// How long it takes to sync a few bytes in a folder, several times. Unit: microseconds. Errors: a text.
+/// How long it takes to sync a few bytes in a folder, several times. Unit: microseconds. Errors: a
+/// text.
 fn sync_times(folder: &Path) -> Result<Vec<i64>, String> {
     let path = folder.join(format!("latchkey-check-{}", std::process::id()));
     let measure = || {

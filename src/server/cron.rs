@@ -63,7 +63,8 @@ impl Server {
         count_clients_memory(&mut self.state);
     }
 
-    /// Reloads changed TLS files every `tls-auto-reload-interval`. On an error, which is logged, the old ones stay in use.
+    /// Reloads changed TLS files every `tls-auto-reload-interval`. On an error, which is logged,
+    /// the old ones stay in use.
     fn reload_tls_if_due(&mut self) {
         let now_us = self.state.now.boot_us;
         let interval_us = i64::from(self.state.config.tls_auto_reload_interval) * 1_000_000;

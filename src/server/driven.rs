@@ -1,11 +1,13 @@
-//! A server whose turns are called from outside: by a simulation of several servers in one thread, which controls
-//! their clocks and moves the bytes between them.
+//! A server whose turns are called from outside: by a simulation of several servers in one thread,
+//! which controls their clocks and moves the bytes between them.
 //!
-//! Nothing of it depends on real time, on threads, or on the other servers: each has an account of the memory it uses, its
-//! commands take no time for the statistics, and what would end the process unwinds its turn ([`process::Ended`]).
+//! Nothing of it depends on real time, on threads, or on the other servers: each has an account of
+//! the memory it uses, its commands take no time for the statistics, and what would end the process
+//! unwinds its turn ([`process::Ended`]).
 //!
-//! The account has what the server's turns really allocate. Threads free some bytes of what starts and loads have allocated, sooner
-//! or later; so it begins anew after each of them, with what the data takes.
+//! The account has what the server's turns really allocate. Threads free some bytes of what starts
+//! and loads have allocated, sooner or later; so it begins anew after each of them, with what the
+//! data takes.
 
 use std::io;
 use std::sync::Arc;
@@ -93,8 +95,9 @@ impl Server {
 }
 
 impl DrivenServer {
-    /// Creates a server: it reaches its primary through `dialer`, its files are on `disk`, and threads' work is done by
-    /// [`DrivenServer::do_background`]. Errors: those of [`Server::start`].
+    /// Creates a server: it reaches its primary through `dialer`, its files are on `disk`, and
+    /// threads' work is done by [`DrivenServer::do_background`]. Errors: those of
+    /// [`Server::start`].
     pub fn start(
         config: Config,
         clock: Clock,
@@ -126,7 +129,8 @@ impl DrivenServer {
             };
             entry.allocated() + value
         });
-        // A server that reloads its data has clients, and a stream that replicas or the log still lack.
+        // A server that reloads its data has clients, and a stream that replicas or the log still
+        // lack.
         let clients: usize = state.clients.iter().map(Client::memory).sum();
         let backlog = state.replication.backlog.as_ref().map_or(0, Backlog::memory);
         let kept = backlog - state.bytes_behind();
@@ -163,8 +167,8 @@ impl DrivenServer {
         cluster::take_in_link(&mut self.server.state, stream, &peer, &local);
     }
 
-    /// Runs one turn, without waiting for events. False: the server has ended. Unwinds with [`process::Ended`] if the process ends
-    /// at once; the server is to be dropped then.
+    /// Runs one turn, without waiting for events. False: the server has ended. Unwinds with
+    /// [`process::Ended`] if the process ends at once; the server is to be dropped then.
     pub fn turn_now(&mut self) -> io::Result<bool> {
         let _entered = Entered::into(self.account);
         let goes_on = self.server.turn_now()?;

@@ -17,8 +17,8 @@ use crate::sys::log::verbose;
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES_MAX: usize = 64 * 1024;
 
-/// Whether a client's output may be sent: replies that show a change wait for the log's policy. If not, marks the
-/// client as waiting for the log.
+/// Whether a client's output may be sent: replies that show a change wait for the log's policy. If
+/// not, marks the client as waiting for the log.
 fn check_log_allows_sending(persistence: &Persistence, client: &mut Client) -> bool {
     let length = client.output.len();
     if client.plain_output == Some(length) {
@@ -110,7 +110,8 @@ impl Turn<'_> {
         }
     }
 
-    /// If all was sent: keeps the buffer as a spare or closes the client. Otherwise waits for writability.
+    /// If all was sent: keeps the buffer as a spare or closes the client. Otherwise waits for
+    /// writability.
     fn after_write(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.plain_output = client.output.is_empty().then_some(0);
@@ -120,8 +121,8 @@ impl Turn<'_> {
             return self.state.clients.close(id);
         }
         if waited || !done {
-            // Registered again even if it was before: the output may have more pieces than one write takes, so the
-            // socket may be writable still, and would not be announced again.
+            // Registered again even if it was before: the output may have more pieces than one
+            // write takes, so the socket may be writable still, and would not be announced again.
             client.flags.set(ClientFlags::WANTS_WRITE, !done);
             let token = Token(id.slot as usize);
             let registry = self.state.net.poll.registry();
@@ -146,7 +147,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Closes the clients marked for it: the only place where clients are removed, before and after [`Self::flush`].
+    /// Closes the clients marked for it: the only place where clients are removed, before and after
+    /// [`Self::flush`].
     pub(super) fn close_clients(&mut self) {
         for id in std::mem::take(&mut self.state.clients.to_close) {
             if self.is_nested && self.is_held(id) {

@@ -1,8 +1,8 @@
 //! TLS handshakes of clients: their queue, and the work after a handshake.
 //!
-//! A handshake step costs far more than a command (a signature with a long RSA key takes a millisecond), and anybody
-//! can cause one. So steps run at the end of the turn, after replies are sent, for a limited time. The rest stay queued
-//! for the next turn.
+//! A handshake step costs far more than a command (a signature with a long RSA key takes a
+//! millisecond), and anybody can cause one. So steps run at the end of the turn, after replies are
+//! sent, for a limited time. The rest stay queued for the next turn.
 
 use std::io;
 
@@ -15,8 +15,9 @@ use crate::net::tls::stream::Handshake;
 use crate::state::State;
 use crate::sys::log::{verbose, warning};
 
-/// Time limit for handshakes in a turn; the last step may exceed it. As the rest of a turn costs little, a short limit makes other
-/// clients wait less, and completes as many handshakes. Unit: microseconds.
+/// Time limit for handshakes in a turn; the last step may exceed it. As the rest of a turn costs
+/// little, a short limit makes other clients wait less, and completes as many handshakes. Unit:
+/// microseconds.
 const TURN_US: i64 = 200;
 /// Maximum steps in a turn, as each may write a log line.
 const STEPS_MAX: usize = 16;
@@ -100,7 +101,8 @@ impl Turn<'_> {
     }
 }
 
-/// Sets the user that a client's certificate names, if `tls-auth-clients-user` is set and the user exists.
+/// Sets the user that a client's certificate names, if `tls-auth-clients-user` is set and the user
+/// exists.
 fn log_in_by_certificate(state: &mut State, id: ClientId) {
     let field = match state.config.tls_auth_clients_user {
         "CN" => NameField::CommonName,

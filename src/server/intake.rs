@@ -1,7 +1,8 @@
 //! Reading: every ready client is read once a turn, and its bytes are parsed into the batch.
 //!
-//! Clients are read into one arena, after the rest of their last request; requests are ranges into it, without a copy. An
-//! incomplete request goes back to its client; a large one gets its own buffer, where parsing continues from where it stopped.
+//! Clients are read into one arena, after the rest of their last request; requests are ranges into
+//! it, without a copy. An incomplete request goes back to its client; a large one gets its own
+//! buffer, where parsing continues from where it stopped.
 
 use std::io;
 
@@ -230,7 +231,8 @@ impl Turn<'_> {
         goes_on.then_some(count)
     }
 
-    /// Handles a read's result; None if there is nothing to parse. A client with a closed connection is closed.
+    /// Handles a read's result; None if there is nothing to parse. A client with a closed
+    /// connection is closed.
     fn count_read(&mut self, id: ClientId, read: io::Result<usize>, room: usize) -> Option<usize> {
         let client = self.state.clients.get_mut(id)?;
         self.state.stats.counters.reads += 1;
@@ -243,7 +245,8 @@ impl Turn<'_> {
                 client.bytes_in += count as u64;
                 client.active_us = self.state.now.boot_us;
                 self.state.stats.counters.bytes_in += count as u64;
-                // Edge-triggered: a short read has drained the socket, unless its end was not seen yet.
+                // Edge-triggered: a short read has drained the socket, unless its end was not seen
+                // yet.
                 let more = count == room
                     || client.flags.contains(ClientFlags::READ_CLOSED)
                     || client.stream.has_more();
@@ -311,7 +314,8 @@ impl Turn<'_> {
         Limits::of_client(self.state.config.proto_max_bulk_len, authenticated)
     }
 
-    /// Parses a client's bytes in the arena from `start` on; an incomplete request goes back to the client.
+    /// Parses a client's bytes in the arena from `start` on; an incomplete request goes back to the
+    /// client.
     fn parse_arena(&mut self, id: ClientId, start: usize) {
         let end = self.intake.arena_used;
         let Some(client) = self.state.clients.get(id) else { return };

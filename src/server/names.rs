@@ -15,8 +15,8 @@ use crate::sys::log::{notice, warning};
 /// Renamed commands by lower-case name; None: removed.
 pub type RenamedCommands = HashMap<Box<[u8]>, Option<&'static Command>>;
 
-/// Applies `rename-command` lines to the command table, one after the other, so that two commands can swap names through a third.
-/// Lines with an error are left out.
+/// Applies `rename-command` lines to the command table, one after the other, so that two commands
+/// can swap names through a third. Lines with an error are left out.
 pub fn renamed_commands(directives: &[Directive]) -> (RenamedCommands, Vec<ConfigError>) {
     let (mut renamed, mut errors) = (RenamedCommands::new(), Vec::new());
     for directive in directives {

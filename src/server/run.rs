@@ -1,4 +1,5 @@
-//! Running a batch: each client's requests in order, through the gate; replies collect in its output.
+//! Running a batch: each client's requests in order, through the gate; replies collect in its
+//! output.
 
 use super::Turn;
 use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run, Unparsed};
@@ -20,7 +21,8 @@ use crate::sys::log::verbose;
 /// short pipeline can ask for gigabytes.
 const OUTPUT_CHECK_BYTES: usize = 64 * 1024;
 
-/// Where the only request of a client is kept if it did not run: it stays where it is, or is copied to the client's input.
+/// Where the only request of a client is kept if it did not run: it stays where it is, or is copied
+/// to the client's input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unrun {
     Stays,
@@ -28,7 +30,8 @@ enum Unrun {
 }
 
 impl Turn<'_> {
-    /// Runs the requests parsed from the arena, and empties it. Those of resumed clients come first: they were sent before.
+    /// Runs the requests parsed from the arena, and empties it. Those of resumed clients come
+    /// first: they were sent before.
     pub(super) fn run_batch(&mut self) {
         if !self.is_nested {
             self.resume_all();
@@ -41,7 +44,8 @@ impl Turn<'_> {
         self.intake.arena_used = 0;
     }
 
-    /// Runs the batch, whose ranges lie in `buffer`. Returns whether its only request did not run and stays there.
+    /// Runs the batch, whose ranges lie in `buffer`. Returns whether its only request did not run
+    /// and stays there.
     fn run_requests(&mut self, buffer: &[u8], unrun: Unrun) -> bool {
         let mut batch = std::mem::take(&mut self.intake.batch);
         let may_be_long = self.prefetch(&mut batch, buffer);
@@ -80,11 +84,13 @@ impl Turn<'_> {
         long.into_iter().for_each(|id| self.hold(id, true));
     }
 
-    /// Runs the requests of one client, in order. Returns whether its only request did not run and stays in the buffer.
+    /// Runs the requests of one client, in order. Returns whether its only request did not run and
+    /// stays in the buffer.
     fn run_client(&mut self, run: &mut Run, requests: Requests<'_>, unrun: Unrun) -> bool {
         let id = run.client;
         let stays = unrun == Unrun::Stays && requests.len() == 1;
-        // Before each client, so that other clients' replies in this turn do not cause key eviction, and its own are not counted.
+        // Before each client, so that other clients' replies in this turn do not cause key
+        // eviction, and its own are not counted.
         evict_clients(self.state);
         let Some(client) = self.state.clients.get_with_buffer(id) else { return false };
         if client.is_closing() {
@@ -124,7 +130,8 @@ impl Turn<'_> {
         stays && is_unrun
     }
 
-    /// Runs requests until all have run or the client must stop. Returns how many have run, and whether it may continue.
+    /// Runs requests until all have run or the client must stop. Returns how many have run, and
+    /// whether it may continue.
     fn run_while_it_may(
         &mut self,
         id: ClientId,
@@ -235,7 +242,8 @@ impl Turn<'_> {
         !client.flags.contains(ClientFlags::CLOSE_NOW)
     }
 
-    /// Parses and runs complete requests in a client's own buffer; the rest goes back to the client.
+    /// Parses and runs complete requests in a client's own buffer; the rest goes back to the
+    /// client.
     pub(super) fn run_own(&mut self, id: ClientId, input: LargeInput) {
         // The client's bytes are taken out: nested turns must not read from it.
         self.hold(id, true);
@@ -264,7 +272,8 @@ impl Turn<'_> {
             if self.intake.batch.runs.is_empty() {
                 break;
             }
-            // A large request that must wait is not copied. The parser changes inline ones, and passes over `*0`.
+            // A large request that must wait is not copied. The parser changes inline ones, and
+            // passes over `*0`.
             let is_as_sent = matches!(input.buffer[before..], [b'*', b'1'..=b'9', ..]);
             let unrun = if is_as_sent { Unrun::Stays } else { Unrun::Copied };
             if self.run_requests(&input.buffer, unrun) {

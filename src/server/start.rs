@@ -110,7 +110,8 @@ impl Server {
         &self.state.net.listening
     }
 
-    /// Makes SIGTERM and SIGINT shut the server down; a further SIGINT ends the process at once, with code 1.
+    /// Makes SIGTERM and SIGINT shut the server down; a further SIGINT ends the process at once,
+    /// with code 1.
     pub fn catch_signals(&self) -> io::Result<()> {
         let stop_requested = &self.stop_requested;
         // Handlers run in the order they were registered: this one sees the flag that an earlier
@@ -163,7 +164,8 @@ impl Server {
         self.state.renamed = renamed;
     }
 
-    /// Sets the process title, if `set-proc-title` is on. `invoked_as`: the path or name the program was called by.
+    /// Sets the process title, if `set-proc-title` is on. `invoked_as`: the path or name the
+    /// program was called by.
     pub fn set_title(&mut self, title: Option<Title>, invoked_as: Vec<u8>) {
         self.state.process.title = title;
         self.state.process.identity.invoked_as = invoked_as;

@@ -1,9 +1,10 @@
-//! Values of RESTORE that threads decode: a large one holds up its own client only, as one that MIGRATE sends away does.
+//! Values of RESTORE that threads decode: a large one holds up its own client only, as one that
+//! MIGRATE sends away does.
 //!
 //!   RESTORE -> the client waits, a thread has its input -> the input is back, the value is there -> the request runs again
 //!
-//! The input is lent rather than copied: it may have hundreds of megabytes. Nothing depends on a value that is dropped in between:
-//! the request has its payload decoded anew.
+//! The input is lent rather than copied: it may have hundreds of megabytes. Nothing depends on a
+//! value that is dropped in between: the request has its payload decoded anew.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +92,8 @@ impl Arriving {
         self.arrivals.insert(client, Arrival { bytes, footer, stage: Stage::Asked(decode) });
     }
 
-    /// Clients whose payloads threads are to decode, and how. Each has no thread until [`Self::begin`].
+    /// Clients whose payloads threads are to decode, and how. Each has no thread until
+    /// [`Self::begin`].
     pub fn take_asked(&mut self) -> Vec<(ClientId, Decode)> {
         let mut asked = Vec::new();
         for (client, Arrival { stage, .. }) in &mut self.arrivals {
@@ -131,7 +133,8 @@ impl Arriving {
         std::mem::take(&mut self.returned)
     }
 
-    /// Forgets values that were not taken: the client has gone, or its request has run again without its value. Returns them.
+    /// Forgets values that were not taken: the client has gone, or its request has run again
+    /// without its value. Returns them.
     pub fn take_unwanted(&mut self, is_there: impl Fn(ClientId) -> bool) -> Vec<Arrival> {
         let is_unwanted = |(client, arrival): &(&ClientId, &Arrival)| match &arrival.stage {
             Stage::Asked(_) => !is_there(**client),

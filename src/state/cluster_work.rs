@@ -1,4 +1,5 @@
-//! What the loop keeps for the cluster besides the state machine, and what it tells that about this server.
+//! What the loop keeps for the cluster besides the state machine, and what it tells that about this
+//! server.
 
 use bytes::Bytes;
 
@@ -55,15 +56,16 @@ pub struct ClusterWork {
     pub drops: Option<SlotSet>,
     /// Replies about nodes and slots; see `command/cluster/cached.rs`.
     pub replies: Vec<KeptReply>,
-    /// Clients whose replies wait until nodes.conf says what they have changed, and the save that does, once it was asked for.
+    /// Clients whose replies wait until nodes.conf says what they have changed, and the save that
+    /// does, once it was asked for.
     pub unconfirmed: Vec<(ClientId, Option<u64>)>,
     /// Connections with a message that waits until no script runs.
     pub held: Vec<LinkId>,
 }
 
 impl State {
-    /// What the state machine of the cluster asks about this server. Reads the clocks: time stands still for commands, and other nodes
-    /// wait for answers meanwhile.
+    /// What the state machine of the cluster asks about this server. Reads the clocks: time stands
+    /// still for commands, and other nodes wait for answers meanwhile.
     pub fn outside(&self) -> Outside {
         let now = self.clock.now();
         let following = self.replication.following.as_deref();
@@ -80,7 +82,8 @@ impl State {
             unix_ms: now.wall_us / 1000,
             offset: match following {
                 None => self.stream_end(),
-                // Its data is about to be replaced: others neither send clients to it nor rank it by what it had.
+                // Its data is about to be replaced: others neither send clients to it nor rank it
+                // by what it had.
                 Some(following) if following.progress == Progress::Sync => 0,
                 Some(_) => self.replication.offset,
             },

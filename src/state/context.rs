@@ -61,8 +61,9 @@ impl Caller {
         }
     }
 
-    /// Whether its requests are effects that have happened already, in an earlier process or at the primary. They are
-    /// exact, and trusted: no limit, permission or state of this server may refuse one, as the data would then differ.
+    /// Whether its requests are effects that have happened already, in an earlier process or at the
+    /// primary. They are exact, and trusted: no limit, permission or state of this server may
+    /// refuse one, as the data would then differ.
     #[inline]
     pub fn is_repeating(self) -> bool {
         matches!(self, Caller::Load | Caller::Primary)
@@ -117,7 +118,8 @@ pub enum Origin {
     Script,
     /// From the primary's stream, which says where units end: nothing in it blocks.
     Stream,
-    /// From a blocked client that is woken: the key in this argument has changed or its alarm is due.
+    /// From a blocked client that is woken: the key in this argument has changed or its alarm is
+    /// due.
     Woken(usize),
     /// From a blocked client whose time is over, for a command whose reply then is more than a null
     /// array.
@@ -141,8 +143,9 @@ pub enum Effect {
     Nothing,
 }
 
-/// Limits of random elements, and of their bytes, that one command of a script may draw with repetition: the command
-/// cannot be interrupted, and the collection's size does not bound its reply.
+/// Limits of random elements, and of their bytes, that one command of a script may draw with
+/// repetition: the command cannot be interrupted, and the collection's size does not bound its
+/// reply.
 const SCRIPT_DRAWS_MAX: u64 = 100_000;
 const SCRIPT_DRAWN_BYTES_MAX: usize = 16 << 20;
 const TOO_MANY_DRAWS: CommandError =
@@ -216,8 +219,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Checks a number of random elements to be drawn with repetition. Errors: a script asks for too many. Also
-    /// limits the bytes of a script's reply.
+    /// Checks a number of random elements to be drawn with repetition. Errors: a script asks for
+    /// too many. Also limits the bytes of a script's reply.
     pub fn check_draws(&mut self, count: u64) -> Result<(), CommandError> {
         if self.origin != Origin::Script {
             return Ok(());

@@ -7,7 +7,8 @@
 //!
 //! - Parts: `network`, with answers of HTTP under way (`http_job`), `pauses`, `process`,
 //!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (who waits
-//!   for locks), `moving` (keys on their way to another server), `arriving` (values of RESTORE), `slot_moves` (slots on theirs), `cluster_work` (what the loop does for the cluster).
+//!   for locks), `moving` (keys on their way to another server), `arriving` (values of RESTORE),
+//!   `slot_moves` (slots on theirs), `cluster_work` (what the loop does for the cluster).
 //! - The commands that there are: `table` numbers and finds them, `spec` says what one is,
 //!   `context` what its handler gets. A specification names its handler, the handler gets the
 //!   state, and the state has the table: one thought.
@@ -190,7 +191,8 @@ impl State {
         }
     }
 
-    /// Takes the script engine out, to run a script or change the compiled ones. None while a script runs.
+    /// Takes the script engine out, to run a script or change the compiled ones. None while a
+    /// script runs.
     pub fn take_engine(&mut self) -> Option<Box<Engine>> {
         let deprecated = self.config.lua_enable_deprecated_api;
         let config = &self.config;
@@ -211,7 +213,8 @@ impl State {
         self.logger.write(self.real_now(), level, message);
     }
 
-    /// The time, also while a script keeps the server busy: for commands time stands still then, possibly for minutes.
+    /// The time, also while a script keeps the server busy: for commands time stands still then,
+    /// possibly for minutes.
     fn real_now(&self) -> Now {
         if self.scripts.is_busy() { self.clock.now() } else { self.now }
     }
@@ -226,7 +229,8 @@ impl State {
         self.config.database_count()
     }
 
-    /// Whether this is a node of a cluster that has one database, as in Redis: commands that name another are refused as such.
+    /// Whether this is a node of a cluster that has one database, as in Redis: commands that name
+    /// another are refused as such.
     pub fn has_one_database(&self) -> bool {
         self.cluster.is_some()
             && self.config.cluster_databases == 1
@@ -239,7 +243,8 @@ impl State {
         self.replication.is_replica() && self.config.replica_read_only
     }
 
-    /// Whether this is a replica that is disconnected from its primary and may not serve possibly stale data.
+    /// Whether this is a replica that is disconnected from its primary and may not serve possibly
+    /// stale data.
     #[inline]
     pub fn is_stale(&self) -> bool {
         !self.config.replica_serve_stale_data
@@ -255,7 +260,8 @@ impl State {
         !flags.contains(ClientFlags::AUTHENTICATED) && self.acl.requires_auth()
     }
 
-    /// Whether `maxmemory` applies: a replica leaves eviction to its primary, unless configured otherwise.
+    /// Whether `maxmemory` applies: a replica leaves eviction to its primary, unless configured
+    /// otherwise.
     #[inline]
     pub fn applies_maxmemory(&self) -> bool {
         let leaves = self.config.replica_ignore_maxmemory && self.replication.is_replica();
@@ -272,8 +278,8 @@ impl State {
             || self.disk_refusal().is_some()
     }
 
-    /// Whether locks may be held that were lost with the last writes before a start or a promotion: see
-    /// `lock-recovery-delay`.
+    /// Whether locks may be held that were lost with the last writes before a start or a promotion:
+    /// see `lock-recovery-delay`.
     pub fn is_recovering_locks(&self) -> bool {
         self.now.boot_us < self.locks_recovered_us
     }
@@ -294,7 +300,8 @@ impl State {
         self.replication.offset + self.effects.len_for_replicas() as u64
     }
 
-    /// The flags that the checks use: for a command that runs a script or function, those which the script declares.
+    /// The flags that the checks use: for a command that runs a script or function, those which the
+    /// script declares.
     pub fn flags_of(&self, command: &Command, args: Args<'_>) -> Flags {
         let flags = command.spec.flags;
         if !command.is(Flags::RUNS_SCRIPT) {

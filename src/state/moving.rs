@@ -1,7 +1,8 @@
-//! Keys on their way to another server: the MIGRATEs that run beside the clients' requests, and the keys that nobody may write
-//! until the other server has answered.
+//! Keys on their way to another server: the MIGRATEs that run beside the clients' requests, and the
+//! keys that nobody may write until the other server has answered.
 //!
-//! In Redis nothing else happens during a MIGRATE. Here reads go on; a request that would write a moving key waits.
+//! In Redis nothing else happens during a MIGRATE. Here reads go on; a request that would write a
+//! moving key waits.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem;
@@ -85,7 +86,8 @@ pub type Beside<T> = Arc<Mutex<Option<T>>>;
 /// A payload that a thread makes.
 pub type Payload = Beside<Vec<u8>>;
 
-/// A request that is sent in pieces. A large payload is a part of its own, so that it is not copied.
+/// A request that is sent in pieces. A large payload is a part of its own, so that it is not
+/// copied.
 #[derive(Default)]
 pub struct Outgoing {
     parts: VecDeque<Vec<u8>>,
@@ -126,7 +128,8 @@ pub struct Migration {
     pub order: MoveOrder,
     /// Its connection. None: none was made yet.
     pub line: Option<usize>,
-    /// The connection was kept from an earlier MIGRATE: if it breaks before the first reply, another one is made.
+    /// The connection was kept from an earlier MIGRATE: if it breaks before the first reply,
+    /// another one is made.
     pub is_kept_line: bool,
     /// The preamble was sent on this connection.
     pub has_begun: bool,
@@ -199,7 +202,8 @@ pub struct Moving {
     /// By database.
     locked: Vec<HashMap<Box<[u8]>, Locked>>,
     count: usize,
-    /// Slots whose keys may not be written, as another node is about to take them, and the clients that wait for it.
+    /// Slots whose keys may not be written, as another node is about to take them, and the clients
+    /// that wait for it.
     paused: Option<SlotSet>,
     held: Vec<ClientId>,
     /// Clients whose key may be written again.
@@ -232,7 +236,8 @@ impl Moving {
         self.paused.as_ref().is_some_and(|paused| paused.contains(HashSlot::of(name)))
     }
 
-    /// Pauses writes to these slots, and to no others. Whoever waited tries again: [`Self::take_freed`].
+    /// Pauses writes to these slots, and to no others. Whoever waited tries again:
+    /// [`Self::take_freed`].
     pub fn pause(&mut self, paused: Option<SlotSet>) {
         self.paused = paused;
         self.freed.append(&mut self.held);

@@ -19,7 +19,8 @@ use crate::net::tls::Tls;
 pub struct Network {
     /// The operating system's readiness events.
     pub poll: Poll,
-    /// Listening sockets: the Unix socket first, which stays, then TCP. A token follows from the index.
+    /// Listening sockets: the Unix socket first, which stays, then TCP. A token follows from the
+    /// index.
     pub listeners: Vec<Listener>,
     /// TCP addresses listened on, those for TLS last.
     pub listening: Vec<SocketAddr>,
@@ -60,7 +61,8 @@ impl Network {
 pub struct Pending {
     /// Listeners with further connections after a full share was accepted.
     pub accept_again: Vec<usize>,
-    /// Listeners whose accept failed although connections may wait: retried in the next periodic work.
+    /// Listeners whose accept failed although connections may wait: retried in the next periodic
+    /// work.
     pub accept_later: Vec<usize>,
     /// Clients whose last read filled its buffer: read again next turn.
     pub read_again: Vec<ClientId>,

@@ -35,8 +35,8 @@ pub enum Purpose {
 pub enum Work {
     #[default]
     Idle,
-    /// A rewrite, requested at this time (boot-time clock, microseconds), that waits for a sync of the log, after which a new
-    /// increment can be opened without delay.
+    /// A rewrite, requested at this time (boot-time clock, microseconds), that waits for a sync of
+    /// the log, after which a new increment can be opened without delay.
     PreparingRewrite { since_us: i64 },
     /// Its thread writes.
     Writing(Running),
@@ -147,8 +147,8 @@ pub type Placed = Result<u64, String>;
 pub struct Aof {
     pub log: AppendLog,
     pub folder: Arc<Mutex<AofFolder>>,
-    /// The first increment that the running rewrite keeps, once known. It began with that rewrite's snapshot: another rewrite's
-    /// base would contain a part of it, which a start would run again.
+    /// The first increment that the running rewrite keeps, once known. It began with that rewrite's
+    /// snapshot: another rewrite's base would contain a part of it, which a start would run again.
     pub first_kept: Option<i64>,
     /// No rewrite has ended since the file was switched on: a start would not load it.
     pub is_aside: bool,
@@ -271,7 +271,8 @@ impl Persistence {
         &self.background
     }
 
-    /// Replaces the disk, and threads by work run in the loop (for simulation). Call this before anything starts.
+    /// Replaces the disk, and threads by work run in the loop (for simulation). Call this before
+    /// anything starts.
     pub fn set_apart(&mut self, disk: Arc<dyn Disk>) {
         (self.disk, self.background) = (disk, Background::Later(Arc::default()));
     }

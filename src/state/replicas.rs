@@ -57,7 +57,8 @@ impl State {
         }
     }
 
-    /// Bytes of the stream kept beyond the backlog's size for slow replicas. Eviction ignores them: evicting keys would add to them.
+    /// Bytes of the stream kept beyond the backlog's size for slow replicas. Eviction ignores them:
+    /// evicting keys would add to them.
     pub fn bytes_behind(&self) -> usize {
         let backlog = self.replication.backlog.as_ref();
         let kept = backlog.map_or(0, Backlog::memory);

@@ -1,4 +1,5 @@
-//! Slots that move to another node all at once: the jobs (`cluster/slot_job.rs`), and what the loop keeps for each.
+//! Slots that move to another node all at once: the jobs (`cluster/slot_job.rs`), and what the loop
+//! keeps for each.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,8 +23,8 @@ pub enum Part {
 pub struct Export {
     /// The connection. None: it is to be made, or is gone.
     pub line: Option<usize>,
-    /// The keys up to here have been copied: a database, and a number in the order of the slots' keys. What happens to others is
-    /// not told, as they will be copied with it.
+    /// The keys up to here have been copied: a database, and a number in the order of the slots'
+    /// keys. What happens to others is not told, as they will be copied with it.
     pub copied: Option<(usize, u64)>,
     pub is_copied: bool,
     /// When the next key is to be copied, by `rdb-key-save-delay`: boot-time clock, microseconds.

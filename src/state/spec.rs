@@ -1,8 +1,8 @@
 //! The specification of a command, from which `COMMAND`, key extraction, the gate's checks and the
 //! docs are derived.
 //!
-//! A family's file opens with its table of `spec(...)` lines, so that adding a command is that line, its handler and its
-//! transcript.
+//! A family's file opens with its table of `spec(...)` lines, so that adding a command is that
+//! line, its handler and its transcript.
 
 pub use crate::facts::*;
 use crate::state::context::{CommandResult, Context};
@@ -177,13 +177,15 @@ impl CommandSpec {
     }
 }
 
-/// A command's ACL categories: those of its specification, and those that follow from flags and group.
+/// A command's ACL categories: those of its specification, and those that follow from flags and
+/// group.
 pub fn all_categories(spec: &CommandSpec) -> Categories {
     let mut classes = spec.categories;
     // Not for containers, which do nothing themselves.
     if spec.handler.is_some() {
         classes |= match spec.group {
-            // SORT and WAIT are in the group "generic", but name the categories of what they work on.
+            // SORT and WAIT are in the group "generic", but name the categories of what they work
+            // on.
             Group::Generic if spec.categories.intersects(NOT_GENERIC) => Categories::empty(),
             Group::Generic => Categories::KEYSPACE,
             Group::String => Categories::STRING,

@@ -17,7 +17,8 @@ pub struct Command {
     pub subcommands: std::ops::Range<u16>,
     pub passes: Passes,
     pub fixed_keys: FixedKeys,
-    /// Whether all names by which a cluster chooses the node have fixed positions, or there are none.
+    /// Whether all names by which a cluster chooses the node have fixed positions, or there are
+    /// none.
     pub has_fixed_places: bool,
 }
 
@@ -57,7 +58,8 @@ fn has_fixed_places(spec: &CommandSpec) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Opening {
     Closed,
-    /// In a cluster: those whose keys are in a slot that this node owns, while nothing else is in the way.
+    /// In a cluster: those whose keys are in a slot that this node owns, while nothing else is in
+    /// the way.
     Owned,
     /// On a replica: those that neither write nor run what may.
     Reads,
@@ -266,7 +268,8 @@ fn fold(name: &[u8]) -> u64 {
     word | 0x2020_2020_2020_2020
 }
 
-/// Whether `name` is `own`, a command's name in lower case of the same length, in any case, from byte `from` on.
+/// Whether `name` is `own`, a command's name in lower case of the same length, in any case, from
+/// byte `from` on.
 #[inline]
 fn is_name(name: &[u8], own: &[u8], from: u8) -> bool {
     if let (8..=16, Some(first), Some(last)) =

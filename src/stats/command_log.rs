@@ -1,5 +1,5 @@
-//! The command logs: requests slower than `slowlog-log-slower-than`, and those larger, or with a larger reply, than
-//! `commandlog-request-larger-than` and `commandlog-reply-larger-than`.
+//! The command logs: requests slower than `slowlog-log-slower-than`, and those larger, or with a
+//! larger reply, than `commandlog-request-larger-than` and `commandlog-reply-larger-than`.
 
 use std::collections::VecDeque;
 

@@ -14,7 +14,8 @@ pub struct CommandStats {
     pub histogram: Option<Box<Histogram>>,
 }
 
-/// Latencies in log-linear buckets: 32 to each power of two, so that a percentile is right to 3%. Unit: nanoseconds.
+/// Latencies in log-linear buckets: 32 to each power of two, so that a percentile is right to 3%.
+/// Unit: nanoseconds.
 #[derive(Debug)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -67,7 +68,8 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// The value that `percent` of all values do not exceed. Unit: nanoseconds; 0 if there are none.
+    /// The value that `percent` of all values do not exceed. Unit: nanoseconds; 0 if there are
+    /// none.
     pub fn percentile(&self, percent: f64) -> u64 {
         let total = self.total();
         if total == 0 {

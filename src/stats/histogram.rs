@@ -1,4 +1,5 @@
-//! Durations counted in buckets whose limits are powers of two microseconds: a few instructions each.
+//! Durations counted in buckets whose limits are powers of two microseconds: a few instructions
+//! each.
 
 /// Limits: 2^4 us = 16 us ... 2^32 us = 72 min, each four times the one before.
 const FIRST_BITS: u32 = 4;
@@ -37,8 +38,8 @@ impl Histogram {
         self.sum_us
     }
 
-    /// The least limit that this part of all durations does not exceed, in microseconds; None: there are no durations, or
-    /// they exceed all limits.
+    /// The least limit that this part of all durations does not exceed, in microseconds; None:
+    /// there are no durations, or they exceed all limits.
     pub fn part_within_us(&self, part: f64) -> Option<u64> {
         let wanted = ((self.count() as f64 * part).ceil() as u64).max(1);
         self.cumulative().find(|(_, count)| *count >= wanted).map(|(limit_us, _)| limit_us)

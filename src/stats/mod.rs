@@ -123,7 +123,8 @@ pub struct Counters {
     pub unexpected_error_replies: u64,
 }
 
-/// A rate, per second or per another count, over the last 16 samples, taken every 100 ms: `instantaneous_*`.
+/// A rate, per second or per another count, over the last 16 samples, taken every 100 ms:
+/// `instantaneous_*`.
 #[derive(Debug, Default)]
 pub struct Rate {
     samples: [u64; 16],

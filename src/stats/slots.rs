@@ -1,4 +1,5 @@
-//! What the requests of each hash slot cost: for CLUSTER SLOT-STATS, while `cluster-slot-stats-enabled yes`.
+//! What the requests of each hash slot cost: for CLUSTER SLOT-STATS, while
+//! `cluster-slot-stats-enabled yes`.
 
 use crate::collections::hash_slot::{HashSlot, SLOTS};
 
@@ -54,7 +55,8 @@ impl SlotStats {
         self.slots.fill(SlotCosts::default());
     }
 
-    /// Forgets the costs of slots whose owner has changed. `owner`: a number for each owner. O(1) if the version is the same.
+    /// Forgets the costs of slots whose owner has changed. `owner`: a number for each owner. O(1)
+    /// if the version is the same.
     pub fn follow_owners(&mut self, version: u64, owner: impl Fn(HashSlot) -> Option<u16>) {
         if self.version == Some(version) {
             return;

@@ -3,7 +3,8 @@
 use super::histogram::Histogram;
 use crate::config::Config;
 
-/// The time stamp counter, and thresholds in its ticks: each command costs one reading, each turn two.
+/// The time stamp counter, and thresholds in its ticks: each command costs one reading, each turn
+/// two.
 pub struct Timing {
     clock: quanta::Clock,
     /// Reading at the end of the previous command.
@@ -16,7 +17,8 @@ pub struct Timing {
     turns: u64,
     turn_ticks: u64,
     turn_times: Histogram,
-    /// Ticks from which a command may go to the slow log or latency monitor. u64::MAX: both are off.
+    /// Ticks from which a command may go to the slow log or latency monitor. u64::MAX: both are
+    /// off.
     notable_ns: u64,
     /// Bytes of arguments or of a reply from which a command may go to the command log.
     notable_bytes: usize,

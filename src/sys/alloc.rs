@@ -1,8 +1,9 @@
 //! The allocator: jemalloc with size classes every 8 bytes, and a count of allocations.
 //!
-//! `tikv-jemallocator` assumes alignments up to 16, which 8-byte classes do not give; so the few lines that pass the
-//! alignment are here. Every thread has its own count: a shared atomic would cost each allocation 5 ns. The counts add up in the
-//! process' account, or in one of several, where a simulation runs several servers.
+//! `tikv-jemallocator` assumes alignments up to 16, which 8-byte classes do not give; so the few
+//! lines that pass the alignment are here. Every thread has its own count: a shared atomic would
+//! cost each allocation 5 ns. The counts add up in the process' account, or in one of several,
+//! where a simulation runs several servers.
 //!
 //! The memory of a snapshot is no data, and is counted apart too: by [`counted`] on the thread that
 //! writes it, by the difference of two [`balance`]s on the thread that fills its chunks.
@@ -41,7 +42,8 @@ thread_local! {
 }
 
 impl Account {
-    /// An account of its own, for a simulation. It is never freed: a thread's count may end up in it at any time.
+    /// An account of its own, for a simulation. It is never freed: a thread's count may end up in
+    /// it at any time.
     pub fn open() -> &'static Account {
         Box::leak(Box::new(Account(AtomicIsize::new(0))))
     }
@@ -64,7 +66,8 @@ impl Account {
     }
 }
 
-/// Until it is dropped, this thread counts for the process: a simulation's own memory is none of its servers'.
+/// Until it is dropped, this thread counts for the process: a simulation's own memory is none of
+/// its servers'.
 #[derive(Debug)]
 pub struct Apart(&'static Account);
 
@@ -80,8 +83,8 @@ impl Drop for Apart {
     }
 }
 
-/// Bytes allocated by the process (in a simulation, by this server), as rounded up by the allocator; other threads' last
-/// 64 KiB may be missing.
+/// Bytes allocated by the process (in a simulation, by this server), as rounded up by the
+/// allocator; other threads' last 64 KiB may be missing.
 pub fn allocated() -> usize {
     let here = HERE.try_with(Cell::get).unwrap_or(0);
     (Account::of_thread().0.load(Ordering::Relaxed) + here).max(0) as usize
@@ -94,7 +97,8 @@ pub fn hand_over() {
     add(HERE.try_with(Cell::take).unwrap_or(0));
 }
 
-/// Bytes that this thread has allocated less those it has freed, to be compared with an earlier balance.
+/// Bytes that this thread has allocated less those it has freed, to be compared with an earlier
+/// balance.
 pub fn balance() -> isize {
     HANDED.get() + HERE.get()
 }
@@ -131,7 +135,8 @@ fn add(sum: isize) {
     }
 }
 
-/// The size class of a request of `size` bytes: every 8 bytes up to 64, then four per power of two, from 32 KiB on whole pages.
+/// The size class of a request of `size` bytes: every 8 bytes up to 64, then four per power of two,
+/// from 32 KiB on whole pages.
 #[inline]
 pub fn size_class(size: usize) -> usize {
     if size <= 64 {
@@ -163,8 +168,9 @@ fn flags(layout: Layout) -> c_int {
     if layout.align() > QUANTUM { jemalloc::MALLOCX_ALIGN(layout.align()) } else { 0 }
 }
 
-// SAFETY: every block comes from jemalloc with at least the size and the alignment of its layout, and goes back with the
-// same layout, as the callers of a GlobalAlloc promise. Nothing here unwinds.
+// SAFETY: every block comes from jemalloc with at least the size and the alignment of its layout,
+// and goes back with the same layout, as the callers of a GlobalAlloc promise. Nothing here
+// unwinds.
 unsafe impl GlobalAlloc for Jemalloc {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -18,7 +18,8 @@ pub enum Background {
 }
 
 impl Background {
-    /// Runs work in the background. Returns its thread, if it has one. Errors: the thread cannot be created.
+    /// Runs work in the background. Returns its thread, if it has one. Errors: the thread cannot be
+    /// created.
     pub fn spawn(
         &self,
         name: &str,

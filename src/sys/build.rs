@@ -5,7 +5,8 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The program's own version; clients see the parameter `redis-version`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The first eight digits of the commit, zeros if unknown, and whether the source had changes (`0` or `1`).
+/// The first eight digits of the commit, zeros if unknown, and whether the source had changes (`0`
+/// or `1`).
 pub fn commit() -> (&'static str, &'static str) {
     env!("LATCHKEY_COMMIT").split_once(':').unwrap_or(("00000000", "0"))
 }

@@ -1,14 +1,15 @@
 //! Bug reports in the log: for fatal signals, panics, and a loop that hangs.
 //!
-//! A signal handler may interrupt anything, even the allocator while it holds locks. So handlers here allocate
-//! nothing: they write with plain write(2) calls to a file they open themselves, and store the stack's return
-//! addresses in a static array. Finding the functions' names allocates; this is done by a reporter thread that waits
-//! for requests. After a crash the handler waits for the reporter, though not for ever (the crash may have left a
-//! lock taken that it needs): by then the addresses are in the log with the program's base address, so that
-//! `addr2line` can find the names later. After a watchdog's report the process continues.
+//! A signal handler may interrupt anything, even the allocator while it holds locks. So handlers
+//! here allocate nothing: they write with plain write(2) calls to a file they open themselves, and
+//! store the stack's return addresses in a static array. Finding the functions' names allocates;
+//! this is done by a reporter thread that waits for requests. After a crash the handler waits for
+//! the reporter, though not for ever (the crash may have left a lock taken that it needs): by then
+//! the addresses are in the log with the program's base address, so that `addr2line` can find the
+//! names later. After a watchdog's report the process continues.
 //!
-//! Only the program calls [`install`]; a server inside another program's process leaves its signals alone. Signals
-//! belong to the process, and so does all state here.
+//! Only the program calls [`install`]; a server inside another program's process leaves its signals
+//! alone. Signals belong to the process, and so does all state here.
 #![allow(unsafe_code)] // sigaction, sigaltstack, setitimer; unwinding from within a handler.
 
 use std::backtrace::Backtrace;
@@ -37,7 +38,7 @@ const STACK: &str = "------ STACK TRACE ------";
 /// Signals that a faulty program ends by.
 const FATAL: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
 
-// ---- data for handlers -------------------------------------------------------------------------------------------
+// ---- data for handlers --------------------------------------------------------------------------
 
 /// Prepared data for handlers.
 struct Ready {
@@ -66,7 +67,7 @@ static WATCHDOG_MS: AtomicU32 = AtomicU32::new(0);
 const CRASH: u8 = b'c';
 const WATCHDOG: u8 = b'w';
 
-// ---- setting up --------------------------------------------------------------------------------------------------
+// ---- setting up ---------------------------------------------------------------------------------
 
 /// Starts to report crashes of this process to a log. The main thread calls this once. Errors: the
 /// reporter thread cannot be created.
@@ -143,7 +144,7 @@ fn set_handler(signal: c_int, handler: Option<Handler>, flags: c_int) {
     unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
 }
 
-// ---- inside a handler: no allocation, no locks -------------------------------------------------------------------
+// ---- inside a handler: no allocation, no locks --------------------------------------------------
 
 /// A line in a fixed buffer.
 struct Line {
@@ -193,12 +194,12 @@ impl RawLog {
     }
 }
 
-/// Stores the calling thread's stack, from the frame `interrupted` on, or wholly if that is not found. After a stack
-/// overflow these are the innermost frames.
+/// Stores the calling thread's stack, from the frame `interrupted` on, or wholly if that is not
+/// found. After a stack overflow these are the innermost frames.
 fn keep_stack(interrupted: usize) {
     let mut len = 0;
-    // SAFETY: several threads at once are kept apart by `IS_PENDING`, or the process is ending; unwinding itself takes no
-    // lock that a handler could have interrupted.
+    // SAFETY: several threads at once are kept apart by `IS_PENDING`, or the process is ending;
+    // unwinding itself takes no lock that a handler could have interrupted.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             let address = frame.ip() as usize;
@@ -219,7 +220,8 @@ fn keep_stack(interrupted: usize) {
 /// Sends a request to the reporter.
 fn request(ready: &Ready, what: u8) {
     IS_PENDING.store(true, Ordering::Release);
-    // SAFETY: one initialised byte. The pipe is never full: there is no second request before the first is done.
+    // SAFETY: one initialised byte. The pipe is never full: there is no second request before the
+    // first is done.
     unsafe { libc::write(ready.requests, (&raw const what).cast(), 1) };
 }
 
@@ -241,8 +243,8 @@ extern "C" fn on_fatal_signal(signal: c_int, info: *mut libc::siginfo_t, context
         // SAFETY: the system passes it, valid for the time of the handler.
         report_signal(ready, signal, unsafe { &*info }, context);
     }
-    // The action is the default again: this ends the process, with a core dump where that is wanted.
-    // SAFETY: raise touches no memory of ours.
+    // The action is the default again: this ends the process, with a core dump where that is
+    // wanted. SAFETY: raise touches no memory of ours.
     unsafe { libc::raise(signal) };
 }
 
@@ -339,7 +341,7 @@ fn instruction_pointer(context: *mut c_void) -> usize {
     REGISTERS.first().map_or(0, |&(_, place)| register(context, place))
 }
 
-// ---- outside of handlers: the reporter, and panics ---------------------------------------------------------------
+// ---- outside of handlers: the reporter, and panics ----------------------------------------------
 
 /// Reports the stored stack, with names.
 fn report_stack(ready: &Ready, what: u8) {
@@ -353,7 +355,8 @@ fn report_stack(ready: &Ready, what: u8) {
     }
     for (number, frame) in stack.iter().enumerate() {
         let address = frame.load(Ordering::Relaxed);
-        // The interrupted frame's address is exact; those of its callers are return addresses, after the call.
+        // The interrupted frame's address is exact; those of its callers are return addresses,
+        // after the call.
         let looked_up = if number == 0 { address + 1 } else { address };
         let mut is_known = false;
         backtrace::resolve(looked_up as *mut c_void, |symbol| {
@@ -397,7 +400,8 @@ pub fn report_bug(what: std::fmt::Arguments<'_>) {
     write(format_args!("{END}"));
 }
 
-/// Ends the process after a report: by SIGABRT, which leaves a core dump where that is wanted, or with exit code 1.
+/// Ends the process after a report: by SIGABRT, which leaves a core dump where that is wanted, or
+/// with exit code 1.
 pub fn end_process(by_exit: bool) -> ! {
     if by_exit {
         std::process::exit(1);
@@ -421,7 +425,7 @@ pub fn access_bad_memory() -> ! {
     std::process::abort()
 }
 
-// ---- the watchdog ------------------------------------------------------------------------------------------------
+// ---- the watchdog -------------------------------------------------------------------------------
 
 /// Sets the watchdog's period in milliseconds: it reports when [`tell_watchdog`] is not called for
 /// this long; 0: off.

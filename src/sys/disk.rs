@@ -1,11 +1,13 @@
 //! The file operations that durability depends on, as a trait.
 //!
-//! Snapshots, the append-only file and its manifest access the disk only through [`Disk`]. [`RealDisk`] is the
-//! operating system; [`model::ModelDisk`] knows what would survive a power loss, and can fail or crash at any
-//! operation: so tests can crash at every step of a save or rewrite.
+//! Snapshots, the append-only file and its manifest access the disk only through [`Disk`].
+//! [`RealDisk`] is the operating system; [`model::ModelDisk`] knows what would survive a power
+//! loss, and can fail or crash at any operation: so tests can crash at every step of a save or
+//! rewrite.
 //!
-//! Durability depends on order: a file's bytes become durable by [`DiskFile::sync_data`], its name (created, renamed,
-//! removed) by [`Disk::sync_folder`] of its folder. [`replace_file`] shows that order for a small file.
+//! Durability depends on order: a file's bytes become durable by [`DiskFile::sync_data`], its name
+//! (created, renamed, removed) by [`Disk::sync_folder`] of its folder. [`replace_file`] shows that
+//! order for a small file.
 //!
 //! Errors are the system's, without the path, which the caller adds.
 #![allow(unsafe_code)] // sync_file_range has no safe form.
@@ -32,8 +34,9 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Opens a file for appending, creating it if needed.
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Opens a file for appending, creating it if needed, and locks it as [`DiskFile::lock`] does. None: it is locked by another
-    /// process. The lock is of the file that has the name now: one that is replaced meanwhile is opened anew.
+    /// Opens a file for appending, creating it if needed, and locks it as [`DiskFile::lock`] does.
+    /// None: it is locked by another process. The lock is of the file that has the name now: one
+    /// that is replaced meanwhile is opened anew.
     fn open_locked(&self, path: &Path) -> io::Result<Option<Arc<dyn DiskFile>>>;
 
     /// Opens a file for reading from its start.
@@ -66,8 +69,8 @@ pub trait DiskFile: Send + Sync + std::fmt::Debug {
     /// Appends as much as the system accepts in one call; returns how many bytes.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Makes the file's bytes and length durable (fdatasync). After an error the content on disk is unknown, and a
-    /// later success does not change that: the kernel reports a lost page only once.
+    /// Makes the file's bytes and length durable (fdatasync). After an error the content on disk is
+    /// unknown, and a later success does not change that: the kernel reports a lost page only once.
     fn sync_data(&self) -> io::Result<()>;
 
     /// Truncates the file, or extends it with zeros. The next write continues at the new end.
@@ -76,13 +79,15 @@ pub trait DiskFile: Send + Sync + std::fmt::Debug {
     /// Bytes of the file.
     fn size(&self) -> io::Result<u64>;
 
-    /// Locks the file against other processes that lock it, until it is closed; a rename does not matter. False: another process
-    /// has it locked.
+    /// Locks the file against other processes that lock it, until it is closed; a rename does not
+    /// matter. False: another process has it locked.
     fn lock(&self) -> io::Result<bool>;
 
-    /// Asks the system to start writing a range out, so that a later [`DiskFile::sync_data`] is faster. Makes nothing durable.
+    /// Asks the system to start writing a range out, so that a later [`DiskFile::sync_data`] is
+    /// faster. Makes nothing durable.
     ///
-    /// Not all file systems can do it. An error of the disk is not taken from the file: [`DiskFile::sync_data`] still reports it.
+    /// Not all file systems can do it. An error of the disk is not taken from the file:
+    /// [`DiskFile::sync_data`] still reports it.
     fn start_writeback(&self, from: u64, len: u64);
 }
 
@@ -138,10 +143,11 @@ pub enum ReplaceStep {
     SyncFolder,
 }
 
-/// Replaces a small file durably: written to a temporary file, synced, renamed, the folder synced. After a crash
-/// either the old or the new file is there, complete.
+/// Replaces a small file durably: written to a temporary file, synced, renamed, the folder synced.
+/// After a crash either the old or the new file is there, complete.
 ///
-/// Errors name the step. If `SyncFolder` failed, the new file is in place but may not survive a power loss.
+/// Errors name the step. If `SyncFolder` failed, the new file is in place but may not survive a
+/// power loss.
 pub fn replace_file(
     disk: &dyn Disk,
     folder: &Path,
@@ -154,8 +160,9 @@ pub fn replace_file(
     put_in_place(disk, &*file, folder, &temporary, name, bytes)
 }
 
-/// As [`replace_file`]; the new file is locked before it has the name, so that the name is never without a lock. Returns the file,
-/// which is locked until it is dropped: the old one is to be kept until then.
+/// As [`replace_file`]; the new file is locked before it has the name, so that the name is never
+/// without a lock. Returns the file, which is locked until it is dropped: the old one is to be kept
+/// until then.
 pub fn replace_locked_file(
     disk: &dyn Disk,
     folder: &Path,
@@ -199,7 +206,8 @@ impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(FILE_MODE);
-        // Without it a write after `set_len` would leave a hole. `OpenOptions::append` does not allow `truncate`.
+        // Without it a write after `set_len` would leave a hole. `OpenOptions::append` does not
+        // allow `truncate`.
         options.custom_flags(libc::O_APPEND);
         Ok(Arc::new(RealFile(options.open(path)?)))
     }

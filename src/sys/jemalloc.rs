@@ -28,14 +28,16 @@ pub fn stats() -> AllocatorStats {
 /// jemalloc's report for humans.
 pub fn report() -> Vec<u8> {
     let mut report: Vec<u8> = Vec::new();
-    // SAFETY: `append` gets the pointer to `report` back, which lives and is not touched otherwise during the call.
+    // SAFETY: `append` gets the pointer to `report` back, which lives and is not touched otherwise
+    // during the call.
     unsafe { malloc_stats_print(Some(append), (&raw mut report).cast(), std::ptr::null()) };
     report
 }
 
 /// Receives a piece of the report. `report` points to a `Vec<u8>`, `text` ends with a zero.
 unsafe extern "C" fn append(report: *mut c_void, text: *const c_char) {
-    // SAFETY: `report` is the pointer that `malloc_stats_print` was given, and jemalloc's text is valid during the call.
+    // SAFETY: `report` is the pointer that `malloc_stats_print` was given, and jemalloc's text is
+    // valid during the call.
     let (report, text) = unsafe { (&mut *report.cast::<Vec<u8>>(), CStr::from_ptr(text)) };
     report.extend_from_slice(text.to_bytes());
 }
@@ -45,7 +47,8 @@ pub fn arena() -> Option<u64> {
     number("thread.arena", None).ok()
 }
 
-/// Makes the calling thread allocate from an arena: another thread's, for which it allocates, and which will free the memory.
+/// Makes the calling thread allocate from an arena: another thread's, for which it allocates, and
+/// which will free the memory.
 pub fn use_arena(arena: Option<u64>) {
     if let Some(arena) = arena {
         // On failure another arena is used, which works too.
@@ -59,7 +62,8 @@ pub fn purge() -> bool {
     run("arena.4096.purge").is_ok()
 }
 
-/// Reads a number of any width by its mallctl name, and sets it first if `value` is given. Errors: the system's error number.
+/// Reads a number of any width by its mallctl name, and sets it first if `value` is given. Errors:
+/// the system's error number.
 pub fn number(name: &str, value: Option<u64>) -> Result<u64, i32> {
     let name = CString::new(name).map_err(|_| libc::ENOENT)?;
     let mut error = libc::EINVAL;
@@ -72,7 +76,8 @@ pub fn number(name: &str, value: Option<u64>) -> Result<u64, i32> {
             Some(_) => (new.as_mut_ptr(), width),
             None => (std::ptr::null_mut(), 0),
         };
-        // SAFETY: `old` and `new` hold at least `width` bytes, and jemalloc refuses a width that is not its own.
+        // SAFETY: `old` and `new` hold at least `width` bytes, and jemalloc refuses a width that is
+        // not its own.
         error = unsafe {
             mallctl(
                 name.as_ptr(),
@@ -105,7 +110,8 @@ pub fn number(name: &str, value: Option<u64>) -> Result<u64, i32> {
     Err(error)
 }
 
-/// Runs an action by its mallctl name, such as `thread.tcache.flush`. Errors: the system's error number.
+/// Runs an action by its mallctl name, such as `thread.tcache.flush`. Errors: the system's error
+/// number.
 pub fn run(name: &str) -> Result<(), i32> {
     let name = CString::new(name).map_err(|_| libc::ENOENT)?;
     let (old, old_len, new) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
@@ -116,8 +122,8 @@ pub fn run(name: &str) -> Result<(), i32> {
     }
 }
 
-/// Reads a text by its mallctl name. Errors: the system's error number; EINVAL for names not known to be texts, as
-/// jemalloc would return anything of a pointer's width.
+/// Reads a text by its mallctl name. Errors: the system's error number; EINVAL for names not known
+/// to be texts, as jemalloc would return anything of a pointer's width.
 pub fn text(name: &str) -> Result<String, i32> {
     let is_text = ["version", "config.malloc_conf", "opt.dss", "opt.metadata_thp", "opt.junk"]
         .into_iter()

@@ -1,5 +1,5 @@
-//! The server's log, in Redis's line format: `pid:role day month year time.ms level message`; or in Valkey's logfmt and
-//! JSON, byte for byte.
+//! The server's log, in Redis's line format: `pid:role day month year time.ms level message`; or in
+//! Valkey's logfmt and JSON, byte for byte.
 //!
 //! Not in these formats, as in Valkey: the logo, and the lines of a signal handler (`crash.rs`).
 #![allow(unsafe_code)] // localtime_r, as the log tells local time, and syslog.
@@ -113,7 +113,8 @@ const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 impl Logger {
-    /// Writes to `file`, opened again for each line so that it can be rotated; an empty name is standard output.
+    /// Writes to `file`, opened again for each line so that it can be rotated; an empty name is
+    /// standard output.
     pub fn new(level: Option<Level>, file: &[u8]) -> Self {
         use std::os::unix::ffi::OsStrExt;
         let file = (!file.is_empty()).then(|| std::ffi::OsStr::from_bytes(file).into());
@@ -126,7 +127,8 @@ impl Logger {
             Some(number @ 0..=7) => libc::LOG_LOCAL0 + (number << 3),
             _ => libc::LOG_USER,
         };
-        // syslog keeps the pointer, and loggers live as long as the process: the name is never freed.
+        // syslog keeps the pointer, and loggers live as long as the process: the name is never
+        // freed.
         let ident = CString::new(ident).unwrap_or_default().into_raw();
         // SAFETY: `ident` ends with a NUL and lives as long as the process.
         unsafe {
@@ -177,7 +179,8 @@ impl Logger {
         self.pid = std::process::id();
     }
 
-    /// Writes a line if its level is enabled. File errors are ignored: there is nowhere to report them.
+    /// Writes a line if its level is enabled. File errors are ignored: there is nowhere to report
+    /// them.
     pub fn write(&self, now: Now, level: Level, message: std::fmt::Arguments<'_>) {
         if self.level.is_none_or(|least| level < least) {
             return;

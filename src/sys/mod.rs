@@ -2,8 +2,8 @@
 //!
 //! - The process: `process`, `title`, `log`, `crash` (reports), `build` (the version), `machine`
 //!   (statistics).
-//! - Memory: `alloc`, and the `jemalloc` that it uses. Threads: `background`. Files: `disk`. Secrets:
-//!   `random`.
+//! - Memory: `alloc`, and the `jemalloc` that it uses. Threads: `background`. Files: `disk`.
+//!   Secrets: `random`.
 
 pub mod alloc;
 pub mod background;

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use rustix::process::{Resource, Rlimit, Signal};
 
-/// Lowers the calling thread's priority below the process' other threads, so that with few cores commands do not wait
-/// for background work.
+/// Lowers the calling thread's priority below the process' other threads, so that with few cores
+/// commands do not wait for background work.
 pub fn step_back() {
     // On other systems priorities belong to processes.
     #[cfg(target_os = "linux")]
@@ -36,7 +36,7 @@ pub fn has_few_cores() -> bool {
 /// Files opened besides clients' connections.
 pub const RESERVED_FILES: u64 = 32;
 
-// ---- the end -----------------------------------------------------------------------------------------------------
+// ---- the end ------------------------------------------------------------------------------------
 
 thread_local! {
     /// Set by a simulation.
@@ -60,12 +60,14 @@ pub fn end(code: i32) -> ! {
     std::process::exit(code)
 }
 
-// ---- background --------------------------------------------------------------------------------------------------
+// ---- background ---------------------------------------------------------------------------------
 
-/// Continues in the background: in a child process with a session of its own, and standard streams to /dev/null. The
-/// parent exits with 0. Call this before any thread starts, as a fork only copies the calling thread.
+/// Continues in the background: in a child process with a session of its own, and standard streams
+/// to /dev/null. The parent exits with 0. Call this before any thread starts, as a fork only copies
+/// the calling thread.
 pub fn daemonize() -> io::Result<()> {
-    // SAFETY: the caller has started no threads, so the child's memory holds no lock of a thread that is gone.
+    // SAFETY: the caller has started no threads, so the child's memory holds no lock of a thread
+    // that is gone.
     match unsafe { libc::fork() } {
         -1 => return Err(io::Error::last_os_error()),
         0 => {}
@@ -74,7 +76,8 @@ pub fn daemonize() -> io::Result<()> {
     rustix::process::setsid()?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     for stream in 0..=2 {
-        // SAFETY: dup2 takes any numbers; 0 to 2 belong to the process as a whole, not to an owner in Rust.
+        // SAFETY: dup2 takes any numbers; 0 to 2 belong to the process as a whole, not to an owner
+        // in Rust.
         if unsafe { libc::dup2(null.as_raw_fd(), stream) } == -1 {
             return Err(io::Error::last_os_error());
         }
@@ -94,18 +97,20 @@ pub fn ignore_signals() {
     }
 }
 
-/// The path of an unfinished file, worthless if incomplete; null: none. Swapping the pointer out transfers ownership.
+/// The path of an unfinished file, worthless if incomplete; null: none. Swapping the pointer out
+/// transfers ownership.
 static UNFINISHED: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
-/// Makes SIGINT end the process at once with code 1 while `when` is set, removing the unfinished file.
+/// Makes SIGINT end the process at once with code 1 while `when` is set, removing the unfinished
+/// file.
 pub fn end_at_interrupt(when: Arc<AtomicBool>) -> io::Result<()> {
     let end = move || {
         if !when.load(Ordering::SeqCst) {
             return;
         }
         let path = UNFINISHED.swap(ptr::null_mut(), Ordering::SeqCst);
-        // SAFETY: the path came out of CString::into_raw and nobody else has it; it is not freed, as a handler must not. Both
-        // calls may be made by a handler of signals.
+        // SAFETY: the path came out of CString::into_raw and nobody else has it; it is not freed,
+        // as a handler must not. Both calls may be made by a handler of signals.
         unsafe {
             if !path.is_null() {
                 libc::unlink(path);
@@ -136,7 +141,7 @@ pub fn is_running(number: u32) -> bool {
     })
 }
 
-// ---- limits ------------------------------------------------------------------------------------------------------
+// ---- limits -------------------------------------------------------------------------------------
 
 /// The result of raising the limit of open files.
 #[derive(Debug)]
@@ -149,7 +154,8 @@ pub struct OpenFiles {
     pub error: Option<io::Error>,
 }
 
-/// Raises the limit of open files (RLIMIT_NOFILE) to `wanted`, or as far as allowed. Never lowers it.
+/// Raises the limit of open files (RLIMIT_NOFILE) to `wanted`, or as far as allowed. Never lowers
+/// it.
 pub fn raise_open_files(wanted: u64) -> OpenFiles {
     let now = rustix::process::getrlimit(Resource::Nofile);
     // None is no limit.
@@ -231,7 +237,7 @@ impl OomScore {
     }
 }
 
-// ---- supervisors -------------------------------------------------------------------------------------------------
+// ---- supervisors --------------------------------------------------------------------------------
 
 /// The process supervisor to be notified.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
-//! Unpredictable random numbers, from the system's random source: for the keys' hash, run and replication IDs, and
-//! names of temporary files.
+//! Unpredictable random numbers, from the system's random source: for the keys' hash, run and
+//! replication IDs, and names of temporary files.
 //!
-//! Choices that only must be fair (RANDOMKEY, SPOP, eviction samples) use `fastrand`, which is fast but predictable from some of
-//! its numbers. Neither is derived from the other: `fastrand` is seeded from here, and `tests/tidy.rs` lists the uses of each.
+//! Choices that only must be fair (RANDOMKEY, SPOP, eviction samples) use `fastrand`, which is fast
+//! but predictable from some of its numbers. Neither is derived from the other: `fastrand` is
+//! seeded from here, and `tests/tidy.rs` lists the uses of each.
 
 use std::cell::Cell;
 use std::io;
@@ -12,12 +13,14 @@ thread_local! {
     static REPEATED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Checks the system's random source. Errors: there is none, or it fails; the server must not start then.
+/// Checks the system's random source. Errors: there is none, or it fails; the server must not start
+/// then.
 pub fn check() -> io::Result<()> {
     Ok(getrandom::fill(&mut [0; 8])?)
 }
 
-/// 64 random bits. Panics if the source, checked at the start by [`check`], fails: a predictable number would be worse.
+/// 64 random bits. Panics if the source, checked at the start by [`check`], fails: a predictable
+/// number would be worse.
 pub fn number() -> u64 {
     if let Some(state) = REPEATED.get() {
         return next_repeated(state);
@@ -27,8 +30,8 @@ pub fn number() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// For reproducible simulations: all further numbers of this thread, including `fastrand`'s, follow from a seed.
-/// `tests/tidy.rs` ensures that the server itself never calls this.
+/// For reproducible simulations: all further numbers of this thread, including `fastrand`'s, follow
+/// from a seed. `tests/tidy.rs` ensures that the server itself never calls this.
 pub fn repeat_from(seed: u64) {
     REPEATED.set(Some(seed));
     fastrand::seed(seed);
@@ -49,7 +52,8 @@ pub fn hex_id() -> String {
     digits[..40].to_owned()
 }
 
-/// Seeds this thread's `fastrand` unpredictably: its own seed comes from a clock and the thread's number.
+/// Seeds this thread's `fastrand` unpredictably: its own seed comes from a clock and the thread's
+/// number.
 pub fn seed_statistics() {
     fastrand::seed(number());
 }

@@ -1,7 +1,9 @@
-//! The process title, as shown by `ps`: written over the program's arguments and environment, as setproctitle(3) does.
+//! The process title, as shown by `ps`: written over the program's arguments and environment, as
+//! setproctitle(3) does.
 //!
-//! The kernel reads a title from where it placed the program's arguments, followed by the environment. Linux shows both addresses
-//! in /proc/self/stat. Data there is moved first: the environment is copied; the arguments are read once, before.
+//! The kernel reads a title from where it placed the program's arguments, followed by the
+//! environment. Linux shows both addresses in /proc/self/stat. Data there is moved first: the
+//! environment is copied; the arguments are read once, before.
 #![allow(unsafe_code)] // Memory that the kernel laid out, and the environment.
 
 use std::ffi::OsString;
@@ -19,8 +21,9 @@ pub struct Title {
 }
 
 impl Title {
-    /// Takes over the memory of arguments and environment. Call this once, before any thread starts, and after the arguments
-    /// were read: `std::env::args` shows the title afterwards. None: the system does not show the addresses.
+    /// Takes over the memory of arguments and environment. Call this once, before any thread
+    /// starts, and after the arguments were read: `std::env::args` shows the title afterwards.
+    /// None: the system does not show the addresses.
     pub fn claim() -> Option<Self> {
         let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
         let room = room(&stat)?;
@@ -46,8 +49,9 @@ impl Title {
         let title = &title[..title.len().min(self.room.len() - 1)];
         for offset in 0..self.room.len() {
             let byte = title.get(offset).copied().unwrap_or(0);
-            // SAFETY: the kernel says that these bytes of the stack are the process' arguments and environment. They are
-            // writable and stay as long as the process; `claim` has moved all away that is read there.
+            // SAFETY: the kernel says that these bytes of the stack are the process' arguments and
+            // environment. They are writable and stay as long as the process; `claim` has moved all
+            // away that is read there.
             unsafe { start.add(offset).write_volatile(byte) };
         }
     }

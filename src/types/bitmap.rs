@@ -1,10 +1,11 @@
 //! Strings as arrays of bits: the computations of SETBIT, BITCOUNT, BITPOS, BITOP and BITFIELD.
 //!
-//! Input and output are bytes and numbers; the caller grows the string, limits its length and words the errors. Bit 0
-//! is the most significant bit of the first byte; bits after the string's end are 0. An integer field of BITFIELD is
-//! big-endian in that order, at any bit offset.
+//! Input and output are bytes and numbers; the caller grows the string, limits its length and words
+//! the errors. Bit 0 is the most significant bit of the first byte; bits after the string's end are
+//! 0. An integer field of BITFIELD is big-endian in that order, at any bit offset.
 //!
-//! The loops over long strings go by words or by plain byte pairs that the compiler turns into vectors: no `unsafe`.
+//! The loops over long strings go by words or by plain byte pairs that the compiler turns into
+//! vectors: no `unsafe`.
 
 use std::ops::Range;
 
@@ -82,7 +83,8 @@ pub fn count_range(text: StringView<'_>, bits: Range<u64>) -> u64 {
     blocks(text, bits).map(in_block).sum()
 }
 
-/// The blocks of a string with a range of bits: the offset of a block's first bit, its bytes, and the range in it.
+/// The blocks of a string with a range of bits: the offset of a block's first bit, its bytes, and
+/// the range in it.
 fn blocks(
     text: StringView<'_>,
     bits: Range<u64>,
@@ -104,7 +106,8 @@ pub fn count_between(text: StringView<'_>, start: i64, end: i64, unit: Unit) -> 
     count_range(text, bit_range(text.len(), start, end, unit))
 }
 
-/// Offset of the first bit in the range that is `bit`; `None` if there is none before the end of string or range.
+/// Offset of the first bit in the range that is `bit`; `None` if there is none before the end of
+/// string or range.
 pub fn position(text: StringView<'_>, bit: bool, bits: Range<u64>) -> Option<u64> {
     blocks(text, bits).find_map(|(before, bytes, bits)| {
         position_in_block(bytes, bit, bits).map(|found| before + found)
@@ -129,8 +132,9 @@ fn position_in_block(bytes: &[u8], bit: bool, bits: Range<u64>) -> Option<u64> {
     in_edge(last).map(|found| whole_from + 8 * whole.len() as u64 + found)
 }
 
-/// BITPOS: as [`position`], with both ends of the range included and negative ones counted from the end of the
-/// string. Without an end, a search for 0 continues after the string (unless the range is empty) and succeeds there.
+/// BITPOS: as [`position`], with both ends of the range included and negative ones counted from the
+/// end of the string. Without an end, a search for 0 continues after the string (unless the range
+/// is empty) and succeeds there.
 pub fn position_between(
     text: StringView<'_>,
     bit: bool,
@@ -161,7 +165,8 @@ pub enum BitOperation {
     One,
 }
 
-/// Combines strings bit by bit. The result is as long as the longest; shorter ones are padded with 0.
+/// Combines strings bit by bit. The result is as long as the longest; shorter ones are padded with
+/// 0.
 pub fn bitop(operation: BitOperation, sources: &[StringView<'_>]) -> SharedBytes {
     let longest = sources.iter().map(|source| source.len()).max().unwrap_or(0);
     let mut result = SharedBytes::default();
@@ -263,7 +268,8 @@ impl FieldType {
         (1..=if signed { 64 } else { 63 }).contains(&bits).then_some(FieldType { signed, bits })
     }
 
-    /// Parses a type such as `i16` or `u8`: lower case, no sign, no leading zero; a NUL ends the number.
+    /// Parses a type such as `i16` or `u8`: lower case, no sign, no leading zero; a NUL ends the
+    /// number.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (sign, digits) = text.split_first()?;
         let signed = match sign {
@@ -314,8 +320,8 @@ impl FieldType {
         }
     }
 
-    /// The value that INCRBY stores: `value`, as read from the field, plus `increment`; `None` if that overflows and
-    /// fails.
+    /// The value that INCRBY stores: `value`, as read from the field, plus `increment`; `None` if
+    /// that overflows and fails.
     pub fn add(self, value: i64, increment: i64, overflow: Overflow) -> Option<i64> {
         let (min, max) = self.bounds();
         let sum = i128::from(value) + i128::from(increment);
@@ -325,8 +331,9 @@ impl FieldType {
     /// The value that SET stores, `None` if the field cannot hold it and that fails.
     pub fn fit(self, value: i64, overflow: Overflow) -> Option<i64> {
         let (min, max) = self.bounds();
-        // As in Redis, a negative value is too large for an unsigned field; and for a signed field too if it is so small
-        // that max - value overflows: SET i8 0 -9223372036854775808 saturates to 127.
+        // As in Redis, a negative value is too large for an unsigned field; and for a signed field
+        // too if it is so small that max - value overflows: SET i8 0 -9223372036854775808 saturates
+        // to 127.
         let too_large = value > max
             || !self.signed && value < 0
             || self.bits < 64 && max.checked_sub(value).is_none();
@@ -450,10 +457,12 @@ fn combine(block: &mut [u8], source: &[u8], operation: impl Fn(u8, u8) -> u8) {
 const LANES: usize = 4;
 type Row = [u64; LANES];
 
-/// Adds sixteen rows bit by bit to the sums (of ones, twos, fours, eights); returns the carry, which counts sixteen.
+/// Adds sixteen rows bit by bit to the sums (of ones, twos, fours, eights); returns the carry,
+/// which counts sixteen.
 ///
-/// Counting the bits of a word takes a dozen operations without a POPCNT instruction, which the x86-64 baseline lacks; a
-/// carry-save adder takes five and leaves one word of sixteen to count: 1 MiB in 40 us instead of 95.
+/// Counting the bits of a word takes a dozen operations without a POPCNT instruction, which the
+/// x86-64 baseline lacks; a carry-save adder takes five and leaves one word of sixteen to count: 1
+/// MiB in 40 us instead of 95.
 #[inline]
 fn sixteens(block: &[u8; 16 * LANES * 8], sums: &mut [Row; 4]) -> Row {
     let rows = block.as_chunks::<{ LANES * 8 }>().0;

@@ -1,15 +1,16 @@
-//! Positions on Earth as scores: 52 bits that interleave longitude and latitude, so that neighbouring positions have
-//! similar scores.
+//! Positions on Earth as scores: 52 bits that interleave longitude and latitude, so that
+//! neighbouring positions have similar scores.
 //!
 //! ```text
 //!   score     b51 b50 b49 ... b1 b0    odd bits: longitude, 26 bits of -180 to 180
 //!                                      even bits: latitude, 26 bits of -85.05112878 to 85.05112878 (EPSG:900913)
 //! ```
 //!
-//! The first 2n bits of a score are a cell of a grid of 2^n by 2^n. A search chooses the grid whose cells are about
-//! as large as the area, scans the centre's cell and those around it, each of which is a range of scores, and
-//! compares distances. Distances are by the haversine formula on a sphere. All follows Redis's `geohash_helper.c`
-//! operation by operation, because replies show every digit.
+//! The first 2n bits of a score are a cell of a grid of 2^n by 2^n. A search chooses the grid whose
+//! cells are about as large as the area, scans the centre's cell and those around it, each of which
+//! is a range of scores, and compares distances. Distances are by the haversine formula on a
+//! sphere. All follows Redis's `geohash_helper.c` operation by operation, because replies show
+//! every digit.
 
 use std::f64::consts::PI;
 
@@ -98,8 +99,9 @@ impl Point {
         }
     }
 
-    /// The geohash of <http://geohash.org>, 11 characters. It encodes latitudes from -90, so it is computed from the
-    /// position; and it would have 55 bits, of which 52 exist: the last character is always 0.
+    /// The geohash of <http://geohash.org>, 11 characters. It encodes latitudes from -90, so it is
+    /// computed from the position; and it would have 55 bits, of which 52 exist: the last character
+    /// is always 0.
     pub fn geohash(&self) -> [u8; 11] {
         let bits = encode(*self, 90.0, STEPS_MAX).bits;
         std::array::from_fn(|index| match index {
@@ -251,8 +253,8 @@ impl Area {
             }
         };
         let to_north = degrees(height / EARTH_RADIUS_M);
-        // A degree of longitude is shortest at the edge nearer to a pole. In the south Redis uses the edge nearer to
-        // the equator: so do we.
+        // A degree of longitude is shortest at the edge nearer to a pole. In the south Redis uses
+        // the edge nearer to the equator: so do we.
         let edge = if latitude < 0.0 { latitude - to_north } else { latitude + to_north };
         let to_east = degrees(width / EARTH_RADIUS_M / radians(edge).cos());
         Bounds {
@@ -285,7 +287,8 @@ impl Area {
         }
     }
 
-    /// Ranges of scores, without their ends, that cover the area, in the order in which Redis searches.
+    /// Ranges of scores, without their ends, that cover the area, in the order in which Redis
+    /// searches.
     pub fn score_ranges(&self) -> Vec<(f64, f64)> {
         let bounds = self.bounds();
         let mut steps = estimate_steps(self.radius(bounds), self.center.latitude);
@@ -312,7 +315,8 @@ impl Area {
         let mut last = None;
         for (index, &(east, north)) in NEIGHBORS.iter().enumerate() {
             let neighbor = cell.neighbor(east, north);
-            // On a coarse grid the neighbours on both sides may be the same cell. (As in Redis, the first cell is not compared.)
+            // On a coarse grid the neighbours on both sides may be the same cell. (As in Redis, the
+            // first cell is not compared.)
             if is_useless(east, north) || last == Some(neighbor) {
                 continue;
             }

@@ -1,11 +1,13 @@
 //! The hash type: fields with values, some with a deadline of their own.
 //!
-//! Up to [`INLINE_MAX`] bytes the fields are packed inside the key's entry: field, value, field, value ... A larger
-//! hash is a [`PackedTable`], and so is one that Redis would report as a hash table: with more fields or a longer
-//! text than [`Limits`] allow, or with a deadline. The encoding never goes back from `hashtable` to `listpack`; while
-//! it is `listpack`, fields keep the order in which they were added.
+//! Up to [`INLINE_MAX`] bytes the fields are packed inside the key's entry: field, value, field,
+//! value ... A larger hash is a [`PackedTable`], and so is one that Redis would report as a hash
+//! table: with more fields or a longer text than [`Limits`] allow, or with a deadline. The encoding
+//! never goes back from `hashtable` to `listpack`; while it is `listpack`, fields keep the order in
+//! which they were added.
 //!
-//! An expired field is hidden from reads here, and stays in memory until the keyspace calls [`Hash::remove_due`].
+//! An expired field is hidden from reads here, and stays in memory until the keyspace calls
+//! [`Hash::remove_due`].
 
 use super::journal::{Edit, Journal, NO_TEXT, Note};
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
@@ -109,8 +111,8 @@ impl Hash {
         }
     }
 
-    /// A hash of `count` saved fields, whose deadlines may have passed. `walk` must pass on the same fields each time it
-    /// is called; it is told of duplicates. Errors: those of `walk`.
+    /// A hash of `count` saved fields, whose deadlines may have passed. `walk` must pass on the
+    /// same fields each time it is called; it is told of duplicates. Errors: those of `walk`.
     pub fn saved<E>(
         count: usize,
         limits: &Limits,
@@ -129,7 +131,8 @@ impl Hash {
         Ok(hash)
     }
 
-    /// Removes expired fields and shows their names; returns their number. Visits at most `budget` pages and deducts them.
+    /// Removes expired fields and shows their names; returns their number. Visits at most `budget`
+    /// pages and deducts them.
     pub fn remove_due(
         &mut self,
         now: &Now,
@@ -192,8 +195,8 @@ impl Hash {
 }
 
 impl Hash {
-    /// A hash of fields that all differ, as setting one after the other makes it, in a buffer that need not be empty. None: it
-    /// would not stay packed.
+    /// A hash of fields that all differ, as setting one after the other makes it, in a buffer that
+    /// need not be empty. None: it would not stay packed.
     pub fn packed_of(
         fields: &[(&[u8], Element<'_>)],
         limits: &Limits,
@@ -268,7 +271,8 @@ impl Edit<'_, Hash> {
         put
     }
 
-    /// Converts a listpack if one of the texts to be stored is too long, as Redis does before it looks at the fields.
+    /// Converts a listpack if one of the texts to be stored is too long, as Redis does before it
+    /// looks at the fields.
     pub fn prepare<'t>(&mut self, mut texts: impl Iterator<Item = &'t [u8]>, limits: &Limits) {
         if self.is_listpack() && texts.any(|text| text.len() > limits.bytes_max) {
             self.end_listpack(limits);
@@ -477,8 +481,8 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Shows the fields from a cursor up to the returned one, at most about `most`; 0 is start and end. A listpack is
-    /// shown at once.
+    /// Shows the fields from a cursor up to the returned one, at most about `most`; 0 is start and
+    /// end. A listpack is shown at once.
     pub fn scan(
         &self,
         cursor: u64,
@@ -547,7 +551,7 @@ impl Collection for Hash {
     }
 }
 
-// ---- packed pairs ------------------------------------------------------------------------------------------------------
+// ---- packed pairs -------------------------------------------------------------------------------
 
 /// A pair's position.
 struct PackedPair {

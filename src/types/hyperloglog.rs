@@ -1,7 +1,8 @@
 //! HyperLogLog: how many different elements were added, to 0.81%, in at most 12304 bytes.
 //!
-//! The value of PFADD, PFCOUNT and PFMERGE is a string whose bytes GET, SET, DUMP and replicas see; they equal Redis's, bit for
-//! bit. The functions here work on these bytes; the caller looks up the key, stores the bytes and words the errors.
+//! The value of PFADD, PFCOUNT and PFMERGE is a string whose bytes GET, SET, DUMP and replicas see;
+//! they equal Redis's, bit for bit. The functions here work on these bytes; the caller looks up the
+//! key, stores the bytes and words the errors.
 //!
 //! ```text
 //! header   "HYLL" | encoding: 0 dense, 1 sparse | 3 bytes unused | cardinality, u64 little-endian, valid if its top bit is 0
@@ -12,15 +13,18 @@
 //!            1vvvvvll            VAL    l+1 registers are v+1
 //! ```
 //!
-//! An element is hashed (MurmurHash64A); 14 bits choose the register, which keeps the longest run of zeros seen in the
-//! other 50, plus one. A value that outgrows `hll-sparse-max-bytes`, or needs a register above 32, becomes dense and stays so.
-//! Which opcodes a sparse value consists of depends on its history (runs are merged only near the register set), and that
-//! history is reproduced too: otherwise a replica of the other make would hold different bytes.
+//! An element is hashed (MurmurHash64A); 14 bits choose the register, which keeps the longest run
+//! of zeros seen in the other 50, plus one. A value that outgrows `hll-sparse-max-bytes`, or needs
+//! a register above 32, becomes dense and stays so. Which opcodes a sparse value consists of
+//! depends on its history (runs are merged only near the register set), and that history is
+//! reproduced too: otherwise a replica of the other make would hold different bytes.
 //!
-//! SET can write anything under a valid header. Dense bytes are always meaningful; opcodes that do not cover exactly the
-//! 16384 registers are [`Corrupt`] where this is noticed (adding looks only as far as its register, as in Redis).
+//! SET can write anything under a valid header. Dense bytes are always meaningful; opcodes that do
+//! not cover exactly the 16384 registers are [`Corrupt`] where this is noticed (adding looks only
+//! as far as its register, as in Redis).
 //!
-//! The estimator: Otmar Ertl, "New cardinality estimation algorithms for HyperLogLog sketches", arXiv:1702.01284.
+//! The estimator: Otmar Ertl, "New cardinality estimation algorithms for HyperLogLog sketches",
+//! arXiv:1702.01284.
 
 use std::fmt::Write as _;
 
@@ -68,8 +72,8 @@ pub fn new_sparse() -> Vec<u8> {
     hll
 }
 
-/// The encoding of a value, or `None` if the bytes are no HyperLogLog: wrong magic, unknown encoding, dense of the wrong
-/// length. Sparse opcodes are not looked at.
+/// The encoding of a value, or `None` if the bytes are no HyperLogLog: wrong magic, unknown
+/// encoding, dense of the wrong length. Sparse opcodes are not looked at.
 pub fn encoding(bytes: &[u8]) -> Option<Encoding> {
     if bytes.len() < HEADER_LEN || !bytes.starts_with(MAGIC) {
         return None;
@@ -81,8 +85,8 @@ pub fn encoding(bytes: &[u8]) -> Option<Encoding> {
     }
 }
 
-/// Adds an element; true if a register rose, and then the cached cardinality is marked invalid. A sparse value that would
-/// grow beyond `sparse_max_bytes` (header included) becomes dense.
+/// Adds an element; true if a register rose, and then the cached cardinality is marked invalid. A
+/// sparse value that would grow beyond `sparse_max_bytes` (header included) becomes dense.
 ///
 /// After an error the value is as before.
 pub fn add(hll: &mut Vec<u8>, element: &[u8], sparse_max_bytes: usize) -> Result<bool, Corrupt> {
@@ -111,8 +115,8 @@ pub fn cached_count_bytes(cardinality: u64) -> (usize, [u8; 8]) {
     (CARDINALITY_AT, cardinality.to_le_bytes())
 }
 
-/// Marks the stored cardinality as out of date. [`add`] and [`raise_all`] do so themselves; PFADD also does when it created
-/// the value.
+/// Marks the stored cardinality as out of date. [`add`] and [`raise_all`] do so themselves; PFADD
+/// also does when it created the value.
 ///
 /// # Panics
 /// If `hll` is shorter than a header; see [`encoding`].
@@ -148,7 +152,8 @@ pub fn count_registers(registers: &Registers) -> u64 {
     histogram.estimate()
 }
 
-/// Raises each register to that of `hll` where it is lower: the union of both sets. From all zeros: unpacks `hll`.
+/// Raises each register to that of `hll` where it is lower: the union of both sets. From all zeros:
+/// unpacks `hll`.
 ///
 /// After an error the registers may be raised in part.
 pub fn merge(registers: &mut Registers, hll: &[u8]) -> Result<(), Corrupt> {
@@ -180,8 +185,9 @@ pub fn merge(registers: &mut Registers, hll: &[u8]) -> Result<(), Corrupt> {
     Ok(())
 }
 
-/// Raises the registers of `hll` to those given, and marks the cached cardinality invalid: the last step of PFMERGE. The
-/// value stays sparse if it can, as with [`add`]; PFMERGE calls [`make_dense`] first if one of its sources is dense.
+/// Raises the registers of `hll` to those given, and marks the cached cardinality invalid: the last
+/// step of PFMERGE. The value stays sparse if it can, as with [`add`]; PFMERGE calls [`make_dense`]
+/// first if one of its sources is dense.
 ///
 /// After an error the registers may be raised in part.
 pub fn raise_all(
@@ -191,7 +197,8 @@ pub fn raise_all(
 ) -> Result<(), Corrupt> {
     let mut is_dense = encoding(hll).ok_or(Corrupt)? == Encoding::Dense;
     if !is_dense {
-        // Register after register, each continuing where the last one was found: one pass over the opcodes.
+        // Register after register, each continuing where the last one was found: one pass over the
+        // opcodes.
         let mut near = Boundary::START;
         for (index, &value) in registers.iter().enumerate().filter(|(_, value)| **value > 0) {
             if sparse_raise(hll, index, value, sparse_max_bytes, &mut near)? == Raised::MadeDense {
@@ -227,8 +234,8 @@ pub fn make_dense(hll: &mut Vec<u8>) -> Result<bool, Corrupt> {
     Ok(true)
 }
 
-/// The opcodes of a sparse value as PFDEBUG DECODE shows them, `Z:16383 v:1,1`: `z` for ZERO, `Z` for XZERO, and
-/// value and run for VAL. `None` unless sparse. Corrupt values are shown too.
+/// The opcodes of a sparse value as PFDEBUG DECODE shows them, `Z:16383 v:1,1`: `z` for ZERO, `Z`
+/// for XZERO, and value and run for VAL. `None` unless sparse. Corrupt values are shown too.
 pub fn decode(hll: &[u8]) -> Option<String> {
     if encoding(hll)? != Encoding::Sparse {
         return None;
@@ -264,8 +271,9 @@ pub enum SelfTestFailure {
     Error { cardinality: u64, error: u64 },
 }
 
-/// PFSELFTEST: random registers are packed and read back; up to `elements` elements are counted, at each power of ten
-/// within six standard errors, alike when dense and when they began sparse. Time: 30 ns an element; Redis takes 10,000,000.
+/// PFSELFTEST: random registers are packed and read back; up to `elements` elements are counted, at
+/// each power of ten within six standard errors, alike when dense and when they began sparse. Time:
+/// 30 ns an element; Redis takes 10,000,000.
 pub fn self_test(seed: u64, elements: u64, sparse_max_bytes: usize) -> Result<(), SelfTestFailure> {
     let mut dense = new_sparse();
     make_dense(&mut dense).map_err(|Corrupt| SelfTestFailure::Disagree)?;
@@ -496,8 +504,8 @@ enum Raised {
     MadeDense,
 }
 
-/// Raises one register of a sparse value. `near`: where the search begins: the start, or the result of an earlier
-/// call for a lower register.
+/// Raises one register of a sparse value. `near`: where the search begins: the start, or the result
+/// of an earlier call for a lower register.
 fn sparse_raise(
     hll: &mut Vec<u8>,
     index: usize,
@@ -551,17 +559,19 @@ struct Found {
     opcode: Opcode,
     /// Offset of the previous opcode; `None` if it is the first.
     previous_at: Option<usize>,
-    /// Where to start the search for a higher register, valid even after the opcodes from `previous_at` on have changed.
+    /// Where to start the search for a higher register, valid even after the opcodes from
+    /// `previous_at` on have changed.
     search_next: Boundary,
 }
 
-/// The opcode that holds a register. Eight opcodes are skipped at a time: with up to 3000 opcodes this search is what
-/// PFADD of a sparse value costs.
+/// The opcode that holds a register. Eight opcodes are skipped at a time: with up to 3000 opcodes
+/// this search is what PFADD of a sparse value costs.
 fn find_opcode(hll: &[u8], index: usize, from: Boundary) -> Option<Found> {
     let mut here = from;
     let mut previous_at = None;
-    // `search_next` lies at least one opcode before the previous one, because that may be joined with the one found here,
-    // and then a search for the next register finds it and needs its previous one.
+    // `search_next` lies at least one opcode before the previous one, because that may be joined
+    // with the one found here, and then a search for the next register finds it and needs its
+    // previous one.
     let (mut search_next, mut last_step) = (from, from);
     loop {
         if let Some(eight) = hll.get(here.at..).and_then(|rest| rest.first_chunk())
@@ -598,7 +608,8 @@ fn run_of_eight(opcodes: [u8; 8]) -> Option<usize> {
     Some((pairs.wrapping_mul(0x0001_0001_0001_0001) >> 48) as usize + 8)
 }
 
-/// Joins adjacent VALs of the same value among the five opcodes from `at` on. Not more: Redis leaves later ones alone.
+/// Joins adjacent VALs of the same value among the five opcodes from `at` on. Not more: Redis
+/// leaves later ones alone.
 fn join_equal_runs(hll: &mut Vec<u8>, mut at: usize) {
     for _ in 0..5 {
         let Some(opcode) = Opcode::read(hll, at) else {
@@ -616,8 +627,8 @@ fn join_equal_runs(hll: &mut Vec<u8>, mut at: usize) {
     }
 }
 
-/// How many registers have each value. Four tables in turn, because most registers are alike and each increment of one
-/// counter waits for the one before.
+/// How many registers have each value. Four tables in turn, because most registers are alike and
+/// each increment of one counter waits for the one before.
 struct Histogram {
     lanes: [[u32; 64]; 4],
 }
@@ -650,8 +661,8 @@ impl Histogram {
         z += m * sigma(of(0) / m);
         // The factor is 1 / (2 ln 2).
         let estimate = (0.721_347_520_444_481_7 * m * m / z).round();
-        // Registers that no elements produce (SET wrote them) may give an estimate beyond i64; x86-64 then converts
-        // to its "invalid" value.
+        // Registers that no elements produce (SET wrote them) may give an estimate beyond i64;
+        // x86-64 then converts to its "invalid" value.
         if estimate < i64::MAX as f64 { estimate as u64 } else { 1 << 63 }
     }
 }
@@ -722,8 +733,9 @@ mod tests {
         })
     }
 
-    /// From Redis 7.0.15: hll-sparse-max-bytes, number of elements, then of GET before the PFCOUNT the length and FNV-1a,
-    /// and PFCOUNT. PFCOUNT was asked at each line, so older cardinalities remain in the header below the invalid bit.
+    /// From Redis 7.0.15: hll-sparse-max-bytes, number of elements, then of GET before the PFCOUNT
+    /// the length and FNV-1a, and PFCOUNT. PFCOUNT was asked at each line, so older cardinalities
+    /// remain in the header below the invalid bit.
     const FACTS: [(usize, usize, usize, u64, u64); 23] = [
         (0, 1, 12304, 0x0a72_9531_e698_93ca, 1),
         (0, 3, 12304, 0x6c41_5032_5726_dc37, 3),
@@ -858,7 +870,8 @@ mod tests {
         prop::collection::vec(opcode, 0..600).prop_map(|opcodes| opcodes.concat())
     }
 
-    /// A sparse value which begins with these opcodes, as far as they fit, and is then filled with zeros to be valid.
+    /// A sparse value which begins with these opcodes, as far as they fit, and is then filled with
+    /// zeros to be valid.
     fn completed(opcodes: &[u8]) -> Vec<u8> {
         let mut hll = [&new_sparse()[..HEADER_LEN], opcodes].concat();
         let (mut at, mut left) = (HEADER_LEN, REGISTERS);

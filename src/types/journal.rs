@@ -1,18 +1,20 @@
 //! Undo records for changes of large collections, element by element: so that the cost of an
 //! undoable change follows the change, not the collection's size.
 //!
-//! Elements are only changed through an [`Edit`]: a collection and, if changes are to be undone, a journal. Once
-//! [`crate::keyspace`] has started the journal ([`Journal::begin`]), it notes the inverse of each step: a field's
-//! old value, the popped element, the index of an insertion. [`Journal::play_back`] applies these from the last to
-//! the first. Each inverse so finds the value as it was right after its step: an index means what it meant then.
+//! Elements are only changed through an [`Edit`]: a collection and, if changes are to be undone, a
+//! journal. Once [`crate::keyspace`] has started the journal ([`Journal::begin`]), it notes the
+//! inverse of each step: a field's old value, the popped element, the index of an insertion.
+//! [`Journal::play_back`] applies these from the last to the first. Each inverse so finds the value
+//! as it was right after its step: an index means what it meant then.
 //!
 //! ```text
 //!   items  | Absent 5 | Popped(Back) 3 | Absent 2 |      a note and the length of its text
 //!   bytes  | f i e l d . e n d . k k |                   the texts, one after the other
 //! ```
 //!
-//! A value whose form changes as a whole (integers that become a table) moves into the journal. The order of a small
-//! hash's fields cannot be recorded; such values ([`Value::can_be_noted`] is false) must be copied.
+//! A value whose form changes as a whole (integers that become a table) moves into the journal. The
+//! order of a small hash's fields cannot be recorded; such values ([`Value::can_be_noted`] is
+//! false) must be copied.
 
 use std::ops::Deref;
 
@@ -82,8 +84,8 @@ pub struct Journal {
 /// The text of a note without one.
 pub(super) const NO_TEXT: [&[u8]; 2] = [&[], &[]];
 
-/// A collection to be changed, and its journal, if any. Only `types` gets mutable access to the collection, so that
-/// no change can bypass the journal.
+/// A collection to be changed, and its journal, if any. Only `types` gets mutable access to the
+/// collection, so that no change can bypass the journal.
 #[derive(Debug)]
 pub struct Edit<'a, C> {
     pub(super) value: &'a mut C,
@@ -91,8 +93,8 @@ pub struct Edit<'a, C> {
 }
 
 impl<'a, C> Edit<'a, C> {
-    /// For changing a collection; inverses go to the journal, if any, between [`Journal::begin`] and
-    /// [`Journal::end`].
+    /// For changing a collection; inverses go to the journal, if any, between [`Journal::begin`]
+    /// and [`Journal::end`].
     #[inline]
     pub fn new(value: &'a mut C, journal: Option<&'a mut Journal>) -> Self {
         Edit { value, journal }
@@ -175,7 +177,8 @@ impl Journal {
         self.items.is_empty()
     }
 
-    /// Applies and removes the notes from number `first` on, the last one first, to `value`. Without a value they are dropped.
+    /// Applies and removes the notes from number `first` on, the last one first, to `value`.
+    /// Without a value they are dropped.
     pub fn play_back(&mut self, first: usize, mut value: Option<&mut Value>) {
         let limits = self.list_limits.unwrap_or(ListLimits::from_setting(-2));
         for item in self.items.drain(first..).rev() {
@@ -201,7 +204,8 @@ impl Journal {
 }
 
 impl Value {
-    /// Whether changes of its elements can be recorded, and it takes more than `bytes` bytes. Cost: O(1).
+    /// Whether changes of its elements can be recorded, and it takes more than `bytes` bytes. Cost:
+    /// O(1).
     pub fn can_be_noted(&self, bytes: usize) -> bool {
         match self {
             Value::String(_) => false,

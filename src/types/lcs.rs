@@ -1,15 +1,17 @@
 //! The longest common subsequence of two strings, for LCS with its LEN and IDX.
 //!
-//! Two byte strings come in; out go the length, the subsequence, or the ranges it consists of. Many subsequences may be
-//! longest; which one is found, and so the ranges, is observable. The rule is Redis's: walk back from both ends, take a
-//! byte wherever both strings end with the same, and else drop the last byte of `a` if that leaves a strictly longer
-//! common subsequence than dropping the last byte of `b`, which is dropped otherwise.
+//! Two byte strings come in; out go the length, the subsequence, or the ranges it consists of. Many
+//! subsequences may be longest; which one is found, and so the ranges, is observable. The rule is
+//! Redis's: walk back from both ends, take a byte wherever both strings end with the same, and else
+//! drop the last byte of `a` if that leaves a strictly longer common subsequence than dropping the
+//! last byte of `b`, which is dropped otherwise.
 //!
-//! The textbook table L (Redis keeps it: 4 bytes a cell) has L(i, j) for the first i bytes of `a` and j bytes of `b`. Along a
-//! row it rises by 0 or 1 a step, so a bit a cell tells all, and a row follows from the one before with one addition for 64
-//! cells (Hyyrö, "Bit-parallel LCS-length computation revisited", 2004). These bits are also enough for the walk: where the
-//! bytes differ, dropping the last of `a` is strictly better than dropping the last of `b` exactly if L rises at (i, j),
-//! because L(i, j) is the larger of the two.
+//! The textbook table L (Redis keeps it: 4 bytes a cell) has L(i, j) for the first i bytes of `a`
+//! and j bytes of `b`. Along a row it rises by 0 or 1 a step, so a bit a cell tells all, and a row
+//! follows from the one before with one addition for 64 cells (Hyyrö, "Bit-parallel LCS-length
+//! computation revisited", 2004). These bits are also enough for the walk: where the bytes differ,
+//! dropping the last of `a` is strictly better than dropping the last of `b` exactly if L rises at
+//! (i, j), because L(i, j) is the larger of the two.
 
 /// Why the computation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +25,8 @@ pub enum LcsError {
     OutOfMemory,
 }
 
-/// A maximal run of bytes that follow each other in both strings: `a[a_start..][..len]` and `b[b_start..][..len]`.
+/// A maximal run of bytes that follow each other in both strings: `a[a_start..][..len]` and
+/// `b[b_start..][..len]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     pub a_start: usize,
@@ -39,10 +42,11 @@ pub struct Subsequence {
     pub matches: Vec<Match>,
 }
 
-/// Length of the longest common subsequence: LCS with LEN. Refused if a table of 4 bytes a cell were larger than
-/// `table_bytes_max`, as in [`subsequence`].
+/// Length of the longest common subsequence: LCS with LEN. Refused if a table of 4 bytes a cell
+/// were larger than `table_bytes_max`, as in [`subsequence`].
 ///
-/// Time: product of the lengths, 64 cells a step. Memory: a bit for each byte of `b` and each different byte.
+/// Time: product of the lengths, 64 cells a step. Memory: a bit for each byte of `b` and each
+/// different byte.
 pub fn length(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<usize, LcsError> {
     check_size(a, b, table_bytes_max)?;
     let masks = Masks::new(a, b)?;
@@ -53,11 +57,12 @@ pub fn length(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<usize, LcsErro
     Ok(rises(&row, b.len()))
 }
 
-/// A longest common subsequence and where it lies: LCS without LEN, or with IDX (for MINMATCHLEN drop the shorter
-/// matches).
+/// A longest common subsequence and where it lies: LCS without LEN, or with IDX (for MINMATCHLEN
+/// drop the shorter matches).
 ///
-/// Refused if a table of (a + 1)(b + 1) cells of 4 bytes were larger than `table_bytes_max`, though less is used: clients get
-/// the same answer from any server of the protocol, and it bounds the time on the one thread.
+/// Refused if a table of (a + 1)(b + 1) cells of 4 bytes were larger than `table_bytes_max`, though
+/// less is used: clients get the same answer from any server of the protocol, and it bounds the
+/// time on the one thread.
 ///
 /// Time and memory: product of the lengths, 64 cells a step and a word.
 pub fn subsequence(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<Subsequence, LcsError> {
@@ -105,7 +110,8 @@ fn check_size(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<(), LcsError> 
     }
 }
 
-/// An empty vector with room for `words` words. Errors: out of memory, as the configured limit may exceed it.
+/// An empty vector with room for `words` words. Errors: out of memory, as the configured limit may
+/// exceed it.
 fn with_room(words: usize) -> Result<Vec<u64>, LcsError> {
     let mut vec = Vec::new();
     vec.try_reserve_exact(words).map_err(|_| LcsError::OutOfMemory)?;

@@ -1,10 +1,10 @@
 //! The list type: one run of entries while it is short, a [`Quicklist`] afterwards.
 //!
-//! Inside an entry of the keyspace: the number of elements (2 bytes, little-endian; nothing at all for an empty
-//! list), then the listpack entries (`collections/listpack.rs`).
+//! Inside an entry of the keyspace: the number of elements (2 bytes, little-endian; nothing at all
+//! for an empty list), then the listpack entries (`collections/listpack.rs`).
 //!
-//! `OBJECT ENCODING` shows which form a list has, so it changes when Redis's does: [`List::make_room`] before
-//! elements are added, [`List::settle`] after some were removed.
+//! `OBJECT ENCODING` shows which form a list has, so it changes when Redis's does:
+//! [`List::make_room`] before elements are added, [`List::settle`] after some were removed.
 
 use super::journal::{Edit, Journal, NO_TEXT, Note};
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
@@ -43,7 +43,8 @@ impl Default for List {
 }
 
 impl List {
-    /// The list of these runs, in the form that Redis gives a loaded list: a single run within the limits is a listpack.
+    /// The list of these runs, in the form that Redis gives a loaded list: a single run within the
+    /// limits is a listpack.
     pub fn from_runs(runs: Quicklist, limits: &Limits) -> Self {
         let is_short = match runs.runs().next() {
             Some(run) => !limits.are_exceeded(run.entries.len(), run.count),
@@ -275,7 +276,8 @@ impl Edit<'_, List> {
     }
 }
 
-/// Records the elements that [`Edit::remove`] is about to remove. Cost: their distance from that end.
+/// Records the elements that [`Edit::remove`] is about to remove. Cost: their distance from that
+/// end.
 #[cold]
 fn note_removal(
     journal: &mut Journal,

@@ -8,8 +8,8 @@
 //! string  the owner: a lock made by SET NX
 //! ```
 //!
-//! Redisson's locks have the same layout without the reserved fields, which begin with a colon and which it ignores. A hash
-//! with reserved fields alone is no lock. Source: `docs/locks.md`.
+//! Redisson's locks have the same layout without the reserved fields, which begin with a colon and
+//! which it ignores. A hash with reserved fields alone is no lock. Source: `docs/locks.md`.
 
 use std::borrow::Cow;
 
@@ -29,8 +29,8 @@ pub const OWNER_MAX: usize = 256;
 pub const FENCE: &[u8] = b":fence";
 /// When the lock was granted, Unix milliseconds.
 pub const SINCE: &[u8] = b":since";
-/// That the server renews the lease: how long it lasts after the connection has closed, and after the last sign of life, in
-/// milliseconds.
+/// That the server renews the lease: how long it lasts after the connection has closed, and after
+/// the last sign of life, in milliseconds.
 pub const SESSION: &[u8] = b":session";
 /// That the lock is held by readers, where its value is [`SHARED`].
 pub const MODE: &[u8] = b":mode";
@@ -50,8 +50,8 @@ const FIELDS_MAX: usize = 64;
 /// A held lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock<'a> {
-    /// Of several readers the one that was asked for, or else the first; the fence and the session are those of its grant.
-    /// The first of the owners of a foreign lock.
+    /// Of several readers the one that was asked for, or else the first; the fence and the session
+    /// are those of its grant. The first of the owners of a foreign lock.
     pub owner: Cow<'a, [u8]>,
     /// How often the owner holds it; 1 for a string, and for a reader.
     pub holds: i64,
@@ -125,7 +125,8 @@ impl Lock<'_> {
     }
 }
 
-/// Whether this is a name that an owner may have: 1 to [`OWNER_MAX`] bytes that do not begin with a colon.
+/// Whether this is a name that an owner may have: 1 to [`OWNER_MAX`] bytes that do not begin with a
+/// colon.
 pub fn may_own(name: &[u8]) -> bool {
     (1..=OWNER_MAX).contains(&name.len()) && name[0] != b':'
 }
@@ -153,8 +154,8 @@ pub fn fence_of(value: ValueRef<'_, Value>, now: &Now) -> Option<u64> {
     u64::try_from(fence).ok()
 }
 
-/// A key's value as a lock; None: nobody holds it. Errors: WRONGTYPE for other types, and for a hash with anything but
-/// positive integers in its unreserved fields.
+/// A key's value as a lock; None: nobody holds it. Errors: WRONGTYPE for other types, and for a
+/// hash with anything but positive integers in its unreserved fields.
 pub fn read<'a>(value: ValueRef<'a, Value>, now: &Now) -> Result<Option<Lock<'a>>, CommandError> {
     read_for(value, now, b"")
 }
@@ -186,17 +187,19 @@ pub fn read_for<'a>(
     read_hash(hash, now, asking)
 }
 
-/// What precedes the fence and the time of a grant in a packed hash: the field's name, and the head of a long integer.
+/// What precedes the fence and the time of a grant in a packed hash: the field's name, and the head
+/// of a long integer.
 const FENCE_HEAD: &[u8; 8] = b"\x86:fence\xf4";
 const SINCE_HEAD: &[u8; 8] = b"\x86:since\xf4";
 
-/// Whether the usual layout can have this owner: a name that is short, and that a listpack would not store as an integer.
+/// Whether the usual layout can have this owner: a name that is short, and that a listpack would
+/// not store as an integer.
 fn is_usual(owner: &[u8]) -> bool {
     may_own(owner) && owner.len() < 64 && !matches!(owner[0], b'-' | b'0'..=b'9')
 }
 
-/// A new lock of an owner as a packed hash, in a buffer that need not be empty: the same as setting its fields one after the
-/// other makes, at less cost. None: it needs another layout.
+/// A new lock of an owner as a packed hash, in a buffer that need not be empty: the same as setting
+/// its fields one after the other makes, at less cost. None: it needs another layout.
 pub fn usual(lock: &Lock<'_>, limits: &Limits, buffer: impl FnOnce() -> Vec<u8>) -> Option<Hash> {
     const LONG: std::ops::Range<i64> = (1 << 31)..i64::MAX;
     let (fence, since_ms) = (lock.fence? as i64, lock.since_ms?);
@@ -226,8 +229,8 @@ pub fn usual(lock: &Lock<'_>, limits: &Limits, buffer: impl FnOnce() -> Vec<u8>)
     Some(Hash::Packed(bytes))
 }
 
-/// A key's value if it is a lock that `owner` has in the layout of [`usual`]: the same as [`read_for`] finds, at less cost. None: it
-/// may be one of another kind, or of another owner.
+/// A key's value if it is a lock that `owner` has in the layout of [`usual`]: the same as
+/// [`read_for`] finds, at less cost. None: it may be one of another kind, or of another owner.
 pub fn read_usual<'q>(value: ValueRef<'_, Value>, owner: &'q [u8]) -> Option<Lock<'q>> {
     usual_in(Hash::view(value)?.packed_bytes()?, owner)
 }

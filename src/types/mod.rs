@@ -1,8 +1,9 @@
 //! The types of values, and the structures inside strings.
 //!
-//! A small list, hash, set or sorted set is packed bytes inside its key's entry ([`Stored::Inline`]); a larger one,
-//! and every stream, is a box ([`Value`]). Users of this module cannot see which: reads use a view
-//! ([`Collection::view`]), changes use [`crate::keyspace`]'s `edit`, which unpacks, changes, and stores again.
+//! A small list, hash, set or sorted set is packed bytes inside its key's entry
+//! ([`Stored::Inline`]); a larger one, and every stream, is a box ([`Value`]). Users of this module
+//! cannot see which: reads use a view ([`Collection::view`]), changes use [`crate::keyspace`]'s
+//! `edit`, which unpacks, changes, and stores again.
 //!
 //! - The types: `string`, `list`, `hash`, `set`, `sorted_set`, `stream`. `journal` records changes
 //!   of large ones, for undoing.
@@ -55,7 +56,8 @@ pub const PREFETCH_STAGES: usize = 5;
 /// A value too large or too complex to be inside its entry.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// A string that grew in place, with room to grow, or a large one, whose pieces a snapshot shares.
+    /// A string that grew in place, with room to grow, or a large one, whose pieces a snapshot
+    /// shares.
     String(SharedBytes),
     List(List),
     Hash(Hash),
@@ -197,8 +199,8 @@ impl Value {
         }
     }
 
-    /// Strings of this length or more are never inside their entries, so that a snapshot shares them instead of copying them.
-    /// Unit: bytes.
+    /// Strings of this length or more are never inside their entries, so that a snapshot shares
+    /// them instead of copying them. Unit: bytes.
     pub const LARGE_STRING: usize = PIECE;
 
     /// A string that has not been edited, to be added to a table.

@@ -6,9 +6,10 @@
 //!   Table    a dense hash table (`collections/packed_table.rs`)     reported as listpack or hashtable
 //! ```
 //!
-//! The encodings reported are Redis 7.2's, with the limits in [`Limits`]. A table is used for much smaller sets than
-//! Redis's largest listpack, where a look-up would scan 8 KiB; it remembers to report listpack. No form changes back
-//! when members are removed, except for the remainder of [`Set::pop_many`].
+//! The encodings reported are Redis 7.2's, with the limits in [`Limits`]. A table is used for much
+//! smaller sets than Redis's largest listpack, where a look-up would scan 8 KiB; it remembers to
+//! report listpack. No form changes back when members are removed, except for the remainder of
+//! [`Set::pop_many`].
 //!
 //! A member is bytes. [`Element`] represents the canonical text of an integer as an integer.
 
@@ -31,8 +32,8 @@ use packed::Search;
 /// A set of integers never has more members than this, as in Redis.
 const INTSET_ENTRIES_MAX: usize = 1 << 30;
 
-/// If fewer members than this remain for each popped one, popping is one pass that rebuilds the remainder. Redis's
-/// number, which is observable: the remainder of a hashtable may be a listpack.
+/// If fewer members than this remain for each popped one, popping is one pass that rebuilds the
+/// remainder. Redis's number, which is observable: the remainder of a hashtable may be a listpack.
 const POP_WALK_RATIO: usize = 5;
 
 /// A sample of more than one in this number of members is drawn in one pass over all.
@@ -87,8 +88,8 @@ impl Set {
         }
     }
 
-    /// A set of `count` saved members. `walk` must pass on the same members each time it is called; it is told of
-    /// duplicates. Errors: those of `walk`.
+    /// A set of `count` saved members. `walk` must pass on the same members each time it is called;
+    /// it is told of duplicates. Errors: those of `walk`.
     pub fn saved<E>(
         count: usize,
         limits: &Limits,
@@ -265,7 +266,8 @@ impl Edit<'_, Set> {
         true
     }
 
-    /// Converts integers to packed or, if that would be too long with `room` bytes more, to a table that reports listpack.
+    /// Converts integers to packed or, if that would be too long with `room` bytes more, to a table
+    /// that reports listpack.
     fn become_packed(&mut self, room: usize, limits: &Limits) {
         let mut bytes = Vec::new();
         self.as_view().for_each(|element| element.write(&mut bytes));
@@ -379,8 +381,8 @@ impl Edit<'_, Set> {
         }
     }
 
-    /// Removes `count` random members, fewer than there are. If nearly all members of a table are removed, the
-    /// remainder is rebuilt in the form it fits in.
+    /// Removes `count` random members, fewer than there are. If nearly all members of a table are
+    /// removed, the remainder is rebuilt in the form it fits in.
     pub fn pop_many(&mut self, count: usize, limits: &Limits, mut visit: impl FnMut(Element<'_>)) {
         let len = self.as_view().len();
         let mut draw = Draw { left: len, wanted: count };
@@ -531,7 +533,8 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Passes all members to `visit`, until it returns false: integers in ascending order, others unordered.
+    /// Passes all members to `visit`, until it returns false: integers in ascending order, others
+    /// unordered.
     #[inline]
     pub fn visit(&self, mut visit: impl FnMut(Element<'a>) -> bool) {
         match *self {
@@ -585,7 +588,8 @@ impl<'a> SetView<'a> {
                 draw.wanted > 0
             });
         }
-        // A member is identified by its address, an integer by its rank: nothing is copied or hashed.
+        // A member is identified by its address, an integer by its rank: nothing is copied or
+        // hashed.
         let mut seen = HashSet::new();
         while seen.len() < count {
             match *self {
@@ -623,7 +627,8 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// The same before Redis 7.2, which stored texts in a table: they are visited in parts, even if few. Cost: O(n).
+    /// The same before Redis 7.2, which stored texts in a table: they are visited in parts, even if
+    /// few. Cost: O(n).
     pub fn scan_in_parts(
         &self,
         cursor: u64,

@@ -1,8 +1,9 @@
 //! Sorted sets: members with scores, in the order of the scores.
 //!
-//! A small one is packed bytes (`sorted_set/packed.rs`) inside its key's entry, and is scanned from the beginning. One that
-//! outgrows the entry is a score tree (`collections/score_tree.rs`) from then on. Every range, by score, member or rank, is first
-//! converted to a range of ranks, then read or removed: so all commands share one implementation.
+//! A small one is packed bytes (`sorted_set/packed.rs`) inside its key's entry, and is scanned from
+//! the beginning. One that outgrows the entry is a score tree (`collections/score_tree.rs`) from
+//! then on. Every range, by score, member or rank, is first converted to a range of ranks, then
+//! read or removed: so all commands share one implementation.
 //!
 //! The encoding reported follows the configured limits as Redis's does: "listpack" until a member
 //! or their number passes them, "skiplist" from then on. A sorted set reported as a skiplist is
@@ -132,7 +133,8 @@ impl SortedSet {
         }
     }
 
-    /// An empty set that stays a tree while a result is computed; call [`SortedSet::settle`] at the end.
+    /// An empty set that stays a tree while a result is computed; call [`SortedSet::settle`] at the
+    /// end.
     pub fn for_result() -> Self {
         SortedSet::of_tree(ScoreTree::new())
     }
@@ -177,8 +179,8 @@ impl SortedSet {
 }
 
 impl Edit<'_, SortedSet> {
-    /// Looks up a member once, passes its score, if any, to `decide`, and sets the returned score. None changes
-    /// nothing. The new score must not be NaN.
+    /// Looks up a member once, passes its score, if any, to `decide`, and sets the returned score.
+    /// None changes nothing. The new score must not be NaN.
     pub fn update(
         &mut self,
         member: &[u8],
@@ -396,7 +398,8 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Visits the elements of a range of ranks, which must be within the length, in reverse if `is_reversed`.
+    /// Visits the elements of a range of ranks, which must be within the length, in reverse if
+    /// `is_reversed`.
     #[inline]
     pub fn each(&self, ranks: Range<usize>, is_reversed: bool, mut visit: impl FnMut(f64, &[u8])) {
         match self {

@@ -1,11 +1,13 @@
 //! Streams: entries in the order of their IDs, and groups of consumers that read them.
 //!
-//! Entries are stored in nodes (`node`) in a tree that clones share: appended at its end, trimmed at its front, found by binary
-//! search. A node has as many entries as Redis's, because approximate trimming removes whole nodes. A deleted entry
-//! stays in its node, marked, until the node has no other entries.
+//! Entries are stored in nodes (`node`) in a tree that clones share: appended at its end, trimmed
+//! at its front, found by binary search. A node has as many entries as Redis's, because approximate
+//! trimming removes whole nodes. A deleted entry stays in its node, marked, until the node has no
+//! other entries.
 //!
-//! Besides its entries a stream keeps the last ID it generated, the number of entries ever added, and the greatest deleted ID.
-//! From these the lag of a group ([`Entries::lag`]) is computed, if it can be known. Groups are in `groups`.
+//! Besides its entries a stream keeps the last ID it generated, the number of entries ever added,
+//! and the greatest deleted ID. From these the lag of a group ([`Entries::lag`]) is computed, if it
+//! can be known. Groups are in `groups`.
 
 mod groups;
 mod id;
@@ -44,7 +46,8 @@ pub struct Stream {
     pub groups: Groups,
 }
 
-/// How large a node may become: `stream-node-max-bytes` and `stream-node-max-entries`. 0 is no limit.
+/// How large a node may become: `stream-node-max-bytes` and `stream-node-max-entries`. 0 is no
+/// limit.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeLimits {
     pub bytes: usize,
@@ -238,7 +241,7 @@ impl Entries {
         self.first = first.unwrap_or_default();
     }
 
-    // ---- reading -------------------------------------------------------------------------------------------------
+    // ---- reading --------------------------------------------------------------------------------
 
     /// The node in which an entry with this ID would be.
     fn node_of(&self, id: StreamId) -> Option<usize> {
@@ -273,9 +276,10 @@ impl Entries {
         Backwards { entries: self, nodes, places: Vec::new(), last: None, start, end }
     }
 
-    // ---- statistics of deleted entries ----------------------------------------------------------------------------
+    // ---- statistics of deleted entries ----------------------------------------------------------
 
-    /// Whether an entry with at least this ID may have been deleted from the middle; for Valkey, from the start too.
+    /// Whether an entry with at least this ID may have been deleted from the middle; for Valkey,
+    /// from the start too.
     fn has_gap_from(&self, id: StreamId, counting: Counting) -> bool {
         self.len > 0
             && self.max_deleted != StreamId::MIN
@@ -309,7 +313,8 @@ impl Entries {
         }
     }
 
-    /// A group's lag: the number of entries it has not read, given its last ID and read count; None if unknown.
+    /// A group's lag: the number of entries it has not read, given its last ID and read count; None
+    /// if unknown.
     pub fn lag(&self, last: StreamId, read: Option<i64>, counting: Counting) -> Option<i64> {
         if self.added == 0 {
             return Some(0);
@@ -342,7 +347,7 @@ impl Entries {
 }
 
 impl Edit<'_, Entries> {
-    // ---- adding --------------------------------------------------------------------------------------------------
+    // ---- adding ---------------------------------------------------------------------------------
 
     /// Adds an entry of `fields` fields; `piece` returns fields and values alternately.
     #[inline]
@@ -380,7 +385,8 @@ impl Edit<'_, Entries> {
         Ok(id)
     }
 
-    /// Sets the last generated ID and, if given, the number of entries ever added and the greatest deleted ID.
+    /// Sets the last generated ID and, if given, the number of entries ever added and the greatest
+    /// deleted ID.
     pub fn set_remembered(
         &mut self,
         last: StreamId,
@@ -394,7 +400,7 @@ impl Edit<'_, Entries> {
         entries.max_deleted = max_deleted.unwrap_or(entries.max_deleted);
     }
 
-    // ---- removing ------------------------------------------------------------------------------------------------
+    // ---- removing -------------------------------------------------------------------------------
 
     /// Deletes entries; returns how many existed.
     pub fn delete(&mut self, ids: &[StreamId]) -> u64 {
@@ -486,7 +492,8 @@ fn has_room(node: &Node, id: StreamId, bytes: usize, limits: NodeLimits) -> bool
         && (limits.entries == 0 || node.entries() < limits.entries)
 }
 
-/// The offsets of a node's entries that trimming removes from its beginning. `len`: entries in the stream.
+/// The offsets of a node's entries that trimming removes from its beginning. `len`: entries in the
+/// stream.
 fn trim_node(node: &Node, keep: Keep, len: u64) -> Vec<u32> {
     let mut marked = Vec::new();
     for place in node.walk() {
@@ -544,7 +551,8 @@ pub struct Backwards<'a> {
     entries: &'a Entries,
     /// Number of nodes that are not finished, the current one included.
     nodes: usize,
-    /// Remaining entries of the current node, found by a forward scan, as an entry's offset follows from the previous one.
+    /// Remaining entries of the current node, found by a forward scan, as an entry's offset follows
+    /// from the previous one.
     places: Vec<Place>,
     /// The current node's last entry, read first: the others are only looked for when needed.
     last: Option<u32>,

@@ -1,4 +1,5 @@
-//! The string type: bytes inside the key's entry while it is short, [`SharedBytes`] when it is long or has been edited.
+//! The string type: bytes inside the key's entry while it is short, [`SharedBytes`] when it is long
+//! or has been edited.
 //!
 //! Readers use a [`StringView`]: most strings are one slice, and code that works on parts takes a
 //! long one piece by piece. Changes are made through [`crate::keyspace`], which gives out a

@@ -1,8 +1,9 @@
-//! Permissions as in Redis 7.0.15: ACL CAT, and ACL DRYRUN of each command for users with each category, and with each kind
-//! of permission for keys and channels.
+//! Permissions as in Redis 7.0.15: ACL CAT, and ACL DRYRUN of each command for users with each
+//! category, and with each kind of permission for keys and channels.
 //!
-//! Needs a running peer whose users may be changed: `ACL_PEER=host:port` (`make peer` names one). Known differences
-//! (docs/differences.md): commands that take more arguments here, and PFMERGE without sources.
+//! Needs a running peer whose users may be changed: `ACL_PEER=host:port` (`make peer` names one).
+//! Known differences (docs/differences.md): commands that take more arguments here, and PFMERGE
+//! without sources.
 
 use std::collections::BTreeSet;
 

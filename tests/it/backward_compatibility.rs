@@ -1,7 +1,8 @@
-//! Files written by released versions are loaded for ever: `tests/data/compatibility/VERSION` holds an RDB file, a folder of an
-//! append-only file, and the digests that their data had.
+//! Files written by released versions are loaded for ever: `tests/data/compatibility/VERSION` holds
+//! an RDB file, a folder of an append-only file, and the digests that their data had.
 //!
-//! `COMPATIBILITY_WRITE=1 cargo test --test it backward_compatibility::` writes the folder of this version.
+//! `COMPATIBILITY_WRITE=1 cargo test --test it backward_compatibility::` writes the folder of this
+//! version.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,8 @@ fn ok(client: &mut Client, line: &str) {
     assert!(!matches!(reply, Reply::Error(_)), "{line}: {}", reply.show());
 }
 
-/// Something of each type and encoding, three databases, deadlines of keys and fields, a library of functions, locks.
+/// Something of each type and encoding, three databases, deadlines of keys and fields, a library of
+/// functions, locks.
 fn fill(client: &mut Client) {
     dump::fill(client);
     ok(client, &format!("SET session x PXAT {LATER}"));

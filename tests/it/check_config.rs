@@ -1,8 +1,8 @@
 //! `--check-config` and `--check-system`.
 //!
-//! The rule of the first: what it passes starts, and what it refuses does not. Configurations are drawn from a table of good
-//! and bad lines, and each is checked and started. A server is ready when it says so to its supervisor, so nobody has to
-//! look for a log.
+//! The rule of the first: what it passes starts, and what it refuses does not. Configurations are
+//! drawn from a table of good and bad lines, and each is checked and started. A server is ready
+//! when it says so to its supervisor, so nobody has to look for a log.
 #![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
 use std::io::Read;
@@ -59,8 +59,9 @@ impl Fixtures {
     }
 }
 
-/// Lines that stand together, and whether a server starts with them. `%F` is the folder of fixtures, `%1` to `%3` are free
-/// ports, `%G` is the own group; the server's own folder is the working directory.
+/// Lines that stand together, and whether a server starts with them. `%F` is the folder of
+/// fixtures, `%1` to `%3` are free ports, `%G` is the own group; the server's own folder is the
+/// working directory.
 struct Choice(&'static str, bool);
 
 const fn good(lines: &'static str) -> Choice {

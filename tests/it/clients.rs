@@ -1,4 +1,5 @@
-//! Clients that do not read what they are sent, and messages too large to be copied to each listener.
+//! Clients that do not read what they are sent, and messages too large to be copied to each
+//! listener.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -1,5 +1,6 @@
-//! Nodes of a cluster in threads of this process, over real sockets and on the real clock: they find each other, serve their
-//! slots, replace a primary that is gone, and remember all this in nodes.conf.
+//! Nodes of a cluster in threads of this process, over real sockets and on the real clock: they
+//! find each other, serve their slots, replace a primary that is gone, and remember all this in
+//! nodes.conf.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -428,7 +429,8 @@ fn another_port_for_clients_leaves_the_bus_where_it_is() {
     });
 }
 
-/// In debug builds each kept reply is compared with a new one where it is given; here are the events and the clients.
+/// In debug builds each kept reply is compared with a new one where it is given; here are the
+/// events and the clients.
 #[test]
 fn replies_that_are_kept_are_those_that_would_be_made_anew() {
     let nodes = cluster_with(3, 2, "cluster-allow-replica-migration no\n");

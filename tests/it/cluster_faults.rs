@@ -1,5 +1,6 @@
-//! Nodes of a cluster under hostile or unlucky conditions: strangers at the bus, parameters at their ends, keys that are deleted in
-//! steps, and the counts of keys in slots after all that can happen to keys.
+//! Nodes of a cluster under hostile or unlucky conditions: strangers at the bus, parameters at
+//! their ends, keys that are deleted in steps, and the counts of keys in slots after all that can
+//! happen to keys.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

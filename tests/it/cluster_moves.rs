@@ -1,4 +1,5 @@
-//! CLUSTER MIGRATESLOTS between nodes of this server: slots change their owner all at once, while clients write to them.
+//! CLUSTER MIGRATESLOTS between nodes of this server: slots change their owner all at once, while
+//! clients write to them.
 
 use crate::cluster::{Node, cluster_with, eventually};
 use crate::support::{Client, Reply};
@@ -28,7 +29,8 @@ fn field(node: &Node, name: &str) -> String {
     found.map(|(_, value)| value).unwrap_or_default()
 }
 
-/// Two nodes: the first has the slots from 8192 on, those of `a` and `foo` among them, the second the others.
+/// Two nodes: the first has the slots from 8192 on, those of `a` and `foo` among them, the second
+/// the others.
 fn pair() -> [Node; 2] {
     let mut nodes = cluster_with(2, 2, "enable-debug-command yes").into_iter();
     let [second, first] = [(); 2].map(|()| nodes.next().expect("two nodes"));

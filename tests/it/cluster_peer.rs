@@ -1,7 +1,8 @@
-//! CLUSTER SLOTS, SHARDS and NODES beside Valkey itself: one node each, configured alike, asked by clients of both protocols.
+//! CLUSTER SLOTS, SHARDS and NODES beside Valkey itself: one node each, configured alike, asked by
+//! clients of both protocols.
 //!
-//! Needs another server: `VALKEY=/path/valkey-server` (`make peer` names one). Names of nodes and shards, ports and times differ from
-//! run to run, and are made alike.
+//! Needs another server: `VALKEY=/path/valkey-server` (`make peer` names one). Names of nodes and
+//! shards, ports and times differ from run to run, and are made alike.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! CLUSTER SETSLOT of a primary with replicas, as in Valkey: they do it first, so that what moves goes on moving after a failover.
-//! And SHUTDOWN SAFE.
+//! CLUSTER SETSLOT of a primary with replicas, as in Valkey: they do it first, so that what moves
+//! goes on moving after a failover. And SHUTDOWN SAFE.
 
 use crate::cluster::{Node, cluster_with, eventually};
 use crate::support::Reply;

@@ -1,5 +1,6 @@
-//! `redis.conf.example`, the manual page latchkey.conf(5) and the completions of shells are what the table of parameters says.
-//! `UPDATE_EXAMPLE=1 cargo test --test it config_example` writes them anew.
+//! `redis.conf.example`, the manual page latchkey.conf(5) and the completions of shells are what
+//! the table of parameters says. `UPDATE_EXAMPLE=1 cargo test --test it config_example` writes them
+//! anew.
 
 use std::path::Path;
 

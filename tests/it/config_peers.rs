@@ -1,4 +1,5 @@
-//! The files that peers ship, and the names that they know. PEER_SOURCES: folders of their unpacked sources, colons between.
+//! The files that peers ship, and the names that they know. PEER_SOURCES: folders of their unpacked
+//! sources, colons between.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

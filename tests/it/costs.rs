@@ -1,7 +1,7 @@
 //! What one request, or one client, may cost the others: time, memory, the length of a reply.
 //!
-//! Where work must not grow with the square of what a request says, the size is such that it would take minutes: the reply
-//! would not come in time.
+//! Where work must not grow with the square of what a request says, the size is such that it would
+//! take minutes: the reply would not come in time.
 
 use std::collections::BTreeSet;
 use std::net::Shutdown;
@@ -24,7 +24,7 @@ fn numbered(first: &[&str], numbers: std::ops::Range<usize>, each: &[&str]) -> V
     first.chain(more).collect()
 }
 
-// ---- time ------------------------------------------------------------------------------------------------------------
+// ---- time ---------------------------------------------------------------------------------------
 
 #[test]
 fn many_keys_are_watched_in_one_request() {
@@ -93,7 +93,7 @@ fn clients_to_be_killed_are_found_among_many_numbers() {
     assert_eq!(client.call(&["CLIENT", "KILL", "ID", "900", "7", "8"]), Reply::Integer(2));
 }
 
-// ---- pages of a scan -------------------------------------------------------------------------------------------------
+// ---- pages of a scan ----------------------------------------------------------------------------
 
 /// Walks from cursor 0 on; how many elements each call returned, and all of them.
 fn walk(client: &mut Client, scan: &[&str], count: &str, width: usize) -> (Vec<usize>, Vec<Reply>) {
@@ -162,7 +162,7 @@ fn fifty_of_seventy_two_fields_make_a_page() {
     }
 }
 
-// ---- clients that do not read ----------------------------------------------------------------------------------------
+// ---- clients that do not read -------------------------------------------------------------------
 
 fn connected(client: &mut Client) -> usize {
     let Reply::Bulk(lines) = client.call(&["CLIENT", "LIST"]) else { panic!("a list") };

@@ -1,5 +1,5 @@
-//! Any deadline that a command accepts is there again, whatever way the data takes: through an RDB file, a log as it was written
-//! or rewritten, DUMP and RESTORE, a replica.
+//! Any deadline that a command accepts is there again, whatever way the data takes: through an RDB
+//! file, a log as it was written or rewritten, DUMP and RESTORE, a replica.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,8 @@ const COMMANDS: &[&str] = &[
     "HGETEX @ PXAT $ FIELDS 1 f",
 ];
 
-/// Times where something ends: 48 bits, 64 bits, each from now on and in seconds too, and around each.
+/// Times where something ends: 48 bits, 64 bits, each from now on and in seconds too, and around
+/// each.
 fn times() -> Vec<i64> {
     let now = START.0;
     let mut ends = vec![

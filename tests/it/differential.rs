@@ -1,11 +1,14 @@
-//! A random stream of commands, sent to two servers, gets equal replies: from this server and a real one, from this server
-//! with and without small encodings, and where expired keys are met by commands and where they are gone before.
+//! A random stream of commands, sent to two servers, gets equal replies: from this server and a
+//! real one, from this server with and without small encodings, and where expired keys are met by
+//! commands and where they are gone before.
 //!
-//! The first two need a peer that runs already, `DIFFERENTIAL_PEER=host:port`, and are left out otherwise: `make peer` names one and
-//! runs them with `--include-ignored`.
-//! A run is repeated by its seed: `DIFFERENTIAL_SEED`; its length is `DIFFERENTIAL_COMMANDS`. `DIFFERENTIAL_ONLY=SET,GET`
-//! keeps to some commands. Commands come from the grammar in `differential/grammar.txt`. The stream is cut into epochs that begin with empty servers and end with a comparison
-//! of all data (`DEBUG DIGEST`), every other one in RESP3. What differs is reduced to a short session that shows it.
+//! The first two need a peer that runs already, `DIFFERENTIAL_PEER=host:port`, and are left out
+//! otherwise: `make peer` names one and runs them with `--include-ignored`. A run is repeated by
+//! its seed: `DIFFERENTIAL_SEED`; its length is `DIFFERENTIAL_COMMANDS`.
+//! `DIFFERENTIAL_ONLY=SET,GET` keeps to some commands. Commands come from the grammar in
+//! `differential/grammar.txt`. The stream is cut into epochs that begin with empty servers and end
+//! with a comparison of all data (`DEBUG DIGEST`), every other one in RESP3. What differs is
+//! reduced to a short session that shows it.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,8 +27,8 @@ const FAULTS_MAX: usize = 12;
 /// Attempts to make a session shorter.
 const SHRINK_TRIES: usize = 400;
 
-/// Commands with several keys that the grammar does not have, those that wait within a script, where they do not. For streams
-/// of which keys expire.
+/// Commands with several keys that the grammar does not have, those that wait within a script,
+/// where they do not. For streams of which keys expire.
 const SEVERAL_KEYS: &str = "
 *40 RENAME k|fill k|fill
 *20 RENAMENX k|fill k|fill
@@ -67,7 +70,8 @@ const PASS: &str = "(pass)";
 enum Time {
     /// Not that it mattered.
     Unseen,
-    /// By the clocks of both servers. The first deletes nothing by itself, the second all that is due.
+    /// By the clocks of both servers. The first deletes nothing by itself, the second all that is
+    /// due.
     Moved([TestServer; 2]),
     /// By itself for the second, which cannot be told; by its clock for the first.
     Real(TestServer),
@@ -139,7 +143,8 @@ impl Pair {
             servers.iter().for_each(TestServer::settle);
         }
         if let Time::Real(_) = self.time {
-            // Which expired keys have been met is not the same: a command with two faults meets its keys first, or not.
+            // Which expired keys have been met is not the same: a command with two faults meets its
+            // keys first, or not.
             let kinds = "hlszxgtyqu".chars();
             let mut names: Vec<String> = kinds
                 .flat_map(|kind| (0..4).map(move |number| format!("{kind}{number}")))
@@ -198,8 +203,8 @@ fn next(generator: &mut Generator, time: &Time, session: &mut Vec<Request>) {
     let kind = if matches!(time, Time::Unseen) { u32::MAX } else { generator.random.u32(..60) };
     let random = &mut generator.random;
     match kind {
-        // Keys get deadlines and then some of them are over. Each key once, and no other command before the time has passed:
-        // no reply depends on how fast a server is.
+        // Keys get deadlines and then some of them are over. Each key once, and no other command
+        // before the time has passed: no reply depends on how fast a server is.
         0..4 => {
             let kinds = random.choose_multiple("hlszxgtyqu".chars(), 4).into_iter();
             let mut keys: Vec<String> =
@@ -329,7 +334,8 @@ fn every_option_that_the_real_server_documents_is_documented_here() {
 /// The tests that use the peer, which empty it, one at a time.
 static PEER: Mutex<()> = Mutex::new(());
 
-/// A server that says it is Redis 7.0.15, and a client of the real one, which nobody else uses for as long.
+/// A server that says it is Redis 7.0.15, and a client of the real one, which nobody else uses for
+/// as long.
 fn beside_the_peer() -> (TestServer, Client, MutexGuard<'static, ()>) {
     let alone = PEER.lock().unwrap_or_else(PoisonError::into_inner);
     let peer = std::env::var("DIFFERENTIAL_PEER").expect("DIFFERENTIAL_PEER names a server");
@@ -368,7 +374,8 @@ fn replies_do_not_depend_on_encodings() {
     let pair = Pair { ours: small.connect(), theirs: large.connect(), time: Time::Unseen };
     let mut rules = rules();
     rules.retain(|rule| rule.words[0] != "OBJECT");
-    // A negative zero, which weights can make of a score, survives in a skiplist and not in a listpack: as in Redis.
+    // A negative zero, which weights can make of a score, survives in a skiplist and not in a
+    // listpack: as in Redis.
     rules.retain(|rule| !rule.words.iter().any(|word| word == "WEIGHTS"));
     let seed = seed("DIFFERENTIAL_SEED");
     let commands = number_from("DIFFERENTIAL_COMMANDS", 20_000) as usize;

@@ -1,7 +1,9 @@
-//! Values that leave as bytes and come back: DUMP and RESTORE beside a real server, RESTORE of bytes that nobody has dumped,
-//! MIGRATE between two servers, DEBUG RELOAD and LOADAOF, and what of all this is repeated in the append-only file.
+//! Values that leave as bytes and come back: DUMP and RESTORE beside a real server, RESTORE of
+//! bytes that nobody has dumped, MIGRATE between two servers, DEBUG RELOAD and LOADAOF, and what of
+//! all this is repeated in the append-only file.
 //!
-//! The first needs a peer that runs already and may be emptied: `DUMP_PEER=host:port` (`make peer` names one).
+//! The first needs a peer that runs already and may be emptied: `DUMP_PEER=host:port` (`make peer`
+//! names one).
 
 use std::path::PathBuf;
 
@@ -226,7 +228,7 @@ fn bytes_that_nobody_has_dumped_do_no_harm() {
     assert_eq!(show(&mut client, &["PING"]), "PONG");
 }
 
-// ---- MIGRATE ---------------------------------------------------------------------------------------------------------
+// ---- MIGRATE ------------------------------------------------------------------------------------
 
 /// A request to migrate to `target` with a timeout of a second, before its options.
 fn migrate<'a>(port: &'a str, key: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -337,7 +339,7 @@ fn a_server_with_a_password_wants_it_and_nobody_else_sees_it() {
     assert!(log.contains("(redacted)") && !log.contains("secret"), "{log}");
 }
 
-// ---- files -----------------------------------------------------------------------------------------------------------
+// ---- files --------------------------------------------------------------------------------------
 
 /// A folder for a server's files, removed with it.
 struct Folder(PathBuf);

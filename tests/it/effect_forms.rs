@@ -1,11 +1,12 @@
-//! In what form changes are repeated elsewhere where commands wait, run others, expire keys, or are newer than Redis 7.0; and that
-//! what is loaded later than it was written comes to the same.
+//! In what form changes are repeated elsewhere where commands wait, run others, expire keys, or are
+//! newer than Redis 7.0; and that what is loaded later than it was written comes to the same.
 //!
 //! What Redis 7.0.15 knows was read from its replication stream.
 
 use crate::support::{Client, Reply, TestServer, decode, split_args};
 
-/// The requests since the last time, each a line; a time that lies `ms` behind now is shown as `now+ms`.
+/// The requests since the last time, each a line; a time that lies `ms` behind now is shown as
+/// `now+ms`.
 fn taken(server: &TestServer) -> String {
     // Not by a client that may be in a transaction.
     let Reply::Bulk(stream) = server.connect().call(&["DEBUG", "EFFECTS", "TAKE"]) else {

@@ -1,7 +1,9 @@
-//! What is repeated elsewhere of random commands makes the same data there: on servers that repeat it as a file is loaded and as a
-//! replica follows, at a later time, under limits that would refuse the commands of clients, nothing differs but what cannot be told.
+//! What is repeated elsewhere of random commands makes the same data there: on servers that repeat
+//! it as a file is loaded and as a replica follows, at a later time, under limits that would refuse
+//! the commands of clients, nothing differs but what cannot be told.
 //!
-//! `EFFECTS_COMMANDS` is how many commands a run has, `EFFECTS_SEED` repeats one. What differs is reduced to a short session.
+//! `EFFECTS_COMMANDS` is how many commands a run has, `EFFECTS_SEED` repeats one. What differs is
+//! reduced to a short session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +23,9 @@ const DATABASES: usize = 3;
 /// Attempts to make a session shorter.
 const SHRINK_TRIES: usize = 300;
 
-/// What the grammar lacks: chance, time, several databases, and what only newer servers know. SPOP takes all or not nearly all:
-/// the few that it leaves of many get the smallest encoding, which the SREMs for it do not give, here as in Redis.
+/// What the grammar lacks: chance, time, several databases, and what only newer servers know. SPOP
+/// takes all or not nearly all: the few that it leaves of many get the smallest encoding, which the
+/// SREMs for it do not give, here as in Redis.
 const MORE: &str = "
 *8 SPOP s [ 0|1|2|3|4|1000 ]
 *4 SELECT 0|1|2
@@ -358,8 +361,9 @@ fn told(client: &mut Client) -> Vec<String> {
             let mut ask = |args: &[&[u8]]| client.call(args);
             let kind = ask(&[b"TYPE", key]).show();
             let mut encoding = ask(&[b"OBJECT", b"ENCODING", key]).show();
-            // That of a string tells how it was made, not what it is, here as in Redis: INCRBYFLOAT's integers are none to
-            // OBJECT, those of the SET that stands for it are; a SETBIT that changes no bit makes a string raw.
+            // That of a string tells how it was made, not what it is, here as in Redis:
+            // INCRBYFLOAT's integers are none to OBJECT, those of the SET that stands for it are; a
+            // SETBIT that changes no bit makes a string raw.
             if kind == "string" {
                 encoding.clear();
             }
@@ -442,7 +446,8 @@ fn what_is_repeated_elsewhere_makes_the_same_data_there() {
     println!("{sent} commands repeated by {repeated} requests, {compared} keys compared");
 }
 
-/// What may stand in a file or in a primary's stream and would be refused from a client under narrow limits.
+/// What may stand in a file or in a primary's stream and would be refused from a client under
+/// narrow limits.
 fn repeated_anywhere() -> Vec<Vec<String>> {
     let long = "v".repeat(100_000);
     let library = format!(

@@ -1,8 +1,10 @@
-//! What is repeated elsewhere is what Redis 7.0.15 puts into its replication stream for the same commands.
+//! What is repeated elsewhere is what Redis 7.0.15 puts into its replication stream for the same
+//! commands.
 //!
-//! Needs a peer that runs already and may be emptied: `EFFECTS_PEER=host:port`, else nothing is compared (`make peer` names one).
-//! Knowingly other (docs/differences.md): XREADGROUP also says how many entries the group has read, so that the lag is known
-//! elsewhere too, counts deliveries of pending entries once more, and tells of consumers that get nothing.
+//! Needs a peer that runs already and may be emptied: `EFFECTS_PEER=host:port`, else nothing is
+//! compared (`make peer` names one). Knowingly other (docs/differences.md): XREADGROUP also says
+//! how many entries the group has read, so that the lag is known elsewhere too, counts deliveries
+//! of pending entries once more, and tells of consumers that get nothing.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -141,7 +143,8 @@ fn parse_stream(bytes: &[u8]) -> Vec<Args> {
     requests
 }
 
-/// A line for each request, with times near to `now_ms` replaced; SELECT left out, which the marks cause.
+/// A line for each request, with times near to `now_ms` replaced; SELECT left out, which the marks
+/// cause.
 fn lines(requests: &[Args], now_ms: i64) -> Vec<String> {
     let near = |text: &str| {
         text.parse::<i64>().is_ok_and(|time| time.abs_diff(now_ms) < 100_000_000 && time > 1 << 40)

@@ -1,7 +1,8 @@
 //! Eviction beside a snapshot, as a process: memory is counted for a whole process.
 //!
-//! A snapshot keeps copies and parts of what has changed since it began. That is not data: a server that is a few megabytes below
-//! its limit evicts no key for it, and refuses no write, as Redis, whose child process has those copies.
+//! A snapshot keeps copies and parts of what has changed since it began. That is not data: a server
+//! that is a few megabytes below its limit evicts no key for it, and refuses no write, as Redis,
+//! whose child process has those copies.
 #![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
 use std::io::Write;
@@ -12,7 +13,8 @@ use tempfile::TempDir;
 
 use crate::support::{Client, Reply, wait_for};
 
-/// Memory left below the limit: for clients' buffers, and for what other threads have not counted yet. Unit: bytes.
+/// Memory left below the limit: for clients' buffers, and for what other threads have not counted
+/// yet. Unit: bytes.
 const ROOM: u64 = 6 << 20;
 
 struct Process {

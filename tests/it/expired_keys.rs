@@ -1,15 +1,17 @@
-//! A key that has expired but still lies in its table disturbs no command that comes upon it; and what is told of deadlines.
+//! A key that has expired but still lies in its table disturbs no command that comes upon it; and
+//! what is told of deadlines.
 
 use crate::support::{Client, TestServer, split_args};
 
-/// Strings beside the keys of a command. With 120 keys a table has room that it gives up as one of 77 is deleted: whoever
-/// deletes that one moves all others.
+/// Strings beside the keys of a command. With 120 keys a table has room that it gives up as one of
+/// 77 is deleted: whoever deletes that one moves all others.
 const STRINGS_MOST: usize = 120;
 const KEYS_LEFT: usize = 77;
 /// Each round has other names, and so other places in the table.
 const ROUNDS: usize = 12;
 
-/// What makes the source, what makes the destination, the command, its reply, what then asks for the source, and the answer.
+/// What makes the source, what makes the destination, the command, its reply, what then asks for
+/// the source, and the answer.
 type Case = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
 const LIST: &str = "RPUSH @src a b c";

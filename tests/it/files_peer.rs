@@ -1,8 +1,9 @@
-//! Whole files beside a real server: what it saves is loaded here, what is saved here it loads and its check tools accept, RDB
-//! files and folders of the append-only file both ways.
+//! Whole files beside a real server: what it saves is loaded here, what is saved here it loads and
+//! its check tools accept, RDB files and folders of the append-only file both ways.
 //!
-//! Needs a peer's binary, which is started in folders of the test's own: `FILES_PEER=/path/to/valkey-server` (`make peer` names
-//! Redis's and, where it is found, Valkey's). Its check tools are looked for beside it.
+//! Needs a peer's binary, which is started in folders of the test's own:
+//! `FILES_PEER=/path/to/valkey-server` (`make peer` names Redis's and, where it is found,
+//! Valkey's). Its check tools are looked for beside it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,8 +31,8 @@ fn ok(client: &mut Client, line: &str) {
     assert!(!matches!(reply, Reply::Error(_)), "{line}: {}", reply.show());
 }
 
-/// Something of each type and encoding, 16 databases, deadlines, a library of functions; deadlines of fields if the peer knows
-/// them, which is told.
+/// Something of each type and encoding, 16 databases, deadlines, a library of functions; deadlines
+/// of fields if the peer knows them, which is told.
 fn fill(client: &mut Client, has_field_deadlines: bool) {
     dump::fill(client);
     for line in ["PEXPIREAT list LATER", "SET session x PXAT LATER", "MULTI", "INCR int", "EXEC"] {
@@ -146,7 +147,8 @@ fn folders_go_both_ways(preamble: &str) {
     ok(&mut ours, &format!("SET session again PXAT {LATER}"));
     let before = contents(&mut ours, fields);
     drop(server);
-    // Valkey's tool knows no base with deadlines of fields, as its server does: its magic is another.
+    // Valkey's tool knows no base with deadlines of fields, as its server does: its magic is
+    // another.
     if !fields {
         check("check-aof", &dir.path().join("appendonlydir/appendonly.aof.manifest"));
     }

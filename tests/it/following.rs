@@ -1,4 +1,5 @@
-//! A replica tested with a primary that the test plays itself: the protocol of the link, and what clients see meanwhile.
+//! A replica tested with a primary that the test plays itself: the protocol of the link, and what
+//! clients see meanwhile.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -76,8 +77,8 @@ impl Link {
         self.request()
     }
 
-    /// Asks for an acknowledgement, and waits until the replica has applied the stream up to `offset`. Returns the acknowledged
-    /// offset, and the bytes of the request for it.
+    /// Asks for an acknowledgement, and waits until the replica has applied the stream up to
+    /// `offset`. Returns the acknowledged offset, and the bytes of the request for it.
     fn await_ack(&mut self, offset: u64) -> (u64, u64) {
         let bytes = self.stream(&["REPLCONF", "GETACK", "*"]);
         loop {
@@ -233,7 +234,8 @@ fn a_broken_link_continues_where_it_was() {
 fn incomplete_snapshots_are_never_visible() {
     let (_server, listener, mut link, mut client, _folder) = synced(&["repl-diskless-load swapdb"]);
     let whole = snapshot(&[("new", "1"), ("more", "2")]);
-    // Same history: the old data is served until the new snapshot is complete, and stays if it never is.
+    // Same history: the old data is served until the new snapshot is complete, and stays if it
+    // never is.
     for cut in [whole.len() / 2, whole.len() - 1] {
         drop(link);
         link = Link::accept(&listener);
@@ -576,7 +578,8 @@ fn who_connects_in_the_turn_of_a_primarys_script_is_told_that_the_server_is_busy
     thread.join().expect("the server ends in order");
 }
 
-/// What a rewrite has synced is told under each policy, also one that asks for no sync, and before anything is written.
+/// What a rewrite has synced is told under each policy, also one that asks for no sync, and before
+/// anything is written.
 #[test]
 fn a_replica_tells_what_the_rewrite_after_its_synchronisation_has_on_disk() {
     for policy in ["no", "everysec", "always"] {

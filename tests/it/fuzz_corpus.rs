@@ -1,4 +1,5 @@
-//! The inputs kept for the fuzz targets are replayed: what a fuzzer once found stays found, without a fuzzer.
+//! The inputs kept for the fuzz targets are replayed: what a fuzzer once found stays found, without
+//! a fuzzer.
 
 use std::path::PathBuf;
 

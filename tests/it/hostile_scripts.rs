@@ -331,7 +331,8 @@ fn wait_until_busy(client: &mut Client) {
     wait_for("the server to be busy", || is_busy().then_some(()));
 }
 
-/// A script that goes on until somebody sets the wall clock forward... it cannot know: until it has called so often.
+/// A script that goes on until somebody sets the wall clock forward... it cannot know: until it has
+/// called so often.
 const LONG: &str =
     "local n = tonumber(ARGV[1]) while n > 0 do redis.call('get', 'x') n = n - 1 end return 'done'";
 
@@ -413,8 +414,8 @@ fn shutdown_nosave_ends_a_busy_server() {
     assert_eq!(other.reply(), None);
 }
 
-/// What a script does before, and then without end. Each line is a function of the interpreter or of a library, or an operation,
-/// at its worst: the largest strings and tables that there are.
+/// What a script does before, and then without end. Each line is a function of the interpreter or
+/// of a library, or an operation, at its worst: the largest strings and tables that there are.
 const WORST: &[(&str, &str)] = &[
     // The language.
     ("local a, b = S('a', 15e6) .. 'a', S('a', 15e6) .. 'b'", "local x = a < b"),
@@ -569,12 +570,13 @@ const WORST: &[(&str, &str)] = &[
     ("redis.call('sadd', 's', 1)", "redis.pcall('srandmember', 's', -100000)"),
 ];
 
-/// The memory that scripts may take in the server of the next test, and what it may take beyond: the compiler, a reply being read.
+/// The memory that scripts may take in the server of the next test, and what it may take beyond:
+/// the compiler, a reply being read.
 const MEMORY_MB: u64 = 300;
 const MORE_MB: u64 = 100;
-/// How soon SCRIPT KILL is to be answered, in time that the server has the processor: the machine may be busy itself. The promise
-/// is 100 ms. Memory is slower on a busy machine, and a development build takes ten times as long; a call that nothing interrupts
-/// takes minutes.
+/// How soon SCRIPT KILL is to be answered, in time that the server has the processor: the machine
+/// may be busy itself. The promise is 100 ms. Memory is slower on a busy machine, and a development
+/// build takes ten times as long; a call that nothing interrupts takes minutes.
 const ANSWER: Duration = Duration::from_millis(if cfg!(debug_assertions) { 2000 } else { 250 });
 
 /// The program in a process of its own.

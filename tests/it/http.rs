@@ -528,7 +528,8 @@ fn no_series_is_there_twice_whatever_the_names() {
     }
 }
 
-/// What a state comes to; that of a server that loads is in `following.rs`: the statuses of /livez and /readyz, the line that says why, and how PING is answered.
+/// What a state comes to; that of a server that loads is in `following.rs`: the statuses of /livez
+/// and /readyz, the line that says why, and how PING is answered.
 struct Told {
     live: u16,
     ready: u16,

@@ -1,8 +1,10 @@
-//! INFO, line by line: which fields there are in each section, in which order, and how their values are written.
+//! INFO, line by line: which fields there are in each section, in which order, and how their values
+//! are written.
 //!
-//! `tests/data/info.txt` holds what sessions showed before INFO's lines came from the table of figures. Values that depend on the
-//! machine or the moment are kept as their shape: each number as `0`, each unit of memory as `U`. `UPDATE_INFO=1` writes the
-//! file anew; read the difference before you commit it.
+//! `tests/data/info.txt` holds what sessions showed before INFO's lines came from the table of
+//! figures. Values that depend on the machine or the moment are kept as their shape: each number as
+//! `0`, each unit of memory as `U`. `UPDATE_INFO=1` writes the file anew; read the difference
+//! before you commit it.
 
 use crate::support::{Client, Reply, TestServer, wait_for};
 

@@ -1,7 +1,8 @@
-//! Random clients take, wait for and lose a lock for reading and for writing, while time passes and somebody sets the wall clock.
-//! A simple model says what each is answered, and when.
+//! Random clients take, wait for and lose a lock for reading and for writing, while time passes and
+//! somebody sets the wall clock. A simple model says what each is answered, and when.
 //!
-//! `LOCKS_STEPS` is how many steps a run has, `LOCKS_SEED` repeats one. A session that goes wrong is reduced to a short one.
+//! `LOCKS_STEPS` is how many steps a run has, `LOCKS_SEED` repeats one. A session that goes wrong
+//! is reduced to a short one.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! All tests of the server from outside, in one program: each program of its own would link the whole server once more.
+//! All tests of the server from outside, in one program: each program of its own would link the
+//! whole server once more.
 //!
 //! `cargo test --test it robustness::` runs those of one file.
 

@@ -1,4 +1,5 @@
-//! MIGRATE beside other clients: the target is played by the test, so that it answers when the test wants.
+//! MIGRATE beside other clients: the target is played by the test, so that it answers when the test
+//! wants.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

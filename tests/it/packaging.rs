@@ -162,7 +162,8 @@ fn completions_complete_in_zsh() {
     let folder = tempfile::tempdir().expect("a folder");
     let told = run(Command::new(PROGRAM).args(["--completions", "zsh"])).stdout;
     std::fs::write(folder.path().join("_latchkey"), told).expect("a file");
-    // An interactive shell at a terminal of its own, in which the line and a tab are typed. Its echo has no word that is waited for.
+    // An interactive shell at a terminal of its own, in which the line and a tab are typed. Its
+    // echo has no word that is waited for.
     let script = r#"
         zmodload zsh/zpty
         zpty shell zsh -f -i

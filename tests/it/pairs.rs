@@ -1,9 +1,11 @@
-//! Servers as processes that replicate each other over links that are cut at random bytes, under a load of random commands,
-//! transactions, scripts, functions, deadlines and blocking commands: in the end their data and offsets are equal.
+//! Servers as processes that replicate each other over links that are cut at random bytes, under a
+//! load of random commands, transactions, scripts, functions, deadlines and blocking commands: in
+//! the end their data and offsets are equal.
 //!
-//! `PAIRS_PEERS=/path/redis-server:/path/valkey-server` names other servers, to be both replicas and primaries of this one (`make
-//! peer` names some). `PAIRS_KEYS` and `PAIRS_CUTS` set the size of a run, `PAIRS_SEED` repeats one as far as processes allow,
-//! `PAIRS_LATCHKEY` names another build of this server.
+//! `PAIRS_PEERS=/path/redis-server:/path/valkey-server` names other servers, to be both replicas
+//! and primaries of this one (`make peer` names some). `PAIRS_KEYS` and `PAIRS_CUTS` set the size
+//! of a run, `PAIRS_SEED` repeats one as far as processes allow, `PAIRS_LATCHKEY` names another
+//! build of this server.
 #![allow(clippy::disallowed_methods)] // processes have the real time
 
 use std::io::{Read, Write};
@@ -35,7 +37,8 @@ const LIBRARY: &str = "#!lua name=pairs\nredis.register_function('put', function
 const KINDS: [&str; 7] = ["t", "h", "l", "s", "z", "g", "x"];
 /// Requests in a pipeline.
 const BATCH: usize = 50;
-/// Databases in use: 0 with many keys, NARROW with a few that all clients use, and the targets of COPY and MOVE.
+/// Databases in use: 0 with many keys, NARROW with a few that all clients use, and the targets of
+/// COPY and MOVE.
 const DATABASES: [&str; 4] = ["0", "1", "2", NARROW];
 const NARROW: &str = "9";
 /// Keys of each type in NARROW.
@@ -53,7 +56,7 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(5));
 }
 
-// ---- the link ----------------------------------------------------------------------------------------------------------
+// ---- the link -----------------------------------------------------------------------------------
 
 /// A proxy before a server, whose connections can be cut.
 struct Proxy {
@@ -136,7 +139,7 @@ fn take_from(left: &mut Option<u64>, count: usize) -> (usize, bool) {
     }
 }
 
-// ---- the load ----------------------------------------------------------------------------------------------------------
+// ---- the load -----------------------------------------------------------------------------------
 
 /// Clients that write until they are stopped.
 struct Load {
@@ -236,7 +239,8 @@ impl RequestGenerator {
     fn new(seed: u64, keys: u32) -> Self {
         let mut all = rules();
         all.extend(parse(MORE));
-        // Redis 7.0 and this server accept XSETID below the greatest deleted ID; a Valkey replica refuses it.
+        // Redis 7.0 and this server accept XSETID below the greatest deleted ID; a Valkey replica
+        // refuses it.
         all.retain(|rule| rule.words[0] != "XSETID");
         // SWAPDB and FLUSHDB would move or delete the many keys.
         all.retain(|rule| rule.words[0] != "SWAPDB" && (keys == FEW || rule.words[0] != "FLUSHDB"));
@@ -288,7 +292,7 @@ impl RequestGenerator {
     }
 }
 
-// ---- comparing ---------------------------------------------------------------------------------------------------------
+// ---- comparing ----------------------------------------------------------------------------------
 
 fn info(client: &mut Client, name: &str) -> String {
     let Reply::Bulk(text) = client.call(&["INFO"]) else { panic!("INFO is a string") };
@@ -301,7 +305,8 @@ fn count(client: &mut Client, name: &str) -> u64 {
     info(client, name).parse().expect("a number")
 }
 
-/// Asks the same of many keys. In pieces, so that neither side has to hold what the other does not take.
+/// Asks the same of many keys. In pieces, so that neither side has to hold what the other does not
+/// take.
 fn ask_each(client: &mut Client, keys: &[Vec<u8>], words: &[&str]) -> Vec<Reply> {
     let mut replies = Vec::new();
     for keys in keys.chunks(500) {
@@ -315,7 +320,8 @@ fn ask_each(client: &mut Client, keys: &[Vec<u8>], words: &[&str]) -> Vec<Reply>
     replies
 }
 
-/// The keys of the selected database, in order. A primary deletes those on the way whose time has come.
+/// The keys of the selected database, in order. A primary deletes those on the way whose time has
+/// come.
 fn keys(client: &mut Client) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let mut cursor = b"0".to_vec();
@@ -364,8 +370,8 @@ fn scores(client: &mut Client, key: &[u8]) -> Vec<(Reply, u64)> {
     pairs.collect()
 }
 
-/// Some of what differs between servers that should hold the same; empty if nothing does. Digests are of what a score looks like,
-/// which Valkey writes otherwise.
+/// Some of what differs between servers that should hold the same; empty if nothing does. Digests
+/// are of what a score looks like, which Valkey writes otherwise.
 fn different(first: &mut Client, second: &mut Client) -> String {
     let mut shown = String::new();
     for database in DATABASES {
@@ -471,7 +477,8 @@ impl Chain {
         self.sum("sync_full")
     }
 
-    /// Cuts the link somewhere in the next bytes of the stream, now and then also in what is said first then. Returns how many cuts that were.
+    /// Cuts the link somewhere in the next bytes of the stream, now and then also in what is said
+    /// first then. Returns how many cuts that were.
     fn cut(&mut self, random: &mut fastrand::Rng, bytes: u64) -> u64 {
         let link = random.usize(..self.proxies.len());
         let proxy = &self.proxies[link];
@@ -590,7 +597,8 @@ fn run(programs: &[PathBuf], names: &str, keys: u64, cuts: u64) {
         let path = chain.folder.path().join(number.to_string()).join("log");
         let log = String::from_utf8_lossy(&std::fs::read(path).expect("a log")).into_owned();
         let lines: Vec<&str> = log.lines().filter(|line| line.contains("CRITICAL")).collect();
-        // SETRANGE and APPEND damage HyperLogLogs, which one server notices earlier than another. The values were compared.
+        // SETRANGE and APPEND damage HyperLogLogs, which one server notices earlier than another.
+        // The values were compared.
         let damaged = lines.iter().filter(|line| line.contains("Corrupted HLL")).count();
         let failed = failed.parse().unwrap_or(0);
         assert!(failed <= damaged, "{failed} commands have failed: {lines:#?}");

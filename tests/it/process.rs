@@ -1,7 +1,7 @@
 //! The program as a process: command line, log, exit codes, files it leaves and takes away.
 //!
-//! Every server here has a directory of its own and a port the system has just given away. Waiting is for something the
-//! server says (a line of its log, a file, its end), never for time to pass.
+//! Every server here has a directory of its own and a port the system has just given away. Waiting
+//! is for something the server says (a line of its log, a file, its end), never for time to pass.
 #![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
 use std::io::{Read, Write};
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// How long anything may take before the test fails: a limit against hanging, not a measure of speed.
+/// How long anything may take before the test fails: a limit against hanging, not a measure of
+/// speed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What became of a program that ended.
@@ -777,7 +778,8 @@ fn short_of_room(command: &mut Command) {
     *command = limited;
 }
 
-/// Sends lines in one write, after a SET that the disk has no room for; what is answered until the connection ends.
+/// Sends lines in one write, after a SET that the disk has no room for; what is answered until the
+/// connection ends.
 fn answered(port: u16, lines: &[&str]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");

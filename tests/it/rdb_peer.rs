@@ -1,7 +1,8 @@
-//! Values as bytes, beside a real server: what it dumps is what was captured, what is written here it restores, and a file
-//! written here it loads.
+//! Values as bytes, beside a real server: what it dumps is what was captured, what is written here
+//! it restores, and a file written here it loads.
 //!
-//! The first needs a peer that runs already and may be emptied: `RDB_PEER=host:port`, else nothing is compared (`make peer` names one).
+//! The first needs a peer that runs already and may be emptied: `RDB_PEER=host:port`, else nothing
+//! is compared (`make peer` names one).
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! DEBUG RELOAD and LOADAOF while other clients are there: they are served as at the start.
 //!
-//! Each key takes a while to load until `key-load-delay` is set to 0, which ends the loading soon; each reading of the
-//! clock moves it, so that clients are served after each key.
+//! Each key takes a while to load until `key-load-delay` is set to 0, which ends the loading soon;
+//! each reading of the clock moves it, so that clients are served after each key.
 
 use crate::support::{Client, Reply, TestServer, encode, wait_for};
 
@@ -217,7 +217,8 @@ fn each_clients_requests_keep_their_order() {
     assert_eq!(show(&mut clients[0], "DBSIZE"), "(integer) 1000");
 }
 
-/// Whoever is woken by a change is told once the change is in the log, though a long command comes right behind it.
+/// Whoever is woken by a change is told once the change is in the log, though a long command comes
+/// right behind it.
 #[test]
 fn no_answer_is_sent_before_its_change_is_in_the_log() {
     let dir = tempfile::tempdir().expect("a folder");

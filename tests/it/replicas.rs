@@ -1,5 +1,5 @@
-//! A primary tested with replicas that the test plays itself: what they are sent, byte for byte, and when they are
-//! disconnected.
+//! A primary tested with replicas that the test plays itself: what they are sent, byte for byte,
+//! and when they are disconnected.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -43,7 +43,8 @@ impl Replica {
         }
     }
 
-    /// Takes the bytes up to `end`, with it. Skips newlines before them, which keep the connection alive.
+    /// Takes the bytes up to `end`, with it. Skips newlines before them, which keep the connection
+    /// alive.
     fn take_until(&mut self, end: &[u8]) -> Vec<u8> {
         loop {
             while self.buffer.first() == Some(&b'\n') {

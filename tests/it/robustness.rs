@@ -1,6 +1,6 @@
-//! What clients do that no library does: connections that end half-way, requests in odd pieces, replies nobody reads,
-//! more of everything than is reasonable. Whatever one of them does, its requests are answered in their order and the
-//! others are served.
+//! What clients do that no library does: connections that end half-way, requests in odd pieces,
+//! replies nobody reads, more of everything than is reasonable. Whatever one of them does, its
+//! requests are answered in their order and the others are served.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -66,7 +66,7 @@ fn simple(text: &str) -> Reply {
     Reply::Simple(text.into())
 }
 
-// ---- ends ------------------------------------------------------------------------------------------------------------
+// ---- ends ---------------------------------------------------------------------------------------
 
 #[test]
 fn requests_that_come_with_the_end_of_the_connection_are_answered() {
@@ -201,7 +201,7 @@ fn silent_clients_go_when_their_time_is_up_and_listeners_stay() {
     assert_eq!(other.call(&["PUBLISH", "c", "m"]), Reply::Integer(1));
 }
 
-// ---- the order of replies --------------------------------------------------------------------------------------------
+// ---- the order of replies -----------------------------------------------------------------------
 
 #[test]
 fn quit_ends_the_pipeline_whatever_follows() {
@@ -281,7 +281,7 @@ fn authentication_lifts_the_limits_for_what_follows_in_the_same_packet() {
     assert_eq!(shown(&reply), "-ERR Protocol error: unauthenticated bulk length\r\n");
 }
 
-// ---- large requests and replies --------------------------------------------------------------------------------------
+// ---- large requests and replies -----------------------------------------------------------------
 
 #[test]
 fn a_large_argument_that_comes_in_pieces_is_taken_whole() {
@@ -438,7 +438,7 @@ fn a_request_over_the_query_buffer_limit_ends_the_connection() {
     assert_eq!(server.connect().call(&["PING"]), simple("PONG"));
 }
 
-// ---- clients that wait -----------------------------------------------------------------------------------------------
+// ---- clients that wait --------------------------------------------------------------------------
 
 #[test]
 fn a_large_request_waits_behind_one_that_blocks() {
@@ -498,7 +498,8 @@ fn pipelines_that_a_pause_cuts_go_on_in_their_order() {
     }
 }
 
-/// A client's connection in which a pause finds these pieces, one a turn. Its replies, until that to ECHO.
+/// A client's connection in which a pause finds these pieces, one a turn. Its replies, until that
+/// to ECHO.
 fn paused_within(server: &TestServer, pieces: &[&[u8]], later: &[u8]) -> String {
     let mut operator = server.connect();
     operator.call(&["CLIENT", "PAUSE", "1000000", "WRITE"]);
@@ -533,8 +534,8 @@ fn a_large_request_that_waits_has_nothing_to_do_with_the_next_one() {
     assert_eq!(replies, "+OK\r\n+OK\r\n$6\r\na\" b\nA\r\n$8\r\nthe last\r\n");
 }
 
-/// Requests of all kinds that parsers treat differently: small, large, of many arguments, inline, empty, and a value that a thread
-/// decodes. Each writes to a key of its own.
+/// Requests of all kinds that parsers treat differently: small, large, of many arguments, inline,
+/// empty, and a value that a thread decodes. Each writes to a key of its own.
 fn any_request(random: &mut fastrand::Rng, key: &str, payload: &[u8]) -> Vec<u8> {
     let text = |length: usize| "SET owned 1\r\n".repeat(length / 13 + 1).into_bytes();
     match random.u8(..8) {
@@ -660,7 +661,7 @@ fn a_pause_of_all_ends_by_itself_and_pauses_the_pausing_pipeline_too() {
     assert_eq!(client.reply(), Some(Reply::Bulk("2".into())));
 }
 
-// ---- pushes, kills and silence in pipelines --------------------------------------------------------------------------
+// ---- pushes, kills and silence in pipelines -----------------------------------------------------
 
 #[test]
 fn killing_oneself_ends_the_pipeline_behind_its_reply() {
@@ -713,7 +714,7 @@ fn a_monitor_sees_a_pipeline_in_its_order_and_its_own_requests() {
     assert!(shown(&line).ends_with("\"PING\""));
 }
 
-// ---- deadlines -------------------------------------------------------------------------------------------------------
+// ---- deadlines ----------------------------------------------------------------------------------
 
 #[test]
 fn steps_of_the_wall_clock_move_keys_with_a_date_and_no_others() {
@@ -779,7 +780,7 @@ fn deadlines_at_the_ends_of_time_are_refused_or_kept() {
     assert_eq!(client.call(&["PING"]), simple("PONG"));
 }
 
-// ---- figures ---------------------------------------------------------------------------------------------------------
+// ---- figures ------------------------------------------------------------------------------------
 
 #[test]
 fn info_tells_what_the_loop_and_commands_took() {

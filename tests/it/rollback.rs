@@ -1,7 +1,8 @@
-//! A script that is rolled back leaves no trace: whatever it has written, all keys are what they were.
+//! A script that is rolled back leaves no trace: whatever it has written, all keys are what they
+//! were.
 //!
-//! Commands come from the grammar of the comparison with other servers, and from more lines here: whole databases, deadlines,
-//! deadlines of fields. A run is repeated by its seed: `ROLLBACK_SEED`.
+//! Commands come from the grammar of the comparison with other servers, and from more lines here:
+//! whole databases, deadlines, deadlines of fields. A run is repeated by its seed: `ROLLBACK_SEED`.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +43,8 @@ const MORE: &str = "
 *4 SPOP s c
 ";
 
-/// Runs the commands that ARGV brings, each as a number of arguments and these, and then goes on for ever.
+/// Runs the commands that ARGV brings, each as a number of arguments and these, and then goes on
+/// for ever.
 const BODY: &str = "local at = 1 \
     while at <= #ARGV do \
         local count = tonumber(ARGV[at]) \
@@ -220,7 +222,8 @@ fn leaves_no_trace_of(
         assert_eq!(changes, now, "round {round}");
         watcher.call(&["MULTI"]);
         assert_eq!(watcher.call(&["EXEC"]), Reply::Array(Vec::new()));
-        // What is due goes without being looked at: the indices of deadlines hold what was put back.
+        // What is due goes without being looked at: the indices of deadlines hold what was put
+        // back.
         let ms = generator.random.i64(1..900);
         server.advance(ms * 1000);
         server.settle();
@@ -253,8 +256,8 @@ fn wait_until_busy(client: &mut Client) {
     panic!("never busy");
 }
 
-/// Runs a script that never ends and kills it with ROLLBACK; what the killer is answered. The script is ended without if it
-/// has to be.
+/// Runs a script that never ends and kills it with ROLLBACK; what the killer is answered. The
+/// script is ended without if it has to be.
 fn kill(server: &TestServer, script: &[&str], container: &str) -> (String, Option<String>) {
     let (mut runner, mut killer) = (server.connect(), server.connect());
     runner.send(script);
@@ -417,7 +420,8 @@ fn a_script_that_is_rolled_back_leaves_no_trace() {
 #[test]
 fn nor_does_one_that_changes_elements_of_large_collections() {
     leaves_no_trace_of(fill, &[], 12, seed("ROLLBACK_SEED"));
-    // Lists of many short runs; sets of integers alone that are large; hashes and sorted sets that grow out of their encoding.
+    // Lists of many short runs; sets of integers alone that are large; hashes and sorted sets that
+    // grow out of their encoding.
     let lines = [
         "list-max-listpack-size 20",
         "stream-node-max-entries 7",

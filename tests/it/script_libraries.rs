@@ -1,7 +1,7 @@
 //! What scripts' libraries answer, beside what Redis 7.0.15 answered.
 //!
-//! `tests/data/script-libraries-7.0.15.txt` holds expressions, and below each what it gave there: whether it raised no
-//! error, then its values as `tests/data/show.lua` shows them.
+//! `tests/data/script-libraries-7.0.15.txt` holds expressions, and below each what it gave there:
+//! whether it raised no error, then its values as `tests/data/show.lua` shows them.
 #![allow(unsafe_code)] // Luau's C interface.
 
 use std::collections::BTreeMap;
@@ -170,7 +170,8 @@ fn an_interrupt_ends_a_walk() {
     }
 }
 
-/// Texts of values that survive being encoded and decoded: no nil, and no table that is empty or sparse.
+/// Texts of values that survive being encoded and decoded: no nil, and no table that is empty or
+/// sparse.
 fn value() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         any::<i32>().prop_map(|number| number.to_string()),

@@ -1,10 +1,12 @@
-//! Values of megabytes that change during a save: it has them as they were, and a change copies little of them.
+//! Values of megabytes that change during a save: it has them as they were, and a change copies
+//! little of them.
 
 use crate::support::{Client, Reply, TestServer};
 
 /// More than a change of few bytes copies of a string: two pieces. Unit: bytes.
 const COPIED_OF_STRING: i64 = 140_000;
-/// More than it copies of a collection: the runs, pages and leaves that it touches, with those that they are shared with. Unit: bytes.
+/// More than it copies of a collection: the runs, pages and leaves that it touches, with those that
+/// they are shared with. Unit: bytes.
 const COPIED_OF_COLLECTION: i64 = 400_000;
 
 const MEGABYTE: usize = 1 << 20;

@@ -1,5 +1,6 @@
-//! What a replica of ours knows of the consumer groups of streams is what its primary knows: how far groups have read and lag,
-//! deliveries, and consumers with when they were seen and active, those that own nothing too.
+//! What a replica of ours knows of the consumer groups of streams is what its primary knows: how
+//! far groups have read and lag, deliveries, and consumers with when they were seen and active,
+//! those that own nothing too.
 //!
 //! `STREAMS_COMMANDS` is how many commands a run has, `STREAMS_SEED` repeats one.
 
@@ -9,10 +10,12 @@ use crate::support::{Client, Reply, TestServer, number_from, seed, wait_for};
 
 /// Commands between two looks at both.
 const EPOCH: usize = 100;
-/// How often a replica is told at most that a consumer was seen which got nothing. Unit: milliseconds.
+/// How often a replica is told at most that a consumer was seen which got nothing. Unit:
+/// milliseconds.
 const SEEN_AGAIN_MS: i64 = 1000;
 
-/// A request about streams `x` and `y`, groups `g` and `h`, and consumers `a` to `d`. `top`: the last ID that was added.
+/// A request about streams `x` and `y`, groups `g` and `h`, and consumers `a` to `d`. `top`: the
+/// last ID that was added.
 fn request(random: &mut Rng, top: &mut u64) -> Vec<String> {
     let pick = |random: &mut Rng, words: &[&str]| words[random.usize(..words.len())].to_owned();
     let key = pick(random, &["x", "x", "x", "y"]);
@@ -65,8 +68,8 @@ fn request(random: &mut Rng, top: &mut u64) -> Vec<String> {
     line.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// All that can be told of a stream, a line for each fact, but for how its entries lie in memory. Times at which consumers were
-/// seen are told apart.
+/// All that can be told of a stream, a line for each fact, but for how its entries lie in memory.
+/// Times at which consumers were seen are told apart.
 fn told(client: &mut Client, key: &str) -> (Vec<String>, Vec<i64>) {
     let shown = client.call(&["XINFO", "STREAM", key, "FULL", "COUNT", "0"]).show();
     let (mut lines, mut seen) = (Vec::new(), Vec::new());

@@ -1,4 +1,5 @@
-//! TLS: handshakes, requests and replies, client certificates, changes of certificates, and connections to other servers.
+//! TLS: handshakes, requests and replies, client certificates, changes of certificates, and
+//! connections to other servers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -73,7 +74,8 @@ impl Certificates {
         TestServer::start(&self.config(lines))
     }
 
-    /// The settings of a client that trusts the authority, and shows the certificate `own` if given.
+    /// The settings of a client that trusts the authority, and shows the certificate `own` if
+    /// given.
     fn client(&self, own: Option<&str>) -> Arc<ClientConfig> {
         let own = own.map(|name| self.path(name));
         client_config(&self.path("ca.crt"), own.as_deref(), rustls::ALL_VERSIONS)
@@ -212,7 +214,7 @@ fn info(server: &TestServer, section: &str, name: &str) -> String {
     line.unwrap_or_default().trim().to_owned()
 }
 
-// ---- requests and replies -------------------------------------------------------------------------------------------------
+// ---- requests and replies -----------------------------------------------------------------------
 
 #[test]
 fn requests_and_pipelines_are_answered_in_both_versions() {
@@ -316,7 +318,7 @@ fn keys_can_be_updated() {
     assert_eq!(client.call(&["PING"]), pong());
 }
 
-// ---- handshakes ------------------------------------------------------------------------------------------------------
+// ---- handshakes ---------------------------------------------------------------------------------
 
 #[test]
 fn a_handshake_may_come_byte_by_byte_followed_by_requests() {
@@ -440,7 +442,7 @@ fn sessions_are_resumed_while_they_are_cached() {
     }
 }
 
-// ---- certificates of clients -----------------------------------------------------------------------------------------
+// ---- certificates of clients --------------------------------------------------------------------
 
 #[test]
 fn tls_auth_clients_decides_which_certificates_clients_need() {
@@ -486,7 +488,8 @@ fn an_authority_may_be_a_file_in_a_directory() {
     assert!(!is_served(&server, &certificates.client(Some("client"))));
 }
 
-/// `openssl x509 -req` makes certificates of version 1 if it gets no extensions; OpenSSL accepts them.
+/// `openssl x509 -req` makes certificates of version 1 if it gets no extensions; OpenSSL accepts
+/// them.
 #[test]
 fn a_version_1_certificate_signed_by_an_authority_is_accepted() {
     let fixture = |name: &str| format!("{FIXTURES}/{name}");
@@ -557,7 +560,7 @@ fn a_certificate_can_authenticate_a_user() {
     assert_eq!(served("URI"), [false, false, true]);
 }
 
-// ---- changes of settings -------------------------------------------------------------------------------------------
+// ---- changes of settings ------------------------------------------------------------------------
 
 #[test]
 fn certificates_change_without_closing_connections() {
@@ -705,7 +708,7 @@ fn a_tls_port_needs_a_certificate() {
     assert_eq!(client.call(&set), ok(), "no port uses it yet");
 }
 
-// ---- other servers ---------------------------------------------------------------------------------------------------
+// ---- other servers ------------------------------------------------------------------------------
 
 #[test]
 fn keys_migrate_over_tls_if_tls_cluster_is_set() {

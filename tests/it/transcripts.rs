@@ -1,7 +1,7 @@
 //! Runs the transcripts in `tests/transcripts`, which read like redis-cli sessions.
 //!
-//! Each scenario (from a line `# sentence` to the next) gets a server of its own with a clock that stands still, and clients
-//! that connect when they are first named.
+//! Each scenario (from a line `# sentence` to the next) gets a server of its own with a clock that
+//! stands still, and clients that connect when they are first named.
 //!
 //! ```text
 //! # INCR refuses a value that is not an integer
@@ -13,9 +13,10 @@
 //!
 //! In a request, `id:b` stands for the number of client b, as CLIENT ID answers it.
 //!
-//! A reply is written as redis-cli shows it on a terminal; what that shows alike is told apart: `(nil)` is a null bulk string,
-//! `(nil array)` a null array, `(null)` RESP3's null, and a verbatim string begins with its format, `txt:`. `(any)` stands for any reply, `(no reply)` for none; a line that
-//! ends in `...` matches any rest of that line. Directives:
+//! A reply is written as redis-cli shows it on a terminal; what that shows alike is told apart:
+//! `(nil)` is a null bulk string, `(nil array)` a null array, `(null)` RESP3's null, and a verbatim
+//! string begins with its format, `txt:`. `(any)` stands for any reply, `(no reply)` for none; a
+//! line that ends in `...` matches any rest of that line. Directives:
 //!
 //! ```text
 //! a<                   what the server sent to client a besides: the lines below show it
@@ -32,10 +33,12 @@
 //!                      the first line of a file: all of its scenarios do
 //! ```
 //!
-//! `TRANSCRIPTS_PEER=127.0.0.1:PORT` runs the same files against a server that is there already, Redis 7.0.15 for example;
-//! scenarios with `@ours`, `@config`, `@advance` or `@step` are left out then, and the files run one after the other, since
-//! they share its data. `TRANSCRIPTS_CLUSTER_PEER` does the same with a node of a cluster, and the scenarios that have
-//! `@config cluster-enabled yes`, and no other of these directives. Each file is a test of its name: `cargo test --test it transcripts::list` runs those with `list` in it.
+//! `TRANSCRIPTS_PEER=127.0.0.1:PORT` runs the same files against a server that is there already,
+//! Redis 7.0.15 for example; scenarios with `@ours`, `@config`, `@advance` or `@step` are left out
+//! then, and the files run one after the other, since they share its data.
+//! `TRANSCRIPTS_CLUSTER_PEER` does the same with a node of a cluster, and the scenarios that have
+//! `@config cluster-enabled yes`, and no other of these directives. Each file is a test of its
+//! name: `cargo test --test it transcripts::list` runs those with `list` in it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -143,7 +146,8 @@ fn matches(expected: &[&str], shown: &str) -> bool {
 /// The configuration of a node of a cluster.
 const IN_CLUSTER: &str = "@config cluster-enabled yes";
 
-/// Whether a step cannot be taken with a peer, which must also outlive the transcripts. Its version is the one it has.
+/// Whether a step cannot be taken with a peer, which must also outlive the transcripts. Its version
+/// is the one it has.
 fn is_only_ours(action: &str) -> bool {
     if action == "@config redis-version 7.0.15" || action == IN_CLUSTER {
         return false;

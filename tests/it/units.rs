@@ -1,5 +1,6 @@
-//! What changes where effects go, within transactions: the log is switched on and off, rewritten, the data reloaded, while a
-//! replica follows. A transaction is never divided: the replica has the primary's data after each, and so has a restart.
+//! What changes where effects go, within transactions: the log is switched on and off, rewritten,
+//! the data reloaded, while a replica follows. A transaction is never divided: the replica has the
+//! primary's data after each, and so has a restart.
 //!
 //! `UNITS_SEED` repeats a run, `UNITS_RUNS` is how many there are.
 

@@ -1,10 +1,11 @@
-//! Requests made up from the argument trees that `COMMAND DOCS` tells: an option in a specification is in them without being named
-//! here.
+//! Requests made up from the argument trees that `COMMAND DOCS` tells: an option in a specification
+//! is in them without being named here.
 //!
-//! A tree says where a value stands and of which kind it is; a [`Pool`] of values is found by the argument's name, else by its kind.
-//! Keys mostly have the type that the command works on, and numbers are mostly small, so that most requests change something; some
-//! lie at the limits. Each optional, alternative or repeated argument is a [`Point`] of the grammar: requests tell which ones
-//! they use.
+//! A tree says where a value stands and of which kind it is; a [`Pool`] of values is found by the
+//! argument's name, else by its kind. Keys mostly have the type that the command works on, and
+//! numbers are mostly small, so that most requests change something; some lie at the limits. Each
+//! optional, alternative or repeated argument is a [`Point`] of the grammar: requests tell which
+//! ones they use.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,8 @@ use super::Reply;
 const START_SECONDS: i64 = super::START.0 / 1000;
 /// Databases in use.
 pub const DATABASES: usize = 3;
-/// Numbers at which something ends: of 64, 53, 48 or 32 bits, of deadlines in seconds and milliseconds.
+/// Numbers at which something ends: of 64, 53, 48 or 32 bits, of deadlines in seconds and
+/// milliseconds.
 pub const LIMITS: &[i64] = &[
     i64::MAX,
     i64::MAX - 1,
@@ -88,7 +90,8 @@ impl Command {
 #[derive(Clone, Debug, Default)]
 pub struct Grammar {
     pub commands: Vec<Command>,
-    /// `set/expiration/EX`: names and tokens on the way to an argument; `...` follows those that are there several times.
+    /// `set/expiration/EX`: names and tokens on the way to an argument; `...` follows those that
+    /// are there several times.
     pub points: Vec<String>,
 }
 

@@ -1,6 +1,7 @@
 //! Commands made up at random from the lines of a grammar.
 
-/// Numbers of the keys `fill:...`, which let tables grow, split, shrink and merge where many of them come and go.
+/// Numbers of the keys `fill:...`, which let tables grow, split, shrink and merge where many of
+/// them come and go.
 pub const FILLERS: u32 = 1000;
 
 /// How the replies to a command are compared.

@@ -42,7 +42,8 @@ impl Connection {
         self.stream.write_all(bytes).expect("the server reads");
     }
 
-    /// Sends GET with further headers, each ending a line. Metrics are checked for their format, whoever asks for them.
+    /// Sends GET with further headers, each ending a line. Metrics are checked for their format,
+    /// whoever asks for them.
     pub fn ask(&mut self, target: &str, headers: &str) -> Answer {
         self.send(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").as_bytes());
         let answer = self.answer(false).expect("an answer");
@@ -83,8 +84,8 @@ pub fn get(address: SocketAddr, target: &str) -> Answer {
     Connection::open(address).ask(target, "Connection: close\r\n")
 }
 
-/// Panics unless a text keeps to the format of metrics: a metric's HELP and TYPE once, then its samples, no series twice.
-/// <https://prometheus.io/docs/instrumenting/exposition_formats/>
+/// Panics unless a text keeps to the format of metrics: a metric's HELP and TYPE once, then its
+/// samples, no series twice. <https://prometheus.io/docs/instrumenting/exposition_formats/>
 pub fn check_metrics(text: &str) {
     let (mut told, mut series) = (HashSet::new(), HashSet::new());
     let (mut name, mut kind, mut help) = ("", "", "");

@@ -1,4 +1,5 @@
-//! A server in this process with a clock that stands still, and clients that see what redis-cli shows.
+//! A server in this process with a clock that stands still, and clients that see what redis-cli
+//! shows.
 #![allow(dead_code)] // every test program uses its own part of this
 #![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
@@ -22,7 +23,8 @@ use latchkey::sys::random;
 
 /// The wall clock of a new session: 2023-11-14 22:13:20 UTC.
 pub const START: UnixMillis = UnixMillis(1_700_000_000_000);
-/// How long a reply may take before the test fails: a limit against hanging, not a measure of speed.
+/// How long a reply may take before the test fails: a limit against hanging, not a measure of
+/// speed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The number in an environment variable, or `default` without one.
@@ -30,14 +32,14 @@ pub fn number_from(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// The seed of a random test: the number in `variable`, or in `TEST_SEED`. Without them it is the same in every run, so that
-/// a change is judged by its own faults; `make random` draws seeds.
+/// The seed of a random test: the number in `variable`, or in `TEST_SEED`. Without them it is the
+/// same in every run, so that a change is judged by its own faults; `make random` draws seeds.
 pub fn seed(variable: &str) -> u64 {
     number_from(variable, number_from("TEST_SEED", 1))
 }
 
-/// A shorter session that still fails: ever smaller chunks are left out. The last `kept` steps stay, and `fails` is asked
-/// at most `tries` times.
+/// A shorter session that still fails: ever smaller chunks are left out. The last `kept` steps
+/// stay, and `fails` is asked at most `tries` times.
 pub fn shrink<T: Clone>(
     mut steps: Vec<T>,
     kept: usize,
@@ -193,7 +195,8 @@ impl TestServer {
         self.settle();
     }
 
-    /// Moves both clocks and waits for a turn to end: one that goes on until time passes does so now.
+    /// Moves both clocks and waits for a turn to end: one that goes on until time passes does so
+    /// now.
     pub fn step(&self, us: i64) {
         let before = self.handle.turns();
         self.clock.advance_us(us);
@@ -219,7 +222,8 @@ impl Drop for TestServer {
         let _ = self.handle.stop();
         let Some(thread) = self.thread.take() else { return };
         if std::thread::panicking() {
-            // What is wrong is being told already; a server that hangs would keep that from being seen.
+            // What is wrong is being told already; a server that hangs would keep that from being
+            // seen.
             return;
         }
         wait_for("the end of the server", || thread.is_finished().then_some(()));
@@ -402,8 +406,9 @@ pub fn quote(bytes: &[u8]) -> String {
 }
 
 impl Reply {
-    /// The reply as redis-cli shows it on a terminal, without a line end at its end; what redis-cli shows alike is told
-    /// apart: `(nil)` is a null bulk string, `(nil array)` a null array, `(null)` RESP3's null; `txt:` begins a verbatim string.
+    /// The reply as redis-cli shows it on a terminal, without a line end at its end; what redis-cli
+    /// shows alike is told apart: `(nil)` is a null bulk string, `(nil array)` a null array,
+    /// `(null)` RESP3's null; `txt:` begins a verbatim string.
     pub fn show(&self) -> String {
         let mut shown = String::new();
         self.show_into(&mut shown, "");
@@ -530,7 +535,8 @@ impl Session {
         self.settle();
     }
 
-    /// Waits until what was sent has had its effect: two turns here, a round trip of a new client at a peer.
+    /// Waits until what was sent has had its effect: two turns here, a round trip of a new client
+    /// at a peer.
     pub fn settle(&self) {
         match &self.server {
             Some(server) => server.settle(),

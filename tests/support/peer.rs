@@ -13,7 +13,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts a server on a free port of 127.0.0.1, and waits until it has loaded what is in its folder.
+    /// Starts a server on a free port of 127.0.0.1, and waits until it has loaded what is in its
+    /// folder.
     pub fn start(program: &Path, dir: &Path, lines: &[&str]) -> Peer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");

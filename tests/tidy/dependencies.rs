@@ -1,4 +1,5 @@
-//! The rules of `deny.toml` for what others wrote, checked without a network: licences, versions that stand twice, sources.
+//! The rules of `deny.toml` for what others wrote, checked without a network: licences, versions
+//! that stand twice, sources.
 
 use std::collections::BTreeMap;
 use std::process::Command;

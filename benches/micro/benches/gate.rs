@@ -1,6 +1,7 @@
-//! What a command costs from the gate to its reply: nanoseconds, in this process, over a million keys with 16-byte names
-//! and 32-byte values. Requests are parsed beforehand; sockets have no part in it. As in the server, a batch of 64 is
-//! prefetched, then run. Counted is the CPU time of the thread, so that other programs disturb it less.
+//! What a command costs from the gate to its reply: nanoseconds, in this process, over a million
+//! keys with 16-byte names and 32-byte values. Requests are parsed beforehand; sockets have no part
+//! in it. As in the server, a batch of 64 is prefetched, then run. Counted is the CPU time of the
+//! thread, so that other programs disturb it less.
 
 use latchkey::command::TABLE;
 use std::hint::black_box;
@@ -41,7 +42,8 @@ struct Gate {
 struct Batch {
     buffer: Vec<u8>,
     ranges: Vec<Range>,
-    /// Arguments of each request, and how many keys there are among them, behind the command's name.
+    /// Arguments of each request, and how many keys there are among them, behind the command's
+    /// name.
     width: usize,
     keys: usize,
 }

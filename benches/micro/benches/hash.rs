@@ -1,7 +1,7 @@
 //! Hashes of 5, 100 and a million fields: nanoseconds of each operation, and bytes a field.
 //!
-//! Five fields lie packed inside their key's entry, a hundred in one page that keeps their order, a million in a table of
-//! pages. Fields and values have 16 bytes.
+//! Five fields lie packed inside their key's entry, a hundred in one page that keeps their order, a
+//! million in a table of pages. Fields and values have 16 bytes.
 
 use std::hint::black_box;
 

@@ -1,7 +1,9 @@
-//! The keyspace's hash table with a million keys of 16 bytes: nanoseconds of each operation, and bytes a key.
+//! The keyspace's hash table with a million keys of 16 bytes: nanoseconds of each operation, and
+//! bytes a key.
 //!
-//! `prefetched` is how the server works: batches of 64 hashes go through the prefetching stages first. Without it, what is
-//! measured are cache misses. Time is the thread's own, so that other programs on the machine disturb less.
+//! `prefetched` is how the server works: batches of 64 hashes go through the prefetching stages
+//! first. Without it, what is measured are cache misses. Time is the thread's own, so that other
+//! programs on the machine disturb less.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -259,7 +261,8 @@ fn bytes_a_key() {
     }
 }
 
-/// The longest single inserts while growing to ten million keys: splits and the directory's doubling.
+/// The longest single inserts while growing to ten million keys: splits and the directory's
+/// doubling.
 fn stalls() {
     let mut table = Keyspace::new(hasher(), 0);
     let mut times: Vec<(Duration, usize)> = Vec::new();

@@ -1,8 +1,8 @@
-//! Lists of 10, 1,000 and 1,000,000 elements of 10 bytes: pushing and popping at both ends, reading and inserting in the middle,
-//! and bytes an element.
+//! Lists of 10, 1,000 and 1,000,000 elements of 10 bytes: pushing and popping at both ends, reading
+//! and inserting in the middle, and bytes an element.
 //!
-//! What a client's request costs besides (look-up of the key, the reply's way) is measured by `make bench-peers`; here
-//! elements are only walked over.
+//! What a client's request costs besides (look-up of the key, the reply's way) is measured by
+//! `make bench-peers`; here elements are only walked over.
 
 use std::hint::black_box;
 

@@ -1,5 +1,6 @@
-//! What the protocol costs: nanoseconds a request parsed, nanoseconds a reply written. The aim is 6 ns for a GET of a
-//! pipeline that lies in the buffer. Means mislead on a machine that does other work: compare the least of several runs.
+//! What the protocol costs: nanoseconds a request parsed, nanoseconds a reply written. The aim is 6
+//! ns for a GET of a pipeline that lies in the buffer. Means mislead on a machine that does other
+//! work: compare the least of several runs.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use latchkey::resp::request::encode;

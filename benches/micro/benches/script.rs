@@ -1,4 +1,5 @@
-//! What a script costs from the gate to its reply: nanoseconds, in this process; sockets have no part in it.
+//! What a script costs from the gate to its reply: nanoseconds, in this process; sockets have no
+//! part in it.
 
 use latchkey::command::TABLE;
 use std::hint::black_box;

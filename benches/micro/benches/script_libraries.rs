@@ -1,6 +1,6 @@
-//! What the scripts' libraries cost in the process: a text of 1 KB decoded and encoded, by cjson and by cmsgpack. The aims
-//! are 5.3 us to decode JSON and 2.7 us to encode it. The script calls the function 100 times: the times shown are for
-//! these.
+//! What the scripts' libraries cost in the process: a text of 1 KB decoded and encoded, by cjson
+//! and by cmsgpack. The aims are 5.3 us to decode JSON and 2.7 us to encode it. The script calls
+//! the function 100 times: the times shown are for these.
 #![allow(unsafe_code)] // Luau's C interface.
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -19,7 +19,8 @@ const BUILD: &str = r#"
 "#;
 
 fn libraries(c: &mut Criterion) {
-    // SAFETY: a fresh state, whose stack has room for twenty values; each function is called with none, and leaves none.
+    // SAFETY: a fresh state, whose stack has room for twenty values; each function is called with
+    // none, and leaves none.
     unsafe {
         let state = ffi::luaL_newstate();
         ffi::luaL_openlibs(state);

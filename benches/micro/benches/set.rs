@@ -1,4 +1,5 @@
-//! Sets of integers and of words with 10, 100 and a million members: time of each operation, and bytes a member.
+//! Sets of integers and of words with 10, 100 and a million members: time of each operation, and
+//! bytes a member.
 //!
 //! Means mislead on a machine that does other work: compare the least of several runs.
 

@@ -1,4 +1,5 @@
-//! What sorted sets of a million 16-byte members cost: nanoseconds an operation, and bytes a member, which are printed first.
+//! What sorted sets of a million 16-byte members cost: nanoseconds an operation, and bytes a
+//! member, which are printed first.
 
 use std::hint::black_box;
 

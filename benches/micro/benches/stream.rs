@@ -1,4 +1,5 @@
-//! Streams with a hundred thousand entries of one field: nanoseconds of adding and reading, and bytes an entry.
+//! Streams with a hundred thousand entries of one field: nanoseconds of adding and reading, and
+//! bytes an entry.
 
 use std::hint::black_box;
 

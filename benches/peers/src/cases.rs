@@ -3,9 +3,10 @@
 use crate::load::{self, Random, Requests};
 use crate::resp::encode_request;
 
-/// The arguments of a request. An argument that is one of [`KEY`], [`AGAIN`], [`OTHER`], [`NUMBER`], [`V3`], [`V32`], [`V200`], [`FAR`] is replaced,
-/// each time it stands there; all others are sent as they are. [`NEXT`] ends a request and begins another: an operation may
-/// be several.
+/// The arguments of a request. An argument that is one of [`KEY`], [`AGAIN`], [`OTHER`],
+/// [`NUMBER`], [`V3`], [`V32`], [`V200`], [`FAR`] is replaced, each time it stands there; all
+/// others are sent as they are. [`NEXT`] ends a request and begins another: an operation may be
+/// several.
 pub type Template = &'static [&'static str];
 
 /// A key of 16 bytes. Which one, [`Keys`] says.
@@ -16,7 +17,8 @@ pub const AGAIN: &str = "{the same key}";
 pub const OTHER: &str = "{any key}";
 /// A random number up to a million.
 pub const NUMBER: &str = "{number}";
-/// Values of 3, 32 and 200 bytes. They are not numbers, which some servers would store in another way.
+/// Values of 3, 32 and 200 bytes. They are not numbers, which some servers would store in another
+/// way.
 pub const V3: &str = "{value of 3 bytes}";
 pub const V32: &str = "{value of 32 bytes}";
 pub const V200: &str = "{value of 200 bytes}";
@@ -36,12 +38,13 @@ pub enum Setup {
     Any,
     /// No keys at all.
     Empty,
-    /// This request was made once with each key, and nothing else. With one collection's name and KEY for its members: a
-    /// collection of so many.
+    /// This request was made once with each key, and nothing else. With one collection's name and
+    /// KEY for its members: a collection of so many.
     Each(Template),
     /// This request was made once with each of so many keys, and nothing else.
     Some(u32, Template),
-    /// So many connections listen to [`CHANNEL`], and get as many messages as there are operations, each of [`V32`].
+    /// So many connections listen to [`CHANNEL`], and get as many messages as there are operations,
+    /// each of [`V32`].
     Listeners(u32),
 }
 
@@ -59,7 +62,8 @@ pub enum Keys {
 pub struct Case {
     pub name: &'static str,
     pub setup: Setup,
-    /// Whether the requests leave the keyspace as `setup` made it, so that the next case may use it.
+    /// Whether the requests leave the keyspace as `setup` made it, so that the next case may use
+    /// it.
     pub keeps_setup: bool,
     pub keys: Keys,
     pub request: Template,
@@ -90,7 +94,8 @@ const RELEASE_SCRIPT: Setup = Setup::Some(1, &["SCRIPT", "LOAD", SCRIPT_COMPARE_
 /// 955 bytes.
 const JSON: &str = "{\"items\":[{\"id\":0,\"name\":\"element 0\",\"tags\":[\"a\",\"b\"],\"price\":0.0},{\"id\":1,\"name\":\"element 1\",\"tags\":[\"a\",\"b\"],\"price\":1.5},{\"id\":2,\"name\":\"element 2\",\"tags\":[\"a\",\"b\"],\"price\":3.0},{\"id\":3,\"name\":\"element 3\",\"tags\":[\"a\",\"b\"],\"price\":4.5},{\"id\":4,\"name\":\"element 4\",\"tags\":[\"a\",\"b\"],\"price\":6.0},{\"id\":5,\"name\":\"element 5\",\"tags\":[\"a\",\"b\"],\"price\":7.5},{\"id\":6,\"name\":\"element 6\",\"tags\":[\"a\",\"b\"],\"price\":9.0},{\"id\":7,\"name\":\"element 7\",\"tags\":[\"a\",\"b\"],\"price\":10.5},{\"id\":8,\"name\":\"element 8\",\"tags\":[\"a\",\"b\"],\"price\":12.0},{\"id\":9,\"name\":\"element 9\",\"tags\":[\"a\",\"b\"],\"price\":13.5},{\"id\":10,\"name\":\"element 10\",\"tags\":[\"a\",\"b\"],\"price\":15.0},{\"id\":11,\"name\":\"element 11\",\"tags\":[\"a\",\"b\"],\"price\":16.5},{\"id\":12,\"name\":\"element 12\",\"tags\":[\"a\",\"b\"],\"price\":18.0},{\"id\":13,\"name\":\"element 13\",\"tags\":[\"a\",\"b\"],\"price\":19.5},{\"id\":14,\"name\":\"element 14\",\"tags\":[\"a\",\"b\"],\"price\":21.0},{\"id\":15,\"name\":\"element 15\",\"tags\":[\"a\",\"b\"],\"price\":22.5}],\"total\":16}";
 
-/// CPU per operation. Cases with the same setup stand together, because making it takes longer than most cases.
+/// CPU per operation. Cases with the same setup stand together, because making it takes longer than
+/// most cases.
 #[rustfmt::skip]
 pub const CASES: &[Case] = &[
     Case { name: "PING", setup: Setup::Any, keeps_setup: true, keys: Keys::Random, request: &["PING"] },
@@ -160,7 +165,8 @@ pub const MEMORY_CASES: &[(&str, Template)] = &[
     ("200-byte value", &["SET", KEY, V200]),
 ];
 
-/// Bytes per element of collections: how many, and the request that is made once with each of so many keys.
+/// Bytes per element of collections: how many, and the request that is made once with each of so
+/// many keys.
 pub const COLLECTION_CASES: &[(&str, u32, Template)] = &[
     (
         "hash of 5 fields",
@@ -176,8 +182,8 @@ pub const COLLECTION_CASES: &[(&str, u32, Template)] = &[
 
 const LONG_VALUE: [u8; 200] = [b'v'; 200];
 
-/// Encodes `count` operations after `template`, over keys 0 to `key_count` - 1. With [`Keys::Once`], `count` is cut to the
-/// number of keys.
+/// Encodes `count` operations after `template`, over keys 0 to `key_count` - 1. With
+/// [`Keys::Once`], `count` is cut to the number of keys.
 pub fn encode(
     template: &[&str],
     keys: Keys,

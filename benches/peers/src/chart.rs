@@ -1,5 +1,5 @@
-//! Grouped bars as SVG: one group a case, one bar a pipeline depth, a line where subject and peer are equal. Written by
-//! hand because forty lines of text weigh less than a plotting crate.
+//! Grouped bars as SVG: one group a case, one bar a pipeline depth, a line where subject and peer
+//! are equal. Written by hand because forty lines of text weigh less than a plotting crate.
 
 use std::fmt::Write as _;
 

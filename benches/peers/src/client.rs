@@ -1,5 +1,5 @@
-//! Two clients beside the load generator: [`Client`] blocks and returns whole replies, for set-up; [`Probe`] is polled
-//! by a spinning loop and tells how long each of its requests took.
+//! Two clients beside the load generator: [`Client`] blocks and returns whole replies, for set-up;
+//! [`Probe`] is polled by a spinning loop and tells how long each of its requests took.
 
 use crate::resp::{Reply, ReplyCounter, encode_request};
 use crate::{Result, clock};
@@ -143,7 +143,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Moves on what is outstanding; returns its duration until the last reply arrived in the kernel, when all are in.
+    /// Moves on what is outstanding; returns its duration until the last reply arrived in the
+    /// kernel, when all are in.
     ///
     /// # Errors
     /// The connection failed, or a reply was an error.

@@ -1,4 +1,5 @@
-//! The only reader of time in this program: a monotonic clock for latencies, the wall clock for deadlines and dates.
+//! The only reader of time in this program: a monotonic clock for latencies, the wall clock for
+//! deadlines and dates.
 #![allow(clippy::disallowed_methods)]
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,7 +21,8 @@ pub fn wall() -> Duration {
 
 /// The day of a wall-clock time as `YYYY-MM-DD`, in UTC and the Gregorian calendar.
 pub fn date(wall_us: i64) -> String {
-    // Years are counted from March, so that the leap day is a year's last; 719,468 days lie between 0000-03-01 and 1970.
+    // Years are counted from March, so that the leap day is a year's last; 719,468 days lie between
+    // 0000-03-01 and 1970.
     let days = wall_us.div_euclid(86_400_000_000) + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);

@@ -1,10 +1,11 @@
 //! How late keys expire. Two measurements:
 //!
-//! - Few due among many: a number of volatile keys whose time is far off, and 500 keys due at one moment. A subscriber to
-//!   the expired events notes how long after the moment each of them is announced. It stops after 8 s, because servers
-//!   that find due keys by sampling would take far longer than anyone would watch.
-//! - All due at once: every key has the same deadline. DBSIZE tells when all are gone, a PING every millisecond what other
-//!   clients feel meanwhile.
+//! - Few due among many: a number of volatile keys whose time is far off, and 500 keys due at one
+//!   moment. A subscriber to the expired events notes how long after the moment each of them is
+//!   announced. It stops after 8 s, because servers that find due keys by sampling would take far
+//!   longer than anyone would watch.
+//! - All due at once: every key has the same deadline. DBSIZE tells when all are gone, a PING every
+//!   millisecond what other clients feel meanwhile.
 
 use crate::cases::{self, FAR, KEY, Keys, V3};
 use crate::client::{Client, Probe};
@@ -176,7 +177,8 @@ fn few_due(options: &Options, server: &Server) -> Result<Lateness> {
 
 fn all_due(options: &Options, server: &Server) -> Result<Mass> {
     let mut load = Load::connect(server.address, 4)?;
-    // The slowest peer sets a million in two seconds on a free core; the deadline is far enough for a quarter of that.
+    // The slowest peer sets a million in two seconds on a free core; the deadline is far enough for
+    // a quarter of that.
     let allowed_ms = 3000 + i64::from(options.keys) / 150;
     let mut number = 0;
     let mut requests = |at: i64| {

@@ -1,7 +1,9 @@
-//! Latency while the keyspace grows from nothing: one connection pipelines SETs of new keys without pause, a second one
-//! sends PING and GET in turn, one at a time, about every 200 µs. A structure that rehashes at once shows as a stall.
+//! Latency while the keyspace grows from nothing: one connection pipelines SETs of new keys without
+//! pause, a second one sends PING and GET in turn, one at a time, about every 200 µs. A structure
+//! that rehashes at once shows as a stall.
 //!
-//! One spinning thread serves both connections. Its own pauses would look like the server's, so the longest is shown.
+//! One spinning thread serves both connections. Its own pauses would look like the server's, so the
+//! longest is shown.
 
 use crate::client::{Client, Probe};
 use crate::load::{self, LATENCY_NS_MAX};
@@ -15,7 +17,8 @@ use hdrhistogram::Histogram;
 use std::time::Duration;
 
 const PROBE_INTERVAL: Duration = Duration::from_micros(200);
-/// SETs under way at most: enough that the server never runs dry, few enough that a probe does not wait long in line.
+/// SETs under way at most: enough that the server never runs dry, few enough that a probe does not
+/// wait long in line.
 const IN_FLIGHT: u64 = 64;
 /// A probe that took longer counts as a stall.
 const STALL: Duration = Duration::from_millis(2);
@@ -111,7 +114,8 @@ fn grow(server: &Server, keys: u32) -> Result<Growth> {
     })
 }
 
-/// The longest of all events in a reply to LATENCY LATEST: an array of (event, time, latest ms, longest ms, ...).
+/// The longest of all events in a reply to LATENCY LATEST: an array of (event, time, latest ms,
+/// longest ms, ...).
 fn longest_event_ms(reply: &Reply) -> Option<i64> {
     let Reply::Array(events) = reply else {
         return None;

@@ -1,7 +1,8 @@
-//! How fast an element reaches who waits for it: one pushes, many wait with BLPOP on the same list and come back for more.
+//! How fast an element reaches who waits for it: one pushes, many wait with BLPOP on the same list
+//! and come back for more.
 //!
-//! The time is taken from the push being sent to the first waiter's reply being read. Who was served waits again, at the end
-//! of the queue, so that the number of waiters stays.
+//! The time is taken from the push being sent to the first waiter's reply being read. Who was
+//! served waits again, at the end of the queue, so that the number of waiters stays.
 
 use crate::client::Client;
 use crate::options::Options;
@@ -41,7 +42,8 @@ pub fn measure(options: &Options) -> Result<()> {
             let before = server.cpu()?;
             let mut times_ns = Vec::with_capacity(rounds);
             for round in 0..rounds {
-                // They are served in the order they came, and come again in the order they were served.
+                // They are served in the order they came, and come again in the order they were
+                // served.
                 let waiter = &mut clients[round % waiters];
                 let begin = clock::now();
                 producer.send(b"RPUSH list element\r\n")?;

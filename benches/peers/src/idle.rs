@@ -1,5 +1,5 @@
-//! Bytes per idle connection: resident memory of a server before and after many clients connected, sent one PING each and
-//! fell silent. The kernel's socket buffers are not part of it.
+//! Bytes per idle connection: resident memory of a server before and after many clients connected,
+//! sent one PING each and fell silent. The kernel's socket buffers are not part of it.
 
 use crate::client::Client;
 use crate::options::Options;

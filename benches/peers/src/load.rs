@@ -1,11 +1,13 @@
-//! The load generator: many connections on one thread, each with one batch of requests under way at any time.
+//! The load generator: many connections on one thread, each with one batch of requests under way at
+//! any time.
 //!
-//! Beside them there may be connections that only listen: what they get is taken in as it comes, and the run ends when
-//! they have got all of it.
+//! Beside them there may be connections that only listen: what they get is taken in as it comes,
+//! and the run ends when they have got all of it.
 //!
-//! Requests are encoded beforehand ([`Requests`]) and sent from where they lie; replies are counted, not kept. A
-//! connection that has all replies of its batch takes the next batch of the list, so all connections stay busy until
-//! the list is used up, and each request is sent exactly once.
+//! Requests are encoded beforehand ([`Requests`]) and sent from where they lie; replies are
+//! counted, not kept. A connection that has all replies of its batch takes the next batch of the
+//! list, so all connections stay busy until the list is used up, and each request is sent exactly
+//! once.
 
 use crate::resp::{ReplyCounter, encode_request};
 use crate::wire::Wire;
@@ -58,7 +60,8 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Encodes `count` operations, `pipeline` to a batch, each with so many replies. `encode` appends the next one.
+    /// Encodes `count` operations, `pipeline` to a batch, each with so many replies. `encode`
+    /// appends the next one.
     pub fn build(
         count: u64,
         pipeline: u64,
@@ -201,7 +204,8 @@ impl Load {
         Ok(())
     }
 
-    /// Sends all `requests` and waits for all replies, and until each listener has got so many bytes.
+    /// Sends all `requests` and waits for all replies, and until each listener has got so many
+    /// bytes.
     ///
     /// # Errors
     /// A connection failed, or the server was silent for a minute.
@@ -223,8 +227,8 @@ impl Load {
             }
         }
         while busy > 0 {
-            // Never sleeping would spare the server the waking of another core; measured, it makes no difference beyond
-            // the noise, and it takes a core from whoever shares the machine.
+            // Never sleeping would spare the server the waking of another core; measured, it makes
+            // no difference beyond the noise, and it takes a core from whoever shares the machine.
             match self.poll.poll(&mut events, Some(SILENCE_MAX)) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 other => other?,

@@ -1,8 +1,10 @@
-//! Locks: how fast a released lock reaches who waits for it, what a held lock and a waiter cost, and how late leases end.
+//! Locks: how fast a released lock reaches who waits for it, what a held lock and a waiter cost,
+//! and how late leases end.
 //!
-//! Hand-over is measured from sending the release until the next holder knows that it has the lock. Here are the commands of
-//! the server under test, and a recipe of the field over BLPOP; libraries are programs of their own ([`library`]), since they
-//! cannot be had in this language: `benches/locks`. Taking and giving back without contention is among [`crate::cases`].
+//! Hand-over is measured from sending the release until the next holder knows that it has the lock.
+//! Here are the commands of the server under test, and a recipe of the field over BLPOP; libraries
+//! are programs of their own ([`library`]), since they cannot be had in this language:
+//! `benches/locks`. Taking and giving back without contention is among [`crate::cases`].
 
 use crate::cases::{self, AGAIN, KEY, Keys, NEXT, Template};
 use crate::client::Client;
@@ -80,7 +82,7 @@ fn has_locks(server: &Server) -> Result<bool> {
     Ok(!matches!(client.call(&["LOCK.ACQUIRE", "probe", "x", "PX", "1"])?, Reply::Error(_)))
 }
 
-// ---- hand-over -----------------------------------------------------------------------------------------------------------
+// ---- hand-over ----------------------------------------------------------------------------------
 
 /// What a run of hand-overs saw.
 struct Times {
@@ -220,8 +222,8 @@ fn by_wire(server: &Server, recipe: &dyn Recipe, waiters: usize, rounds: usize) 
     Ok(Times { ns, cpu })
 }
 
-/// Runs `program PORT WAITERS ROUNDS SECONDS`. It says `ready` when all wait, begins when it reads a line, and then prints the
-/// nanoseconds of each hand-over, a line each, and an empty line.
+/// Runs `program PORT WAITERS ROUNDS SECONDS`. It says `ready` when all wait, begins when it reads
+/// a line, and then prints the nanoseconds of each hand-over, a line each, and an empty line.
 fn library(server: &Server, program: &str, waiters: usize, rounds: usize) -> Result<Times> {
     let mut child = Command::new(program)
         .args([server.address.port().to_string(), waiters.to_string(), rounds.to_string()])
@@ -255,7 +257,7 @@ fn library(server: &Server, program: &str, waiters: usize, rounds: usize) -> Res
     Ok(Times { ns, cpu })
 }
 
-// ---- memory --------------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 const OWNER: &str = "9b2f1c2e-7d4a-4a53-b1c3-0d6f5f0a1234:1";
 const ACQUIRE: Template = &["LOCK.ACQUIRE", KEY, OWNER, "PX", LEASE];
@@ -321,7 +323,8 @@ fn filled(server: &Server, template: Template, keys: u32) -> Result<u64> {
     }
 }
 
-/// How much it grows with so many connections that have each sent a request. `OWNER` becomes a name of each.
+/// How much it grows with so many connections that have each sent a request. `OWNER` becomes a name
+/// of each.
 fn waiting(server: &Server, request: &str, count: usize) -> Result<u64> {
     let mut first = Client::connect(server.address)?;
     first.call(&["LOCK.ACQUIRE", "lock", "holder", "PX", LEASE])?;
@@ -336,7 +339,7 @@ fn waiting(server: &Server, request: &str, count: usize) -> Result<u64> {
     Ok(server.settled_rss_bytes()?.saturating_sub(before))
 }
 
-// ---- leases that end -----------------------------------------------------------------------------------------------------
+// ---- leases that end ----------------------------------------------------------------------------
 
 /// Locks that end, each with one that waits.
 const EXPIRING: usize = 500;
@@ -369,7 +372,8 @@ fn leases(options: &Options) -> Result<Table> {
     Ok(table)
 }
 
-/// Gives some of the held locks to others for a while, has one wait for each, and returns how late each of them is served.
+/// Gives some of the held locks to others for a while, has one wait for each, and returns how late
+/// each of them is served.
 fn lateness(server: &Server, keys: u32) -> Result<Vec<u64>> {
     let mut random = Random(7);
     let mut control = Client::connect(server.address)?;

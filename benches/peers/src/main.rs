@@ -1,11 +1,12 @@
 //! Measures Latchkey beside other servers of the Redis protocol, on one machine and within one run.
 //!
-//! Arguments ([`options`]) -> servers started, each alone on a core ([`server`]) -> requests encoded beforehand from the
-//! table of [`cases`] -> sent by a load generator on another core ([`load`]) -> the kernel's accounts of the server read
-//! before and after ([`sys`]) -> tables and a chart ([`report`], [`chart`]).
+//! Arguments ([`options`]) -> servers started, each alone on a core ([`server`]) -> requests
+//! encoded beforehand from the table of [`cases`] -> sent by a load generator on another core
+//! ([`load`]) -> the kernel's accounts of the server read before and after ([`sys`]) -> tables and
+//! a chart ([`report`], [`chart`]).
 //!
-//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`], [`handover`], [`locks`], [`saving`],
-//! [`replication`], [`tls`]. Linux only.
+//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`],
+//! [`handover`], [`locks`], [`saving`], [`replication`], [`tls`]. Linux only.
 
 mod cases;
 mod chart;

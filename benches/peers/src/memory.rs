@@ -1,5 +1,6 @@
-//! Bytes per key and per element of a collection: a fresh server for each shape of data, filled over one connection so that buffers of clients stay out
-//! of the account; resident memory before and after, once it stands still.
+//! Bytes per key and per element of a collection: a fresh server for each shape of data, filled
+//! over one connection so that buffers of clients stay out of the account; resident memory before
+//! and after, once it stands still.
 
 use crate::Result;
 use crate::cases::{self, COLLECTION_CASES, Keys, MEMORY_CASES};

@@ -1,5 +1,6 @@
-//! CPU per operation: all servers are up at the same time and take turns, case by case and round by round (A B C, B C A,
-//! ...), so that the drift of a shared machine falls on all alike. What counts is the server's own time on the core.
+//! CPU per operation: all servers are up at the same time and take turns, case by case and round by
+//! round (A B C, B C A, ...), so that the drift of a shared machine falls on all alike. What counts
+//! is the server's own time on the core.
 
 use crate::Result;
 use crate::cases::{self, CASES, Case, Keys, Setup};
@@ -33,7 +34,8 @@ struct Lane {
     holds: Setup,
 }
 
-/// A case at one pipeline depth: samples by server, then by round. No samples where the server refused the request.
+/// A case at one pipeline depth: samples by server, then by round. No samples where the server
+/// refused the request.
 struct Line {
     case: &'static Case,
     depth: u64,
@@ -43,8 +45,8 @@ struct Line {
 /// What a run may take where more operations would tell no more.
 const RUN_MAX: Duration = Duration::from_secs(1);
 
-/// Operations of a run, by pipeline depth: what takes about a second, or a twentieth of it when in a hurry. Where they are
-/// slow, [`shortened`] makes them fewer.
+/// Operations of a run, by pipeline depth: what takes about a second, or a twentieth of it when in
+/// a hurry. Where they are slow, [`shortened`] makes them fewer.
 fn run_length(options: &Options, case: &Case, depth: u64) -> u64 {
     let requests = match depth {
         0..4 => 100_000,
@@ -171,7 +173,8 @@ impl Lane {
         {
             return Ok(());
         }
-        // Where FLUSHALL is asynchronous by default, the freeing would be charged to the case that follows.
+        // Where FLUSHALL is asynchronous by default, the freeing would be charged to the case that
+        // follows.
         if let Reply::Error(_) = self.control.call(&["FLUSHALL", "SYNC"])? {
             self.control.must(&["FLUSHALL"])?;
         }
@@ -185,7 +188,8 @@ impl Lane {
         self.server.wait_until_quiet()
     }
 
-    /// Runs a case once. The inner error is the server's refusal, which need not end the other measurements.
+    /// Runs a case once. The inner error is the server's refusal, which need not end the other
+    /// measurements.
     fn sample(
         &mut self,
         case: &Case,
@@ -230,8 +234,8 @@ impl Line {
         self.samples[server].iter().map(|sample| sample.cpu_ns).min_by(f64::total_cmp)
     }
 
-    /// The subject's CPU divided by a peer's: the median of the rounds' ratios, since the two halves of a ratio were
-    /// measured within seconds of each other.
+    /// The subject's CPU divided by a peer's: the median of the rounds' ratios, since the two
+    /// halves of a ratio were measured within seconds of each other.
     fn ratio(&self, subject: usize, peer: usize) -> Option<f64> {
         let pairs = self.samples[subject].iter().zip(&self.samples[peer]);
         median(&pairs.map(|(a, b)| a.cpu_ns / b.cpu_ns).collect::<Vec<_>>())

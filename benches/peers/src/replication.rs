@@ -1,8 +1,10 @@
-//! What replicas cost: the primary's CPU for each SET with none, one and two of them, a replica's for each that it applies, and
-//! latency, memory and time while a replica is sent the whole keyspace.
+//! What replicas cost: the primary's CPU for each SET with none, one and two of them, a replica's
+//! for each that it applies, and latency, memory and time while a replica is sent the whole
+//! keyspace.
 //!
-//! The primary has a core of its own for the CPU accounts, its replicas share the generator's and come behind it. For the full
-//! synchronisation both have all cores, and writes and PINGs go on as in [`crate::saving`].
+//! The primary has a core of its own for the CPU accounts, its replicas share the generator's and
+//! come behind it. For the full synchronisation both have all cores, and writes and PINGs go on as
+//! in [`crate::saving`].
 
 use crate::client::Client;
 use crate::load::{self, Load, Random};
@@ -169,7 +171,8 @@ fn field(control: &mut Client, name: &str) -> Result<String> {
     Ok(value.ok_or_else(|| format!("INFO without {name}"))?.trim_end().to_owned())
 }
 
-/// A replica on a machine of its own, as far as the primary can tell: it takes what it is sent, and does nothing with it.
+/// A replica on a machine of its own, as far as the primary can tell: it takes what it is sent, and
+/// does nothing with it.
 struct Reader {
     stream: TcpStream,
     thread: Option<JoinHandle<()>>,

@@ -1,6 +1,6 @@
-//! Results as text: aligned tables for the terminal and the same tables in Markdown, each under the heading of its
-//! measurement in `benchmarks.md`. A run replaces the sections it made anew and leaves the others, so each section
-//! carries the facts of the machine it was measured on.
+//! Results as text: aligned tables for the terminal and the same tables in Markdown, each under the
+//! heading of its measurement in `benchmarks.md`. A run replaces the sections it made anew and
+//! leaves the others, so each section carries the facts of the machine it was measured on.
 
 use crate::options::Options;
 use crate::{Result, clock, sys};
@@ -41,8 +41,8 @@ impl Table {
         Some((Table { rows }, &text[end..]))
     }
 
-    /// Takes over the rows of a former table that this one has none for, if their columns are the same, and puts all into
-    /// the order of their names. Rows whose name has no place are dropped.
+    /// Takes over the rows of a former table that this one has none for, if their columns are the
+    /// same, and puts all into the order of their names. Rows whose name has no place are dropped.
     pub fn take_over<P: Ord>(&mut self, former: Table, place: impl Fn(&str) -> Option<P>) {
         let mut rows = self.rows.split_off(1);
         if former.rows[0] == self.rows[0] {

@@ -1,5 +1,6 @@
-//! The protocol as far as a load generator needs it: requests are encoded once, replies are counted in passing and not
-//! kept ([`ReplyCounter`]), or read whole where their content matters ([`Reply`]).
+//! The protocol as far as a load generator needs it: requests are encoded once, replies are counted
+//! in passing and not kept ([`ReplyCounter`]), or read whole where their content matters
+//! ([`Reply`]).
 
 use std::io::{self, BufRead, Read};
 
@@ -21,7 +22,8 @@ fn encode_length(out: &mut Vec<u8>, kind: u8, length: usize) {
 
 /// Counts complete replies in a stream of bytes that may be cut anywhere.
 ///
-/// Nesting needs no stack: the header of an aggregate of n elements stands for n more replies to come.
+/// Nesting needs no stack: the header of an aggregate of n elements stands for n more replies to
+/// come.
 #[derive(Default)]
 pub struct ReplyCounter {
     state: State,
@@ -37,7 +39,8 @@ pub struct ReplyCounter {
 enum State {
     #[default]
     Start,
-    /// Within a reply's first line. `number` is what its digits say so far, `None` once they do not.
+    /// Within a reply's first line. `number` is what its digits say so far, `None` once they do
+    /// not.
     Line { kind: u8, negative: bool, number: u64 },
     /// Bytes of a bulk string left to pass over, CRLF included.
     Payload(u64),

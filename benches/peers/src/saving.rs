@@ -1,10 +1,12 @@
-//! What saving and loading cost: latency, memory and throughput while the whole keyspace is written out, how long that takes,
-//! how long a start takes, and what the append-only file costs each write.
+//! What saving and loading cost: latency, memory and throughput while the whole keyspace is written
+//! out, how long that takes, how long a start takes, and what the append-only file costs each
+//! write.
 //!
-//! The server has all cores here, for a peer's forked child and this server's threads want one too. One thread sends
-//! writes at a fixed rate and PINGs about every 200 µs. A reply's time is that of its arrival in the kernel, so that the
-//! generator's own pauses, of which the longest is shown, do not look like the server's. The memory of the server and its children is added up in a second save, as that keeps the kernel,
-//! and with it a core, busy for some milliseconds each time.
+//! The server has all cores here, for a peer's forked child and this server's threads want one too.
+//! One thread sends writes at a fixed rate and PINGs about every 200 µs. A reply's time is that of
+//! its arrival in the kernel, so that the generator's own pauses, of which the longest is shown, do
+//! not look like the server's. The memory of the server and its children is added up in a second
+//! save, as that keeps the kernel, and with it a core, busy for some milliseconds each time.
 
 use crate::client::{Client, Probe};
 use crate::load::{self, LATENCY_NS_MAX, Load, Random};
@@ -238,8 +240,8 @@ fn wait_for_save(control: &mut Client, sign: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes and pings until some work has ended, or for a while: once for the latencies, and once for the memory. `work` is
-/// asked for the work of each time.
+/// Writes and pings until some work has ended, or for a while: once for the latencies, and once for
+/// the memory. `work` is asked for the work of each time.
 pub fn phase(
     server: &Server,
     keys: u32,
@@ -371,7 +373,8 @@ fn batch(keys: u32, random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// Times of starts with what a server has saved: the RDB file, the append-only file with it as a base, and one of SETs alone.
+/// Times of starts with what a server has saved: the RDB file, the append-only file with it as a
+/// base, and one of SETs alone.
 fn starts(spec: &ServerSpec, server: &Server, keys: u32) -> Result<Vec<String>> {
     let mut row = vec![spec.name.clone()];
     let folder = server.directory().display().to_string();
@@ -389,7 +392,8 @@ fn starts(spec: &ServerSpec, server: &Server, keys: u32) -> Result<Vec<String>> 
     Ok(row)
 }
 
-/// Seconds of a start in a folder, the shortest of three. Whoever wrote there lives on and writes no more.
+/// Seconds of a start in a folder, the shortest of three. Whoever wrote there lives on and writes
+/// no more.
 fn start_with(spec: &ServerSpec, folder: &str, appendonly: &str) -> Result<f64> {
     let mut least = f64::MAX;
     for _ in 0..3 {

@@ -1,5 +1,6 @@
-//! A server under test: a child process on a core of its own, listening on 127.0.0.1 at a port the system chose, with
-//! persistence off, in an empty directory. Dropping [`Server`] kills it and removes the directory.
+//! A server under test: a child process on a core of its own, listening on 127.0.0.1 at a port the
+//! system chose, with persistence off, in an empty directory. Dropping [`Server`] kills it and
+//! removes the directory.
 
 use crate::client::Client;
 use crate::resp::Reply;
@@ -37,7 +38,8 @@ struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing is worth saving, so no time is given to say goodbye. Errors mean that it is gone already.
+        // Nothing is worth saving, so no time is given to say goodbye. Errors mean that it is gone
+        // already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.directory);
@@ -54,13 +56,14 @@ impl Server {
     /// Starts `spec` with `extra` arguments after the common ones and waits until it answers PING.
     ///
     /// # Errors
-    /// It could not be run, ended (its last words are in the error) or did not answer within a minute.
+    /// It could not be run, ended (its last words are in the error) or did not answer within a
+    /// minute.
     pub fn start(spec: &ServerSpec, extra: &[&str]) -> Result<Server> {
         Self::start_on(spec, extra, (sys::cores() > 1).then_some(SERVER_CORE))
     }
 
-    /// A replica. Elsewhere it would have a machine of its own, so here it comes behind the generator and the primary, on the
-    /// generator's core or, if that is asked for, on any.
+    /// A replica. Elsewhere it would have a machine of its own, so here it comes behind the
+    /// generator and the primary, on the generator's core or, if that is asked for, on any.
     pub fn start_replica(spec: &ServerSpec, extra: &[&str], on_all_cores: bool) -> Result<Server> {
         let core = (!on_all_cores && sys::cores() > 1).then_some(GENERATOR_CORE);
         let server = Self::start_on(spec, extra, core)?;
@@ -155,8 +158,8 @@ impl Server {
         sys::rss_bytes(self.process.child.id())
     }
 
-    /// Resident memory, bytes, once it stood still for a second and a half (rehashing, returning of freed pages and
-    /// shrinking of client buffers are over); the last reading after 20 s.
+    /// Resident memory, bytes, once it stood still for a second and a half (rehashing, returning of
+    /// freed pages and shrinking of client buffers are over); the last reading after 20 s.
     pub fn settled_rss_bytes(&self) -> Result<u64> {
         let (mut last, mut still) = (self.rss_bytes()?, 0);
         for _ in 0..40 {
@@ -172,7 +175,8 @@ impl Server {
         Ok(last)
     }
 
-    /// Waits until the server uses less than 2% of its core (lazy freeing is over), 2 s at the most.
+    /// Waits until the server uses less than 2% of its core (lazy freeing is over), 2 s at the
+    /// most.
     pub fn wait_until_quiet(&self) -> Result<()> {
         let mut last = self.cpu()?;
         for _ in 0..40 {
@@ -192,7 +196,8 @@ fn version(client: &mut Client) -> String {
         return "?".into();
     };
     let info = String::from_utf8_lossy(&info).into_owned();
-    // Every server of the family also names the Redis version it is compatible with; its own comes first.
+    // Every server of the family also names the Redis version it is compatible with; its own comes
+    // first.
     ["latchkey_version:", "valkey_version:", "redis_version:"]
         .iter()
         .find_map(|field| info.lines().find_map(|line| line.strip_prefix(field)))

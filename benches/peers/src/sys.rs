@@ -1,5 +1,5 @@
-//! What the kernel is asked for: cores, limits, children that die with us, and its own accounts of a process under
-//! `/proc`. Linux only.
+//! What the kernel is asked for: cores, limits, children that die with us, and its own accounts of
+//! a process under `/proc`. Linux only.
 #![allow(unsafe_code)] // `pre_exec` is unsafe by signature; it is the one place that acts between fork and exec.
 
 use crate::Result;
@@ -11,8 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// How many cores this process was offered when it first asked. What the standard library answers sinks to 1 once a
-/// thread is pinned, and the servers then inherited the generator's core.
+/// How many cores this process was offered when it first asked. What the standard library answers
+/// sinks to 1 once a thread is pinned, and the servers then inherited the generator's core.
 pub fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |cores| cores.get()))
@@ -33,13 +33,14 @@ fn allow_all_cores() -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// While it lives, this process and those it starts come before all others that compete for the cores by time slices. On
-/// a machine with other work this keeps that work's cache misses and time slices out of the figures.
+/// While it lives, this process and those it starts come before all others that compete for the
+/// cores by time slices. On a machine with other work this keeps that work's cache misses and time
+/// slices out of the figures.
 pub struct Priority(());
 
 const HIGHEST: i32 = -19;
-/// The nice value of a whole session against other sessions. Where the kernel groups by session, a process' own nice
-/// value counts only within its session, and raising it alone changes nothing.
+/// The nice value of a whole session against other sessions. Where the kernel groups by session, a
+/// process' own nice value counts only within its session, and raising it alone changes nothing.
 const SESSION_NICE: &str = "/proc/self/autogroup";
 
 impl Priority {
@@ -67,25 +68,28 @@ pub fn step_behind(pid: u32) -> Result<()> {
 
 impl Drop for Priority {
     fn drop(&mut self) {
-        // The session outlives us, and with it its nice value; ours ends with the process. It can only fail where the
-        // kernel does not group by session.
+        // The session outlives us, and with it its nice value; ours ends with the process. It can
+        // only fail where the kernel does not group by session.
         let _ = fs::write(SESSION_NICE, "0");
     }
 }
 
-/// Has the child run on `core` only, or on any, and be killed when this process ends in whatever way.
+/// Has the child run on `core` only, or on any, and be killed when this process ends in whatever
+/// way.
 pub fn tie_child(command: &mut Command, core: Option<usize>) {
     let in_child = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // A child has the cores of the thread that starts it, which is the generator's.
         core.map_or_else(allow_all_cores, pin_to_core)
     };
-    // SAFETY: the closure runs in the child between fork and exec, where only async-signal-safe calls are allowed. It
-    // makes two raw system calls on values it owns; it neither allocates nor takes a lock.
+    // SAFETY: the closure runs in the child between fork and exec, where only async-signal-safe
+    // calls are allowed. It makes two raw system calls on values it owns; it neither allocates nor
+    // takes a lock.
     unsafe { command.pre_exec(in_child) };
 }
 
-/// Raises the limit of open files to `wanted` or as near as we may come; returns the limit then in force.
+/// Raises the limit of open files to `wanted` or as near as we may come; returns the limit then in
+/// force.
 pub fn raise_open_files(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let maximum = limit.maximum.unwrap_or(u64::MAX);
@@ -157,8 +161,8 @@ impl CpuTime {
     }
 }
 
-/// Resident memory of a process in bytes. Source: `/proc/PID/smaps_rollup`, which counts pages; the cheaper `statm` lags
-/// behind by the kernel's per-core counters.
+/// Resident memory of a process in bytes. Source: `/proc/PID/smaps_rollup`, which counts pages; the
+/// cheaper `statm` lags behind by the kernel's per-core counters.
 pub fn rss_bytes(pid: u32) -> Result<u64> {
     rollup_bytes(pid, "Rss:")
 }

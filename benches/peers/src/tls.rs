@@ -1,7 +1,9 @@
-//! TLS: CPU of a GET over it, and how clients fare beside a flood of handshakes that come to nothing.
+//! TLS: CPU of a GET over it, and how clients fare beside a flood of handshakes that come to
+//! nothing.
 //!
-//! Each server has a certificate on P-256 and asks for none; client and server agree on what the client (rustls) prefers.
-//! The flood and the clients it may disturb are driven by one thread, so that they do not take the core from each other.
+//! Each server has a certificate on P-256 and asks for none; client and server agree on what the
+//! client (rustls) prefers. The flood and the clients it may disturb are driven by one thread, so
+//! that they do not take the core from each other.
 
 use crate::client::Client;
 use crate::load::{LATENCY_NS_MAX, Load, Random, Requests, key};
@@ -198,7 +200,7 @@ fn cost(options: &Options, lanes: &mut [Lane], keys: u32) -> Result<Table> {
     Ok(table)
 }
 
-// ---- the flood -------------------------------------------------------------------------------------------------------
+// ---- the flood ----------------------------------------------------------------------------------
 
 /// A client that asks from time to time.
 struct Asker {
@@ -319,7 +321,8 @@ fn turn(askers: &mut [Asker], keys: u32, random: &mut Random, seen: &mut Seen) -
                 encode_request(&mut request, &[b"GET", key.as_bytes()]);
                 asker.counter.expect(1);
                 asker.wire.write(&request)?;
-                // From when it was to be asked: a generator that is late does not hide a server that is.
+                // From when it was to be asked: a generator that is late does not hide a server
+                // that is.
                 asker.asked = Some(now);
                 asker.next = (asker.next + ASK_INTERVAL).max(now);
             }
@@ -347,7 +350,8 @@ fn hello(trust: &Trust) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What is sent in place of a handshake: garbage, a part of a ClientHello, or a whole one and garbage behind it.
+/// What is sent in place of a handshake: garbage, a part of a ClientHello, or a whole one and
+/// garbage behind it.
 fn broken(hello: &[u8], number: usize) -> Vec<u8> {
     match number % 3 {
         0 => b"GET / HTTP/1.1\r\nno handshake at all\r\n\r\n".to_vec(),
@@ -374,7 +378,8 @@ impl Attackers {
         Ok(())
     }
 
-    /// Sends what can be sent now. Nobody waits for a connection: a full queue would hold up the generator for a second.
+    /// Sends what can be sent now. Nobody waits for a connection: a full queue would hold up the
+    /// generator for a second.
     fn push(&mut self) {
         let mut at = 0;
         while let Some((stream, bytes)) = self.trying.get_mut(at) {

@@ -1,4 +1,5 @@
-//! A connection of the load generator: bytes over TCP, or over TLS on it. Neither waits once it is open.
+//! A connection of the load generator: bytes over TCP, or over TLS on it. Neither waits once it is
+//! open.
 
 use crate::Result;
 use mio::net::TcpStream;

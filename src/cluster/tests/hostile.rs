@@ -1,4 +1,5 @@
-//! What somebody sends who means no good, or a file that was damaged: nothing of it may end the node or cost without end.
+//! What somebody sends who means no good, or a file that was damaged: nothing of it may end the
+//! node or cost without end.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -193,7 +194,8 @@ fn good_file() -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Words and lines are exchanged, doubled, left out and damaged: a node that starts with such a file lives.
+    /// Words and lines are exchanged, doubled, left out and damaged: a node that starts with such a
+    /// file lives.
     #[test]
     fn a_damaged_file_is_refused_or_lived_with(
         changes in proptest::collection::vec((0u8..8, any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..6),

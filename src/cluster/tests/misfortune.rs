@@ -1,5 +1,6 @@
-//! Seeds of misfortune: nodes crash, are cut off, have slow disks and other settings, slots move under writes, and an administrator
-//! takes over by hand. `CLUSTER_SEEDS` says how many seeds are run, `CLUSTER_SEED` the first.
+//! Seeds of misfortune: nodes crash, are cut off, have slow disks and other settings, slots move
+//! under writes, and an administrator takes over by hand. `CLUSTER_SEEDS` says how many seeds are
+//! run, `CLUSTER_SEED` the first.
 
 use std::sync::OnceLock;
 
@@ -169,8 +170,8 @@ impl World {
         }
     }
 
-    /// An epoch without anybody's consent. A node that is cut off would win back with it what others have taken over, so that no
-    /// administrator who cares for the data does this then.
+    /// An epoch without anybody's consent. A node that is cut off would win back with it what
+    /// others have taken over, so that no administrator who cares for the data does this then.
     fn bump_epoch(&mut self, index: usize) {
         let machine = &self.machines[index];
         let is_safe = self.cut.is_empty() && machine.is_alive && machine.cluster.is_ok();
@@ -198,7 +199,8 @@ impl World {
         if self.now < moving.replies_at {
             return false;
         }
-        // An epoch that a node takes before it has heard who has its place would win back all slots that it had.
+        // An epoch that a node takes before it has heard who has its place would win back all slots
+        // that it had.
         let are_there = [from, to].iter().all(|index| {
             let machine = &self.machines[*index];
             let has_heard = self.now - machine.disturbed_ms > 2 * TIMEOUT_MS;

@@ -1,9 +1,10 @@
-//! Many nodes in one thread: a network that delays, stalls and loses, disks that are slow and forget, clocks that differ, the data of
-//! each node with its replication, and the rules that hold whatever happens.
+//! Many nodes in one thread: a network that delays, stalls and loses, disks that are slow and
+//! forget, clocks that differ, the data of each node with its replication, and the rules that hold
+//! whatever happens.
 //!
-//! A node's data are keys with numbers that only grow. Its history is the list of its changes: a replica has a part of its primary's
-//! history, or gets all anew. What the state machine wants done is done here as the server does it. `rules` are what holds whatever
-//! happens.
+//! A node's data are keys with numbers that only grow. Its history is the list of its changes: a
+//! replica has a part of its primary's history, or gets all anew. What the state machine wants done
+//! is done here as the server does it. `rules` are what holds whatever happens.
 
 mod rules;
 
@@ -565,7 +566,7 @@ impl World {
         self.after(ms, Due::Restart { at: index });
     }
 
-    // ---- data --------------------------------------------------------------------------------------------------------
+    // ---- data -----------------------------------------------------------------------------------
 
     fn follow(&mut self, index: usize, primary: usize) {
         let machine = &mut self.machines[index];
@@ -736,7 +737,8 @@ impl World {
         }
     }
 
-    /// What happened in a shard or a slot can lose its writes: nothing is expected of them any more.
+    /// What happened in a shard or a slot can lose its writes: nothing is expected of them any
+    /// more.
     pub fn forgive(&mut self, slot: HashSlot) {
         self.safe.retain(|key, _| key.0 != slot.number());
     }
@@ -765,9 +767,10 @@ impl World {
         });
     }
 
-    // ---- moving a slot -----------------------------------------------------------------------------------------------
+    // ---- moving a slot --------------------------------------------------------------------------
 
-    /// MIGRATE of one key: the target has it before the source deletes it. Returns whether there was one.
+    /// MIGRATE of one key: the target has it before the source deletes it. Returns whether there
+    /// was one.
     pub fn migrate_key(&mut self, slot: HashSlot, from: usize, to: usize) -> bool {
         let range = (slot.number(), 0)..=(slot.number(), u8::MAX);
         let Some((&key, &value)) = self.machines[from].keys.range(range).next() else {
@@ -799,7 +802,7 @@ impl World {
         self.machines[at].cluster.find(&name(other))
     }
 
-    // ---- agreement ---------------------------------------------------------------------------------------------------
+    // ---- agreement ------------------------------------------------------------------------------
 
     /// Whether all nodes that are alive agree about everything. Errors: why not.
     pub fn agreement(&self) -> Result<(), String> {

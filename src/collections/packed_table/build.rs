@@ -1,5 +1,5 @@
-//! Building a table from all its entries: the pages get their final number and size before the first entry is added,
-//! so that none is split or moved.
+//! Building a table from all its entries: the pages get their final number and size before the
+//! first entry is added, so that none is split or moved.
 
 use super::page::{ENTRY_MAX, Page};
 use super::{Entry, Form, LOAD_MAX, NUMBER, PackedTable, page_of};
@@ -21,8 +21,8 @@ struct Size {
 }
 
 impl PackedTable {
-    /// A spread table of `count` entries. `walk` is called twice and must pass on the same entries each time; the second
-    /// time it is told of duplicate fields. Errors: those of `walk`.
+    /// A spread table of `count` entries. `walk` is called twice and must pass on the same entries
+    /// each time; the second time it is told of duplicate fields. Errors: those of `walk`.
     pub fn build<E>(
         hasher: KeyHasher,
         form: Form,

@@ -1,7 +1,8 @@
 //! Lower bounds of the first deadline in each page, and in each group of pages.
 //!
-//! As in the keyspace's table they may be too early, never too late: removing or extending a deadline leaves them,
-//! and the search for expired entries corrects them. Each of the two clocks has its own bound.
+//! As in the keyspace's table they may be too early, never too late: removing or extending a
+//! deadline leaves them, and the search for expired entries corrects them. Each of the two clocks
+//! has its own bound.
 
 use crate::clock::{Deadline, Now};
 use crate::collections::shared::{Part, SharedVec};

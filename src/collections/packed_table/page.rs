@@ -5,9 +5,10 @@
 //!   slot: mark: u8 | length of the entry: u8
 //! ```
 //!
-//! Slots grow from the front, entries from the end, so that appending moves nothing. An entry's offset is the sum of the previous
-//! lengths, four at a time: that is faster than a list of offsets, which would also take two more bytes an entry. A page has the
-//! size of one of the allocator's size classes, and is moved to the next one when it is full.
+//! Slots grow from the front, entries from the end, so that appending moves nothing. An entry's
+//! offset is the sum of the previous lengths, four at a time: that is faster than a list of
+//! offsets, which would also take two more bytes an entry. A page has the size of one of the
+//! allocator's size classes, and is moved to the next one when it is full.
 
 use crate::collections::prefetch::prefetch_bytes;
 use crate::collections::shared::Part;
@@ -86,7 +87,8 @@ impl Page {
         (self.0[at], usize::from(self.0[at + 1]))
     }
 
-    /// The first entry whose mark has the bits of `tag` and for which `is` returns true, given flag and bytes.
+    /// The first entry whose mark has the bits of `tag` and for which `is` returns true, given flag
+    /// and bytes.
     #[inline]
     pub fn find(&self, tag: u8, mut is: impl FnMut(u8, &[u8]) -> bool) -> Option<Place> {
         let pattern = LANES * u64::from(tag);
@@ -198,8 +200,8 @@ impl Page {
         &mut self.0[end - len..end]
     }
 
-    /// Sets an entry's mark and length, and returns its bytes, which are undefined if the length changes and
-    /// unchanged otherwise. The order stays.
+    /// Sets an entry's mark and length, and returns its bytes, which are undefined if the length
+    /// changes and unchanged otherwise. The order stays.
     pub fn resize(&mut self, place: Place, mark: u8, len: usize) -> &mut [u8] {
         debug_assert!(len <= ENTRY_MAX);
         let (_, old) = self.slot(place.index);

@@ -1,5 +1,6 @@
-//! Building a tree from all its elements in descending order, as files store them: leaves are filled one after the
-//! other, and the index is built once all members are known. At the end the index finds duplicate members, page by page.
+//! Building a tree from all its elements in descending order, as files store them: leaves are
+//! filled one after the other, and the index is built once all members are known. At the end the
+//! index finds duplicate members, page by page.
 
 use super::index::Index;
 use super::leaf::{Element, Leaf};
@@ -28,7 +29,8 @@ struct Node {
 }
 
 impl Descending {
-    /// Adds an element. False if it is not before the last one: then the tree must be built in another way.
+    /// Adds an element. False if it is not before the last one: then the tree must be built in
+    /// another way.
     pub fn push(&mut self, score: f64, member: &[u8]) -> bool {
         if let Some(last) = self.elements.last() {
             let is_before = score < last.score

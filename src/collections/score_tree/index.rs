@@ -1,11 +1,13 @@
 //! The leaf of each member: linear hashing by the members' tags, without storing members.
 //!
-//! A page has entries of 8 bytes, tag and leaf. A tag may have several leaves; the leaf's own tags and the member
-//! itself decide. Pages are split and merged one at a time, so a change touches only a page or two.
+//! A page has entries of 8 bytes, tag and leaf. A tag may have several leaves; the leaf's own tags
+//! and the member itself decide. Pages are split and merged one at a time, so a change touches only
+//! a page or two.
 //!
-//! The low bits of a tag select its page: as many bits as number the pages, or one less where that page has not been
-//! split yet. In the order of bit-reversed tags each page is an interval, which splitting halves: so a boundary in
-//! that order is a cursor that stays valid across splits and merges.
+//! The low bits of a tag select its page: as many bits as number the pages, or one less where that
+//! page has not been split yet. In the order of bit-reversed tags each page is an interval, which
+//! splitting halves: so a boundary in that order is a cursor that stays valid across splits and
+//! merges.
 
 use smallvec::SmallVec;
 
@@ -42,8 +44,8 @@ pub struct Index {
 }
 
 impl Index {
-    /// Builds the index of `len` entries. `entries` is called twice and must return the same ones: the pages get their
-    /// final number and size before the first is added.
+    /// Builds the index of `len` entries. `entries` is called twice and must return the same ones:
+    /// the pages get their final number and size before the first is added.
     pub fn of<I: Iterator<Item = (u32, u32)>>(len: usize, entries: impl Fn() -> I) -> Index {
         let count = len.div_ceil(ENTRIES_MAX).max(1);
         let mut lens = vec![0; count];
@@ -54,7 +56,8 @@ impl Index {
         index
     }
 
-    /// Whether `is` returns true for a tag with several entries; it gets their leaves, without duplicates.
+    /// Whether `is` returns true for a tag with several entries; it gets their leaves, without
+    /// duplicates.
     pub fn any_collision(&self, mut is: impl FnMut(u32, &[u32]) -> bool) -> bool {
         let (mut sorted, mut leaves) = (Page::new(), Vec::new());
         self.pages.iter().any(|page| {
@@ -166,8 +169,9 @@ impl Index {
         page.extend_from_slice(&last);
     }
 
-    /// Visits the entries of one page from a boundary on, each pair of tag and leaf once, at most about `most` (at
-    /// least 1, and all of one tag); returns the next boundary, 0 at the end. A boundary is a bit-reversed tag.
+    /// Visits the entries of one page from a boundary on, each pair of tag and leaf once, at most
+    /// about `most` (at least 1, and all of one tag); returns the next boundary, 0 at the end. A
+    /// boundary is a bit-reversed tag.
     pub fn scan(&self, boundary: u32, most: usize, mut visit: impl FnMut(u32, u32)) -> u32 {
         if self.pages.is_empty() {
             return 0;

@@ -9,8 +9,8 @@
 //!
 //! A leaf with a single long member is shared by its clones until it changes.
 //!
-//! Adding or removing elements moves four arrays; each kind of field is contiguous, so that a search by score reads
-//! only scores, and one by member only tags and that member.
+//! Adding or removing elements moves four arrays; each kind of field is contiguous, so that a
+//! search by score reads only scores, and one by member only tags and that member.
 
 use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut, Range};
@@ -224,7 +224,8 @@ impl Leaf {
         prefetch_bytes(&self.bytes[8 * n..12 * n]);
     }
 
-    /// Prefetches the element that probably has this tag: its score, end, and member, assuming equal lengths.
+    /// Prefetches the element that probably has this tag: its score, end, and member, assuming
+    /// equal lengths.
     #[inline]
     pub fn prefetch_element(&self, tag: u32) {
         let n = self.len();
@@ -420,8 +421,8 @@ fn shrink(bytes: &mut Vec<u8>) {
     bytes.shrink_to(allocation(bytes.len()));
 }
 
-/// Bytes to allocate for `needed`: the allocator's next size class, four per power of two. A `Vec`'s doubling would
-/// leave a quarter of the memory unused.
+/// Bytes to allocate for `needed`: the allocator's next size class, four per power of two. A
+/// `Vec`'s doubling would leave a quarter of the memory unused.
 fn allocation(needed: usize) -> usize {
     let step = (needed.next_power_of_two() / 8).max(16);
     needed.next_multiple_of(step)

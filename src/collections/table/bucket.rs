@@ -4,9 +4,9 @@
 //!   | tag u16 x 8 | address bits 32-47, u16 x 8 | address bits 0-31, u32 x 8 |      64 bytes
 //! ```
 //!
-//! Tag 0 is an empty slot. Entries' addresses are divisible by 8: the lowest bit is set if the entry has a deadline,
-//! so that others can be skipped without a cache miss. The second bit is set if the running iteration has shown the
-//! entry (`walk.rs`); it moves with the entry.
+//! Tag 0 is an empty slot. Entries' addresses are divisible by 8: the lowest bit is set if the
+//! entry has a deadline, so that others can be skipped without a cache miss. The second bit is set
+//! if the running iteration has shown the entry (`walk.rs`); it moves with the entry.
 
 use super::entry::RawEntry;
 use crate::collections::prefetch::prefetch;
@@ -55,11 +55,13 @@ impl Link {
     /// The entry. The caller must know that it still exists: a link in an occupied slot does.
     #[inline]
     pub(super) fn entry(self) -> RawEntry {
-        // SAFETY: a link is made only from an entry; those who read or free it vouch for its being alive.
+        // SAFETY: a link is made only from an entry; those who read or free it vouch for its being
+        // alive.
         unsafe { RawEntry::from_address(self.0 & !7) }
     }
 
-    /// Prefetches the entry's beginning: the header and the key, which often lie in two cache lines.
+    /// Prefetches the entry's beginning: the header and the key, which often lie in two cache
+    /// lines.
     #[inline]
     pub(super) fn prefetch(self) {
         let address = (self.0 & !7) as usize;

@@ -3,8 +3,8 @@
 use super::*;
 
 impl<O> Table<O> {
-    /// A deadline's hint. One on the wall clock is a millisecond early, because the difference of the clocks, rounded
-    /// to milliseconds, varies by one.
+    /// A deadline's hint. One on the wall clock is a millisecond early, because the difference of
+    /// the clocks, rounded to milliseconds, varies by one.
     pub(super) fn hint_of(&self, deadline: Deadline) -> u32 {
         let boot_ms = deadline.boot_ms(self.wall_offset_ms);
         let early =
@@ -48,14 +48,15 @@ impl<O> Table<O> {
         }
     }
 
-    /// The boot-time millisecond that must pass before any key is due: possibly too early (then `find_due` corrects
-    /// it), never too late. `None`: no key has a deadline.
+    /// The boot-time millisecond that must pass before any key is due: possibly too early (then
+    /// `find_due` corrects it), never too late. `None`: no key has a deadline.
     pub fn next_due_boot_ms(&self) -> Option<i64> {
         (self.volatile > 0 && self.minimum != NEVER).then(|| self.base_ms + i64::from(self.minimum))
     }
 
-    /// Finds a key whose deadline has passed, to be removed. `budget`: how many buckets may be visited; deducted.
-    /// `None` with budget left: no key is due at `now`; without: there may be more. Moves no entry.
+    /// Finds a key whose deadline has passed, to be removed. `budget`: how many buckets may be
+    /// visited; deducted. `None` with budget left: no key is due at `now`; without: there may be
+    /// more. Moves no entry.
     pub fn find_due(&mut self, now: &Now, budget: &mut usize) -> Option<Slot> {
         self.set_wall_offset(now.wall_offset_ms());
         if now.boot_ms().saturating_sub(self.base_ms) > BASE_AGE_MAX_MS {
@@ -129,8 +130,8 @@ impl<O> Table<O> {
         chunk.annexes[index].hints[at] = hint;
     }
 
-    /// Sets how far the wall clock is ahead of the boot-time clock. If it was set forward, lowers all hints in one
-    /// pass over about half a byte per key with a deadline.
+    /// Sets how far the wall clock is ahead of the boot-time clock. If it was set forward, lowers
+    /// all hints in one pass over about half a byte per key with a deadline.
     pub fn set_wall_offset(&mut self, wall_offset_ms: i64) {
         let ahead = wall_offset_ms.saturating_sub(self.wall_offset_ms);
         // `hint_of` allows for one millisecond of rounding.

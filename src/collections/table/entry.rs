@@ -1,7 +1,7 @@
 //! A key with its value, deadline and access bits in a single heap allocation.
 //!
-//! All sizes are multiples of 8 and aligned to 8, to fit the allocator's 8-byte size classes exactly. The first eight
-//! bytes, as a little-endian number, describe the rest:
+//! All sizes are multiples of 8 and aligned to 8, to fit the allocator's 8-byte size classes
+//! exactly. The first eight bytes, as a little-endian number, describe the rest:
 //!
 //! ```text
 //!             bits 0-1  2         3       4-7   ..                                    header bytes
@@ -12,8 +12,9 @@
 //!   header | deadline (8 bytes, if any; always reserved in the long form) | key | value
 //! ```
 //!
-//! The five bytes of the tiny form (0: bytes, 1: object) fit a 16-byte key with a 3-byte value into 24 bytes. The
-//! long form reserves the deadline so that EXPIRE never moves a large value. An object's value is its box's pointer.
+//! The five bytes of the tiny form (0: bytes, 1: object) fit a 16-byte key with a 3-byte value into
+//! 24 bytes. The long form reserves the deadline so that EXPIRE never moves a large value. An
+//! object's value is its box's pointer.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
 use std::fmt;
@@ -40,7 +41,8 @@ const POINTER_BYTES: usize = size_of::<usize>();
 
 /// A value to be added to the table.
 pub enum NewValue<'v, O> {
-    /// Bytes, copied into the entry. `kind` is the caller's, at most [`KIND_MAX`]; only kind 0 can have the tiny form.
+    /// Bytes, copied into the entry. `kind` is the caller's, at most [`KIND_MAX`]; only kind 0 can
+    /// have the tiny form.
     Bytes { bytes: &'v [u8], kind: u8 },
     /// Any other type, in a box.
     Object(Box<O>),
@@ -116,7 +118,8 @@ impl Shape {
         Layout::from_size_align(size, 8).expect("an entry is smaller than the address space")
     }
 
-    /// The first eight bytes; in a tiny header those after the fifth are zero and belong to the key or value.
+    /// The first eight bytes; in a tiny header those after the fifth are zero and belong to the key
+    /// or value.
     fn header(self, access: u32) -> u64 {
         let access = u64::from(access) & ACCESS;
         let deadline = if self.deadline { DEADLINE } else { 0 };
@@ -131,7 +134,8 @@ impl Shape {
     }
 }
 
-/// The address of an entry's allocation. Copies of it do not own the entry: the table's buckets and [`Owned`] do.
+/// The address of an entry's allocation. Copies of it do not own the entry: the table's buckets and
+/// [`Owned`] do.
 ///
 /// Invariant: it came from [`RawEntry::new`] and was not freed since.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -188,7 +192,8 @@ impl RawEntry {
 
     #[inline]
     fn header(self) -> u64 {
-        // SAFETY: every allocation has at least eight bytes, all of them written by `write_header`; aligned to 8.
+        // SAFETY: every allocation has at least eight bytes, all of them written by `write_header`;
+        // aligned to 8.
         u64::from_le(unsafe { self.0.cast::<u64>().read() })
     }
 
@@ -257,7 +262,8 @@ impl RawEntry {
     /// # Safety
     /// The allocation has the shape's layout, which was made for this value.
     unsafe fn write_value<O>(self, shape: Shape, value: NewValue<'_, O>) {
-        // SAFETY: as the caller promises; borrowed bytes never lie in an entry, for the table is borrowed mutably.
+        // SAFETY: as the caller promises; borrowed bytes never lie in an entry, for the table is
+        // borrowed mutably.
         unsafe {
             let to = self.at(shape.value_offset());
             match value {
@@ -313,8 +319,8 @@ impl RawEntry {
         unsafe { self.0.cast::<u64>().write(header.to_le()) }
     }
 
-    /// The object's address. Stored as a number, because in the tiny form some of its bytes may share a word with the
-    /// header, which is accessed as a number.
+    /// The object's address. Stored as a number, because in the tiny form some of its bytes may
+    /// share a word with the header, which is accessed as a number.
     ///
     /// # Safety
     /// The shape is the entry's and says that there is an object.
@@ -328,7 +334,8 @@ impl RawEntry {
     /// The entry was made with the same `O`, and is not freed or changed while `'t` lasts.
     unsafe fn value<'t, O>(self) -> ValueRef<'t, O> {
         let shape = self.shape();
-        // SAFETY: the shape is that of the allocation; an object's pointer came from a box of `O` which the entry owns.
+        // SAFETY: the shape is that of the allocation; an object's pointer came from a box of `O`
+        // which the entry owns.
         unsafe {
             if shape.object {
                 return ValueRef::Object(&*self.object_pointer(shape));
@@ -360,7 +367,8 @@ impl RawEntry {
     /// Takes the box out; the entry no longer owns it.
     ///
     /// # Safety
-    /// The entry was made with the same `O`; afterwards its value is written anew or its memory freed.
+    /// The entry was made with the same `O`; afterwards its value is written anew or its memory
+    /// freed.
     unsafe fn take_object<O>(self) -> Option<Box<O>> {
         let shape = self.shape();
         // SAFETY: the pointer came from `Box::into_raw`, and the caller does not take it twice.
@@ -376,7 +384,8 @@ impl RawEntry {
     }
 
     /// # Safety
-    /// Frees the memory and the object: the entry is not used again, and was made with the same `O`.
+    /// Frees the memory and the object: the entry is not used again, and was made with the same
+    /// `O`.
     pub(super) unsafe fn free<O>(self) {
         // SAFETY: as the caller promises.
         unsafe {
@@ -385,8 +394,8 @@ impl RawEntry {
         }
     }
 
-    /// Replaces value and deadline, keeping key and access bits. Returns the entry's new address, which may be the
-    /// same, and the old object.
+    /// Replaces value and deadline, keeping key and access bits. Returns the entry's new address,
+    /// which may be the same, and the old object.
     ///
     /// # Safety
     /// The entry was made with the same `O`; only the returned place is used afterwards.
@@ -398,14 +407,16 @@ impl RawEntry {
         let old = self.shape();
         let new = shape_for(old.key_len, &value, deadline);
         let access = self.access();
-        // SAFETY: the key is moved between two places that the two shapes' layouts give it, before the new header may
-        // overwrite its first bytes in the tiny form (which it never does: the header is merged with what is there).
+        // SAFETY: the key is moved between two places that the two shapes' layouts give it, before
+        // the new header may overwrite its first bytes in the tiny form (which it never does: the
+        // header is merged with what is there).
         unsafe {
             let object = self.take_object::<O>();
             let to =
                 if new.layout() == old.layout() { self } else { RawEntry::allocate(new.layout()) };
             if to == self && new.form <= TINY_OBJECT && new.key_offset() == old.key_offset() {
-                // The most frequent case: only the lengths in the header change, the key stays in place.
+                // The most frequent case: only the lengths in the header change, the key stays in
+                // place.
                 let rest = self.header() & !((1 << 40) - 1);
                 self.0.cast::<u64>().write((new.header(access) | rest).to_le());
             } else if to == self {
@@ -448,8 +459,8 @@ impl RawEntry {
         let old = self.shape();
         let new = Shape { deadline: deadline.is_some(), ..old };
         let access = self.access();
-        // SAFETY: key and value are moved as one run of bytes between the places that the two shapes give them. The
-        // lengths and the form are the same.
+        // SAFETY: key and value are moved as one run of bytes between the places that the two
+        // shapes give them. The lengths and the form are the same.
         unsafe {
             if new.key_offset() == old.key_offset() {
                 self.write_header_around(new, access);
@@ -473,7 +484,8 @@ impl RawEntry {
         }
     }
 
-    /// Changes the length of a string, truncating it or padding it with zeros. Returns the entry's new address.
+    /// Changes the length of a string, truncating it or padding it with zeros. Returns the entry's
+    /// new address.
     ///
     /// # Safety
     /// Only the returned place is used afterwards. The value is bytes.
@@ -482,8 +494,9 @@ impl RawEntry {
         let new = Shape::new(old.key_len, value_len, false, kind, old.deadline);
         let access = self.access();
         let kept = old.value_len.min(value_len);
-        // SAFETY: either nothing but the end moves (same key offset), and the allocation is brought to the new layout by
-        // `realloc`; or all parts are copied to a new one. Each byte of the new value is written: copied or zeroed.
+        // SAFETY: either nothing but the end moves (same key offset), and the allocation is brought
+        // to the new layout by `realloc`; or all parts are copied to a new one. Each byte of the
+        // new value is written: copied or zeroed.
         unsafe {
             let to = if new.form == old.form {
                 let (old_layout, new_layout) = (old.layout(), new.layout());
@@ -576,7 +589,8 @@ pub struct Owned<O> {
     object: PhantomData<Box<O>>,
 }
 
-// SAFETY: an owned entry is the only way to its memory, which holds plain bytes and perhaps a `Box<O>`.
+// SAFETY: an owned entry is the only way to its memory, which holds plain bytes and perhaps a
+// `Box<O>`.
 unsafe impl<O: Send> Send for Owned<O> {}
 
 impl<O> Owned<O> {

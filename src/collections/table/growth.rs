@@ -13,13 +13,14 @@ pub(super) enum Shrinking {
     Merge(u32, u32),
 }
 
-/// Most entries of a segment in a table sized for expected keys: 90% of those at which it splits. Uniform hashes fill
-/// segments so evenly that few of them will split.
+/// Most entries of a segment in a table sized for expected keys: 90% of those at which it splits.
+/// Uniform hashes fill segments so evenly that few of them will split.
 const EXPECTED_MAX: usize = BLOCKS_MAX * BLOCK_FULL * 9 / 10;
 
 impl<O> Table<O> {
-    /// Gives an empty table its size for `keys` keys: rehashing on the way there would take a quarter of the time of filling it.
-    /// Allocates some ten bytes a key at once: the caller must bound `keys`. [`Self::fit`] undoes too much.
+    /// Gives an empty table its size for `keys` keys: rehashing on the way there would take a
+    /// quarter of the time of filling it. Allocates some ten bytes a key at once: the caller must
+    /// bound `keys`. [`Self::fit`] undoes too much.
     pub fn expect(&mut self, keys: usize) {
         if !self.directory.is_empty() || keys <= BLOCK_FULL {
             return;
@@ -78,7 +79,8 @@ impl<O> Table<O> {
             } else if self.may_split(depth) {
                 self.split(id);
             } else {
-                // In steps of a quarter, so that all rebuilding together is proportional to the number of keys.
+                // In steps of a quarter, so that all rebuilding together is proportional to the
+                // number of keys.
                 self.resize(id, blocks + blocks / 4);
             }
         }
@@ -95,8 +97,8 @@ impl<O> Table<O> {
         self.rebuild(id, blocks);
     }
 
-    /// Appends a segment's entries to the buffer, with hints, converted tags and valid marks. The segment must then be rebuilt
-    /// or released.
+    /// Appends a segment's entries to the buffer, with hints, converted tags and valid marks. The
+    /// segment must then be rebuilt or released.
     pub(super) fn gather(&mut self, id: u32, convert: impl Fn(u16) -> u16) {
         let progress = self.progress(id);
         let (chunk, index) = (&self.chunks[id as usize / CHUNK], id as usize % CHUNK);
@@ -156,7 +158,8 @@ impl<O> Table<O> {
             annex.hints = vec![NEVER; hints].into_boxed_slice();
         }
 
-        // Separate counters: searching for an empty slot in tags just written would take a third longer.
+        // Separate counters: searching for an empty slot in tags just written would take a third
+        // longer.
         let buckets = segment.buckets();
         fill.clear();
         fill.resize(buckets, 0);
@@ -194,7 +197,8 @@ impl<O> Table<O> {
         self.lower(id, hint);
     }
 
-    /// Splits a segment by the next bit of the hashes, which must be computed again: tags have no spare bit.
+    /// Splits a segment by the next bit of the hashes, which must be computed again: tags have no
+    /// spare bit.
     pub(super) fn split(&mut self, id: u32) {
         self.gather(id, |tag| tag);
         let gathered = mem::take(&mut self.moving[0]);
@@ -254,7 +258,8 @@ impl<O> Table<O> {
     /// How to shrink a segment with `len` entries left.
     #[inline]
     pub(super) fn plan_shrinking(&self, id: u32, len: usize) -> Shrinking {
-        // For a segment of one block only at every 16th removal, because the sibling is a cache miss.
+        // For a segment of one block only at every 16th removal, because the sibling is a cache
+        // miss.
         if self.segment(id).block_count() == 1 && !len.is_multiple_of(16) {
             return Shrinking::None;
         }
@@ -303,7 +308,8 @@ impl<O> Table<O> {
         self.direct(lower);
         self.rebuild(lower, blocks_for(self.moving[0].len(), BLOCK_EASY));
         self.release_segment(upper);
-        // One level of slack, so that splitting and merging the same segment does not resize the directory.
+        // One level of slack, so that splitting and merging the same segment does not resize the
+        // directory.
         let deepest = self.depth as usize;
         if deepest >= 2 && self.depth_counts[deepest] == 0 && self.depth_counts[deepest - 1] == 0 {
             self.directory = self.directory.iter().step_by(2).copied().collect();
@@ -343,7 +349,8 @@ impl<O> Table<O> {
         id
     }
 
-    /// Frees a segment whose entries were moved. The last one gets its number, so that numbers have no gaps.
+    /// Frees a segment whose entries were moved. The last one gets its number, so that numbers have
+    /// no gaps.
     pub(super) fn release_segment(&mut self, id: u32) {
         let (chunk, index) = self.chunk_mut(id);
         let segment = mem::replace(&mut chunk.segments[index], Segment::new());

@@ -1,8 +1,10 @@
-//! The keys of each hash slot of a cluster: kept by the tables of a cluster's node, and by no others.
+//! The keys of each hash slot of a cluster: kept by the tables of a cluster's node, and by no
+//! others.
 //!
-//! One number for each key stands in an ordered set: the slot in the upper 14 bits, below them the upper 50 bits of the key's hash,
-//! by which the table finds the key's bucket. So a slot's keys are a range of the set. Two keys of a slot whose hashes agree in 50
-//! bits share a number, which stays until both are gone; only the counts know of both.
+//! One number for each key stands in an ordered set: the slot in the upper 14 bits, below them the
+//! upper 50 bits of the key's hash, by which the table finds the key's bucket. So a slot's keys are
+//! a range of the set. Two keys of a slot whose hashes agree in 50 bits share a number, which stays
+//! until both are gone; only the counts know of both.
 
 use std::collections::BTreeSet;
 
@@ -82,8 +84,8 @@ impl<O> Table<O> {
         range.filter_map(move |number| self.find_numbered(slot, *number))
     }
 
-    /// Keys of hash slots up to `last`, in an order that never changes, from a place in it: the slot's number above 50 bits of the
-    /// key's hash. Each with its own place.
+    /// Keys of hash slots up to `last`, in an order that never changes, from a place in it: the
+    /// slot's number above 50 bits of the key's hash. Each with its own place.
     pub fn keys_from(&self, place: u64, last: HashSlot) -> impl Iterator<Item = (u64, Slot)> {
         let end = u64::from(last.number()) << HASH_BITS | (u64::MAX >> HASH_SHIFT);
         let numbers = (place <= end).then_some(place..=end);
@@ -110,7 +112,8 @@ impl<O> Table<O> {
         SlotIndex::number(hash, key).1
     }
 
-    /// The keys of the next number after `after` in a hash slot, nearly always one, with that number.
+    /// The keys of the next number after `after` in a hash slot, nearly always one, with that
+    /// number.
     pub fn keys_after(&self, slot: HashSlot, after: Option<u64>) -> Option<(u64, Vec<Slot>)> {
         let first = u64::from(slot.number()) << HASH_BITS;
         let last = first | (u64::MAX >> HASH_SHIFT);
@@ -139,7 +142,8 @@ impl<O> Table<O> {
         for _ in 0..segment.buckets() {
             let bucket = chunk.bucket(index, at);
             for slot in Bits(bucket.matches(tag)) {
-                // SAFETY: an occupied slot's entry is alive while the table is borrowed, and has this table's `O`.
+                // SAFETY: an occupied slot's entry is alive while the table is borrowed, and has
+                // this table's `O`.
                 let entry = unsafe { Entry::<O>::new(bucket.link(slot).entry()) };
                 let key = entry.key();
                 if self.hash(key) >> HASH_SHIFT == hash >> HASH_SHIFT

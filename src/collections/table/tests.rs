@@ -1,4 +1,5 @@
-//! The table against a naive model: random operations through growth, splits, shrinking, merges and colliding hashes.
+//! The table against a naive model: random operations through growth, splits, shrinking, merges and
+//! colliding hashes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,12 +1,14 @@
-//! A walk iterates over a table while it changes: each entry that existed at the beginning is shown once, as it was then.
+//! A walk iterates over a table while it changes: each entry that existed at the beginning is shown
+//! once, as it was then.
 //!
-//! The iteration visits segments in the order of hashes ([`Table::walk_on`]), at any pace, and may pause between any two
-//! entries. An entry is shown before it changes or is removed. Which entries of a segment were shown is a mark in their
-//! links, so it moves with them, and nothing need be shown because others move. Marks are valid once a segment was partly
-//! shown in this iteration ([`Progress::Marked`]); entries store nothing, and without an iteration there is no cost.
+//! The iteration visits segments in the order of hashes ([`Table::walk_on`]), at any pace, and may
+//! pause between any two entries. An entry is shown before it changes or is removed. Which entries
+//! of a segment were shown is a mark in their links, so it moves with them, and nothing need be
+//! shown because others move. Marks are valid once a segment was partly shown in this iteration
+//! ([`Progress::Marked`]); entries store nothing, and without an iteration there is no cost.
 //!
-//! Entries added during the iteration are marked as shown. Clearing or dropping a table ends its iteration, unless the
-//! table is taken ([`Table::take`]) and iterated further.
+//! Entries added during the iteration are marked as shown. Clearing or dropping a table ends its
+//! iteration, unless the table is taken ([`Table::take`]) and iterated further.
 
 use super::*;
 
@@ -61,14 +63,15 @@ impl<O> Table<O> {
         self.walk.next = None;
     }
 
-    /// Whether there is an iteration: then one of the functions below must be called before each change.
+    /// Whether there is an iteration: then one of the functions below must be called before each
+    /// change.
     #[inline]
     pub fn is_walked(&self) -> bool {
         self.walk.next.is_some()
     }
 
-    /// Shows entries of the next segment until they have cost more than `budget`, at least one unless all were shown; `show`
-    /// returns the cost of each. False at the end of the table.
+    /// Shows entries of the next segment until they have cost more than `budget`, at least one
+    /// unless all were shown; `show` returns the cost of each. False at the end of the table.
     pub fn walk_on(&mut self, budget: usize, show: &mut impl FnMut(Entry<'_, O>) -> usize) -> bool {
         let Some(from) = self.walk.next else { return false };
         if let Some(id) = self.segment_of(from) {
@@ -100,7 +103,8 @@ impl<O> Table<O> {
         }
     }
 
-    /// Call this before a key with this hash is inserted: marks must be valid, as the new entry is marked.
+    /// Call this before a key with this hash is inserted: marks must be valid, as the new entry is
+    /// marked.
     pub fn mark_before_insert(&mut self, hash: u64) {
         if let Some(id) = self.segment_of(hash) {
             self.begin_marking(id);
@@ -121,7 +125,8 @@ impl<O> Table<O> {
         }
     }
 
-    /// Sets the progress of a segment whose links are marked accordingly. It cannot go back to none.
+    /// Sets the progress of a segment whose links are marked accordingly. It cannot go back to
+    /// none.
     pub(super) fn set_progress(&mut self, id: u32, progress: Progress) {
         let shown = Shown { walk: self.walk.number, is_whole: progress == Progress::All };
         let (chunk, index) = self.chunk_mut(id);
@@ -165,7 +170,8 @@ impl<O> Table<O> {
                         paused = Some((at, slot));
                         break 'walk;
                     }
-                    // SAFETY: an occupied slot's entry is alive and unchanged while the table is borrowed.
+                    // SAFETY: an occupied slot's entry is alive and unchanged while the table is
+                    // borrowed.
                     cost += show(unsafe { Entry::new(bucket.link(slot).entry()) });
                 }
             }

@@ -149,7 +149,7 @@ fn error(before: &str, part: &[u8], after: &str) -> CommandError {
     CommandError::formatted([b"ERR ", before.as_bytes(), part, after.as_bytes()].concat())
 }
 
-// ---- users ---------------------------------------------------------------------------------------------------------------
+// ---- users --------------------------------------------------------------------------------------
 
 /// `ACL SETUSER username [rule [rule ...]]`: `OK`. An error in any rule changes nothing.
 fn set(ctx: &mut Context<'_>) -> CommandResult {
@@ -190,7 +190,8 @@ fn warn_about_first_arguments(state: &State, rules: &[&[u8]]) {
     }
 }
 
-/// `ACL DELUSER username [username ...]`: the number of deleted users. Their connections are closed.
+/// `ACL DELUSER username [username ...]`: the number of deleted users. Their connections are
+/// closed.
 fn delete(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.iter_from(2).any(|name| name == crate::acl::DEFAULT_NAME) {
         return Err(DEFAULT_STAYS);
@@ -205,7 +206,8 @@ fn delete(ctx: &mut Context<'_>) -> CommandResult {
     }
 }
 
-/// `ACL GETUSER username`: a map of flags, passwords' hashes, rules and selectors; nil if there is no such user.
+/// `ACL GETUSER username`: a map of flags, passwords' hashes, rules and selectors; nil if there is
+/// no such user.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
     let (acl, format) = (&ctx.state.acl, users::rule_format(ctx.state));
     let reply = &mut ctx.reply;
@@ -279,7 +281,7 @@ fn who_am_i(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- the file ------------------------------------------------------------------------------------------------------------
+// ---- the file -----------------------------------------------------------------------------------
 
 /// The path in `aclfile`. Error: it is not set.
 fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
@@ -287,8 +289,8 @@ fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
     if file.is_empty() { Err(NO_FILE) } else { Ok(file.clone()) }
 }
 
-/// `ACL LOAD`: `OK`. An error in the file changes nothing. Connections of deleted users are closed, and before Redis
-/// 7.2 those of all users but the default one.
+/// `ACL LOAD`: `OK`. An error in the file changes nothing. Connections of deleted users are closed,
+/// and before Redis 7.2 those of all users but the default one.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
     let all_channels = users::all_channels(&ctx.state.config);
@@ -337,7 +339,7 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- denials -------------------------------------------------------------------------------------------------------
+// ---- denials ------------------------------------------------------------------------------------
 
 /// `ACL DRYRUN username command [arg [arg ...]]`: `OK`, or why not.
 fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
@@ -416,7 +418,7 @@ fn log(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- utilities -----------------------------------------------------------------------------------------------------
+// ---- utilities ----------------------------------------------------------------------------------
 
 /// `ACL CAT [category]`: an array of the categories, or of a category's commands and subcommands.
 fn cat(ctx: &mut Context<'_>) -> CommandResult {

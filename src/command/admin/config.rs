@@ -1,7 +1,7 @@
 //! CONFIG: reading and changing the configuration, and applying changes.
 //!
-//! `config` parses and checks values; this file executes its [`Action`]s. A change is made before they run and
-//! reverted if one fails, so CONFIG SET is atomic.
+//! `config` parses and checks values; this file executes its [`Action`]s. A change is made before
+//! they run and reverted if one fails, so CONFIG SET is atomic.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -143,7 +143,8 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Refuses `appendfsync always` while the append-only file cannot be written or synced: the process would end.
+/// Refuses `appendfsync always` while the append-only file cannot be written or synced: the process
+/// would end.
 fn check_fsync(state: &State) -> Result<(), String> {
     let log = state.persistence.log();
     match log.is_none_or(|log| log.allows(state.config.appendfsync)) {
@@ -230,8 +231,9 @@ pub fn log_level(config: &Config) -> Option<Level> {
     }
 }
 
-/// Replaces the TCP listeners by those of `bind`, `port` and `tls-port`. The old ones are closed first, as `*` and a specific
-/// address cannot both be listened on. The Unix socket stays. Errors name the port; then no TCP address is listened on.
+/// Replaces the TCP listeners by those of `bind`, `port` and `tls-port`. The old ones are closed
+/// first, as `*` and a specific address cannot both be listened on. The Unix socket stays. Errors
+/// name the port; then no TCP address is listened on.
 pub fn listen(state: &mut State) -> Result<(), String> {
     state.net.listeners.retain(|listener| matches!(listener, Listener::Unix(..)));
     state.net.listening.clear();
@@ -254,8 +256,8 @@ pub fn listen(state: &mut State) -> Result<(), String> {
     Ok(())
 }
 
-/// Replaces the listeners for HTTP by those of `http-bind` and `http-port`. Its open connections stay, unless it is off now.
-/// Errors name the port; then HTTP is off.
+/// Replaces the listeners for HTTP by those of `http-bind` and `http-port`. Its open connections
+/// stay, unless it is off now. Errors name the port; then HTTP is off.
 pub fn listen_for_http(state: &mut State) -> Result<(), String> {
     state.net.http.listen(Vec::new());
     let config = &state.config;
@@ -408,7 +410,8 @@ fn shrink(ctx: &mut Context<'_>) {
              ({used}). This will result in key eviction and/or the inability to accept new write commands depending \
              on the maxmemory-policy."
     );
-    // Keys that cannot be evicted are no error here: writes will be refused. Within a transaction nothing is evicted.
+    // Keys that cannot be evicted are no error here: writes will be refused. Within a transaction
+    // nothing is evicted.
     match ctx.origin {
         Origin::Transaction => ctx.keyspace.eviction.unfinished = true,
         _ => drop(evict(ctx.keyspace, ctx.state)),

@@ -292,7 +292,7 @@ fn replicate(ctx: &mut Context<'_>) -> CommandResult {
     ok(ctx)
 }
 
-// ---- digest ----------------------------------------------------------------------------------------------------------
+// ---- digest -------------------------------------------------------------------------------------
 
 /// A digest that is independent of the order in which parts are added by [`DataDigest::add`].
 #[derive(Clone, Copy, Default)]
@@ -438,7 +438,7 @@ fn digest_value(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- data and replies ------------------------------------------------------------------------------------------------
+// ---- data and replies ---------------------------------------------------------------------------
 
 /// A count that must not be negative.
 fn positive(ctx: &Context<'_>, index: usize) -> Result<u64, CommandError> {
@@ -458,8 +458,8 @@ fn quicklist_packed_threshold(ctx: &mut Context<'_>) -> CommandResult {
     }
 }
 
-/// `DEBUG POPULATE count [prefix] [size]`: creates keys `prefix:0` ... with values `value:0` ..., padded with zeros
-/// or truncated to `size` bytes. Existing keys are kept.
+/// `DEBUG POPULATE count [prefix] [size]`: creates keys `prefix:0` ... with values `value:0` ...,
+/// padded with zeros or truncated to `size` bytes. Existing keys are kept.
 fn populate(ctx: &mut Context<'_>) -> CommandResult {
     let count = positive(ctx, 2)?;
     let prefix: &[u8] = if ctx.args.len() > 3 { ctx.args.get(3) } else { b"key" };
@@ -538,7 +538,8 @@ fn protocol(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG REPLYBUFFER PEAK-RESET-TIME NEVER|RESET|ms` and `RESIZING 0|1`: without effect, as an idle client owns no buffer.
+/// `DEBUG REPLYBUFFER PEAK-RESET-TIME NEVER|RESET|ms` and `RESIZING 0|1`: without effect, as an
+/// idle client owns no buffer.
 fn reply_buffer(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = ctx.args.cursor(2);
     if cursor.take_word("PEAK-RESET-TIME") {
@@ -561,7 +562,7 @@ fn error(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- allocator and crashes -------------------------------------------------------------------------------------------
+// ---- allocator and crashes ----------------------------------------------------------------------
 
 /// A system's error number as a reply.
 fn system_error(number: i32) -> CommandError {
@@ -671,7 +672,8 @@ mod tests {
 
     #[test]
     fn digests_are_those_of_redis() {
-        // SET foo bar on Redis 7.0.15: DEBUG DIGEST-VALUE foo, and DEBUG DIGEST with nothing else there.
+        // SET foo bar on Redis 7.0.15: DEBUG DIGEST-VALUE foo, and DEBUG DIGEST with nothing else
+        // there.
         let mut value = DataDigest::default();
         value.mix(&STRING_TYPE.to_be_bytes());
         value.mix(b"bar");

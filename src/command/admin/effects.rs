@@ -9,9 +9,9 @@ use crate::state::context::{Caller, CommandResult, Context, Outcome};
 
 const TAKEN: CommandError = CommandError::Text("ERR the append only file takes the stream");
 
-/// `DEBUG EFFECTS <ON | OFF | TAKE | LOAD part [part ...] | FOLLOW part [part ...]>`: OK, the stream since it was last taken, or
-/// how many requests were run, as those of a file or as those of a primary. A stream that is longer than `proto-max-bulk-len`
-/// is sent in parts.
+/// `DEBUG EFFECTS <ON | OFF | TAKE | LOAD part [part ...] | FOLLOW part [part ...]>`: OK, the
+/// stream since it was last taken, or how many requests were run, as those of a file or as those of
+/// a primary. A stream that is longer than `proto-max-bulk-len` is sent in parts.
 pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
     let word = ctx.args.get(2).to_ascii_lowercase();
     match (word.as_slice(), ctx.args.len()) {

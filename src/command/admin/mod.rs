@@ -1,5 +1,6 @@
-//! Commands that operate the server: SHUTDOWN, TIME and LOLWUT here; users (`acl`), configuration (`config`), saving (`save`), modules
-//! (`module`), and for tests `debug`, with `reload` and `effects`.
+//! Commands that operate the server: SHUTDOWN, TIME and LOLWUT here; users (`acl`), configuration
+//! (`config`), saving (`save`), modules (`module`), and for tests `debug`, with `reload` and
+//! `effects`.
 
 pub(crate) mod acl;
 pub(crate) mod config;
@@ -51,9 +52,11 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
 ];
 
-/// `TIME`: an array of seconds since 1970 and the microseconds of the current one, both as bulk strings.
+/// `TIME`: an array of seconds since 1970 and the microseconds of the current one, both as bulk
+/// strings.
 fn time(ctx: &mut Context<'_>) -> CommandResult {
-    // Since Redis 7.2 time stands still in a script, until it is busy, as it may be waiting for a time.
+    // Since Redis 7.2 time stands still in a script, until it is busy, as it may be waiting for a
+    // time.
     let stands_still = ctx.state.config.reports_7_2() && !ctx.state.scripts.is_busy();
     let now = match ctx.origin {
         Origin::Script if stands_still => ctx.state.now,
@@ -141,8 +144,8 @@ impl ShutdownOrder {
     }
 }
 
-/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] [ABORT]`: no reply, the connection is closed; OK to ABORT.
-/// SAFE: an error at a primary with slots.
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] [ABORT]`: no reply, the connection is
+/// closed; OK to ABORT. SAFE: an error at a primary with slots.
 fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
     match ShutdownOrder::parse(ctx)? {
         // A running script is not waited for, and its partial changes are not saved.

@@ -1,9 +1,10 @@
-//! Replies of CLUSTER NODES, SLOTS and SHARDS, kept for as long as nothing that they show changes: clients of a large cluster ask for them
-//! all at once, when a node has failed.
+//! Replies of CLUSTER NODES, SLOTS and SHARDS, kept for as long as nothing that they show changes:
+//! clients of a large cluster ask for them all at once, when a node has failed.
 //!
-//! A reply depends on the cluster, on this node's own offset, on the client's protocol, and on where the client comes from. Every
-//! message of another node may change it, so replies last for some hundredths of a second in a large cluster. In debug builds each
-//! kept reply is compared with a new one.
+//! A reply depends on the cluster, on this node's own offset, on the client's protocol, and on
+//! where the client comes from. Every message of another node may change it, so replies last for
+//! some hundredths of a second in a large cluster. In debug builds each kept reply is compared with
+//! a new one.
 
 use bytes::Bytes;
 

@@ -1,4 +1,5 @@
-//! How commands change the cluster: data and role change at once, what concerns other nodes at the end of the turn.
+//! How commands change the cluster: data and role change at once, what concerns other nodes at the
+//! end of the turn.
 
 use crate::cluster::Cluster;
 use crate::cluster::action::{Action, Outside};

@@ -5,7 +5,8 @@ use crate::cluster::node::NodeId;
 use crate::error::CommandError;
 use crate::state::context::{CommandResult, Context, Outcome};
 
-/// `DEBUG DROP-CLUSTER-PACKET-FILTER type`: messages of the type are not taken in; -1 ends that, -2 drops all.
+/// `DEBUG DROP-CLUSTER-PACKET-FILTER type`: messages of the type are not taken in; -1 ends that, -2
+/// drops all.
 pub fn drop_packets(ctx: &mut Context<'_>) -> CommandResult {
     let kind = ctx.args.integer(2)?;
     if let Some(cluster) = &mut ctx.state.cluster {
@@ -15,7 +16,8 @@ pub fn drop_packets(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG CLOSE-CLUSTER-LINK-ON-PACKET-DROP flag`, `DISABLE-CLUSTER-RANDOM-PING flag` and `DISABLE-CLUSTER-RECONNECTION flag`.
+/// `DEBUG CLOSE-CLUSTER-LINK-ON-PACKET-DROP flag`, `DISABLE-CLUSTER-RANDOM-PING flag` and
+/// `DISABLE-CLUSTER-RECONNECTION flag`.
 pub fn switch(ctx: &mut Context<'_>, choose: fn(&mut Faults) -> &mut bool) -> CommandResult {
     let is_on = ctx.args.integer(2)? != 0;
     if let Some(cluster) = &mut ctx.state.cluster {
@@ -25,7 +27,8 @@ pub fn switch(ctx: &mut Context<'_>, choose: fn(&mut Faults) -> &mut bool) -> Co
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG SLOTMIGRATION <PREVENT-PAUSE | PREVENT-FAILOVER> <0 | 1>`: moves of slots do not come to their pause, or not to their end.
+/// `DEBUG SLOTMIGRATION <PREVENT-PAUSE | PREVENT-FAILOVER> <0 | 1>`: moves of slots do not come to
+/// their pause, or not to their end.
 pub fn slot_migration(ctx: &mut Context<'_>) -> CommandResult {
     let on = ctx.args.integer(3)? != 0;
     let moves = &mut ctx.state.slot_moves;

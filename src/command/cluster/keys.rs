@@ -1,4 +1,5 @@
-//! CLUSTER COUNTKEYSINSLOT and GETKEYSINSLOT: this node's keys of a slot, in the selected database; FLUSHSLOT deletes them in all.
+//! CLUSTER COUNTKEYSINSLOT and GETKEYSINSLOT: this node's keys of a slot, in the selected database;
+//! FLUSHSLOT deletes them in all.
 
 use super::enabled::{cluster, slot as slot_of_text};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
@@ -37,7 +38,8 @@ pub fn get_keys(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLUSTER FLUSHSLOT slot [ASYNC | SYNC]`: OK. Memory is freed by a thread, whatever the word. O(N), N being the number of keys.
+/// `CLUSTER FLUSHSLOT slot [ASYNC | SYNC]`: OK. Memory is freed by a thread, whatever the word.
+/// O(N), N being the number of keys.
 pub fn flush(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
     if ctx.args.len() > 4 {

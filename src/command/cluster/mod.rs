@@ -1,11 +1,13 @@
-//! CLUSTER, READONLY, READWRITE and ASKING. Of a server with `cluster-enabled no` all are refused, HELP too, as in Redis.
+//! CLUSTER, READONLY, READWRITE and ASKING. Of a server with `cluster-enabled no` all are refused,
+//! HELP too, as in Redis.
 //!
 //! - `enabled` is what all begin with: without a cluster they are refused.
-//! - `topology` says who owns which slots, from what `cached` keeps, `reports` what else there is to know; `keys` are the keys of a slot,
-//!   `scan` goes over those of all nodes, `slot_stats` says what slots cost.
+//! - `topology` says who owns which slots, from what `cached` keeps, `reports` what else there is
+//!   to know; `keys` are the keys of a slot, `scan` goes over those of all nodes, `slot_stats` says
+//!   what slots cost.
 //! - `moves` moves slots to another node all at once.
-//! - `slots` changes owners of slots, `nodes` members and roles, by the functions of `crate::cluster`, with what `change`
-//!   holds for both. `debug` are DEBUG's subcommands.
+//! - `slots` changes owners of slots, `nodes` members and roles, by the functions of
+//!   `crate::cluster`, with what `change` holds for both. `debug` are DEBUG's subcommands.
 
 mod cached;
 mod change;
@@ -310,7 +312,8 @@ fn asking(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `READONLY`: OK. In a cluster; else only for clients with CLIENT CAPA REDIRECT, and for all if Valkey is emulated.
+/// `READONLY`: OK. In a cluster; else only for clients with CLIENT CAPA REDIRECT, and for all if
+/// Valkey is emulated.
 fn read_only(ctx: &mut Context<'_>) -> CommandResult {
     read_here(ctx, true)
 }
@@ -332,7 +335,8 @@ fn read_here(ctx: &mut Context<'_>, on: bool) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// What a script says of a connection is not said of its caller's: a script is served where that is.
+/// What a script says of a connection is not said of its caller's: a script is served where that
+/// is.
 fn is_scripted(ctx: &Context<'_>) -> bool {
     ctx.state.scripts.running.is_some()
 }

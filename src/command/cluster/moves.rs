@@ -1,5 +1,5 @@
-//! CLUSTER MIGRATESLOTS, GETSLOTMIGRATIONS, CANCELSLOTMIGRATIONS and SYNCSLOTS: slots that move to another node all at once
-//! (`crate::cluster::slot_job`).
+//! CLUSTER MIGRATESLOTS, GETSLOTMIGRATIONS, CANCELSLOTMIGRATIONS and SYNCSLOTS: slots that move to
+//! another node all at once (`crate::cluster::slot_job`).
 
 use super::enabled::{cluster, slot};
 use crate::cluster::Cluster;
@@ -47,7 +47,8 @@ fn check(cluster: &Cluster) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The ranges of slots from argument `first` on, the argument after them, and the owner of all. `owned`: whether they need one.
+/// The ranges of slots from argument `first` on, the argument after them, and the owner of all.
+/// `owned`: whether they need one.
 fn ranges(
     cluster: &Cluster,
     args: Args<'_>,
@@ -93,7 +94,8 @@ fn ranges(
     Ok((ranges, at, owner))
 }
 
-/// `CLUSTER MIGRATESLOTS SLOTSRANGE first last [first last ...] NODE node-id [SLOTSRANGE ...]`: OK. The slots begin to move.
+/// `CLUSTER MIGRATESLOTS SLOTSRANGE first last [first last ...] NODE node-id [SLOTSRANGE ...]`: OK.
+/// The slots begin to move.
 pub fn migrate(ctx: &mut Context<'_>) -> CommandResult {
     let own = cluster(ctx.state)?;
     check(own)?;
@@ -231,7 +233,8 @@ fn name_after(args: Args<'_>, index: usize) -> Result<NodeId, CommandError> {
     found.and_then(NodeId::from_bytes).ok_or(CommandError::Syntax)
 }
 
-/// `CLUSTER SYNCSLOTS ESTABLISH SOURCE node-id NAME name SLOTSRANGE first last [first last ...]`: OK, the last answer to this client.
+/// `CLUSTER SYNCSLOTS ESTABLISH SOURCE node-id NAME name SLOTSRANGE first last [first last ...]`:
+/// OK, the last answer to this client.
 fn establish(ctx: &mut Context<'_>) -> CommandResult {
     let own = cluster(ctx.state)?;
     let client = ctx.caller.client();
@@ -288,7 +291,8 @@ fn establish(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLUSTER SYNCSLOTS FINISH STATE <success | failed> NAME name [MESSAGE text]`: OK. A primary says how a move to it has ended.
+/// `CLUSTER SYNCSLOTS FINISH STATE <success | failed> NAME name [MESSAGE text]`: OK. A primary says
+/// how a move to it has ended.
 fn finish(ctx: &mut Context<'_>) -> CommandResult {
     let (args, mut at) = (ctx.args, 3);
     let (mut name, mut is_success, mut message) = (None, None, None);

@@ -1,4 +1,5 @@
-//! CLUSTER MEET, FORGET, REPLICATE, FAILOVER, RESET and what concerns epochs: which nodes there are, and their roles.
+//! CLUSTER MEET, FORGET, REPLICATE, FAILOVER, RESET and what concerns epochs: which nodes there
+//! are, and their roles.
 
 use std::net::IpAddr;
 
@@ -58,7 +59,8 @@ const BUS_PORT_DISTANCE: i64 = 10_000;
 /// `CLUSTER FORGET node-id`: OK.
 pub fn forget(ctx: &mut Context<'_>) -> CommandResult {
     let known = cluster(ctx.state)?;
-    // Another node may have had this one forget it already, as in Valkey: who asks each node in turn gets OK from all.
+    // Another node may have had this one forget it already, as in Valkey: who asks each node in
+    // turn gets OK from all.
     if let Some(id) = NodeId::from_bytes(ctx.args.get(2))
         && known.is_blacklisted(&id)
     {

@@ -1,10 +1,11 @@
 //! CLUSTERSCAN: iterating over the keys of a whole cluster, some in each call.
 //!
-//! A cursor is `fingerprint-{tag}-place`. Its hash tag, which is the shortest key of a slot, leads clients and proxies to the node
-//! that owns the slot, as a key would. The place is one in the order of the slot's keys, which depends on the secret for hashing
-//! keys; at a node with another secret, which the fingerprint tells, the slot begins anew. A call goes over adjoining slots of one
-//! owner; at their end the cursor leads to the next owner, and at the end of all slots it is 0. So a key that exists all the time is
-//! returned at least once, and exactly once if no slot moves.
+//! A cursor is `fingerprint-{tag}-place`. Its hash tag, which is the shortest key of a slot, leads
+//! clients and proxies to the node that owns the slot, as a key would. The place is one in the
+//! order of the slot's keys, which depends on the secret for hashing keys; at a node with another
+//! secret, which the fingerprint tells, the slot begins anew. A call goes over adjoining slots of
+//! one owner; at their end the cursor leads to the next owner, and at the end of all slots it is 0.
+//! So a key that exists all the time is returned at least once, and exactly once if no slot moves.
 
 use super::enabled::cluster;
 use crate::collections::hash_slot::{HashSlot, SLOTS};
@@ -21,7 +22,8 @@ const OTHER_SLOT: CommandError = CommandError::Text("ERR Cursor slot mismatch wi
 /// Keys looked at for each requested one: limits a call whose options want few of them.
 const STEPS_PER_KEY: u64 = 10;
 
-/// `CLUSTERSCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot]`: the next cursor and an array of keys.
+/// `CLUSTERSCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot]`: the next cursor and
+/// an array of keys.
 pub fn scan(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
     let options = ScanOptions::parse(ctx, true)?;

@@ -24,8 +24,8 @@ enum Metric {
     BytesOut,
 }
 
-/// `CLUSTER SLOT-STATS SLOTSRANGE start-slot end-slot`, or `ORDERBY metric [LIMIT limit] [ASC | DESC]`: an array of
-/// `[slot, map of its figures]`.
+/// `CLUSTER SLOT-STATS SLOTSRANGE start-slot end-slot`, or `ORDERBY metric [LIMIT limit] [ASC |
+/// DESC]`: an array of `[slot, map of its figures]`.
 pub fn slot_stats(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
     slot_costs::follow_owners(ctx.state);

@@ -138,7 +138,8 @@ const REPETITION_MS: i64 = 2_000;
 /// The first version of Valkey whose replicas repeat SETSLOT.
 const REPEATS_SINCE: u32 = 8;
 
-/// `CLUSTER SETSLOT slot <MIGRATING node-id | IMPORTING node-id | NODE node-id | STABLE> [TIMEOUT milliseconds]`: OK.
+/// `CLUSTER SETSLOT slot <MIGRATING node-id | IMPORTING node-id | NODE node-id | STABLE> [TIMEOUT
+/// milliseconds]`: OK.
 ///
 /// As in Valkey, replicas do it first: what a primary has answered is not lost with it.
 pub fn set(ctx: &mut Context<'_>) -> CommandResult {
@@ -210,7 +211,8 @@ fn wanted(ctx: &mut Context<'_>, slot: HashSlot) -> Result<(Change, usize), Comm
     Err(BAD_ACTION)
 }
 
-/// Until when replicas may repeat it, by the arguments from `first` on. Other words than TIMEOUT mean nothing, as in Valkey.
+/// Until when replicas may repeat it, by the arguments from `first` on. Other words than TIMEOUT
+/// mean nothing, as in Valkey.
 fn deadline(ctx: &Context<'_>, first: usize) -> Result<Option<i64>, CommandError> {
     let now_us = ctx.state.now.boot_us;
     let mut deadline_us = Some(now_us.saturating_add(REPETITION_MS * 1000));
@@ -226,7 +228,8 @@ fn deadline(ctx: &Context<'_>, first: usize) -> Result<Option<i64>, CommandError
     Ok(deadline_us)
 }
 
-/// How many replicas are to repeat the request before this node runs it. None do for one that they have repeated already.
+/// How many replicas are to repeat the request before this node runs it. None do for one that they
+/// have repeated already.
 fn replicas_that_repeat(ctx: &Context<'_>) -> i64 {
     let state = &ctx.state;
     let as_valkey = state.cluster.as_ref().is_some_and(|cluster| cluster.settings().as_valkey);
@@ -256,8 +259,8 @@ fn carry_out(ctx: &mut Context<'_>, slot: HashSlot, wanted: Change) {
                 cluster.assign_slot(slot, target, has_keys, outside, actions);
             }
         };
-    // Without the first two, clients would not be sent to where their keys are. After a crash without the others, the source asks
-    // the target again, or the owner says that it is.
+    // Without the first two, clients would not be sent to where their keys are. After a crash
+    // without the others, the source asks the target again, or the owner says that it is.
     match takes || matches!(wanted, Change::Migrates(_)) {
         true => change(ctx, carry_out),
         false => change_unconfirmed(ctx, carry_out),

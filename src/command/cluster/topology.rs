@@ -13,7 +13,8 @@ use crate::state::State;
 use crate::state::cluster_work::Asked;
 use crate::state::context::{CommandResult, Context};
 
-/// `CLUSTER SLOTS`: an array of ranges, each `[first, last, primary, replica ...]`; a node is `[endpoint, port, id, map]`.
+/// `CLUSTER SLOTS`: an array of ranges, each `[first, last, primary, replica ...]`; a node is
+/// `[endpoint, port, id, map]`.
 pub(super) fn slots(ctx: &mut Context<'_>) -> CommandResult {
     cached::reply(ctx, Asked::Slots, write_slots)
 }
@@ -91,8 +92,8 @@ fn offset(state: &State, node: &Node) -> u64 {
     }
 }
 
-/// `CLUSTER SHARDS`: an array of maps of slots (first and last of each range) and nodes. Of Redis 7.0 each primary is one; of
-/// Valkey each shard is one, and has an id.
+/// `CLUSTER SHARDS`: an array of maps of slots (first and last of each range) and nodes. Of Redis
+/// 7.0 each primary is one; of Valkey each shard is one, and has an id.
 pub(super) fn shards(ctx: &mut Context<'_>) -> CommandResult {
     cached::reply(ctx, Asked::Shards, write_shards)
 }

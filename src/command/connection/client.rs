@@ -145,7 +145,7 @@ const UNBLOCK_REASON: CommandError =
 const NOT_IN_IMPORT_MODE: CommandError = CommandError::Text("ERR Server is not in import mode");
 const NO_SUCH_CLIENT: CommandError = CommandError::Text("ERR No such client");
 
-// ---- connected clients ---------------------------------------------------------------------------------------------
+// ---- connected clients --------------------------------------------------------------------------
 
 /// `CLIENT ID`: a number that is unique among all connections of this server process.
 fn get_id(ctx: &mut Context<'_>) -> CommandResult {
@@ -165,7 +165,8 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLIENT LIST [filter ...]`: a line for each connection, the oldest first; with IDs only, in their order.
+/// `CLIENT LIST [filter ...]`: a line for each connection, the oldest first; with IDs only, in
+/// their order.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
     let filter = match ctx.args.len() {
         2 => Filter::default(),
@@ -240,7 +241,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     Ok(if killed.contains(&own) { Outcome::Close } else { Outcome::Replied })
 }
 
-// ---- a client's attributes -----------------------------------------------------------------------------------------
+// ---- a client's attributes ----------------------------------------------------------------------
 
 /// Whether a text can be shown in a line of CLIENT LIST: printable ASCII without spaces.
 fn is_plain(text: &[u8]) -> bool {
@@ -358,9 +359,10 @@ fn set_flag(ctx: &mut Context<'_>, flag: ClientFlags) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- pausing and unblocking ----------------------------------------------------------------------------------------
+// ---- pausing and unblocking ---------------------------------------------------------------------
 
-/// `CLIENT PAUSE timeout [WRITE | ALL]`: `OK`. An active pause is extended or widened, never shortened.
+/// `CLIENT PAUSE timeout [WRITE | ALL]`: `OK`. An active pause is extended or widened, never
+/// shortened.
 fn pause(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 4 {
         return Err(ctx.wrong_subcommand());

@@ -122,8 +122,8 @@ pub struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    /// Whether the link to the primary, which is not a client, is to be ended: only if it is meant by its class, address,
-    /// flag or number.
+    /// Whether the link to the primary, which is not a client, is to be ended: only if it is meant
+    /// by its class, address, flag or number.
     pub fn chooses_link(&self, link: &LinkLine) -> bool {
         let is_meant = |test: &Test<'_>| {
             matches!(test, Test::Class(None) | Test::Address(_) | Test::Ids(_))
@@ -142,10 +142,11 @@ impl<'a> Filter<'a> {
         Filter { tests: vec![(true, Test::Address(address))], skip_me: Some(false) }
     }
 
-    /// `[NOT-]ID client-id [client-id ...]`, `[NOT-]TYPE type`, `[NOT-]ADDR ip:port`, `[NOT-]LADDR ip:port`,
-    /// `[NOT-]IP ip`, `[NOT-]USER username`, `[NOT-]FLAGS letters`, `[NOT-]CAPA letters`, `[NOT-]NAME name`, `[NOT-]LIB-NAME name`,
-    /// `[NOT-]LIB-VER version`, `[NOT-]DB index`, `MAXAGE seconds`, `IDLE seconds`, `SKIPME <YES | NO>`, in any order.
-    /// A repeated option replaces the first, except IDs, which add up.
+    /// `[NOT-]ID client-id [client-id ...]`, `[NOT-]TYPE type`, `[NOT-]ADDR ip:port`,
+    /// `[NOT-]LADDR ip:port`, `[NOT-]IP ip`, `[NOT-]USER username`, `[NOT-]FLAGS letters`,
+    /// `[NOT-]CAPA letters`, `[NOT-]NAME name`, `[NOT-]LIB-NAME name`, `[NOT-]LIB-VER version`,
+    /// `[NOT-]DB index`, `MAXAGE seconds`, `IDLE seconds`, `SKIPME <YES | NO>`, in any order. A
+    /// repeated option replaces the first, except IDs, which add up.
     pub fn parse(
         mut args: Cursor<'a>,
         databases: usize,

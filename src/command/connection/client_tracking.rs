@@ -1,6 +1,8 @@
-//! Client tracking: CLIENT TRACKING, CACHING, GETREDIR and TRACKINGINFO. The messages are `gate/tracking.rs`'s.
+//! Client tracking: CLIENT TRACKING, CACHING, GETREDIR and TRACKINGINFO. The messages are
+//! `gate/tracking.rs`'s.
 //!
-//! A client tracks the keys it reads, or all keys with certain prefixes; see `keyspace/tracking.rs`.
+//! A client tracks the keys it reads, or all keys with certain prefixes; see
+//! `keyspace/tracking.rs`.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -77,7 +79,7 @@ const NOT_OPTOUT: CommandError = CommandError::Text(
     "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.",
 );
 
-// ---- subcommands of CLIENT -------------------------------------------------------------------------------------------
+// ---- subcommands of CLIENT ----------------------------------------------------------------------
 
 /// Options of CLIENT TRACKING.
 #[derive(Default)]
@@ -121,8 +123,8 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// Checks the options against each other and the client's current tracking. Returns the requested mode, with the
-    /// existing prefixes.
+    /// Checks the options against each other and the client's current tracking. Returns the
+    /// requested mode, with the existing prefixes.
     fn mode(&self, current: Option<&ClientTracking>) -> Result<Mode, CommandError> {
         if !self.bcast && !self.prefixes.is_empty() {
             return Err(PREFIX_WITHOUT_BCAST);
@@ -188,7 +190,8 @@ fn first_overlapping(prefixes: &[&[u8]]) -> Option<usize> {
     let mut sorted: Vec<(&[u8], usize)> =
         prefixes.iter().enumerate().map(|(index, prefix)| (*prefix, index)).collect();
     sorted.sort_unstable();
-    // Sorted, all that begin with a prefix follow it. So one that overlaps with any overlaps with the first of those.
+    // Sorted, all that begin with a prefix follow it. So one that overlaps with any overlaps with
+    // the first of those.
     let (mut first, mut beginning) = (None::<usize>, *sorted.first()?);
     for &(prefix, index) in &sorted[1..] {
         if prefix.starts_with(beginning.0) {
@@ -201,7 +204,8 @@ fn first_overlapping(prefixes: &[&[u8]]) -> Option<usize> {
     first
 }
 
-/// The first existing prefix that overlaps with a new one. Among the existing only the empty one may begin others. O(log n).
+/// The first existing prefix that overlaps with a new one. Among the existing only the empty one
+/// may begin others. O(log n).
 fn overlapping_with<'p>(prefixes: &'p BTreeSet<Box<[u8]>>, prefix: &[u8]) -> Option<&'p [u8]> {
     let names = |from, to| prefixes.range::<[u8], _>((from, to)).map(|found| &**found);
     let is_near = |other: &&[u8]| overlap(other, prefix);

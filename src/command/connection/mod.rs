@@ -193,8 +193,8 @@ struct Hello<'a> {
 }
 
 impl<'a> Hello<'a> {
-    /// Errors come in the order of the arguments, including a wrong password; then nothing was changed. Valkey checks only the last
-    /// password, at the end.
+    /// Errors come in the order of the arguments, including a wrong password; then nothing was
+    /// changed. Valkey checks only the last password, at the end.
     fn parse(ctx: &mut Context<'a>) -> Result<Self, CommandError> {
         let is_valkey = ctx.state.config.compatible_with.is_valkey();
         let mut last = None;
@@ -237,7 +237,8 @@ fn end_pushes(ctx: &mut Context<'_>) {
     ctx.state.blocking.confirmations.forget_client(id);
 }
 
-/// `HELLO [protover [AUTH username password] [SETNAME clientname]]`: a map about the server, in the requested protocol.
+/// `HELLO [protover [AUTH username password] [SETNAME clientname]]`: a map about the server, in the
+/// requested protocol.
 fn hello(ctx: &mut Context<'_>) -> CommandResult {
     let hello = Hello::parse(ctx)?;
     let flags = ctx.client().flags;
@@ -293,7 +294,8 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `RESET`: `RESET`. Database 0, RESP2, no name, subscriptions, monitoring or tracking, replies on, unauthenticated.
+/// `RESET`: `RESET`. Database 0, RESP2, no name, subscriptions, monitoring or tracking, replies on,
+/// unauthenticated.
 fn reset(ctx: &mut Context<'_>) -> CommandResult {
     end_pushes(ctx);
     publish::unsubscribe_all(ctx.state, ctx.client_id());

@@ -1,8 +1,9 @@
-//! The arguments of a command as a tree, for `COMMAND DOCS`: parsed from the notation of the command's page.
+//! The arguments of a command as a tree, for `COMMAND DOCS`: parsed from the notation of the
+//! command's page.
 //!
-//! Input: `key value [NX | XX] [GET] [EX seconds | PX milliseconds]`; output: [`Argument`]s. Lower-case words are
-//! values, upper-case words and signs are tokens; `[]` is optional, `<>` groups, `|` separates alternatives, `...`
-//! repeats: `key [key ...]`.
+//! Input: `key value [NX | XX] [GET] [EX seconds | PX milliseconds]`; output: [`Argument`]s.
+//! Lower-case words are values, upper-case words and signs are tokens; `[]` is optional, `<>`
+//! groups, `|` separates alternatives, `...` repeats: `key [key ...]`.
 
 use crate::state::spec::{CommandSpec, Group};
 
@@ -313,7 +314,8 @@ fn token_argument(token: &str, behind: &[Node], is_first: bool) -> (Argument, us
     }
 }
 
-/// `[body ...]`: the preceding arguments repeat, if they are the same; otherwise the body itself repeats.
+/// `[body ...]`: the preceding arguments repeat, if they are the same; otherwise the body itself
+/// repeats.
 fn repeat(found: &mut Vec<Argument>, body: Vec<Argument>) {
     let Some(start) = found.len().checked_sub(body.len()).filter(|_| !body.is_empty()) else {
         if let Some(last) = found.last_mut().filter(|_| body.is_empty()) {
@@ -365,7 +367,8 @@ mod tests {
     use super::*;
     use crate::state::spec::{KeyFlags, key, spec};
 
-    /// The tree in one line: name:kind, `=TOKEN`, `?` optional, `+` multiple, `++` with its token, `#n` key.
+    /// The tree in one line: name:kind, `=TOKEN`, `?` optional, `+` multiple, `++` with its token,
+    /// `#n` key.
     fn show(arguments: &[Argument]) -> String {
         let shown = arguments.iter().map(|argument| {
             let mut text = format!("{}:{}", argument.name, argument.kind.name());

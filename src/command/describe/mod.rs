@@ -1,4 +1,5 @@
-//! COMMAND: the commands and their properties, derived from the specifications; COMMAND DOCS in `docs`.
+//! COMMAND: the commands and their properties, derived from the specifications; COMMAND DOCS in
+//! `docs`.
 
 pub(crate) mod docs;
 
@@ -122,8 +123,8 @@ fn group_name(group: Group) -> &'static str {
     }
 }
 
-/// The legacy key range: first, last (negative: from the end), step; zeros if there are no keys. True: the range is
-/// incomplete, and clients must use GETKEYS.
+/// The legacy key range: first, last (negative: from the end), step; zeros if there are no keys.
+/// True: the range is incomplete, and clients must use GETKEYS.
 fn legacy_range(keys: &[KeySpec]) -> ([i64; 3], bool) {
     let mut movable = keys.iter().any(|keys| keys.flags.contains(KeyFlags::INCOMPLETE));
     if let [KeySpec { begin: Begin::Index(first), find: Find::Range { last, step, .. }, .. }] = keys
@@ -390,7 +391,8 @@ enum Filter<'a> {
     Pattern(&'a [u8]),
 }
 
-/// `COMMAND LIST [FILTERBY MODULE module-name | ACLCAT category | PATTERN pattern]`: an array of names, subcommands included.
+/// `COMMAND LIST [FILTERBY MODULE module-name | ACLCAT category | PATTERN pattern]`: an array of
+/// names, subcommands included.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
     let filter = list_filter(ctx)?;
     let table = ctx.state.commands;
@@ -440,7 +442,8 @@ fn get_keys(ctx: &mut Context<'_>) -> CommandResult {
     reply_keys(ctx, false)
 }
 
-/// `COMMAND GETKEYSANDFLAGS command [arg ...]`: an array of pairs of key and array (RESP3: set) of flags.
+/// `COMMAND GETKEYSANDFLAGS command [arg ...]`: an array of pairs of key and array (RESP3: set) of
+/// flags.
 fn get_keys_and_flags(ctx: &mut Context<'_>) -> CommandResult {
     reply_keys(ctx, true)
 }

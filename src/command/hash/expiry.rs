@@ -1,7 +1,8 @@
-//! Fields of hashes that expire: setting, asking and clearing their deadlines, alone or together with their values.
+//! Fields of hashes that expire: setting, asking and clearing their deadlines, alone or together
+//! with their values.
 //!
-//! Options, replies, errors and events are Valkey 9.1's, which include those of Redis 8. Times and conditions are parsed by
-//! `command/deadline.rs`.
+//! Options, replies, errors and events are Valkey 9.1's, which include those of Redis 8. Times and
+//! conditions are parsed by `command/deadline.rs`.
 
 use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::table::Slot;
@@ -30,15 +31,15 @@ mod result {
     pub const DELETED: i64 = 2;
 }
 
-// ---- parsing -------------------------------------------------------------------------------------------------------------
+// ---- parsing ------------------------------------------------------------------------------------
 
 /// The index of `FIELDS` after options from argument `start` on; not the last argument.
 fn fields_word(args: Args<'_>, start: usize) -> Option<usize> {
     (start..args.len().saturating_sub(1)).find(|&at| args.get(at).eq_ignore_ascii_case(b"FIELDS"))
 }
 
-/// The index of the first field after `FIELDS numfields` at argument `word`. Each field has `arguments_each`
-/// arguments, and nothing may follow.
+/// The index of the first field after `FIELDS numfields` at argument `word`. Each field has
+/// `arguments_each` arguments, and nothing may follow.
 fn first_field(args: Args<'_>, word: usize, arguments_each: i64) -> Result<usize, CommandError> {
     let count = args.integer(word + 1)?;
     let first = word + 2;
@@ -49,7 +50,8 @@ fn first_field(args: Args<'_>, word: usize, arguments_each: i64) -> Result<usize
     Ok(first)
 }
 
-/// The index of the first field in `FIELDS numfields field [field ...]`, which begins at argument 2.
+/// The index of the first field in `FIELDS numfields field [field ...]`, which begins at argument
+/// 2.
 fn plain_fields(args: Args<'_>, mismatch: CommandError) -> Result<usize, CommandError> {
     if !args.get(2).eq_ignore_ascii_case(b"FIELDS") {
         return Err(CommandError::Syntax);
@@ -57,8 +59,8 @@ fn plain_fields(args: Args<'_>, mismatch: CommandError) -> Result<usize, Command
     first_field(args, 2, 1).map_err(|error| if error == BAD_FIELD_COUNT { mismatch } else { error })
 }
 
-/// The latest deadline that a client may set, in Unix milliseconds: Redis 7.4 stores 48 bits. Valkey's clients, files and
-/// primaries may give any.
+/// The latest deadline that a client may set, in Unix milliseconds: Redis 7.4 stores 48 bits.
+/// Valkey's clients, files and primaries may give any.
 const LATEST_MS: i64 = (1 << 48) - 2;
 
 /// The deadline of a time. Errors: it is negative, or too late for whoever sets it.
@@ -158,10 +160,11 @@ fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: FieldEf
     });
 }
 
-// ---- deadlines alone -----------------------------------------------------------------------------------------------------
+// ---- deadlines alone ----------------------------------------------------------------------------
 
-/// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`: an array with, for each field, 1 if the deadline
-/// was set, 0 if the condition fails, 2 if the field was deleted as the deadline has passed, -2 if it does not exist.
+/// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`: an array with, for
+/// each field, 1 if the deadline was set, 0 if the condition fails, 2 if the field was deleted as
+/// the deadline has passed, -2 if it does not exist.
 pub(crate) fn hexpire(ctx: &mut Context<'_>) -> CommandResult {
     expire(ctx, TimeUnit::Seconds)
 }
@@ -171,12 +174,14 @@ pub(crate) fn hpexpire(ctx: &mut Context<'_>) -> CommandResult {
     expire(ctx, TimeUnit::Milliseconds)
 }
 
-/// `HEXPIREAT key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`: as HEXPIRE.
+/// `HEXPIREAT key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`: as
+/// HEXPIRE.
 pub(crate) fn hexpire_at(ctx: &mut Context<'_>) -> CommandResult {
     expire(ctx, TimeUnit::UnixSeconds)
 }
 
-/// `HPEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`: as HEXPIRE.
+/// `HPEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`:
+/// as HEXPIRE.
 pub(crate) fn hpexpire_at(ctx: &mut Context<'_>) -> CommandResult {
     expire(ctx, TimeUnit::UnixMilliseconds)
 }
@@ -234,7 +239,8 @@ fn expire(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// After deadlines were changed: deletes the fields if the deadline has passed, otherwise updates the index of deadlines.
+/// After deadlines were changed: deletes the fields if the deadline has passed, otherwise updates
+/// the index of deadlines.
 fn settle(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, changes: u64, is_past: bool) {
     if is_past {
         ctx.keyspace.stats.expired_fields += changes;
@@ -244,8 +250,8 @@ fn settle(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, changes: u64, is_past
     }
 }
 
-/// `HPERSIST key FIELDS numfields field [field ...]`: an array with, for each field, 1 if its deadline was removed,
-/// -1 if it had none, -2 if it does not exist.
+/// `HPERSIST key FIELDS numfields field [field ...]`: an array with, for each field, 1 if its
+/// deadline was removed, -1 if it had none, -2 if it does not exist.
 pub(crate) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.keyspace.now());
     let first = plain_fields(args, BAD_FIELD_COUNT)?;
@@ -280,8 +286,8 @@ pub(crate) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `HTTL key FIELDS numfields field [field ...]`: an array with, for each field, the seconds left, rounded; -1
-/// without a deadline, -2 if it does not exist.
+/// `HTTL key FIELDS numfields field [field ...]`: an array with, for each field, the seconds left,
+/// rounded; -1 without a deadline, -2 if it does not exist.
 pub(crate) fn httl(ctx: &mut Context<'_>) -> CommandResult {
     reply_deadlines(ctx, |now, deadline| to_seconds(now.remaining_ms(deadline)))
 }
@@ -320,9 +326,10 @@ fn reply_deadlines(ctx: &mut Context<'_>, told: impl Fn(&Now, Deadline) -> i64) 
     Ok(Outcome::Replied)
 }
 
-// ---- with values ---------------------------------------------------------------------------------------------------------
+// ---- with values --------------------------------------------------------------------------------
 
-/// `HGETDEL key FIELDS numfields field [field ...]`: an array of values, nil for each field that does not exist.
+/// `HGETDEL key FIELDS numfields field [field ...]`: an array of values, nil for each field that
+/// does not exist.
 pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.keyspace.now());
     let first = plain_fields(args, BAD_FIELD_COUNT)?;
@@ -362,8 +369,9 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `HGETEX key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] FIELDS numfields
-/// field [field ...]`: an array of values, nil for each field that does not exist. A past time deletes the fields.
+/// `HGETEX key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds
+/// | PERSIST] FIELDS numfields field [field ...]`: an array of values, nil for each field that does
+/// not exist. A past time deletes the fields.
 pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.keyspace.now());
     let word = fields_word(args, 2).ok_or(BAD_FIELD_COUNT)?;
@@ -435,8 +443,9 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// `HSETEX key [NX | XX] [FNX | FXX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT
-/// unix-time-milliseconds | KEEPTTL] FIELDS numfields field value [field value ...]`: 1 if all fields were set, 0 if
-/// a condition fails: NX and XX are about the key, FNX and FXX about all fields. A past time deletes the fields.
+/// unix-time-milliseconds | KEEPTTL] FIELDS numfields field value [field value ...]`: 1 if all
+/// fields were set, 0 if a condition fails: NX and XX are about the key, FNX and FXX about all
+/// fields. A past time deletes the fields.
 pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.keyspace.now());
     let word = fields_word(args, 2).ok_or(BAD_FIELD_COUNT)?;

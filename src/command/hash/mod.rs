@@ -1,4 +1,5 @@
-//! Hashes: setting, reading and deleting fields. Commands on fields' deadlines are in `hash/expiry.rs`.
+//! Hashes: setting, reading and deleting fields. Commands on fields' deadlines are in
+//! `hash/expiry.rs`.
 
 pub(crate) mod expiry;
 
@@ -202,7 +203,8 @@ const COUNT_OUT_OF_RANGE: CommandError = CommandError::Text(
 
 /// Pages looked at for each field asked for: a table with few fields ends a call early.
 const STEPS_PER_FIELD: u64 = 10;
-/// A hash with more than this many times the fields that HRANDFIELD wants is not walked over: fields are drawn instead.
+/// A hash with more than this many times the fields that HRANDFIELD wants is not walked over:
+/// fields are drawn instead.
 const DRAW_FROM: usize = 3;
 
 /// The limits of a listpack.
@@ -232,7 +234,7 @@ pub(crate) fn edit_or_create<R>(
     }
 }
 
-// ---- setting and deleting ------------------------------------------------------------------------------------------------
+// ---- setting and deleting -----------------------------------------------------------------------
 
 /// `HSET key field value [field value ...]`: how many fields are new.
 fn hset(ctx: &mut Context<'_>) -> CommandResult {
@@ -417,7 +419,7 @@ fn set_computed(
     edit_or_create(ctx, key, found, |hash| hash.set(field, text, expiry, &limits, &now));
 }
 
-// ---- reading -------------------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 /// `HGET key field`: the value, or nil.
 fn hget(ctx: &mut Context<'_>) -> CommandResult {
@@ -501,10 +503,11 @@ fn hvals(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- random fields -------------------------------------------------------------------------------------------------------
+// ---- random fields ------------------------------------------------------------------------------
 
-/// `HRANDFIELD key [count [WITHVALUES]]`: a field or nil; with a count an array: of different fields, or, if it is
-/// negative, of fields drawn independently. With values, fields and values alternate in RESP2; RESP3 has pairs.
+/// `HRANDFIELD key [count [WITHVALUES]]`: a field or nil; with a count an array: of different
+/// fields, or, if it is negative, of fields drawn independently. With values, fields and values
+/// alternate in RESP2; RESP3 has pairs.
 fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.keyspace.now();
     if ctx.args.len() == 2 {
@@ -608,7 +611,7 @@ fn select_different(
     });
 }
 
-// ---- walking -------------------------------------------------------------------------------------------------------------
+// ---- walking ------------------------------------------------------------------------------------
 
 /// `[MATCH pattern] [COUNT count] [NOVALUES]`
 struct ScanOptions<'a> {
@@ -640,8 +643,9 @@ impl<'a> ScanOptions<'a> {
     }
 }
 
-/// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`: the next cursor (0 at the end) as a bulk string, and an
-/// array of fields and values alternately. Without such a key the options are not checked, as in Redis.
+/// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`: the next cursor (0 at the end) as a
+/// bulk string, and an array of fields and values alternately. Without such a key the options are
+/// not checked, as in Redis.
 fn hscan(ctx: &mut Context<'_>) -> CommandResult {
     let cursor = scan_cursor(ctx, 2)?;
     let options = ScanOptions::parse(ctx);

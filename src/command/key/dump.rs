@@ -72,7 +72,8 @@ fn dump(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// RESTORE's options: `key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.
+/// RESTORE's options: `key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ
+/// frequency]`.
 struct RestoreOptions {
     replace: bool,
     absolute: bool,
@@ -111,7 +112,8 @@ impl RestoreOptions {
     }
 }
 
-/// Decodes the payload, a large one of a client in a thread. None: the client waits for it, and then the request runs again.
+/// Decodes the payload, a large one of a client in a thread. None: the client waits for it, and
+/// then the request runs again.
 fn decode(ctx: &mut Context<'_>, now: Now) -> Option<Restored> {
     let payload = ctx.args.get(PAYLOAD);
     // A string is copied, which a thread could not do for less.
@@ -132,8 +134,9 @@ fn decode(ctx: &mut Context<'_>, now: Now) -> Option<Restored> {
     Some(payload::restore_checked(payload, &limits, now, checks))
 }
 
-/// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`: OK. `ttl` in
-/// milliseconds, with ABSTTL as Unix time; 0: no deadline. With a past time the key does not exist afterwards.
+/// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`: OK.
+/// `ttl` in milliseconds, with ABSTTL as Unix time; 0: no deadline. With a past time the key does
+/// not exist afterwards.
 ///
 /// Its effect has ABSTTL, or is a DEL if it only deleted a key.
 fn restore(ctx: &mut Context<'_>) -> CommandResult {

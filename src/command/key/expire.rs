@@ -70,7 +70,8 @@ const fn asks(name: &'static str, handler: Handler) -> CommandSpec {
         .categories(Categories::KEYSPACE)
 }
 
-/// `EXPIRE key seconds [NX | XX | GT | LT]`: 1, or 0 if there is no such key or the condition fails.
+/// `EXPIRE key seconds [NX | XX | GT | LT]`: 1, or 0 if there is no such key or the condition
+/// fails.
 fn expire(ctx: &mut Context<'_>) -> CommandResult {
     set_deadline(ctx, TimeUnit::Seconds)
 }
@@ -134,7 +135,8 @@ fn pttl(ctx: &mut Context<'_>) -> CommandResult {
     reply_deadline(ctx, |now, deadline| now.remaining_ms(deadline))
 }
 
-/// `EXPIRETIME key`: Unix time in seconds, rounded; -1 without a deadline, -2 if there is no such key.
+/// `EXPIRETIME key`: Unix time in seconds, rounded; -1 without a deadline, -2 if there is no such
+/// key.
 fn expire_time(ctx: &mut Context<'_>) -> CommandResult {
     let offset_ms = ctx.keyspace.told_offset_ms();
     reply_deadline(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))

@@ -1,8 +1,8 @@
 //! MIGRATE: moves keys to another server. They are restored there in one pipeline, and deleted here
 //! once the other server has confirmed.
 //!
-//! A client waits for that, and others are served meanwhile (`roles/moving.rs`). In a transaction or a script, which nothing may
-//! interrupt, the event loop is blocked, as always in Redis.
+//! A client waits for that, and others are served meanwhile (`roles/moving.rs`). In a transaction
+//! or a script, which nothing may interrupt, the event loop is blocked, as always in Redis.
 
 use std::io;
 use std::ops::Range;
@@ -53,8 +53,8 @@ const KEY_IS_NOT_EMPTY: CommandError = CommandError::Text(
 /// The timeout if 0 or less is given. Unit: milliseconds.
 const TIMEOUT_DEFAULT_MS: u64 = 1000;
 
-/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password]
-/// [KEYS key [key ...]]`.
+/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2
+/// username password] [KEYS key [key ...]]`.
 struct Order<'a> {
     host: &'a [u8],
     port: u16,
@@ -130,8 +130,8 @@ struct HandedOver<'a> {
     broken: Option<Broken>,
 }
 
-/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password] [KEYS
-/// key [key ...]]`: OK, or NOKEY if no key exists.
+/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2
+/// username password] [KEYS key [key ...]]`: OK, or NOKEY if no key exists.
 ///
 /// Its effect is a DEL of the moved keys.
 fn migrate(ctx: &mut Context<'_>) -> CommandResult {
@@ -314,7 +314,8 @@ fn refusal(mut line: Vec<u8>) -> Option<Vec<u8>> {
     (line.first() == Some(&b'-')).then(|| line.split_off(1))
 }
 
-/// Appends a RESTORE, or RESTORE-ASKING in a cluster, for each key that has not expired meanwhile; returns those keys.
+/// Appends a RESTORE, or RESTORE-ASKING in a cluster, for each key that has not expired meanwhile;
+/// returns those keys.
 fn push_keys<'a>(
     ctx: &mut Context<'_>,
     order: &Order<'_>,

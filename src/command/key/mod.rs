@@ -156,7 +156,8 @@ const SAME_OBJECT: CommandError =
 const NOT_AN_INT: CommandError =
     CommandError::ValueOutOfRange("value must between -2147483648 and 2147483647");
 
-/// `DEL key [key ...]` and `UNLINK`: the number of deleted keys. Both free large values in the background.
+/// `DEL key [key ...]` and `UNLINK`: the number of deleted keys. Both free large values in the
+/// background.
 fn delete(ctx: &mut Context<'_>) -> CommandResult {
     count_keys(ctx, |keyspace, key| keyspace.delete(key, "del"))
 }
@@ -265,8 +266,8 @@ impl CopyOptions {
     }
 }
 
-/// `COPY source destination [DB destination-db] [REPLACE]`: 1, or 0 if there is no source, or the destination exists
-/// and REPLACE is not given.
+/// `COPY source destination [DB destination-db] [REPLACE]`: 1, or 0 if there is no source, or the
+/// destination exists and REPLACE is not given.
 fn copy(ctx: &mut Context<'_>) -> CommandResult {
     let CopyOptions { database, replace } = CopyOptions::parse(ctx)?;
     let (from, to) = (ctx.key(1), ctx.key(2));

@@ -83,7 +83,8 @@ const IDLE_TIME_UNKNOWN: CommandError = CommandError::Text(
      runtime LRU and LFU data will take some time to adjust.",
 );
 
-/// The name in `OBJECT ENCODING`, as Redis `version` would give it. Before 7.2 no set was a listpack, and every list a quicklist.
+/// The name in `OBJECT ENCODING`, as Redis `version` would give it. Before 7.2 no set was a
+/// listpack, and every list a quicklist.
 pub(crate) fn encoding_name(value: ValueRef<'_, Value>, version: &[u8]) -> &'static str {
     let is_set =
         matches!(value, ValueRef::Bytes { kind: kind::SET, .. } | ValueRef::Object(Value::Set(_)));
@@ -167,8 +168,8 @@ fn idle_time(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `OBJECT REFCOUNT key`: 1, or Redis's count for a small integer, which it shares unless each key needs its own
-/// access bits. Valkey shares none.
+/// `OBJECT REFCOUNT key`: 1, or Redis's count for a small integer, which it shares unless each key
+/// needs its own access bits. Valkey shares none.
 fn reference_count(ctx: &mut Context<'_>) -> CommandResult {
     use MaxmemoryPolicy::{AllkeysLfu, AllkeysLru, VolatileLfu, VolatileLru};
     let policy = ctx.state.config.maxmemory_policy;

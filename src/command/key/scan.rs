@@ -128,7 +128,8 @@ pub(crate) fn scan_cursor(ctx: &Context<'_>, index: usize) -> Result<u64, Comman
     cursor.ok_or(CommandError::NegativeOrInvalidCursor)
 }
 
-/// Parses a cursor as C's `strtoul` does, but without white space: Redis accepts a sign, and the empty text as 0.
+/// Parses a cursor as C's `strtoul` does, but without white space: Redis accepts a sign, and the
+/// empty text as 0.
 fn parse_cursor(text: &[u8]) -> Option<u64> {
     let (negative, digits) = match text {
         [] => return Some(0),
@@ -193,8 +194,8 @@ fn is_alive(now: &Now, entry: &Entry<'_, Value>) -> bool {
     entry.deadline().is_none_or(|deadline| !now.is_past(deadline))
 }
 
-/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: the next cursor (0 at the end) as a bulk string, and an array of
-/// keys.
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: the next cursor (0 at the end) as a
+/// bulk string, and an array of keys.
 fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = scan_cursor(ctx, 1)?;
     let options = ScanOptions::parse(ctx, false)?;

@@ -1,7 +1,9 @@
-//! SORT: sorts the elements of a list, set or sorted set, possibly by other keys, or returns other keys for them.
+//! SORT: sorts the elements of a list, set or sorted set, possibly by other keys, or returns other
+//! keys for them.
 //!
-//! The elements are copied first, because looking up the keys of BY and GET needs the keyspace. Then come the weights, as
-//! borrowed texts if they are texts, sorting, and finally the values of GET: into the reply, or into a list.
+//! The elements are copied first, because looking up the keys of BY and GET needs the keyspace.
+//! Then come the weights, as borrowed texts if they are texts, sorting, and finally the values of
+//! GET: into the reply, or into a list.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -190,8 +192,8 @@ impl Named<'_> {
     }
 }
 
-/// SORT's options: `[BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA] [STORE
-/// destination]`, in any order; the last of each counts, but every GET.
+/// SORT's options: `[BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC]
+/// [ALPHA] [STORE destination]`, in any order; the last of each counts, but every GET.
 struct SortOptions<'a> {
     /// Sort by these instead of by the elements.
     by: Option<Pattern<'a>>,
@@ -308,8 +310,8 @@ impl Elements {
         self.push(element.text().as_ref(), number);
     }
 
-    /// The elements of a key's list, set or sorted set, from the end if `reversed`. Empty for an absent key;
-    /// WRONGTYPE for other types.
+    /// The elements of a key's list, set or sorted set, from the end if `reversed`. Empty for an
+    /// absent key; WRONGTYPE for other types.
     fn load(keyspace: &mut Keyspace, key: Key<'_>, reversed: bool) -> Result<Self, CommandError> {
         let mut elements = Elements::default();
         let Some(slot) = keyspace.find_for_read(key) else {
@@ -359,8 +361,8 @@ impl Elements {
             return Ok(Weights::Numbers(numbers));
         };
         if alphabetic {
-            // First all keys are looked up, which moves nothing; then the texts are borrowed, as many elements may
-            // name the same long one.
+            // First all keys are looked up, which moves nothing; then the texts are borrowed, as
+            // many elements may name the same long one.
             let slots: Vec<Option<Slot>> =
                 self.texts().map(|text| pattern.find(keyspace, text)).collect();
             let keyspace: &'d Keyspace = keyspace;
@@ -379,8 +381,8 @@ impl Elements {
         result.map(|()| Weights::Numbers(weights))
     }
 
-    /// The elements of the range `wanted` of the sorted order. With equal weights, numbers are sorted by element,
-    /// texts keep their order.
+    /// The elements of the range `wanted` of the sorted order. With equal weights, numbers are
+    /// sorted by element, texts keep their order.
     fn sorted(
         &self,
         weights: Weights<'_>,
@@ -439,7 +441,8 @@ fn order_by<W>(
     items.iter().map(|&(_, place)| place).collect()
 }
 
-/// Parses a weight as `strtod`: leading white space is skipped, the empty text is 0, and a NUL ends it.
+/// Parses a weight as `strtod`: leading white space is skipped, the empty text is 0, and a NUL ends
+/// it.
 fn parse_score(text: &[u8]) -> Result<f64, CommandError> {
     let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
     if text.is_empty() {
@@ -458,7 +461,8 @@ fn sort_ro(ctx: &mut Context<'_>) -> CommandResult {
     run(ctx, false)
 }
 
-/// Whether a request may look up the keys that a pattern names: in a cluster they have to be with the sorted key.
+/// Whether a request may look up the keys that a pattern names: in a cluster they have to be with
+/// the sorted key.
 fn check_option(ctx: &Context<'_>, option: PatternUse, pattern: &[u8]) -> Result<(), CommandError> {
     let is_by = option == PatternUse::By;
     if ctx.state.cluster.is_some() && !ctx.is_repeated() {
@@ -485,7 +489,8 @@ fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
     let elements = Elements::load(ctx.keyspace, ctx.key(1), reversed)?;
     let is_seen_once = options.store.is_none() && ctx.origin != Origin::Script;
     if options.keeps_order && !is_seen_once && is_set(ctx.keyspace, ctx.key(1)) {
-        // A set is unordered, and what is stored, or a script does, must not depend on its internal order.
+        // A set is unordered, and what is stored, or a script does, must not depend on its internal
+        // order.
         options = SortOptions { keeps_order: false, alphabetic: true, by: None, ..options };
     }
     let wanted = options.range(elements.items.len());
@@ -564,8 +569,9 @@ fn store_all<'e>(
     ctx.reply.integer(len as i64);
 }
 
-/// Repeats the stored list instead of the request: of members with equal weights, the set's inner order decides, which is another
-/// one elsewhere, and keys and fields that have expired here may still be there.
+/// Repeats the stored list instead of the request: of members with equal weights, the set's inner
+/// order decides, which is another one elsewhere, and keys and fields that have expired here may
+/// still be there.
 fn repeat_stored(ctx: &mut Context<'_>, key: Key<'_>, was_there: bool) {
     ctx.instead_stored(key, was_there, b"RPUSH", 1, |value| {
         let elements = List::view(value)?.forwards(0);

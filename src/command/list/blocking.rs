@@ -93,7 +93,8 @@ fn wait(
     ctx.block(Wait::new(Wanted::List, keys, deadline_us))
 }
 
-/// `BLMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout`: the element; a nil array when the time is up.
+/// `BLMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout`: the element; a nil array when
+/// the time is up.
 fn blmove(ctx: &mut Context<'_>) -> CommandResult {
     let (from, to) = (parse_end(ctx.args.get(3))?, parse_end(ctx.args.get(4))?);
     move_or_wait(ctx, from, to, 5)
@@ -137,8 +138,8 @@ fn repeat_move(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) {
     ctx.instead(&[b"LMOVE", source, destination, ends.0, ends.1]);
 }
 
-/// `BLMPOP timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]`: the key and an array of elements; a nil array when
-/// the time is up.
+/// `BLMPOP timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]`: the key and an array of
+/// elements; a nil array when the time is up.
 fn blmpop(ctx: &mut Context<'_>) -> CommandResult {
     let MultiPop { keys, end, count } = MultiPop::parse(ctx.args, 2)?;
     let deadline_us = ctx.timeout(1, TimeoutUnit::Seconds)?;

@@ -190,7 +190,7 @@ fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, count: usiz
     ctx.keyspace.changed_by(count as u64, KeyspaceEvents::LIST, event, key.bytes);
 }
 
-// ---- push and pop ------------------------------------------------------------------------------------------------
+// ---- push and pop -------------------------------------------------------------------------------
 
 /// `LPUSH key element [element ...]`: the new length.
 fn lpush(ctx: &mut Context<'_>) -> CommandResult {
@@ -303,7 +303,8 @@ pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End)
     popped(ctx, slot, key, end, 1);
 }
 
-/// Pops up to `count` elements, at least one, from an end of a list and replies them as an array. Returns their number.
+/// Pops up to `count` elements, at least one, from an end of a list and replies them as an array.
+/// Returns their number.
 fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) -> usize {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
@@ -350,7 +351,7 @@ fn popped(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usiz
     ctx.keyspace.delete_if_empty::<List>(slot, key);
 }
 
-// ---- reading -----------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 /// `LLEN key`: 0 without a list.
 fn llen(ctx: &mut Context<'_>) -> CommandResult {
@@ -482,7 +483,8 @@ impl PositionOptions {
     }
 }
 
-/// `LPOS key element [RANK rank] [COUNT num-matches] [MAXLEN len]`: an index or nil; with COUNT, an array.
+/// `LPOS key element [RANK rank] [COUNT num-matches] [MAXLEN len]`: an index or nil; with COUNT, an
+/// array.
 fn lpos(ctx: &mut Context<'_>) -> CommandResult {
     let options = PositionOptions::parse(ctx.args.cursor(3))?;
     let element = Element::new(ctx.args.get(2));
@@ -505,7 +507,7 @@ fn lpos(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- changing in the middle --------------------------------------------------------------------------------------
+// ---- changing in the middle ---------------------------------------------------------------------
 
 /// `LSET key index element`: OK.
 fn lset(ctx: &mut Context<'_>) -> CommandResult {
@@ -531,7 +533,8 @@ fn lset(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LINSERT key <BEFORE | AFTER> pivot element`: the new length; -1 without the pivot, 0 without a list.
+/// `LINSERT key <BEFORE | AFTER> pivot element`: the new length; -1 without the pivot, 0 without a
+/// list.
 fn linsert(ctx: &mut Context<'_>) -> CommandResult {
     let behind = match ctx.args.get(2) {
         word if word.eq_ignore_ascii_case(b"AFTER") => true,
@@ -546,7 +549,8 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
     let (pivot, text) = (ctx.args.get(3), ctx.args.get(4));
     let limits = limits(ctx);
     let length = ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
-        // Without the pivot nothing may change, not even the form, because nothing is repeated elsewhere.
+        // Without the pivot nothing may change, not even the form, because nothing is repeated
+        // elsewhere.
         let is_pivot = |element| element == Element::new(pivot);
         if list.outgrows(text.len(), 1, &limits) && !list.as_view().forwards(0).any(is_pivot) {
             return None;
@@ -561,7 +565,8 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LREM key count element`: the number of removed elements. A negative count begins at the back, 0 means all.
+/// `LREM key count element`: the number of removed elements. A negative count begins at the back, 0
+/// means all.
 fn lrem(ctx: &mut Context<'_>) -> CommandResult {
     let count = ctx.args.integer(2)?;
     let key = ctx.key(1);
@@ -610,7 +615,7 @@ fn ltrim(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- from list to list -------------------------------------------------------------------------------------------
+// ---- from list to list --------------------------------------------------------------------------
 
 /// Parses LEFT or RIGHT.
 pub(crate) fn parse_end(word: &[u8]) -> Result<End, CommandError> {
@@ -644,7 +649,8 @@ fn move_or_null(ctx: &mut Context<'_>, from: End, to: End) -> CommandResult {
     }
 }
 
-/// Pops an element from an end of the list at `source`, the first key, pushes it to an end of the second key's, and replies it.
+/// Pops an element from an end of the list at `source`, the first key, pushes it to an end of the
+/// second key's, and replies it.
 pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) -> CommandResult {
     let (key, target) = (ctx.key(1), ctx.key(2));
     let destination = ctx.keyspace.slot_of::<List>(target)?;
@@ -683,7 +689,7 @@ pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
     Ok(Outcome::Replied)
 }
 
-// ---- several lists -----------------------------------------------------------------------------------------------
+// ---- several lists ------------------------------------------------------------------------------
 
 /// Options of LMPOP and BLMPOP.
 pub(crate) struct MultiPop {
@@ -713,7 +719,8 @@ impl MultiPop {
     }
 }
 
-/// `LMPOP numkeys key [key ...] <LEFT | RIGHT> [COUNT count]`: the key and an array of elements, or a nil array.
+/// `LMPOP numkeys key [key ...] <LEFT | RIGHT> [COUNT count]`: the key and an array of elements, or
+/// a nil array.
 fn lmpop(ctx: &mut Context<'_>) -> CommandResult {
     let MultiPop { keys, end, count } = MultiPop::parse(ctx.args, 1)?;
     for index in keys {

@@ -120,8 +120,8 @@ pub(super) fn take_acks(arguments: &mut Cursor<'_>) -> Result<Option<AcksAsked>,
     }
 }
 
-/// The acknowledgements that a command needs: those that it asks for, or else those that are configured. Errors: it cannot
-/// wait for any.
+/// The acknowledgements that a command needs: those that it asks for, or else those that are
+/// configured. Errors: it cannot wait for any.
 pub(super) fn acks_needed(
     ctx: &Context<'_>,
     asked: Option<AcksAsked>,
@@ -141,8 +141,8 @@ pub(super) fn acks_needed(
 }
 
 impl<'a> Acquire<'a> {
-    /// Parses `owner PX ms [BLOCK ms | ASYNC ms] [SHARED] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]] [REPLICAS n ms]` of the
-    /// command `name`, which errors quote.
+    /// Parses `owner PX ms [BLOCK ms | ASYNC ms] [SHARED] [SESSION GRACE ms] [REENTRANT [MAXHOLDS
+    /// n]] [REPLICAS n ms]` of the command `name`, which errors quote.
     pub(super) fn parse(
         ctx: &Context<'a>,
         mut arguments: Cursor<'a>,

@@ -42,8 +42,9 @@ impl<'a> Obstacle<'a> {
 }
 
 /// `LOCK.MACQUIRE numkeys key [key ...] owner PX ms [BLOCK ms | ASYNC ms] [SESSION GRACE ms]
-/// [REENTRANT [MAXHOLDS n]] [REPLICAS n ms]`: an array of one fence for all and the milliseconds left; if they are
-/// not granted, of 0, the first key that is held, the milliseconds left of its lease and its holder.
+/// [REENTRANT [MAXHOLDS n]] [REPLICAS n ms]`: an array of one fence for all and the milliseconds
+/// left; if they are not granted, of 0, the first key that is held, the milliseconds left of its
+/// lease and its holder.
 pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(1);
     let keys = take_keys(&mut arguments)?;
@@ -95,7 +96,8 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
             taken.push(key.bytes.into());
             continue;
         };
-        // One that the owner holds already keeps its session and a longer lease; the only reader becomes the writer.
+        // One that the owner holds already keeps its session and a longer lease; the only reader
+        // becomes the writer.
         if lock.readers > 0 {
             shared::grant_alone(ctx, key, slot, &lock, &asked, fence);
             continue;

@@ -116,8 +116,8 @@ const TOO_MANY_AT_ONCE: CommandError =
 const NO_LOCK: i64 = -1;
 const NOT_YOURS: i64 = -2;
 
-/// A key's lock and where it lies; None: nobody holds it. The name of another owner than the one that asks is copied.
-/// Errors: WRONGTYPE.
+/// A key's lock and where it lies; None: nobody holds it. The name of another owner than the one
+/// that asks is copied. Errors: WRONGTYPE.
 pub(super) fn find<'a>(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -152,11 +152,12 @@ pub(super) fn ms_left(ctx: &Context<'_>, slot: Slot) -> i64 {
     deadline.map_or(-1, |deadline| ctx.keyspace.now().remaining_ms(deadline).max(0))
 }
 
-// ---- LOCK.ACQUIRE --------------------------------------------------------------------------------------------------------
+// ---- LOCK.ACQUIRE -------------------------------------------------------------------------------
 
-/// `LOCK.ACQUIRE key owner PX ms [BLOCK ms | ASYNC ms] [SHARED] [SESSION GRACE ms] [REENTRANT [MAXHOLDS n]] [REPLICAS n ms]`:
-/// an array of fence, holds and milliseconds left; if it is not granted, of 0, the milliseconds left of the holder's lease, the number
-/// of waiting clients (ASYNC: the place among them) and the holder.
+/// `LOCK.ACQUIRE key owner PX ms [BLOCK ms | ASYNC ms] [SHARED] [SESSION GRACE ms] [REENTRANT
+/// [MAXHOLDS n]] [REPLICAS n ms]`: an array of fence, holds and milliseconds left; if it is not
+/// granted, of 0, the milliseconds left of the holder's lease, the number of waiting clients
+/// (ASYNC: the place among them) and the holder.
 fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let asked = Acquire::parse(ctx, ctx.args.cursor(2), "lock.acquire")?;
     let key = ctx.key(1);
@@ -425,7 +426,8 @@ fn note_handover(ctx: &mut Context<'_>, key: Key<'_>) {
     }
 }
 
-/// Grants a lock to its owner again: the same grant, once more if it is reentrant. Its lease is never shortened.
+/// Grants a lock to its owner again: the same grant, once more if it is reentrant. Its lease is
+/// never shortened.
 fn grant_again(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -547,7 +549,7 @@ fn check_room(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-// ---- changes -------------------------------------------------------------------------------------------------------------
+// ---- changes ------------------------------------------------------------------------------------
 
 /// Writes a lock and its deadline. `slot`: where the key lies, if there is one.
 fn write(
@@ -707,7 +709,7 @@ fn delete(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, holder: At<'_>) -> Op
     ctx.keyspace.locks.remove(holder)
 }
 
-// ---- LOCK.RELEASE --------------------------------------------------------------------------------------------------------
+// ---- LOCK.RELEASE -------------------------------------------------------------------------------
 
 /// The options of LOCK.RELEASE: `[ALL] [FENCE fence] [KEEP ms]`.
 struct ReleaseOptions {
@@ -735,8 +737,8 @@ impl ReleaseOptions {
     }
 }
 
-/// `LOCK.RELEASE key owner [ALL] [FENCE fence] [KEEP ms]`: how often the owner still holds the lock; -1 if there is none, -2
-/// if another owner or another grant has it.
+/// `LOCK.RELEASE key owner [ALL] [FENCE fence] [KEEP ms]`: how often the owner still holds the
+/// lock; -1 if there is none, -2 if another owner or another grant has it.
 fn release(ctx: &mut Context<'_>) -> CommandResult {
     let owner = owner_of(ctx.args.get(2))?;
     let options = ReleaseOptions::parse(ctx)?;
@@ -818,10 +820,10 @@ fn pass_on_broken(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, owner: &[u8])
     ctx.keyspace.locks.forget_owners();
 }
 
-// ---- LOCK.RENEW, LOCK.GUARD ----------------------------------------------------------------------------------------------
+// ---- LOCK.RENEW, LOCK.GUARD ---------------------------------------------------------------------
 
-/// `LOCK.RENEW numkeys key [key ...] owner PX ms [REPLICAS n ms]`: an array of the locks' fences, 0 for each that the owner does not hold,
-/// and -1 for one without a fence.
+/// `LOCK.RENEW numkeys key [key ...] owner PX ms [REPLICAS n ms]`: an array of the locks' fences, 0
+/// for each that the owner does not hold, and -1 for one without a fence.
 fn renew(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(1);
     let keys = take_keys(&mut arguments)?;
@@ -882,7 +884,8 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Unconfirmed)
 }
 
-/// Extends a lease to `lease_ms` from now, unless it is longer, and binds the lock to the calling client.
+/// Extends a lease to `lease_ms` from now, unless it is longer, and binds the lock to the calling
+/// client.
 fn prolong(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lease_ms: i64) {
     let old = ctx.keyspace.entry(slot).deadline();
     let new = longer_lease(ctx, old, lease_ms);
@@ -906,8 +909,8 @@ pub(super) fn may_use(ctx: &Context<'_>, name: &'static str, arguments: &[&[u8]]
     users::check_client(ctx.state, ctx.caller.client(), command, args).is_ok()
 }
 
-/// `LOCK.ATTACH owner [owner ...]`: how many locks with sessions of these owners, and semaphores of which they have permits with
-/// sessions, are bound to this connection now.
+/// `LOCK.ATTACH owner [owner ...]`: how many locks with sessions of these owners, and semaphores of
+/// which they have permits with sessions, are bound to this connection now.
 fn attach(ctx: &mut Context<'_>) -> CommandResult {
     for owner in ctx.args.iter_from(1) {
         owner_of(owner)?;
@@ -939,7 +942,8 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LOCK.GUARD key owner [FENCE fence]`: 1 if the owner holds the lock, in that grant if a fence is given; else 0.
+/// `LOCK.GUARD key owner [FENCE fence]`: 1 if the owner holds the lock, in that grant if a fence is
+/// given; else 0.
 fn guard(ctx: &mut Context<'_>) -> CommandResult {
     let holds = is_guarded(ctx, ctx.args)?;
     ctx.reply.integer(i64::from(holds));

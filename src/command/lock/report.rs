@@ -191,7 +191,8 @@ fn reply_client(ctx: &mut Context<'_>, id: Option<ClientId>) {
     ctx.reply.bulk(&client.library_name);
 }
 
-/// `LOCK.WAITERS key [COUNT count]`: an array of maps of place, owner, mode, waited-ms, ms-left (-1: for ever) and client.
+/// `LOCK.WAITERS key [COUNT count]`: an array of maps of place, owner, mode, waited-ms, ms-left
+/// (-1: for ever) and client.
 fn waiters(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(2);
     let mut count = COUNT;
@@ -228,8 +229,9 @@ fn waiters(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LOCK.LIST [MATCH pattern] [OWNER owner] [COUNT count] [CURSOR cursor]`: the next cursor, "0" after the last lock, and an
-/// array of pairs of key and LOCK.INFO's map. A lock that is held during a whole iteration is returned once.
+/// `LOCK.LIST [MATCH pattern] [OWNER owner] [COUNT count] [CURSOR cursor]`: the next cursor, "0"
+/// after the last lock, and an array of pairs of key and LOCK.INFO's map. A lock that is held
+/// during a whole iteration is returned once.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(1);
     let (mut pattern, mut owner, mut count, mut after) = (None, None, COUNT, None);
@@ -289,8 +291,8 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LOCK.CYCLES`: an array of circles, each an array of pairs of an owner and the key for which it waits, which the next one
-/// holds.
+/// `LOCK.CYCLES`: an array of circles, each an array of pairs of an owner and the key for which it
+/// waits, which the next one holds.
 fn cycles(ctx: &mut Context<'_>) -> CommandResult {
     let database = ctx.keyspace.selected();
     let found = cycles::find(ctx.keyspace, ctx.state, database);
@@ -308,7 +310,8 @@ fn cycles(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LOCK.BREAK key [FENCE fence]`: 1 if a lock was broken, 0 if there is none, or another grant has it.
+/// `LOCK.BREAK key [FENCE fence]`: 1 if a lock was broken, 0 if there is none, or another grant has
+/// it.
 fn break_lock(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(2);
     let mut fence = None;

@@ -1,8 +1,8 @@
 //! Semaphores: SEM.ACQUIRE, SEM.RELEASE, SEM.RENEW, SEM.INFO.
 //!
-//! A semaphore is a sorted set of permits, `owner#fence#number`, whose scores are their deadlines in Unix milliseconds; the
-//! key ends with its last permit. Waiting clients sleep until a permit is given back or the first one ends: each key has one
-//! alarm (`keyspace/waiting.rs`).
+//! A semaphore is a sorted set of permits, `owner#fence#number`, whose scores are their deadlines
+//! in Unix milliseconds; the key ends with its last permit. Waiting clients sleep until a permit is
+//! given back or the first one ends: each key has one alarm (`keyspace/waiting.rs`).
 
 use super::{
     TAKEN_MAX, TOO_MANY_AT_ONCE, Waiting, Waits, check_room, ends_in_vain, has_its_turn_later,
@@ -223,7 +223,8 @@ fn refuse(
     Ok(Outcome::Replied)
 }
 
-/// Removes the permits whose time is over. Returns where the semaphore lies, if permits are left. Errors: WRONGTYPE.
+/// Removes the permits whose time is over. Returns where the semaphore lies, if permits are left.
+/// Errors: WRONGTYPE.
 fn remove_ended(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
     let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? else { return Ok(None) };
     if ctx.keyspace.view::<SortedSet>(slot)?.len() > LIMIT_MAX {
@@ -344,7 +345,8 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SEM.INFO key`: a map of permits (an array of permit, owner and milliseconds left) and the number of waiting clients.
+/// `SEM.INFO key`: a map of permits (an array of permit, owner and milliseconds left) and the
+/// number of waiting clients.
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let now_ms = ctx.state.now.unix().0;

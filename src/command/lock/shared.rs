@@ -125,7 +125,8 @@ pub(super) fn reader_ms_left(ctx: &Context<'_>, at: At<'_>) -> i64 {
     until.map_or(0, |until| ctx.keyspace.now().remaining_ms(until).max(0))
 }
 
-/// Extends a reader's lease to `lease_ms` from now, unless it is longer, and binds it to the calling client.
+/// Extends a reader's lease to `lease_ms` from now, unless it is longer, and binds it to the
+/// calling client.
 pub(super) fn prolong(ctx: &mut Context<'_>, at: At<'_>, lease_ms: i64) {
     let old = ctx.keyspace.locks.get(at).and_then(Held::until);
     if let Some(new) = longer_lease(ctx, old, lease_ms).filter(|new| Some(*new) != old) {
@@ -137,8 +138,8 @@ pub(super) fn prolong(ctx: &mut Context<'_>, at: At<'_>, lease_ms: i64) {
     sessions::look_again(ctx.keyspace, at);
 }
 
-/// A reader asks for the lock alone: it becomes the writer, or waits until it is the only reader. Of two who would wait for
-/// each other the second is refused.
+/// A reader asks for the lock alone: it becomes the writer, or waits until it is the only reader.
+/// Of two who would wait for each other the second is refused.
 pub(super) fn become_writer(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -179,7 +180,8 @@ pub(super) fn become_writer(
     Ok(Outcome::Replied)
 }
 
-/// Whether another reader waits at the head of the queue to become the writer, when this one begins to.
+/// Whether another reader waits at the head of the queue to become the writer, when this one begins
+/// to.
 fn another_waits(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) -> bool {
     let database = ctx.keyspace.selected();
     let first = ctx.keyspace.waiting.at_head(database, key.bytes, Wanted::Lock);

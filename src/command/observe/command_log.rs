@@ -90,8 +90,8 @@ pub const COMMANDS: &[CommandSpec] = &[
 /// Default number of entries in SLOWLOG GET's reply.
 const SLOWLOG_DEFAULT: i64 = 10;
 
-/// `SLOWLOG GET [count]`: an array of entries, newest first: number, Unix time in seconds, microseconds taken, arguments,
-/// client's address and name. -1: all.
+/// `SLOWLOG GET [count]`: an array of entries, newest first: number, Unix time in seconds,
+/// microseconds taken, arguments, client's address and name. -1: all.
 fn slowlog_get(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 3 {
         return Err(ctx.wrong_subcommand());
@@ -129,8 +129,8 @@ fn slowlog_help(ctx: &mut Context<'_>) -> CommandResult {
     )
 }
 
-/// `COMMANDLOG GET count <SLOW | LARGE-REQUEST | LARGE-REPLY>`: as SLOWLOG GET; with bytes instead of microseconds
-/// for large ones.
+/// `COMMANDLOG GET count <SLOW | LARGE-REQUEST | LARGE-REPLY>`: as SLOWLOG GET; with bytes instead
+/// of microseconds for large ones.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
     let count = count(ctx.args.get(2))?;
     reply_entries(ctx, kind(ctx.args.get(3))?, count)

@@ -1,7 +1,9 @@
-//! INFO: the server's state as text, in sections of `field:value` lines, from the table of figures (`crate::figures`).
+//! INFO: the server's state as text, in sections of `field:value` lines, from the table of figures
+//! (`crate::figures`).
 //!
-//! Sections, fields and their order are those of Redis 7.0, for monitoring tools; `latchkey_version` is ours. Fields
-//! of features that do not exist here have the value of a server that does not use them.
+//! Sections, fields and their order are those of Redis 7.0, for monitoring tools;
+//! `latchkey_version` is ours. Fields of features that do not exist here have the value of a server
+//! that does not use them.
 
 use crate::figures::{Reading, SECTIONS};
 use crate::keyspace::locks::LockStats;

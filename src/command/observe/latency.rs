@@ -60,8 +60,8 @@ pub const COMMANDS: &[CommandSpec] = &[container(
 .since("2.8.13")
 .docs("", "Commands about latency.", "Depends on the subcommand")];
 
-/// `LATENCY LATEST`: for each event its name, Unix time and milliseconds of the latest spike, and the worst spike; for Valkey
-/// the sum and number of all spikes too.
+/// `LATENCY LATEST`: for each event its name, Unix time and milliseconds of the latest spike, and
+/// the worst spike; for Valkey the sum and number of all spikes too.
 fn latency_latest(ctx: &mut Context<'_>) -> CommandResult {
     let series = &ctx.state.stats.latency.series;
     let is_valkey = ctx.state.config.compatible_with.is_valkey();
@@ -114,7 +114,8 @@ fn latency_reset(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LATENCY HISTOGRAM [command ...]`: a map from commands that ran to their calls and cumulative counts by microseconds.
+/// `LATENCY HISTOGRAM [command ...]`: a map from commands that ran to their calls and cumulative
+/// counts by microseconds.
 fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
     let table = ctx.state.commands;
     let commands: Vec<&Command> = if ctx.args.len() == 2 {
@@ -146,8 +147,8 @@ fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Limits in microseconds, doubling, and cumulative counts, only where these grow. The limits are Redis's: powers of
-/// two in nanoseconds plus one step of its histogram, 1/128.
+/// Limits in microseconds, doubling, and cumulative counts, only where these grow. The limits are
+/// Redis's: powers of two in nanoseconds plus one step of its histogram, 1/128.
 fn cumulative(histogram: &Histogram) -> Vec<(u64, u64)> {
     let total = histogram.total();
     let mut steps = Vec::new();

@@ -68,8 +68,8 @@ fn bytes_of(entry: Entry<'_, Value>) -> usize {
     alloc::size_class(entry.allocated()) + object + TABLE_SHARE
 }
 
-/// `MEMORY USAGE key [SAMPLES count]`: bytes, or nil without such a key. The count is only checked: sizes are known
-/// without sampling.
+/// `MEMORY USAGE key [SAMPLES count]`: bytes, or nil without such a key. The count is only checked:
+/// sizes are known without sampling.
 fn usage(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = ctx.args.cursor(3);
     while !cursor.is_at_end() {

@@ -1,5 +1,5 @@
-//! Commands that show how the server does: INFO (`info`), MEMORY (`memory`), LATENCY (`latency`), SLOWLOG and COMMANDLOG
-//! (`command_log`), MONITOR (`monitor`).
+//! Commands that show how the server does: INFO (`info`), MEMORY (`memory`), LATENCY (`latency`),
+//! SLOWLOG and COMMANDLOG (`command_log`), MONITOR (`monitor`).
 
 pub(crate) mod command_log;
 pub(crate) mod info;

@@ -44,8 +44,9 @@ pub const COMMANDS: &[CommandSpec] = &[
 const REPLICAOF_FLAGS: Flags =
     Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
 
-/// `ROLE`: of a primary, an array of `master`, the replication offset and the replicas; of a replica, of `slave`, the primary's
-/// host and port, the state of the link and the offset that was applied, -1 without a link.
+/// `ROLE`: of a primary, an array of `master`, the replication offset and the replicas; of a
+/// replica, of `slave`, the primary's host and port, the state of the link and the offset that was
+/// applied, -1 without a link.
 fn role(ctx: &mut Context<'_>) -> CommandResult {
     let replication = &ctx.state.replication;
     let Some(following) = replication.following.as_deref() else {

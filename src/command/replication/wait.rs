@@ -64,11 +64,13 @@ fn offset(ctx: &mut Context<'_>) -> u64 {
     if client.commands == commands { reached.min(end) } else { end }
 }
 
-/// `WAIT numreplicas timeout`: how many replicas have it, as many as asked for or as there are when the time is up. The timeout is
-/// in milliseconds, 0 is for ever; within a transaction nothing is waited for.
+/// `WAIT numreplicas timeout`: how many replicas have it, as many as asked for or as there are when
+/// the time is up. The timeout is in milliseconds, 0 is for ever; within a transaction nothing is
+/// waited for.
 ///
-/// `WAIT ALL timeout`: the same for all replicas that could be promoted, `wait-all-replicas` at least. NOTALL if some have not
-/// acknowledged all that this server has written, by whichever client, when the time is up.
+/// `WAIT ALL timeout`: the same for all replicas that could be promoted, `wait-all-replicas` at
+/// least. NOTALL if some have not acknowledged all that this server has written, by whichever
+/// client, when the time is up.
 fn wait(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.state.replication.is_replica() {
         return Err(WAIT_ON_REPLICA);
@@ -87,7 +89,8 @@ fn wait(ctx: &mut Context<'_>) -> CommandResult {
     finish(ctx, AcksAwaited { offset, replicas, on_disk: None, deadline_us })
 }
 
-/// `WAITAOF numlocal numreplicas timeout`: an array of whether it is on this server's disk, and on how many replicas'.
+/// `WAITAOF numlocal numreplicas timeout`: an array of whether it is on this server's disk, and on
+/// how many replicas'.
 fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
     let local = match ctx.args.integer(1)? {
         local @ (0 | 1) => local,

@@ -1,7 +1,7 @@
 //! FUNCTION, which loads and lists libraries, and FCALL, which runs their functions.
 //!
-//! A function runs like a script, by the same rules (`script/mod.rs`); unlike a script it has a name, stays until it
-//! is deleted, and declares its flags beforehand.
+//! A function runs like a script, by the same rules (`script/mod.rs`); unlike a script it has a
+//! name, stays until it is deleted, and declares its flags beforehand.
 
 use crate::collections::glob;
 use crate::command::help::reply_help;
@@ -247,7 +247,8 @@ fn with_loader(
 ) -> Result<(), CommandError> {
     let Some(mut engine) = ctx.state.take_engine() else { return Err(script::INSIDE) };
     let limits = script::source_limits(ctx);
-    // 0: none. A library that was loaded elsewhere in time is loaded here, however slow this machine is.
+    // 0: none. A library that was loaded elsewhere in time is loaded here, however slow this
+    // machine is.
     let time_max_ms = if ctx.is_repeated() { 0 } else { LOAD_TIME_MAX_MS };
     let (lua, libraries) = engine.functions();
     let mut host = LoadHost(ctx.state);
@@ -320,7 +321,8 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]`: an array of maps, in the order of the libraries' names.
+/// `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]`: an array of maps, in the order of the
+/// libraries' names.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
     let (mut pattern, mut with_code) = (None, false);
     let mut args = ctx.args.iter_from(2);
@@ -418,7 +420,8 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `FUNCTION KILL [ROLLBACK]`: OK; the function ends within milliseconds. Refused once it has written, unless it is rolled back.
+/// `FUNCTION KILL [ROLLBACK]`: OK; the function ends within milliseconds. Refused once it has
+/// written, unless it is rolled back.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
     script::kill_running(ctx, false)
 }

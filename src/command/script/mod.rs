@@ -1,7 +1,8 @@
 //! Scripts: EVAL and its like, and SCRIPT.
 //!
-//! A body is compiled and cached by `script/`; here are the commands, and [`ServerHost`], a script's access to the
-//! server: each call is looked up, checked by the rules for scripts, and run by the gate.
+//! A body is compiled and cached by `script/`; here are the commands, and [`ServerHost`], a
+//! script's access to the server: each call is looked up, checked by the rules for scripts, and run
+//! by the gate.
 
 pub(crate) mod function;
 
@@ -396,8 +397,8 @@ fn run_script(
     conclude(ctx, name, result)
 }
 
-/// After how many milliseconds a script is interrupted for the first time: when it is busy, or earlier to answer other nodes of a
-/// cluster, which would take this one for dead. 0: never.
+/// After how many milliseconds a script is interrupted for the first time: when it is busy, or
+/// earlier to answer other nodes of a cluster, which would take this one for dead. 0: never.
 pub(crate) fn interrupted_after_ms(state: &State) -> u64 {
     let busy_ms = state.config.busy_reply_threshold.max(0);
     if state.cluster.is_none() {
@@ -475,7 +476,8 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
     ctx.state.stats.timing.go_back(begun);
 }
 
-/// Counts the errors among the values a script or function has returned, or replies the error that ended it, with its position.
+/// Counts the errors among the values a script or function has returned, or replies the error that
+/// ended it, with its position.
 pub(crate) fn conclude(
     ctx: &mut Context<'_>,
     name: Name<'_>,
@@ -739,7 +741,8 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SCRIPT KILL [ROLLBACK]`: OK; the script ends within milliseconds. Refused once it has written, unless it is rolled back.
+/// `SCRIPT KILL [ROLLBACK]`: OK; the script ends within milliseconds. Refused once it has written,
+/// unless it is rolled back.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
     kill_running(ctx, true)
 }

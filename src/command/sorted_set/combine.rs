@@ -1,7 +1,8 @@
-//! Unions, intersections and differences of sorted sets, and of plain sets, whose members have the score 1.
+//! Unions, intersections and differences of sorted sets, and of plain sets, whose members have the
+//! score 1.
 //!
-//! All keys are looked up, and their types checked, before options are parsed: Redis's order of errors. The result is
-//! built as a sorted set, then replied or stored.
+//! All keys are looked up, and their types checked, before options are parsed: Redis's order of
+//! errors. The result is built as a sorted set, then replied or stored.
 
 use crate::collections::table::{Entry, Slot};
 use crate::command::sorted_set::range::store;
@@ -160,7 +161,8 @@ fn zdiffstore(ctx: &mut Context<'_>) -> CommandResult {
     combine(ctx, Operation::Difference, Purpose::Store)
 }
 
-/// `[WEIGHTS weight ...] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES] [LIMIT limit]`, depending on the command.
+/// `[WEIGHTS weight ...] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES] [LIMIT limit]`, depending on
+/// the command.
 struct CombineOptions {
     weights: Vec<f64>,
     aggregate: Aggregate,
@@ -310,7 +312,8 @@ fn combine(ctx: &mut Context<'_>, operation: Operation, purpose: Purpose) -> Com
         .map(|(slot, &weight)| Source::read(ctx.keyspace, slot, weight))
         .collect();
     if operation != Operation::Difference {
-        // Redis's order, which affects the rounding of sums; intersections start with the smallest set.
+        // Redis's order, which affects the rounding of sums; intersections start with the smallest
+        // set.
         sources.sort_by_key(Source::len);
     }
     if purpose == Purpose::Count {

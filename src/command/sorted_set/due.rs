@@ -1,8 +1,9 @@
 //! Delay queues: sorted sets whose scores are the Unix times at which their members are due.
 //!
-//! Latchkey's own commands; `docs/due.md` describes them. A member is due when its score, in seconds or milliseconds,
-//! is not later than the wall clock, which stands still within a command. Blocked clients sleep until the first
-//! member is due or an earlier one is added: each key has one alarm for each unit (`keyspace/waiting.rs`).
+//! Latchkey's own commands; `docs/due.md` describes them. A member is due when its score, in
+//! seconds or milliseconds, is not later than the wall clock, which stands still within a command.
+//! Blocked clients sleep until the first member is due or an earlier one is added: each key has one
+//! alarm for each unit (`keyspace/waiting.rs`).
 
 use crate::keyspace::due::Unit;
 use std::ops::Range;
@@ -73,7 +74,8 @@ struct Options {
 }
 
 impl Options {
-    /// Parses `[COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]` in any order; LEFT and RIGHT only if `ends`.
+    /// Parses `[COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]` in any order; LEFT and RIGHT only if
+    /// `ends`.
     fn parse(mut arguments: Cursor<'_>, ends: bool) -> Result<Options, CommandError> {
         let mut options =
             Options { count: 1, has_count: false, end: End::Back, unit: Unit::Seconds };
@@ -135,7 +137,8 @@ fn take_out(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, count: usize) {
     ctx.keyspace.delete_if_empty::<SortedSet>(slot, key);
 }
 
-/// `ZPOPDUE key [COUNT count] [UNIT <S | MS>]`: members and scores, as ZPOPMIN replies them; an empty array if none is due.
+/// `ZPOPDUE key [COUNT count] [UNIT <S | MS>]`: members and scores, as ZPOPMIN replies them; an
+/// empty array if none is due.
 fn zpopdue(ctx: &mut Context<'_>) -> CommandResult {
     let options = Options::parse(ctx.args.cursor(2), false)?;
     let now_ms = ctx.state.now.unix().0;
@@ -164,7 +167,8 @@ fn zpopdue(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `BZPOPDUE key [key ...] timeout [UNIT <S | MS>]`: key, member and score, as BZPOPMIN replies them; a nil array on timeout.
+/// `BZPOPDUE key [key ...] timeout [UNIT <S | MS>]`: key, member and score, as BZPOPMIN replies
+/// them; a nil array on timeout.
 fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
     let timeout = timeout_of_bzpopdue(ctx.args);
     let Options { unit, .. } = Options::parse(ctx.args.cursor(timeout + 1), false)?;
@@ -188,9 +192,9 @@ fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
     wait(ctx, unit, 1..timeout, deadline_us)
 }
 
-/// `BZMOVEDUE source destination timeout [COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]`: the number of moved members;
-/// a nil array on timeout. They are pushed one by one, the earliest first, to the list's end (`RIGHT`) or front. The
-/// destination is only looked up when a member is due.
+/// `BZMOVEDUE source destination timeout [COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]`: the number
+/// of moved members; a nil array on timeout. They are pushed one by one, the earliest first, to the
+/// list's end (`RIGHT`) or front. The destination is only looked up when a member is due.
 fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
     let options = Options::parse(ctx.args.cursor(4), true)?;
     let deadline_us = ctx.timeout(3, TimeoutUnit::Seconds)?;

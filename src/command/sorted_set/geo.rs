@@ -1,7 +1,7 @@
 //! Geospatial commands: sorted sets whose scores encode longitude and latitude.
 //!
-//! The arithmetic is in `types::geo`. Here arguments are parsed, in Redis's order of errors: GEORADIUS and its
-//! variants look up the key, and the central member, while parsing.
+//! The arithmetic is in `types::geo`. Here arguments are parsed, in Redis's order of errors:
+//! GEORADIUS and its variants look up the key, and the central member, while parsing.
 
 use crate::collections::score_tree::Place;
 use crate::command::sorted_set::range::store;
@@ -271,7 +271,7 @@ fn geopos(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- searching ---------------------------------------------------------------------------------------------------
+// ---- searching ----------------------------------------------------------------------------------
 
 /// The command that searches: its arguments depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,8 +297,8 @@ impl Search {
     }
 }
 
-/// `GEORADIUS key longitude latitude radius unit [options]`: an array of members, or of arrays of member, distance,
-/// score and position, as requested; with STORE the number stored.
+/// `GEORADIUS key longitude latitude radius unit [options]`: an array of members, or of arrays of
+/// member, distance, score and position, as requested; with STORE the number stored.
 fn georadius(ctx: &mut Context<'_>) -> CommandResult {
     search(ctx, Search::Around { stores: true })
 }
@@ -451,7 +451,8 @@ impl SearchOptions {
         if is_taken { Ok(()) } else { Err(CommandError::Syntax) }
     }
 
-    /// Parses options for the reply's content, count and order. False: the next argument is none of these.
+    /// Parses options for the reply's content, count and order. False: the next argument is none of
+    /// these.
     fn take_shown(&mut self, arguments: &mut Cursor<'_>) -> Result<bool, CommandError> {
         if arguments.take_word("WITHDIST") {
             self.with_distance = true;

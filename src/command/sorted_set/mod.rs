@@ -1,7 +1,7 @@
 //! Sorted sets: commands on members, scores, ranks and random samples.
 //!
-//! Ranges are in `range.rs`, unions and the like in `combine.rs`, popping and blocking in `pop.rs`. The data
-//! structure is `types::sorted_set`.
+//! Ranges are in `range.rs`, unions and the like in `combine.rs`, popping and blocking in `pop.rs`.
+//! The data structure is `types::sorted_set`.
 
 pub(crate) mod combine;
 pub(crate) mod due;
@@ -209,13 +209,14 @@ impl AddOptions {
     }
 }
 
-/// `ZADD key [options] score member [score member ...]`: the number of members added (with CH: or changed); with INCR
-/// the new score, or nil if a condition fails.
+/// `ZADD key [options] score member [score member ...]`: the number of members added (with CH: or
+/// changed); with INCR the new score, or nil if a condition fails.
 fn zadd(ctx: &mut Context<'_>) -> CommandResult {
     add(ctx, false)
 }
 
-/// `ZINCRBY key increment member`: the new score. Parses ZADD's options, as Redis, although there is no room for them.
+/// `ZINCRBY key increment member`: the new score. Parses ZADD's options, as Redis, although there
+/// is no room for them.
 fn zincrby(ctx: &mut Context<'_>) -> CommandResult {
     add(ctx, true)
 }
@@ -353,7 +354,8 @@ fn reply_score(reply: &mut ReplyWriter<'_>, score: Option<f64>) {
     }
 }
 
-/// `ZRANK key member [WITHSCORE]`: an integer, or an array of rank and score; nil if the member does not exist.
+/// `ZRANK key member [WITHSCORE]`: an integer, or an array of rank and score; nil if the member
+/// does not exist.
 fn zrank(ctx: &mut Context<'_>) -> CommandResult {
     rank(ctx, false)
 }
@@ -389,10 +391,10 @@ fn rank(ctx: &mut Context<'_>, is_reversed: bool) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- samples -----------------------------------------------------------------------------------------------------
+// ---- samples ------------------------------------------------------------------------------------
 
-/// `ZRANDMEMBER key [count [WITHSCORES]]`: a member or nil; with a count an array, of different members, or, if it is
-/// negative, with repetitions.
+/// `ZRANDMEMBER key [count [WITHSCORES]]`: a member or nil; with a count an array, of different
+/// members, or, if it is negative, with repetitions.
 fn zrandmember(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() == 2 {
         match ctx.keyspace.read::<SortedSet>(ctx.key(1))? {
@@ -487,10 +489,10 @@ impl Pairs<'_, '_> {
     }
 }
 
-// ---- ZSCAN -------------------------------------------------------------------------------------------------------
+// ---- ZSCAN --------------------------------------------------------------------------------------
 
-/// `ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]`: the next cursor and an array of members and scores, all of
-/// them bulk strings.
+/// `ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]`: the next cursor and an array of
+/// members and scores, all of them bulk strings.
 fn zscan(ctx: &mut Context<'_>) -> CommandResult {
     let cursor = scan_cursor(ctx, 2)?;
     let protocol = ctx.reply.protocol();

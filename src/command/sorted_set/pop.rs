@@ -128,7 +128,8 @@ enum Shape {
     KeyAndNested,
 }
 
-/// `ZPOPMIN key [count]`: an array of members and scores in turn; in RESP3 with a count, an array of pairs.
+/// `ZPOPMIN key [count]`: an array of members and scores in turn; in RESP3 with a count, an array
+/// of pairs.
 fn zpopmin(ctx: &mut Context<'_>) -> CommandResult {
     pop_one_key(ctx, Side::Min)
 }

@@ -1,6 +1,7 @@
 //! Ranges of sorted sets, by rank, score or member: reading, counting, storing, removing.
 //!
-//! A range is parsed, converted to a range of ranks, and limited by LIMIT; from there on all three kinds are handled alike.
+//! A range is parsed, converted to a range of ranks, and limited by LIMIT; from there on all three
+//! kinds are handled alike.
 
 use std::ops::Range;
 
@@ -236,7 +237,8 @@ fn score_end(text: &[u8], is_max: bool) -> Option<End<'_>> {
     })
 }
 
-/// Parses a whole text as C's `strtod`: leading white space is skipped, the empty text is 0, and overflow is infinite.
+/// Parses a whole text as C's `strtod`: leading white space is skipped, the empty text is 0, and
+/// overflow is infinite.
 fn parse_bound(text: &[u8]) -> Option<f64> {
     // A NUL ends a C string.
     let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
@@ -274,7 +276,8 @@ struct RangeOptions<'a> {
 }
 
 impl<'a> RangeOptions<'a> {
-    /// `source` is the index of the source key. `by` and direction are parsed as options if not given.
+    /// `source` is the index of the source key. `by` and direction are parsed as options if not
+    /// given.
     fn parse(
         args: Args<'a>,
         source: usize,
@@ -339,8 +342,8 @@ impl<'a> RangeOptions<'a> {
     }
 }
 
-/// `ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`: an array of members; with scores flat in
-/// RESP2, of pairs in RESP3.
+/// `ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`: an array of
+/// members; with scores flat in RESP2, of pairs in RESP3.
 fn zrange(ctx: &mut Context<'_>) -> CommandResult {
     reply_range(ctx, None, None)
 }
@@ -383,8 +386,8 @@ fn reply_range(ctx: &mut Context<'_>, by: Option<By>, is_reversed: Option<bool>)
     Ok(Outcome::Replied)
 }
 
-/// `ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]`: the number of members stored. An empty
-/// range deletes the destination.
+/// `ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]`: the number of
+/// members stored. An empty range deletes the destination.
 fn zrangestore(ctx: &mut Context<'_>) -> CommandResult {
     let options = RangeOptions::parse(ctx.args, 2, None, None, true)?;
     let limits = limits(ctx);

@@ -1,5 +1,5 @@
-//! Effects of deliveries and claims, which depend on time and caller: XCLAIM with the exact result, XGROUP
-//! CREATECONSUMER, and XGROUP SETID.
+//! Effects of deliveries and claims, which depend on time and caller: XCLAIM with the exact result,
+//! XGROUP CREATECONSUMER, and XGROUP SETID.
 
 use crate::state::context::{Context, Effect};
 use crate::types::stream::{Group, Pending, StreamId};
@@ -33,8 +33,8 @@ impl<'a> Claims<'a> {
         self.claim(consumer, id, pending, last, true);
     }
 
-    /// An entry was delivered again to its consumer. Without FORCE, which is not needed: so replicas know that the
-    /// consumer was not active.
+    /// An entry was delivered again to its consumer. Without FORCE, which is not needed: so
+    /// replicas know that the consumer was not active.
     pub fn redelivered(&mut self, consumer: &[u8], id: StreamId, pending: Pending, last: StreamId) {
         self.claim(consumer, id, pending, last, false);
     }

@@ -1,4 +1,5 @@
-//! Consumer groups: creating and removing them, acknowledging, listing and claiming pending entries.
+//! Consumer groups: creating and removing them, acknowledging, listing and claiming pending
+//! entries.
 
 use crate::collections::table::Slot;
 use crate::command::help::reply_help;
@@ -141,7 +142,7 @@ pub(super) fn no_key_or_group(key: &[u8], group: &[u8], behind: &str) -> Command
     CommandError::formatted(parts.concat())
 }
 
-// ---- XGROUP ------------------------------------------------------------------------------------------------------
+// ---- XGROUP -------------------------------------------------------------------------------------
 
 /// The options of CREATE and SETID.
 #[derive(Default)]
@@ -320,7 +321,7 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
     )
 }
 
-// ---- XACK and XPENDING -------------------------------------------------------------------------------------------
+// ---- XACK and XPENDING --------------------------------------------------------------------------
 
 /// The slot of the stream in argument 1, if it has the group in argument 2.
 fn find_read(ctx: &mut Context<'_>) -> Result<Option<Slot>, CommandError> {
@@ -394,8 +395,9 @@ impl<'a> PendingFilter<'a> {
     }
 }
 
-/// `XPENDING key group [[IDLE min-idle-time] start end count [consumer]]`: a summary (total, first and last ID, and
-/// the number for each consumer), or an array of ID, consumer, idle milliseconds and deliveries.
+/// `XPENDING key group [[IDLE min-idle-time] start end count [consumer]]`: a summary (total, first
+/// and last ID, and the number for each consumer), or an array of ID, consumer, idle milliseconds
+/// and deliveries.
 fn xpending(ctx: &mut Context<'_>) -> CommandResult {
     let filter = PendingFilter::parse(ctx.args)?;
     let now_ms = ctx.state.now.unix().0;
@@ -468,7 +470,7 @@ fn reply_pending(
     reply.finish(list, sent);
 }
 
-// ---- XCLAIM and XAUTOCLAIM ---------------------------------------------------------------------------------------
+// ---- XCLAIM and XAUTOCLAIM ----------------------------------------------------------------------
 
 /// An integer argument with its own error.
 fn integer_or(text: &[u8], error: &'static str) -> Result<i64, CommandError> {
@@ -487,7 +489,8 @@ struct ClaimOptions {
 }
 
 impl ClaimOptions {
-    /// `min-idle-time id [id ...] [options]`, from argument 4 on. The options start at the first argument that is not an ID.
+    /// `min-idle-time id [id ...] [options]`, from argument 4 on. The options start at the first
+    /// argument that is not an ID.
     fn parse(args: Args<'_>, now_ms: i64, is_repeated: bool) -> Result<Self, CommandError> {
         let idle = integer_or(args.get(4), "ERR Invalid min-idle-time argument for XCLAIM")?;
         let ids: Vec<StreamId> =
@@ -527,8 +530,8 @@ impl ClaimOptions {
                 return Err(CommandError::formatted(parts.concat()));
             }
         }
-        // An impossible time becomes now, as other machines' clocks computed it. A time from a file or the primary
-        // was valid once.
+        // An impossible time becomes now, as other machines' clocks computed it. A time from a file
+        // or the primary was valid once.
         let latest = if is_repeated { i64::MAX } else { now_ms };
         if !(0..=latest).contains(&options.delivered_ms) {
             options.delivered_ms = now_ms;
@@ -631,8 +634,9 @@ impl<'a> Claimant<'a> {
     }
 }
 
-/// `XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] [RETRYCOUNT count] [FORCE]
-/// [JUSTID] [LASTID id]`: an array of the entries claimed, or of their IDs.
+/// `XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds]
+/// [RETRYCOUNT count] [FORCE] [JUSTID] [LASTID id]`: an array of the entries claimed, or of their
+/// IDs.
 fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
@@ -727,8 +731,9 @@ impl AutoclaimOptions {
     }
 }
 
-/// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`: the next start (0-0: the end), the
-/// claimed entries (or their IDs), and the IDs of pending entries that were deleted, and are removed.
+/// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`: the next start (0-0:
+/// the end), the claimed entries (or their IDs), and the IDs of pending entries that were deleted,
+/// and are removed.
 fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let options = AutoclaimOptions::parse(ctx.args)?;
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));

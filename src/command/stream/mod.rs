@@ -1,4 +1,5 @@
-//! Streams: adding, deleting and trimming entries. Reading is in `stream/read.rs`, groups in `group.rs`, XINFO in `info.rs`.
+//! Streams: adding, deleting and trimming entries. Reading is in `stream/read.rs`, groups in
+//! `group.rs`, XINFO in `info.rs`.
 //!
 //! An empty stream is not deleted: its key keeps the last ID and the groups.
 
@@ -103,7 +104,7 @@ const LIMIT_NODES: i64 = 100;
 const LIMIT_DEFAULT: i64 = 10_000;
 const LIMIT_MAX: i64 = 1_000_000;
 
-// ---- shared by the stream commands ------------------------------------------------------------------------------
+// ---- shared by the stream commands --------------------------------------------------------------
 
 /// Parses an ID other than `-` and `+`; `missing_seq` replaces a missing sequence number.
 pub(crate) fn parse_id(text: &[u8], missing_seq: u64) -> Result<StreamId, CommandError> {
@@ -161,7 +162,7 @@ pub(crate) fn announce(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>)
     ctx.keyspace.notify(KeyspaceEvents::STREAM, event, key.bytes);
 }
 
-// ---- XADD and XTRIM ----------------------------------------------------------------------------------------------
+// ---- XADD and XTRIM -----------------------------------------------------------------------------
 
 /// `[MAXLEN | MINID [= | ~] threshold] [LIMIT count]`, in any order.
 #[derive(Default)]
@@ -303,8 +304,8 @@ fn parse_new_id(text: &[u8]) -> Result<NewId, CommandError> {
     }
 }
 
-/// `XADD key [NOMKSTREAM] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value [...]`: the ID; nil
-/// if there is no stream and NOMKSTREAM is given.
+/// `XADD key [NOMKSTREAM] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value
+/// [...]`: the ID; nil if there is no stream and NOMKSTREAM is given.
 fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     let options = AddOptions::parse(ctx)?;
     let (args, key) = (ctx.args, ctx.key(1));
@@ -353,7 +354,8 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Sets the effect of XADD or XTRIM: with the generated ID, and with an exact threshold that removes the same entries.
+/// Sets the effect of XADD or XTRIM: with the generated ID, and with an exact threshold that
+/// removes the same entries.
 fn repeat_exactly(
     ctx: &mut Context<'_>,
     slot: Slot,
@@ -411,7 +413,7 @@ fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- deleting, counting, setting ---------------------------------------------------------------------------------
+// ---- deleting, counting, setting ----------------------------------------------------------------
 
 /// `XDEL key id [id ...]`: the number of deleted entries.
 fn xdel(ctx: &mut Context<'_>) -> CommandResult {
@@ -471,7 +473,8 @@ fn xsetid(ctx: &mut Context<'_>) -> CommandResult {
             added = Some(Some(cursor.take_integer()?).filter(|it| *it >= 0).ok_or(NEGATIVE_ADDED)?);
         } else if cursor.remaining() >= 2 && cursor.take_word("MAXDELETEDID") {
             max_deleted = parse_id(cursor.take()?, 0)?;
-            // Only clients are told: without this option a stream can be set back like that, and what rebuilds it has the option.
+            // Only clients are told: without this option a stream can be set back like that, and
+            // what rebuilds it has the option.
             if last < max_deleted && !ctx.is_repeated() {
                 return Err(BELOW_DELETED);
             }

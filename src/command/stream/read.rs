@@ -1,7 +1,8 @@
-//! Reading streams: ranges, and entries after an ID, alone or as a group's consumer; possibly blocking.
+//! Reading streams: ranges, and entries after an ID, alone or as a group's consumer; possibly
+//! blocking.
 //!
-//! A blocked request is kept with `$` and `+` resolved: `$` is the last ID at the time of the request. A blocked
-//! consumer always waits for entries that its group has not read.
+//! A blocked request is kept with `$` and `+` resolved: `$` is the last ID at the time of the
+//! request. A blocked consumer always waits for entries that its group has not read.
 
 use super::group::no_key_or_group;
 use crate::command::stream::claims::Claims;
@@ -109,7 +110,7 @@ const GROUP_GONE: CommandError =
 /// The most entries a woken client gets, without COUNT.
 const WOKEN_COUNT: usize = 1000;
 
-// ---- ranges ------------------------------------------------------------------------------------------------------
+// ---- ranges -------------------------------------------------------------------------------------
 
 /// `XRANGE key start end [COUNT count]`: an array of entries.
 fn xrange(ctx: &mut Context<'_>) -> CommandResult {
@@ -157,7 +158,7 @@ fn reply_range(ctx: &mut Context<'_>, backwards: bool) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- XREAD and XREADGROUP ----------------------------------------------------------------------------------------
+// ---- XREAD and XREADGROUP -----------------------------------------------------------------------
 
 /// Options of XREAD and XREADGROUP.
 struct ReadRequest<'a> {
@@ -174,7 +175,8 @@ struct ReadRequest<'a> {
 }
 
 impl<'a> ReadRequest<'a> {
-    /// `[GROUP group consumer] [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`.
+    /// `[GROUP group consumer] [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id
+    /// [id ...]`.
     fn parse(ctx: &Context<'a>, in_group: bool) -> Result<Self, CommandError> {
         let mut request = ReadRequest {
             block: None,
@@ -263,8 +265,8 @@ struct Source {
     wish: ReadFrom,
 }
 
-/// `XREAD [COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]`: an array of keys with their entries, in RESP3
-/// a map; nil if there are none.
+/// `XREAD [COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]`: an array of keys
+/// with their entries, in RESP3 a map; nil if there are none.
 fn xread(ctx: &mut Context<'_>) -> CommandResult {
     let request = ReadRequest::parse(ctx, false)?;
     if let Origin::Woken(key_at) = ctx.origin {
@@ -304,7 +306,8 @@ fn xread(ctx: &mut Context<'_>) -> CommandResult {
     wait_or_give_up(ctx, &request, &sources, Wanted::Stream)
 }
 
-/// The ID after which XREAD reads: `$` is the last generated one, `+` the one before the last entry.
+/// The ID after which XREAD reads: `$` is the last generated one, `+` the one before the last
+/// entry.
 fn parse_after(text: &[u8], stream: Option<&Stream>) -> Result<StreamId, CommandError> {
     let entries = stream.map(|stream| stream.entries());
     match text {
@@ -394,8 +397,8 @@ fn wait_or_give_up(
     ctx.block(Wait { rewritten: Some(rewritten), ..Wait::new(wanted, keys, deadline_us) })
 }
 
-/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`: as
-/// `XREAD`; for a pending entry that was deleted, the ID and nil.
+/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key
+/// ...] id [id ...]`: as `XREAD`; for a pending entry that was deleted, the ID and nil.
 fn xreadgroup(ctx: &mut Context<'_>) -> CommandResult {
     let request = ReadRequest::parse(ctx, true)?;
     let Some((group, _)) = request.reader else { return Err(NO_GROUP_OPTION) };
@@ -460,7 +463,8 @@ fn read_woken(
     Ok(Outcome::Replied)
 }
 
-/// Replies a key with what a consumer requests. False if there is nothing; a list of pending entries is replied even if empty.
+/// Replies a key with what a consumer requests. False if there is nothing; a list of pending
+/// entries is replied even if empty.
 fn serve_group(
     ctx: &mut Context<'_>,
     request: &ReadRequest<'_>,
@@ -572,7 +576,8 @@ impl Reader {
         sent
     }
 
-    /// Replies the consumer's pending entries from an ID on and counts the delivery; returns their number.
+    /// Replies the consumer's pending entries from an ID on and counts the delivery; returns their
+    /// number.
     fn read_pending(
         &self,
         reply: &mut ReplyWriter<'_>,

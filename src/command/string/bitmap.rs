@@ -1,7 +1,8 @@
 //! Bitmaps: strings read and written bit by bit, and as integers of any width.
 //!
-//! The arithmetic is in `types::bitmap`. Here arguments are parsed, in Redis's order of errors, and strings grow, to
-//! at most `proto-max-bulk-len` bytes: each offset is checked before the key is looked up.
+//! The arithmetic is in `types::bitmap`. Here arguments are parsed, in Redis's order of errors, and
+//! strings grow, to at most `proto-max-bulk-len` bytes: each offset is checked before the key is
+//! looked up.
 
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -235,7 +236,8 @@ fn position_in_range(
     Ok(bitmap::position_between(text, bit, start, end, unit))
 }
 
-/// `BITOP operation destkey key [key ...]`: the length of the result. An empty result deletes the destination.
+/// `BITOP operation destkey key [key ...]`: the length of the result. An empty result deletes the
+/// destination.
 fn bitop(ctx: &mut Context<'_>) -> CommandResult {
     let sources = ctx.args.len() - 3;
     let operation = parse_operation(ctx.args.get(1), sources)?;
@@ -289,14 +291,15 @@ fn parse_operation(name: &[u8], sources: usize) -> Result<BitOperation, CommandE
     }
 }
 
-/// `BITFIELD key [GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET ... | INCRBY ...> ...]`: an element for each
-/// operation.
+/// `BITFIELD key [GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET ... | INCRBY ...>
+/// ...]`: an element for each operation.
 fn bitfield(ctx: &mut Context<'_>) -> CommandResult {
     let operations = parse_fields(ctx.args.cursor(2), ctx.size_limits().string)?;
     run_fields(ctx, &operations)
 }
 
-/// `BITFIELD_RO key [GET encoding offset ...]`. All operations are parsed before a write is refused.
+/// `BITFIELD_RO key [GET encoding offset ...]`. All operations are parsed before a write is
+/// refused.
 fn bitfield_ro(ctx: &mut Context<'_>) -> CommandResult {
     let operations = parse_fields(ctx.args.cursor(2), ctx.size_limits().string)?;
     if operations.iter().any(|operation| operation.action != FieldAction::Get) {
@@ -420,7 +423,8 @@ impl FieldOperation {
     }
 }
 
-/// Calls `edit` with a string of at least `needed` bytes. Also returns whether it was created or grew.
+/// Calls `edit` with a string of at least `needed` bytes. Also returns whether it was created or
+/// grew.
 fn edit_bits<R>(
     ctx: &mut Context<'_>,
     key: Key<'_>,

@@ -134,7 +134,8 @@ pub(crate) fn strlen(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `GETRANGE key start end`: the bytes from `start` to `end`, both included; negative ones count from the end.
+/// `GETRANGE key start end`: the bytes from `start` to `end`, both included; negative ones count
+/// from the end.
 pub(crate) fn getrange(ctx: &mut Context<'_>) -> CommandResult {
     let (start, end) = (ctx.args.integer(2)?, ctx.args.integer(3)?);
     let value = ctx.keyspace.string(ctx.key(1))?.unwrap_or_default();

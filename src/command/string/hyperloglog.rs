@@ -1,6 +1,7 @@
 //! HyperLogLogs: how many different elements were added, within 0.81%.
 //!
-//! The value is a string in the format of `types::hyperloglog`. Here it is looked up, checked, edited and stored.
+//! The value is a string in the format of `types::hyperloglog`. Here it is looked up, checked,
+//! edited and stored.
 
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;

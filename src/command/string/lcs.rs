@@ -22,7 +22,8 @@ enum Wanted {
 }
 
 impl Wanted {
-    /// `[LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]`. The latter two have no effect without IDX.
+    /// `[LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]`. The latter two have no effect
+    /// without IDX.
     fn parse(args: Args<'_>) -> Result<Wanted, CommandError> {
         let (mut len, mut idx, mut len_min, mut with_len) = (false, false, 0, false);
         let mut cursor = args.cursor(3);
@@ -51,8 +52,9 @@ impl Wanted {
     }
 }
 
-/// `LCS key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]`: the subsequence, its length, or a map of the
-/// matching ranges (from the last to the first) and the length. A key that is not there counts as the empty string.
+/// `LCS key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]`: the subsequence, its
+/// length, or a map of the matching ranges (from the last to the first) and the length. A key that
+/// is not there counts as the empty string.
 pub(crate) fn lcs(ctx: &mut Context<'_>) -> CommandResult {
     // Errors are returned below: those of keys with other types come first.
     let wanted = Wanted::parse(ctx.args);

@@ -1,4 +1,5 @@
-//! Strings: setting, reading and deleting. Commands on parts and numbers are in `string/edit.rs`, LCS in `string/lcs.rs`.
+//! Strings: setting, reading and deleting. Commands on parts and numbers are in `string/edit.rs`,
+//! LCS in `string/lcs.rs`.
 
 pub(crate) mod bitmap;
 pub(crate) mod edit;
@@ -238,8 +239,8 @@ fn get(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SET key value [NX | XX | IFEQ value | ...] [GET] [EX seconds | ... | KEEPTTL]`: OK, or nil if the condition does not
-/// hold; with GET the old string or nil in either case.
+/// `SET key value [NX | XX | IFEQ value | ...] [GET] [EX seconds | ... | KEEPTTL]`: OK, or nil if
+/// the condition does not hold; with GET the old string or nil in either case.
 fn set(ctx: &mut Context<'_>) -> CommandResult {
     let (key, value) = (ctx.key(1), ctx.args.get(2));
     if ctx.args.len() == 3 {
@@ -289,7 +290,8 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Whether a key that is set is deleted instead, as in Valkey: its deadline lies in the past. Redis sets it, and it expires.
+/// Whether a key that is set is deleted instead, as in Valkey: its deadline lies in the past. Redis
+/// sets it, and it expires.
 fn is_overdue(ctx: &Context<'_>, expiry: Expiry) -> bool {
     let Expiry::At(deadline) = expiry else { return false };
     ctx.keyspace.now().has_come(deadline)
@@ -297,7 +299,8 @@ fn is_overdue(ctx: &Context<'_>, expiry: Expiry) -> bool {
         && !ctx.keyspace.leaves_expiry()
 }
 
-/// SET's effect: without GET and options that Redis 7.0 does not know, and with the deadline as a Unix time.
+/// SET's effect: without GET and options that Redis 7.0 does not know, and with the deadline as a
+/// Unix time.
 fn repeat_set(ctx: &mut Context<'_>, options: &SetOptions<'_>, expiry: Expiry) {
     let is_exact = matches!(options.lifetime, Lifetime::Given(TimeUnit::UnixMilliseconds, _));
     if is_exact && ctx.state.config.compatible_with.is_valkey() {
@@ -388,8 +391,8 @@ fn getdel(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `GETEX key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]`: the string,
-/// or nil. An absolute time that is not in the future deletes the key.
+/// `GETEX key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds
+/// | PERSIST]`: the string, or nil. An absolute time that is not in the future deletes the key.
 fn getex(ctx: &mut Context<'_>) -> CommandResult {
     let lifetime = parse_getex(ctx.args.cursor(2))?;
     if ctx.state.config.compatible_with.is_valkey() {
@@ -442,8 +445,9 @@ fn delifeq(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DELEX key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]`: 1 if the key was deleted, else 0. Without a
-/// condition the key may have any type. The condition is only checked if there is a string to compare.
+/// `DELEX key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]`: 1 if the key was deleted,
+/// else 0. Without a condition the key may have any type. The condition is only checked if there is
+/// a string to compare.
 fn delex(ctx: &mut Context<'_>) -> CommandResult {
     if !matches!(ctx.args.len(), 2 | 4) {
         return Err(CommandError::WrongArity(ctx.name().into()));
@@ -481,7 +485,8 @@ fn digest(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `MGET key [key ...]`: an array of strings, nil for a key that is not there or holds something else.
+/// `MGET key [key ...]`: an array of strings, nil for a key that is not there or holds something
+/// else.
 fn mget(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(ctx.args.len() - 1);
     for index in 1..ctx.args.len() {
@@ -514,8 +519,8 @@ fn msetnx(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX seconds | ... | KEEPTTL]`: 1 if all were set, 0 if a key
-/// exists (NX) or does not exist (XX).
+/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX seconds | ... | KEEPTTL]`: 1 if all were
+/// set, 0 if a key exists (NX) or does not exist (XX).
 fn msetex(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = ctx.args.cursor(1);
     let pairs = cursor.take_keys(1, 2).map_err(|bad| match bad {

@@ -32,7 +32,8 @@ enum Word {
 impl Word {
     /// Parses an option word, case-insensitively.
     fn of(argument: &[u8]) -> Option<Word> {
-        // Two-letter words are the most frequent, and compared without a copy. The bit is the case of a letter.
+        // Two-letter words are the most frequent, and compared without a copy. The bit is the case
+        // of a letter.
         if let [first, second] = argument {
             return match &[first | 0x20, second | 0x20] {
                 b"nx" => Some(Word::Nx),
@@ -79,7 +80,8 @@ pub fn parse_time(
     Ok(Expiry::At(when.deadline(now)))
 }
 
-/// `[EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]`: GETEX.
+/// `[EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds |
+/// PERSIST]`: GETEX.
 pub fn parse_getex<'a>(mut cursor: Cursor<'a>) -> Result<Lifetime<'a>, CommandError> {
     let mut lifetime = Lifetime::default();
     while let Some(argument) = cursor.peek() {
@@ -104,7 +106,8 @@ pub enum Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// The condition of a word (`IFEQ`, `IFNE`, `IFDEQ`, `IFDNE`) and its operand; `None` for another word.
+    /// The condition of a word (`IFEQ`, `IFNE`, `IFDEQ`, `IFDNE`) and its operand; `None` for
+    /// another word.
     pub fn of(word: &[u8], operand: &'a [u8]) -> Option<Result<Self, CommandError>> {
         Self::of_word(Word::of(word)?, operand)
     }
@@ -164,8 +167,8 @@ pub enum Condition<'a> {
     If(Comparison<'a>),
 }
 
-/// `[NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] [EX seconds | PX milliseconds | EXAT
-/// unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]`, in any order.
+/// `[NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] [EX seconds | PX
+/// milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]`, in any order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetOptions<'a> {
     pub condition: Condition<'a>,
@@ -258,7 +261,8 @@ mod tests {
         ])
     }
 
-    /// How many different ones of these words are among the options, and how often any of them stands there.
+    /// How many different ones of these words are among the options, and how often any of them
+    /// stands there.
     fn count(options: &[Vec<&'static str>], words: &[&str]) -> (usize, usize) {
         let is_there =
             |word: &&&str| options.iter().any(|option| option[0].eq_ignore_ascii_case(word));

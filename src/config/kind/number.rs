@@ -62,8 +62,8 @@ impl Kind<u32> for Clamped {
     }
 }
 
-/// An amount of memory within bounds, in bytes or with a unit: 1k is 1000, 1kb 1024, and so for m and g. A negative
-/// number has no unit.
+/// An amount of memory within bounds, in bytes or with a unit: 1k is 1000, 1kb 1024, and so for m
+/// and g. A negative number has no unit.
 pub(in crate::config) struct Memory {
     range: Int,
     /// Less than this is accepted, but raised to it.
@@ -119,7 +119,8 @@ impl Kind<MemoryLimit> for MemoryOrPercent {
     fn parse(&self, args: &[&[u8]], _: &MemoryLimit, _: Origin) -> Result<MemoryLimit, Reason> {
         let arg = single(args)?;
         if let Some(bytes) = parse_memory(arg) {
-            // Redis stores percentages as negative numbers, so amounts above 2^63 look like percentages there.
+            // Redis stores percentages as negative numbers, so amounts above 2^63 look like
+            // percentages there.
             let fits = i64::try_from(bytes).is_ok();
             return if fits { Ok(MemoryLimit::Bytes(bytes)) } else { Err(Reason::PercentTooHigh) };
         }
@@ -183,8 +184,8 @@ fn parse_integer(text: &[u8]) -> Option<i64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// An integer as C's `strtoll` parses it, if that reaches the end of the text: leading spaces and a sign are allowed,
-/// empty text is 0, and a number beyond 64 bits is the nearest bound.
+/// An integer as C's `strtoll` parses it, if that reaches the end of the text: leading spaces and a
+/// sign are allowed, empty text is 0, and a number beyond 64 bits is the nearest bound.
 pub(super) fn parse_strtoll(text: &[u8], radix: u32) -> Option<i64> {
     if text.is_empty() {
         return Some(0);
@@ -208,8 +209,8 @@ pub(super) fn parse_strtoll(text: &[u8], radix: u32) -> Option<i64> {
     Some(number)
 }
 
-/// An amount of memory: digits and a unit. Without digits it is 0, as in Redis. From 2^64 on, where Redis wraps around,
-/// it is refused.
+/// An amount of memory: digits and a unit. Without digits it is 0, as in Redis. From 2^64 on, where
+/// Redis wraps around, it is refused.
 pub fn parse_memory(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (digits, unit) = text.split_at(digits);

@@ -11,7 +11,8 @@ use crate::config::reason::system_text;
 pub(in crate::config) struct Text {
     /// An empty value means unset: CONFIG REWRITE removes the line.
     unset_if_empty: bool,
-    /// It may contain NUL bytes. Other texts are passed to the operating system, and end at the first one.
+    /// It may contain NUL bytes. Other texts are passed to the operating system, and end at the
+    /// first one.
     binary: bool,
     check: fn(&[u8]) -> Result<(), Reason>,
 }
@@ -74,8 +75,8 @@ impl Kind<Vec<u8>> for Text {
     }
 }
 
-/// The process' title: the template with each `{name}` replaced by the result of `variable`, and `{{` by a brace. Spaces at
-/// both ends are removed.
+/// The process' title: the template with each `{name}` replaced by the result of `variable`, and
+/// `{{` by a brace. Spaces at both ends are removed.
 pub fn expand_title(template: &[u8], variable: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let (mut title, mut rest) = (Vec::new(), template);
     while let Some(open) = rest.iter().position(|byte| *byte == b'{') {

@@ -1,5 +1,5 @@
-//! The rules against a model of theirs; what clients of a node are answered while slots move, as two nodes of Redis 7.0.15
-//! answer.
+//! The rules against a model of theirs; what clients of a node are answered while slots move, as
+//! two nodes of Redis 7.0.15 answer.
 
 use proptest::prelude::*;
 
@@ -60,7 +60,8 @@ impl Node {
         self.state.cluster.as_deref_mut().expect("it is a node")
     }
 
-    /// Runs a request written with spaces, in which `_` stands for one within an argument; its reply in RESP2, lines by blanks.
+    /// Runs a request written with spaces, in which `_` stands for one within an argument; its
+    /// reply in RESP2, lines by blanks.
     fn ask(&mut self, request: &str) -> String {
         let ranges = Range::of_words(request);
         let text = request.replace('_', " ");
@@ -245,7 +246,7 @@ fn a_cluster_that_is_down_serves_what_it_is_told_to() {
     );
 }
 
-// ---- the rules ---------------------------------------------------------------------------------------------------------
+// ---- the rules ----------------------------------------------------------------------------------
 
 /// All that the answer depends on.
 #[derive(Clone, Debug)]

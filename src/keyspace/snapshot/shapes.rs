@@ -38,7 +38,8 @@ fn allocated() -> u64 {
 /// The number of forms that [`form_of`] distinguishes.
 const FORMS: usize = 9;
 
-/// A number for each form in which a table holds a value. One that is added needs a shape in [`shapes`].
+/// A number for each form in which a table holds a value. One that is added needs a shape in
+/// [`shapes`].
 fn form_of(value: ValueRef<'_, Value>) -> usize {
     match value {
         ValueRef::Bytes { .. } => 0,

@@ -1,4 +1,5 @@
-//! A connection of the cluster bus: making it, one read at a time, and the queue of messages to be sent.
+//! A connection of the cluster bus: making it, one read at a time, and the queue of messages to be
+//! sent.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
@@ -178,7 +179,7 @@ impl Link {
         }
     }
 
-    // ---- sending -----------------------------------------------------------------------------------------------------
+    // ---- sending --------------------------------------------------------------------------------
 
     pub(super) fn push(&mut self, message: Arc<[u8]>, after_save: u64) {
         self.queued += message.len();

@@ -5,7 +5,8 @@
 //!                                                     -> the rest is read and dropped: 2 s -> end
 //! ```
 //!
-//! A request that comes before the last one is answered waits in the buffer, which is never read beyond its size.
+//! A request that comes before the last one is answered waits in the buffer, which is never read
+//! beyond its size.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -22,7 +23,8 @@ use crate::net::tls::stream::Handshake;
 const HEAD_US: i64 = 5_000_000;
 /// Between requests, and for a response that is not taken.
 const IDLE_US: i64 = 30_000_000;
-/// For the rest of what a refused client sends: an end without reading it could destroy the response on its way.
+/// For the rest of what a refused client sends: an end without reading it could destroy the
+/// response on its way.
 const DRAIN_US: i64 = 2_000_000;
 /// A connection that has waited for less is as important as one that is served.
 const YOUNG_US: i64 = 100_000;
@@ -101,9 +103,9 @@ impl<J> Connection<J> {
         self.deadline_us
     }
 
-    /// The order in which connections give their places up: those that have waited for a request for some time, those whose
-    /// response is not taken, the others, and the longest first. So nobody who asks for much, takes nothing or comes again and
-    /// again keeps others out.
+    /// The order in which connections give their places up: those that have waited for a request
+    /// for some time, those whose response is not taken, the others, and the longest first. So
+    /// nobody who asks for much, takes nothing or comes again and again keeps others out.
     pub fn importance(&self, now_us: i64) -> (u8, i64) {
         let has_waited = now_us - self.waits_since_us >= YOUNG_US;
         match self.phase {

@@ -45,7 +45,8 @@ impl Refusal {
     }
 }
 
-/// Parses the head at the beginning of `bytes`: the request and the head's length. None: it is not complete.
+/// Parses the head at the beginning of `bytes`: the request and the head's length. None: it is not
+/// complete.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);

@@ -1,4 +1,5 @@
-//! Cipher lists: `tls-ciphers` and `tls-ciphersuites` in OpenSSL's notation, applied to the ciphers that rustls has.
+//! Cipher lists: `tls-ciphers` and `tls-ciphersuites` in OpenSSL's notation, applied to the ciphers
+//! that rustls has.
 
 use rustls::{CipherSuite, SupportedCipherSuite};
 
@@ -111,8 +112,8 @@ fn is_known(word: &str) -> bool {
     WORDS_FOR_NONE.contains(&word) || CIPHERS.iter().any(|cipher| cipher.matches(word))
 }
 
-/// The ciphers of TLS 1.2 in a list, in its order; all if the list is empty. Unknown ones are ignored, with a note. Error: no
-/// cipher remains.
+/// The ciphers of TLS 1.2 in a list, in its order; all if the list is empty. Unknown ones are
+/// ignored, with a note. Error: no cipher remains.
 pub fn tls12(
     known: &[SupportedCipherSuite],
     list: &[u8],

@@ -119,7 +119,8 @@ pub fn facts(file: &[u8]) -> Option<CertificateFacts> {
     })
 }
 
-/// The certificates of trusted authorities. Files without certificates in the directory are ignored.
+/// The certificates of trusted authorities. Files without certificates in the directory are
+/// ignored.
 pub fn authorities(config: &Config) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let failed = |directive, why: String| {
         let text = format!("Failed to configure CA certificate(s) file/directory: {why}");

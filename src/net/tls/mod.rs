@@ -30,7 +30,8 @@ use verify::Authorities;
 
 pub use verify::NameField;
 
-/// Tickets for resuming sessions that a TLS 1.3 client gets. Each costs memory here, and few clients use one.
+/// Tickets for resuming sessions that a TLS 1.3 client gets. Each costs memory here, and few
+/// clients use one.
 const TICKETS_PER_CLIENT: usize = 1;
 
 /// The settings for new connections.
@@ -84,7 +85,8 @@ impl Tls {
             || config.http_tls && config.http_port != 0
     }
 
-    /// Loads the files. `notes`: warnings about ignored settings, for the log. Error: a text for the log.
+    /// Loads the files. `notes`: warnings about ignored settings, for the log. Error: a text for
+    /// the log.
     pub fn load(config: &Config, clock: &Clock, notes: &mut Vec<String>) -> Result<Self, String> {
         let files = FileStates::of(config);
         let first = |faults: Vec<Fault>| faults.into_iter().next().unwrap_or_default().text;

@@ -1,8 +1,8 @@
 //! A TLS connection.
 //!
-//! It reads and writes like a non-blocking socket: a read that does not fill its buffer has drained the socket, unless
-//! [`TlsStream::has_more`] is true. Written bytes may be buffered here, encrypted, until the socket has room
-//! ([`TlsStream::has_unsent`], `flush`).
+//! It reads and writes like a non-blocking socket: a read that does not fill its buffer has drained
+//! the socket, unless [`TlsStream::has_more`] is true. Written bytes may be buffered here,
+//! encrypted, until the socket has room ([`TlsStream::has_unsent`], `flush`).
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
@@ -24,7 +24,8 @@ const WRITE_BYTES: usize = 256 * 1024;
 const HANDSHAKE_READS: usize = 8;
 
 thread_local! {
-    /// Buffer for encrypted bytes, shared by all connections of the thread: it is empty between reads.
+    /// Buffer for encrypted bytes, shared by all connections of the thread: it is empty between
+    /// reads.
     static ENCRYPTED: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
 }
 
@@ -87,7 +88,8 @@ impl TlsStream {
         self.connection.wants_write()
     }
 
-    /// The last read left something although it did not fill its buffer: the end, an error, or bytes without room.
+    /// The last read left something although it did not fill its buffer: the end, an error, or
+    /// bytes without room.
     pub fn has_more(&self) -> bool {
         self.has_more
     }
@@ -166,11 +168,11 @@ impl TlsStream {
         self.connection.reader().read(buffer).unwrap_or(0)
     }
 
-    /// Reads from the socket once, no more than the buffer has room for, and decrypts into the buffer. True: the socket may
-    /// have more.
+    /// Reads from the socket once, no more than the buffer has room for, and decrypts into the
+    /// buffer. True: the socket may have more.
     ///
-    /// Decrypted bytes that do not fit stay in the connection: less than a record, 16 KiB, which is below the size at which
-    /// it would refuse to read.
+    /// Decrypted bytes that do not fit stay in the connection: less than a record, 16 KiB, which is
+    /// below the size at which it would refuse to read.
     fn read_socket(&mut self, buffer: &mut [u8], filled: &mut usize) -> io::Result<bool> {
         ENCRYPTED.with_borrow_mut(|encrypted| {
             let room = encrypted.len().min(buffer.len() - *filled);

@@ -1,9 +1,10 @@
 //! Verification of certificates.
 //!
-//! A chain must end at a trusted authority; host names are not compared, as in Redis. webpki verifies chains of version 3
-//! certificates. Two kinds that it refuses are accepted here, as OpenSSL accepts them and they are in use: certificates of
-//! version 1 (as `openssl x509 -req` makes them without an extensions file) signed directly by an authority, and
-//! certificates that are themselves among the trusted ones.
+//! A chain must end at a trusted authority; host names are not compared, as in Redis. webpki
+//! verifies chains of version 3 certificates. Two kinds that it refuses are accepted here, as
+//! OpenSSL accepts them and they are in use: certificates of version 1 (as `openssl x509 -req`
+//! makes them without an extensions file) signed directly by an authority, and certificates that
+//! are themselves among the trusted ones.
 
 use std::sync::Arc;
 
@@ -65,12 +66,14 @@ impl Authorities {
         }
     }
 
-    /// The same authorities, to which a client must show a certificate whatever `tls-auth-clients` says.
+    /// The same authorities, to which a client must show a certificate whatever `tls-auth-clients`
+    /// says.
     pub fn mandatory(self: &Arc<Self>) -> Arc<dyn ClientCertVerifier> {
         Arc::new(Mandatory(self.clone()))
     }
 
-    /// Accepts a certificate that webpki refused, if it is of one of the two kinds above. Error: `refused`, or that its time is wrong.
+    /// Accepts a certificate that webpki refused, if it is of one of the two kinds above. Error:
+    /// `refused`, or that its time is wrong.
     fn accept_special(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -332,7 +335,8 @@ impl ServerCertVerifier for Authorities {
     }
 }
 
-/// The names in a certificate that may be users: the first common name, or all URIs of the subject alternative name.
+/// The names in a certificate that may be users: the first common name, or all URIs of the subject
+/// alternative name.
 pub fn names(certificate: &CertificateDer<'_>, field: NameField) -> Vec<Vec<u8>> {
     let Ok(certificate) = Certificate::from_der(certificate) else { return Vec::new() };
     let certificate = certificate.tbs_certificate();

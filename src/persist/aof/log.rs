@@ -261,7 +261,7 @@ impl AppendLog {
         Syncer { shared: self.shared.clone() }
     }
 
-    // ---- appending ---------------------------------------------------------------------------------------------------
+    // ---- appending ------------------------------------------------------------------------------
 
     /// Appends `units` units to the buffer (a unit is one command, or MULTI to EXEC); nothing is
     /// written yet. Returns the offset after them: replies that show these changes must wait for
@@ -281,7 +281,7 @@ impl AppendLog {
         self.written.plus(self.buffer.len())
     }
 
-    // ---- a turn's end ------------------------------------------------------------------------------------------------
+    // ---- a turn's end ---------------------------------------------------------------------------
 
     /// Writes the buffer and requests a sync if the policy wants one. Call it once a turn, before
     /// replies leave, also in turns without commands (see [`AppendLog::next_call_us`]). It waits
@@ -498,7 +498,7 @@ impl AppendLog {
         }
     }
 
-    // ---- another file ------------------------------------------------------------------------------------------------
+    // ---- another file ---------------------------------------------------------------------------
 
     /// Syncs the written data, so that the switch, during which every reply waits, has little left
     /// to do. Call it once a turn until it returns true. Then at most `SWITCH_BYTES` are
@@ -613,7 +613,7 @@ impl AppendLog {
         }
     }
 
-    // ---- parameters --------------------------------------------------------------------------------------------------
+    // ---- parameters -----------------------------------------------------------------------------
 
     /// Sets the policy, from the next [`AppendLog::write`] on. Source: `appendfsync`.
     pub fn set_policy(&mut self, policy: AppendFsync) {
@@ -639,7 +639,7 @@ impl AppendLog {
         self.flush_delay = delay;
     }
 
-    // ---- the end -----------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
     /// Writes the whole buffer. If another file is being made, waits for it. Errors: the file lacks
     /// a part.
@@ -684,7 +684,7 @@ impl AppendLog {
         }
     }
 
-    // ---- figures -----------------------------------------------------------------------------------------------------
+    // ---- figures --------------------------------------------------------------------------------
 
     /// Bytes of all files. INFO: `aof_current_size`.
     pub fn current_size(&self) -> u64 {

@@ -156,7 +156,7 @@ impl Encoder {
         }
     }
 
-    // ---- collections ---------------------------------------------------------------------------------------------
+    // ---- collections ----------------------------------------------------------------------------
 
     fn list(&mut self, list: ListView<'_>, out: &mut impl Sink) {
         let is_too_long = |run: &RunView<'_>| run.entries.len() > NODE_BYTES_MAX;

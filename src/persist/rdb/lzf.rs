@@ -115,13 +115,15 @@ impl Compressor {
         fits
     }
 
-    /// Records the position of these three bytes, at `at` in the text. Returns their previous position, if a copy reaches it.
+    /// Records the position of these three bytes, at `at` in the text. Returns their previous
+    /// position, if a copy reaches it.
     #[inline]
     fn replace_position(&mut self, three: u32, at: usize) -> Option<usize> {
         let hash = (three >> (24 - TABLE_BITS)).wrapping_sub(three.wrapping_mul(5));
         let position = &mut self.positions[(hash & ((1 << TABLE_BITS) - 1)) as usize];
         let before = std::mem::replace(position, self.base + at as u32);
-        // As in liblzf, for which position 0 of the text means none. A single comparison: its outcome is hard to predict.
+        // As in liblzf, for which position 0 of the text means none. A single comparison: its
+        // outcome is hard to predict.
         let least = self.base + at.saturating_sub(OFFSET_MAX).max(1) as u32;
         (before >= least).then(|| (before - self.base) as usize)
     }
@@ -133,7 +135,8 @@ struct Coding {
     len: usize,
     /// The next byte of the text.
     at: usize,
-    /// How many bytes before it are literals that the output does not have yet: fewer than [`LITERALS_MAX`].
+    /// How many bytes before it are literals that the output does not have yet: fewer than
+    /// [`LITERALS_MAX`].
     literals: usize,
     /// The output must end before this index.
     end: usize,

@@ -39,7 +39,7 @@ const UNKNOWN_READ: i64 = -1;
 /// The time of activity of a consumer that was never active.
 const NEVER_ACTIVE: i64 = -1;
 
-// ---- reading -----------------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
     let mut loader = Loader::default();
@@ -228,7 +228,7 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
     Ok(group)
 }
 
-// ---- writing -----------------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 /// Whether consumers' times of activity need type 21.
 pub(super) fn needs_active_times(stream: &Stream) -> bool {

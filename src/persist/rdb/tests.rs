@@ -118,7 +118,7 @@ fn stream_content(stream: &Stream) -> Vec<String> {
     lines
 }
 
-// ---- random values -----------------------------------------------------------------------------------------------------
+// ---- random values ------------------------------------------------------------------------------
 
 fn text() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
@@ -369,7 +369,7 @@ proptest! {
     }
 }
 
-// ---- types that are not written ----------------------------------------------------------------------------------------
+// ---- types that are not written -----------------------------------------------------------------
 
 /// Decodes bytes as a type of a version.
 fn read(version: u16, value_type: u8, bytes: &[u8]) -> Result<Vec<String>, Fault> {
@@ -679,7 +679,7 @@ fn inconsistent_streams_are_refused() {
     );
 }
 
-// ---- what Redis 7.0.15 wrote -------------------------------------------------------------------------------------------
+// ---- what Redis 7.0.15 wrote --------------------------------------------------------------------
 
 const DUMPS: &str = include_str!("../../../tests/data/rdb/dumps-redis-7.0.15.txt");
 

@@ -45,7 +45,8 @@ fn feed(options: HandshakeOptions, pieces: &[&[u8]]) -> Outcome {
                     outcome.raw.extend_from_slice(unit.raw());
                     let mut requests = Vec::new();
                     for request in unit {
-                        // Places count from the request's start, so that no number of requests before it overflows them.
+                        // Places count from the request's start, so that no number of requests
+                        // before it overflows them.
                         assert!(request.ranges[0].start < 16);
                         let (at, request) = (request.at, words(&request));
                         seen.retain(|(seen, _)| *seen >= at);

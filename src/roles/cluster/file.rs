@@ -10,12 +10,14 @@ use crate::sys::disk::ReplaceStep;
 use crate::sys::log::{Level, warning};
 use crate::sys::process;
 
-/// A save that has failed is tried again after this time, if that is no reason to end. Unit: microseconds.
+/// A save that has failed is tried again after this time, if that is no reason to end. Unit:
+/// microseconds.
 const RETRY_US: i64 = 1_000_000;
 /// How often that is logged. Unit: microseconds.
 const LOG_EVERY_US: i64 = 30_000_000;
 
-/// Opens and locks nodes.conf. Returns its text; a file that was not there is empty. Errors: a text for the log.
+/// Opens and locks nodes.conf. Returns its text; a file that was not there is empty. Errors: a text
+/// for the log.
 pub fn open(state: &mut State) -> Result<Vec<u8>, String> {
     let name = OsStr::from_bytes(&state.config.cluster_config_file);
     let shown = name.to_string_lossy();

@@ -1,5 +1,5 @@
-//! Deletes the keys of slots that belong to other nodes now: some in each turn, and repeated for replicas and the log. No
-//! notification tells of it, as in Redis: the keys live on elsewhere.
+//! Deletes the keys of slots that belong to other nodes now: some in each turn, and repeated for
+//! replicas and the log. No notification tells of it, as in Redis: the keys live on elsewhere.
 
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::gate::effect::note_deletions_apart;
@@ -18,7 +18,8 @@ pub fn add(keyspace: &mut Keyspace, state: &mut State, slots: SlotSet) {
     note_hidden(keyspace, state);
 }
 
-/// Says which slots' keys are not shown: those that are only coming here, and those whose deletion is under way.
+/// Says which slots' keys are not shown: those that are only coming here, and those whose deletion
+/// is under way.
 pub fn note_hidden(keyspace: &mut Keyspace, state: &State) {
     let mut hidden = state.slot_moves.jobs.hidden();
     if let Some(drops) = &state.cluster_work.drops {
@@ -39,12 +40,14 @@ pub fn forget(keyspace: &mut Keyspace, state: &mut State) {
     note_hidden(keyspace, state);
 }
 
-/// Whether keys are to be deleted now. Not during a pause: a replica may be about to take over with what it has.
+/// Whether keys are to be deleted now. Not during a pause: a replica may be about to take over with
+/// what it has.
 pub fn has_work(state: &State) -> bool {
     state.cluster_work.drops.is_some() && state.pauses.strictest().is_none()
 }
 
-/// Deletes what is left of the keys of these slots, which are about to come back: what comes must not mix with what was before.
+/// Deletes what is left of the keys of these slots, which are about to come back: what comes must
+/// not mix with what was before.
 pub fn finish(keyspace: &mut Keyspace, state: &mut State, slots: &SlotSet) {
     let Some(drops) = &mut state.cluster_work.drops else { return };
     let mut now: SlotSet = slots.iter().filter(|slot| drops.remove(*slot)).collect();

@@ -5,9 +5,9 @@
 //! changes of keys that were copied -> as replicas get them        > connection
 //! ```
 //!
-//! Nothing is frozen for the copy: a key is copied as it is when its turn comes, and what happens to it from then on is told after it.
-//! What happens to keys before is not told. A change of several keys of which some were copied is not told either: those are copied
-//! once more instead.
+//! Nothing is frozen for the copy: a key is copied as it is when its turn comes, and what happens
+//! to it from then on is told after it. What happens to keys before is not told. A change of
+//! several keys of which some were copied is not told either: those are copied once more instead.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -227,7 +227,7 @@ fn look_at_owner(state: &State, name: &NodeId) -> Result<Option<Phase>, String> 
     }
 }
 
-// ---- the connection --------------------------------------------------------------------------------------------------
+// ---- the connection -----------------------------------------------------------------------------
 
 /// Begins or continues to connect. True: the connection stands.
 fn connect(state: &mut State, name: &NodeId, export: &mut Export) -> Result<bool, String> {
@@ -488,7 +488,7 @@ fn try_to_pause(state: &mut State, name: &NodeId, export: &mut Export, number: u
     export.push(&said(Word::Paused));
 }
 
-// ---- keys and changes ------------------------------------------------------------------------------------------------
+// ---- keys and changes ---------------------------------------------------------------------------
 
 /// Where commands for the target go.
 fn select(export: &mut Export, database: usize, out: &mut Vec<u8>) {

@@ -1,5 +1,5 @@
-//! The target's end of a move: the source's connection is a client whose commands bring the keys. They are not shown until the slots
-//! are this node's.
+//! The target's end of a move: the source's connection is a client whose commands bring the keys.
+//! They are not shown until the slots are this node's.
 
 use super::{ACK_S, NEWS_MS, conclude, finish, log_transition, said, set_phase};
 use crate::client::{ClientFlags, ClientId};
@@ -18,7 +18,8 @@ const OUT_OF_MEMORY: &str = "Ran out of memory (OOM) during slot import";
 const TO_MYSELF: &str = "Slots were unexpectedly assigned to myself during import";
 const NOT_THE_SOURCE: &str = "Slots are no longer owned by source node";
 
-/// Begins to take keys from a client, which is the source; without one, only repeats what another node does.
+/// Begins to take keys from a client, which is the source; without one, only repeats what another
+/// node does.
 pub fn begin_import(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -188,7 +189,8 @@ fn take_over(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
     if state.slot_moves.prevents_failover {
         return;
     }
-    // The grant came after the request, and is good for so long at least: later, the source may accept writes again.
+    // The grant came after the request, and is good for so long at least: later, the source may
+    // accept writes again.
     let now_us = state.clock.now().boot_us;
     let import = state.slot_moves.imports.get(name);
     if import.is_none_or(|import| now_us - import.asked_us >= NEWS_MS * 1000) {
@@ -224,7 +226,8 @@ pub(super) fn repeat_finish(state: &mut State, name: &NodeId, phase: Phase, mess
     state.effects.end_apart(apart);
 }
 
-/// CLUSTER SYNCSLOTS FINISH: the primary, or the file being loaded, says how a job has ended. False: there is no such job.
+/// CLUSTER SYNCSLOTS FINISH: the primary, or the file being loaded, says how a job has ended.
+/// False: there is no such job.
 pub fn finish_tracked(
     keyspace: &mut Keyspace,
     state: &mut State,

@@ -1,6 +1,7 @@
 //! `bit`: operations on 32-bit integers, as LuaBitOp 1.0.2 gives them to scripts of Redis.
 //!
-//! Numbers are taken modulo 2^32 (adding 2^52 + 2^51 puts them into a double's low 32 bits); results are signed.
+//! Numbers are taken modulo 2^32 (adding 2^52 + 2^51 puts them into a double's low 32 bits);
+//! results are signed.
 #![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::c_int;

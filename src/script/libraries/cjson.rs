@@ -1,11 +1,12 @@
 //! `cjson`: JSON for scripts, as lua-cjson 2.1.0 gives it to scripts of Redis.
 //!
-//! `encode` traverses a Luau value and writes its text to a buffer; `decode` parses a text and builds values on
-//! Luau's stack, a table for each level. Neither is recursive: open levels are kept in a second buffer, so that
-//! nested input does not use our stack. Bytes are not checked to be UTF-8.
+//! `encode` traverses a Luau value and writes its text to a buffer; `decode` parses a text and
+//! builds values on Luau's stack, a table for each level. Neither is recursive: open levels are
+//! kept in a second buffer, so that nested input does not use our stack. Bytes are not checked to
+//! be UTF-8.
 //!
-//! The text ends at its first zero byte, as in the C library. Fields are written in iteration order, which for other
-//! than array elements is Luau's, not Lua 5.1's.
+//! The text ends at its first zero byte, as in the C library. Fields are written in iteration
+//! order, which for other than array elements is Luau's, not Lua 5.1's.
 #![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -185,7 +186,8 @@ struct Encoder<'call> {
 impl Encoder<'_> {
     /// Writes the value on top of the stack.
     ///
-    /// For each level the stack has its table, then the key (of an object) and the value being written.
+    /// For each level the stack has its table, then the key (of an object) and the value being
+    /// written.
     ///
     /// # Safety
     /// As for `library::argument_error`.
@@ -279,7 +281,8 @@ impl Encoder<'_> {
         }
     }
 
-    /// The greatest index of a table with only positive integer keys; `None` if it must be an object.
+    /// The greatest index of a table with only positive integer keys; `None` if it must be an
+    /// object.
     ///
     /// # Safety
     /// As for [`Encoder::run`].
@@ -435,7 +438,8 @@ const ESCAPES: [u8; 256] = {
 
 /// `decode(text)`: the value of a JSON text.
 unsafe extern "C-unwind" fn decode(state: *mut lua_State) -> c_int {
-    // SAFETY: Luau runs this function; it owns nothing. The upvalue is the library's, the text stays on the stack.
+    // SAFETY: Luau runs this function; it owns nothing. The upvalue is the library's, the text
+    // stays on the stack.
     unsafe {
         let library: &mut Shared = shared(state);
         need_one_argument(state);
@@ -496,7 +500,8 @@ struct Decoder<'call> {
     library: &'call mut Shared,
     text: &'call [u8],
     at: usize,
-    /// Sizes of the last object and array: the next one is often alike, and is created with this capacity.
+    /// Sizes of the last object and array: the next one is often alike, and is created with this
+    /// capacity.
     fields: c_int,
     elements: c_int,
 }
@@ -602,7 +607,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// Handles a field's key, which was pushed, and the colon; returns the first token of its value.
+    /// Handles a field's key, which was pushed, and the colon; returns the first token of its
+    /// value.
     ///
     /// # Safety
     /// As for [`Decoder::run`].
@@ -881,8 +887,8 @@ unsafe fn boolean_setting(state: *mut lua_State, argument: c_int, setting: &mut 
     }
 }
 
-/// `encode_sparse_array([convert [, ratio [, safe]])`: an array with fewer than one of `ratio` elements, and with an
-/// index beyond `safe`, is refused or becomes an object.
+/// `encode_sparse_array([convert [, ratio [, safe]])`: an array with fewer than one of `ratio`
+/// elements, and with an index beyond `safe`, is refused or becomes an object.
 unsafe extern "C-unwind" fn encode_sparse_array(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {

@@ -1,8 +1,9 @@
 //! `cmsgpack`: MessagePack for scripts, as lua-cmsgpack 0.4.0 gives it to scripts of Redis.
 //!
-//! Functions, and tables nested more than 16 deep, are written as nil. A table is an array if its keys are exactly 1
-//! to their number, so the empty table is one. Integers are written in the fewest bytes, other numbers as a float if
-//! that is exact. Extension and binary types are not supported.
+//! Functions, and tables nested more than 16 deep, are written as nil. A table is an array if its
+//! keys are exactly 1 to their number, so the empty table is one. Integers are written in the
+//! fewest bytes, other numbers as a float if that is exact. Extension and binary types are not
+//! supported.
 #![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -104,7 +105,8 @@ struct Packer<'call> {
 }
 
 impl Packer<'_> {
-    /// Writes the value at an index, counted from the bottom of the stack. Recursive up to [`NESTING_MAX`].
+    /// Writes the value at an index, counted from the bottom of the stack. Recursive up to
+    /// [`NESTING_MAX`].
     ///
     /// # Safety
     /// As for `library::argument_error`.
@@ -177,7 +179,8 @@ impl Packer<'_> {
     /// As for [`Packer::value`].
     unsafe fn table(&mut self, index: c_int, nesting: u32) {
         let state = self.state;
-        // SAFETY: the caller's promise. The table does not change while it is walked: nothing of a script runs.
+        // SAFETY: the caller's promise. The table does not change while it is walked: nothing of a
+        // script runs.
         unsafe {
             need_room(state, 3, c"in function table_is_an_array");
             let (mut count, is_array) = self.count(index);
@@ -228,8 +231,8 @@ impl Packer<'_> {
         }
     }
 
-    /// The number of a table's items, if all keys are positive integers (else -1), and whether the keys are exactly 1
-    /// to that number.
+    /// The number of a table's items, if all keys are positive integers (else -1), and whether the
+    /// keys are exactly 1 to that number.
     ///
     /// # Safety
     /// As for [`Packer::value`].
@@ -275,7 +278,8 @@ unsafe extern "C-unwind" fn unpack_one(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `unpack_limit(bytes, limit [, offset])`: the offset of the next value or -1, and up to `limit` values from the offset on.
+/// `unpack_limit(bytes, limit [, offset])`: the offset of the next value or -1, and up to `limit`
+/// values from the offset on.
 unsafe extern "C-unwind" fn unpack_limit(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {
@@ -358,7 +362,8 @@ impl Unpacker<'_> {
             loop {
                 safepoint(self.state);
                 self.begin()?;
-                // A value is complete, unless it is a table with missing items, and possibly the tables around it.
+                // A value is complete, unless it is a table with missing items, and possibly the
+                // tables around it.
                 loop {
                     let Some(level) = self.levels.last_mut() else {
                         return Ok(());
@@ -500,7 +505,8 @@ impl Unpacker<'_> {
     /// # Safety
     /// As for [`Unpacker::value`].
     unsafe fn array(&mut self, len: u32) -> Result<(), &'static CStr> {
-        // SAFETY: the caller's promise. The declared length is not reserved: the elements may be missing.
+        // SAFETY: the caller's promise. The declared length is not reserved: the elements may be
+        // missing.
         unsafe {
             ffi::lua_createtable(self.state, 0, 0);
             need_room(self.state, self.indexes + 1, c"in function mp_decode_to_lua_array");

@@ -1,12 +1,13 @@
 //! Shared by the libraries for scripts: registration, arguments, errors, and buffers.
 //!
-//! They are C functions written against Luau's C interface: the safe one costs 0.3 us a call, and allocates. Luau
-//! raises an error as a C++ exception, which crosses our frames on its way to the script's `pcall`. So no frame that
-//! calls into Luau may own memory: bytes are collected in a [`Buffer`] inside a userdata, which the garbage collector
-//! frees in any case. Script-controlled sizes (a string, a depth) are checked before memory is allocated for them.
+//! They are C functions written against Luau's C interface: the safe one costs 0.3 us a call, and
+//! allocates. Luau raises an error as a C++ exception, which crosses our frames on its way to the
+//! script's `pcall`. So no frame that calls into Luau may own memory: bytes are collected in a
+//! [`Buffer`] inside a userdata, which the garbage collector frees in any case. Script-controlled
+//! sizes (a string, a depth) are checked before memory is allocated for them.
 //!
-//! Messages are Lua 5.1's (`bad argument #1 to 'decode' (string expected, got nil)`), as in Redis; Luau's own differ.
-//! Lua 5.1 names a function as its caller does; we use its own name.
+//! Messages are Lua 5.1's (`bad argument #1 to 'decode' (string expected, got nil)`), as in Redis;
+//! Luau's own differ. Lua 5.1 names a function as its caller does; we use its own name.
 #![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -17,8 +18,8 @@ use mlua::ffi::{
     lua_getinfo, lua_gettop, lua_tolstring, lua_tonumberx, lua_type, lua_typename, luaL_error,
 };
 
-/// The stack slots that Lua 5.1 gives a C function. Luau would allow a million, but the libraries' nesting limits
-/// depend on it, and replies would differ.
+/// The stack slots that Lua 5.1 gives a C function. Luau would allow a million, but the libraries'
+/// nesting limits depend on it, and replies would differ.
 const STACK_SLOTS_MAX: c_int = 8000;
 /// The largest result: the largest string that a script can make.
 const BUFFER_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -30,7 +31,8 @@ const BUFFER_BYTES_KEPT: usize = 64 * 1024;
 /// A library function and its name in messages.
 pub(super) type Entry = (&'static CStr, lua_CFunction);
 
-/// Adds functions to the table on top of the stack. Each has the value below the table as its upvalue.
+/// Adds functions to the table on top of the stack. Each has the value below the table as its
+/// upvalue.
 ///
 /// # Safety
 /// There is such a table and such a value, and room for two more.
@@ -76,7 +78,8 @@ pub(super) unsafe fn publish(state: *mut lua_State, name: &CStr) {
 /// # Safety
 /// Called by a C function that Luau runs; no frame up to it owns memory.
 pub(super) unsafe fn argument_error(state: *mut lua_State, argument: c_int, message: &CStr) -> ! {
-    // SAFETY: level 0 is the running function, level 1 its caller. The texts live as long as the functions run.
+    // SAFETY: level 0 is the running function, level 1 its caller. The texts live as long as the
+    // functions run.
     unsafe {
         let mut caller = MaybeUninit::<lua_Debug>::zeroed();
         let called_by_script = lua_getinfo(state, 1, c"s".as_ptr(), caller.as_mut_ptr()) != 0
@@ -226,13 +229,14 @@ pub(super) unsafe fn need_room(state: *mut lua_State, slots: c_int, message: &CS
     }
 }
 
-/// Lets the engine interrupt the script here, as Luau does at the end of each loop iteration: a table of tables, each
-/// twice in the one above, is small in memory but takes for ever to traverse.
+/// Lets the engine interrupt the script here, as Luau does at the end of each loop iteration: a
+/// table of tables, each twice in the one above, is small in memory but takes for ever to traverse.
 ///
 /// # Safety
 /// As for [`argument_error`]: the interrupt may raise an error.
 pub(in crate::script) unsafe fn safepoint(state: *mut lua_State) {
-    // SAFETY: the callbacks belong to the state and live as long; -1 says that this is not the collector.
+    // SAFETY: the callbacks belong to the state and live as long; -1 says that this is not the
+    // collector.
     unsafe {
         if let Some(interrupt) = (*lua_callbacks(state)).interrupt {
             interrupt(state, -1);
@@ -240,8 +244,8 @@ pub(in crate::script) unsafe fn safepoint(state: *mut lua_State) {
     }
 }
 
-/// Items in memory from Luau's allocator, which counts towards the scripts' limit. Stored in a userdata whose
-/// destructor calls [`Buffer::free`]; dropping a buffer frees nothing.
+/// Items in memory from Luau's allocator, which counts towards the scripts' limit. Stored in a
+/// userdata whose destructor calls [`Buffer::free`]; dropping a buffer frees nothing.
 pub(super) struct Buffer<T> {
     items: *mut T,
     len: usize,
@@ -311,8 +315,8 @@ impl<T: Copy> Buffer<T> {
     #[cold]
     unsafe fn grow(&mut self, state: *mut lua_State, more: usize) {
         let size = size_of::<T>();
-        // SAFETY: the memory came from this allocator with this size, or is null with size zero. The new size is less
-        // than twice the greatest, so nothing overflows.
+        // SAFETY: the memory came from this allocator with this size, or is null with size zero.
+        // The new size is less than twice the greatest, so nothing overflows.
         unsafe {
             if more > BUFFER_BYTES_MAX / size || self.len + more > BUFFER_BYTES_MAX / size {
                 luaL_error(state, c"%s".as_ptr(), c"not enough memory".as_ptr());
@@ -380,7 +384,8 @@ pub(super) unsafe fn push_bytes(state: *mut lua_State, bytes: &[u8]) {
 /// The value shared by a library's functions: their upvalue, a userdata.
 ///
 /// # Safety
-/// The running function has been registered with a `T` as its upvalue, and no other borrow of it is in use.
+/// The running function has been registered with a `T` as its upvalue, and no other borrow of it is
+/// in use.
 pub(super) unsafe fn shared<'call, T>(state: *mut lua_State) -> &'call mut T {
     // SAFETY: the caller's promise. The running function keeps its upvalue alive.
     unsafe { &mut *ffi::lua_touserdata(state, ffi::lua_upvalueindex(1)).cast() }

@@ -1,12 +1,15 @@
-//! `struct`: C structures for scripts, as the library of Roberto Ierusalimschy gives them to scripts of Redis.
+//! `struct`: C structures for scripts, as the library of Roberto Ierusalimschy gives them to
+//! scripts of Redis.
 //!
-//! A format is a list of letters, some followed by a number: `>` and `<` set the byte order, `!N` the greatest
-//! alignment (1 at first; 8 if N is missing), a space is ignored. An item is aligned to its size, and is
+//! A format is a list of letters, some followed by a number: `>` and `<` set the byte order, `!N`
+//! the greatest alignment (1 at first; 8 if N is missing), a space is ignored. An item is aligned
+//! to its size, and is
 //!
-//! - `b B h H l L T`: an integer of 1, 1, 2, 2, 8, 8 and 8 bytes, `iN IN` one of N (4 if missing, 32 at most); small
-//!   letters are signed;
+//! - `b B h H l L T`: an integer of 1, 1, 2, 2, 8, 8 and 8 bytes, `iN IN` one of N (4 if missing,
+//!   32 at most); small letters are signed;
 //! - `f d`: a float, a double; `x`: a zero byte;
-//! - `cN`: N bytes (1 if missing); `c0` is a whole string to `pack`, and to `unpack` one of the length just read;
+//! - `cN`: N bytes (1 if missing); `c0` is a whole string to `pack`, and to `unpack` one of the
+//!   length just read;
 //! - `s`: a string and a zero byte.
 #![allow(unsafe_code)] // Luau's C interface.
 
@@ -136,7 +139,8 @@ impl<'call> Format<'call> {
             return 0;
         }
         let unit = item.size.min(self.alignment as usize);
-        // For sizes that are not powers of two this equals the C library's result, though it does not align.
+        // For sizes that are not powers of two this equals the C library's result, though it does
+        // not align.
         unit.wrapping_sub(position & (unit - 1)) & (unit - 1)
     }
 
@@ -236,7 +240,8 @@ unsafe extern "C-unwind" fn pack(state: *mut lua_State) -> c_int {
     1
 }
 
-/// `unpack(format, bytes [, position])`: the values, and the position of the next one, counted from 1.
+/// `unpack(format, bytes [, position])`: the values, and the position of the next one, counted from
+/// 1.
 unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing. The arguments stay on the stack.
     unsafe {

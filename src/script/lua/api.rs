@@ -212,8 +212,8 @@ impl Exchange {
     }
 }
 
-/// Copies the arguments from the stack: strings as they are, numbers as text. The copy counts towards the script's
-/// memory: a string of megabytes may be passed a thousand times.
+/// Copies the arguments from the stack: strings as they are, numbers as text. The copy counts
+/// towards the script's memory: a string of megabytes may be passed a thousand times.
 unsafe fn take_arguments(
     state: *mut lua_State,
     buffer: &mut Vec<u8>,
@@ -242,7 +242,8 @@ unsafe fn take_arguments(
             if bytes.len() <= BYTES {
                 buffer.extend_from_slice(bytes);
             } else {
-                // Reserved at once: moving megabytes as the buffer grows would take longer than copying them.
+                // Reserved at once: moving megabytes as the buffer grows would take longer than
+                // copying them.
                 let rest: usize = (index..=count).map(|index| text_len(state, index)).sum();
                 buffer.reserve_exact(rest.min(bytes_max - buffer.len()));
                 for piece in bytes.chunks(BYTES) {

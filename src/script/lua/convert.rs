@@ -23,7 +23,8 @@ const HIGHEST: usize = 7996;
 const VALUES: usize = 1000;
 const BYTES: usize = 1 << 20;
 
-/// Pushes the value of the reply at `*at`, and advances `*at`. Called from a function of the API, whose upvalues are the names.
+/// Pushes the value of the reply at `*at`, and advances `*at`. Called from a function of the API,
+/// whose upvalues are the names.
 pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut usize) {
     let kind = reply[*at];
     // Most lines are a few digits, so a simple search is fastest.
@@ -178,8 +179,8 @@ pub(super) unsafe fn describe(state: *mut lua_State, index: c_int) -> Vec<u8> {
     }
 }
 
-/// The text of an error that is a table, and whether it was counted when raised. `err` and `ignore`: positions of
-/// these fields' names.
+/// The text of an error that is a table, and whether it was counted when raised. `err` and
+/// `ignore`: positions of these fields' names.
 pub(super) unsafe fn error_of_table(
     state: *mut lua_State,
     err: c_int,
@@ -240,7 +241,8 @@ pub(super) struct Writing<'a, 'b> {
     pub returned: &'a mut Returned,
 }
 
-/// A function of the API, called with a value and a [`Writing`] as light userdata: writes the value as a reply.
+/// A function of the API, called with a value and a [`Writing`] as light userdata: writes the value
+/// as a reply.
 pub(super) unsafe extern "C-unwind" fn write_returned(state: *mut lua_State) -> c_int {
     // SAFETY: the caller's, who waits for this function and leaves it alone until it returns.
     let writing = &mut *lua_touserdata(state, 2).cast::<Writing<'_, '_>>();
@@ -257,7 +259,8 @@ struct Progress {
 }
 
 impl Progress {
-    /// Counts a value of a type. Ends the script if its return value exceeds its memory, or its client's output limit.
+    /// Counts a value of a type. Ends the script if its return value exceeds its memory, or its
+    /// client's output limit.
     #[inline]
     unsafe fn count(&mut self, state: *mut lua_State, kind: c_int, writing: &mut Writing<'_, '_>) {
         self.values += 1;
@@ -318,7 +321,8 @@ unsafe fn write_value(state: *mut lua_State, writing: &mut Writing<'_, '_>) {
     }
 }
 
-/// Pushes the next item of a table, and returns its type. None at the end: only the table is left on the stack.
+/// Pushes the next item of a table, and returns its type. None at the end: only the table is left
+/// on the stack.
 #[inline]
 unsafe fn push_next(state: *mut lua_State, table: &mut Open) -> Option<c_int> {
     match table {

@@ -1,9 +1,10 @@
 //! Libraries of functions in the Lua state.
 //!
-//! A library's chunk runs once, when loaded, to call `redis.register_function`; registered functions are called later
-//! with keys and arguments. All chunks share one table of globals, empty and read-only. Other names are looked up
-//! through its metatable: during loading in a table with only `redis` (also as `server`), with few functions;
-//! afterwards in the scripts' globals. So libraries cannot see or affect each other.
+//! A library's chunk runs once, when loaded, to call `redis.register_function`; registered
+//! functions are called later with keys and arguments. All chunks share one table of globals, empty
+//! and read-only. Other names are looked up through its metatable: during loading in a table with
+//! only `redis` (also as `server`), with few functions; afterwards in the scripts' globals. So
+//! libraries cannot see or affect each other.
 
 use std::ffi::{CStr, c_int};
 
@@ -198,7 +199,8 @@ unsafe fn seal(state: *mut lua_State) {
     lua_setreadonly(state, -1, 1);
 }
 
-/// Sets where the chunks' globals look up other names: in a table of the registry, or the scripts' globals.
+/// Sets where the chunks' globals look up other names: in a table of the registry, or the scripts'
+/// globals.
 unsafe fn look_behind(state: *mut lua_State, table: Option<&CStr>) {
     lua_rawgetfield(state, LUA_REGISTRYINDEX, METATABLE.as_ptr());
     lua_setreadonly(state, -1, 0);
@@ -213,7 +215,8 @@ unsafe fn look_behind(state: *mut lua_State, table: Option<&CStr>) {
     lua_settop(state, -2);
 }
 
-/// `redis.register_function(name, function)`, or with a table of `function_name`, `callback`, `description`, `flags`.
+/// `redis.register_function(name, function)`, or with a table of `function_name`, `callback`,
+/// `description`, `flags`.
 unsafe extern "C-unwind" fn register_function(state: *mut lua_State) -> c_int {
     if let Err(text) = register(state) {
         match shared(state).is_valkey.get() {

@@ -22,13 +22,15 @@ pub(super) struct Memory {
     state: Cell<*mut lua_State>,
 }
 
-/// The largest string, or array part of a table, that a script can make, with room for headers. The interpreter writes
-/// into a block without checks for interrupts: joining two strings takes 0.3 ms for each megabyte, filling an array half of that.
+/// The largest string, or array part of a table, that a script can make, with room for headers. The
+/// interpreter writes into a block without checks for interrupts: joining two strings takes 0.3 ms
+/// for each megabyte, filling an array half of that.
 const BLOCK_MAX: usize = (256 << 20) + 4096;
 
-/// The largest hash part of a table, of 2^20 fields of 32 bytes: the interpreter takes up to 100 ms to move as many fields
-/// to a part of this size. A larger new block whose size is a power of two is taken for such a part: arrays grow from
-/// smaller blocks, and strings have that size, with their headers, for three lengths only.
+/// The largest hash part of a table, of 2^20 fields of 32 bytes: the interpreter takes up to 100 ms
+/// to move as many fields to a part of this size. A larger new block whose size is a power of two
+/// is taken for such a part: arrays grow from smaller blocks, and strings have that size, with
+/// their headers, for three lengths only.
 const HASH_BYTES_MAX: usize = 32 << 20;
 
 /// Larger blocks are obtained from the system and copied piece by piece, with checks for
@@ -61,7 +63,8 @@ impl Memory {
         self.state.set(state);
     }
 
-    /// Counts bytes outside of Lua that a script makes it hold. False if they are more than are left.
+    /// Counts bytes outside of Lua that a script makes it hold. False if they are more than are
+    /// left.
     pub fn take(&self, bytes: usize) -> bool {
         let fits = bytes <= self.left();
         match fits {
@@ -87,11 +90,13 @@ impl Memory {
     /// Whether the running script must end.
     fn must_end(&self) -> bool {
         let state = self.state.get();
-        // SAFETY: the state lives as long as anything is allocated for it, and its stack is not touched.
+        // SAFETY: the state lives as long as anything is allocated for it, and its stack is not
+        // touched.
         self.limit.get() != usize::MAX && !state.is_null() && unsafe { must_end(state) }
     }
 
-    /// A new block with the start of an old one, which is kept if this fails. Null if there is no memory, or the script must end.
+    /// A new block with the start of an old one, which is kept if this fails. Null if there is no
+    /// memory, or the script must end.
     ///
     /// # Safety
     /// There are `old` bytes at `block`.
@@ -160,14 +165,16 @@ pub(super) unsafe extern "C" fn allocate(
     old: usize,
     new: usize,
 ) -> *mut c_void {
-    // SAFETY: the state was made with a pointer to its Memory, of which only shared references exist.
+    // SAFETY: the state was made with a pointer to its Memory, of which only shared references
+    // exist.
     let memory = unsafe { &*memory.cast::<Memory>() };
     let old = if block.is_null() { 0 } else { old };
     if new > isize::MAX as usize - ALIGN || new > old && !memory.allows(old, new) {
         memory.failed.set(true);
         return null_mut();
     }
-    // SAFETY: sizes are below isize::MAX, and a block has the size that the state says it has: it was allocated here.
+    // SAFETY: sizes are below isize::MAX, and a block has the size that the state says it has: it
+    // was allocated here.
     let block = unsafe {
         let layout = |size| Layout::from_size_align_unchecked(size, ALIGN);
         let block = block.cast::<u8>();

@@ -1,19 +1,22 @@
 //! The Lua interpreter: Luau through mlua's `ffi`. Only this folder calls it directly.
 //!
-//! There is one state: sandboxed (`sandbox.rs`), with the table `redis` (`api.rs`), counted memory (`memory.rs`), and conversions
-//! between replies and values (`convert.rs`). A run sets KEYS and ARGV, makes one protected call, and writes the return value.
-//! The field names for conversions are kept on the main stack from [`base`] on, and as upvalues of the API functions.
+//! There is one state: sandboxed (`sandbox.rs`), with the table `redis` (`api.rs`), counted memory
+//! (`memory.rs`), and conversions between replies and values (`convert.rs`). A run sets KEYS and
+//! ARGV, makes one protected call, and writes the return value. The field names for conversions are
+//! kept on the main stack from [`base`] on, and as upvalues of the API functions.
 //!
 //! # Errors
 //!
-//! Lua errors are C++ exceptions. They unwind through the functions here, which are `extern "C-unwind"`, running destructors; a
-//! Rust panic unwinds through Lua the other way, and no script's `pcall` catches it, as Lua only catches its own exceptions.
+//! Lua errors are C++ exceptions. They unwind through the functions here, which are
+//! `extern "C-unwind"`, running destructors; a Rust panic unwinds through Lua the other way, and no
+//! script's `pcall` catches it, as Lua only catches its own exceptions.
 //!
 //! # Safety
 //!
-//! Every `unsafe fn` here takes a live state and leaves its stack as documented; it is called from [`Lua`]'s methods,
-//! which own the state, or by the interpreter. Besides the stack they use [`Shared`], by shared references only. The
-//! host is lent for a run and taken out of [`Shared`] while in use, so that two `&mut` never coexist.
+//! Every `unsafe fn` here takes a live state and leaves its stack as documented; it is called from
+//! [`Lua`]'s methods, which own the state, or by the interpreter. Besides the stack they use
+//! [`Shared`], by shared references only. The host is lent for a run and taken out of [`Shared`]
+//! while in use, so that two `&mut` never coexist.
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
 mod api;
@@ -142,8 +145,8 @@ impl Shared {
     fn with_host<R>(&self, f: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
         let mut host = self.host.take()?;
         let _back = PutBack(&self.host, Some(host));
-        // SAFETY: `lend` put the pointer here from a `&mut` that lives until `lend` takes it away, and whoever uses it has
-        // taken it out of its place: there is no second reference.
+        // SAFETY: `lend` put the pointer here from a `&mut` that lives until `lend` takes it away,
+        // and whoever uses it has taken it out of its place: there is no second reference.
         Some(f(unsafe { host.as_mut() }))
     }
 
@@ -210,7 +213,8 @@ impl Failure {
 /// Sets the flag that the interpreter checks at its safepoints.
 struct InterruptFlag(*mut lua_Callbacks);
 
-// SAFETY: the pointer is used for one atomic store; `Lua` ends the thread that has it before the state is closed.
+// SAFETY: the pointer is used for one atomic store; `Lua` ends the thread that has it before the
+// state is closed.
 unsafe impl Send for InterruptFlag {}
 
 impl Interrupt for InterruptFlag {
@@ -220,11 +224,13 @@ impl Interrupt for InterruptFlag {
     }
 }
 
-/// Sets or clears the interrupt of a state. `lua.h` promises that this pointer, alone of all callbacks, may be set from any
-/// thread while the interpreter runs. The interpreter reads it once at each safepoint, into a local variable, by a plain load of
-/// an aligned pointer, which is atomic on every supported processor; the loop around a safepoint calls opaque functions, so the
-/// load cannot be optimized away. A store seen late only costs one more interval of the watchdog. The interrupted thread also
-/// reads [`Watchdog::meant_this`], an atomic of its own: this store publishes no other data.
+/// Sets or clears the interrupt of a state. `lua.h` promises that this pointer, alone of all
+/// callbacks, may be set from any thread while the interpreter runs. The interpreter reads it once
+/// at each safepoint, into a local variable, by a plain load of an aligned pointer, which is atomic
+/// on every supported processor; the loop around a safepoint calls opaque functions, so the load
+/// cannot be optimized away. A store seen late only costs one more interval of the watchdog. The
+/// interrupted thread also reads [`Watchdog::meant_this`], an atomic of its own: this store
+/// publishes no other data.
 unsafe fn set_interrupt(callbacks: *mut lua_Callbacks, on: bool) {
     let field = &raw mut (*callbacks).interrupt;
     let pointer = if on { interrupted as *mut c_void } else { null_mut() };
@@ -238,7 +244,8 @@ unsafe extern "C-unwind" fn interrupted(state: *mut lua_State, gc: c_int) {
     }
 }
 
-/// Serves other clients, if the watchdog has set the flag. True if the script must end. Touches nothing of Lua.
+/// Serves other clients, if the watchdog has set the flag. True if the script must end. Touches
+/// nothing of Lua.
 unsafe fn must_end(state: *mut lua_State) -> bool {
     if (*lua_callbacks(state)).interrupt.is_none() {
         return false;
@@ -327,7 +334,8 @@ pub struct Lua {
     shared: NonNull<Shared>,
 }
 
-// SAFETY: the state and what it shares belong to this value alone; whoever has it uses them from one thread at a time.
+// SAFETY: the state and what it shares belong to this value alone; whoever has it uses them from
+// one thread at a time.
 unsafe impl Send for Lua {}
 
 impl Lua {
@@ -335,7 +343,8 @@ impl Lua {
     pub fn new(deprecated: bool) -> Self {
         let shared = Box::new(Shared::new());
         let shared = NonNull::from(Box::leak(shared));
-        // SAFETY: the memory's place is in `shared`, which outlives the state; the state is new and the stack empty.
+        // SAFETY: the memory's place is in `shared`, which outlives the state; the state is new and
+        // the stack empty.
         let state = unsafe {
             let memory = &raw mut (*shared.as_ptr()).memory;
             let state = lua_newstate(memory::allocate, memory.cast());
@@ -377,7 +386,8 @@ impl Lua {
         unsafe { self.shared.as_ref() }
     }
 
-    /// Sets the Redis version that scripts and libraries see, and whether they see Valkey's names and texts.
+    /// Sets the Redis version that scripts and libraries see, and whether they see Valkey's names
+    /// and texts.
     pub fn set_version(&mut self, version: &str, is_valkey: bool) {
         self.shared().is_valkey.set(is_valkey);
         let state = self.state.as_ptr();
@@ -448,8 +458,8 @@ impl Lua {
         }
     }
 
-    /// Calls the function below `arguments` arguments, with a host, and writes its return value, with the watchdog
-    /// and the memory limit. Writes nothing on an error.
+    /// Calls the function below `arguments` arguments, with a host, and writes its return value,
+    /// with the watchdog and the memory limit. Writes nothing on an error.
     unsafe fn call(
         &mut self,
         arguments: c_int,
@@ -508,7 +518,8 @@ impl Lua {
     }
 }
 
-/// Writes the value on top of the main stack and pops it; an error is left in its place. Returns Lua's status.
+/// Writes the value on top of the main stack and pops it; an error is left in its place. Returns
+/// Lua's status.
 unsafe fn write_top(
     state: *mut lua_State,
     reply: &mut ReplyWriter<'_>,
@@ -581,8 +592,9 @@ unsafe fn set_global<'k>(
     true
 }
 
-/// Compiles a source and pushes its function, or the error's text. True if it is a function. Bytecode is treated as
-/// source, and does not compile. `globals`: index of the function's table of globals; 0: the state's.
+/// Compiles a source and pushes its function, or the error's text. True if it is a function.
+/// Bytecode is treated as source, and does not compile. `globals`: index of the function's table of
+/// globals; 0: the state's.
 pub(super) unsafe fn load(
     state: *mut lua_State,
     name: &CStr,

@@ -1,4 +1,5 @@
-//! Lua's text of numbers, as Lua 5.1 writes it (`%.14g`): `tostring(10/3)` is `3.3333333333333`, `1e15 .. ""` is `1e+15`.
+//! Lua's text of numbers, as Lua 5.1 writes it (`%.14g`): `tostring(10/3)` is `3.3333333333333`,
+//! `1e15 .. ""` is `1e+15`.
 //!
 //! Luau writes the shortest digits that distinguish a double, up to 17, and scripts written for
 //! Redis would store other texts. Everything in it that makes a text of a number (`tostring`, `..`,

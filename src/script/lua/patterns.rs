@@ -1,9 +1,10 @@
-//! Lua patterns on long texts: `string.find`, `match`, `gmatch` and `gsub` where the interpreter's own functions
-//! would run too long without a check for interrupts.
+//! Lua patterns on long texts: `string.find`, `match`, `gmatch` and `gsub` where the interpreter's
+//! own functions would run too long without a check for interrupts.
 //!
-//! Those check for interrupts when they recurse, but not in repetitions of a class, a long set (`[...]`), or a
-//! pattern's plain characters: on megabytes that takes from tens of milliseconds to hours. This is the same matcher
-//! (`lstrlib.cpp`) with a check once in a number of steps; a test compares the two.
+//! Those check for interrupts when they recurse, but not in repetitions of a class, a long set
+//! (`[...]`), or a pattern's plain characters: on megabytes that takes from tens of milliseconds to
+//! hours. This is the same matcher (`lstrlib.cpp`) with a check once in a number of steps; a test
+//! compares the two.
 
 use std::ffi::CStr;
 use std::os::raw::c_int;
@@ -339,7 +340,8 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Pushes all captures, or the whole match if there are none and it is given. Returns the number of values.
+    /// Pushes all captures, or the whole match if there are none and it is given. Returns the
+    /// number of values.
     unsafe fn push_captures(&mut self, whole: Option<(usize, usize)>) -> c_int {
         let count = if self.level == 0 && whole.is_some() { 1 } else { self.level };
         luaL_checkstack(self.state, count as c_int, c"too many captures".as_ptr());
@@ -455,7 +457,8 @@ unsafe extern "C-unwind" fn next_match(state: *mut lua_State) -> c_int {
     0
 }
 
-/// `string.gsub(s, pattern, replacement [, n])`, with a string, a number, a table or a function as replacement.
+/// `string.gsub(s, pattern, replacement [, n])`, with a string, a number, a table or a function as
+/// replacement.
 pub(super) unsafe fn gsub(state: *mut lua_State) -> c_int {
     let (text, pattern) = (text_argument(state, 1), text_argument(state, 2));
     let kind = lua_type(state, 3);
@@ -540,7 +543,8 @@ mod tests {
         gsub(state)
     }
 
-    /// Compares our functions, which are globals, with the interpreter's over random texts and patterns.
+    /// Compares our functions, which are globals, with the interpreter's over random texts and
+    /// patterns.
     const COMPARES: &str = r#"
         local parts = {'a', 'b', '.', '%a', '%d', '%S', '%w', '%p', '%x', '[ab]', '[^a]', '[a-b1]', '[%d_]', '(', ')', '()', '$',
             '^', '*', '+', '-', '?', '%1', '%2', '%0', '%b()', '%bab', '%f[%a]', '%f[^b]', '%', '[', ']', '[]', '[^]', '%z', '\0'}
@@ -588,7 +592,8 @@ mod tests {
     #[test]
     fn patterns_match_as_the_interpreters_own_functions_do() {
         let shared = Shared::new();
-        // SAFETY: a state of its own, whose stack is used as Lua says, and which ends before `shared`.
+        // SAFETY: a state of its own, whose stack is used as Lua says, and which ends before
+        // `shared`.
         unsafe {
             let state = luaL_newstate();
             (*lua_callbacks(state)).userdata = (&raw const shared).cast_mut().cast();

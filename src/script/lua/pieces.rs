@@ -1,9 +1,10 @@
 //! Lua library functions that work in pieces, with checks for interrupts.
 //!
-//! A call into the interpreter cannot be interrupted, but a script must end within milliseconds even with strings of
-//! megabytes. These functions check for interrupts between pieces, and call the interpreter's own for short input.
-//! Functions bounded by the largest block (`memory.rs`) are not here. Patterns on long texts are in `patterns.rs`. A
-//! test runs every function's worst case (`tests/it/hostile_scripts.rs`).
+//! A call into the interpreter cannot be interrupted, but a script must end within milliseconds
+//! even with strings of megabytes. These functions check for interrupts between pieces, and call
+//! the interpreter's own for short input. Functions bounded by the largest block (`memory.rs`) are
+//! not here. Patterns on long texts are in `patterns.rs`. A test runs every function's worst case
+//! (`tests/it/hostile_scripts.rs`).
 
 use std::ffi::CStr;
 use std::os::raw::c_int;
@@ -32,7 +33,8 @@ const ELEMENT_BYTES: usize = 16;
 /// Shorter formats, with fewer arguments, are left to the interpreter.
 const FORMAT_BYTES: usize = 1024;
 const FORMAT_ARGUMENTS: c_int = 50;
-/// Matching is left to the interpreter if the product of the lengths of text and pattern is at most this number of steps.
+/// Matching is left to the interpreter if the product of the lengths of text and pattern is at most
+/// this number of steps.
 const STEPS_MAX: usize = 1 << 20;
 /// The longest replacement left to the interpreter.
 const REPLACEMENT_BYTES: usize = 4096;
@@ -93,7 +95,8 @@ pub(super) unsafe fn open(state: *mut lua_State) {
     }
 }
 
-/// Calls the replaced function with the arguments on the stack. In the same frame, so its errors name the script's line.
+/// Calls the replaced function with the arguments on the stack. In the same frame, so its errors
+/// name the script's line.
 unsafe fn call_original(state: *mut lua_State) -> c_int {
     match lua_tocfunction(state, lua_upvalueindex(1)) {
         Some(original) => original(state),
@@ -193,8 +196,8 @@ unsafe fn search(
     }
 }
 
-/// The same for a long text, byte by byte (Knuth, Morris, Pratt): in linear time whatever its repetitions, and
-/// interruptible anywhere.
+/// The same for a long text, byte by byte (Knuth, Morris, Pratt): in linear time whatever its
+/// repetitions, and interruptible anywhere.
 unsafe fn search_long(state: *mut lua_State, text: &[u8], wanted: &[u8]) -> Option<usize> {
     // For each prefix the length of its longest proper prefix that is also its suffix.
     let bytes = size_of_val(wanted) * size_of::<u32>();
@@ -230,7 +233,8 @@ unsafe fn search_long(state: *mut lua_State, text: &[u8], wanted: &[u8]) -> Opti
     None
 }
 
-/// `string.find(s, pattern [, init [, plain]])`: plain text is searched here; patterns are matched as usual.
+/// `string.find(s, pattern [, init [, plain]])`: plain text is searched here; patterns are matched
+/// as usual.
 unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
     let (text, wanted) = (text_argument(state, 1), text_argument(state, 2));
     let init = luaL_optnumber(state, 3, 1.0);
@@ -256,7 +260,8 @@ unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `string.split(s [, separator])`: the parts between separators (`,`), or single bytes if it is empty.
+/// `string.split(s [, separator])`: the parts between separators (`,`), or single bytes if it is
+/// empty.
 unsafe extern "C-unwind" fn split(state: *mut lua_State) -> c_int {
     let text = text_argument(state, 1);
     let separator = match lua_type(state, 2) {
@@ -285,8 +290,8 @@ unsafe extern "C-unwind" fn split(state: *mut lua_State) -> c_int {
     1
 }
 
-/// Converts long texts among the arguments to numbers, one at a time, and leaves the rest to the interpreter: each
-/// takes milliseconds, and there may be thousands.
+/// Converts long texts among the arguments to numbers, one at a time, and leaves the rest to the
+/// interpreter: each takes milliseconds, and there may be thousands.
 unsafe extern "C-unwind" fn with_numbers(state: *mut lua_State) -> c_int {
     for index in 1..=lua_gettop(state) {
         if !take_number(state, index) {
@@ -477,7 +482,8 @@ unsafe fn write_pieces(state: *mut lua_State, to: *mut u8, bytes: &[u8]) -> usiz
     bytes.len()
 }
 
-/// `table.create(count [, value])` and `table.clone(t)` make a large array at once: its size may be one that hash parts may not have.
+/// `table.create(count [, value])` and `table.clone(t)` make a large array at once: its size may be
+/// one that hash parts may not have.
 unsafe extern "C-unwind" fn with_any_array(state: *mut lua_State) -> c_int {
     // 0 for a table, and for a value that the original refuses.
     if lua_tonumber(state, 1) > (MADE_BYTES_MAX / ELEMENT_BYTES) as f64 {
@@ -567,7 +573,8 @@ unsafe extern "C-unwind" fn move_elements(state: *mut lua_State) -> c_int {
     lua_settop(state, 5);
     lua_pushvalue(state, target);
     lua_replace(state, 5);
-    // From the end if source and target overlap, so that elements are not overwritten before they are moved.
+    // From the end if source and target overlap, so that elements are not overwritten before they
+    // are moved.
     let is_same = lua_rawequal(state, 1, 5) != 0;
     let from_end = is_same && to > first && to <= last;
     let pieces = (count + MOVED - 1) / MOVED;
@@ -622,8 +629,8 @@ unsafe extern "C-unwind" fn sort(state: *mut lua_State) -> c_int {
 /// short. Other types than numbers and strings may have metamethods for comparison.
 unsafe fn is_sorted_quickly(state: *mut lua_State) -> bool {
     let len = lua_objlen(state, 1);
-    // A comparison reads the shorter of two strings, at some fixed cost. There are less than two per element and
-    // binary digit of their number.
+    // A comparison reads the shorter of two strings, at some fixed cost. There are less than two
+    // per element and binary digit of their number.
     let comparisons = 2 * len * (len.checked_ilog2().unwrap_or(0) as usize + 1);
     let bytes_max = SORT_BYTES_MAX / comparisons.max(1);
     if bytes_max < 16 {

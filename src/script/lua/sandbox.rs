@@ -15,8 +15,8 @@ use super::{Name, bytes_at, load, pieces, push_bytes, raise, raise_here, shared,
 use crate::script::libraries::helpers::safepoint;
 use crate::script::open_libraries;
 
-/// The longest source that a script may compile: the compiler cannot be interrupted, and takes a millisecond per ten
-/// thousand bytes.
+/// The longest source that a script may compile: the compiler cannot be interrupted, and takes a
+/// millisecond per ten thousand bytes.
 const SOURCE_BYTES_MAX: usize = 64 << 10;
 
 const LIBRARIES: &[(&CStr, lua_CFunction)] = &[
@@ -288,7 +288,8 @@ unsafe extern "C-unwind" fn load_chunk(state: *mut lua_State) -> c_int {
     push_chunk(state, &name, &source)
 }
 
-/// `setfenv(f, table)`, only for a function. With a level a script could change the next one's environment.
+/// `setfenv(f, table)`, only for a function. With a level a script could change the next one's
+/// environment.
 unsafe extern "C-unwind" fn set_environment(state: *mut lua_State) -> c_int {
     luaL_checktype(state, 2, LUA_TTABLE);
     luaL_checktype(state, 1, LUA_TFUNCTION);
@@ -307,7 +308,8 @@ unsafe extern "C-unwind" fn collectgarbage(state: *mut lua_State) -> c_int {
             lua_pushnumber(state, bytes as f64 / 1024.0);
         }
         b"collect" | b"step" => {
-            // In steps of some kilobytes: the first call may start within a cycle, the second covers a whole one.
+            // In steps of some kilobytes: the first call may start within a cycle, the second
+            // covers a whole one.
             for _ in 0..2 {
                 while lua_gc(state, LUA_GCSTEP, 256) == 0 {
                     safepoint(state);

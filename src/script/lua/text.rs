@@ -21,8 +21,8 @@ pub(super) unsafe fn text_argument<'a>(state: *mut lua_State, index: c_int) -> &
     std::slice::from_raw_parts(text.cast::<u8>(), len)
 }
 
-/// Pushes a string of `total` bytes, written by `fill`: it gets the unwritten bytes and the number of written ones,
-/// and returns how many it has written.
+/// Pushes a string of `total` bytes, written by `fill`: it gets the unwritten bytes and the number
+/// of written ones, and returns how many it has written.
 pub(super) unsafe fn push_filled(
     state: *mut lua_State,
     total: usize,
@@ -44,8 +44,8 @@ pub(super) unsafe fn push_filled(
     luaL_pushresultsize(buffer.as_mut_ptr(), total);
 }
 
-/// Bytes being collected, up to the largest string of a script. They are kept in pieces, as growing a block of many
-/// megabytes would copy it, and count towards the script's memory.
+/// Bytes being collected, up to the largest string of a script. They are kept in pieces, as growing
+/// a block of many megabytes would copy it, and count towards the script's memory.
 pub(super) struct Text {
     pieces: Vec<Vec<u8>>,
     state: *mut lua_State,

@@ -1,6 +1,8 @@
-//! The model is the real disk: random scripts of calls run on both, and each result and each file's bytes are compared.
+//! The model is the real disk: random scripts of calls run on both, and each result and each file's
+//! bytes are compared.
 //!
-//! A short write is one whose caller gives fewer bytes to the real disk, and the whole to the model with [`Fault::Short`].
+//! A short write is one whose caller gives fewer bytes to the real disk, and the whole to the model
+//! with [`Fault::Short`].
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -97,7 +99,8 @@ impl Script {
                 let to = self.name();
                 self.note(format!("rename {name} {to}"));
                 let onto_own_folder = name.starts_with(to) && name != to;
-                // Folders are not renamed, and a file onto the one it is in has an error of its own.
+                // Folders are not renamed, and a file onto the one it is in has an error of its
+                // own.
                 if !self.real.is_folder(&path) && !onto_own_folder {
                     let real = self.real.rename(&path, &self.real_path(to));
                     self.same(real, self.model.rename(&model_path, &Path::new("/").join(to)));

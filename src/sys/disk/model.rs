@@ -8,11 +8,13 @@
 //! Changing operations are numbered from 1; at a chosen number one can fail, or the machine crash.
 //! The surviving data is drawn from the seed, so a failure is reproducible.
 //!
-//! After a power loss a file has its durable bytes, then a prefix of the unsynced writes, the last of them torn; its
-//! length may have survived without the bytes, which are NULs then. Of unsynced names any subset survives. Not
-//! modelled: a later write of a file survives while an earlier one is lost.
+//! After a power loss a file has its durable bytes, then a prefix of the unsynced writes, the last
+//! of them torn; its length may have survived without the bytes, which are NULs then. Of unsynced
+//! names any subset survives. Not modelled: a later write of a file survives while an earlier one
+//! is lost.
 //!
-//! A disk may have a capacity, which a write fills with what still fits, and be slow: a clock moves with each operation.
+//! A disk may have a capacity, which a write fills with what still fits, and be slow: a clock moves
+//! with each operation.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -14,7 +14,8 @@ pub(super) enum Search {
     Absent { members: usize },
 }
 
-/// Looks for a member. Each element has only one encoding, so encodings are compared without decoding.
+/// Looks for a member. Each element has only one encoding, so encodings are compared without
+/// decoding.
 #[inline]
 pub(super) fn search(bytes: &[u8], wanted: Element<'_>) -> Search {
     let mut encoded = SmallVec::<[u8; 96]>::new();

@@ -1,7 +1,8 @@
 //! A small sorted set as packed bytes: member and score in turn, in the order of (score, member).
 //!
-//! A member is a packed element (`collections/packed.rs`). So is an integer score; any other is a string of 8 bytes,
-//! the double in little-endian order. Negative zero is the integer 0, as in Redis.
+//! A member is a packed element (`collections/packed.rs`). So is an integer score; any other is a
+//! string of 8 bytes, the double in little-endian order. Negative zero is the integer 0, as in
+//! Redis.
 
 use std::ops::Range;
 

@@ -1,10 +1,11 @@
 //! Consumer groups: the position of a group, and the entries that its consumers have not
 //! acknowledged.
 //!
-//! A pending entry is in the group's list, with its consumer, and in that consumer's list, so that both can be read
-//! in the order of IDs. [`Group`] keeps the two consistent.
+//! A pending entry is in the group's list, with its consumer, and in that consumer's list, so that
+//! both can be read in the order of IDs. [`Group`] keeps the two consistent.
 //!
-//! Clones share all of it: groups, consumers and lists of pending entries ([`SharedMap`]). A change copies some dozen items.
+//! Clones share all of it: groups, consumers and lists of pending entries ([`SharedMap`]). A change
+//! copies some dozen items.
 
 use std::sync;
 
@@ -163,7 +164,8 @@ impl Group {
         own(self.consumers.get_mut(&id).expect(KNOWN))
     }
 
-    /// The consumer with this name, created if needed; updates when it was seen. True: it was created.
+    /// The consumer with this name, created if needed; updates when it was seen. True: it was
+    /// created.
     pub fn meet_consumer(&mut self, name: &[u8], now_ms: i64) -> (ConsumerId, bool) {
         if let Some(id) = self.find_consumer(name) {
             self.consumer_mut(id).seen_ms = now_ms;

@@ -98,8 +98,8 @@ impl StreamId {
 
 /// Number of nodes of Redis's radix tree with these ascending IDs, as `XINFO STREAM` shows it.
 ///
-/// Such a tree has a node for each branching, for each run of bytes without branching, and for each key's end; an
-/// empty tree has one.
+/// Such a tree has a node for each branching, for each run of bytes without branching, and for each
+/// key's end; an empty tree has one.
 pub fn radix_tree_nodes(ids: impl Iterator<Item = StreamId>) -> usize {
     let keys: Vec<[u8; 16]> = ids.map(StreamId::to_be_bytes).collect();
     if keys.is_empty() { 1 } else { count_nodes(&keys, 0) }

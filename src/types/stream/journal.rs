@@ -1,8 +1,9 @@
-//! Undo records of changes of a stream's entries: a script that adds one to a million entries needs no copy of them.
+//! Undo records of changes of a stream's entries: a script that adds one to a million entries needs
+//! no copy of them.
 //!
-//! Nodes change in few ways: the last one grows, entries are marked as deleted, and whole nodes are removed, which
-//! move into the journal. All are undone exactly, so an offset in a node stays valid. Each record also has the
-//! stream's statistics before the change.
+//! Nodes change in few ways: the last one grows, entries are marked as deleted, and whole nodes are
+//! removed, which move into the journal. All are undone exactly, so an offset in a node stays
+//! valid. Each record also has the stream's statistics before the change.
 
 use super::{Entries, Node, NodeLimits, StreamId, has_room};
 use crate::types::journal::{self, Edit, NO_TEXT};

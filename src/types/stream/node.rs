@@ -6,14 +6,17 @@
 //!   entry:  head | ms | seq | number of fields | pieces
 //! ```
 //!
-//! The head is one byte of flags. IDs are relative to the previous entry: without [`NEW_MS`] the time is the same, without
-//! [`HAS_SEQ`] the sequence number is the next one (or 0 at a new time), so that an ID mostly takes no byte or two. Most entries
-//! have the fields of the node's first one: then only values are stored; with [`OWN_FIELDS`] their number, and fields and values
-//! alternately. Pieces are packed elements. A deleted entry is only marked, until its node has no other entries.
+//! The head is one byte of flags. IDs are relative to the previous entry: without [`NEW_MS`] the
+//! time is the same, without [`HAS_SEQ`] the sequence number is the next one (or 0 at a new time),
+//! so that an ID mostly takes no byte or two. Most entries have the fields of the node's first one:
+//! then only values are stored; with [`OWN_FIELDS`] their number, and fields and values
+//! alternately. Pieces are packed elements. A deleted entry is only marked, until its node has no
+//! other entries.
 //!
-//! **Where a node ends is Redis's choice and observable**: approximate trimming removes whole nodes. So each node knows the size
-//! of Redis's listpack of the same entries (`listpack.md`: header 6, end 1, each element followed by its length; per node two
-//! counts, the fields and a zero; per entry flags, two differences to the node's ID, values and their number).
+//! **Where a node ends is Redis's choice and observable**: approximate trimming removes whole
+//! nodes. So each node knows the size of Redis's listpack of the same entries (`listpack.md`:
+//! header 6, end 1, each element followed by its length; per node two counts, the fields and a
+//! zero; per entry flags, two differences to the node's ID, values and their number).
 
 use crate::collections::packed::{Element, Elements};
 use crate::collections::shared::{Arc, own};
@@ -205,7 +208,8 @@ impl Node {
             write_number(bytes, seq_number);
         }
         let mut pieces = 3 + entry.fields;
-        // Redis keeps differences to the node's ID; that of the sequence numbers may be negative. Flags are one small integer.
+        // Redis keeps differences to the node's ID; that of the sequence numbers may be negative.
+        // Flags are one small integer.
         let mut listpack = listpack_integer_len(0)
             + listpack_integer_len(ms.wrapping_sub(self.first.ms) as i64)
             + listpack_integer_len(seq.wrapping_sub(self.first.seq) as i64);

@@ -1,4 +1,5 @@
-//! Saving and loading streams: nodes with their deleted entries, and building a stream from such nodes.
+//! Saving and loading streams: nodes with their deleted entries, and building a stream from such
+//! nodes.
 //!
 //! Node boundaries are observable by approximate trimming, so they are preserved.
 
@@ -85,8 +86,8 @@ impl Loader {
         self.end_node();
     }
 
-    /// Adds an entry of `fields` fields; `piece` returns fields and values alternately. A deleted entry may have a greater ID than
-    /// later ones: XSETID may have set the stream back.
+    /// Adds an entry of `fields` fields; `piece` returns fields and values alternately. A deleted
+    /// entry may have a greater ID than later ones: XSETID may have set the stream back.
     pub fn push<'p>(
         &mut self,
         id: StreamId,

@@ -1,4 +1,5 @@
-//! Streams against a naive model: a list of nodes, each a list of entries, whose listpack is counted anew each time.
+//! Streams against a naive model: a list of nodes, each a list of entries, whose listpack is
+//! counted anew each time.
 
 use proptest::prelude::*;
 
@@ -208,7 +209,8 @@ fn check_saved(entries: &Entries) {
     assert_eq!((loaded.nodes(), loaded.top()), (nodes, entries.top()));
 }
 
-/// Redis keeps an entry in a node after a deleted one with a greater ID, if XSETID has set the stream back in between.
+/// Redis keeps an entry in a node after a deleted one with a greater ID, if XSETID has set the
+/// stream back in between.
 #[test]
 fn deleted_entries_may_have_greater_ids_than_later_ones() {
     let mut loader = Loader::default();

@@ -1,5 +1,5 @@
-//! Sessions made up at random: requests from the whole grammar, in transactions and scripts too, clients that wait and are killed,
-//! and time that passes.
+//! Sessions made up at random: requests from the whole grammar, in transactions and scripts too,
+//! clients that wait and are killed, and time that passes.
 
 use crate::support::derived::{Command, Grammar, Maker};
 use crate::support::quote;
@@ -145,7 +145,8 @@ pub fn is_left_out(command: &Command) -> bool {
     LEFT_OUT.iter().any(|(name, _)| *name == command.name) || command.group == "cluster"
 }
 
-/// Whether a command's effects depend on chance, on the tables' order, or on how much memory is in use.
+/// Whether a command's effects depend on chance, on the tables' order, or on how much memory is in
+/// use.
 fn is_chance(command: &Command) -> bool {
     let name = &*command.name;
     matches!(name, "spop" | "sort" | "acl|genpass")

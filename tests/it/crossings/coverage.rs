@@ -1,5 +1,6 @@
-//! Each command and each option is in the random requests, and succeeds at least once; and each option that a command's source reads
-//! is in its specification, from which the requests are derived.
+//! Each command and each option is in the random requests, and succeeds at least once; and each
+//! option that a command's source reads is in its specification, from which the requests are
+//! derived.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -60,7 +61,8 @@ struct Coverage<'a> {
 }
 
 impl Coverage<'_> {
-    /// Sends a request, on a connection of its own if it may have to wait or changes what a connection is.
+    /// Sends a request, on a connection of its own if it may have to wait or changes what a
+    /// connection is.
     fn send(&mut self, command: &Command, derived: &Derived) {
         let talk = self.talk.take().filter(|talk| !talk.has_ended);
         let mut talk = talk.unwrap_or_else(|| self.house.connect(self.node));

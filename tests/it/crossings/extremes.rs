@@ -1,4 +1,5 @@
-//! What is large or lies at a limit is kept by all as it is: deadlines, values of megabytes, collections of many elements.
+//! What is large or lies at a limit is kept by all as it is: deadlines, values of megabytes,
+//! collections of many elements.
 
 use super::author::{Args, Manner, Step, words};
 use super::{Plan, run};
@@ -172,7 +173,8 @@ fn large(elements: usize) -> Vec<Step> {
         add(words(&format!("SETRANGE {name}range {bytes} end")));
         add(words(&format!("SETBIT {name}bits {} 1", bytes * 8)));
     }
-    // A driven server's snapshot fits into the saver's queue of 16 MB: its thread's work is done once the walk is over.
+    // A driven server's snapshot fits into the saver's queue of 16 MB: its thread's work is done
+    // once the walk is over.
     for name in ["SET c", "RPUSH values", "HSET fields c"] {
         let mut args = words(name);
         args.push(vec![b'v'; LARGE]);

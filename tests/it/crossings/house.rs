@@ -1,4 +1,5 @@
-//! Servers in one thread that share a clock, each with a disk in memory, and connections to them that need no network.
+//! Servers in one thread that share a clock, each with a disk in memory, and connections to them
+//! that need no network.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

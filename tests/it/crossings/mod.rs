@@ -1,4 +1,5 @@
-//! Where features meet: after random requests from the whole grammar, all that keeps a copy of the data has the same.
+//! Where features meet: after random requests from the whole grammar, all that keeps a copy of the
+//! data has the same.
 //!
 //! ```text
 //!   requests -> primary -> a replica, with other limits
@@ -8,9 +9,10 @@
 //!               \- another server, to which each request comes in a turn of its own
 //! ```
 //!
-//! Requests are derived from the trees of `COMMAND DOCS` (`support/derived.rs`), so that a new option is here once it is documented, as
-//! it must be: a test reads the options from the sources. All servers run in this thread, with disks in memory and a clock that the session
-//! moves; all chance follows from a seed. What fails is reduced to a short session.
+//! Requests are derived from the trees of `COMMAND DOCS` (`support/derived.rs`), so that a new
+//! option is here once it is documented, as it must be: a test reads the options from the sources.
+//! All servers run in this thread, with disks in memory and a clock that the session moves; all
+//! chance follows from a seed. What fails is reduced to a short session.
 //!
 //! `make crossings` runs many seeds, `make crossings ARGS="--seed 7"` one.
 
@@ -45,7 +47,8 @@ const SHRINK_TRIES: usize = 250;
 
 const REWRITTEN: &str = "the append-only file after a rewrite";
 
-/// Limits of which a primary, a replica and a server that loads have any: nothing that is kept may depend on them.
+/// Limits of which a primary, a replica and a server that loads have any: nothing that is kept may
+/// depend on them.
 const LIMITS: &[(&str, &[&str])] = &[
     ("hash-max-listpack-entries", &["0", "3", "512"]),
     ("hash-max-listpack-value", &["3", "64", "100000"]),
@@ -322,7 +325,8 @@ fn add_failing_request(disk: &ModelDisk) {
     disk.put(&path, &bytes);
 }
 
-/// Compares two servers at one time. Returns the lines compared; an error tells the first that differs.
+/// Compares two servers at one time. Returns the lines compared; an error tells the first that
+/// differs.
 fn agree(house: &mut House, ours: usize, theirs: usize, name: &str) -> Result<usize, String> {
     // A rewrite as requests loses what is pending of deleted entries, as Redis's does.
     let as_requests = "CONFIG GET aof-use-rdb-preamble";

@@ -26,8 +26,8 @@ pub fn keys(house: &mut House, node: usize, database: usize) -> Vec<Vec<u8>> {
     keys
 }
 
-/// A line for each key: database, name, type, deadline, and all of its value in order, where it has one.
-/// `has_pending`: with what is pending of streams.
+/// A line for each key: database, name, type, deadline, and all of its value in order, where it has
+/// one. `has_pending`: with what is pending of streams.
 pub fn told(house: &mut House, node: usize, has_pending: bool) -> Vec<String> {
     let mut lines = Vec::new();
     // A field's name is asked for as a client does.

@@ -1,7 +1,9 @@
-//! One server whose files go through everything that may happen to them, while it is killed, ended and started again: it always
-//! starts, with all that was promised, and its copies have what it has.
+//! One server whose files go through everything that may happen to them, while it is killed, ended
+//! and started again: it always starts, with all that was promised, and its copies have what it
+//! has.
 //!
-//! One client keeps a ledger of what it has written (`ledger.rs`); others write what comes to mind (`support/grammar.rs`).
+//! One client keeps a ledger of what it has written (`ledger.rs`); others write what comes to mind
+//! (`support/grammar.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -30,7 +32,8 @@ const KEYS: usize = 12;
 /// Values of this many bytes are large.
 const LARGE: usize = 1 << 20;
 
-/// Files in the server's folder that are none of its own, called as those might be that a process has left.
+/// Files in the server's folder that are none of its own, called as those might be that a process
+/// has left.
 const FOREIGN: &[&str] =
     &["/temp-1.rdb", "/temp-4000000001.rdb", "/temp-rewriteaof-4000000001.aof", "/backup.rdb"];
 
@@ -39,9 +42,11 @@ enum Expect {
     Any,
     /// The last reply of a unit.
     Unit(usize),
-    /// The same where the unit's second command makes the first change of the second one, or is refused.
+    /// The same where the unit's second command makes the first change of the second one, or is
+    /// refused.
     Either(usize),
-    /// The same of a script, which may end after any of its commands if it needs more memory than it may.
+    /// The same of a script, which may end after any of its commands if it needs more memory than
+    /// it may.
     Script(usize),
 }
 
@@ -220,7 +225,7 @@ impl Alone {
         self.world.background(NODE);
     }
 
-    // ---- the ledger ----------------------------------------------------------------------------------------------
+    // ---- the ledger -----------------------------------------------------------------------------
 
     fn connect(&mut self) -> bool {
         if self.talk.as_ref().is_none_or(|talk| talk.has_ended) {
@@ -420,7 +425,7 @@ impl Alone {
         self.turn();
     }
 
-    // ---- others --------------------------------------------------------------------------------------------------
+    // ---- others ---------------------------------------------------------------------------------
 
     fn write_anything(&mut self) {
         if self.others.as_ref().is_none_or(|talk| talk.has_ended) {
@@ -471,7 +476,7 @@ impl Alone {
         self.world.turn(NODE);
     }
 
-    // ---- files ---------------------------------------------------------------------------------------------------
+    // ---- files ----------------------------------------------------------------------------------
 
     /// Changes what is promised: alone, or in a transaction between two writes.
     fn switch(&mut self) {
@@ -544,7 +549,8 @@ impl Alone {
                 .iter()
                 .any(|name| field(name) == "err");
             if field("aof_enabled") == "1" && is_failed {
-                // A failed sync is final for its file, and a log that was switched on lacks what was there before.
+                // A failed sync is final for its file, and a log that was switched on lacks what
+                // was there before.
                 self.ask("BGREWRITEAOF");
             }
             let waits =
@@ -646,7 +652,7 @@ impl Alone {
         self.check_live();
     }
 
-    // ---- ends ----------------------------------------------------------------------------------------------------
+    // ---- ends -----------------------------------------------------------------------------------
 
     /// The server is gone from one moment to the next.
     fn kill(&mut self) {
@@ -778,7 +784,7 @@ impl Alone {
         self.count("limits");
     }
 
-    // ---- misfortunes ---------------------------------------------------------------------------------------------
+    // ---- misfortunes ----------------------------------------------------------------------------
 
     fn harm_disk(&mut self) {
         let disk = self.world.nodes[NODE].disk.clone();

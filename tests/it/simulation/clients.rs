@@ -1,4 +1,5 @@
-//! The clients of a simulation: who writes, who waits, who reads, and what each may expect of what it is answered.
+//! The clients of a simulation: who writes, who waits, who reads, and what each may expect of what
+//! it is answered.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +16,8 @@ const REGISTERS: usize = 2;
 const PAIRS: u32 = 2;
 const LOCKS: u32 = 2;
 const EXPIRING: u32 = 3;
-/// Clocks of different servers are not further apart than this, but for steps, and a turn does not take longer.
+/// Clocks of different servers are not further apart than this, but for steps, and a turn does not
+/// take longer.
 const MARGIN_US: i64 = 2 * SECOND;
 
 /// Commands that the shared grammar leaves out: chance, time, scripts, functions.
@@ -68,7 +70,8 @@ pub fn grammar(kinds: Kinds) -> Vec<Rule> {
 enum Expect {
     /// Nothing to be learnt from it.
     Any,
-    /// A write whose loss would be noticed: its number, and how much of the stream there was before it and how much it adds.
+    /// A write whose loss would be noticed: its number, and how much of the stream there was before
+    /// it and how much it adds.
     Write { number: u64, before: (String, u64), bytes: u64 },
     /// WAIT behind it.
     Wait,
@@ -100,9 +103,11 @@ struct Actor {
     kind: Kind,
     talk: Option<Talk>,
     expects: VecDeque<Expect>,
-    /// The write that the next WAIT is about, once it is done, and how much of which history there was then.
+    /// The write that the next WAIT is about, once it is done, and how much of which history there
+    /// was then.
     written: Option<(u64, String, u64)>,
-    /// The number of the connection's last write that was done, which other servers' data may have replaced since.
+    /// The number of the connection's last write that was done, which other servers' data may have
+    /// replaced since.
     last: Option<u64>,
     locked: Option<(u32, u64, i64)>,
     next_us: i64,
@@ -189,7 +194,8 @@ impl Clients {
         self.actors.iter().all(|actor| actor.expects.is_empty())
     }
 
-    /// What a primary must hold that was gone and came back, with a log that is synced before anything is answered.
+    /// What a primary must hold that was gone and came back, with a log that is synced before
+    /// anything is answered.
     pub fn check_answered(&self, world: &mut World, primary: usize) {
         world.ask(primary, &["SELECT", CHECKED]);
         for (register, &(number, node)) in self.known.answered.iter().enumerate() {
@@ -203,7 +209,8 @@ impl Clients {
         }
     }
 
-    /// Another server has become the primary: what one had answered before it may have lost by then.
+    /// Another server has become the primary: what one had answered before it may have lost by
+    /// then.
     pub fn forget_answered(&mut self) {
         self.known.answered = Default::default();
     }
@@ -227,7 +234,7 @@ impl Clients {
         self.may_lack && shown == "(nil)"
     }
 
-    // ---- replies -------------------------------------------------------------------------------------------------
+    // ---- replies --------------------------------------------------------------------------------
 
     fn take(&mut self, world: &mut World, index: usize) {
         let actor = &mut self.actors[index];
@@ -289,7 +296,8 @@ impl Clients {
                     if let Some((number, then, offset)) = actor.written.take()
                         && world.is_up(node)
                     {
-                        // The first replica, and the loss of the last for long, give a history another name.
+                        // The first replica, and the loss of the last for long, give a history
+                        // another name.
                         let (id, _) = world.history(node);
                         let really = world.others_with(node, [&id, &then], offset);
                         if count as usize > really {
@@ -325,7 +333,7 @@ impl Clients {
         }
     }
 
-    // ---- requests ------------------------------------------------------------------------------------------------
+    // ---- requests -------------------------------------------------------------------------------
 
     fn send(&mut self, world: &mut World, index: usize, primary: usize) {
         let Clients { actors, known, .. } = self;
@@ -561,7 +569,8 @@ impl Actor {
 }
 
 impl Known {
-    /// All replicas have acknowledged that somebody has a lock. Where nobody sets clocks nobody else has it.
+    /// All replicas have acknowledged that somebody has a lock. Where nobody sets clocks nobody
+    /// else has it.
     fn take_lock(&mut self, world: &World, lock: u32, token: u64, until_us: i64) {
         if world.has_steps || until_us <= world.now_us {
             return;

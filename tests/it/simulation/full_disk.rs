@@ -1,5 +1,6 @@
-//! One server whose disk is full at random moments, while its append-only file is switched, rewritten and ended: whatever ends the
-//! server, it starts again with all that was answered while the file was whole and the disk had room.
+//! One server whose disk is full at random moments, while its append-only file is switched,
+//! rewritten and ended: whatever ends the server, it starts again with all that was answered while
+//! the file was whole and the disk had room.
 //!
 //! `FULL_DISK_LOGS` names a folder for the servers' logs.
 

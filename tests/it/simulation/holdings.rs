@@ -1,7 +1,9 @@
-//! Who has which lock and which permits, as far as a server has told, and what must hold of that while it lives: nobody else is granted
-//! what somebody has, fences grow, and nothing ends before its time unless something explains it.
+//! Who has which lock and which permits, as far as a server has told, and what must hold of that
+//! while it lives: nobody else is granted what somebody has, fences grow, and nothing ends before
+//! its time unless something explains it.
 //!
-//! All times are lower bounds on the boot-time clock of the server: nothing is claimed that is not certain.
+//! All times are lower bounds on the boot-time clock of the server: nothing is claimed that is not
+//! certain.
 
 use super::world::{Loss, MS, World};
 
@@ -17,7 +19,8 @@ pub struct Holder {
     pub fence: u64,
     /// It has the lock until then at least.
     until_us: i64,
-    /// Grace and lease of its session, in milliseconds, and the client whose connection it belongs to.
+    /// Grace and lease of its session, in milliseconds, and the client whose connection it belongs
+    /// to.
     pub session: Option<(i64, i64)>,
     pub client: Option<usize>,
     /// Its owner may have given it up.
@@ -39,8 +42,8 @@ impl Holder {
 pub struct Lock {
     pub name: &'static str,
     pub holder: Option<Holder>,
-    /// The greatest fence that the server has told of in this life, and the greatest of all; and those that survive the end of the
-    /// process, and that of the machine.
+    /// The greatest fence that the server has told of in this life, and the greatest of all; and
+    /// those that survive the end of the process, and that of the machine.
     pub seen: u64,
     pub ever: u64,
     kept: [u64; 2],
@@ -107,7 +110,8 @@ impl Lock {
             && holder.name == new.name
             && holder.fence == new.fence
         {
-            // A report may come before the server notices the end of a connection, which shortens the lease to its grace.
+            // A report may come before the server notices the end of a connection, which shortens
+            // the lease to its grace.
             let may_shorten =
                 grant.client.is_none() && holder.client.is_none() && holder.session.is_some();
             if new.until_us > holder.until_us && !may_shorten {
@@ -215,8 +219,8 @@ impl Lock {
         }
     }
 
-    /// The server was gone, and is there again since `at_us`, with what it had to keep; None: it may have kept nothing. `grows`:
-    /// its fences are greater than all that it has granted before.
+    /// The server was gone, and is there again since `at_us`, with what it had to keep; None: it
+    /// may have kept nothing. `grows`: its fences are greater than all that it has granted before.
     pub fn come_back(&mut self, loss: Option<Loss>, at_us: i64, grows: bool) {
         let kept = loss.map_or(0, |loss| self.kept[index(loss)]);
         if !grows {

@@ -1,4 +1,5 @@
-//! The kinds of misfortune that a run may have beside those of every run. Each seed draws its own: so no fault hides all others.
+//! The kinds of misfortune that a run may have beside those of every run. Each seed draws its own:
+//! so no fault hides all others.
 
 /// A set of kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

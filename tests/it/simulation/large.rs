@@ -1,4 +1,5 @@
-//! Values of megabytes, collections with long elements, long collections, and small changes of them.
+//! Values of megabytes, collections with long elements, long collections, and small changes of
+//! them.
 
 /// Keys of each type.
 const KEYS: u32 = 3;

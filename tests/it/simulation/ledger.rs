@@ -1,8 +1,8 @@
 //! What one client has written, and what of it must be there after an end.
 //!
-//! A unit is what happens together: one command, a transaction, a script. Units are sent in order over one connection, so that
-//! what survives an end is all up to some unit, which is not before those that were promised. Of units without an answer nobody
-//! knows whether they were refused.
+//! A unit is what happens together: one command, a transaction, a script. Units are sent in order
+//! over one connection, so that what survives an end is all up to some unit, which is not before
+//! those that were promised. Of units without an answer nobody knows whether they were refused.
 
 use std::collections::BTreeMap;
 

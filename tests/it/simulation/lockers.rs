@@ -1,6 +1,7 @@
-//! Clients that take locks and permits: natively, with sessions, several at once, and by SET NX PX on the same keys. They release and
-//! renew what they have, leave, and are killed in the turn in which they are served. What they are told, and what a look at all locks
-//! tells, is judged by `holdings.rs`; here, whether those who wait are served, in the order in which they came.
+//! Clients that take locks and permits: natively, with sessions, several at once, and by SET NX PX
+//! on the same keys. They release and renew what they have, leave, and are killed in the turn in
+//! which they are served. What they are told, and what a look at all locks tells, is judged by
+//! `holdings.rs`; here, whether those who wait are served, in the order in which they came.
 
 use std::collections::VecDeque;
 
@@ -156,7 +157,8 @@ impl Lockers {
         }
     }
 
-    /// Takes replies, looks at the locks from time to time, and asks for more. `history`: another one is another server's.
+    /// Takes replies, looks at the locks from time to time, and asks for more. `history`: another
+    /// one is another server's.
     pub fn act(
         &mut self,
         world: &mut World,
@@ -202,7 +204,8 @@ impl Lockers {
         }
     }
 
-    /// The server has ended and is there again, or another one takes its place. `loss`: what it had promised to keep it has.
+    /// The server has ended and is there again, or another one takes its place. `loss`: what it had
+    /// promised to keep it has.
     pub fn begin(&mut self, world: &World, loss: Option<Loss>) {
         let (at_us, wall_s) = self.last;
         for actor in &mut self.actors {
@@ -265,8 +268,8 @@ impl Lockers {
         self.semaphores.iter_mut().for_each(|semaphore| semaphore.excuse(self.flushes));
     }
 
-    /// The server has read its data again: it no longer knows whose sessions are whose. `has_stepped`: files tell deadlines by the wall
-    /// clock, which was set.
+    /// The server has read its data again: it no longer knows whose sessions are whose.
+    /// `has_stepped`: files tell deadlines by the wall clock, which was set.
     pub fn excuse_reloaded(&mut self, has_stepped: bool) {
         for expect in self.actors.iter_mut().flat_map(|actor| &mut actor.expects) {
             if let Expect::Grant(ask) = expect {
@@ -338,7 +341,7 @@ impl Lockers {
         locks.iter().map(show).collect()
     }
 
-    // ---- replies -------------------------------------------------------------------------------------------------
+    // ---- replies --------------------------------------------------------------------------------
 
     /// Takes what was answered.
     fn take(&mut self, world: &mut World, node: usize, promise: Promise) {
@@ -632,7 +635,7 @@ impl Lockers {
         }
     }
 
-    // ---- looks ---------------------------------------------------------------------------------------------------
+    // ---- looks ----------------------------------------------------------------------------------
 
     /// Looks who has what, and that nobody waits for what nobody has.
     fn look(&mut self, world: &mut World, node: usize, promise: Promise) {
@@ -640,7 +643,8 @@ impl Lockers {
         if is_free.is_empty() {
             return;
         }
-        // Nobody is granted anything while writes are refused or postponed, and nothing expires by itself while data is imported.
+        // Nobody is granted anything while writes are refused or postponed, and nothing expires by
+        // itself while data is imported.
         let imports = world.show(node, &["CONFIG", "GET", "import-mode"]).contains("yes");
         if imports || !self.grants_locks(world, node) {
             return;
@@ -653,7 +657,8 @@ impl Lockers {
         }
     }
 
-    /// Whether a report hides what goes on when writes are admitted again: sessions are not renewed meanwhile.
+    /// Whether a report hides what goes on when writes are admitted again: sessions are not renewed
+    /// meanwhile.
     fn is_postponed(&self, world: &mut World, node: usize, reply: &Reply) -> bool {
         let Reply::Array(told) = reply else { return true };
         let is_hidden = self.locks.iter().zip(told).any(|(lock, report)| {
@@ -663,8 +668,8 @@ impl Lockers {
         is_hidden && !self.grants_locks(world, node)
     }
 
-    /// Whether a lock that is free is granted to whoever asks: not while writes are refused or postponed, or replicas have yet to
-    /// acknowledge earlier grants.
+    /// Whether a lock that is free is granted to whoever asks: not while writes are refused or
+    /// postponed, or replicas have yet to acknowledge earlier grants.
     fn grants_locks(&self, world: &mut World, node: usize) -> bool {
         let Some(mut talk) = world.connect(node) else { return false };
         talk.send(&["LOCK.ACQUIRE", "lock:probe", "probe", "PX", "1"]);
@@ -829,7 +834,8 @@ impl Lockers {
             lock.excuse(false);
         }
         if !is_own && let Some(holder) = &mut lock.holder {
-            // Nobody knows yet whose it is: of a connection that may be gone, or until replicas fail to acknowledge it.
+            // Nobody knows yet whose it is: of a connection that may be gone, or until replicas
+            // fail to acknowledge it.
             let mut asking = self.actors.iter().enumerate();
             let known = asking.find_map(|(index, actor)| {
                 actor.waits_for().filter(|ask| ask.owner == name).map(|ask| (index, ask))
@@ -848,14 +854,15 @@ impl Lockers {
         waiting.filter(|ask| ask.waits && is_one(ask)).min_by_key(|ask| ask.place)
     }
 
-    /// How many wait for what these requests want, as far as they know. The server knows better: replies may be on their way.
+    /// How many wait for what these requests want, as far as they know. The server knows better:
+    /// replies may be on their way.
     fn count_waiting(&self, is_one: impl Fn(&Ask) -> bool) -> i64 {
         let waiting = self.actors.iter().filter_map(Actor::waits_for);
         waiting.filter(|ask| ask.waits && is_one(ask)).count() as i64
     }
 
-    /// Whether who has waited longest for a lock that nobody has can be granted all that it wants. `waiting`: how many the server says
-    /// wait for it.
+    /// Whether who has waited longest for a lock that nobody has can be granted all that it wants.
+    /// `waiting`: how many the server says wait for it.
     fn can_be_served(&self, lock: usize, waiting: i64) -> bool {
         if self.count_waiting(|ask| ask.locks.contains(&lock)) != waiting {
             return false;
@@ -869,7 +876,7 @@ impl Lockers {
         })
     }
 
-    // ---- requests ------------------------------------------------------------------------------------------------
+    // ---- requests -------------------------------------------------------------------------------
 
     /// An actor asks for something, gives something up, or leaves.
     fn ask(&mut self, world: &mut World, node: usize, index: usize) {

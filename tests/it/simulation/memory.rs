@@ -15,9 +15,11 @@ pub const POLICIES: &[&str] = &[
     "volatile-random",
     "volatile-ttl",
 ];
-/// Memory that is not keys, and that eviction counts: 16 KiB of backlog, input and output of clients.
+/// Memory that is not keys, and that eviction counts: 16 KiB of backlog, input and output of
+/// clients.
 const SLACK: usize = 96 << 10;
-/// Requests sent before an answer has come: further ones would fill the input buffer, which counts for the limit.
+/// Requests sent before an answer has come: further ones would fill the input buffer, which counts
+/// for the limit.
 const UNANSWERED_MAX: usize = 8;
 
 /// Keys with long names, and the length of those. Unit: bytes.
@@ -128,7 +130,8 @@ pub fn overwrite_during_a_snapshot(alone: &mut Alone) {
     *alone.counts.entry("snapshots under a limit").or_default() += 1;
 }
 
-/// Keys that are evicted cost more memory than they free, as somebody is told of each: that ends soon, and most of them stay.
+/// Keys that are evicted cost more memory than they free, as somebody is told of each: that ends
+/// soon, and most of them stay.
 pub fn evict_while_somebody_listens(alone: &mut Alone) {
     alone.be_quiet();
     alone.may_lack = true;

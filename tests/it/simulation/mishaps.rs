@@ -105,7 +105,8 @@ impl Mishaps {
         world.turn(primary);
     }
 
-    /// A limit near what the primary uses. Under some policies anything may go then, and nothing of it is promised any more.
+    /// A limit near what the primary uses. Under some policies anything may go then, and nothing of
+    /// it is promised any more.
     fn limit_memory(&mut self, world: &mut World, operator: &mut Operator, clients: &mut Clients) {
         let node = operator.primary;
         let policy = POLICIES[world.random.usize(..POLICIES.len())];

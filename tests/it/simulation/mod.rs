@@ -1,16 +1,18 @@
-//! Three servers, their clients and an operator in one thread, under a schedule of misfortune that follows from a seed.
+//! Three servers, their clients and an operator in one thread, under a schedule of misfortune that
+//! follows from a seed.
 //!
 //! ```text
 //!   clients -> servers, turn by turn in any order <-> network: delays, partitions, cuts at any byte
 //!   operator: ends and starts servers, promotes, sets clocks          all clocks: moved by the simulation
 //! ```
 //!
-//! What must hold: at quiet moments all servers have the same data at the same offset of the same history; WAIT never counts a replica
-//! that has not applied what it was about; what all replicas have acknowledged survives any promotion, and primaries that come
-//! back empty; half a transaction is never seen, nor a key that has expired.
+//! What must hold: at quiet moments all servers have the same data at the same offset of the same
+//! history; WAIT never counts a replica that has not applied what it was about; what all replicas
+//! have acknowledged survives any promotion, and primaries that come back empty; half a transaction
+//! is never seen, nor a key that has expired.
 //!
-//! Nothing here knows of real time, of threads, or of chance that does not follow from the seed: a failure is repeated by its seed.
-//! `make simulate` runs many, `make simulate ARGS="--seed 7"` one.
+//! Nothing here knows of real time, of threads, or of chance that does not follow from the seed: a
+//! failure is repeated by its seed. `make simulate` runs many, `make simulate ARGS="--seed 7"` one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -186,9 +188,11 @@ fn a_request_that_a_pause_has_held_up_runs_before_newer_ones() {
     assert_eq!(told, [vec![Reply::Integer(1)], vec![Reply::Integer(2)]]);
 }
 
-/// `SIMULATE` has the options: `--seed N` (one run), `--seeds N`, `--from N`, `--rounds N`, `--trace`, `--logs FOLDER`, `--repeat N`
-/// (the same seed again and again, whose traces must not differ), `--alone` (one server, not three), `--kinds a,b` (instead of those that
-/// the seed draws; `kinds.rs` has the names), `--times` (tells the longest turn of each run: to be built with optimisation).
+/// `SIMULATE` has the options: `--seed N` (one run), `--seeds N`, `--from N`, `--rounds N`,
+/// `--trace`, `--logs FOLDER`, `--repeat N` (the same seed again and again, whose traces must not
+/// differ), `--alone` (one server, not three), `--kinds a,b` (instead of those that the seed draws;
+/// `kinds.rs` has the names), `--times` (tells the longest turn of each run: to be built with
+/// optimisation).
 #[test]
 #[ignore = "takes minutes: make simulate"]
 fn many_seeds() {

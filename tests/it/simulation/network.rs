@@ -1,4 +1,5 @@
-//! The network between the servers of a simulation: bytes move when the schedule says so, and links break at any of them.
+//! The network between the servers of a simulation: bytes move when the schedule says so, and links
+//! break at any of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};

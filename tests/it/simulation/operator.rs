@@ -1,5 +1,5 @@
-//! Who breaks things in a simulation, and who repairs them: the operator promotes as Sentinel does, the replica with the highest
-//! offset of those that were in step with the primary.
+//! Who breaks things in a simulation, and who repairs them: the operator promotes as Sentinel does,
+//! the replica with the highest offset of those that were in step with the primary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,8 @@ pub struct Operator {
     pub primary: usize,
     tasks: Vec<(i64, Task)>,
     next_poll_us: i64,
-    /// Servers that have all the primary had when they were last found behind it or elsewhere; else the offset they have to reach.
+    /// Servers that have all the primary had when they were last found behind it or elsewhere; else
+    /// the offset they have to reach.
     in_step: [bool; NODES],
     targets: [Option<(String, u64)>; NODES],
     /// FAILOVER to this server was ordered, at this time.
@@ -127,7 +128,8 @@ impl Operator {
         self.watch_failover(world);
         let primary = self.primary;
         if !world.is_up(primary) || self.has_lost_data {
-            // SHUTDOWN has ended it, or a failover that was not meant to; or it has less than they have.
+            // SHUTDOWN has ended it, or a failover that was not meant to; or it has less than they
+            // have.
             return;
         }
         let master = world.info(primary);
@@ -219,7 +221,8 @@ impl Operator {
                 return self.take_primary(world, target);
             }
             if role == "slave" && state == "no-failover" && info["role"] == "slave" {
-                // The other one had taken over when it ended, and was started as this one's replica: they follow each other.
+                // The other one had taken over when it ended, and was started as this one's
+                // replica: they follow each other.
                 self.failover = None;
                 world.ask(target, &["REPLICAOF", "NO", "ONE"]);
                 return self.take_primary(world, target);
@@ -253,7 +256,8 @@ impl Operator {
         let lacks_data = self.has_lost_data || holds_off(&primary);
         let mut best: Option<(u64, usize)> = None;
         for node in (0..NODES).filter(|&node| node != self.primary) {
-            // One that was told to end may end as soon as it is promoted, with less than the others have.
+            // One that was told to end may end as soon as it is promoted, with less than the others
+            // have.
             let ends =
                 self.tasks.iter().any(|(_, task)| matches!(task, Task::Start(it) if *it == node));
             if !world.is_up(node)
@@ -310,8 +314,8 @@ impl Operator {
         self.take_primary(world, node);
     }
 
-    /// A primary holds replicas off though it has all that it has answered: its log has no keys. An operator may promote one of
-    /// them or confirm the primary: nothing is lost by either.
+    /// A primary holds replicas off though it has all that it has answered: its log has no keys. An
+    /// operator may promote one of them or confirm the primary: nothing is lost by either.
     fn settle(&mut self, world: &mut World) {
         let primary = self.primary;
         if self.has_lost_data || !world.is_up(primary) || !holds_off(&world.info(primary)) {
@@ -383,8 +387,8 @@ impl Operator {
                 self.count("partitions");
             }
             13..15 => {
-                // A replica ends in order, with its file. If it has a log, it comes back without a history, and takes what a primary
-                // has that has lost its data.
+                // A replica ends in order, with its file. If it has a log, it comes back without a
+                // history, and takes what a primary has that has lost its data.
                 if world.is_up(replica) && !(self.has_lost_data && world.has_log) {
                     world.tell(replica, &["SHUTDOWN", "SAVE"]);
                     self.later(world, short_us, Task::Start(replica));
@@ -489,7 +493,8 @@ impl Operator {
                 }
             }
             29..32 if world.keeps_all || self.has_lost_data => {
-                // The primary is gone, and comes back as what it was with all that it has answered; or once more without.
+                // The primary is gone, and comes back as what it was with all that it has answered;
+                // or once more without.
                 let is_primary = world.is_up(primary) && self.role(world, primary) == "master";
                 if is_primary && self.failover.is_none() && !self.restarts {
                     let loss = if world.random.bool() { Loss::Power } else { Loss::Process };
@@ -506,7 +511,8 @@ impl Operator {
         }
     }
 
-    /// Repairs everything, and waits until all have the same. `step` has time pass and clients take what they are answered.
+    /// Repairs everything, and waits until all have the same. `step` has time pass and clients take
+    /// what they are answered.
     pub fn make_quiet(
         &mut self,
         world: &mut World,

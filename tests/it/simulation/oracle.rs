@@ -1,4 +1,5 @@
-//! Whether copies of a server that are made of its files, and of the dumps of its keys, have what it has.
+//! Whether copies of a server that are made of its files, and of the dumps of its keys, have what
+//! it has.
 
 use super::parameters::current;
 use super::world::{COPY, MS, World};
@@ -12,8 +13,8 @@ pub fn digest(world: &mut World, node: usize) -> Option<String> {
     world.ask(node, &["DEBUG", "DIGEST"]).map(|reply| reply.show())
 }
 
-/// Compares a server with what its append-only file has, if `has_log`, and with a snapshot. To be called when nothing else goes
-/// on, and the disk is well.
+/// Compares a server with what its append-only file has, if `has_log`, and with a snapshot. To be
+/// called when nothing else goes on, and the disk is well.
 pub fn compare_copies(world: &mut World, node: usize, has_log: bool) {
     if world.nodes[node].steps > 0 {
         forget_deadlines(world, node);
@@ -23,7 +24,8 @@ pub fn compare_copies(world: &mut World, node: usize, has_log: bool) {
         compare_copy(world, node, "the append-only file", &["appendonly yes"]);
     }
     end_jobs(world, node);
-    // A replica whose primary's stream is within a transaction cannot say where in the stream the file belongs, but saves.
+    // A replica whose primary's stream is within a transaction cannot say where in the stream the
+    // file belongs, but saves.
     let saved = world.show(node, &["SAVE"]);
     if saved != "OK" {
         if world.is_up(node) {
@@ -35,7 +37,8 @@ pub fn compare_copies(world: &mut World, node: usize, has_log: bool) {
     compare_copy(world, node, "the snapshot", &["appendonly no", &format!("dbfilename {file}")]);
 }
 
-/// Removes all deadlines. Where the wall clock was set, relative ones are other moments here than in the files.
+/// Removes all deadlines. Where the wall clock was set, relative ones are other moments here than
+/// in the files.
 fn forget_deadlines(world: &mut World, node: usize) {
     for database in 0..world.databases {
         world.ask(node, &["SELECT", &database.to_string()]);
@@ -57,8 +60,8 @@ fn forget_deadlines(world: &mut World, node: usize) {
     }
 }
 
-/// Until a first rewrite ends, as after a full synchronisation, a start loads what was there before; and SAVE is refused beside
-/// BGSAVE, which changes of the oracle's own may have started.
+/// Until a first rewrite ends, as after a full synchronisation, a start loads what was there
+/// before; and SAVE is refused beside BGSAVE, which changes of the oracle's own may have started.
 fn end_jobs(world: &mut World, node: usize) {
     for _ in 0..1000 {
         let fields = world.section(node, "persistence");

@@ -1,5 +1,6 @@
-//! CONFIG SET of every parameter that can be changed. The list comes from the table of parameters and values from what it tells of
-//! each, so that a new parameter is in without anybody thinking of it.
+//! CONFIG SET of every parameter that can be changed. The list comes from the table of parameters
+//! and values from what it tells of each, so that a new parameter is in without anybody thinking of
+//! it.
 
 use latchkey::config::{Config, PARAMS, Param};
 
@@ -36,7 +37,8 @@ const LEFT_ALONE: &[(&str, &str)] = &[
     ("repl-protect-empty-primary", "a run relies on what its servers have started with"),
 ];
 
-/// Parameters on which it depends what survives an end: changed by those alone who keep count of what is promised.
+/// Parameters on which it depends what survives an end: changed by those alone who keep count of
+/// what is promised.
 const DURABILITY: &[&str] = &["appendonly", "appendfsync", "no-appendfsync-on-rewrite"];
 
 /// Parameters of memory: changed by those alone who keep count of what may be evicted.
@@ -139,8 +141,8 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// Sets a parameter of a server: alone or in a transaction between two writes of `key`. Returns the replies, or None if nobody
-    /// is there.
+    /// Sets a parameter of a server: alone or in a transaction between two writes of `key`. Returns
+    /// the replies, or None if nobody is there.
     pub fn set(&mut self, world: &mut World, node: usize, in_transaction: bool) {
         let (name, value) = setting(&mut world.random);
         self.note(world, node, name);

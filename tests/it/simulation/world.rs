@@ -21,7 +21,8 @@ use super::trace::Trace;
 use crate::support::{Reply, START};
 
 pub const NODES: usize = 3;
-/// A server that is started from copies of another one's files, to be compared with it. It takes no part in anything else.
+/// A server that is started from copies of another one's files, to be compared with it. It takes no
+/// part in anything else.
 pub const COPY: usize = NODES;
 pub const MS: i64 = 1_000;
 pub const SECOND: i64 = 1_000_000;
@@ -90,8 +91,8 @@ pub struct World {
     pub has_log: bool,
     /// What was answered is on disk: `appendfsync always`.
     pub keeps_all: bool,
-    /// Primaries that have lost their data hold replicas off, and take no writes before they have come: `repl-protect-empty-primary`,
-    /// `primary-restart-read-only`.
+    /// Primaries that have lost their data hold replicas off, and take no writes before they have
+    /// come: `repl-protect-empty-primary`, `primary-restart-read-only`.
     pub protects: bool,
     /// What threads do is done in one turn of so many.
     slowness: u32,
@@ -119,8 +120,8 @@ impl World {
         let keeps_all = fsync == "always";
         let protects = random.bool();
         if protects {
-            // Replicas ask each second. What is written before is in the log of a primary that ends once more, and makes it a whole
-            // one: so the one is not enough without the other.
+            // Replicas ask each second. What is written before is in the log of a primary that ends
+            // once more, and makes it a whole one: so the one is not enough without the other.
             let seconds = ["1", "3"][random.usize(..2)];
             common.push("repl-protect-empty-primary yes".into());
             common.push(format!("primary-restart-read-only {seconds}"));
@@ -179,7 +180,7 @@ impl World {
         world
     }
 
-    // ---- lives ---------------------------------------------------------------------------------------------------
+    // ---- lives ----------------------------------------------------------------------------------
 
     pub fn is_up(&self, node: usize) -> bool {
         self.nodes[node].server.is_some()
@@ -216,7 +217,8 @@ impl World {
         }
     }
 
-    /// Starts [`COPY`] from a copy of a server's files, as the death of its process would leave them, with these further lines.
+    /// Starts [`COPY`] from a copy of a server's files, as the death of its process would leave
+    /// them, with these further lines.
     pub fn start_copy(&mut self, node: usize, lines: &[&str]) {
         let disk = self.nodes[node].disk.fork();
         let now = self.nodes[node].clock.clone();
@@ -267,7 +269,7 @@ impl World {
         self.wires.forget(node, &mut self.random);
     }
 
-    // ---- time ----------------------------------------------------------------------------------------------------
+    // ---- time -----------------------------------------------------------------------------------
 
     /// Time passes for all; each server that runs takes a turn or more, in any order.
     pub fn step(&mut self, us: i64) {
@@ -394,7 +396,7 @@ impl World {
         (0..NODES).filter(has).count()
     }
 
-    // ---- clients -------------------------------------------------------------------------------------------------
+    // ---- clients --------------------------------------------------------------------------------
 
     /// A client of a server that runs.
     pub fn connect(&mut self, node: usize) -> Option<Talk> {

@@ -1,5 +1,5 @@
-//! The rules that hold whatever happens, looked at whenever something happens: after each event of a node, and at each vote, question
-//! for votes, promotion and failure.
+//! The rules that hold whatever happens, looked at whenever something happens: after each event of
+//! a node, and at each vote, question for votes, promotion and failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,8 @@ use crate::collections::hash_slot::HashSlot;
 /// Messages that were delayed may tell of a suspicion that is so old. Unit: milliseconds.
 const SUSPICION_MS: i64 = 60_000;
 
-/// Replicas hear of a failure at one time if no more lies between: a rank's delay at TIMEOUT_MS makes up for it. Unit: milliseconds.
+/// Replicas hear of a failure at one time if no more lies between: a rank's delay at TIMEOUT_MS
+/// makes up for it. Unit: milliseconds.
 const HEARING_MS: i64 = 30;
 
 /// A slot as a node sees it.
@@ -169,7 +170,8 @@ impl World {
         }
     }
 
-    /// A replica becomes a primary: the only one that was elected in its epoch, and the one that should be.
+    /// A replica becomes a primary: the only one that was elected in its epoch, and the one that
+    /// should be.
     pub(super) fn promote(&mut self, index: usize) {
         let before = self.machines[index].follows.take();
         self.machines[index].syncs_until = None;
@@ -254,8 +256,8 @@ impl World {
         moving.into_iter().for_each(|slot| self.forgive(slot));
     }
 
-    /// A slot has one node that takes its writes in an epoch. One that is being moved may have two, if epochs were taken without
-    /// consent at that moment: its source has not yet been told.
+    /// A slot has one node that takes its writes in an epoch. One that is being moved may have two,
+    /// if epochs were taken without consent at that moment: its source has not yet been told.
     pub(super) fn check_owners(&self) {
         for slot in used_slots().filter(|slot| !self.moving.contains(&slot.number())) {
             let mut epochs = BTreeMap::new();
