@@ -169,6 +169,7 @@ impl Keyspace {
         };
         let (database, slot) = victim?;
         let entry = self.tables[database].entry(slot);
+        debug_assert!(!self.is_spared(database, &entry), "a lock or a coming key is not evicted");
         let object_bytes = match entry.value() {
             ValueRef::Object(object) => object.heap_bytes(),
             ValueRef::Bytes { .. } => 0,
@@ -269,13 +270,16 @@ impl Keyspace {
         victim
     }
 
-    /// A candidate's slot, unless it was deleted, used, or given a later deadline since sampling.
+    /// A candidate's slot, unless it was deleted, used, given a later deadline, or became a lock
+    /// since sampling.
     fn still_valid(&self, policy: MaxmemoryPolicy, candidate: &Candidate) -> Option<(usize, Slot)> {
         let Key { bytes, hash } = self.key(&candidate.key);
         let table = &self.tables[candidate.database];
-        let slot = table.find(hash, bytes).filter(|_| !self.is_hidden(bytes))?;
-        let score = self.score(policy, &table.entry(slot))?;
-        (score >= candidate.score).then_some((candidate.database, slot))
+        let slot = table.find(hash, bytes)?;
+        let entry = table.entry(slot);
+        let score = self.score(policy, &entry)?;
+        let is_valid = score >= candidate.score && !self.is_spared(candidate.database, &entry);
+        is_valid.then_some((candidate.database, slot))
     }
 
     /// Whether keys that may not be evicted may be drawn.
@@ -326,6 +330,7 @@ mod tests {
     use crate::clock::{Clock, ManualClock, UnixMillis};
     use crate::collections::hash::KeyHasher;
     use crate::keyspace::Expiry;
+    use crate::keyspace::locks::{At, Held};
     use proptest::prelude::*;
 
     const DAY_MS: i64 = 86_400_000;
@@ -397,6 +402,24 @@ mod tests {
         assert!(world.read("b"));
         assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100).is_some());
         assert_eq!(world.keys(), ["b"]);
+    }
+
+    #[test]
+    fn a_candidate_that_became_a_lock_meanwhile_is_spared() {
+        let mut world = World::new(MaxmemoryPolicy::AllkeysLru);
+        for key in ["a", "b", "c"] {
+            world.set(key, None);
+        }
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100).is_some());
+        let left = world.keys();
+        let fence = world.db.locks.fences.grant();
+        let (client, since_us, renewals, session) = (None, 0, 0, None);
+        let held =
+            Held { fence, client, since_us, renewals, session, is_kept: false, reading: None };
+        world.db.locks.insert(At::key(0, left[0].as_bytes()), held.clone());
+        world.db.locks.insert(At::key(0, left[1].as_bytes()), held);
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100).is_none());
+        assert_eq!(world.keys(), left);
     }
 
     #[test]
