@@ -161,11 +161,15 @@ impl Cluster {
         }
     }
 
-    /// Two primaries have the same epoch: the one with the smaller name takes a new one.
+    /// Two primaries have the same epoch: the one with the smaller name takes a new one. Not while
+    /// another node may have its slots with an epoch in between, whose writes would be lost.
     pub(super) fn part_equal_epochs(&mut self, sender: NodeIndex, config_epoch: u64) {
         let is_primary = self.node(sender).is_primary() && self.myself().is_primary();
         let is_equal = config_epoch == self.myself().config_epoch;
         if !is_primary || !is_equal || self.node(sender).id <= self.myself().id {
+            return;
+        }
+        if !self.myself().slots.is_empty() && self.may_be_outdated() {
             return;
         }
         self.current_epoch = self.current_epoch.saturating_add(1);

@@ -44,6 +44,28 @@ fn a_replica_takes_the_place_of_a_primary_that_is_killed_which_then_follows_it()
 }
 
 #[test]
+fn a_primary_that_comes_back_with_another_ones_epoch_takes_no_slots_back() {
+    for seed in 0..20 {
+        let mut world = World::formed(3, 3, seed);
+        world.kill(0);
+        world.run(5 * TIMEOUT_MS);
+        world.check_agreement();
+        let epoch = world.machines[1].cluster.myself().config_epoch;
+        let text = String::from_utf8(world.machines[0].file.clone()).expect("a text");
+        let mut conf: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+        let epoch = epoch.to_string();
+        let own = conf.iter_mut().find(|line| line[2].starts_with("myself"));
+        own.expect("its own line")[6] = &epoch;
+        let lines = conf.iter().map(|line| line.join(" ") + "\n");
+        world.machines[0].file = lines.collect::<String>().into_bytes();
+        world.restart(0);
+        world.run(HEALING_MS);
+        world.check_agreement();
+        assert_eq!(world.machines[0].follows, Some(3), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_replica_takes_the_place_of_its_primary_on_demand() {
     for kind in [Failover::Agreed, Failover::Forced, Failover::Takeover] {
         let mut world = World::formed(3, 3, 3);

@@ -213,8 +213,7 @@ impl Cluster {
         if is_ok == self.is_ok {
             return self.tell_why_down(why);
         }
-        let delay_ms = self.settings.node_timeout_ms.clamp(500, 5_000);
-        if is_ok && is_primary && self.minority_ms != 0 && now - self.minority_ms < delay_ms {
+        if is_ok && is_primary && self.was_in_minority() {
             self.todo |= Todo::UPDATE_STATE;
             return;
         }
@@ -223,6 +222,19 @@ impl Cluster {
         self.todo |= Todo::RECHECK;
         self.warn(format!("Cluster state changed: {}", if is_ok { "ok" } else { "fail" }));
         self.tell_why_down(why);
+    }
+
+    /// Whether this node was in a minority a short time ago, or is.
+    fn was_in_minority(&self) -> bool {
+        let delay_ms = self.settings.node_timeout_ms.clamp(500, 5_000);
+        self.minority_ms != 0 && self.now() - self.minority_ms < delay_ms
+    }
+
+    /// Whether others may have taken this node's slots without its having heard of that: it has
+    /// just started, or comes back from a minority.
+    pub(super) fn may_be_outdated(&self) -> bool {
+        let is_new = |began_ms| self.now() - began_ms < WRITABLE_DELAY_MS;
+        self.began_ms.is_none_or(is_new) || self.was_in_minority()
     }
 
     /// Logs why the state is `fail`, if that is new.
