@@ -62,6 +62,7 @@ use crate::collections::hash::KeyHasher;
 use super::prefetch::prefetch;
 use super::scan::cut;
 use bucket::{BLOCK_BUCKETS, Bits, Block, Bucket, Link, SLOTS};
+pub use deadlines::KEPT_MS;
 use entry::RawEntry;
 pub use entry::{Entry, KIND_MAX, NewValue, Owned, ValueRef};
 use slots::SlotIndex;

@@ -349,6 +349,27 @@ pub struct OutputBufferLimit {
     pub soft_seconds: u64,
 }
 
+impl OutputBufferLimit {
+    /// Whether `used` bytes are too many, at once or for too long. `over_soft_since_us`: since when
+    /// they exceed the soft limit, on the boot-time clock in microseconds; kept up here.
+    pub fn is_exceeded(
+        &self,
+        used: u64,
+        over_soft_since_us: &mut Option<i64>,
+        now_us: i64,
+    ) -> bool {
+        let is_over_hard = self.hard_bytes > 0 && used >= self.hard_bytes;
+        if self.soft_bytes == 0 || used < self.soft_bytes {
+            *over_soft_since_us = None;
+            return is_over_hard;
+        }
+        let since_us = *over_soft_since_us.get_or_insert(now_us);
+        let allowed_us =
+            i64::try_from(self.soft_seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        is_over_hard || now_us - since_us > allowed_us
+    }
+}
+
 /// Classes of clients with an [`OutputBufferLimit`] each: the index into
 /// `Config::client_output_buffer_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

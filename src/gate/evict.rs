@@ -172,6 +172,7 @@ pub fn not_counted(keyspace: &Keyspace, state: &State) -> usize {
         + keyspace.tracking.changes_bytes()
         + keyspace.held.bytes()
         + state.bytes_behind()
+        + state.slot_moves.bytes_behind()
         + state.bytes_of_snapshots()
         + state.persistence.log().map_or(0, |log| log.buffer_memory())
 }

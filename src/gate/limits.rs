@@ -254,24 +254,16 @@ pub fn check_output_limit(state: &mut State, id: ClientId) {
         // A replica that could continue from the backlog is not closed.
         limit.hard_bytes = limit.hard_bytes.max(state.config.repl_backlog_size);
     }
-    let over_hard = client.output.is_cut() || (limit.hard_bytes > 0 && used >= limit.hard_bytes);
-    let mut over_soft = false;
-    if limit.soft_bytes > 0 && used >= limit.soft_bytes {
-        let now_us = state.now.boot_us;
-        let since_us = client.over_soft_limit_since_us;
-        client.over_soft_limit_since_us = since_us.or(Some(now_us));
-        if since_us.is_none() {
-            state.clients.over_soft_limit.push(id);
-        }
-        let allowed_us =
-            i64::try_from(limit.soft_seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-        over_soft = since_us.is_some_and(|since_us| now_us - since_us > allowed_us);
-    } else {
-        client.over_soft_limit_since_us = None;
+    let since_us = client.over_soft_limit_since_us;
+    let is_exceeded =
+        limit.is_exceeded(used, &mut client.over_soft_limit_since_us, state.now.boot_us);
+    let is_over = is_exceeded || client.output.is_cut();
+    if since_us.is_none() && client.over_soft_limit_since_us.is_some() {
+        state.clients.over_soft_limit.push(id);
     }
     let over_unauthenticated =
         used > OUTPUT_UNAUTHENTICATED_MAX as u64 && state.needs_password(flags);
-    if !over_hard && !over_soft && !over_unauthenticated {
+    if !is_over && !over_unauthenticated {
         return;
     }
     state.stats.counters.output_buffer_limit_disconnections += 1;

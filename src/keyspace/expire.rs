@@ -12,6 +12,7 @@ use crate::clock::{Deadline, ExpiryBy};
 use crate::collections::table::Slot;
 
 use super::deletions::Deleted;
+use super::hash_slots::is_of;
 use super::undo::{AsItIs, place};
 use super::{Cause, Key, Keyspace};
 use crate::config::KeyspaceEvents;
@@ -210,7 +211,12 @@ impl Keyspace {
                 continue;
             }
             self.selected = index;
-            while let Some(owned) = self.tables.pop_due(index, &now, &mut budget) {
+            loop {
+                // Whoever brings the keys that are not shown says when they end.
+                let hidden = self.hidden_slots.as_ref();
+                let is_kept = |key: &[u8]| is_of(hidden, key);
+                let due = self.tables.pop_due(index, &now, &mut budget, is_kept);
+                let Some(owned) = due else { break };
                 if let Some(deadline) = owned.deadline() {
                     let late_ms = now.remaining_ms(deadline).min(0).unsigned_abs();
                     self.stats.expiry_lag.record_us(late_ms.saturating_mul(1000));

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use crate::clock::{ExpiryBy, Now};
 use crate::collections::packed_table::Earliest;
-use crate::collections::table::{Slot, ValueRef};
+use crate::collections::table::{KEPT_MS, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::types::Value;
 use crate::types::hash::{Hash, HashTable};
@@ -162,6 +162,10 @@ impl Keyspace {
                     if let Some((ms, key)) = self.fields[index].of(clock).pop_first()
                         && let Some(slot) = self.noting(clock, ms, &key)
                     {
+                        if self.is_hidden(&key) {
+                            self.look_again(slot, key, clock);
+                            continue;
+                        }
                         self.expire_fields_of(slot, &key, clock, &mut budget);
                     }
                 }
@@ -169,6 +173,16 @@ impl Keyspace {
         }
         self.selected = before;
         budget == 0
+    }
+
+    /// Keeps a hash with due fields, and looks at it again after [`KEPT_MS`].
+    #[cold]
+    fn look_again(&mut self, slot: Slot, key: Box<[u8]>, clock: ClockOf) {
+        let again = clock.ms(&self.now).saturating_add(KEPT_MS.into());
+        if let Some(hash) = self.hash_table_mut(slot) {
+            *clock.of(&mut hash.noted) = again;
+            self.fields[self.selected].of(clock).insert((again, key));
+        }
     }
 
     /// Before a change of the hash at `slot`: deletes its due fields if effects are recorded,

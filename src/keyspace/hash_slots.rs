@@ -44,7 +44,7 @@ impl Keyspace {
 
     /// Whether the keys of a slot are not shown, as they are only being moved here.
     pub fn is_hidden(&self, key: &[u8]) -> bool {
-        self.hidden_slots.as_ref().is_some_and(|hidden| hidden.contains(HashSlot::of(key)))
+        is_of(self.hidden_slots.as_ref(), key)
     }
 
     /// Keys of a database that are shown.
@@ -81,12 +81,61 @@ impl Keyspace {
     }
 }
 
+/// Whether a key is of one of these slots. None: of no slot.
+#[inline]
+pub(super) fn is_of(slots: Option<&SlotSet>, key: &[u8]) -> bool {
+    slots.is_some_and(|slots| slots.contains(HashSlot::of(key)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
+    use crate::clock::{Clock, ManualClock, UnixMillis};
     use crate::collections::hash::KeyHasher;
+    use crate::collections::table::KEPT_MS;
     use crate::keyspace::Expiry;
+    use crate::types::hash::{Hash, Limits};
+    use crate::types::journal::Edit;
+
+    #[test]
+    fn due_keys_and_fields_that_are_not_shown_stay_until_they_are() {
+        let hands = ManualClock::new(UnixMillis(1_700_000_000_000));
+        let clock = Clock::Manual(hands.clone());
+        let mut keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), clock.now());
+        keyspace.keep_slots();
+        let soon = clock.now().after(100);
+        let limits = Limits { entries_max: 8, bytes_max: 64, hasher: KeyHasher::new([1, 2]) };
+        for tag in ["{coming}", "{own}"] {
+            for number in 0..50 {
+                let name = format!("{tag}{number}");
+                let key = keyspace.key(name.as_bytes());
+                keyspace.set_string(key, b"value", Expiry::At(soon));
+            }
+            let name = format!("{tag}hash");
+            let key = keyspace.key(name.as_bytes());
+            let mut hash = Hash::default();
+            let at = Expiry::At(soon);
+            Edit::unnoted(&mut hash).set(b"field", b"value", at, &limits, &clock.now());
+            keyspace.insert_collection(key, hash);
+            let slot = keyspace.find(key).expect("it is there");
+            keyspace.note_field_deadlines(slot, key.bytes);
+        }
+        let coming = HashSlot::of(b"coming");
+        keyspace.hidden_slots = Some([coming].into_iter().collect());
+        let pass = |keyspace: &mut Keyspace, ms: i64| {
+            hands.advance_us(ms * 1000);
+            keyspace.set_now(clock.now());
+            assert!(!keyspace.expire_due(10_000) && !keyspace.expire_fields(10_000));
+            let due_ms = keyspace.next_due_in_ms();
+            (keyspace.count_in_slot(0, coming), keyspace.table().len(), due_ms)
+        };
+        // Nobody looks at them again and again.
+        let again_ms = Some(i64::from(KEPT_MS) + 1);
+        assert_eq!(pass(&mut keyspace, 101), (51, 51, again_ms));
+        assert_eq!(pass(&mut keyspace, 2_000), (51, 51, again_ms));
+        keyspace.hidden_slots = None;
+        assert_eq!(pass(&mut keyspace, i64::from(KEPT_MS) + 1), (0, 0, None));
+    }
 
     #[test]
     fn the_keys_of_a_slot_are_deleted_in_all_databases() {

@@ -520,8 +520,9 @@ impl Tables {
         database: usize,
         now: &Now,
         budget: &mut usize,
+        is_kept: impl Fn(&[u8]) -> bool,
     ) -> Option<Owned<Value>> {
-        let slot = self.tables[database].find_due(now, budget)?;
+        let slot = self.tables[database].find_due(now, budget, is_kept)?;
         Some(self.remove_for_good(database, slot))
     }
 

@@ -1,7 +1,9 @@
 //! Values of RESTORE that threads decode: a large one holds up its own client only, as one that
 //! MIGRATE sends away does.
 //!
+//! ```text
 //!   RESTORE -> the client waits, a thread has its input -> the input is back, the value is there -> the request runs again
+//! ```
 //!
 //! The input is lent rather than copied: it may have hundreds of megabytes. Nothing depends on a
 //! value that is dropped in between: the request has its payload decoded anew.

@@ -37,6 +37,9 @@ pub struct Export {
     pub selected: Option<usize>,
     /// When ACK was said last: Unix seconds.
     pub said_s: i64,
+    /// Since when the target leaves more than the soft limit of replicas unread: boot-time clock,
+    /// microseconds.
+    pub over_soft_limit_since_us: Option<i64>,
 }
 
 impl Export {
@@ -94,6 +97,12 @@ impl SlotMoves {
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.exports.is_empty() && self.imports.is_empty() && !self.is_due
+    }
+
+    /// Bytes of changes and copies that targets have still to be sent. Eviction ignores them:
+    /// evicting keys would add to them.
+    pub fn bytes_behind(&self) -> usize {
+        self.changes.len() + self.exports.values().map(|export| export.queued).sum::<usize>()
     }
 
     /// All data is deleted: moves that are under way end.

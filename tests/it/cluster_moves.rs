@@ -1,6 +1,9 @@
 //! CLUSTER MIGRATESLOTS between nodes of this server: slots change their owner all at once, while
 //! clients write to them.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
 use crate::cluster::{Node, cluster_with, eventually};
 use crate::support::{Client, Reply};
 
@@ -218,4 +221,43 @@ fn deleted_data_ends_a_move() {
     eventually("failure", &[&source], || field(&source, "state") == "failed");
     assert_eq!(field(&source, "message"), "Data was flushed");
     eventually("failure there", &[&target], || field(&target, "state") == "failed");
+}
+
+#[test]
+fn a_target_that_reads_nothing_is_given_up_at_the_limit_of_replicas() {
+    let [source, target] = pair();
+    let mut here = source.connect();
+    here.call(&["SET", "{a}1", "1"]);
+    let Reply::Integer(slot) = source.call("CLUSTER KEYSLOT {a}") else { panic!("a slot") };
+    // The target tells of another port, where this test listens.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    target.ok(&format!("CONFIG SET cluster-announce-port {port}"));
+    eventually("the source to know the port", &[&source, &target], || {
+        source.text("CLUSTER NODES").contains(&format!(":{port}@"))
+    });
+    assert_eq!(here.call(&["CONFIG", "SET", "client-output-buffer-limit", "replica 0 0 0"]), ok());
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
+    let (mut line, _) = listener.accept().expect("the source connects");
+    let mut request = [0; 1024];
+    assert!(line.read(&mut request).expect("a request") > 0);
+    line.write_all(b"+OK\r\n").expect("the source reads");
+    eventually("the copy", &[&source], || field(&source, "state") == "waiting-to-pause");
+    let not_counted = || -> usize {
+        source.field("mem_not_counted_for_evict").parse().expect("a number of bytes")
+    };
+    let (value, before) = (vec![b'x'; 1 << 20], not_counted());
+    for _ in 0..40 {
+        assert_eq!(here.call(&[&b"SET"[..], b"{a}1", &value]), ok());
+    }
+    // No more than the sockets take is missing.
+    assert!(not_counted() > before + (16 << 20), "{} after {before}", not_counted());
+    assert_eq!(
+        here.call(&["CONFIG", "SET", "client-output-buffer-limit", "replica 1mb 0 0"]),
+        ok()
+    );
+    eventually("the end", &[&source], || field(&source, "state") == "failed");
+    assert!(field(&source, "message").starts_with("Connection lost to target."));
+    assert_eq!(source.field("client_output_buffer_limit_disconnections"), "1");
+    assert!(not_counted() < before + (1 << 20));
 }

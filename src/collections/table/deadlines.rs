@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// When a due key that is kept is looked at again. Unit: milliseconds.
+pub const KEPT_MS: u32 = 1_000;
+
 impl<O> Table<O> {
     /// A deadline's hint. One on the wall clock is a millisecond early, because the difference of
     /// the clocks, rounded to milliseconds, varies by one.
@@ -56,8 +59,13 @@ impl<O> Table<O> {
 
     /// Finds a key whose deadline has passed, to be removed. `budget`: how many buckets may be
     /// visited; deducted. `None` with budget left: no key is due at `now`; without: there may be
-    /// more. Moves no entry.
-    pub fn find_due(&mut self, now: &Now, budget: &mut usize) -> Option<Slot> {
+    /// more. Moves no entry. `is_kept`: keys that stay; they are looked at again after [`KEPT_MS`].
+    pub fn find_due(
+        &mut self,
+        now: &Now,
+        budget: &mut usize,
+        is_kept: impl Fn(&[u8]) -> bool,
+    ) -> Option<Slot> {
         self.set_wall_offset(now.wall_offset_ms());
         if now.boot_ms().saturating_sub(self.base_ms) > BASE_AGE_MAX_MS {
             let moved = now.boot_ms() - self.base_ms;
@@ -94,7 +102,7 @@ impl<O> Table<O> {
             }
             *budget -= 1;
             let id = (number * CHUNK + index) as u32;
-            match self.check_bucket(id, at, now) {
+            match self.check_bucket(id, at, now, &is_kept) {
                 Ok(slot) => return Some(slot),
                 // A deadline that has not passed is not before now, despite the clocks' rounding.
                 Err(NEVER) => self.set_hint(id, at, NEVER),
@@ -104,7 +112,13 @@ impl<O> Table<O> {
     }
 
     /// A due key of a bucket, or otherwise the bucket's exact hint.
-    pub(super) fn check_bucket(&self, id: u32, at: usize, now: &Now) -> Result<Slot, u32> {
+    pub(super) fn check_bucket(
+        &self,
+        id: u32,
+        at: usize,
+        now: &Now,
+        is_kept: impl Fn(&[u8]) -> bool,
+    ) -> Result<Slot, u32> {
         let (chunk, index) = self.chunk(id);
         let bucket = chunk.bucket(index, at);
         let volatile = || {
@@ -116,11 +130,17 @@ impl<O> Table<O> {
         volatile().for_each(|(_, link)| link.prefetch());
         let mut hint = NEVER;
         for (slot, link) in volatile() {
-            let deadline = link.entry().deadline().expect("a volatile entry has a deadline");
-            if now.is_past(deadline) {
-                return Ok(self.slot(id, at, slot));
+            let entry = link.entry();
+            let deadline = entry.deadline().expect("a volatile entry has a deadline");
+            if !now.is_past(deadline) {
+                hint = hint.min(self.hint_of(deadline));
+                continue;
             }
-            hint = hint.min(self.hint_of(deadline));
+            let slot = self.slot(id, at, slot);
+            if !is_kept(self.entry(slot).key()) {
+                return Ok(slot);
+            }
+            hint = hint.min(self.relative(now.boot_ms().saturating_add(KEPT_MS.into())));
         }
         Err(hint)
     }

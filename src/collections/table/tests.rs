@@ -41,7 +41,7 @@ fn clumsy(key: &[u8]) -> u64 {
 
 impl<O> Table<O> {
     fn pop_due(&mut self, now: &Now, budget: &mut usize) -> Option<Owned<O>> {
-        self.find_due(now, budget).map(|slot| self.remove(slot))
+        self.find_due(now, budget, |_| false).map(|slot| self.remove(slot))
     }
 
     fn at(&self, key: &[u8]) -> Option<Slot> {

@@ -53,6 +53,8 @@ pub(crate) fn slot_of_text(text: &[u8]) -> Result<HashSlot, CommandError> {
 
 /// Buckets visited for each requested key: limits a call on a nearly empty table.
 const STEPS_PER_KEY: u64 = 10;
+/// The same while keys are not shown.
+const STEPS_PER_KEY_BESIDE_HIDDEN: u64 = 160;
 
 /// SCAN's options: `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`.
 pub(crate) struct ScanOptions<'a> {
@@ -202,13 +204,19 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.keyspace.now();
     let table = ctx.keyspace.table();
     let (mut seen, mut found, mut steps) = (0u64, 0, 0u64);
+    // Keys that are not shown count for nothing, so a call may look at more.
+    let is_any_hidden = ctx.keyspace.hidden_slots.is_some();
+    let steps_per_key = if is_any_hidden { STEPS_PER_KEY_BESIDE_HIDDEN } else { STEPS_PER_KEY };
     // The cursor, first in the reply, is known last.
     let mut keys = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut keys, ctx.reply.protocol());
     loop {
         cursor = table.scan(cursor, count_left(options.count, seen), |entry| {
+            if is_any_hidden && ctx.keyspace.is_hidden(entry.key()) {
+                return;
+            }
             seen += 1;
-            if options.wants(&now, &entry) && !ctx.keyspace.is_hidden(entry.key()) {
+            if options.wants(&now, &entry) {
                 found += 1;
                 writer.bulk(entry.key());
             }
@@ -216,7 +224,7 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
         steps += 1;
         if cursor == 0
             || seen >= options.count
-            || steps >= options.count.saturating_mul(STEPS_PER_KEY)
+            || steps >= options.count.saturating_mul(steps_per_key)
         {
             break;
         }

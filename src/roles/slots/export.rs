@@ -17,6 +17,7 @@ use crate::cluster::node::{NodeId, NodeIndex};
 use crate::cluster::slot_job::{Job, Ranges, UNEXPECTED, Word};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::collections::table::{Slot, ValueRef};
+use crate::config::ClientClass;
 use crate::durability::persistence;
 use crate::gate::keys::keys_of;
 use crate::keyspace::Keyspace;
@@ -187,6 +188,7 @@ fn go_on(
     try_to_pause(state, name, export, line);
     say_ack(state, name, export);
     send(state, export, line)?;
+    check_output_limit(state, name, export, line)?;
     if let Reading::Ended(_) = reading {
         if phase_of(state, name) != Phase::FailoverGranted {
             return Err(LOST.into());
@@ -460,6 +462,32 @@ pub fn remaining(state: &State, name: &NodeId) -> usize {
     let Some(export) = state.slot_moves.exports.get(name) else { return 0 };
     let line = export.line.and_then(|line| state.net.lines.get(line));
     export.queued + line.map_or(0, |line| line.socket.unsent())
+}
+
+/// Errors: the target leaves more unread than `client-output-buffer-limit` permits replicas.
+fn check_output_limit(
+    state: &mut State,
+    name: &NodeId,
+    export: &mut Export,
+    number: usize,
+) -> Result<(), String> {
+    let limit = state.config.client_output_buffer_limit[ClientClass::Replica as usize];
+    let unsent = state.net.lines.get(number).map_or(0, |line| line.socket.unsent());
+    let used = (export.queued + unsent) as u64;
+    let since_us = &mut export.over_soft_limit_since_us;
+    // Once the slots are granted nothing is added, and the target may have taken them.
+    if !limit.is_exceeded(used, since_us, state.now.boot_us)
+        || phase_of(state, name) == Phase::FailoverGranted
+    {
+        return Ok(());
+    }
+    state.stats.counters.output_buffer_limit_disconnections += 1;
+    let job = state.slot_moves.jobs.find(name).map(Job::description).unwrap_or_default();
+    warning!(
+        state,
+        "Slot migration {job}: {used} bytes wait for the target, which exceeds client-output-buffer-limit of replicas."
+    );
+    Err(LOST.into())
 }
 
 /// Pauses writes to the slots, if the target lacks little enough.
