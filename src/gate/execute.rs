@@ -87,7 +87,9 @@ impl Gate<'_> {
         let asks = client.flags.contains(ClientFlags::ASKING);
         self.keyspace.no_touch = leaves_no_mark
             && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
-        self.keyspace.hides_expired = self.hides_expired(request.command);
+        // Of a container, the subcommand may write.
+        let is = |flags| resolve(self.state, request).is_ok_and(|command| command.is(flags));
+        self.keyspace.hides_expired = self.hides_expired(is);
         let before = (imports && self.state.config.import_mode || brings)
             .then(|| self.keyspace.ignore_deadlines(true));
         let errors = self.state.stats.counters.error_replies;
@@ -120,9 +122,9 @@ impl Gate<'_> {
     }
 
     /// Whether expired keys are only hidden from a command, not deleted: while clients are paused
-    /// or data is imported, and on a replica for all commands that do not write.
-    fn hides_expired(&self, command: Option<&Command>) -> bool {
-        let is = |flags| command.is_none_or(|command| command.is(flags));
+    /// or data is imported, and on a replica for all commands that do not write. `is`: whether the
+    /// command has any of these flags.
+    fn hides_expired(&self, is: impl Fn(Flags) -> bool) -> bool {
         match self.keyspace.expiry_by() {
             ExpiryBy::Primary if !is(Flags::WRITE) => true,
             ExpiryBy::ImportSource if !is(MAY_WRITE) => true,
@@ -317,7 +319,7 @@ impl Gate<'_> {
             self.write_error(&users::exec_denied_error(denied));
             return Ran::Done;
         }
-        self.keyspace.hides_expired = self.hides_expired(Some(command));
+        self.keyspace.hides_expired = self.hides_expired(|flags| command.is(flags));
         let ran = self.run_handler(command, request, Origin::Transaction);
         if self.state.is_monitored() {
             let mut apart = OutputBuffer::default();
@@ -329,7 +331,7 @@ impl Gate<'_> {
     /// Runs a command called by a script, after [`admit::admit_scripted`] has allowed it.
     pub fn run_scripted(&mut self, command: &'static Command, request: &Request<'_>) {
         if self.keyspace.leaves_expiry() {
-            self.keyspace.hides_expired = self.hides_expired(Some(command));
+            self.keyspace.hides_expired = self.hides_expired(|flags| command.is(flags));
         }
         self.run_handler(command, request, Origin::Script);
         if self.state.is_monitored() {

@@ -242,7 +242,7 @@ fn a_target_that_reads_nothing_is_given_up_at_the_limit_of_replicas() {
     let mut request = [0; 1024];
     assert!(line.read(&mut request).expect("a request") > 0);
     line.write_all(b"+OK\r\n").expect("the source reads");
-    eventually("the copy", &[&source], || field(&source, "state") == "waiting-to-pause");
+    eventually("the copy", &[&source], || field(&source, "state") == "replicating");
     let not_counted = || -> usize {
         source.field("mem_not_counted_for_evict").parse().expect("a number of bytes")
     };
