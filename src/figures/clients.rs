@@ -66,15 +66,10 @@ pub const ROWS: &[Row] = &[
     by_client("total_blocking_keys_on_nokey", Unit::One, "Keys whose end clients wait for.", |r| {
         r.keyspace.waiting.keys_awaited_on_end().into()
     }),
-    field("paused_reason", |r| of_valkey(r.state, || pause_reason(r.state).into())),
-    field("paused_actions", |r| {
-        let actions = r.state.pauses.strictest();
-        let actions = actions.map(|pause| if pause.writes_only { "write" } else { "all" });
-        of_valkey(r.state, || actions.unwrap_or("none").into())
-    }),
+    field("paused_reason", |r| of_valkey(r.state, || pause(r.state).reason.into())),
+    field("paused_actions", |r| of_valkey(r.state, || pause(r.state).actions.into())),
     field("paused_timeout_milliseconds", |r| {
-        let until_us = r.state.pauses.strictest().map_or(0, |pause| pause.until_us);
-        let left_us = until_us.saturating_sub(r.state.now.boot_us).max(0);
+        let left_us = pause(r.state).until_us.saturating_sub(r.state.now.boot_us).max(0);
         of_valkey(r.state, || (left_us / 1000).into())
     }),
     Row::Samples(blocked_by_command),
@@ -97,8 +92,15 @@ fn of_valkey(state: &State, value: impl FnOnce() -> Value) -> Value {
     if state.config.compatible_with.is_valkey() { value() } else { Value::Absent }
 }
 
-/// The cause of the strictest pause.
-fn pause_reason(state: &State) -> &'static str {
+/// The strictest pause, as INFO shows it.
+struct ShownPause {
+    reason: &'static str,
+    actions: &'static str,
+    /// Boot-time clock, microseconds.
+    until_us: i64,
+}
+
+fn pause(state: &State) -> ShownPause {
     let causes = [
         (PauseCause::Asked, "client_pause"),
         (PauseCause::Shutdown, "shutdown_in_progress"),
@@ -106,8 +108,22 @@ fn pause_reason(state: &State) -> &'static str {
         (PauseCause::ClusterFailover, "failover_in_progress"),
     ];
     let strictest = state.pauses.strictest();
-    let reason = causes.iter().find(|(cause, _)| state.pauses.by(*cause) == strictest);
-    strictest.and(reason).map_or("none", |(_, name)| name)
+    if let Some(pause) = strictest {
+        let found = causes.iter().find(|(cause, _)| state.pauses.by(*cause) == strictest);
+        let actions = if pause.writes_only { "write" } else { "all" };
+        let reason = found.map_or("none", |(_, name)| name);
+        return ShownPause { reason, actions, until_us: pause.until_us };
+    }
+    // Only of the slots that are about to move.
+    let ends_ms = state.slot_moves.jobs.0.iter().map(|job| job.pause_end_ms);
+    match ends_ms.max().filter(|_| state.moving.is_pausing()) {
+        Some(end_ms) => ShownPause {
+            reason: "slot_migration_in_progress",
+            actions: "write",
+            until_us: end_ms.saturating_mul(1000),
+        },
+        None => ShownPause { reason: "none", actions: "none", until_us: 0 },
+    }
 }
 
 fn blocked_by_command(reading: &Reading<'_>, out: &mut Exposition) {

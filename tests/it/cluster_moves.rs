@@ -194,6 +194,9 @@ fn only_the_moving_slots_are_paused() {
     target.ok("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1");
     source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
     eventually("the pause", &[&source, &target], || field(&source, "state") == "failover-granted");
+    source.ok("CONFIG SET compatible-with valkey-9");
+    assert_eq!(source.field("paused_reason"), "slot_migration_in_progress");
+    assert_eq!(source.field("paused_actions"), "write");
     let mut waiting = source.connect();
     waiting.send(&["INCR", "{a}1"]);
     assert_eq!(here.call(&["GET", "{a}1"]), Reply::Bulk(b"1".to_vec()));
