@@ -162,22 +162,39 @@ impl Cluster {
     }
 
     /// Two primaries have the same epoch: the one with the smaller name takes a new one. Not while
-    /// another node may have its slots with an epoch in between, whose writes would be lost.
+    /// another node may have its slots with an epoch in between, whose writes would be lost: then
+    /// it does before it serves anybody, if they still have the same.
     pub(super) fn part_equal_epochs(&mut self, sender: NodeIndex, config_epoch: u64) {
-        let is_primary = self.node(sender).is_primary() && self.myself().is_primary();
         let is_equal = config_epoch == self.myself().config_epoch;
-        if !is_primary || !is_equal || self.node(sender).id <= self.myself().id {
-            return;
+        let may_lose = !self.myself().slots.is_empty() && self.may_be_outdated();
+        if is_equal && self.yields_its_epoch_to(sender) && !may_lose {
+            self.leave_epoch_to(sender);
         }
-        if !self.myself().slots.is_empty() && self.may_be_outdated() {
-            return;
+    }
+
+    /// The same with all other nodes, before this one serves clients.
+    pub(super) fn part_known_epochs(&mut self) {
+        let epoch = self.myself().config_epoch;
+        let equal = self
+            .nodes()
+            .find(|(index, node)| node.config_epoch == epoch && self.yields_its_epoch_to(*index));
+        if let Some((other, _)) = equal {
+            self.leave_epoch_to(other);
         }
+    }
+
+    fn yields_its_epoch_to(&self, other: NodeIndex) -> bool {
+        let (other, myself) = (self.node(other), self.myself());
+        other.is_primary() && myself.is_primary() && other.id > myself.id
+    }
+
+    fn leave_epoch_to(&mut self, other: NodeIndex) {
         self.current_epoch = self.current_epoch.saturating_add(1);
         let epoch = self.current_epoch;
         self.myself_mut().config_epoch = epoch;
         self.version += 1;
         self.save(true);
-        let id = self.node(sender).id;
+        let id = self.node(other).id;
         self.warn(format!(
             "WARNING: configEpoch collision with node {id}. configEpoch set to {epoch}"
         ));

@@ -217,6 +217,9 @@ impl Cluster {
             self.todo |= Todo::UPDATE_STATE;
             return;
         }
+        if is_ok && is_primary {
+            self.part_known_epochs();
+        }
         self.is_ok = is_ok;
         self.version += 1;
         self.todo |= Todo::RECHECK;
