@@ -92,7 +92,8 @@ impl Cluster {
     /// At the end of a turn: tells the replica the offset, or begins the election when all has
     /// arrived.
     pub(super) fn go_on_with_manual_failover(&mut self) {
-        let own = self.outside.offset;
+        // Without the link the offset may be one of another history.
+        let own = self.outside.is_link_up.then_some(self.outside.offset);
         let mut told = None;
         match self.manual.as_mut().map(|manual| &mut manual.part) {
             Some(Part::Primary { replica, turns }) if *turns < TURNS_TO_PAUSE => {
@@ -100,7 +101,7 @@ impl Cluster {
                 told = (*turns == TURNS_TO_PAUSE).then_some(*replica);
             }
             Some(Part::Replica { offset: Some(offset), may_start: may_start @ false })
-                if own >= *offset =>
+                if own.is_some_and(|own| own >= *offset) =>
             {
                 *may_start = true;
                 self.warn(

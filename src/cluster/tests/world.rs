@@ -310,8 +310,9 @@ impl World {
 
     fn outside(&self, index: usize) -> Outside {
         let machine = &self.machines[index];
-        let is_link_up = machine.follows.is_some_and(|primary| self.streams(index, primary))
-            && machine.syncs_until.is_none();
+        let is_link_up = machine
+            .follows
+            .is_some_and(|primary| self.streams(index, primary) && self.continues(index, primary));
         Outside {
             boot_ms: self.now,
             unix_ms: self.now + machine.wall_offset,
@@ -326,6 +327,14 @@ impl World {
         self.machines[from].is_alive
             && self.machines[to].is_alive
             && !self.cut.contains(&(from, to))
+    }
+
+    /// Whether a replica's history is a part of a node's.
+    fn continues(&self, replica: usize, primary: usize) -> bool {
+        let [own, theirs] = [replica, primary].map(|index| &self.machines[index].history);
+        own.len() <= theirs.len()
+            && own.last().map(|last| last.number)
+                == own.len().checked_sub(1).map(|last| theirs[last].number)
     }
 
     /// Whether a replica can follow a node.
@@ -588,10 +597,7 @@ impl World {
         let now = self.now;
         let theirs = &self.machines[primary].history;
         let own = &self.machines[index].history;
-        let is_part = own.len() <= theirs.len()
-            && own.last().map(|last| last.number)
-                == own.len().checked_sub(1).map(|last| theirs[last].number);
-        if is_part {
+        if self.continues(index, primary) {
             let end = theirs.len().min(own.len() + self.random.usize(1..STREAM_CHANGES));
             let changes = theirs[own.len()..end].to_vec();
             let machine = &mut self.machines[index];
