@@ -13,9 +13,10 @@ use crate::collections::hash_slot::HashSlot;
 /// Messages that were delayed may tell of a suspicion that is so old. Unit: milliseconds.
 const SUSPICION_MS: i64 = 60_000;
 
-/// Replicas hear of a failure at one time if no more lies between: a rank's delay at TIMEOUT_MS
-/// makes up for it. Unit: milliseconds.
+/// Replicas hear of a failure at one time if no more lies between. Unit: milliseconds.
 const HEARING_MS: i64 = 30;
+/// Between two looks of a node at its election.
+const TICK_MS: i64 = 100;
 
 /// A slot as a node sees it.
 #[derive(Clone, Copy, Debug)]
@@ -213,7 +214,13 @@ impl World {
             // Who hears late of the failure asks late.
             let heard_ms = self.machines[other].scheduled_ms - self.machines[index].scheduled_ms;
             let heard_too = heard_ms.abs() <= HEARING_MS;
-            if theirs > own && may_vote && !forced && is_calm(&index) && is_first && heard_too {
+            // With a short time-out ranks differ by less than the time between two looks at them.
+            let differs = [index, other].iter().all(|index| {
+                let delay_ms = 2 * self.machines[*index].settings.node_timeout_ms / 30;
+                delay_ms >= TICK_MS + HEARING_MS
+            });
+            let has_its_turn = may_vote && is_calm(&index) && is_first && heard_too && differs;
+            if theirs > own && !forced && has_its_turn {
                 self.fail(&format!(
                     "{index} with {own} changes is promoted before {other} with {theirs}"
                 ));
