@@ -126,6 +126,8 @@ pub struct World {
     votes: HashMap<(NodeId, u64), usize>,
     /// Who was elected in each epoch.
     elected: HashMap<u64, NodeId>,
+    /// Epochs that nodes have taken without an election.
+    unagreed: BTreeSet<u64>,
     /// Acknowledged writes that must not be lost.
     safe: BTreeMap<Key, Safe>,
     /// Writes that wait for all replicas: by whom, until when.
@@ -246,6 +248,7 @@ impl World {
             unfollowed: BTreeSet::new(),
             votes: HashMap::new(),
             elected: HashMap::new(),
+            unagreed: BTreeSet::new(),
             safe: BTreeMap::new(),
             waiting: Vec::new(),
             written: 0,
@@ -721,7 +724,8 @@ impl World {
                         && has(other_machine)
                 })
                 .collect();
-            if holders.len() >= replicas {
+            // In a minority it may have been replaced long ago.
+            if holders.len() >= replicas && machine.cluster.is_ok() {
                 holders.insert(index);
                 let value = change.value.expect("a write");
                 self.acknowledged += 1;

@@ -80,6 +80,12 @@ impl World {
                 self.fail(&format!("{index} takes a node for failed that {by} suspect"));
             }
         }
+        // BUMPEPOCH, a takeover, or a collision: an election may give the same epoch to another.
+        if let Some((_, epoch)) = text.split_once("onfigEpoch set to ")
+            && let Ok(epoch) = epoch.parse()
+        {
+            self.unagreed.insert(epoch);
+        }
         let is_scheduled = text.starts_with("Start of election delayed");
         if is_scheduled {
             self.machines[index].scheduled_ms = self.now;
@@ -263,8 +269,9 @@ impl World {
         moving.into_iter().for_each(|slot| self.forgive(slot));
     }
 
-    /// A slot has one node that takes its writes in an epoch. One that is being moved may have two,
-    /// if epochs were taken without consent at that moment: its source has not yet been told.
+    /// A slot has one node that takes its writes in an epoch, if that was elected. One that is being
+    /// moved may have two, if epochs were taken without consent at that moment: its source has not
+    /// yet been told.
     pub(super) fn check_owners(&self) {
         for slot in used_slots().filter(|slot| !self.moving.contains(&slot.number())) {
             let mut epochs = BTreeMap::new();
@@ -274,6 +281,7 @@ impl World {
                     && machine.follows.is_none()
                     && cluster.owns(slot)
                     && cluster.is_ok()
+                    && !self.unagreed.contains(&cluster.myself().config_epoch)
                     && let Some(other) = epochs.insert(cluster.myself().config_epoch, index)
                 {
                     let epoch = cluster.myself().config_epoch;
