@@ -200,7 +200,7 @@ fn growth_and_expiry(criterion: &mut Criterion) {
                 };
                 let start = cpu_time();
                 let mut budget = usize::MAX;
-                while let Some(slot) = table.find_due(&now, &mut budget) {
+                while let Some(slot) = table.find_due(&now, &mut budget, |_| false) {
                     let owned = table.remove(slot);
                     drop(owned);
                 }
@@ -224,7 +224,7 @@ fn growth_and_expiry(criterion: &mut Criterion) {
                     ignores_deadlines: false,
                 };
                 let mut budget = usize::MAX;
-                while let Some(slot) = table.find_due(&now, &mut budget) {
+                while let Some(slot) = table.find_due(&now, &mut budget, |_| false) {
                     let owned = table.remove(slot);
                     drop(owned);
                 }
