@@ -19,7 +19,9 @@ impl Cluster {
             return;
         }
         if is_primary {
-            self.take_slots(sender, header.config_epoch, &header.slots);
+            // Who serves them with the same epoch was elected while this one was away.
+            let yields = header.is_ok && !self.is_ok && self.may_be_outdated();
+            self.take_slots(sender, header.config_epoch, &header.slots, yields);
         }
         // Who claims what belongs to a greater epoch is told, about one node at a time.
         let newer = header.slots.iter().filter_map(|slot| self.owner(slot)).find(|owner| {
@@ -73,16 +75,17 @@ impl Cluster {
         self.set_as_primary(index);
         self.node_mut(index).config_epoch = config_epoch;
         self.todo |= Todo::SAVE;
-        self.take_slots(index, config_epoch, slots);
+        self.take_slots(index, config_epoch, slots, false);
     }
 
     /// Gives a primary the slots that it claims, unless their owners have greater epochs. A node
-    /// that has lost its last slot to it follows it.
-    fn take_slots(&mut self, sender: NodeIndex, config_epoch: u64, slots: &SlotSet) {
+    /// that has lost its last slot to it follows it. `yields`: this node's go to an equal epoch too.
+    fn take_slots(&mut self, sender: NodeIndex, config_epoch: u64, slots: &SlotSet, yields: bool) {
         if sender == self.myself {
             return;
         }
         let my_primary = self.my_primary();
+        let yields = yields && self.myself().config_epoch == config_epoch;
         let mut lost_here = SlotSet::default();
         let mut taken_from_shard = 0;
         for slot in slots.iter() {
@@ -94,6 +97,7 @@ impl Cluster {
             let is_granted =
                 self.granted.iter().any(|(slots, to)| *to == sender && slots.contains(slot));
             let is_free = is_granted
+                || yields && owner == Some(self.myself)
                 || self.unclaimed.contains(slot)
                 || owner.is_none_or(|owner| self.node(owner).config_epoch < config_epoch);
             if !is_free {

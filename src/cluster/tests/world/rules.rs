@@ -52,6 +52,8 @@ impl World {
                 && before.owner != now.owner
                 && !before.is_free
                 && now.epoch <= before.epoch
+                // It yields to who was elected with the same epoch while it was away.
+                && !(now.epoch == before.epoch && before.owner == name(index))
                 && !self.moving.contains(&slot.number())
             {
                 self.fail(&format!(
