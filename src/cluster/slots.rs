@@ -79,7 +79,8 @@ impl Cluster {
     }
 
     /// Gives a primary the slots that it claims, unless their owners have greater epochs. A node
-    /// that has lost its last slot to it follows it. `yields`: this node's go to an equal epoch too.
+    /// that has lost its last slot to it follows it. `yields`: this node's go to an equal epoch
+    /// too.
     fn take_slots(&mut self, sender: NodeIndex, config_epoch: u64, slots: &SlotSet, yields: bool) {
         if sender == self.myself {
             return;

@@ -271,9 +271,9 @@ impl World {
         moving.into_iter().for_each(|slot| self.forgive(slot));
     }
 
-    /// A slot has one node that takes its writes in an epoch, if that was elected. One that is being
-    /// moved may have two, if epochs were taken without consent at that moment: its source has not
-    /// yet been told.
+    /// A slot has one node that takes its writes in an epoch, if that was elected. One that is
+    /// being moved may have two, if epochs were taken without consent at that moment: its source
+    /// has not yet been told.
     pub(super) fn check_owners(&self) {
         for slot in used_slots().filter(|slot| !self.moving.contains(&slot.number())) {
             let mut epochs = BTreeMap::new();
