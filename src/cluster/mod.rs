@@ -147,6 +147,8 @@ pub struct Cluster {
     /// When the state was computed first, and when this node was last in a minority.
     began_ms: Option<i64>,
     minority_ms: i64,
+    /// The last epoch that this node has taken because another one had the same.
+    unasked_epoch: Option<u64>,
     /// The state of the world in this call.
     outside: Outside,
     random: fastrand::Rng,
@@ -190,6 +192,7 @@ impl Cluster {
             ticks: 0,
             began_ms: None,
             minority_ms: 0,
+            unasked_epoch: None,
             outside: Outside::default(),
             random: fastrand::Rng::with_seed(seed),
             out: Vec::new(),

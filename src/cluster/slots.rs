@@ -19,8 +19,7 @@ impl Cluster {
             return;
         }
         if is_primary {
-            // Who serves them with the same epoch was elected while this one was away.
-            let yields = header.is_ok && !self.is_ok && self.may_be_outdated();
+            let yields = header.is_ok && self.may_have_been_replaced_by(sender);
             self.take_slots(sender, header.config_epoch, &header.slots, yields);
         }
         // Who claims what belongs to a greater epoch is told, about one node at a time.
@@ -193,10 +192,21 @@ impl Cluster {
         other.is_primary() && myself.is_primary() && other.id > myself.id
     }
 
+    /// Whether a node that serves this one's slots with the same epoch was elected for them: while
+    /// this one was away, or when it had just taken the epoch without asking anybody. Of two nodes
+    /// that think so the one with the smaller name yields.
+    fn may_have_been_replaced_by(&self, other: NodeIndex) -> bool {
+        let is_away = !self.is_ok && self.may_be_outdated();
+        let is_of_shard = self.node(other).shard_id == self.myself().shard_id;
+        let is_unasked = self.unasked_epoch == Some(self.myself().config_epoch);
+        is_away || is_unasked && is_of_shard && self.yields_its_epoch_to(other)
+    }
+
     fn leave_epoch_to(&mut self, other: NodeIndex) {
         self.current_epoch = self.current_epoch.saturating_add(1);
         let epoch = self.current_epoch;
         self.myself_mut().config_epoch = epoch;
+        self.unasked_epoch = Some(epoch);
         self.version += 1;
         self.save(true);
         let id = self.node(other).id;
