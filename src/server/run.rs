@@ -306,12 +306,13 @@ impl Turn<'_> {
         if self.state.net.pending.resumed.is_empty() {
             return;
         }
-        // The batch and the arena may hold requests already.
-        let read = std::mem::take(self.intake);
+        // The batch may hold requests already, of clients that nested turns must not read.
+        let (batch, used) = (std::mem::take(&mut self.intake.batch), self.intake.arena_used);
+        batch.runs.iter().for_each(|run| self.hold(run.client, true));
         for id in std::mem::take(&mut self.state.net.pending.resumed) {
             self.resume(id);
         }
-        *self.intake = read;
+        (self.intake.batch, self.intake.arena_used) = (batch, used);
     }
 
     /// Continues the requests a client sent while it was suspended.

@@ -16,6 +16,8 @@ pub enum Part {
     Bytes(Vec<u8>),
     /// Commands that a thread makes of a large value.
     Later(Payload),
+    /// The same, made and sent up to an offset.
+    Made(Vec<u8>, usize),
 }
 
 /// The source's end of a move.
@@ -43,6 +45,14 @@ pub struct Export {
 }
 
 impl Export {
+    /// Bytes of a large value at the front, which are many whatever the target reads.
+    pub fn bytes_of_large(&self) -> usize {
+        match self.parts.front() {
+            Some(Part::Made(bytes, sent)) => bytes.len() - sent,
+            _ => 0,
+        }
+    }
+
     pub fn push(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;

@@ -264,3 +264,16 @@ fn a_target_that_reads_nothing_is_given_up_at_the_limit_of_replicas() {
     assert_eq!(source.field("client_output_buffer_limit_disconnections"), "1");
     assert!(not_counted() < before + (1 << 20));
 }
+
+#[test]
+fn a_value_above_the_limit_of_replicas_moves() {
+    let [source, target] = pair();
+    let mut here = source.connect();
+    let limit = ["CONFIG", "SET", "client-output-buffer-limit", "replica 1mb 0 0"];
+    assert_eq!(here.call(&limit), ok());
+    assert_eq!(here.call(&[&b"SET"[..], b"{a}1", &vec![b'x'; 32 << 20]]), ok());
+    let Reply::Integer(slot) = source.call("CLUSTER KEYSLOT {a}") else { panic!("a slot") };
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
+    eventually("success", &[&source, &target], || field(&source, "state") == "success");
+    assert_eq!(target.connect().call(&["STRLEN", "{a}1"]), Reply::Integer(32 << 20));
+}

@@ -53,8 +53,8 @@ pub(crate) fn slot_of_text(text: &[u8]) -> Result<HashSlot, CommandError> {
 
 /// Buckets visited for each requested key: limits a call on a nearly empty table.
 const STEPS_PER_KEY: u64 = 10;
-/// The same while keys are not shown.
-const STEPS_PER_KEY_BESIDE_HIDDEN: u64 = 160;
+/// Keys that are not shown and that a call passes over at least, if it meets them.
+const HIDDEN_LEAST: u64 = 2_000;
 
 /// SCAN's options: `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`.
 pub(crate) struct ScanOptions<'a> {
@@ -204,15 +204,20 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.keyspace.now();
     let table = ctx.keyspace.table();
     let (mut seen, mut found, mut steps) = (0u64, 0, 0u64);
-    // Keys that are not shown count for nothing, so a call may look at more.
+    // Keys that are not shown are passed over, in bounds.
     let is_any_hidden = ctx.keyspace.hidden_slots.is_some();
-    let steps_per_key = if is_any_hidden { STEPS_PER_KEY_BESIDE_HIDDEN } else { STEPS_PER_KEY };
+    let (mut hidden, hidden_max) = (0, options.count.max(HIDDEN_LEAST));
+    let mut steps_max = options.count.saturating_mul(STEPS_PER_KEY);
+    if is_any_hidden {
+        steps_max = steps_max.max(HIDDEN_LEAST);
+    }
     // The cursor, first in the reply, is known last.
     let mut keys = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut keys, ctx.reply.protocol());
     loop {
         cursor = table.scan(cursor, count_left(options.count, seen), |entry| {
             if is_any_hidden && ctx.keyspace.is_hidden(entry.key()) {
+                hidden += 1;
                 return;
             }
             seen += 1;
@@ -222,10 +227,7 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
             }
         });
         steps += 1;
-        if cursor == 0
-            || seen >= options.count
-            || steps >= options.count.saturating_mul(steps_per_key)
-        {
+        if cursor == 0 || seen >= options.count || hidden >= hidden_max || steps >= steps_max {
             break;
         }
     }

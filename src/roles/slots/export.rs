@@ -101,7 +101,7 @@ fn has_work(state: &State, name: &NodeId, export: &Export) -> bool {
         && export.next_copy_us <= state.now.boot_us
         && export.queued < AHEAD_MAX
         && state.slot_moves.encoding < ENCODERS_MAX;
-    let has_part = matches!(export.parts.front(), Some(Part::Bytes(_)));
+    let has_part = matches!(export.parts.front(), Some(Part::Bytes(_) | Part::Made(..)));
     line.socket.may_read()
         || line.socket.may_write() && (line.socket.unsent() > 0 || has_part || copies)
 }
@@ -437,8 +437,17 @@ fn send(state: &mut State, export: &mut Export, number: usize) -> Result<(), Str
                 let Some(made) = lock(payload).take() else { break };
                 state.slot_moves.encoding -= 1;
                 export.queued += made.len();
-                *export.parts.front_mut().expect("it was looked at") = Part::Bytes(made);
+                *export.parts.front_mut().expect("it was looked at") = Part::Made(made, 0);
                 continue;
+            }
+            Some(Part::Made(made, sent)) => {
+                let end = made.len().min(*sent + UNSENT_MAX);
+                let bytes = made[*sent..end].to_vec();
+                *sent = end;
+                if end == made.len() {
+                    export.parts.pop_front();
+                }
+                bytes
             }
         };
         export.queued -= bytes.len();
@@ -473,7 +482,7 @@ fn check_output_limit(
 ) -> Result<(), String> {
     let limit = state.config.client_output_buffer_limit[ClientClass::Replica as usize];
     let unsent = state.net.lines.get(number).map_or(0, |line| line.socket.unsent());
-    let used = (export.queued + unsent) as u64;
+    let used = (export.queued - export.bytes_of_large() + unsent) as u64;
     let since_us = &mut export.over_soft_limit_since_us;
     // Once the slots are granted nothing is added, and the target may have taken them.
     if !limit.is_exceeded(used, since_us, state.now.boot_us)
