@@ -45,7 +45,7 @@ impl Cluster {
     }
 
     /// The unit of delays: long enough for other primaries to hear of the failure.
-    fn delay_ms(&self) -> i64 {
+    pub(super) fn delay_ms(&self) -> i64 {
         (self.settings.node_timeout_ms / 30).min(DELAY_MAX_MS)
     }
 

@@ -193,8 +193,8 @@ impl Cluster {
     }
 
     /// Whether a node that serves this one's slots with the same epoch was elected for them: while
-    /// this one was away, or when it had just taken the epoch without asking anybody. Of two nodes
-    /// that think so the one with the smaller name yields.
+    /// this one was away, or when it had just taken the epoch without asking anybody. In the latter
+    /// case both may think so, and the one with the smaller name yields.
     fn may_have_been_replaced_by(&self, other: NodeIndex) -> bool {
         let is_away = !self.is_ok && self.may_be_outdated();
         let is_of_shard = self.node(other).shard_id == self.myself().shard_id;

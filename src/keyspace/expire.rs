@@ -235,7 +235,7 @@ impl Keyspace {
     }
 
     /// Milliseconds until a key or field may be due; None if none has a deadline. May be too short,
-    /// never too long.
+    /// and too long only for keys that are not shown.
     pub fn next_due_in_ms(&self) -> Option<i64> {
         if !self.active_expire || self.leaves_expiry() {
             return None;

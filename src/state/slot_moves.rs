@@ -13,7 +13,8 @@ use crate::sys::log::warning;
 
 /// A piece of what is to be sent.
 pub enum Part {
-    Bytes(Vec<u8>),
+    /// Sent up to an offset.
+    Bytes(Vec<u8>, usize),
     /// Commands that a thread makes of a large value.
     Later(Payload),
     /// The same, made and sent up to an offset.
@@ -59,8 +60,8 @@ impl Export {
         }
         self.queued += bytes.len();
         match self.parts.back_mut() {
-            Some(Part::Bytes(last)) if last.len() < 64 * 1024 => last.extend_from_slice(bytes),
-            _ => self.parts.push_back(Part::Bytes(bytes.to_vec())),
+            Some(Part::Bytes(last, _)) if last.len() < 64 * 1024 => last.extend_from_slice(bytes),
+            _ => self.parts.push_back(Part::Bytes(bytes.to_vec(), 0)),
         }
     }
 }

@@ -40,6 +40,14 @@ fn pair() -> [Node; 2] {
     [first, second]
 }
 
+/// The slot of the keys that the tests move.
+fn slot_of_a(node: &Node) -> i64 {
+    match node.call("CLUSTER KEYSLOT {a}") {
+        Reply::Integer(slot) => slot,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Fills a slot with values of all types; returns their names.
 fn fill(client: &mut Client) -> Vec<String> {
     let fill = "for i = 1, 300 do redis.call('set', '{a}:'..i, i, 'px', 1000000 + i) end \
@@ -63,8 +71,7 @@ fn a_slot_moves_with_all_its_keys_while_clients_write() {
     let (mut here, mut there) = (source.connect(), target.connect());
     let names = fill(&mut here);
     here.call(&["SET", "foo", "1"]);
-    let slot = source.call("CLUSTER KEYSLOT {a}");
-    let Reply::Integer(slot) = slot else { panic!("{slot:?}") };
+    let slot = slot_of_a(&source);
     let before = digests(&mut here, &names);
     let order = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id());
     source.ok(&order);
@@ -161,7 +168,7 @@ fn a_cancelled_move_leaves_the_keys_where_they_were() {
     let mut here = source.connect();
     let names = fill(&mut here);
     let before = digests(&mut here, &names);
-    let Reply::Integer(slot) = source.call("CLUSTER KEYSLOT {a}") else { panic!("a slot") };
+    let slot = slot_of_a(&source);
     source.ok("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");
     source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
     eventually("the copy", &[&source, &target], || field(&source, "state") == "waiting-to-pause");
@@ -190,7 +197,7 @@ fn only_the_moving_slots_are_paused() {
     let [source, target] = pair();
     let mut here = source.connect();
     here.call(&["SET", "{a}1", "1"]);
-    let Reply::Integer(slot) = source.call("CLUSTER KEYSLOT {a}") else { panic!("a slot") };
+    let slot = slot_of_a(&source);
     target.ok("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1");
     source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
     eventually("the pause", &[&source, &target], || field(&source, "state") == "failover-granted");
@@ -231,7 +238,7 @@ fn a_target_that_reads_nothing_is_given_up_at_the_limit_of_replicas() {
     let [source, target] = pair();
     let mut here = source.connect();
     here.call(&["SET", "{a}1", "1"]);
-    let Reply::Integer(slot) = source.call("CLUSTER KEYSLOT {a}") else { panic!("a slot") };
+    let slot = slot_of_a(&source);
     // The target tells of another port, where this test listens.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();
@@ -272,7 +279,7 @@ fn a_value_above_the_limit_of_replicas_moves() {
     let limit = ["CONFIG", "SET", "client-output-buffer-limit", "replica 1mb 0 0"];
     assert_eq!(here.call(&limit), ok());
     assert_eq!(here.call(&[&b"SET"[..], b"{a}1", &vec![b'x'; 32 << 20]]), ok());
-    let Reply::Integer(slot) = source.call("CLUSTER KEYSLOT {a}") else { panic!("a slot") };
+    let slot = slot_of_a(&source);
     source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
     eventually("success", &[&source, &target], || field(&source, "state") == "success");
     assert_eq!(target.connect().call(&["STRLEN", "{a}1"]), Reply::Integer(32 << 20));

@@ -52,14 +52,16 @@ impl<O> Table<O> {
     }
 
     /// The boot-time millisecond that must pass before any key is due: possibly too early (then
-    /// `find_due` corrects it), never too late. `None`: no key has a deadline.
+    /// `find_due` corrects it), too late only for keys that are kept. `None`: no key has a
+    /// deadline.
     pub fn next_due_boot_ms(&self) -> Option<i64> {
         (self.volatile > 0 && self.minimum != NEVER).then(|| self.base_ms + i64::from(self.minimum))
     }
 
     /// Finds a key whose deadline has passed, to be removed. `budget`: how many buckets may be
-    /// visited; deducted. `None` with budget left: no key is due at `now`; without: there may be
-    /// more. Moves no entry. `is_kept`: keys that stay; they are looked at again after [`KEPT_MS`].
+    /// visited; deducted. `None` with budget left: no key is to be removed at `now`; without: there
+    /// may be more. Moves no entry. `is_kept`: keys that stay though due; they are looked at again
+    /// after [`KEPT_MS`].
     pub fn find_due(
         &mut self,
         now: &Now,

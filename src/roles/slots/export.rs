@@ -101,7 +101,7 @@ fn has_work(state: &State, name: &NodeId, export: &Export) -> bool {
         && export.next_copy_us <= state.now.boot_us
         && export.queued < AHEAD_MAX
         && state.slot_moves.encoding < ENCODERS_MAX;
-    let has_part = matches!(export.parts.front(), Some(Part::Bytes(_) | Part::Made(..)));
+    let has_part = matches!(export.parts.front(), Some(Part::Bytes(..) | Part::Made(..)));
     line.socket.may_read()
         || line.socket.may_write() && (line.socket.unsent() > 0 || has_part || copies)
 }
@@ -185,10 +185,10 @@ fn go_on(
         copy(keyspace, state, name, export);
     }
     send(state, export, line)?;
-    try_to_pause(state, name, export, line);
+    try_to_pause(state, name, export);
     say_ack(state, name, export);
     send(state, export, line)?;
-    check_output_limit(state, name, export, line)?;
+    check_output_limit(state, name, export)?;
     if let Reading::Ended(_) = reading {
         if phase_of(state, name) != Phase::FailoverGranted {
             return Err(LOST.into());
@@ -424,14 +424,18 @@ fn send(state: &mut State, export: &mut Export, number: usize) -> Result<(), Str
     while line.socket.unsent() < UNSENT_MAX {
         let bytes = match export.parts.front_mut() {
             None => break,
-            Some(Part::Bytes(bytes)) => {
-                let mut bytes = std::mem::take(bytes);
-                export.parts.pop_front();
-                if bytes.len() > UNSENT_MAX {
-                    let rest = bytes.split_off(UNSENT_MAX);
-                    export.parts.push_front(Part::Bytes(rest));
+            Some(Part::Bytes(bytes, sent) | Part::Made(bytes, sent)) => {
+                let end = bytes.len().min(*sent + UNSENT_MAX);
+                let is_last = end == bytes.len();
+                let piece = match *sent {
+                    0 if is_last => std::mem::take(bytes),
+                    from => bytes[from..end].to_vec(),
+                };
+                *sent = end;
+                if is_last {
+                    export.parts.pop_front();
                 }
-                bytes
+                piece
             }
             Some(Part::Later(payload)) => {
                 let Some(made) = lock(payload).take() else { break };
@@ -439,15 +443,6 @@ fn send(state: &mut State, export: &mut Export, number: usize) -> Result<(), Str
                 export.queued += made.len();
                 *export.parts.front_mut().expect("it was looked at") = Part::Made(made, 0);
                 continue;
-            }
-            Some(Part::Made(made, sent)) => {
-                let end = made.len().min(*sent + UNSENT_MAX);
-                let bytes = made[*sent..end].to_vec();
-                *sent = end;
-                if end == made.len() {
-                    export.parts.pop_front();
-                }
-                bytes
             }
         };
         export.queued -= bytes.len();
@@ -468,21 +463,18 @@ fn say_ack(state: &State, name: &NodeId, export: &mut Export) {
 
 /// Bytes that the target lacks.
 pub fn remaining(state: &State, name: &NodeId) -> usize {
-    let Some(export) = state.slot_moves.exports.get(name) else { return 0 };
+    state.slot_moves.exports.get(name).map_or(0, |export| bytes_behind(state, export))
+}
+
+fn bytes_behind(state: &State, export: &Export) -> usize {
     let line = export.line.and_then(|line| state.net.lines.get(line));
     export.queued + line.map_or(0, |line| line.socket.unsent())
 }
 
 /// Errors: the target leaves more unread than `client-output-buffer-limit` permits replicas.
-fn check_output_limit(
-    state: &mut State,
-    name: &NodeId,
-    export: &mut Export,
-    number: usize,
-) -> Result<(), String> {
+fn check_output_limit(state: &mut State, name: &NodeId, export: &mut Export) -> Result<(), String> {
     let limit = state.config.client_output_buffer_limit[ClientClass::Replica as usize];
-    let unsent = state.net.lines.get(number).map_or(0, |line| line.socket.unsent());
-    let used = (export.queued - export.bytes_of_large() + unsent) as u64;
+    let used = (bytes_behind(state, export) - export.bytes_of_large()) as u64;
     let since_us = &mut export.over_soft_limit_since_us;
     // Once the slots are granted nothing is added, and the target may have taken them.
     if !limit.is_exceeded(used, since_us, state.now.boot_us)
@@ -500,12 +492,11 @@ fn check_output_limit(
 }
 
 /// Pauses writes to the slots, if the target lacks little enough.
-fn try_to_pause(state: &mut State, name: &NodeId, export: &mut Export, number: usize) {
+fn try_to_pause(state: &mut State, name: &NodeId, export: &mut Export) {
     if phase_of(state, name) != Phase::WaitingToPause || state.slot_moves.prevents_pause {
         return;
     }
-    let unsent = state.net.lines.get(number).map_or(0, |line| line.socket.unsent());
-    let left = export.queued + unsent;
+    let left = bytes_behind(state, export);
     let has_later = export.parts.iter().any(|part| matches!(part, Part::Later(_)));
     let left_max = u64::try_from(state.config.slot_migration_max_failover_repl_bytes);
     if has_later || left_max.is_ok_and(|max| left as u64 > max) {

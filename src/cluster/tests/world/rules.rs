@@ -223,10 +223,9 @@ impl World {
             let heard_ms = self.machines[other].scheduled_ms - self.machines[index].scheduled_ms;
             let heard_too = heard_ms.abs() <= HEARING_MS;
             // With a short time-out ranks differ by less than the time between two looks at them.
-            let differs = [index, other].iter().all(|index| {
-                let delay_ms = 2 * self.machines[*index].settings.node_timeout_ms / 30;
-                delay_ms >= TICK_MS + HEARING_MS
-            });
+            let differs = [index, other]
+                .iter()
+                .all(|index| 2 * self.machines[*index].cluster.delay_ms() >= TICK_MS + HEARING_MS);
             let has_its_turn = may_vote && is_calm(&index) && is_first && heard_too && differs;
             if theirs > own && !forced && has_its_turn {
                 self.fail(&format!(
