@@ -245,7 +245,7 @@ impl Server {
         let more = more || !self.state.tasks.is_empty() || self.keyspace.has_awaited_changes();
         let keys_max = self.state.config.tracking_table_max_keys;
         let work = self.expire_again
-            || self.state.persistence.wants_turn()
+            || self.state.persistence.wants_turn(&self.keyspace)
             || self.state.replication.has_more
             || self.keyspace.eviction.unfinished
             || following::wants_turn(&self.state)

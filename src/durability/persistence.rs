@@ -353,6 +353,11 @@ pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
             break;
         }
     }
+    // The loop does not sleep between slices: a client on its core would wait for a whole time
+    // slice of the scheduler.
+    if state.persistence.work.running().is_some_and(|running| running.job.shares_cores) {
+        std::thread::yield_now();
+    }
 }
 
 /// Finishes a job whose thread has written the file: starts the thread that renames it, and logs

@@ -360,6 +360,8 @@ pub struct Job {
     temporary: Option<PathBuf>,
     shared: Arc<Shared>,
     thread: Option<Thread>,
+    /// Whether the loop, the thread and their clients compete for few cores.
+    pub shares_cores: bool,
     pub form: Form,
     pub started_us: i64,
     pub keys_total: u64,
@@ -401,9 +403,9 @@ impl Job {
         let held = db.held.begin();
         let held_there = held.clone();
         let has_threads = background.has_threads();
-        let rests = has_threads && process::has_few_cores();
+        let shares_cores = has_threads && process::has_few_cores();
         let encode = move || {
-            let encoding = || encode_all(&*file, &plan, &receiver, &in_thread, rests);
+            let encoding = || encode_all(&*file, &plan, &receiver, &in_thread, shares_cores);
             // Without a result the save would never end.
             let saved = catch_unwind(AssertUnwindSafe(encoding));
             let saved = saved.unwrap_or_else(|_| Err(io::Error::other("its thread has panicked")));
@@ -425,7 +427,7 @@ impl Job {
             let _ = sender.send(chunk);
         });
         db.begin_snapshot(send, held);
-        Ok(Job { temporary, shared, thread, form, started_us, keys_total })
+        Ok(Job { temporary, shared, thread, shares_cores, form, started_us, keys_total })
     }
 
     /// The temporary file.

@@ -368,9 +368,11 @@ impl Persistence {
         }
     }
 
-    /// Whether the snapshot's iteration can continue now.
-    pub fn wants_turn(&self) -> bool {
-        self.work.running().is_some_and(|running| !running.job.is_full())
+    /// Whether the snapshot's walk can continue at once. The saver wakes the loop when its queue
+    /// has room again and when it has ended, so nothing is to be done after the walk's end.
+    pub fn wants_turn(&self, keyspace: &Keyspace) -> bool {
+        let may_walk = |running: &Running| !running.job.is_full();
+        keyspace.has_snapshot() && self.work.running().is_some_and(may_walk)
     }
 }
 

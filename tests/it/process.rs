@@ -443,6 +443,26 @@ fn number_of(connection: &mut redis::Connection, section: &str, name: &str) -> u
 }
 
 #[test]
+fn the_loop_sleeps_while_a_save_is_written() {
+    let port = free_port();
+    let process = Process::start(&format!("port {port}\nenable-debug-command yes"));
+    let mut connection = connect(port);
+    let mut call = |words: &str| {
+        let mut request = redis::Cmd::new();
+        words.split(' ').for_each(|word| drop(request.arg(word)));
+        request.exec(&mut connection).expect("OK");
+    };
+    call("DEBUG POPULATE 300");
+    // The walk is over at once, the thread needs 300 ms.
+    call("CONFIG SET rdb-key-save-delay 1000");
+    call("BGSAVE");
+    let before = number_of(&mut connection, "stats", "eventloop_cycles");
+    process.wait_for_log("DB saved on disk");
+    let turns = number_of(&mut connection, "stats", "eventloop_cycles") - before;
+    assert!(turns < 200, "{turns} turns of the loop");
+}
+
+#[test]
 fn a_length_that_is_only_announced_takes_no_memory() {
     let port = free_port();
     let _process = Process::start(&format!("port {port}"));
