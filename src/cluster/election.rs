@@ -96,9 +96,10 @@ impl Cluster {
         if now < start_ms || now.saturating_sub(start_ms) > election_ms {
             return;
         }
-        match self.election.epoch {
+        let (epoch, votes) = (self.election.epoch, self.election.votes.len());
+        match epoch {
             None => self.ask_for_votes(),
-            Some(epoch) if self.election.votes.len() >= self.majority() => {
+            Some(epoch) if self.is_majority(votes) => {
                 self.warn("Failover election won: I'm the new master.".into());
                 if self.myself().config_epoch < epoch {
                     self.myself_mut().config_epoch = epoch;

@@ -47,8 +47,8 @@ impl Cluster {
         if !flags.contains(NodeFlags::PFAIL) || flags.contains(NodeFlags::FAIL) {
             return;
         }
-        let own = usize::from(self.myself().is_voting());
-        if self.count_reports(index) + own < self.majority() {
+        let by = self.count_reports(index) + usize::from(self.myself().is_voting());
+        if !self.is_majority(by) {
             return;
         }
         let id = self.node(index).id;

@@ -205,7 +205,7 @@ impl Cluster {
         };
         let is_whole = !self.settings.requires_full_coverage || self.owners.iter().all(is_served);
         let mut why = (!is_whole).then_some(WhyDown::NotServed);
-        if reachable < self.size / 2 + 1 {
+        if reachable < self.majority() {
             why = Some(WhyDown::Minority);
             self.minority_ms = now;
         }
@@ -263,5 +263,15 @@ impl Cluster {
     /// The votes that an election or a failure needs.
     pub(super) fn majority(&self) -> usize {
         self.size / 2 + 1
+    }
+
+    /// Whether `count` is a majority of the voting nodes. The message that brings the last vote may
+    /// also have told of another voting node.
+    pub(super) fn is_majority(&mut self, count: usize) -> bool {
+        if count < self.majority() {
+            return false;
+        }
+        self.count_voting();
+        count >= self.majority()
     }
 }

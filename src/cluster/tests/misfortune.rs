@@ -174,8 +174,15 @@ impl World {
     /// others have taken over, so that no administrator who cares for the data does this then.
     fn bump_epoch(&mut self, index: usize) {
         let machine = &self.machines[index];
-        let is_safe = self.cut.is_empty() && machine.is_alive && machine.cluster.is_ok();
-        if is_safe && machine.cluster.myself().is_voting() {
+        // A source that takes an epoch before it has heard that its slot is the target's takes the
+        // slot back.
+        let is_safe = self.cut.is_empty() && self.moving.is_empty();
+        if is_safe
+            && machine.is_alive
+            && machine.cluster.is_ok()
+            && machine.cluster.myself().is_voting()
+        {
+            self.bumped_ms = self.now;
             self.command(index, |cluster, outside, actions| cluster.bump_epoch(outside, actions));
         }
     }
@@ -243,7 +250,9 @@ impl World {
                 }
             }
             // The target takes a new epoch without consent.
-            2 if !self.cut.is_empty() => return false,
+            2 if !self.cut.is_empty() || self.now - self.bumped_ms < TIMEOUT_MS => return false,
+            // A replica that took over in the middle knows of no move, and takes new keys.
+            2 if self.machines[from].count_in_slot(slot) > 0 => moving.step = 1,
             2 => {
                 let own = self.machines[to].cluster.my_index();
                 self.command(to, |cluster, outside, actions| {

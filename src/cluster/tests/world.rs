@@ -130,6 +130,8 @@ pub struct World {
     unagreed: BTreeSet<u64>,
     /// Acknowledged writes that must not be lost.
     safe: BTreeMap<Key, Safe>,
+    /// When somebody called BUMPEPOCH last.
+    pub bumped_ms: i64,
     /// Writes that wait for all replicas: by whom, until when.
     waiting: Vec<(usize, u64, Change, usize)>,
     written: u64,
@@ -250,6 +252,7 @@ impl World {
             elected: HashMap::new(),
             unagreed: BTreeSet::new(),
             safe: BTreeMap::new(),
+            bumped_ms: i64::MIN / 2,
             waiting: Vec::new(),
             written: 0,
             acknowledged: 0,
@@ -801,7 +804,8 @@ impl World {
         }
         self.change(to, key, Some(value));
         self.change(from, key, None);
-        // Others hold it now.
+        // Others hold it now. WAIT at the source says nothing of them.
+        self.waiting.retain(|(index, _, change, _)| *index != from || change.key != key);
         if let Some(safe) = self.safe.get_mut(&key) {
             safe.holders = BTreeSet::from([to]);
         }

@@ -79,7 +79,14 @@ impl World {
             });
             let (by, majority) = (by.count(), self.machines[index].cluster.majority());
             if by < majority {
-                self.fail(&format!("{index} takes a node for failed that {by} suspect"));
+                let cluster = &self.machines[index].cluster;
+                let node = failed.and_then(|id| cluster.find(&id)).map(|node| cluster.node(node));
+                let reports = node.map(|node| node.reports.iter()).into_iter().flatten();
+                let reports: Vec<_> =
+                    reports.map(|it| (cluster.node(it.by).id, it.at_ms)).collect();
+                self.fail(&format!(
+                    "{index} takes a node for failed that {by} suspect, of {majority}: {reports:?}"
+                ));
             }
         }
         // BUMPEPOCH, a takeover, or a collision: an election may give the same epoch to another.
