@@ -7,8 +7,8 @@
 //! Deadlines of relative TTLs (EX, PX, EXPIRE) count on the boot-time clock, absolute ones (EXAT,
 //! PEXPIREAT) on the wall clock: a step of the wall clock neither frees a lock early nor keeps it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Milliseconds since 1970-01-01 00:00 UTC.
@@ -181,8 +181,8 @@ struct ManualTime {
     boot_us: AtomicI64,
     /// How far each reading moves the time.
     tick_us: AtomicI64,
-    /// See [`ManualClock::move_for_sleep`].
-    moves_for_sleep: AtomicBool,
+    /// See [`ManualClock::call_for_sleep`].
+    on_sleep: OnceLock<fn(&ManualClock, i64)>,
 }
 
 impl Clock {
@@ -204,14 +204,22 @@ impl Clock {
         }
     }
 
-    /// Sleeps, or moves a manual clock that moves instead.
+    /// Sleeps, or does what a simulation has set instead.
     pub fn sleep(&self, duration: Duration) {
-        match self {
-            Clock::Manual(clock) if clock.time.moves_for_sleep.load(Ordering::SeqCst) => {
-                clock.advance_us(duration.as_micros() as i64);
-            }
-            _ => std::thread::sleep(duration),
+        match self.simulated() {
+            Some((clock, pass)) => pass(clock, duration.as_micros() as i64),
+            None => std::thread::sleep(duration),
         }
+    }
+
+    /// Whether a simulation lets the time pass.
+    pub fn is_simulated(&self) -> bool {
+        self.simulated().is_some()
+    }
+
+    fn simulated(&self) -> Option<(&ManualClock, fn(&ManualClock, i64))> {
+        let Clock::Manual(clock) = self else { return None };
+        clock.time.on_sleep.get().map(|&pass| (clock, pass))
     }
 }
 
@@ -222,7 +230,7 @@ impl ManualClock {
             wall_us: AtomicI64::new(start.0 * 1000),
             boot_us: AtomicI64::new(3_600_000_000),
             tick_us: AtomicI64::new(0),
-            moves_for_sleep: AtomicBool::new(false),
+            on_sleep: OnceLock::new(),
         };
         ManualClock { time: Arc::new(time) }
     }
@@ -242,9 +250,10 @@ impl ManualClock {
         self.time.tick_us.store(us, Ordering::SeqCst);
     }
 
-    /// Lets a sleep move the time instead of waiting: for simulations.
-    pub fn move_for_sleep(&self) {
-        self.time.moves_for_sleep.store(true, Ordering::SeqCst);
+    /// Has a sleep call this instead of waiting, with its length in microseconds: for simulations.
+    pub fn call_for_sleep(&self, pass: fn(&ManualClock, i64)) {
+        // A clock belongs to one simulation.
+        let _ = self.time.on_sleep.set(pass);
     }
 
     /// The boot-time clock, without moving it. Unit: microseconds.

@@ -158,7 +158,7 @@ fn find(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
 fn sleep(ctx: &mut Context<'_>) -> CommandResult {
     let seconds = number::parse_f64(ctx.args.get(2)).unwrap_or(0.0);
     // Negative and infinite durations are ignored.
-    std::thread::sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    ctx.state.clock.sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
     // After a transaction, woken clients must see the expiry of keys during it. In a script time
     // stands still.
     if ctx.state.scripts.running.is_none() {

@@ -587,6 +587,16 @@ impl ServerHost<'_> {
 }
 
 impl ServerHost<'_> {
+    /// Whether the script is interrupted now: in a simulation, where only DEBUG SLEEP takes a
+    /// script's time, and no thread watches it.
+    fn is_overdue(&self) -> bool {
+        let State { clock, now, .. } = &*self.state;
+        // The turn's time stands still.
+        let took_ms = (clock.now().boot_us - now.boot_us) / 1000;
+        let after_ms = interrupted_after_ms(self.state);
+        clock.is_simulated() && after_ms != 0 && took_ms >= after_ms as i64
+    }
+
     /// Whether SHUTDOWN ends the script. No part of a script that is cut is repeated elsewhere: its
     /// writes are rolled back, as SHUTDOWN ABORT may follow. If that is impossible, the shutdown
     /// waits for nothing.
@@ -614,6 +624,12 @@ impl Host for ServerHost<'_> {
         output: &mut OutputBuffer,
     ) -> Called {
         let args = Args::new(buffer, ranges);
+        if self.state.scripts.denies_nothing
+            && self.is_overdue()
+            && let Verdict::End(error) = self.serve_others()
+        {
+            return Called::Refused(error.into());
+        }
         let command = self.find(args);
         let command = match admit_scripted(self.state, command, args) {
             Ok(command) => command,

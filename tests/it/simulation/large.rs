@@ -11,13 +11,13 @@ const LONG_MAX: usize = 4;
 /// Requests that belong together.
 pub fn requests(random: &mut fastrand::Rng) -> Vec<Vec<String>> {
     let name = format!("large:{}", random.u32(..KEYS));
-    let [list, hash, zset, set, stream] =
-        ["l", "h", "z", "s", "x"].map(|kind| format!("{name}:{kind}"));
+    let [list, hash, zset, set, stream, group] =
+        ["l", "h", "z", "s", "x", "g"].map(|kind| format!("{name}:{kind}"));
     let long = random.usize(LONG);
     let text = |letter: &str, len: usize| letter.repeat(len);
     let number = random.usize(..LONG_MAX).to_string();
     let element = format!("{number}{}", text("e", long));
-    let lines: Vec<Vec<&str>> = match random.u32(..18) {
+    let lines: Vec<Vec<&str>> = match random.u32(..20) {
         0 => return vec![vec!["SET".into(), name, text("v", random.usize(1..3) << 20)]],
         1 => vec![vec!["APPEND", &name, "x"]],
         2 => vec![vec!["SETRANGE", &name, "70000", "y"]],
@@ -63,6 +63,24 @@ pub fn requests(random: &mut fastrand::Rng) -> Vec<Vec<String>> {
         14 => vec![vec!["DEL", &set], vec!["SADD", &set, &element], vec!["SADD", &set, "a"]],
         15 => vec![vec!["XADD", &stream, "MAXLEN", "3", "*", "f", &element]],
         16 => vec![vec!["XADD", &stream, "*", "f", "v"]],
+        17 => {
+            // Entries that nobody has acknowledged: now and then so many that a copy of the whole
+            // group is more than a step may copy.
+            let count = if random.u32(..6) == 0 { 60_000 } else { random.usize(100..3_000) };
+            let script = "redis.call('DEL', KEYS[1]) redis.call('XGROUP', 'CREATE', KEYS[1], 'g', '$', 'MKSTREAM') \
+                          for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], i .. '-1', 'f', 'v') end \
+                          redis.call('XREADGROUP', 'GROUP', 'g', 'c', 'COUNT', ARGV[1], 'STREAMS', KEYS[1], '>')";
+            return vec![script_of(script, &[&group], &[count])];
+        }
+        18 => {
+            let id = format!("{}-1", random.usize(1..5_000));
+            let change = match random.u32(..3) {
+                0 => vec!["XACK", &group, "g", &id],
+                1 => vec!["XCLAIM", &group, "g", "other", "0", &id],
+                _ => vec!["XAUTOCLAIM", &group, "g", "c", "0", &id, "COUNT", "10"],
+            };
+            return vec![change.into_iter().map(str::to_owned).collect()];
+        }
         _ => vec![vec!["DEL", &name]],
     };
     let owned = |line: Vec<&str>| line.into_iter().map(str::to_owned).collect();

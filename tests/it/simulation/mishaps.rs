@@ -10,6 +10,7 @@ use super::oracle;
 use super::parameters::Changed;
 use super::talk::Talk;
 use super::world::{MS, NODES, SECOND, World};
+use crate::support::Reply;
 
 #[derive(Default)]
 pub struct Mishaps {
@@ -48,7 +49,14 @@ impl Mishaps {
                 let node = world.random.usize(..NODES);
                 world.tell(node, &[word]);
             }
-            9 if has(Kinds::STALLS) => pause_beyond_the_timeout(world, operator, &mut self.changed),
+            9 if has(Kinds::STALLS) => {
+                let stall = [
+                    pause_beyond_the_timeout,
+                    run_a_script_beyond_the_timeout,
+                    load_beyond_the_timeout,
+                ];
+                stall[world.random.usize(..stall.len())](world, operator, &mut self.changed);
+            }
             10 if has(Kinds::STALLS) => {
                 // Whoever loads from now on takes long.
                 let node = world.random.usize(..NODES);
@@ -124,22 +132,27 @@ impl Mishaps {
     }
 }
 
-/// All clients pause for longer than `repl-timeout`: no link is lost by it.
-fn pause_beyond_the_timeout(world: &mut World, operator: &mut Operator, changed: &mut Changed) {
+/// Sets `repl-timeout` everywhere. False: not all servers are in step.
+fn set_timeout(world: &mut World, operator: &Operator, changed: &mut Changed, secs: &str) -> bool {
     changed.undo(world);
     if !operator.is_calm(world) {
-        return;
+        return false;
     }
-    let primary = operator.primary;
     for node in 0..NODES {
-        world.ask(node, &["CONFIG", "SET", "repl-timeout", "6", "repl-ping-replica-period", "1"]);
+        let words = ["CONFIG", "SET", "repl-timeout", secs, "repl-ping-replica-period", "1"];
+        world.ask(node, &words);
     }
     world.step(1500 * MS);
-    if !operator.is_calm(world) {
+    operator.is_calm(world)
+}
+
+/// All clients pause for longer than `repl-timeout`: no link is lost by it.
+fn pause_beyond_the_timeout(world: &mut World, operator: &mut Operator, changed: &mut Changed) {
+    if !set_timeout(world, operator, changed, "6") {
         return;
     }
     let made = world.wires.made();
-    world.tell(primary, &["CLIENT", "PAUSE", "9000", "ALL"]);
+    world.tell(operator.primary, &["CLIENT", "PAUSE", "9000", "ALL"]);
     let until_us = world.now_us + 10 * SECOND;
     while world.now_us < until_us {
         world.step(100 * MS);
@@ -148,4 +161,56 @@ fn pause_beyond_the_timeout(world: &mut World, operator: &mut Operator, changed:
         world.fail("links are lost while clients pause");
     }
     operator.count("pauses beyond the time-out");
+}
+
+/// A script that takes longer than `repl-timeout`: no link is lost by it.
+fn run_a_script_beyond_the_timeout(
+    world: &mut World,
+    operator: &mut Operator,
+    changed: &mut Changed,
+) {
+    if !set_timeout(world, operator, changed, "6") {
+        return;
+    }
+    let (primary, made) = (operator.primary, world.wires.made());
+    world.ask(primary, &["DEBUG", "SET-DISABLE-DENY-SCRIPTS", "1"]);
+    let script =
+        "for i = 1, 45 do redis.call('DEBUG', 'SLEEP', '0.2') redis.call('INCR', KEYS[1]) end";
+    world.tell(primary, &["EVAL", script, "1", "long"]);
+    world.ask(primary, &["DEBUG", "SET-DISABLE-DENY-SCRIPTS", "0"]);
+    let until_us = world.now_us + 3 * SECOND;
+    while world.now_us < until_us {
+        world.step(100 * MS);
+    }
+    if world.wires.made() != made {
+        world.fail("links are lost while a script runs");
+    }
+    operator.count("scripts beyond the time-out");
+}
+
+/// A replica loads for longer than `repl-timeout`: it does so once, and its link stays.
+fn load_beyond_the_timeout(world: &mut World, operator: &mut Operator, changed: &mut Changed) {
+    // A disk that fails takes the file away, and a primary that has none of the replica's data
+    // refuses it.
+    let is_refused = world.protects || world.kinds.contains(Kinds::DISK);
+    if is_refused || !set_timeout(world, operator, changed, "2") {
+        return;
+    }
+    let primary = operator.primary;
+    let node = (primary + world.random.usize(1..NODES)) % NODES;
+    // A replica says nothing while it loads one key.
+    let Some(Reply::Integer(keys @ 60..)) = world.ask(primary, &["DBSIZE"]) else { return };
+    let delay_us = 6 * SECOND / keys;
+    world.ask(node, &["CONFIG", "SET", "key-load-delay", &delay_us.to_string()]);
+    let made = world.wires.made();
+    operator.copy_anew(world, node);
+    let until_us = world.now_us + 15 * SECOND;
+    while world.now_us < until_us {
+        world.step(50 * MS);
+    }
+    if world.wires.made() != made + 1 {
+        world.fail("links are lost by a long load");
+    }
+    world.ask(node, &["CONFIG", "SET", "key-load-delay", "0"]);
+    operator.count("loads beyond the time-out");
 }

@@ -38,6 +38,7 @@ mod ledger;
 mod lockers;
 mod memory;
 mod mishaps;
+mod naps;
 mod network;
 mod operator;
 mod oracle;

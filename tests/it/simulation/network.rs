@@ -161,10 +161,12 @@ impl Wires {
         shared.dials.retain(|dial| !dial.nodes.contains(&node));
     }
 
-    /// Moves what is due. `accept` gives a server the other end of a new connection.
+    /// Moves what is due. `accept` gives a server the other end of a new connection, but for one
+    /// that is asleep.
     pub fn pump(
         &mut self,
         now_us: i64,
+        asleep: Option<usize>,
         trace: &mut Trace,
         mut accept: impl FnMut(usize, Stream, Address),
     ) {
@@ -180,7 +182,8 @@ impl Wires {
                 return true;
             }
             let delay_us = delays.get(&between).copied().unwrap_or(0);
-            if wire.ends[1].is_none() && now_us >= wire.accept_us + delay_us {
+            let may_accept = asleep != Some(wire.nodes[1]) && now_us >= wire.accept_us + delay_us;
+            if wire.ends[1].is_none() && may_accept {
                 let Ok((ours, theirs)) = pair() else { return false };
                 wire.ends[1] = Some(ours);
                 let peer = SocketAddr::new(

@@ -119,6 +119,12 @@ impl Operator {
         self.fall_behind(node);
     }
 
+    /// Has a replica copy all the data once more.
+    pub fn copy_anew(&mut self, world: &mut World, node: usize) {
+        world.ask(node, &["REPLICAOF", "NO", "ONE"]);
+        self.follow(world, node, self.primary);
+    }
+
     fn fall_behind(&mut self, node: usize) {
         (self.in_step[node], self.targets[node]) = (false, None);
     }

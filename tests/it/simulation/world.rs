@@ -1,5 +1,6 @@
 //! The servers of a simulation, their clocks and files, and one step of time.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use latchkey::sys::process::Ended;
 use latchkey::sys::random;
 
 use super::kinds::Kinds;
+use super::naps;
 use super::network::{self, PORT, Wires};
 use super::talk::Talk;
 use super::trace::Trace;
@@ -105,7 +107,16 @@ pub struct World {
     /// The last event of each server, for the trace.
     seen: Vec<(String, u64)>,
     pub turns: u64,
+    /// The server in whose sleep others take turns.
+    asleep: Option<usize>,
+    /// How much time has passed in such sleeps, microseconds.
+    slept_us: i64,
 }
+
+type Turned = Result<bool, Box<dyn Any + Send>>;
+
+/// A part of a sleep, after which others take a turn. Unit: microseconds.
+const NAP_US: i64 = 100 * MS;
 
 impl World {
     pub fn new(options: Options) -> Self {
@@ -131,7 +142,7 @@ impl World {
         let nodes = (0..=NODES).map(|_| {
             let clock = ManualClock::new(START);
             clock.set_tick_us(tick_us);
-            clock.move_for_sleep();
+            clock.call_for_sleep(naps::sleep);
             let disk = ModelDisk::new(random.u64(..));
             let mut lines = common.clone();
             let load = ["disabled", "disabled", "on-empty-db", "swapdb"][random.usize(..4)];
@@ -173,6 +184,8 @@ impl World {
             applied: BTreeMap::new(),
             seen,
             turns: 0,
+            asleep: None,
+            slept_us: 0,
         };
         for node in 0..NODES {
             world.start(node, (node > 0).then_some(0));
@@ -225,7 +238,7 @@ impl World {
         let (tick_us, now) = (0, Clock::Manual(now).now());
         let clock = ManualClock::new(START);
         clock.set_tick_us(tick_us);
-        clock.move_for_sleep();
+        clock.call_for_sleep(naps::sleep);
         clock.advance_us(now.boot_us - clock.boot_us());
         clock.step_wall_us(now.wall_us - Clock::Manual(clock.clone()).now().wall_us);
         let mut all = self.nodes[node].lines.clone();
@@ -279,6 +292,10 @@ impl World {
             let ahead_us = node.clock.boot_us() - target_us;
             node.clock.advance_us((-ahead_us).max(0));
         }
+        self.take_turns(self.slowness);
+    }
+
+    fn take_turns(&mut self, slowness: u32) {
         let mut order: Vec<usize> = (0..NODES).collect();
         self.random.shuffle(&mut order);
         for node in order {
@@ -288,13 +305,35 @@ impl World {
             for _ in 0..self.random.usize(1..3) {
                 self.turn(node);
             }
-            if self.random.u32(..self.slowness) == 0
+            if self.random.u32(..slowness) == 0
                 && let Some(server) = &mut self.nodes[node].server
             {
                 server.do_background();
             }
         }
         self.pump();
+    }
+
+    /// Time passes for all while one server, whose clock this is, sleeps in its turn.
+    pub fn pass(&mut self, clock: &ManualClock, us: i64) {
+        let mut left_us = us;
+        while left_us > 0 {
+            let nap_us = left_us.min(NAP_US - self.slept_us % NAP_US);
+            left_us -= nap_us;
+            self.slept_us += nap_us;
+            let before_us = clock.boot_us();
+            self.now_us += nap_us;
+            for node in &self.nodes {
+                let target_us = 3_600 * SECOND + self.now_us;
+                node.clock.advance_us((target_us - node.clock.boot_us()).max(0));
+            }
+            // It may have been ahead.
+            clock.advance_us((before_us + nap_us - clock.boot_us()).max(0));
+            if self.slept_us % NAP_US == 0 {
+                // Enough time for what threads have to do.
+                self.take_turns(1);
+            }
+        }
     }
 
     /// Somebody sets a server's wall clock.
@@ -310,8 +349,8 @@ impl World {
     }
 
     fn pump(&mut self) {
-        let World { wires, nodes, trace, now_us, .. } = self;
-        wires.pump(*now_us, trace, |node, stream, peer| {
+        let World { wires, nodes, trace, now_us, asleep, .. } = self;
+        wires.pump(*now_us, *asleep, trace, |node, stream, peer| {
             if let Some(server) = &mut nodes[node].server {
                 server.take_in(stream, peer, Address::Tcp(network::address(node)));
             }
@@ -320,26 +359,25 @@ impl World {
 
     /// One server takes a turn.
     pub fn turn(&mut self, node: usize) {
-        let Node { server, clock, busy_until_us, .. } = &mut self.nodes[node];
-        let Some(server) = server else { return };
+        let Some(mut server) = self.nodes[node].server.take() else { return };
         self.turns += 1;
         let used_before = server.used_memory();
-        let begun_at_us = clock.boot_us();
         let (evicted, limit_before) = server.evictions();
         let begun_us = if self.options.is_timed { processor_us() } else { 0 };
-        let turned = catch_unwind(AssertUnwindSafe(|| server.turn_now()));
-        let took_us = clock.boot_us() - begun_at_us;
+        let (turned, took_us) = self.run(node, &mut server);
         if took_us > LONG_US {
+            let busy_until_us = &mut self.nodes[node].busy_until_us;
             *busy_until_us = self.now_us.max(*busy_until_us) + took_us;
         }
         if self.options.is_timed {
             self.longest = self.longest.max((processor_us() - begun_us, self.trace.events));
         }
         let goes_on = match turned {
-            Ok(goes_on) => goes_on.expect("a turn ends in order"),
+            Ok(goes_on) => goes_on,
             Err(why) => match why.downcast::<Ended>() {
                 Ok(ended) => {
                     self.trace.note(|| format!("die {node} {ended:?}"));
+                    drop(server);
                     self.crash(node, Loss::Process);
                     return;
                 }
@@ -367,10 +405,31 @@ impl World {
             *most = offset.max(*most);
             self.trace.note(|| format!("turn {node} {id} {offset}"));
         }
+        self.nodes[node].server = Some(server);
         if !goes_on {
             self.trace.note(|| format!("end {node}"));
             self.bury(node);
         }
+    }
+
+    /// A turn of a server: whether the server goes on, or why it does not, and how long that took
+    /// that the others have not seen pass, microseconds. With stalls they take turns while it
+    /// sleeps.
+    fn run(&mut self, node: usize, server: &mut DrivenServer) -> (Turned, i64) {
+        let clock = self.nodes[node].clock.clone();
+        let is_shared = self.kinds.contains(Kinds::STALLS) && node < NODES && self.asleep.is_none();
+        let (begun_at_us, slept_us) = (clock.boot_us(), self.slept_us);
+        let turn = AssertUnwindSafe(|| server.turn_now().expect("a turn ends in order"));
+        let turned = if is_shared {
+            self.asleep = Some(node);
+            let turned = naps::share(self, || catch_unwind(turn));
+            self.asleep = None;
+            turned
+        } else {
+            catch_unwind(turn)
+        };
+        let shared_us = if is_shared { self.slept_us - slept_us } else { 0 };
+        (turned, clock.boot_us() - begun_at_us - shared_us)
     }
 
     /// Does what threads of a server would do.
