@@ -103,7 +103,7 @@ struct Turn<'a> {
     state: &'a mut State,
     intake: &'a mut Intake,
     /// An outer turn is not over: clients with requests in it
-    /// ([`crate::client::ClientFlags::HELD`]) are skipped.
+    /// ([`crate::client::readiness::Reading::is_held`]) are skipped.
     is_nested: bool,
 }
 
@@ -239,8 +239,8 @@ impl Server {
     /// How long to wait for events: until a key may be due, a timeout, or the periodic work.
     fn timeout(&self) -> Option<Duration> {
         let now_us = self.state.now.boot_us;
-        let more = !self.state.net.pending.read_again.is_empty()
-            || !self.state.net.pending.resumed.is_empty();
+        let more =
+            !self.state.clients.to_read.is_empty() || !self.state.net.pending.resumed.is_empty();
         let more = more || !self.state.net.pending.handshakes.is_empty();
         let more = more || !self.state.tasks.is_empty() || self.keyspace.has_awaited_changes();
         let keys_max = self.state.config.tracking_table_max_keys;

@@ -1,9 +1,11 @@
 //! The protocol state of each client, and their registry.
 //!
 //! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code
-//! that keeps one across a command looks the client up again. Closing is requested by a flag and
-//! done in one place, at the end of the turn.
+//! that keeps one across a command looks the client up again. Closing is only requested, and done
+//! in one place, at the end of the turn.
 //!
+//! `life` says how far a client's life has gone, why its requests wait and which replies it gets,
+//! `readiness` whether it can be read and its output be sent.
 //! `blocked`, `asynchronous`, `acks`, `tracking` and `transaction` are the state that a client has
 //! only while it waits for keys (blocked or not) or replicas, tracks, or is within MULTI; `places`
 //! keeps the place of a client that waited and is away.
@@ -11,7 +13,9 @@
 pub mod acks;
 pub mod asynchronous;
 pub mod blocked;
+pub mod life;
 pub mod places;
+pub mod readiness;
 pub mod tracking;
 pub mod transaction;
 
@@ -29,86 +33,53 @@ use crate::replication::replica::Replica;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Parser;
 use blocked::Blocked;
+use life::{Life, Replies, Suspension};
+use readiness::{LogWait, Reading, Writability};
 use tracking::ClientTracking;
 use transaction::{Transaction, Watching};
 
 bitflags! {
-    /// A client's state. The flags in [`ClientFlags::GATE`] end the gate's fast path.
+    /// What may hold for a client in any combination. The flags in
+    /// [`ClientFlags::NEEDS_FULL_CHECKS`] end the gate's fast path.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct ClientFlags: u32 {
-        /// No further requests; closed when its output is sent.
-        const CLOSE_AFTER_REPLY = 1 << 0;
-        /// Closed at the end of the turn.
-        const CLOSE_NOW = 1 << 1;
-        /// Its requests wait until the server resumes it.
-        const SUSPENDED = 1 << 2;
-        /// Waits for the end of a pause.
-        const PAUSED = 1 << 3;
-        const AUTHENTICATED = 1 << 4;
-        const MONITOR = 1 << 5;
+    pub struct ClientFlags: u16 {
+        const AUTHENTICATED = 1 << 0;
+        /// Its user has restricted permissions: each request is checked.
+        const RESTRICTED = 1 << 1;
+        const MONITOR = 1 << 2;
+        /// A replica: SYNC or PSYNC was accepted.
+        const REPLICA = 1 << 3;
+        /// Has subscriptions; in RESP2 only a few commands are allowed then.
+        const SUBSCRIBED = 1 << 4;
+        /// In MULTI: its commands are queued.
+        const IN_TRANSACTION = 1 << 5;
         const NO_EVICT = 1 << 6;
         const NO_TOUCH = 1 << 7;
-        /// CLIENT REPLY OFF.
-        const REPLY_OFF = 1 << 8;
-        /// The running command gets no reply.
-        const REPLY_SKIP = 1 << 9;
-        /// CLIENT REPLY SKIP: the next command gets no reply.
-        const REPLY_SKIP_NEXT = 1 << 10;
-        /// In the list of clients to be flushed.
-        const FLUSH_PENDING = 1 << 11;
-        /// Registered for writability after a partial write.
-        const WANTS_WRITE = 1 << 12;
-        /// The socket has become writable since then.
-        const CAN_WRITE = 1 << 17;
-        /// In the list of clients to be read in the next turn.
-        const READ_PENDING = 1 << 13;
-        /// Has subscriptions; in RESP2 only a few commands are allowed then.
-        const SUBSCRIBED = 1 << 14;
-        const UNIX_SOCKET = 1 << 15;
-        /// The other end has closed its writing side.
-        const READ_CLOSED = 1 << 16;
-        /// In MULTI: its commands are queued.
-        const IN_TRANSACTION = 1 << 18;
-        /// Its requests are part of an outer turn: nested turns during a script skip it.
-        const HELD = 1 << 19;
-        /// Its output, and its next requests, wait until the log is on disk.
-        const AWAITS_LOG = 1 << 25;
-        /// Read again when its waiting output has been sent.
-        const READ_WHEN_SENT = 1 << 26;
-        /// A replica: SYNC or PSYNC was accepted.
-        const REPLICA = 1 << 23;
         /// CLIENT CACHING: the next command is an exception to tracking.
-        const CACHING = 1 << 24;
-        /// Its user has restricted permissions: each request is checked.
-        const RESTRICTED = 1 << 27;
-
+        const CACHING = 1 << 8;
         /// CLIENT IMPORT-SOURCE: in import mode it sees expired keys.
-        const IMPORT_SOURCE = 1 << 29;
+        const IMPORT_SOURCE = 1 << 9;
         /// CLIENT CAPA REDIRECT: it understands redirects.
-        const CAN_REDIRECT = 1 << 28;
+        const CAN_REDIRECT = 1 << 10;
         /// READONLY: a replica serves its reads, though it could be sent to the primary, or to
         /// another node of the cluster.
-        const READS_HERE = 1 << 20;
-
+        const READS_HERE = 1 << 11;
         /// ASKING: its next command may access slots that are being moved here.
-        const ASKING = 1 << 22;
-
+        const ASKING = 1 << 12;
+        /// Another node, which brings keys of slots that move here. It is trusted as a primary is.
+        const BRINGS_SLOTS = 1 << 13;
         /// A full synchronisation has thrown away what it had written, and it has changed nothing
         /// since: no replica ever acknowledges that.
-        const LOST_WRITES = 1 << 21;
-
-        /// Another node, which brings keys of slots that move here. It is trusted as a primary is.
-        const BRINGS_SLOTS = 1 << 30;
-
-        /// Those of a client that waits: its requests are kept.
-        const WAITS = Self::SUSPENDED.bits() | Self::PAUSED.bits();
+        const LOST_WRITES = 1 << 14;
+        /// It is closed at the end of the turn, or not all its replies are sent. Set with these
+        /// states, so that the fast path compares one mask.
+        const CLOSING_OR_MUTED = 1 << 15;
 
         /// The flags that end the gate's fast path.
-        const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
+        const NEEDS_FULL_CHECKS = Self::CLOSING_OR_MUTED.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
             | Self::CACHING.bits() | Self::REPLICA.bits() | Self::RESTRICTED.bits()
-            | Self::BRINGS_SLOTS.bits()
-            | Self::CAN_REDIRECT.bits() | Self::CLOSE_NOW.bits() | Self::ASKING.bits();
+            | Self::BRINGS_SLOTS.bits() | Self::CAN_REDIRECT.bits() | Self::ASKING.bits();
     }
 }
 
@@ -194,15 +165,23 @@ impl Input {
 pub struct Client {
     pub id: ClientId,
     pub flags: ClientFlags,
+    life: Life,
+    replies: Replies,
+    suspension: Suspension,
     pub user: UserId,
     pub db: usize,
     pub stream: Stream,
     pub peer: Address,
     pub local: Address,
     pub input: Input,
+    pub reading: Reading,
     /// Replies not sent yet. Taken out while the client's own commands run: messages pushed by
     /// other clients in that time go to an empty one and are appended afterwards.
     pub output: OutputBuffer,
+    pub log_wait: LogWait,
+    /// In the list of clients to be flushed.
+    pub is_flush_queued: bool,
+    pub writability: Writability,
     pub protocol: Protocol,
     pub name: Box<[u8]>,
     pub library_name: Box<[u8]>,
@@ -233,10 +212,6 @@ pub struct Client {
     /// The count of its commands at the end of its last turn, and the stream's offset after them:
     /// the target of WAIT.
     pub reached: (u64, u64),
-    /// The log offset that its output depends on, and the output's length at that time.
-    pub awaited: (u64, usize),
-    /// The output's length if none of it shows stored data: such output need not wait for the log.
-    pub plain_output: Option<usize>,
     /// Its part of [`Clients::memory`], and the category it is counted in.
     pub counted_memory: usize,
     pub counted_as: Eviction,
@@ -255,17 +230,31 @@ pub enum Eviction {
 
 impl Client {
     /// A new client, on database 0 and in RESP2. `now_us`: boot-time clock.
-    pub fn new(id: ClientId, stream: Stream, peer: Address, local: Address, now_us: i64) -> Self {
+    pub fn new(
+        id: ClientId,
+        flags: ClientFlags,
+        stream: Stream,
+        peer: Address,
+        local: Address,
+        now_us: i64,
+    ) -> Self {
         Client {
             id,
-            flags: ClientFlags::empty(),
+            flags,
+            life: Life::Open,
+            replies: Replies::default(),
+            suspension: Suspension::None,
             user: UserId::DEFAULT,
             db: 0,
             stream,
             peer,
             local,
             input: Input::Empty,
+            reading: Reading::default(),
             output: OutputBuffer::default(),
+            log_wait: LogWait::Needless(0),
+            is_flush_queued: false,
+            writability: Writability::Assumed,
             protocol: Protocol::Resp2,
             name: Box::default(),
             library_name: Box::default(),
@@ -285,15 +274,13 @@ impl Client {
             waits_bytes: 0,
             replica: None,
             reached: (0, 0),
-            awaited: (0, 0),
-            plain_output: Some(0),
             counted_memory: 0,
             counted_as: Eviction::default(),
         }
     }
 
     fn eviction(&self) -> Eviction {
-        if self.flags.contains(ClientFlags::CLOSE_NOW) {
+        if self.is_closing_now() {
             Eviction::Under
         } else if self.flags.intersects(ClientFlags::NO_EVICT | ClientFlags::REPLICA) {
             Eviction::Refused
@@ -302,8 +289,46 @@ impl Client {
         }
     }
 
+    pub fn life(&self) -> Life {
+        self.life
+    }
+
+    /// Whether it is closed at the end of this turn.
+    pub fn is_closing_now(&self) -> bool {
+        self.life == Life::ClosingNow
+    }
+
+    /// Whether it is closed then, or after its reply.
     pub fn is_closing(&self) -> bool {
-        self.flags.intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_NOW)
+        self.life != Life::Open
+    }
+
+    fn set_life(&mut self, life: Life) {
+        self.life = life;
+        self.note_full_checks();
+    }
+
+    pub fn replies(&self) -> Replies {
+        self.replies
+    }
+
+    pub fn set_replies(&mut self, replies: Replies) {
+        self.replies = replies;
+        self.note_full_checks();
+    }
+
+    fn note_full_checks(&mut self) {
+        let is_needed = self.is_closing_now() || self.replies != Replies::default();
+        self.flags.set(ClientFlags::CLOSING_OR_MUTED, is_needed);
+    }
+
+    pub fn suspension(&self) -> Suspension {
+        self.suspension
+    }
+
+    /// Whether its requests are kept.
+    pub fn is_suspended(&self) -> bool {
+        self.suspension != Suspension::None
     }
 
     /// Whether it waits for locks without being blocked.
@@ -351,11 +376,6 @@ impl Client {
         let own = size_of::<Client>() + names + buffers + replica;
         own + subscriptions + blocked + self.waits_bytes + transaction + watching + tracking
     }
-
-    /// Marks the client to be closed at the end of this turn.
-    pub fn close(&mut self) {
-        self.flags |= ClientFlags::CLOSE_NOW;
-    }
 }
 
 /// All clients.
@@ -365,7 +385,7 @@ pub struct Clients {
     /// The slot of each client number.
     by_number: HashMap<u64, u32>,
     last_number: u64,
-    /// Number of clients that are suspended or paused.
+    /// Number of clients that are suspended.
     suspended: usize,
     /// Sums of the clients' counted memory by [`Eviction`]: see `maxmemory-clients`.
     memory: [usize; 3],
@@ -373,6 +393,8 @@ pub struct Clients {
     pub is_over_logged: bool,
     /// Clients that are closed once their output is sent.
     last_replies: Vec<ClientId>,
+    /// Clients to be read in the next turn, as the system will not announce them again.
+    pub to_read: Vec<ClientId>,
     /// Clients with new output in this turn.
     pub to_flush: Vec<ClientId>,
     /// Clients that exceeded their soft output limit. May hold duplicates.
@@ -454,19 +476,19 @@ impl Clients {
         self.get(id)?;
         self.by_number.remove(&id.number);
         let client = self.slab.remove(id.slot as usize);
-        self.suspended -= usize::from(client.flags.intersects(ClientFlags::WAITS));
+        self.suspended -= usize::from(client.is_suspended());
         self.memory[client.counted_as as usize] -= client.counted_memory;
         Some(client)
     }
 
-    /// Marks a client as suspended or paused, by this flag. False: it is gone.
-    pub fn suspend(&mut self, id: ClientId, flag: ClientFlags) -> bool {
+    /// Suspends a client. False: it is gone.
+    pub fn suspend(&mut self, id: ClientId, suspension: Suspension) -> bool {
         let Some(client) = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)
         else {
             return false;
         };
-        self.suspended += usize::from(!client.flags.intersects(ClientFlags::WAITS));
-        client.flags |= flag;
+        self.suspended += usize::from(!client.is_suspended());
+        client.suspension = client.suspension.max(suspension);
         true
     }
 
@@ -476,16 +498,16 @@ impl Clients {
         else {
             return;
         };
-        self.suspended -= usize::from(client.flags.intersects(ClientFlags::WAITS));
-        client.flags.remove(ClientFlags::WAITS);
+        self.suspended -= usize::from(client.is_suspended());
+        client.suspension = Suspension::None;
     }
 
-    /// Number of clients that are suspended or paused.
+    /// Number of clients that are suspended.
     pub fn suspended(&self) -> usize {
         debug_assert_eq!(
             self.suspended,
-            self.iter().filter(|client| client.flags.intersects(ClientFlags::WAITS)).count(),
-            "only `suspend` and `release` set these flags"
+            self.iter().filter(|client| client.is_suspended()).count(),
+            "only `suspend` and `release` change that"
         );
         self.suspended
     }
@@ -559,7 +581,7 @@ impl Clients {
     /// Marks a client to be closed at the end of this turn.
     pub fn close(&mut self, id: ClientId) {
         if let Some(client) = self.get_mut(id) {
-            client.close();
+            client.set_life(Life::ClosingNow);
             self.to_close.push(id);
             self.note_eviction(id);
         }
@@ -569,9 +591,9 @@ impl Clients {
     /// for too long from now on, the periodic work closes it.
     pub fn close_after_reply(&mut self, id: ClientId, now: Now) {
         if let Some(client) = self.get_mut(id)
-            && !client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY)
+            && !client.is_closing()
         {
-            client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
+            client.set_life(Life::ClosingAfterReply);
             client.active_us = now.boot_us;
             self.last_replies.push(id);
             self.flush_later(id);
@@ -598,13 +620,24 @@ impl Clients {
         self.spare_buffers.retain(|buffer| buffer.capacity() <= bytes);
     }
 
+    /// Queues a client to be read in the next turn.
+    pub fn read_later(&mut self, id: ClientId) {
+        if let Some(client) = self.get_mut(id)
+            && !client.reading.is_queued
+            && !client.is_closing()
+        {
+            client.reading.is_queued = true;
+            self.to_read.push(id);
+        }
+    }
+
     /// Queues a client to be flushed at the end of this turn.
     #[inline]
     pub fn flush_later(&mut self, id: ClientId) {
         if let Some(client) = self.get_mut(id)
-            && !client.flags.contains(ClientFlags::FLUSH_PENDING)
+            && !client.is_flush_queued
         {
-            client.flags |= ClientFlags::FLUSH_PENDING;
+            client.is_flush_queued = true;
             self.to_flush.push(id);
         }
     }
@@ -619,9 +652,7 @@ mod tests {
     #[test]
     fn each_flag_has_a_bit_of_its_own() {
         let mut taken = ClientFlags::empty();
-        for flag in
-            ClientFlags::FLAGS.iter().filter(|flag| !["GATE", "WAITS"].contains(&flag.name()))
-        {
+        for flag in ClientFlags::FLAGS.iter().filter(|flag| flag.name() != "NEEDS_FULL_CHECKS") {
             assert!(
                 !taken.intersects(*flag.value()),
                 "{} stands for something else too",

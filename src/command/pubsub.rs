@@ -249,7 +249,7 @@ fn confirm(
     let id = ctx.client_id();
     let State { pubsub, clients, config, .. } = &mut *ctx.state;
     let client = clients.get_mut(id).expect("a client outlives the command it runs");
-    if client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP) {
+    if !client.replies().are_sent() {
         let mut output = std::mem::take(&mut client.output);
         change(pubsub, client, &mut ReplyWriter::new(&mut output, ctx.reply.protocol()));
         client.output = output;

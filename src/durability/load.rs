@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::client::{ClientFlags, ClientId};
+use crate::client::ClientId;
 use crate::config::system_text;
 use crate::durability::persistence;
 use crate::durability::unexpected;
@@ -770,7 +770,7 @@ fn load_again<E>(
 /// Nested turns skip a client that is held.
 fn hold(state: &mut State, client: Option<ClientId>, is_held: bool) {
     if let Some(client) = client.and_then(|id| state.clients.get_mut(id)) {
-        client.flags.set(ClientFlags::HELD, is_held);
+        client.reading.is_held = is_held;
     }
 }
 

@@ -538,9 +538,9 @@ mod tests {
         for mut state in causes() {
             let keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
             let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
-            let id = state.clients.insert(|id| Client {
-                flags: ClientFlags::AUTHENTICATED,
-                ..Client::new(id, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
+            let id = state.clients.insert(|id| {
+                let flags = ClientFlags::AUTHENTICATED;
+                Client::new(id, flags, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
             });
             for command in &TABLE.commands {
                 for count in 1..6 {

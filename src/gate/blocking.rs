@@ -6,9 +6,10 @@
 //! its place in the queue. So clients are served in the order they came, and each element wakes one
 //! client.
 
+use crate::client::ClientId;
 use crate::client::acks::AcksAwaited;
 use crate::client::blocked::{Blocked, Cause};
-use crate::client::{ClientFlags, ClientId};
+use crate::client::life::Suspension;
 use crate::clock::Now;
 use crate::error::CommandError;
 use crate::gate::{acks, limits};
@@ -219,7 +220,7 @@ pub fn end_move(
 }
 
 pub(super) fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
-    if !state.clients.suspend(id, ClientFlags::SUSPENDED) {
+    if !state.clients.suspend(id, Suspension::UntilReply) {
         return;
     }
     let Some(client) = state.clients.get_mut(id) else { return };
@@ -286,7 +287,7 @@ pub fn forget(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
 /// Sends a client that is no longer blocked its reply, and resumes its further requests.
 pub(super) fn answer(state: &mut State, id: ClientId, reply: &OutputBuffer) {
     if let Some(client) = state.clients.get_to_push(id) {
-        if !client.flags.intersects(ClientFlags::REPLY_OFF) {
+        if !client.replies().are_off() {
             client.output.append(reply);
         }
         state.tasks.push(Task::Resume(id));

@@ -6,9 +6,9 @@
 //! have acknowledged that offset: else every waiting client in turn would hold the lock for its
 //! time-out, in vain.
 
+use crate::client::ClientId;
 use crate::client::acks::{AcksAsked, AcksAwaited, Confirmation, Confirmed, Replicas, Unconfirmed};
 use crate::client::blocked::{Blocked, Cause};
-use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::gate::blocking::{self, answer, end};
 use crate::gate::{acks, limits, locks};
@@ -290,7 +290,7 @@ fn write(reply: &mut ReplyWriter<'_>, unconfirmed: &Unconfirmed, ms_left: i64) {
 /// Sends a push message of `len` elements to a client of RESP3.
 fn push(state: &mut State, id: ClientId, len: usize, write: impl FnOnce(&mut ReplyWriter<'_>)) {
     let Some(client) = state.clients.get_to_push(id) else { return };
-    if client.protocol != Protocol::Resp3 || client.flags.intersects(ClientFlags::REPLY_OFF) {
+    if client.protocol != Protocol::Resp3 || client.replies().are_off() {
         return;
     }
     let mut push = ReplyWriter::new(&mut client.output, Protocol::Resp3);

@@ -6,6 +6,7 @@
 //! own, because they are checked less or elsewhere.
 
 use crate::acl::log::LogContext;
+use crate::client::life::Suspension;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::clock::ExpiryBy;
 use crate::error::CommandError;
@@ -38,8 +39,8 @@ impl Gate<'_> {
     pub fn execute(&mut self, request: &Request<'_>) -> Ran {
         let Some(client) = self.client() else { return Ran::Closes };
         let flags = client.flags;
-        let gate = ClientFlags::GATE.difference(ClientFlags::IN_TRANSACTION);
-        let is_quiet = flags & (gate | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED;
+        let checked = ClientFlags::NEEDS_FULL_CHECKS.difference(ClientFlags::IN_TRANSACTION);
+        let is_quiet = flags & (checked | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED;
         // For most requests this one condition replaces the checks of `run`.
         if is_quiet
             && let Some(command) = request.command
@@ -72,15 +73,11 @@ impl Gate<'_> {
     fn execute_closely(&mut self, request: &Request<'_>) -> Ran {
         let Some(client) = self.client() else { return Ran::Closes };
         // By an earlier one of its requests: nothing more is done for it.
-        if client.flags.contains(ClientFlags::CLOSE_NOW) {
+        if client.is_closing_now() {
             return Ran::NotYet;
         }
-        if client.flags.contains(ClientFlags::REPLY_SKIP_NEXT) {
-            client.flags.remove(ClientFlags::REPLY_SKIP_NEXT);
-            client.flags |= ClientFlags::REPLY_SKIP;
-        }
-        let muted = ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP;
-        let is_muted = client.flags.intersects(muted);
+        client.set_replies(client.replies().at_request());
+        let is_muted = !client.replies().are_sent();
         let leaves_no_mark = client.flags.contains(ClientFlags::NO_TOUCH);
         let imports = client.flags.contains(ClientFlags::IMPORT_SOURCE);
         let brings = client.flags.contains(ClientFlags::BRINGS_SLOTS);
@@ -93,7 +90,7 @@ impl Gate<'_> {
         let before = (imports && self.state.config.import_mode || brings)
             .then(|| self.keyspace.ignore_deadlines(true));
         let errors = self.state.stats.counters.error_replies;
-        let ran = if is_muted { self.run_muted(request, muted) } else { self.run(request) };
+        let ran = if is_muted { self.run_muted(request) } else { self.run(request) };
         if ran != Ran::NotYet {
             tracking::end_caching(self.state, self.caller, request);
             if asks && !request.command.is_some_and(|command| command.is(Flags::KEEPS_ASKING)) {
@@ -133,7 +130,7 @@ impl Gate<'_> {
     }
 
     /// Runs a request whose reply is discarded.
-    fn run_muted(&mut self, request: &Request<'_>, muted: ClientFlags) -> Ran {
+    fn run_muted(&mut self, request: &Request<'_>) -> Ran {
         let mut unheard = OutputBuffer::with_limit_of(self.reply.output());
         let mut gate = Gate {
             keyspace: self.keyspace,
@@ -147,14 +144,11 @@ impl Gate<'_> {
         if let Some(id) = self.caller.client()
             && let Some(client) = self.state.clients.get_mut(id)
         {
-            let skipped = client.flags.contains(ClientFlags::REPLY_SKIP);
-            if !client.flags.intersects(muted) {
+            if client.replies().are_sent() {
                 // CLIENT REPLY ON and RESET turn replies on again with their own.
                 self.reply.output().append(&unheard);
-            } else if skipped && ran == Ran::NotYet {
-                client.flags |= ClientFlags::REPLY_SKIP_NEXT;
             }
-            client.flags.remove(ClientFlags::REPLY_SKIP);
+            client.set_replies(client.replies().after_request(ran != Ran::NotYet));
         }
         ran
     }
@@ -553,7 +547,7 @@ impl Gate<'_> {
     /// Suspends a client until CLIENT PAUSE ends.
     fn hold_back(&mut self) {
         if let Some(id) = self.caller.client()
-            && self.state.clients.suspend(id, ClientFlags::PAUSED)
+            && self.state.clients.suspend(id, Suspension::UntilRetry)
         {
             self.state.pauses.waiting.push(id);
         }
@@ -562,7 +556,7 @@ impl Gate<'_> {
     /// Suspends a client until a key is no longer on its way to another server.
     fn wait_for(&mut self, database: usize, key: &[u8]) {
         if let Some(id) = self.caller.client()
-            && self.state.clients.suspend(id, ClientFlags::PAUSED)
+            && self.state.clients.suspend(id, Suspension::UntilRetry)
         {
             self.state.moving.wait(database, key, id);
         }

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 use std::os::fd::AsRawFd;
 
+use crate::client::life::Life;
 use crate::client::tracking::ClientTracking;
 use crate::client::transaction::Transaction;
 use crate::client::{Client, ClientFlags, ClientId, Input};
@@ -95,7 +96,7 @@ pub fn describe(
         0 => (client.output.len(), 0),
         _ => (0, client.output.pieces().count()),
     };
-    let events = if client.flags.contains(ClientFlags::WANTS_WRITE) { "rw" } else { "r" };
+    let events = if client.writability.is_registered() { "rw" } else { "r" };
     let input = &client.input;
     let output_size = client.output.capacity();
     let [capa, watch, traffic] = match is_valkey {
@@ -170,26 +171,27 @@ fn valkey_fields(client: &Client) -> [String; 3] {
 
 /// The letters of the `flags` field.
 pub fn flag_letters(client: &Client) -> String {
+    let has = |flag| client.flags.contains(flag);
     let letters = [
-        (ClientFlags::REPLICA, 'S'),
-        (ClientFlags::MONITOR, 'O'),
-        (ClientFlags::SUBSCRIBED, 'P'),
-        (ClientFlags::IN_TRANSACTION, 'x'),
-        (ClientFlags::SUSPENDED.union(ClientFlags::PAUSED), 'b'),
+        (has(ClientFlags::REPLICA), 'S'),
+        (has(ClientFlags::MONITOR), 'O'),
+        (has(ClientFlags::SUBSCRIBED), 'P'),
+        (has(ClientFlags::IN_TRANSACTION), 'x'),
+        (client.is_suspended(), 'b'),
     ];
     let rest = [
-        (ClientFlags::CLOSE_AFTER_REPLY, 'c'),
-        (ClientFlags::CLOSE_NOW, 'A'),
-        (ClientFlags::UNIX_SOCKET, 'U'),
-        (ClientFlags::READS_HERE, 'r'),
-        (ClientFlags::NO_EVICT, 'e'),
-        (ClientFlags::NO_TOUCH, 'T'),
-        (ClientFlags::IMPORT_SOURCE, 'I'),
+        (client.life() == Life::ClosingAfterReply, 'c'),
+        (client.is_closing_now(), 'A'),
+        (client.stream.is_unix(), 'U'),
+        (has(ClientFlags::READS_HERE), 'r'),
+        (has(ClientFlags::NO_EVICT), 'e'),
+        (has(ClientFlags::NO_TOUCH), 'T'),
+        (has(ClientFlags::IMPORT_SOURCE), 'I'),
     ];
-    let is_set = |(flags, _): &&(ClientFlags, char)| client.flags.intersects(*flags);
-    let mut set: String = letters.iter().filter(is_set).map(|(_, letter)| letter).collect();
+    let shown = |(is_set, letter): &(bool, char)| is_set.then_some(*letter);
+    let mut set: String = letters.iter().filter_map(shown).collect();
     set.extend(client.tracking.iter().flat_map(|tracking| tracking.letters()));
-    set.extend(rest.iter().filter(is_set).map(|(_, letter)| letter));
+    set.extend(rest.iter().filter_map(shown));
     if set.is_empty() { "N".into() } else { set }
 }
 
@@ -245,7 +247,7 @@ pub fn check_output_limit(state: &mut State, id: ClientId) {
         return;
     };
     let used = unsent(client, state.replication.backlog.as_ref());
-    if client.flags.contains(ClientFlags::CLOSE_NOW) {
+    if client.is_closing_now() {
         return;
     }
     let flags = client.flags;
@@ -314,11 +316,11 @@ pub fn evict_clients(state: &mut State) {
 }
 
 fn evict_largest(state: &mut State, limit: usize) {
-    let spared = ClientFlags::NO_EVICT | ClientFlags::REPLICA | ClientFlags::CLOSE_NOW;
+    let spared = ClientFlags::NO_EVICT | ClientFlags::REPLICA;
     let mut largest: Vec<(usize, ClientId)> = state
         .clients
         .iter()
-        .filter(|client| !client.flags.intersects(spared))
+        .filter(|client| !client.flags.intersects(spared) && !client.is_closing_now())
         .map(|client| (client.counted_memory, client.id))
         .collect();
     largest.sort_unstable_by_key(|&(memory, id)| (Reverse(memory), id.number));

@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::client::acks::Unconfirmed;
-use crate::client::{Client, ClientFlags, ClientId};
+use crate::client::{Client, ClientId};
 use crate::clock::Expiry;
 use crate::config::KeyspaceEvents;
 use crate::gate::{effect, limits, publish, readers};
@@ -508,9 +508,8 @@ fn tell_redisson_of_all(keyspace: &Keyspace, state: &mut State, gone: &Gone) {
 
 /// The push `lock-lost key fence reason`, for clients of RESP3.
 fn tell_holder(state: &mut State, id: ClientId, key: &[u8], fence: u64, reason: EndReason) {
-    let is_told = |client: &Client| {
-        client.protocol == Protocol::Resp3 && !client.flags.intersects(ClientFlags::REPLY_OFF)
-    };
+    let is_told =
+        |client: &Client| client.protocol == Protocol::Resp3 && !client.replies().are_off();
     if !state.clients.get(id).is_some_and(is_told) {
         return;
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::client::{Client, ClientFlags, ClientId};
+use crate::client::{Client, ClientId};
 use crate::gate::limits;
 use crate::gate::publish;
 use crate::resp::args::Args;
@@ -70,7 +70,7 @@ pub fn feed_scripted(state: &mut State, caller: Caller, command: &Command, args:
 
 /// The address a client is connected from.
 fn address(state: &State, client: &Client) -> String {
-    match client.flags.contains(ClientFlags::UNIX_SOCKET) {
+    match client.stream.is_unix() {
         true => format!("unix:{}", String::from_utf8_lossy(&state.config.unixsocket)),
         false => client.peer.to_string(),
     }
@@ -98,9 +98,7 @@ fn show(
         let Some(client) = state.clients.get_mut(monitor) else {
             continue;
         };
-        if client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
-            || client.is_closing()
-        {
+        if !client.replies().are_sent() || client.is_closing() {
             continue;
         }
         client.output.push(line.as_bytes());

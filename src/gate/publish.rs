@@ -33,7 +33,7 @@ pub fn unsubscribe_all(state: &mut State, id: ClientId) {
 pub fn take_pushed(state: &mut State, caller: Caller, output: &mut OutputBuffer) {
     if let Some(client) = caller.client().and_then(|id| state.clients.get_mut(id))
         && !client.output.is_empty()
-        && !client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
+        && client.replies().are_sent()
     {
         output.append(&client.output);
         client.output.clear();

@@ -222,7 +222,7 @@ fn send_keys(state: &mut State, id: ClientId, keys: &Bytes) {
 /// The client with this number, unless it is being closed.
 pub fn receiver(state: &State, number: u64) -> Option<&Client> {
     let client = state.clients.by_number(number)?;
-    (!client.flags.contains(ClientFlags::CLOSE_NOW)).then_some(client)
+    (!client.is_closing_now()).then_some(client)
 }
 
 /// Sends a message to a client or the one it redirects to; `body` writes the keys.

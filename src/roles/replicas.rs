@@ -476,7 +476,7 @@ fn file_is_saved(state: &mut State, saved: Option<&Path>) {
 fn close_failed(state: &mut State, has_failed: impl Fn(&Stage) -> bool) {
     for id in state.replication.replicas.clone() {
         let Some(client) = state.clients.get(id) else { continue };
-        let is_closing = client.flags.contains(ClientFlags::CLOSE_NOW);
+        let is_closing = client.is_closing_now();
         let replica = client.replica.as_deref();
         if !is_closing && replica.is_some_and(|replica| has_failed(&replica.stage)) {
             warning!(state, "SYNC failed. BGSAVE child returned an error");
@@ -497,9 +497,7 @@ fn end_broadcast(state: &mut State) {
 /// allows.
 fn advance_broadcast(keyspace: &mut Keyspace, state: &mut State) {
     let offsets = state.replicas().filter_map(|(client, replica)| match replica.stage {
-        Stage::ReceivesSnapshot { at } if !client.flags.contains(ClientFlags::CLOSE_NOW) => {
-            Some(at)
-        }
+        Stage::ReceivesSnapshot { at } if !client.is_closing_now() => Some(at),
         _ => None,
     });
     let slowest = offsets.min();
@@ -584,18 +582,16 @@ pub fn send(state: &mut State) {
 fn send_to(state: &mut State, id: ClientId, end: u64) {
     let State { clients, replication, .. } = state;
     let Some(client) = clients.get_mut(id) else { return };
-    let waits = ClientFlags::WANTS_WRITE;
     if client.is_closing() {
         return;
     }
     if !client.output.is_empty() {
         return disconnect_answered(state, id);
     }
-    if client.flags & (waits | ClientFlags::CAN_WRITE) == waits {
+    if !client.writability.begin_write() {
         limits::check_output_limit(state, id);
         return;
     }
-    client.flags.remove(ClientFlags::CAN_WRITE);
     let (Some(replica), Some(backlog)) = (client.replica.as_deref_mut(), &replication.backlog)
     else {
         return;
@@ -665,8 +661,8 @@ fn after_sending(state: &mut State, id: ClientId, sent: Sent) {
     {
         replica.sent_us = now.boot_us;
     }
-    if sent.is_full != client.flags.contains(ClientFlags::WANTS_WRITE) {
-        client.flags.set(ClientFlags::WANTS_WRITE, sent.is_full);
+    if sent.is_full != client.writability.is_registered() {
+        client.writability.set_full(sent.is_full);
         let token = Token(id.slot as usize);
         if client.stream.reregister(net.poll.registry(), token, sent.is_full).is_err() {
             return clients.close(id);
@@ -822,7 +818,7 @@ fn close_if_silent(state: &mut State, id: ClientId) {
         _ => return,
     };
     // A replica that has read everything waits for the snapshot to be written: it is not stuck.
-    let is_stuck = what == "streaming sync" || client.flags.contains(ClientFlags::WANTS_WRITE);
+    let is_stuck = what == "streaming sync" || client.writability.is_registered();
     if is_stuck && now_us - since_us > timeout_us {
         let name = name_of(state, id);
         warning!(state, "Disconnecting timedout replica ({what}): {name}");

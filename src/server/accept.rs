@@ -10,7 +10,7 @@ use mio::Token;
 
 use super::handshake::{HANDSHAKE_US, tls_not_configured};
 use super::{FIRST_LISTENER, Server, Turn};
-use crate::client::{Client, ClientFlags, ClientId};
+use crate::client::{Client, ClientId};
 use crate::command::configure_tls;
 use crate::config::{Config, system_text};
 use crate::gate::users;
@@ -106,10 +106,9 @@ impl Turn<'_> {
                     }
                 };
         }
-        let mut flags = users::initial_flags(self.state);
-        flags.set(ClientFlags::UNIX_SOCKET, stream.is_unix());
+        let flags = users::initial_flags(self.state);
         let now_us = self.state.now.boot_us;
-        let make = |id| Client { flags, ..Client::new(id, stream, peer, local, now_us) };
+        let make = |id| Client::new(id, flags, stream, peer, local, now_us);
         let id: ClientId = self.state.clients.insert(make);
         if is_tls {
             self.state.net.pending.handshaking.push_back((now_us + HANDSHAKE_US, id));

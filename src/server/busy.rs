@@ -6,9 +6,10 @@
 //! A script that runs longer than `busy-reply-threshold` is interrupted every few milliseconds, and
 //! [`serve`] does what a turn does for clients, with an arena and batch of its own, as the loop's
 //! are in use. It skips the client that runs the script and clients with requests in the outer turn
-//! ([`ClientFlags::HELD`]). Time stands still as for the script, no key expires, and no blocked
-//! client is served. Replicas and the primary are told that this server is alive, as the script may
-//! run longer than `repl-timeout`, and other nodes of the cluster are answered.
+//! ([`crate::client::readiness::Reading::is_held`]). Time stands still as for the script, no key
+//! expires, and no blocked client is served. Replicas and the primary are told that this server is
+//! alive, as the script may run longer than `repl-timeout`, and other nodes of the cluster are
+//! answered.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use mio::Events;
 
 use super::intake::Intake;
 use super::{Turn, die};
-use crate::client::{ClientFlags, ClientId};
+use crate::client::{Client, ClientId};
 use crate::durability::persistence;
 use crate::http;
 use crate::keyspace::Keyspace;
@@ -40,7 +41,7 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     let (no_touch, hides_expired) = (keyspace.no_touch, keyspace.hides_expired);
     let begun = state.stats.timing.mark();
     if let Some(client) = client.and_then(|id| state.clients.get_mut(id)) {
-        client.flags |= ClientFlags::HELD;
+        client.reading.is_held = true;
     }
     let turn = &mut Turn { keyspace, state, intake: &mut Intake::default(), is_nested: true };
     take_turn(turn, is_first);
@@ -69,9 +70,8 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
         // Events that the outer turn has not handled yet are not announced again.
         (0..turn.state.net.listeners.len()).for_each(|listener| turn.accept(listener));
         turn.run_batch();
-        let left_alone = ClientFlags::HELD | ClientFlags::READ_PENDING;
-        let others =
-            turn.state.clients.iter().filter(|client| !client.flags.intersects(left_alone));
+        let is_left_alone = |client: &Client| client.reading.is_held || client.reading.is_queued;
+        let others = turn.state.clients.iter().filter(|client| !is_left_alone(client));
         let others: Vec<ClientId> = others.map(|client| client.id).collect();
         others.into_iter().for_each(|id| turn.read(id));
     }

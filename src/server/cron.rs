@@ -91,14 +91,11 @@ impl Server {
             return;
         }
         self.next_idle_us = now_us + 1_000_000;
-        let waiting = ClientFlags::SUBSCRIBED
-            | ClientFlags::SUSPENDED
-            | ClientFlags::PAUSED
-            | ClientFlags::REPLICA
-            | ClientFlags::MONITOR;
+        let waiting = ClientFlags::SUBSCRIBED | ClientFlags::REPLICA | ClientFlags::MONITOR;
         let is_idle = |client: &&Client| {
             now_us - client.active_us > timeout_us
                 && !client.flags.intersects(waiting)
+                && !client.is_suspended()
                 && !client.waits_for_pushes()
         };
         let idle: Vec<ClientId> =

@@ -5,11 +5,11 @@ use std::io;
 use mio::Token;
 
 use super::Turn;
-use crate::client::{Client, ClientFlags, ClientId};
+use crate::client::readiness::LogWait;
+use crate::client::{Client, ClientId};
 use crate::gate::closing::forget_client;
 use crate::gate::limits::clients_memory_max;
 use crate::gate::{asynchronous, blocking, sessions, tracking, transaction};
-use crate::persist::aof::log::LogOffset;
 use crate::state::persistence::Persistence;
 use crate::sys::log::verbose;
 
@@ -21,18 +21,19 @@ const SPARE_BYTES_MAX: usize = 64 * 1024;
 /// not, marks the client as waiting for the log.
 fn check_log_allows_sending(persistence: &Persistence, client: &mut Client) -> bool {
     let length = client.output.len();
-    if client.plain_output == Some(length) {
-        return true;
+    let may_leave = |offset| client.is_closing_now() || persistence.may_leave(offset);
+    match client.log_wait {
+        LogWait::Needless(of) if of == length => true,
+        LogWait::Waits { offset, length: before, .. } if length <= before => may_leave(offset),
+        _ => {
+            let offset = persistence.depends_on();
+            let may = may_leave(offset);
+            if !may || client.log_wait.is_begun() {
+                client.log_wait.wait_for(offset, length);
+            }
+            may
+        }
     }
-    if !client.flags.contains(ClientFlags::AWAITS_LOG) || length > client.awaited.1 {
-        client.awaited = (persistence.depends_on().0, length);
-    }
-    let may = client.flags.contains(ClientFlags::CLOSE_NOW)
-        || persistence.may_leave(LogOffset(client.awaited.0));
-    if !may {
-        client.flags |= ClientFlags::AWAITS_LOG;
-    }
-    may
 }
 
 impl Turn<'_> {
@@ -42,7 +43,7 @@ impl Turn<'_> {
         self.close_clients();
         for id in std::mem::take(&mut self.state.clients.to_flush) {
             let Some(client) = self.state.clients.get_mut(id) else { continue };
-            if self.is_nested && client.flags.contains(ClientFlags::HELD) {
+            if self.is_nested && client.reading.is_held {
                 self.state.clients.to_flush.push(id);
                 continue;
             }
@@ -51,29 +52,19 @@ impl Turn<'_> {
                 continue;
             }
             let unconfirmed = &self.state.cluster_work.unconfirmed;
-            if unconfirmed.iter().any(|(waiting, _)| *waiting == id)
-                && !client.flags.contains(ClientFlags::CLOSE_NOW)
-            {
+            if unconfirmed.iter().any(|(waiting, _)| *waiting == id) && !client.is_closing_now() {
                 self.state.clients.to_flush.push(id);
                 continue;
             }
-            client.flags.remove(ClientFlags::FLUSH_PENDING);
-            if client.flags.contains(ClientFlags::AWAITS_LOG) {
-                let reads = client.flags.contains(ClientFlags::READ_WHEN_SENT);
-                client.flags.remove(ClientFlags::AWAITS_LOG | ClientFlags::READ_WHEN_SENT);
-                if reads && !client.flags.contains(ClientFlags::READ_PENDING) {
-                    client.flags |= ClientFlags::READ_PENDING;
-                    self.state.net.pending.read_again.push(id);
-                }
+            client.is_flush_queued = false;
+            if client.log_wait.end() {
+                self.state.clients.read_later(id);
             }
-            let full = ClientFlags::WANTS_WRITE;
-            if client.flags.contains(ClientFlags::CLOSE_NOW)
-                || client.flags & (full | ClientFlags::CAN_WRITE) == full
-            {
+            let Some(client) = self.state.clients.get_mut(id) else { continue };
+            if client.is_closing_now() || !client.writability.begin_write() {
                 self.count_memory(id);
                 continue;
             }
-            client.flags.remove(ClientFlags::CAN_WRITE);
             let result = match client.output.is_empty() {
                 true => io::Write::flush(&mut client.stream).map(|()| 0),
                 false => client.output.write_to(&mut client.stream),
@@ -114,16 +105,19 @@ impl Turn<'_> {
     /// writability.
     fn after_write(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
-        client.plain_output = client.output.is_empty().then_some(0);
+        client.log_wait = match client.output.is_empty() {
+            true => LogWait::Needless(0),
+            false => LogWait::Unknown,
+        };
         let done = client.output.is_empty() && !client.stream.has_unsent();
-        let waited = client.flags.contains(ClientFlags::WANTS_WRITE);
-        if done && client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY) {
+        let waited = client.writability.is_registered();
+        if done && client.is_closing() {
             return self.state.clients.close(id);
         }
         if waited || !done {
             // Registered again even if it was before: the output may have more pieces than one
             // write takes, so the socket may be writable still, and would not be announced again.
-            client.flags.set(ClientFlags::WANTS_WRITE, !done);
+            client.writability.set_full(!done);
             let token = Token(id.slot as usize);
             let registry = self.state.net.poll.registry();
             if client.stream.reregister(registry, token, !done).is_err() {

@@ -8,7 +8,7 @@ use std::io;
 
 use super::Turn;
 use crate::acl::UserFlags;
-use crate::client::{ClientFlags, ClientId};
+use crate::client::ClientId;
 use crate::gate::users;
 use crate::net::tls::NameField;
 use crate::net::tls::stream::Handshake;
@@ -28,7 +28,7 @@ impl Turn<'_> {
     /// Queues a client's handshake for the end of the turn.
     pub(super) fn queue_handshake(&mut self, id: ClientId) {
         if let Some(client) = self.state.clients.get_mut(id) {
-            client.flags |= ClientFlags::READ_PENDING;
+            client.reading.is_queued = true;
             self.state.net.pending.handshakes.push_back(id);
         }
     }
@@ -51,7 +51,7 @@ impl Turn<'_> {
     /// Runs a step of a client's handshake.
     fn continue_handshake(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
-        client.flags.remove(ClientFlags::READ_PENDING);
+        client.reading.is_queued = false;
         if client.is_closing() {
             return;
         }
@@ -77,7 +77,7 @@ impl Turn<'_> {
         if !self.refuse_if_protected(id) {
             self.state.stats.counters.connections += 1;
             // Requests after the handshake may be buffered already.
-            self.read_later(id);
+            self.state.clients.read_later(id);
         }
     }
 

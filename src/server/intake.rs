@@ -10,6 +10,7 @@ use mio::{Events, Token};
 
 use super::batch::{BATCH_REQUESTS, Batch, Unparsed};
 use super::{FIRST_LISTENER, LISTENERS_MAX, Turn, WAKER};
+use crate::client::readiness::LogWait;
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::limits::describe_for_log;
 use crate::net::http::is_own;
@@ -50,7 +51,7 @@ impl Turn<'_> {
     /// Handles events: accepts new clients, and reads the ready ones.
     pub(super) fn take_in(&mut self, events: &Events) {
         // Taken first: clients added from now on were read in this turn.
-        let read_again = std::mem::take(&mut self.state.net.pending.read_again);
+        let read_again = std::mem::take(&mut self.state.clients.to_read);
         for event in events {
             match event.token() {
                 WAKER => {}
@@ -76,11 +77,10 @@ impl Turn<'_> {
         let Some(client) = self.state.clients.at_slot(slot) else { return };
         let id = client.id;
         if event.is_read_closed() || event.is_error() {
-            client.flags |= ClientFlags::READ_CLOSED;
+            client.reading.is_end_announced = true;
         }
         let has_unsent = client.stream.has_unsent();
-        if event.is_writable() && client.flags.contains(ClientFlags::WANTS_WRITE) {
-            client.flags |= ClientFlags::CAN_WRITE;
+        if event.is_writable() && client.writability.announce() {
             self.state.clients.flush_later(id);
         }
         let readable =
@@ -91,32 +91,26 @@ impl Turn<'_> {
         }
     }
 
-    /// Queues a client to be read in the next turn.
-    pub(super) fn read_later(&mut self, id: ClientId) {
-        if let Some(client) = self.state.clients.get_mut(id)
-            && !client.is_closing()
-        {
-            client.flags |= ClientFlags::READ_PENDING;
-            self.state.net.pending.read_again.push(id);
-        }
-    }
-
     /// Reads the clients whose inputs were lent until now.
     pub(super) fn read_returned(&mut self) {
         for id in self.state.arriving.take_returned() {
-            self.read_later(id);
+            self.state.clients.read_later(id);
         }
     }
 
     fn is_to_be_read(&self, id: ClientId) -> bool {
         let client = self.state.clients.get(id);
-        client.is_some_and(|client| client.flags.contains(ClientFlags::READ_PENDING))
+        client.is_some_and(|client| client.reading.is_queued)
     }
 
     /// Reads a client once and parses the bytes.
     pub(super) fn read(&mut self, id: ClientId) {
-        if self.is_nested && self.is_held(id) {
-            return self.read_later(id);
+        if self.is_nested
+            && let Some(client) = self.state.clients.get_mut(id)
+            && client.reading.is_held
+        {
+            client.reading.is_queued = false;
+            return self.state.clients.read_later(id);
         }
         if ARENA_BYTES - self.intake.arena_used < READ_BYTES + LARGE_BYTES
             || self.intake.batch.requests.len() >= BATCH_REQUESTS
@@ -124,7 +118,7 @@ impl Turn<'_> {
             self.run_batch();
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
-        client.flags.remove(ClientFlags::READ_PENDING);
+        client.reading.is_queued = false;
         if client.is_closing() {
             return;
         }
@@ -135,12 +129,12 @@ impl Turn<'_> {
         if matches!(client.input, Input::Lent(_)) {
             return;
         }
-        if client.flags.contains(ClientFlags::AWAITS_LOG) {
+        if let LogWait::Waits { then_reads, .. } = &mut client.log_wait {
             // Read again when the output that its replies must follow has been sent.
-            client.flags |= ClientFlags::READ_WHEN_SENT;
+            *then_reads = true;
             return;
         }
-        if client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED) {
+        if client.is_suspended() {
             return self.read_for_later(id);
         }
         let waiting = match &mut client.input {
@@ -199,10 +193,7 @@ impl Turn<'_> {
     fn read_piece(&mut self, id: ClientId) -> Option<usize> {
         let client = self.state.clients.get_mut(id)?;
         // The requests before it may just have suspended or closed the client.
-        let waits = ClientFlags::SUSPENDED | ClientFlags::PAUSED;
-        if !matches!(client.input, Input::Large(_))
-            || client.flags.intersects(waits)
-            || client.is_closing()
+        if !matches!(client.input, Input::Large(_)) || client.is_suspended() || client.is_closing()
         {
             return None;
         }
@@ -247,23 +238,20 @@ impl Turn<'_> {
                 self.state.stats.counters.bytes_in += count as u64;
                 // Edge-triggered: a short read has drained the socket, unless its end was not seen
                 // yet.
-                let more = count == room
-                    || client.flags.contains(ClientFlags::READ_CLOSED)
-                    || client.stream.has_more();
-                if more && !client.flags.contains(ClientFlags::READ_PENDING) {
-                    client.flags |= ClientFlags::READ_PENDING;
-                    self.state.net.pending.read_again.push(id);
+                let more =
+                    count == room || client.reading.is_end_announced || client.stream.has_more();
+                if more {
+                    self.state.clients.read_later(id);
                 }
                 Some(count)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 // Not closed after all: the event was for an earlier client in this slot.
-                client.flags.remove(ClientFlags::READ_CLOSED);
+                client.reading.is_end_announced = false;
                 None
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                client.flags |= ClientFlags::READ_PENDING;
-                self.state.net.pending.read_again.push(id);
+                self.state.clients.read_later(id);
                 None
             }
             Err(error) => {
@@ -279,11 +267,8 @@ impl Turn<'_> {
     /// CLIENT PAUSE is closed.
     fn end_of_input(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
-        let waiting = ClientFlags::SUBSCRIBED
-            | ClientFlags::MONITOR
-            | ClientFlags::SUSPENDED
-            | ClientFlags::PAUSED;
-        if client.output.is_empty() || client.flags.intersects(waiting) {
+        let listens = client.flags.intersects(ClientFlags::SUBSCRIBED | ClientFlags::MONITOR);
+        if client.output.is_empty() || listens || client.is_suspended() {
             self.state.clients.close(id);
         } else {
             self.state.clients.close_after_reply(id, self.state.now);

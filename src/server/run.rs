@@ -4,7 +4,7 @@
 use super::Turn;
 use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run, Unparsed};
 use super::intake::{INPUT_MAX, LARGE_BYTES};
-use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
+use crate::client::{Client, ClientId, Input, LargeInput};
 use crate::durability::persistence::spread_effects;
 use crate::gate::execute::{Gate, Ran};
 use crate::gate::limits::{check_output_limit, describe_for_log, evict_clients, output_limit};
@@ -96,10 +96,10 @@ impl Turn<'_> {
         if client.is_closing() {
             return false;
         }
-        client.flags.remove(ClientFlags::HELD);
+        client.reading.is_held = false;
         // Suspended by another client's command since parsing: all requests wait.
-        let waits = client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
-        let was_plain = client.plain_output == Some(client.output.len());
+        let waits = client.is_suspended();
+        let was_plain = client.log_wait.is_needless(client.output.len());
         let mut output = std::mem::take(&mut client.output);
         output.set_limit(output_limit(&self.state.config, client.flags));
         let mut protocol = client.protocol;
@@ -124,7 +124,7 @@ impl Turn<'_> {
             && self.state.persistence.may_hold_replies()
             && (0..done).all(|index| requests.shows_no_data(index));
         if let Some(client) = self.state.clients.get_mut(id) {
-            client.plain_output = is_plain.then_some(output.len());
+            client.log_wait.note_plain(is_plain.then_some(output.len()));
         }
         self.give_output(id, output, protocol);
         stays && is_unrun
@@ -196,8 +196,8 @@ impl Turn<'_> {
         mut reply: ReplyWriter<'_>,
     ) {
         let text = error.text();
-        let muted = ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP_NEXT;
-        if self.state.clients.get(id).is_some_and(|client| !client.flags.intersects(muted)) {
+        let is_told = |client: &Client| client.replies().at_request().are_sent();
+        if self.state.clients.get(id).is_some_and(is_told) {
             reply.error(&text);
         }
         self.state.stats.count_error(&text);
@@ -239,7 +239,7 @@ impl Turn<'_> {
         evict_clients(self.state);
         let Some(client) = self.state.clients.get_mut(id) else { return false };
         *output = std::mem::replace(&mut client.output, pushed);
-        !client.flags.contains(ClientFlags::CLOSE_NOW)
+        !client.is_closing_now()
     }
 
     /// Parses and runs complete requests in a client's own buffer; the rest goes back to the
@@ -259,7 +259,7 @@ impl Turn<'_> {
             if client.is_closing() {
                 return;
             }
-            if client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED) {
+            if client.is_suspended() {
                 break;
             }
             let limits = self.limits(client);
@@ -339,12 +339,12 @@ impl Turn<'_> {
 
     fn hold(&mut self, id: ClientId, held: bool) {
         if let Some(client) = self.state.clients.get_mut(id) {
-            client.flags.set(ClientFlags::HELD, held);
+            client.reading.is_held = held;
         }
     }
 
     pub(super) fn is_held(&self, id: ClientId) -> bool {
-        self.state.clients.get(id).is_some_and(|client| client.flags.contains(ClientFlags::HELD))
+        self.state.clients.get(id).is_some_and(|client| client.reading.is_held)
     }
 }
 

@@ -14,7 +14,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::intake::Intake;
 use super::names::RenamedCommands;
 use super::{Ending, Server, WAKER, busy};
-use crate::client::ClientFlags;
+use crate::client::Client;
+use crate::client::life::Suspension;
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
 use crate::command::{
@@ -350,12 +351,10 @@ impl Server {
 
     /// Replies an error to the clients of SHUTDOWN.
     pub(super) fn refuse_shutdown(&mut self) {
-        let waits = ClientFlags::SUSPENDED;
-        let asked = self
-            .state
-            .clients
-            .iter()
-            .filter(|client| client.flags.contains(waits) && client.blocked.is_none());
+        let has_asked = |client: &&Client| {
+            client.suspension() == Suspension::UntilReply && client.blocked.is_none()
+        };
+        let asked = self.state.clients.iter().filter(has_asked);
         let ids: Vec<_> = asked.map(|client| client.id).collect();
         for id in ids {
             self.state.clients.release(id);

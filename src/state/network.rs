@@ -64,8 +64,6 @@ pub struct Pending {
     /// Listeners whose accept failed although connections may wait: retried in the next periodic
     /// work.
     pub accept_later: Vec<usize>,
-    /// Clients whose last read filled its buffer: read again next turn.
-    pub read_again: Vec<ClientId>,
     /// Clients whose pending requests are resumed.
     pub resumed: Vec<ClientId>,
     /// Clients whose handshakes can continue, at the end of the turn; the longest waiting first.

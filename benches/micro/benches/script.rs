@@ -36,9 +36,9 @@ impl Gate {
         let poll = mio::Poll::new().expect("a poll");
         let mut state = State::new(&TABLE, config, clock, Logger::silent(), poll);
         let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
-        let client = state.clients.insert(|id| Client {
-            flags: ClientFlags::AUTHENTICATED,
-            ..Client::new(id, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
+        let client = state.clients.insert(|id| {
+            let flags = ClientFlags::AUTHENTICATED;
+            Client::new(id, flags, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
         });
         state.note_gate();
         state.stats.timing.start();

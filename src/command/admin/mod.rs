@@ -10,7 +10,7 @@ pub(crate) mod module;
 pub(crate) mod reload;
 pub(crate) mod save;
 
-use crate::client::ClientFlags;
+use crate::client::life::Suspension;
 use crate::error::CommandError;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, spec};
@@ -158,7 +158,7 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
             let goes_on = |it: &Shutdown| !it.by_signal || it.waits_until_us.is_some();
             ctx.state.process.shutdown = earlier.filter(goes_on).or(Some(order));
             let id = ctx.client_id();
-            ctx.state.clients.suspend(id, ClientFlags::SUSPENDED);
+            ctx.state.clients.suspend(id, Suspension::UntilReply);
             Ok(Outcome::Suspended)
         }
         // An interrupted loading cannot continue.

@@ -1,6 +1,6 @@
 //! DEBUG RELOAD and DEBUG LOADAOF: saves and loads the data.
 
-use crate::client::ClientFlags;
+use crate::client::life::Suspension;
 use crate::durability::load::{self, LoadError};
 use crate::durability::persistence;
 use crate::error::CommandError;
@@ -81,7 +81,7 @@ fn failed(ctx: &mut Context<'_>, why: &LoadError, error: CommandError) -> Comman
     if ctx.state.persistence.loading.is_some() {
         // The server ends, which is the answer.
         if let Some(id) = ctx.caller.client() {
-            ctx.state.clients.suspend(id, ClientFlags::SUSPENDED);
+            ctx.state.clients.suspend(id, Suspension::UntilReply);
         }
         return Ok(Outcome::Suspended);
     }

@@ -174,7 +174,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
         _ => parse_filter(ctx, IdRule::Any)?,
     };
     let state = &*ctx.state;
-    let is_there = |client: &&Client| !client.flags.contains(ClientFlags::CLOSE_NOW);
+    let is_there = |client: &&Client| !client.is_closing_now();
     let running = Running::of(ctx);
     let line = |client: &Client| {
         let mut line = String::new();
@@ -220,9 +220,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     let skipped = filter.skip_me.unwrap_or(true).then_some(own);
     let state = &mut *ctx.state;
     let chosen = |client: &&Client| {
-        !client.flags.contains(ClientFlags::CLOSE_NOW)
-            && Some(client.id) != skipped
-            && filter.matches(client, state.now)
+        !client.is_closing_now() && Some(client.id) != skipped && filter.matches(client, state.now)
     };
     let killed: Vec<ClientId> =
         state.clients.iter().filter(chosen).map(|client| client.id).collect();
@@ -296,16 +294,14 @@ fn set_info(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLIENT REPLY <ON | OFF | SKIP>`: `OK` for ON, nothing else.
 fn reply(ctx: &mut Context<'_>) -> CommandResult {
     let mut args = ctx.args.cursor(2);
+    let client = ctx.client();
     if args.take_word("ON") {
-        ctx.client().flags.remove(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP);
+        client.set_replies(client.replies().turned_on());
         ctx.reply.ok();
     } else if args.take_word("OFF") {
-        ctx.client().flags |= ClientFlags::REPLY_OFF;
+        client.set_replies(client.replies().turned_off());
     } else if args.take_word("SKIP") {
-        let client = ctx.client();
-        if !client.flags.contains(ClientFlags::REPLY_OFF) {
-            client.flags |= ClientFlags::REPLY_SKIP_NEXT;
-        }
+        client.set_replies(client.replies().skipping_next());
     } else {
         return Err(CommandError::Syntax);
     }

@@ -6,6 +6,7 @@ pub(crate) mod client_tracking;
 
 use crate::acl::DEFAULT_NAME;
 use crate::client::ClientFlags;
+use crate::client::life::Replies;
 use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
 use crate::gate::{asynchronous, publish, tracking, transaction, users};
@@ -307,15 +308,13 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
     transaction::abandon(ctx.keyspace, client);
     client.flags.remove(
         ClientFlags::MONITOR
-            | ClientFlags::REPLY_OFF
-            | ClientFlags::REPLY_SKIP
-            | ClientFlags::REPLY_SKIP_NEXT
             | ClientFlags::NO_TOUCH
             | ClientFlags::NO_EVICT
             | ClientFlags::READS_HERE
             | ClientFlags::ASKING
             | ClientFlags::IMPORT_SOURCE,
     );
+    client.set_replies(Replies::default());
     client.db = 0;
     client.name = Box::default();
     client.protocol = Protocol::Resp2;

@@ -1,6 +1,6 @@
 //! DUMP and RESTORE: a value in the RDB format (`persist/rdb/payload.rs`).
 
-use crate::client::ClientFlags;
+use crate::client::life::Suspension;
 use crate::clock::{Now, UnixMillis};
 use crate::config::KeyspaceEvents;
 use crate::durability::load::rdb_limits;
@@ -128,7 +128,7 @@ fn decode(ctx: &mut Context<'_>, now: Now) -> Option<Restored> {
     if let (Taken::Absent, Some(id)) = (taken, client) {
         let decode = move |payload: &[u8]| payload::restore_checked(payload, &limits, now, checks);
         ctx.state.arriving.ask(id, payload, Box::new(decode));
-        ctx.state.clients.suspend(id, ClientFlags::PAUSED);
+        ctx.state.clients.suspend(id, Suspension::UntilRetry);
         return None;
     }
     Some(payload::restore_checked(payload, &limits, now, checks))

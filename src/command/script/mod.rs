@@ -10,7 +10,6 @@ use crate::ids::CommandId;
 use std::borrow::Cow;
 
 use crate::acl::log::LogContext;
-use crate::client::ClientFlags;
 use crate::command::help::reply_help;
 use crate::config::{BusyScriptPolicy, Choice};
 use crate::durability::persistence;
@@ -464,7 +463,7 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
     ctx.keyspace.end_undo();
     if ended.is_some_and(|running| running.is_busy) {
         if let Some(client) = ctx.caller.client().and_then(|id| ctx.state.clients.get_mut(id)) {
-            client.flags.remove(ClientFlags::HELD);
+            client.reading.is_held = false;
         }
         // Time stood still during the script.
         let now = ctx.state.clock.now();

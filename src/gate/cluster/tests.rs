@@ -48,9 +48,9 @@ impl Node {
         state.note_gate();
         state.stats.timing.start();
         let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
-        let client = state.clients.insert(|id| Client {
-            flags: ClientFlags::AUTHENTICATED,
-            ..Client::new(id, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
+        let client = state.clients.insert(|id| {
+            let flags = ClientFlags::AUTHENTICATED;
+            Client::new(id, flags, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
         });
         let keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
         Node { keyspace, state, client, other }

@@ -50,7 +50,8 @@ pub fn begin_import(
         };
         state.slot_moves.imports.insert(name, import);
         if let Some(client) = state.clients.get_mut(client) {
-            client.flags |= ClientFlags::BRINGS_SLOTS | ClientFlags::REPLY_OFF;
+            client.flags |= ClientFlags::BRINGS_SLOTS;
+            client.set_replies(client.replies().turned_off());
         }
     }
 }
