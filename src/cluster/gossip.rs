@@ -248,7 +248,9 @@ impl Cluster {
         }
         let pong_ms = self.inside(i64::from(entry.pong_received_s) * 1000);
         let node = self.node(index);
-        let is_calm = !is_failing && node.ping_sent_ms == 0 && node.reports.is_empty();
+        // A failed node is asked itself, however well others hear it: only its pong ends that here.
+        let is_calm =
+            !is_failing && !node.is_failing() && node.ping_sent_ms == 0 && node.reports.is_empty();
         if is_calm && pong_ms > node.pong_received_ms && pong_ms <= now + FUTURE_MAX_MS {
             self.node_mut(index).pong_received_ms = pong_ms;
         }
