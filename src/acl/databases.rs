@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Denied, Reason, Request, RuleError};
 use crate::facts::DatabaseUse;
+use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
 use crate::resp::number;
 
@@ -12,7 +13,7 @@ use crate::resp::number;
 pub enum Databases {
     #[default]
     All,
-    Only(BTreeSet<u32>),
+    Only(BTreeSet<DbIndex>),
 }
 
 /// The largest number in a rule. It may exceed the number of databases, as that may be raised.
@@ -28,7 +29,7 @@ impl Databases {
             }
             let number = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok());
             let number = number.filter(|number| (0..=NUMBER_MAX).contains(number));
-            number.map(|number| number as u32).ok_or(RuleError::NoSuchDatabase)
+            number.and_then(DbIndex::read).ok_or(RuleError::NoSuchDatabase)
         };
         let numbers: Result<_, _> = list.split(|&byte| byte == b',').map(number).collect();
         numbers.map(Databases::Only)
@@ -43,10 +44,10 @@ impl Databases {
         *self == Databases::All
     }
 
-    fn contains(&self, number: usize) -> bool {
+    fn contains(&self, database: DbIndex) -> bool {
         match self {
             Databases::All => true,
-            Databases::Only(numbers) => numbers.contains(&(number as u32)),
+            Databases::Only(databases) => databases.contains(&database),
         }
     }
 
@@ -54,7 +55,7 @@ impl Databases {
     fn list_rule(&self) -> Vec<u8> {
         match self {
             Databases::Only(numbers) if !numbers.is_empty() => {
-                let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+                let numbers: Vec<String> = numbers.iter().map(DbIndex::to_string).collect();
                 format!("db={}", numbers.join(",")).into_bytes()
             }
             _ => Vec::new(),
@@ -83,7 +84,7 @@ impl Databases {
         let used = &request.databases;
         let uses_selected = match used.named {
             DatabaseUse::All => {
-                let contains_all = (0..used.count).all(|number| self.contains(number));
+                let contains_all = DbIndex::all(used.count).all(|database| self.contains(database));
                 return if contains_all { Ok(()) } else { denied(0) };
             }
             DatabaseUse::Selected => used.touches_keys,
@@ -92,7 +93,7 @@ impl Databases {
         };
         for argument in used.named.arguments(request.args) {
             match number_of(request.args, argument, used.count) {
-                Some(number) if !self.contains(number) => return denied(argument),
+                Some(database) if !self.contains(database) => return denied(argument),
                 Some(_) => {}
                 None => break,
             }
@@ -102,16 +103,15 @@ impl Databases {
 }
 
 /// The number of a database in an argument, if it is less than `count`.
-pub fn number_of(args: Args<'_>, argument: usize, count: usize) -> Option<usize> {
-    let number = number::parse_i64(args.get(argument))?;
-    usize::try_from(number).ok().filter(|&number| number < count)
+pub fn number_of(args: Args<'_>, argument: usize, count: usize) -> Option<DbIndex> {
+    DbIndex::checked(number::parse_i64(args.get(argument))?, count)
 }
 
 /// The databases that a request uses.
 pub struct DatabasesUsed {
     pub named: DatabaseUse,
     /// The selected one.
-    pub selected: usize,
+    pub selected: DbIndex,
     /// The number of databases.
     pub count: usize,
     /// It has key arguments.

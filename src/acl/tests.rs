@@ -7,6 +7,7 @@ use super::*;
 use crate::command::TABLE;
 use crate::gate::keys::keys_of;
 use crate::gate::users;
+use crate::keyspace::DbIndex;
 use crate::resp::request::Range;
 
 fn catalogue() -> Catalogue {
@@ -40,7 +41,7 @@ fn denied(user: &User, request: &str) -> String {
     let args = Args::new(request.as_bytes(), &ranges);
     let command = TABLE.find(args.get(0)).expect("a command");
     let sub = args.iter_from(1).next().and_then(|name| TABLE.find_subcommand(command, name));
-    match users::check_user(user, sub.unwrap_or(command), args, (0, 16)) {
+    match users::check_user(user, sub.unwrap_or(command), args, (DbIndex::ZERO, 16)) {
         Ok(()) => String::new(),
         Err(denied) => format!("{} {}", denied.reason.word(), denied.argument),
     }
@@ -301,7 +302,7 @@ fn keys_are_found_only_for_restricted_keys() {
         channels: None,
         databases: DatabasesUsed {
             named: command.spec.databases,
-            selected: 0,
+            selected: DbIndex::ZERO,
             count: 16,
             has_keys: true,
             touches_keys: true,

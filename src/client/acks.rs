@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{ClientId, CommandId};
+use crate::keyspace::DbIndex;
 use crate::persist::aof::log::LogOffset;
 
 /// How many replicas must acknowledge.
@@ -67,7 +68,7 @@ pub struct Unconfirmed {
     pub asked: Option<AcksAsked>,
     /// The client is not blocked, and gets a push message.
     pub is_pushed: bool,
-    pub database: usize,
+    pub database: DbIndex,
     pub keys: Vec<Box<[u8]>>,
     pub owner: Box<[u8]>,
     /// 0 for a renewal.

@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use crate::client::places::Asker;
 use crate::ids::{ClientId, CommandId};
+use crate::keyspace::DbIndex;
 use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::resp::args::Args;
 use crate::resp::request::Range;
@@ -62,7 +63,7 @@ impl PackedRequest {
 pub struct AsyncWait {
     pub client: ClientId,
     pub command: CommandId,
-    pub database: u32,
+    pub database: DbIndex,
     /// The indices of the key arguments, of which there are 100 at most: the first, and the one
     /// after the last, which is the owner's.
     pub keys: (u8, u8),
@@ -89,7 +90,7 @@ impl AsyncWait {
 
     /// The asker and its place, if the place is kept while the client is away.
     pub fn kept_place(&self, ticket: Ticket) -> Option<(Asker, Ticket, i64)> {
-        let asker = Asker::new(Wanted::Lock, self.database as usize, &self.names());
+        let asker = Asker::new(Wanted::Lock, self.database, &self.names());
         (self.grace_ms > 0).then_some((asker, ticket, self.grace_ms))
     }
 
@@ -267,7 +268,7 @@ mod tests {
         AsyncWait {
             client: ClientId { slot: 0, number: client },
             command: CommandId(0),
-            database: 0,
+            database: DbIndex::ZERO,
             keys: (1, 2),
             deadline_us,
             since_us: 0,

@@ -8,6 +8,7 @@ use crate::client::acks::{AcksAwaited, Confirmations, Unconfirmed};
 use crate::client::asynchronous::AsyncWaits;
 use crate::client::places::{Asker, KeptPlaces};
 use crate::ids::{ClientId, CommandId};
+use crate::keyspace::DbIndex;
 use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::resp::args::Args;
 use crate::resp::request;
@@ -59,7 +60,7 @@ pub struct Blocked {
     pub cause: Cause,
     /// Boot-time clock, microseconds; None: no timeout.
     pub deadline_us: Option<i64>,
-    pub db: usize,
+    pub database: DbIndex,
     /// The request's arguments, concatenated.
     pub buffer: Vec<u8>,
     pub ranges: Vec<request::Range>,
@@ -86,7 +87,7 @@ impl Blocked {
     /// The asker of a lock or permits and its place, if the place is kept while the client is away.
     pub fn kept_place(&self) -> Option<(Asker, Ticket, i64)> {
         let Cause::Keys { wanted, ticket, .. } = self.cause else { return None };
-        let asker = Asker::new(wanted, self.db, &self.keys_and_next());
+        let asker = Asker::new(wanted, self.database, &self.keys_and_next());
         Some((asker, ticket, self.grace_ms?))
     }
 

@@ -27,6 +27,7 @@ use slab::Slab;
 use crate::clock::Now;
 pub use crate::ids::ClientId;
 use crate::ids::{CommandId, UserId};
+use crate::keyspace::DbIndex;
 use crate::net::stream::{Address, Stream};
 use crate::pubsub::Subscriptions;
 use crate::replication::replica::Replica;
@@ -169,7 +170,7 @@ pub struct Client {
     replies: Replies,
     suspension: Suspension,
     pub user: UserId,
-    pub db: usize,
+    pub database: DbIndex,
     pub stream: Stream,
     pub peer: Address,
     pub local: Address,
@@ -245,7 +246,7 @@ impl Client {
             replies: Replies::default(),
             suspension: Suspension::None,
             user: UserId::DEFAULT,
-            db: 0,
+            database: DbIndex::ZERO,
             stream,
             peer,
             local,

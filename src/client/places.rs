@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use crate::keyspace::DbIndex;
 use crate::keyspace::waiting::{Ticket, Wanted};
 
 /// An owner and the keys for which it waits.
@@ -12,9 +13,9 @@ pub struct Asker(Box<[u8]>);
 
 impl Asker {
     /// `names`: the keys and the owner.
-    pub fn new(wanted: Wanted, database: usize, names: &[&[u8]]) -> Self {
+    pub fn new(wanted: Wanted, database: DbIndex, names: &[&[u8]]) -> Self {
         let mut bytes = vec![u8::from(wanted == Wanted::Semaphore)];
-        bytes.extend((database as u64).to_le_bytes());
+        bytes.extend((database.get() as u64).to_le_bytes());
         for name in names {
             bytes.extend((name.len() as u64).to_le_bytes());
             bytes.extend_from_slice(name);
@@ -73,7 +74,7 @@ mod tests {
     #[test]
     fn a_place_is_kept_for_its_asker_and_for_a_time() {
         let mut kept = KeptPlaces::default();
-        let asker = |name: &str| Asker::new(Wanted::Lock, 0, &[b"k", name.as_bytes()]);
+        let asker = |name: &str| Asker::new(Wanted::Lock, DbIndex::ZERO, &[b"k", name.as_bytes()]);
         kept.keep(asker("a"), 7, 100);
         kept.keep(asker("b"), 8, 200);
         kept.keep(asker("a"), 7, 300);
@@ -81,7 +82,7 @@ mod tests {
         assert_eq!((kept.len(), kept.take(&asker("b"))), (1, None));
         assert_eq!(kept.take(&asker("a")), Some(7));
         assert!(kept.is_empty() && kept.take(&asker("a")).is_none());
-        let joined = Asker::new(Wanted::Lock, 0, &[b"ka", b""]);
-        assert_ne!(joined, Asker::new(Wanted::Lock, 0, &[b"k", b"a"]));
+        let joined = Asker::new(Wanted::Lock, DbIndex::ZERO, &[b"ka", b""]);
+        assert_ne!(joined, Asker::new(Wanted::Lock, DbIndex::ZERO, &[b"k", b"a"]));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::facts::Flags;
 use crate::ids::CommandId;
+use crate::keyspace::DbIndex;
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::request::Range;
 
@@ -18,7 +19,7 @@ pub struct Transaction {
     pub failed: bool,
     /// The selected database after the last command, if one selects another. Only for users with
     /// restricted permissions.
-    pub database: Option<usize>,
+    pub database: Option<DbIndex>,
     /// The union of all commands' flags.
     flags: Flags,
     /// Flags that at least one command lacks.
@@ -143,7 +144,7 @@ type WatchedKeys = HashMap<Box<[u8]>, u64>;
 #[derive(Default)]
 pub struct Watching {
     /// By database; most clients watch in one.
-    databases: Vec<(usize, WatchedKeys)>,
+    databases: Vec<(DbIndex, WatchedKeys)>,
     /// Bytes of all keys.
     key_bytes: usize,
 }
@@ -152,22 +153,22 @@ impl Watching {
     /// Bytes of memory held.
     pub fn memory(&self) -> usize {
         let slots: usize = self.databases.iter().map(|(_, keys)| keys.capacity()).sum();
-        let databases = self.databases.capacity() * size_of::<(usize, WatchedKeys)>();
+        let databases = self.databases.capacity() * size_of::<(DbIndex, WatchedKeys)>();
         let slot_bytes = size_of::<(Box<[u8]>, u64)>() + 1;
         size_of::<Watching>() + databases + slots * slot_bytes + self.key_bytes
     }
 
     /// Whether a key of a database is watched.
-    pub fn contains(&self, db: usize, key: &[u8]) -> bool {
-        self.databases.iter().any(|(other, keys)| *other == db && keys.contains_key(key))
+    pub fn contains(&self, database: DbIndex, key: &[u8]) -> bool {
+        self.databases.iter().any(|(other, keys)| *other == database && keys.contains_key(key))
     }
 
     /// Watches a key that is not watched yet. `changes`: its count of changes.
-    pub fn insert(&mut self, db: usize, key: &[u8], changes: u64) {
-        let place = match self.databases.iter().position(|(other, _)| *other == db) {
+    pub fn insert(&mut self, database: DbIndex, key: &[u8], changes: u64) {
+        let place = match self.databases.iter().position(|(other, _)| *other == database) {
             Some(place) => place,
             None => {
-                self.databases.push((db, WatchedKeys::new()));
+                self.databases.push((database, WatchedKeys::new()));
                 self.databases.len() - 1
             }
         };
@@ -176,10 +177,10 @@ impl Watching {
     }
 
     /// All watched keys, each with its database and count of changes.
-    pub fn keys(&self) -> impl Iterator<Item = (usize, &[u8], u64)> {
-        self.databases
-            .iter()
-            .flat_map(|(db, keys)| keys.iter().map(|(key, changes)| (*db, &**key, *changes)))
+    pub fn keys(&self) -> impl Iterator<Item = (DbIndex, &[u8], u64)> {
+        self.databases.iter().flat_map(|(database, keys)| {
+            keys.iter().map(|(key, changes)| (*database, &**key, *changes))
+        })
     }
 }
 

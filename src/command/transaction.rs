@@ -151,10 +151,10 @@ fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
     let watching = ctx.client().watching.take();
     let keyspace = &mut *ctx.keyspace;
     let changed =
-        watching.iter().flat_map(|watching| watching.keys()).any(|(index, key, changes)| {
+        watching.iter().flat_map(|watching| watching.keys()).any(|(database, key, changes)| {
             // The look-up deletes an expired key, which counts as a change.
-            keyspace.in_database(index, |keyspace| keyspace.find(keyspace.key(key)));
-            keyspace.watch.has_changed(index, key, changes)
+            keyspace.in_database(database, |keyspace| keyspace.find(keyspace.key(key)));
+            keyspace.watch.has_changed(database, key, changes)
         });
     ctx.client().watching = watching;
     changed

@@ -17,9 +17,9 @@ use crate::durability::unexpected;
 use crate::gate::effect;
 use crate::gate::execute::{Gate, Request};
 use crate::gate::looked_up::LookedUp;
-use crate::keyspace::Keyspace;
 use crate::keyspace::beside::Beside;
 use crate::keyspace::snapshot::LoadedEntry;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::persist::ahead::{
     BATCHES_AHEAD, Batch, DecodedEntry, EntryDecoder, Failure, KeysExpected, ReadAhead, Record,
 };
@@ -146,8 +146,9 @@ fn log_progress(keyspace: &Keyspace, state: &State) {
     let Some(Loading { loaded_bytes, total_bytes, .. }) = state.persistence.loading else {
         return;
     };
-    let keys =
-        (0..keyspace.databases()).map(|database| keyspace.table_of(database).len()).sum::<usize>();
+    let keys = DbIndex::all(keyspace.databases())
+        .map(|database| keyspace.table_of(database).len())
+        .sum::<usize>();
     let percent = loaded_bytes as f64 * 100.0 / total_bytes.max(1) as f64;
     let megabytes = total_bytes >> 20;
     notice!(state, "Loading: {percent:.1}% of {megabytes} MB, {keys} keys so far");
@@ -341,7 +342,7 @@ fn insert(
         keyspace.load_some(&mut entries, count).map_err(|duplicate| {
             let hides_key = state.config.hide_user_data_from_log;
             let key = (!hides_key).then(|| duplicate.entry.key().to_vec());
-            let place = Place { db: duplicate.database as u64, key, ..Place::default() };
+            let place = Place { db: duplicate.database.get() as u64, key, ..Place::default() };
             format!("{place}the key is there already")
         })?;
         state.persistence.loads.keys += count as u64;
@@ -368,7 +369,7 @@ fn skip_empty(state: &mut State, key: &[u8]) {
 
 /// Adds the deletion of an expired key, skipped in the file, to the stream: replicas may still have
 /// it.
-fn feed_expired(state: &mut State, database: usize, key: &[u8]) {
+fn feed_expired(state: &mut State, database: DbIndex, key: &[u8]) {
     let unlinks = state.config.lazyfree_lazy_expire;
     let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
     state.effects.push(database, [verb, key].into_iter());
@@ -492,9 +493,9 @@ impl Loader<'_> {
     fn apply(&mut self, args: Args<'_>, looked_up: Option<LookedUp>) -> Result<(), String> {
         if args.get(0).eq_ignore_ascii_case(b"SELECT") {
             let number = if args.len() == 2 { args.integer(1).ok() } else { None };
-            let number = number.and_then(|number| usize::try_from(number).ok());
-            let number = number.filter(|&number| number < self.keyspace.databases());
-            self.keyspace.select(number.ok_or("a SELECT of a database that is not there")?);
+            let databases = self.keyspace.databases();
+            let database = number.and_then(|number| DbIndex::checked(number, databases));
+            self.keyspace.select(database.ok_or("a SELECT of a database that is not there")?);
             return Ok(());
         }
         self.output.clear();
@@ -519,7 +520,7 @@ impl Loader<'_> {
 impl Sink for Loader<'_> {
     fn file_begins(&mut self, _: &[u8], bytes: u64) {
         self.progress.earlier_bytes += std::mem::replace(&mut self.file_bytes, bytes);
-        self.keyspace.select(0);
+        self.keyspace.select(DbIndex::ZERO);
         self.transaction_abandoned();
     }
 
@@ -581,7 +582,7 @@ fn begin(keyspace: &mut Keyspace, state: &mut State, total_bytes: u64) {
 }
 
 fn end(keyspace: &mut Keyspace, state: &mut State) {
-    keyspace.select(0);
+    keyspace.select(DbIndex::ZERO);
     if state.persistence.loading.is_some_and(|loading| loading.is_interrupted) {
         return;
     }
@@ -756,7 +757,7 @@ fn load_again<E>(
     state.persistence.loads = LoadStats::default();
     let loaded = keyspace.uncounted(|keyspace| {
         if flushes {
-            keyspace.clear(0..keyspace.databases(), true);
+            keyspace.clear_all(true);
         }
         load(keyspace, state)
     });

@@ -15,8 +15,8 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 
 use crate::config::system_text;
-use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::persist::aof::log::{Fatal, SwitchError};
 use crate::persist::leftovers;
 use crate::persist::rdb::Version;
@@ -98,7 +98,7 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
     if let Some(database) = database {
         plan.keeps_expired = true;
         plan.aux.extend([
-            ("repl-stream-db", number(database as i64)),
+            ("repl-stream-db", number(database.get() as i64)),
             ("repl-id", state.replication.id.clone().into_bytes()),
             ("repl-offset", number(state.replication.offset as i64)),
         ]);
@@ -120,7 +120,7 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
 /// The database selected by the stream of changes, if a file saved now can hold its position in the
 /// stream: the fields `repl-stream-db`, `repl-id` and `repl-offset`, from which a restarted replica
 /// continues.
-fn stream_database(state: &mut State) -> Option<usize> {
+fn stream_database(state: &mut State) -> Option<DbIndex> {
     let is_between = state.effects.is_between_units();
     if let Some(following) = &state.replication.following {
         return following.knows_history.then_some(following.selected);
@@ -129,7 +129,7 @@ fn stream_database(state: &mut State) -> Option<usize> {
         return None;
     }
     spread_effects(state);
-    Some(state.effects.selected().unwrap_or(0))
+    Some(state.effects.selected().unwrap_or(DbIndex::ZERO))
 }
 
 fn temporary_rdb(state: &State) -> PathBuf {

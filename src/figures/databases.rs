@@ -3,6 +3,7 @@
 use super::exposition::Exposition;
 use super::{Reading, Row, field, line};
 use crate::config::Compatibility;
+use crate::keyspace::DbIndex;
 use crate::state::State;
 
 pub const CLUSTER: &[Row] =
@@ -33,13 +34,13 @@ pub fn cluster_info(state: &State) -> Option<String> {
 
 /// The figures of a database.
 struct Database {
-    index: usize,
+    index: DbIndex,
     keys: usize,
     expiring: usize,
     average_ttl_ms: i128,
 }
 
-fn database(reading: &Reading<'_>, index: usize) -> Database {
+fn database(reading: &Reading<'_>, index: DbIndex) -> Database {
     let now = reading.keyspace.now();
     let table = reading.keyspace.table_of(index);
     let (mut sum_ms, mut count) = (0i128, 0);
@@ -54,7 +55,7 @@ fn database(reading: &Reading<'_>, index: usize) -> Database {
 }
 
 fn with_keys<'a>(reading: &'a Reading<'_>) -> impl Iterator<Item = Database> + 'a {
-    let indices = 0..reading.keyspace.databases();
+    let indices = DbIndex::all(reading.keyspace.databases());
     let filled = indices.filter(|&index| !reading.keyspace.table_of(index).is_empty());
     filled.map(|index| database(reading, index))
 }
@@ -79,10 +80,10 @@ fn lines(reading: &Reading<'_>, out: &mut String) {
 fn samples(reading: &Reading<'_>, out: &mut Exposition) {
     type Of = fn(&Database) -> f64;
     let mut databases: Vec<Database> = Vec::new();
-    for index in 0..reading.keyspace.databases().min(LOOKED_AT_MAX) {
+    for index in DbIndex::all(reading.keyspace.databases()).take(LOOKED_AT_MAX) {
         let table = reading.keyspace.table_of(index);
         let (keys, expiring) = (table.len(), table.volatile_len());
-        if keys == 0 && index >= EMPTY_SAMPLED_MAX || databases.len() >= SAMPLED_MAX {
+        if keys == 0 && index.get() >= EMPTY_SAMPLED_MAX || databases.len() >= SAMPLED_MAX {
             continue;
         }
         databases.push(match expiring * SPARSE >= keys {

@@ -6,7 +6,7 @@ use crate::cluster::action::Action;
 use crate::config::Compatibility;
 use crate::figures::server::policy_name;
 use crate::gate::evict::not_counted;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::replication::backlog::Backlog;
 use crate::state::State;
 use crate::sys::{alloc, jemalloc, machine};
@@ -283,7 +283,7 @@ pub struct MemoryUse {
     /// Bytes held by snapshots.
     pub snapshots: usize,
     /// The number and table bytes of each database with keys.
-    pub tables: Vec<(usize, usize)>,
+    pub tables: Vec<(DbIndex, usize)>,
     pub keys: usize,
     pub allocator: jemalloc::AllocatorStats,
     pub resident: usize,
@@ -292,8 +292,8 @@ pub struct MemoryUse {
 impl MemoryUse {
     pub fn measure(keyspace: &Keyspace, state: &State) -> Self {
         let used = alloc::allocated();
-        let databases =
-            (0..keyspace.databases()).filter(|&index| !keyspace.table_of(index).is_empty());
+        let databases = DbIndex::all(keyspace.databases())
+            .filter(|&index| !keyspace.table_of(index).is_empty());
         MemoryUse {
             used,
             peak: state.stats.peak_memory.max(used),
@@ -306,8 +306,12 @@ impl MemoryUse {
                 false => state.bytes_behind(),
             },
             snapshots: keyspace.held.bytes(),
-            tables: databases.map(|index| (index, keyspace.table_of(index).memory())).collect(),
-            keys: (0..keyspace.databases()).map(|index| keyspace.table_of(index).len()).sum(),
+            tables: databases
+                .map(|database| (database, keyspace.table_of(database).memory()))
+                .collect(),
+            keys: DbIndex::all(keyspace.databases())
+                .map(|index| keyspace.table_of(index).len())
+                .sum(),
             allocator: jemalloc::stats(),
             resident: machine::resident_bytes(),
         }

@@ -24,7 +24,7 @@ impl Context<'_> {
         let wait = AsyncWait {
             client: self.client_id(),
             command: self.command.id,
-            database: database as u32,
+            database: database,
             keys: (keys.start as u8, keys.end as u8),
             deadline_us: deadline_us.unwrap_or(i64::MAX),
             since_us: self.state.now.boot_us,
@@ -73,7 +73,7 @@ fn end(keyspace: &mut Keyspace, state: &mut State, ticket: Ticket) -> Option<Asy
 }
 
 fn leave_queues(keyspace: &mut Keyspace, wait: &AsyncWait, ticket: Ticket) {
-    let (names, database) = (wait.names(), wait.database as usize);
+    let (names, database) = (wait.names(), wait.database);
     for key in &names[..names.len().saturating_sub(1)] {
         keyspace.waiting.remove(database, key, Wanted::Lock, ticket);
         // It may have kept other clients from a lock that nobody holds.

@@ -13,8 +13,8 @@ use crate::client::life::Suspension;
 use crate::clock::Now;
 use crate::error::CommandError;
 use crate::gate::{acks, limits};
-use crate::keyspace::Keyspace;
 use crate::keyspace::waiting::Wanted;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::resp::args::Args;
 use crate::resp::float80::Float80;
 use crate::resp::number;
@@ -107,7 +107,7 @@ pub(crate) fn begin(
         command: command.id,
         cause: Cause::Keys { wanted, keys: keys.clone(), ticket: 0 },
         deadline_us,
-        db: client.db,
+        database: client.database,
         buffer,
         ranges,
         since_us: state.now.boot_us,
@@ -118,10 +118,10 @@ pub(crate) fn begin(
     blocked.cause = Cause::Keys { wanted, keys, ticket };
     let is_postponed = blocked.waits_for_lock() && state.grants_nothing();
     for (_, key) in blocked.keys() {
-        keyspace.waiting.add(blocked.db, key, wanted, ticket, id);
-        set_alarm(keyspace, blocked.db, key, wanted);
+        keyspace.waiting.add(blocked.database, key, wanted, ticket, id);
+        set_alarm(keyspace, blocked.database, key, wanted);
         if is_postponed {
-            keyspace.waiting.postpone(blocked.db, key);
+            keyspace.waiting.postpone(blocked.database, key);
         }
     }
     suspend(state, id, blocked);
@@ -161,7 +161,7 @@ fn await_replicas(
         command: command.id,
         cause,
         deadline_us: acks.deadline_us,
-        db: client.db,
+        database: client.database,
         buffer,
         ranges,
         since_us: state.now.boot_us,
@@ -179,7 +179,7 @@ pub(crate) fn await_move(state: &mut State, id: ClientId, command: &'static Comm
         command: command.id,
         cause: Cause::Move(number),
         deadline_us: None,
-        db: client.db,
+        database: client.database,
         buffer: Vec::new(),
         ranges: Vec::new(),
         since_us: state.now.boot_us,
@@ -230,7 +230,7 @@ pub(super) fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
 }
 
 /// For clients that wait until a member is due: sets the key's alarm to the first member's time.
-pub(super) fn set_alarm(keyspace: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
+pub(super) fn set_alarm(keyspace: &mut Keyspace, database: DbIndex, key: &[u8], wanted: Wanted) {
     if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds | Wanted::Semaphore) {
         // Without a waiting client, an expired key is left alone.
         let is_awaited = keyspace.waiting.next_after(database, key, wanted, 0).is_some();
@@ -249,10 +249,10 @@ pub(super) fn end(
     match blocked.cause {
         Cause::Keys { wanted, ticket, .. } => {
             for (_, key) in blocked.keys() {
-                keyspace.waiting.remove(blocked.db, key, wanted, ticket);
+                keyspace.waiting.remove(blocked.database, key, wanted, ticket);
                 // It may have kept other clients from a lock that nobody holds.
                 if matches!(wanted, Wanted::Lock | Wanted::Semaphore) {
-                    keyspace.waiting.note_change(blocked.db, key);
+                    keyspace.waiting.note_change(blocked.database, key);
                 }
             }
         }

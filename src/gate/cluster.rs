@@ -15,7 +15,7 @@ use crate::collections::hash_slot::HashSlot;
 use crate::config::Config;
 use crate::error::CommandError;
 use crate::gate::keys::placed_by;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::net::stream::Address;
 use crate::resp::args::Args;
 use crate::state::State;
@@ -44,7 +44,7 @@ pub enum Elsewhere {
 #[derive(Clone, Copy, Debug)]
 pub struct Named<'a> {
     pub name: &'a [u8],
-    pub database: usize,
+    pub database: DbIndex,
     pub is_channel: bool,
 }
 
@@ -255,7 +255,7 @@ pub fn owns(cluster: &Cluster, command: &Command, args: Args<'_>) -> bool {
 fn names<'a>(
     command: &'static Command,
     args: Args<'a>,
-    database: usize,
+    database: DbIndex,
 ) -> impl Iterator<Item = Named<'a>> {
     placed_by(command.spec, args).into_iter().map(move |place| Named {
         name: args.get(place.index),
@@ -269,14 +269,13 @@ fn names<'a>(
 fn names_queued<'a>(
     state: &'a State,
     queued: &'a Transaction,
-    mut database: usize,
+    mut database: DbIndex,
 ) -> impl Iterator<Item = Named<'a>> {
     queued.requests().flat_map(move |(command, args, _)| {
         let command = state.commands.get(command);
         if command.spec.databases == DatabaseUse::Selects
             && let Ok(selected) = args.integer(1)
-            && let Ok(selected) = usize::try_from(selected)
-            && selected < state.database_count()
+            && let Some(selected) = DbIndex::checked(selected, state.database_count())
         {
             database = selected;
         }
@@ -285,13 +284,13 @@ fn names_queued<'a>(
 }
 
 /// Whether a command takes a key to another database.
-fn leaves_database(command: &Command, args: Args<'_>, selected: usize) -> bool {
+fn leaves_database(command: &Command, args: Args<'_>, selected: DbIndex) -> bool {
     match command.spec.databases {
         DatabaseUse::Named(_) => command.is(Flags::WRITE) && !command.spec.keys.is_empty(),
         databases @ DatabaseUse::Options(_) => databases
             .arguments(args)
             .into_iter()
-            .any(|index| args.integer(index) != Ok(selected as i64)),
+            .any(|index| args.integer(index) != Ok(selected.get() as i64)),
         DatabaseUse::Selected | DatabaseUse::Selects | DatabaseUse::All => false,
     }
 }
@@ -342,7 +341,7 @@ pub fn check_scripted(
 
 /// The slot of a request's first key.
 pub fn slot_of(command: &'static Command, args: Args<'_>) -> Option<HashSlot> {
-    names(command, args, 0).next().map(|first| HashSlot::of(first.name))
+    names(command, args, DbIndex::ZERO).next().map(|first| HashSlot::of(first.name))
 }
 
 // ---- texts --------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ pub(crate) fn suspend(
         cause: Cause::Confirmation(number),
         // The confirmation has one.
         deadline_us: None,
-        db: database,
+        database,
         buffer: Vec::new(),
         ranges: Vec::new(),
         since_us: now_us,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::state::State;
 use crate::state::lock_waits::LockWait;
 use crate::types::lock;
@@ -131,7 +131,7 @@ impl<'a> Graph<'a> {
 }
 
 /// The cycles among the locks of a database.
-pub fn find(keyspace: &Keyspace, state: &State, database: usize) -> Vec<Cycle> {
+pub fn find(keyspace: &Keyspace, state: &State, database: DbIndex) -> Vec<Cycle> {
     let waits = state.longest_lock_waits(LISTED.waits);
     find_among(keyspace, &waits, database, LISTED.edges)
 }
@@ -140,7 +140,7 @@ pub fn find(keyspace: &Keyspace, state: &State, database: usize) -> Vec<Cycle> {
 fn find_among<'a>(
     keyspace: &'a Keyspace,
     waits: &'a [LockWait<'a>],
-    database: usize,
+    database: DbIndex,
     edges_max: usize,
 ) -> Vec<Cycle> {
     // A circle has two waits at least.
@@ -159,7 +159,7 @@ fn find_among<'a>(
 }
 
 /// The holders of a lock.
-fn holders<'a>(keyspace: &'a Keyspace, database: usize, key: &[u8]) -> Vec<Cow<'a, [u8]>> {
+fn holders<'a>(keyspace: &'a Keyspace, database: DbIndex, key: &[u8]) -> Vec<Cow<'a, [u8]>> {
     let Some(entry) = keyspace.entry_quietly(database, key) else { return Vec::new() };
     let lock = lock::read(entry.value(), &keyspace.now()).ok().flatten();
     if lock.as_ref().is_some_and(|lock| lock.readers > 0) {
@@ -175,7 +175,7 @@ pub fn count(keyspace: &Keyspace, state: &State) -> usize {
         return 0;
     }
     let waits = state.longest_lock_waits(COUNTED.waits);
-    let databases: BTreeSet<usize> = waits.iter().map(|wait| wait.database).collect();
+    let databases: BTreeSet<DbIndex> = waits.iter().map(|wait| wait.database).collect();
     let found =
         databases.into_iter().map(|database| find_among(keyspace, &waits, database, COUNTED.edges));
     found.map(|cycles| cycles.len()).sum()

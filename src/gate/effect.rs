@@ -6,7 +6,7 @@
 //! repeated as its result. Expired and evicted keys are repeated as DEL.
 
 use crate::collections::table::{Slot, ValueRef};
-use crate::keyspace::{Expiry, Key, Keyspace};
+use crate::keyspace::{DbIndex, Expiry, Key, Keyspace};
 use crate::replication::effects::Unlinks;
 use crate::state::State;
 use crate::state::context::{Context, Effect};
@@ -67,7 +67,7 @@ impl Context<'_> {
     /// As [`Self::instead`], in any database.
     pub fn instead_of<'b>(
         &mut self,
-        database: usize,
+        database: DbIndex,
         request: impl ExactSizeIterator<Item = &'b [u8]>,
     ) {
         self.effect = Effect::Instead;

@@ -17,6 +17,7 @@ use crate::gate::verdict::{Asked, Verdict};
 use crate::gate::{
     admit, blocking, confirm, locks, monitor, publish, slot_costs, tracking, transaction, users,
 };
+use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::encoded_len;
@@ -554,7 +555,7 @@ impl Gate<'_> {
     }
 
     /// Suspends a client until a key is no longer on its way to another server.
-    fn wait_for(&mut self, database: usize, key: &[u8]) {
+    fn wait_for(&mut self, database: DbIndex, key: &[u8]) {
         if let Some(id) = self.caller.client()
             && self.state.clients.suspend(id, Suspension::UntilRetry)
         {

@@ -270,8 +270,8 @@ mod tests {
     use crate::command::TABLE;
     use crate::config::Config;
     use crate::gate::execute::{Gate, Request};
-    use crate::keyspace::Keyspace;
     use crate::keyspace::tests::take_looked_up;
+    use crate::keyspace::{DbIndex, Keyspace};
     use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
     use crate::resp::request::Range;
     use crate::state::State;
@@ -448,9 +448,9 @@ mod tests {
                 .map(|key| args.get(key.index).to_vec())
                 .collect();
             if keyspace.table().len() > 50 {
-                keyspace.clear(0..16, true);
+                keyspace.clear_all(true);
             }
-            keyspace.select(0);
+            keyspace.select(DbIndex::ZERO);
             let mut output = OutputBuffer::default();
             let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
             take_looked_up();

@@ -116,7 +116,7 @@ pub fn describe(
         seconds_since(client.created_us),
         seconds_since(client.active_us),
         flag_letters(client),
-        client.db,
+        client.database,
         count(Kind::Channel),
         count(Kind::Pattern),
         count(Kind::Shard),

@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
+use crate::keyspace::DbIndex;
+
 /// The link, while it is in use.
 #[derive(Clone, Debug)]
 pub struct LinkLine {
@@ -15,7 +17,7 @@ pub struct LinkLine {
     pub age_s: i64,
     pub idle_s: i64,
     /// What the stream has selected.
-    pub database: usize,
+    pub database: DbIndex,
     /// Bytes received and not applied.
     pub input: u64,
 }

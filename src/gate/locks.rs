@@ -12,7 +12,7 @@ use crate::gate::{effect, limits, publish, readers};
 use crate::keyspace::lock_history::{ENDS_KEPT, Ended, HoldingEnd};
 use crate::keyspace::locks::{At, End, EndReason, FREED_KEPT, Gone, Granted, Held, Place};
 use crate::keyspace::waiting::Wanted;
-use crate::keyspace::{Key, Keyspace};
+use crate::keyspace::{DbIndex, Key, Keyspace};
 use crate::pubsub::Kind;
 use crate::resp::number::format_i64;
 use crate::resp::reply::{Protocol, ReplyWriter};
@@ -41,7 +41,7 @@ pub fn review(keyspace: &mut Keyspace, state: &mut State) {
 
 /// The same for whole databases that were emptied, exchanged or loaded anew. There may be a million
 /// locks: if most have no key any more, these are taken out of the index as a whole.
-fn review_databases(keyspace: &mut Keyspace, state: &mut State, databases: &BTreeSet<usize>) {
+fn review_databases(keyspace: &mut Keyspace, state: &mut State, databases: &BTreeSet<DbIndex>) {
     let (mut emptied, mut left) = (BTreeSet::new(), BTreeSet::new());
     for &database in databases {
         let selected = keyspace.selected();
@@ -99,7 +99,7 @@ fn to_compare(keyspace: &Keyspace) -> (Vec<Box<[u8]>>, bool) {
 /// The parts of an indexed lock that its key no longer has, and the reasons.
 fn lost(
     keyspace: &mut Keyspace,
-    database: usize,
+    database: DbIndex,
     key: &[u8],
     is_expired: bool,
 ) -> Vec<(Place, EndReason)> {
@@ -258,7 +258,7 @@ fn announce_gone(keyspace: &mut Keyspace, state: &mut State, gone: &Gone) {
 /// Remembers the last holdings of locks of whole databases: of those that are known, and of a few
 /// others. Notes which of them clients wait for.
 fn note_history(keyspace: &mut Keyspace, state: &State, gone: &Gone) {
-    let named = |(database, key): (usize, &[u8])| (database, Box::<[u8]>::from(key));
+    let named = |(database, key): (DbIndex, &[u8])| (database, Box::<[u8]>::from(key));
     let known = keyspace.locks.history.locks().map(named);
     let last = gone.holdings().rev().take(ENDS_KEPT).map(|(at, _)| named((at.database, at.key)));
     for (database, key) in known.chain(last).collect::<BTreeSet<_>>() {
@@ -278,7 +278,7 @@ fn note_history(keyspace: &mut Keyspace, state: &State, gone: &Gone) {
 
 /// Keeps a lock that was lost from everybody for a time: the former holder may not know yet.
 /// Source: `lock-delay`.
-fn keep(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8], ms: i64) {
+fn keep(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, key: &[u8], ms: i64) {
     let limits = readers::limits(keyspace, state);
     let fence = keyspace.locks.fences.grant();
     let (now, deadline) = (keyspace.now(), keyspace.now().after(ms));
@@ -404,7 +404,7 @@ pub fn give_up(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, granted: 
 }
 
 /// Repeats a request, in a unit of its own unless one has begun.
-fn push_apart(state: &mut State, database: usize, request: &[&[u8]]) {
+fn push_apart(state: &mut State, database: DbIndex, request: &[&[u8]]) {
     let apart = state.effects.begin_apart();
     state.effects.push(database, request.iter().copied());
     state.effects.end_apart(apart);
@@ -414,7 +414,7 @@ fn push_apart(state: &mut State, database: usize, request: &[&[u8]]) {
 pub fn take_hold_back(
     keyspace: &mut Keyspace,
     state: &mut State,
-    database: usize,
+    database: DbIndex,
     key: &[u8],
     unconfirmed: &Unconfirmed,
 ) {
@@ -449,7 +449,7 @@ pub fn take_hold_back(
 /// Publishes the message by which Redisson's lock tells its waiting clients that it was released:
 /// they sleep until it comes, or until the lease ends that they have seen. Not if a client waits
 /// here, which takes the lock.
-pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
+pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, key: &[u8]) {
     let has_backlog = state.replication.backlog.is_some();
     if state.pubsub.is_silent() && !has_backlog
         || keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_some()
@@ -485,7 +485,7 @@ fn tell_redisson_of_all(keyspace: &Keyspace, state: &mut State, gone: &Gone) {
         let literal: Vec<u8> = pattern.iter().copied().take_while(is_literal).collect();
         literal.starts_with(REDISSON_CHANNELS) || REDISSON_CHANNELS.starts_with(&literal)
     };
-    let mut keys: Vec<(usize, &[u8])> = if state.pubsub.names(Kind::Pattern).any(may_match) {
+    let mut keys: Vec<(DbIndex, &[u8])> = if state.pubsub.names(Kind::Pattern).any(may_match) {
         gone.keys().collect()
     } else {
         // There are fewer subscribers than locks.
@@ -540,7 +540,7 @@ pub fn note_ended(
 pub fn note_ended_at(
     keyspace: &mut Keyspace,
     state: &mut State,
-    (database, key): (usize, Key<'_>),
+    (database, key): (DbIndex, Key<'_>),
     held: &Held,
     end: HoldingEnd,
     owner: &[u8],
@@ -554,7 +554,7 @@ pub fn note_ended_at(
 fn note_holding(
     keyspace: &mut Keyspace,
     state: &State,
-    (database, key): (usize, Key<'_>),
+    (database, key): (DbIndex, Key<'_>),
     held: &Held,
     end: HoldingEnd,
     owner: &[u8],
@@ -566,7 +566,7 @@ fn note_holding(
 }
 
 /// Notes when a lock has become free for which a client waits: the hand-over is measured.
-pub fn note_freed(keyspace: &mut Keyspace, state: &State, database: usize, key: &[u8]) {
+pub fn note_freed(keyspace: &mut Keyspace, state: &State, database: DbIndex, key: &[u8]) {
     if !keyspace.waiting.is_empty()
         && keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_some()
     {

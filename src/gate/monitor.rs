@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::client::{Client, ClientId};
 use crate::gate::limits;
 use crate::gate::publish;
+use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
 use crate::resp::reply::OutputBuffer;
 use crate::state::State;
@@ -29,14 +30,14 @@ pub fn feed_monitors(
         return;
     }
     let Some(client) = caller.client().and_then(|id| state.clients.get(id)) else { return };
-    let (id, from, keyspace) = (Some(client.id), address(state, client), client.db);
-    show(state, id, keyspace, &from, command, args);
+    let (id, from, database) = (Some(client.id), address(state, client), client.database);
+    show(state, id, database, &from, command, args);
     publish::take_pushed(state, caller, output);
 }
 
-/// Sends a command of the primary, run in database `db`, to monitoring clients.
+/// Sends a command of the primary, run in `database`, to monitoring clients.
 #[cold]
-pub fn feed_followed(state: &mut State, database: usize, command: &Command, args: Args<'_>) {
+pub fn feed_followed(state: &mut State, database: DbIndex, command: &Command, args: Args<'_>) {
     let following = state.replication.following.as_deref();
     if let Some(following) = following
         && !command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN)
@@ -64,8 +65,8 @@ pub fn feed_scripted(state: &mut State, caller: Caller, command: &Command, args:
         return;
     }
     let Some(client) = caller.client().and_then(|id| state.clients.get(id)) else { return };
-    let (id, keyspace) = (Some(client.id), client.db);
-    show(state, id, keyspace, "lua", command, args);
+    let (id, database) = (Some(client.id), client.database);
+    show(state, id, database, "lua", command, args);
 }
 
 /// The address a client is connected from.
@@ -81,7 +82,7 @@ fn address(state: &State, client: &Client) -> String {
 fn show(
     state: &mut State,
     id: Option<ClientId>,
-    database: usize,
+    database: DbIndex,
     from: &str,
     command: &Command,
     args: Args<'_>,

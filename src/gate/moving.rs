@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::error::CommandError;
 use crate::gate::keys::keys_of;
 use crate::gate::verdict::{Asked, Verdict};
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::resp::args::Args;
 use crate::state::State;
 use crate::state::spec::{DatabaseUse, Flags, KeyFlags};
@@ -32,8 +32,7 @@ pub fn check(
             let command = state.commands.get(command);
             if command.spec.databases == DatabaseUse::Selects
                 && let Ok(selected) = args.integer(1)
-                && let Ok(selected) = usize::try_from(selected)
-                && selected < state.database_count()
+                && let Some(selected) = DbIndex::checked(selected, state.database_count())
             {
                 database = selected;
             }
@@ -50,7 +49,7 @@ pub fn check(
 
 fn check_one(
     state: &State,
-    database: usize,
+    database: DbIndex,
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<(), Verdict> {
@@ -78,7 +77,7 @@ fn replaces(args: Args<'_>) -> bool {
 /// The argument that names a moving key which a request would write.
 fn moving_key(
     state: &State,
-    database: usize,
+    database: DbIndex,
     command: &'static Command,
     args: Args<'_>,
 ) -> Option<usize> {

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use crate::client::{Client, ClientId};
 use crate::clock::UnixMillis;
 use crate::config::KeyspaceEvents;
-use crate::keyspace::Keyspace;
 use crate::keyspace::permits::PermitSession;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::state::State;
 use crate::types::sorted_set::{Limits, SortedSet};
 
@@ -69,7 +69,7 @@ fn silence_ms(client: &Client, state: &State) -> i64 {
 pub fn bind(
     keyspace: &mut Keyspace,
     state: &mut State,
-    (database, key, owner): (usize, &[u8], &[u8]),
+    (database, key, owner): (DbIndex, &[u8], &[u8]),
     client: ClientId,
 ) -> bool {
     let Some(session) = keyspace.permits.take(database, key, owner) else { return false };

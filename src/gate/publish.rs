@@ -132,12 +132,12 @@ pub fn publish_events(keyspace: &mut Keyspace, state: &mut State) {
             continue;
         }
         if classes.contains(KeyspaceEvents::KEYSPACE) {
-            let mut channel = format!("__keyspace@{}__:", event.db).into_bytes();
+            let mut channel = format!("__keyspace@{}__:", event.database).into_bytes();
             channel.extend_from_slice(&event.key);
             deliver(state, Kind::Channel, &channel, event.name.as_bytes());
         }
         if classes.contains(KeyspaceEvents::KEYEVENT) {
-            let channel = format!("__keyevent@{}__:{}", event.db, event.name);
+            let channel = format!("__keyevent@{}__:{}", event.database, event.name);
             deliver(state, Kind::Channel, channel.as_bytes(), &event.key);
         }
     }

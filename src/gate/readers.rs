@@ -9,8 +9,8 @@ use crate::clock::{Deadline, Expiry};
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
 use crate::gate::effect;
-use crate::keyspace::Keyspace;
 use crate::keyspace::locks::{At, Held};
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::resp::number::format_i64;
 use crate::state::State;
 use crate::types::hash::{Hash, Limits};
@@ -166,7 +166,7 @@ pub fn limits(keyspace: &Keyspace, state: &State) -> Limits {
     }
 }
 
-fn repeat(keyspace: &mut Keyspace, state: &mut State, database: usize, request: &[&[u8]]) {
+fn repeat(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, request: &[&[u8]]) {
     if state.effects.is_heard() {
         effect::note_deletions(keyspace, state);
         state.effects.push(database, request.iter().copied());
@@ -200,7 +200,7 @@ pub fn is_over(keyspace: &Keyspace, at: At<'_>) -> bool {
 }
 
 /// Adds readers to the index that it does not know: of a copy of a lock.
-pub fn adopt(keyspace: &mut Keyspace, database: usize, key: &[u8], slot: Slot) {
+pub fn adopt(keyspace: &mut Keyspace, database: DbIndex, key: &[u8], slot: Slot) {
     let now = keyspace.now();
     let readers = lock::readers(keyspace.entry(slot).value(), &now);
     for (owner, reader) in readers {

@@ -11,8 +11,8 @@ use crate::client::{Client, ClientId};
 use crate::clock::Deadline;
 use crate::config::KeyspaceEvents;
 use crate::gate::{permits, readers};
-use crate::keyspace::Keyspace;
 use crate::keyspace::locks::{At, Held};
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::resp::number::format_i64;
 use crate::state::State;
 
@@ -164,7 +164,7 @@ pub fn be_promoted(keyspace: &mut Keyspace, state: &mut State) {
 /// they count here.
 pub fn count_on_boot_clock(keyspace: &mut Keyspace) {
     let now = keyspace.now();
-    for database in 0..keyspace.databases() {
+    for database in DbIndex::all(keyspace.databases()) {
         let mut last = None;
         while let Some(key) = keyspace.locks.key_after(database, last.as_deref()) {
             keyspace.in_database(database, |keyspace| {

@@ -13,7 +13,7 @@ use crate::gate::closing::close_client;
 use crate::gate::keys::keys_of;
 use crate::gate::limits::describe_client;
 use crate::ids::UserId;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::args::Args;
 use crate::state::State;
@@ -51,9 +51,9 @@ pub fn check(
 }
 
 /// The selected database after the client's queued commands, and the number of databases.
-fn databases(state: &State, client: &Client) -> (usize, usize) {
+fn databases(state: &State, client: &Client) -> (DbIndex, usize) {
     let queued = client.transaction.as_deref().and_then(|transaction| transaction.database);
-    (queued.unwrap_or(client.db), state.database_count())
+    (queued.unwrap_or(client.database), state.database_count())
 }
 
 /// As [`check`], for a client that may be closed. None: a file is being loaded, and everything is
@@ -76,7 +76,7 @@ pub fn check_user(
     user: &User,
     command: &Command,
     args: Args<'_>,
-    databases: (usize, usize),
+    databases: (DbIndex, usize),
 ) -> Result<(), Denied> {
     user.check(&request(command, args, &|| keys_of(command.spec, args), databases))
 }
@@ -102,7 +102,7 @@ fn request<'a>(
     command: &Command,
     args: Args<'a>,
     keys: &'a dyn Fn() -> Vec<crate::facts::KeyPosition>,
-    (selected, count): (usize, usize),
+    (selected, count): (DbIndex, usize),
 ) -> Request<'a> {
     let has_keys = !command.spec.keys.is_empty();
     let key_categories = Categories::KEYSPACE | Categories::READ | Categories::WRITE;

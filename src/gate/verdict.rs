@@ -3,6 +3,7 @@
 use crate::acl::Denied;
 use crate::error::CommandError;
 use crate::gate::evict::Room;
+use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
 use crate::resp::reply::Protocol;
 use crate::state::context::Caller;
@@ -18,7 +19,7 @@ pub enum Verdict {
     Postpone,
     /// The same, when this key is no longer on its way to another server.
     Await {
-        database: usize,
+        database: DbIndex,
         key: Box<[u8]>,
     },
     Refuse(CommandError),

@@ -7,8 +7,8 @@ use crate::client::{Client, ClientId};
 use crate::gate::blocking::{self, Woken, answer, end, set_alarm, unblock_with};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::{acks, asynchronous, confirm, locks};
-use crate::keyspace::Keyspace;
 use crate::keyspace::waiting::Wanted;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::state::State;
 use crate::state::context::{Caller, Origin};
@@ -70,7 +70,7 @@ fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wa
     }
 }
 
-fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: usize, key: &[u8]) {
+fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, key: &[u8]) {
     for &wanted in served_by(keyspace, state, key) {
         if matches!(wanted, Wanted::Lock | Wanted::Semaphore) {
             if !state.blocking.has_lock_waiters() {
@@ -111,7 +111,7 @@ fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) ->
 /// Runs a request that replicas have repeated by now.
 fn run_repeated(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     let Some(client) = state.clients.get(id) else { return };
-    keyspace.select(client.db);
+    keyspace.select(client.database);
     run(keyspace, state, id, |_| 0);
 }
 
@@ -215,7 +215,7 @@ fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
         Request { args: blocked.args(), command: Some(command), prehashed: Default::default() };
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, protocol);
-    keyspace.select(blocked.db);
+    keyspace.select(blocked.database);
     let mut gate = Gate { keyspace, state, caller: Caller::Client(id), reply };
     gate.run_woken(command, &request, Origin::TimedOut);
     conclude(state, id, command, &output);

@@ -11,6 +11,7 @@ use base64ct::{Base64, Encoding};
 use crate::acl::UserFlags;
 use crate::gate::users;
 use crate::ids::UserId;
+use crate::keyspace::DbIndex;
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
 use crate::net::stream::Address;
@@ -63,14 +64,14 @@ impl Rights {
             return Err(Response::of_status(401).with("WWW-Authenticate", challenge));
         };
         let rights = Rights { user: Some(user) };
-        match needed.iter().all(|command| rights.may_run(state, 0, command)) {
+        match needed.iter().all(|command| rights.may_run(state, DbIndex::ZERO, command)) {
             true => Ok(rights),
             false => Err(Response::of_status(403)),
         }
     }
 
     /// Whether they may run a request in a database.
-    pub fn may_run(&self, state: &State, database: usize, request: &[&[u8]]) -> bool {
+    pub fn may_run(&self, state: &State, database: DbIndex, request: &[&[u8]]) -> bool {
         let Some(user) = self.user.map(|id| state.acl.user(id)) else { return true };
         if user.is_unrestricted() {
             return true;
@@ -93,12 +94,12 @@ impl Rights {
     }
 
     /// Whether a visitor may see the type and length of a key.
-    pub fn may_read(&self, state: &State, database: usize, key: &[u8]) -> bool {
+    pub fn may_read(&self, state: &State, database: DbIndex, key: &[u8]) -> bool {
         self.user.is_none() || self.may_run(state, database, &[b"TYPE", key])
     }
 
     /// Whether they may see the owner of a lock: for a string it is the value.
-    pub fn may_see_lock(&self, state: &State, database: usize, key: &[u8]) -> bool {
+    pub fn may_see_lock(&self, state: &State, database: DbIndex, key: &[u8]) -> bool {
         self.user.is_none() || self.may_run(state, database, &[b"LOCK.INFO", key])
     }
 }

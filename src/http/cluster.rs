@@ -3,6 +3,7 @@
 use super::access::Rights;
 use super::json::{BYTES_MAX, Json};
 use super::locks::{json_response, limit};
+use crate::keyspace::DbIndex;
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
 use crate::state::State;
@@ -13,7 +14,7 @@ const SLOTS_BYTES_MAX: usize = 400;
 /// `/api/cluster?limit=`: what CLUSTER INFO says, and the nodes with their links, roles and slots,
 /// as CLUSTER NODES.
 pub fn cluster(state: &State, rights: &Rights, request: &Request) -> Response {
-    if !rights.may_run(state, 0, &[b"CLUSTER", b"NODES"]) {
+    if !rights.may_run(state, DbIndex::ZERO, &[b"CLUSTER", b"NODES"]) {
         return Response::of_status(403);
     }
     let Some(cluster) = &state.cluster else { return Response::of_status(404) };

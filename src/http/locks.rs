@@ -12,11 +12,11 @@ use super::{Answer, argument, decoded};
 use crate::client::{Client, ClientId};
 use crate::collections::glob;
 use crate::figures::exposition::{CONTENT_TYPE, Exposition};
-use crate::keyspace::Keyspace;
 use crate::keyspace::lock_history::{History, Holding};
 use crate::keyspace::lock_scan::keep_first;
 use crate::keyspace::locks::{End, Held};
 use crate::keyspace::waiting::Wanted;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
 use crate::resp::number::parse_i64;
@@ -54,7 +54,7 @@ enum Sort {
 }
 
 /// A lock's rank in a list, its database and its key.
-type Place = (i64, usize, Box<[u8]>);
+type Place = (i64, DbIndex, Box<[u8]>);
 
 /// A request for a list.
 struct Asked {
@@ -84,7 +84,7 @@ impl Asked {
         let after = argument(request, "after").and_then(|after| {
             let mut parts = after.splitn(3, |&byte| byte == b'.');
             let rank = parse_i64(parts.next()?)?;
-            let database = usize::try_from(parse_i64(parts.next()?)?).ok()?;
+            let database = DbIndex::read(parse_i64(parts.next()?)?)?;
             Some((rank, database, parts.next()?.into()))
         });
         Asked { sort, wanted, after, limit: limit(request) }
@@ -94,13 +94,13 @@ impl Asked {
         self.wanted.as_deref().is_none_or(|wanted| is_named(key, wanted))
     }
 
-    fn is_after(&self, rank: i64, database: usize, key: &[u8]) -> bool {
+    fn is_after(&self, rank: i64, database: DbIndex, key: &[u8]) -> bool {
         let after = self.after.as_ref();
         after.is_none_or(|after| (rank, database, key) > (after.0, after.1, &*after.2))
     }
 
     /// Adds a lock to the first ones, one more than asked for: then there are more.
-    fn keep(&self, first: &mut BTreeSet<Place>, rank: i64, database: usize, key: &[u8]) {
+    fn keep(&self, first: &mut BTreeSet<Place>, rank: i64, database: DbIndex, key: &[u8]) {
         if self.is_after(rank, database, key) {
             keep_first(first, self.limit + 1, rank, database, key);
         }
@@ -211,7 +211,7 @@ fn write_list(
 
 /// Where a list goes on, as it stands in a query. After a name that is too long for one it goes on
 /// after all names that begin like it.
-fn after(rank: i64, database: usize, key: &[u8]) -> String {
+fn after(rank: i64, database: DbIndex, key: &[u8]) -> String {
     let room = WHOLE_BYTES_MAX - 64;
     let whole = percent_encoded(&key[..key.len().min(room + 1)]);
     if whole.len() <= room {
@@ -224,7 +224,7 @@ fn after(rank: i64, database: usize, key: &[u8]) -> String {
             let next = [&begin[..last], &[begin[last] + 1]].concat();
             format!("{rank}.{database}.{}", percent_encoded(&next))
         }
-        None => format!("{rank}.{}.", database + 1),
+        None => format!("{rank}.{}.", database.next()),
     }
 }
 
@@ -236,8 +236,8 @@ pub fn json_response(json: Json) -> Response {
 
 fn by_name(keyspace: &Keyspace, asked: &Asked) -> BTreeSet<Place> {
     let mut first = BTreeSet::new();
-    let from = asked.after.as_ref().map_or(0, |after| after.1);
-    for database in from..keyspace.databases() {
+    let from = asked.after.as_ref().map_or(DbIndex::ZERO, |after| after.1);
+    for database in DbIndex::all(keyspace.databases()).skip(from.get()) {
         let after = asked.after.as_ref().filter(|after| after.1 == database);
         let left = keyspace.locks.iter_after(database, after.map(|after| &*after.2));
         for (key, _) in left.take(asked.limit + 1 - first.len()) {
@@ -281,7 +281,7 @@ fn by_waiters(keyspace: &Keyspace, asked: &Asked) -> BTreeSet<Place> {
 /// A key's lock, with the milliseconds left of its lease; None: it does not end.
 fn find<'k>(
     keyspace: &'k Keyspace,
-    database: usize,
+    database: DbIndex,
     key: &[u8],
 ) -> Option<(Lock<'k>, Option<i64>)> {
     let entry = keyspace.entry_quietly(database, key)?;
@@ -290,7 +290,7 @@ fn find<'k>(
     Some((found, left_ms))
 }
 
-fn lease_left_ms(keyspace: &Keyspace, database: usize, key: &[u8]) -> Option<i64> {
+fn lease_left_ms(keyspace: &Keyspace, database: DbIndex, key: &[u8]) -> Option<i64> {
     let entry = keyspace.entry_quietly(database, key)?;
     entry.deadline().map(|deadline| keyspace.now().remaining_ms(deadline).max(0))
 }
@@ -300,7 +300,7 @@ fn item(
     json: &mut Json,
     keyspace: &Keyspace,
     state: &State,
-    database: usize,
+    database: DbIndex,
     key: &[u8],
     held: Option<&Held>,
 ) {
@@ -377,10 +377,9 @@ pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reques
     let name = request.path.strip_prefix("/api/locks/").unwrap_or_default();
     let key = decoded(name, false);
     let database = argument(request, "db").and_then(|text| parse_i64(&text)).unwrap_or(0);
-    let database = usize::try_from(database).unwrap_or(usize::MAX);
-    if database >= keyspace.databases() {
+    let Some(database) = DbIndex::checked(database, keyspace.databases()) else {
         return Response::of_status(404);
-    }
+    };
     if !rights.may_see_lock(state, database, &key) {
         return Response::of_status(403);
     }
@@ -433,7 +432,7 @@ pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reques
 }
 
 /// Appends the last grants and ends of a lock, the latest first.
-fn events(json: &mut Json, keyspace: &Keyspace, state: &State, database: usize, key: &[u8]) {
+fn events(json: &mut Json, keyspace: &Keyspace, state: &State, database: DbIndex, key: &[u8]) {
     let mut events: Vec<Event> = Vec::new();
     for place in keyspace.locks.holdings(database, key) {
         let Some(held) = keyspace.locks.get(place.at()).filter(|held| !held.is_kept) else {
@@ -485,10 +484,11 @@ struct Event {
 }
 
 /// How redis-cli is called for a database of this server.
-pub fn redis_cli(state: &State, database: usize) -> String {
+pub fn redis_cli(state: &State, database: DbIndex) -> String {
     let port = state.process.identity.port;
     let port = if port == 6379 { String::new() } else { format!(" -p {port}") };
-    let database = if database == 0 { String::new() } else { format!(" -n {database}") };
+    let database =
+        if database == DbIndex::ZERO { String::new() } else { format!(" -n {database}") };
     format!("redis-cli{port}{database}")
 }
 
@@ -601,7 +601,7 @@ mod tests {
     #[test]
     fn a_list_goes_on_after_any_name() {
         let of = |key: &[u8]| {
-            let after = after(-3, 1, key);
+            let after = after(-3, DbIndex::new(1), key);
             assert!(after.len() <= WHOLE_BYTES_MAX);
             let decoded = decoded(&after, true);
             let mut parts = decoded.splitn(3, |&byte| byte == b'.').skip(1);

@@ -10,7 +10,7 @@ use super::ready::CHECKS;
 use crate::collections::table::ValueRef;
 use crate::figures::turns::script_us;
 use crate::figures::{Reading, Value, figures};
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::net::http::response::Response;
 use crate::roles::replicas::lag_seconds;
 use crate::state::State;
@@ -97,7 +97,7 @@ pub fn overview(keyspace: &Keyspace, state: &State, rights: &Rights) -> Response
 /// Appends how many keys and bytes each type has, estimated from some keys of the largest
 /// databases.
 fn memory_by_type(json: &mut Json, keyspace: &Keyspace) {
-    let mut tables: Vec<_> = (0..keyspace.databases().min(DATABASES_LOOKED_AT))
+    let mut tables: Vec<_> = DbIndex::all(keyspace.databases().min(DATABASES_LOOKED_AT))
         .map(|database| keyspace.table_of(database))
         .filter(|table| !table.is_empty())
         .collect();
@@ -151,7 +151,7 @@ fn script(json: &mut Json, state: &State) {
     json.name("commands");
     json.open('[');
     let kill = if running.by_eval { "SCRIPT KILL" } else { "FUNCTION KILL" };
-    let call = redis_cli(state, 0);
+    let call = redis_cli(state, DbIndex::ZERO);
     json.text(format!("{call} {kill}").as_bytes());
     if running.wrote && running.by_eval {
         json.text(format!("{call} SCRIPT KILL ROLLBACK").as_bytes());

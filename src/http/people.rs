@@ -34,7 +34,7 @@ pub fn list(state: &State, rights: &Rights, request: &Request) -> Response {
         client_fields(&mut json, state, client);
         json.named("age_ms", (state.now.boot_us - client.created_us).max(0) / 1000);
         json.named_text("user", state.acl.name(client.user));
-        json.named("db", client.db);
+        json.named("db", client.database);
         json.named_text("flags", flag_letters(client));
         let command = client.last_command.map(|command| state.commands.get(command));
         json.named_text("command", command.map_or("", |command| &command.full_name));
@@ -46,7 +46,7 @@ pub fn list(state: &State, rights: &Rights, request: &Request) -> Response {
             json.name("keys");
             json.open('[');
             let keys = blocked.keys().take(KEYS_MAX).map(|(_, key)| key);
-            let seen = keys.filter(|key| rights.may_read(state, blocked.db, key));
+            let seen = keys.filter(|key| rights.may_read(state, blocked.database, key));
             seen.for_each(|key| json.text(key));
             json.close(']');
         }

@@ -9,8 +9,8 @@ use crate::collections::glob;
 use crate::collections::score_tree::Place;
 use crate::collections::table::ValueRef;
 use crate::figures::exposition::Exposition;
-use crate::keyspace::Keyspace;
 use crate::keyspace::waiting::Wanted;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
 use crate::state::State;
@@ -61,7 +61,7 @@ struct Group {
     delivered_ms: Option<i64>,
 }
 
-fn look(keyspace: &Keyspace, database: usize, key: &[u8]) -> Queue {
+fn look(keyspace: &Keyspace, database: DbIndex, key: &[u8]) -> Queue {
     let waits = |wanted: &Wanted| keyspace.waiting.len(database, key, *wanted);
     let consumers = WANTED.iter().map(waits).sum();
     let Some(entry) = keyspace.entry_quietly(database, key) else {
@@ -124,7 +124,7 @@ pub fn look_for_named(keyspace: &Keyspace, state: &mut State) {
     while left > 0 {
         let (patterns, found) = (&keys.patterns, &mut keys.of_this_round);
         let mut looked = 0;
-        keys.cursor = keyspace.table_of(0).scan(keys.cursor, left, |entry| {
+        keys.cursor = keyspace.table_of(DbIndex::ZERO).scan(keys.cursor, left, |entry| {
             looked += 1;
             let is_queue = matches!(type_name(entry.value()), "list" | "zset" | "stream");
             let named =
@@ -153,8 +153,8 @@ pub fn list(
     request: &Request,
 ) -> Response {
     let limit = limit(request);
-    let mut found: BTreeSet<(usize, Box<[u8]>)> =
-        named(state).into_iter().map(|key| (0, key.into())).collect();
+    let mut found: BTreeSet<(DbIndex, Box<[u8]>)> =
+        named(state).into_iter().map(|key| (DbIndex::ZERO, key.into())).collect();
     let mut has_more = false;
     for wanted in WANTED {
         for (database, key, _) in keyspace.waiting.queues_for(wanted) {
@@ -214,7 +214,7 @@ pub fn list(
 /// The named queues as metrics: theirs are the only names of keys among those.
 pub fn metrics(keyspace: &Keyspace, state: &State, rights: &Rights) -> String {
     let mut keys = named(state);
-    keys.retain(|key| rights.may_read(state, 0, key));
+    keys.retain(|key| rights.may_read(state, DbIndex::ZERO, key));
     let mut out = Exposition::default();
     if keys.is_empty() {
         return out.text();
@@ -226,7 +226,7 @@ pub fn metrics(keyspace: &Keyspace, state: &State, rights: &Rights) -> String {
     for key in keys {
         let label = label(key);
         if !queues.iter().any(|(other, _)| *other == label) {
-            queues.push((label, look(keyspace, 0, key)));
+            queues.push((label, look(keyspace, DbIndex::ZERO, key)));
         }
     }
     let name = "latchkey_queue_length";

@@ -1,6 +1,7 @@
 //! Databases that are filled beside the served ones and replace them when complete: how a replica
 //! loads its primary's snapshot. Until then they can be dropped without effect.
 
+use super::db_index::{DbIndex, PerDatabase};
 use super::field_deadlines::FieldDeadlines;
 use super::locks::{Loaded, Locks};
 use super::{Key, Keyspace};
@@ -9,18 +10,18 @@ use crate::types::{Value, lock};
 
 /// Databases that are not served yet.
 pub struct Beside {
-    tables: Vec<Table<Value>>,
-    fields: Vec<FieldDeadlines>,
+    tables: PerDatabase<Table<Value>>,
+    fields: PerDatabase<FieldDeadlines>,
     /// The index of the locks among them.
     locks: Locks,
-    semaphores: Vec<(usize, Box<[u8]>)>,
+    semaphores: Vec<(DbIndex, Box<[u8]>)>,
 }
 
 impl Beside {
     /// See [`Keyspace::expect_keys`].
-    pub fn expect_keys(&mut self, database: u64, keys: usize) {
-        let index = usize::try_from(database).ok();
-        if let Some(table) = index.and_then(|index| self.tables.get_mut(index)) {
+    pub fn expect_keys(&mut self, number: u64, keys: usize) {
+        let database = DbIndex::read(number);
+        if let Some(table) = database.and_then(|database| self.tables.get_mut(database)) {
             table.expect(keys);
         }
     }
@@ -31,8 +32,8 @@ impl Keyspace {
     pub fn beside(&self) -> Beside {
         let count = self.databases();
         Beside {
-            tables: self.tables.iter().map(Table::alike).collect(),
-            fields: (0..count).map(|_| FieldDeadlines::default()).collect(),
+            tables: PerDatabase::new(count, |database| self.tables[database].alike()),
+            fields: PerDatabase::new(count, |_| FieldDeadlines::default()),
             locks: self.locks.beside(),
             semaphores: Vec::new(),
         }
@@ -42,7 +43,7 @@ impl Keyspace {
     pub fn load_beside(
         &mut self,
         beside: &mut Beside,
-        database: usize,
+        database: DbIndex,
         entry: Owned<Value>,
     ) -> bool {
         let key = entry.key().to_vec();
@@ -71,8 +72,8 @@ impl Keyspace {
     /// Replaces the served databases. Each key of the old ones counts as a change. The old ones are
     /// freed in the background unless `sync`.
     pub fn put_in_place(&mut self, mut beside: Beside, sync: bool) {
-        self.clear(0..self.databases(), sync);
-        for database in 0..self.databases() {
+        self.clear_all(sync);
+        for database in DbIndex::all(self.databases()) {
             beside.tables[database].fit();
             beside.tables[database].set_wall_offset(self.wall_offset_ms);
             self.exchange(&mut beside, database);
@@ -96,7 +97,7 @@ impl Keyspace {
         self.lazyfree.discard_locks(beside.locks);
     }
 
-    fn exchange(&mut self, beside: &mut Beside, database: usize) {
+    fn exchange(&mut self, beside: &mut Beside, database: DbIndex) {
         self.tables.exchange(database, &mut beside.tables[database]);
         std::mem::swap(&mut self.fields[database], &mut beside.fields[database]);
     }
@@ -120,16 +121,16 @@ mod tests {
         let mut db = Keyspace::new(2, KeyHasher::new([3, 4]), Clock::System.now());
         db.set_string(db.key(b"old"), b"1", Expiry::Clear);
         let mut beside = db.beside();
-        assert!(db.load_beside(&mut beside, 1, entry(b"new", b"2")));
-        assert!(!db.load_beside(&mut beside, 1, entry(b"new", b"3")));
-        assert!(db.find(db.key(b"old")).is_some() && db.table_of(1).is_empty());
+        assert!(db.load_beside(&mut beside, DbIndex::new(1), entry(b"new", b"2")));
+        assert!(!db.load_beside(&mut beside, DbIndex::new(1), entry(b"new", b"3")));
+        assert!(db.find(db.key(b"old")).is_some() && db.table_of(DbIndex::new(1)).is_empty());
         db.put_in_place(beside, false);
         assert!(db.find(db.key(b"old")).is_none());
-        db.select(1);
+        db.select(DbIndex::new(1));
         assert!(db.string(db.key(b"new")).expect("a string").is_some_and(|text| text == b"2"[..]));
         let mut beside = db.beside();
-        assert!(db.load_beside(&mut beside, 0, entry(b"never", b"2")));
+        assert!(db.load_beside(&mut beside, DbIndex::ZERO, entry(b"never", b"2")));
         db.drop_beside(beside);
-        assert_eq!((db.table_of(0).len(), db.table_of(1).len()), (0, 1));
+        assert_eq!((db.table_of(DbIndex::ZERO).len(), db.table_of(DbIndex::new(1)).len()), (0, 1));
     }
 }

@@ -1,10 +1,12 @@
 //! Deletions that no command asked for, which the log and replicas must repeat: keys that expired
 //! or were evicted, and fields that expired.
 
+use super::db_index::DbIndex;
+
 /// A deletion.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Deletion {
-    pub database: usize,
+    pub database: DbIndex,
     pub key: Box<[u8]>,
     pub what: Deleted,
 }
@@ -44,13 +46,13 @@ impl Deletions {
     }
 
     #[inline]
-    pub(super) fn note_key(&mut self, database: usize, key: &[u8], what: Deleted) {
+    pub(super) fn note_key(&mut self, database: DbIndex, key: &[u8], what: Deleted) {
         if self.is_heard {
             self.list.push(Deletion { database, key: key.into(), what });
         }
     }
 
-    pub(super) fn note_fields(&mut self, database: usize, key: &[u8], fields: Vec<Vec<u8>>) {
+    pub(super) fn note_fields(&mut self, database: DbIndex, key: &[u8], fields: Vec<Vec<u8>>) {
         if self.is_heard && !fields.is_empty() {
             let what = Deleted::Fields(fields);
             self.list.push(Deletion { database, key: key.into(), what });

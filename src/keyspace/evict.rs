@@ -5,6 +5,7 @@
 //! samples come close to the true order. How much to evict, and for how long, is decided in
 //! `gate/evict.rs`.
 
+use super::db_index::DbIndex;
 use crate::collections::shared::given_up_bytes;
 use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::config::{KeyspaceEvents, MaxmemoryPolicy};
@@ -63,13 +64,13 @@ struct Pool {
 #[derive(Debug)]
 struct Candidate {
     score: i64,
-    database: usize,
+    database: DbIndex,
     key: Box<[u8]>,
 }
 
 impl Pool {
     /// Adds a key, unless the pool is full of better ones.
-    fn offer(&mut self, score: i64, database: usize, key: &[u8]) {
+    fn offer(&mut self, score: i64, database: DbIndex, key: &[u8]) {
         let mut place = self.candidates.partition_point(|candidate| candidate.score < score);
         if self.candidates.len() == POOL_SIZE {
             if place == 0 {
@@ -195,26 +196,26 @@ impl Keyspace {
 
     /// A random key, or a random one with a deadline. If spared ones were drawn, other keys are
     /// drawn, of all databases.
-    fn random_victim(&self, volatile_only: bool, samples: usize) -> Option<(usize, Slot)> {
+    fn random_victim(&self, volatile_only: bool, samples: usize) -> Option<(DbIndex, Slot)> {
         let tries = if self.may_draw_spared() { SPARED_TRIES } else { 1 };
         (0..tries).find_map(|_| self.draw(volatile_only, samples))
     }
 
     /// Such a key, larger databases more often; None if it drew only spared ones.
-    fn draw(&self, volatile_only: bool, samples: usize) -> Option<(usize, Slot)> {
-        let eligible = |index: usize| match volatile_only {
-            true => self.tables[index].volatile_len(),
-            false => self.tables[index].len(),
+    fn draw(&self, volatile_only: bool, samples: usize) -> Option<(DbIndex, Slot)> {
+        let eligible = |database: DbIndex| match volatile_only {
+            true => self.tables[database].volatile_len(),
+            false => self.tables[database].len(),
         };
-        let total: usize = (0..self.tables.len()).map(eligible).sum();
+        let total: usize = DbIndex::all(self.tables.len()).map(eligible).sum();
         if total == 0 {
             return None;
         }
         let mut rank = fastrand::usize(..total);
-        let mut database = 0;
+        let mut database = DbIndex::ZERO;
         while rank >= eligible(database) {
             rank -= eligible(database);
-            database += 1;
+            database = database.next();
         }
         let table = &self.tables[database];
         if !volatile_only {
@@ -237,7 +238,7 @@ impl Keyspace {
     }
 
     /// The pool's best candidate, after sampling each database.
-    fn best_victim(&mut self, policy: MaxmemoryPolicy, samples: usize) -> Option<(usize, Slot)> {
+    fn best_victim(&mut self, policy: MaxmemoryPolicy, samples: usize) -> Option<(DbIndex, Slot)> {
         let mut pool = std::mem::take(&mut self.eviction.pool);
         if pool.policy != Some(policy) {
             pool = Pool { policy: Some(policy), candidates: Vec::with_capacity(POOL_SIZE) };
@@ -246,7 +247,7 @@ impl Keyspace {
         let mut tries = if self.may_draw_spared() { SPARED_TRIES } else { 0 };
         let victim = loop {
             let mut found_any = false;
-            for (database, table) in self.tables.iter().enumerate() {
+            for (database, table) in self.tables.numbered() {
                 table.sample(samples, policy.is_volatile(), |_, entry| {
                     if self.is_spared(database, &entry) {
                         return;
@@ -272,7 +273,11 @@ impl Keyspace {
 
     /// A candidate's slot, unless it was deleted, used, given a later deadline, or became a lock
     /// since sampling.
-    fn still_valid(&self, policy: MaxmemoryPolicy, candidate: &Candidate) -> Option<(usize, Slot)> {
+    fn still_valid(
+        &self,
+        policy: MaxmemoryPolicy,
+        candidate: &Candidate,
+    ) -> Option<(DbIndex, Slot)> {
         let Key { bytes, hash } = self.key(&candidate.key);
         let table = &self.tables[candidate.database];
         let slot = table.find(hash, bytes)?;
@@ -289,7 +294,7 @@ impl Keyspace {
 
     /// Whether a key is a lock or a semaphore, or of a slot that is coming here from its owner, who
     /// decides about it.
-    fn is_spared(&self, database: usize, entry: &Entry<'_, Value>) -> bool {
+    fn is_spared(&self, database: DbIndex, entry: &Entry<'_, Value>) -> bool {
         if self.is_hidden(entry.key()) {
             return true;
         }
@@ -366,7 +371,7 @@ mod tests {
         }
 
         fn keys(&self) -> Vec<String> {
-            let mut keys: Vec<String> = (0..self.db.databases())
+            let mut keys: Vec<String> = DbIndex::all(self.db.databases())
                 .flat_map(|index| self.db.table_of(index).iter())
                 .map(|entry| String::from_utf8_lossy(entry.key()).into_owned())
                 .collect();
@@ -416,8 +421,8 @@ mod tests {
         let (client, since_us, renewals, session) = (None, 0, 0, None);
         let held =
             Held { fence, client, since_us, renewals, session, is_kept: false, reading: None };
-        world.db.locks.insert(At::key(0, left[0].as_bytes()), held.clone());
-        world.db.locks.insert(At::key(0, left[1].as_bytes()), held);
+        world.db.locks.insert(At::key(DbIndex::ZERO, left[0].as_bytes()), held.clone());
+        world.db.locks.insert(At::key(DbIndex::ZERO, left[1].as_bytes()), held);
         assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100).is_none());
         assert_eq!(world.keys(), left);
     }
@@ -497,10 +502,10 @@ mod tests {
         ) {
             let mut world = World::new(policy);
             for (index, &(database, volatile)) in keys.iter().enumerate() {
-                world.db.select(database);
+                world.db.select(DbIndex::new(database));
                 world.set(&index.to_string(), volatile.then_some(DAY_MS));
             }
-            world.db.select(1);
+            world.db.select(DbIndex::new(1));
             let may_go = keys.iter().filter(|(_, volatile)| match policy {
                 MaxmemoryPolicy::NoEviction => false,
                 _ => *volatile || !policy.is_volatile(),
@@ -509,7 +514,7 @@ mod tests {
                 prop_assert!(world.db.evict_one(policy, samples).is_some());
             }
             prop_assert!(world.db.evict_one(policy, samples).is_none());
-            prop_assert_eq!(world.db.selected(), 1);
+            prop_assert_eq!(world.db.selected(), DbIndex::new(1));
         }
     }
 }

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::mem;
 
+use super::db_index::DbIndex;
 use crate::clock::{Deadline, ExpiryBy};
 use crate::collections::table::Slot;
 
@@ -25,7 +26,7 @@ pub(super) struct FoundExpired {
 
 #[derive(PartialEq, Eq)]
 struct ExpiredKey {
-    database: usize,
+    database: DbIndex,
     hash: u64,
     bytes: Box<[u8]>,
 }
@@ -37,7 +38,7 @@ impl Hash for ExpiredKey {
 }
 
 impl ExpiredKey {
-    fn new(database: usize, key: Key<'_>) -> ExpiredKey {
+    fn new(database: DbIndex, key: Key<'_>) -> ExpiredKey {
         ExpiredKey { database, hash: key.hash, bytes: key.bytes.into() }
     }
 }
@@ -206,22 +207,22 @@ impl Keyspace {
         let now = self.now;
         let mut budget = budget;
         let before = self.selected;
-        for index in 0..self.tables.len() {
-            if self.tables[index].volatile_len() == 0 {
+        for database in DbIndex::all(self.tables.len()) {
+            if self.tables[database].volatile_len() == 0 {
                 continue;
             }
-            self.selected = index;
+            self.selected = database;
             loop {
                 // Whoever brings the keys that are not shown says when they end.
                 let hidden = self.hidden_slots.as_ref();
                 let is_kept = |key: &[u8]| is_of(hidden, key);
-                let due = self.tables.pop_due(index, &now, &mut budget, is_kept);
+                let due = self.tables.pop_due(database, &now, &mut budget, is_kept);
                 let Some(owned) = due else { break };
                 if let Some(deadline) = owned.deadline() {
                     let late_ms = now.remaining_ms(deadline).min(0).unsigned_abs();
                     self.stats.expiry_lag.record_us(late_ms.saturating_mul(1000));
                 }
-                self.locks.note_owner_of(index, owned.key(), owned.value(), &now);
+                self.locks.note_owner_of(database, owned.key(), owned.value(), &now);
                 self.announce_expired(owned.key());
                 self.lazyfree.discard(owned);
             }

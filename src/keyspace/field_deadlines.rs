@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use super::db_index::DbIndex;
 use crate::clock::{ExpiryBy, Now};
 use crate::collections::packed_table::Earliest;
 use crate::collections::table::{KEPT_MS, Slot, ValueRef};
@@ -151,15 +152,15 @@ impl Keyspace {
         let now = self.now;
         let mut budget = budget;
         let before = self.selected;
-        for index in 0..self.tables.len() {
-            self.selected = index;
+        for database in DbIndex::all(self.tables.len()) {
+            self.selected = database;
             for clock in CLOCKS {
                 while budget > 0
-                    && let Some(first) = self.fields[index].of(clock).first()
+                    && let Some(first) = self.fields[database].of(clock).first()
                     && first.0 < clock.ms(&now)
                 {
                     budget -= 1;
-                    if let Some((ms, key)) = self.fields[index].of(clock).pop_first()
+                    if let Some((ms, key)) = self.fields[database].of(clock).pop_first()
                         && let Some(slot) = self.noting(clock, ms, &key)
                     {
                         if self.is_hidden(&key) {
@@ -252,11 +253,11 @@ impl Keyspace {
 
     /// Number of a database's keys with expiring fields: counted up to [`COUNTED_MAX`] items,
     /// extrapolated beyond.
-    pub fn keys_with_field_deadlines(&self, index: usize) -> usize {
-        let fields = &self.fields[index];
+    pub fn keys_with_field_deadlines(&self, database: DbIndex) -> usize {
+        let fields = &self.fields[database];
         let items = || fields.boot.iter().chain(&fields.wall).take(COUNTED_MAX);
         let keys: HashSet<&[u8]> = items().map(|(_, key)| &**key).collect();
-        let table = self.table_of(index);
+        let table = self.table_of(database);
         let has_deadlines = |key: &&&[u8]| {
             let slot = table.find(self.hash(key), key);
             match slot.map(|slot| table.entry(slot).value()) {
@@ -281,6 +282,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::db_index::PerDatabase;
     use super::*;
     use crate::clock::{Clock, Deadline, ManualClock, UnixMillis};
     use crate::collections::hash::KeyHasher;
@@ -297,11 +299,11 @@ mod tests {
         Expire { key: u8, field: u8, ttl_ms: Option<i64>, on_wall: bool },
         Delete(u8),
         Overwrite(u8),
-        Transfer { from: u8, database: usize, to: u8 },
-        Duplicate { from: u8, database: usize, to: u8 },
-        Select(usize),
+        Transfer { from: u8, database: DbIndex, to: u8 },
+        Duplicate { from: u8, database: DbIndex, to: u8 },
+        Select(DbIndex),
         Swap,
-        Clear(usize),
+        Clear(DbIndex),
         Pass(i64),
         MoveWall(i64),
         ExpireSome(usize),
@@ -309,7 +311,7 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         let ttl = || prop::option::weighted(0.8, 1..100i64);
-        let (key, database) = (0..5u8, 0..DATABASES);
+        let (key, database) = (0..5u8, (0..DATABASES).prop_map(DbIndex::new));
         prop_oneof![
             6 => (key.clone(), 0..60u8, ttl(), any::<bool>())
                 .prop_map(|(key, field, ttl_ms, on_wall)| Step::Set { key, field, ttl_ms, on_wall }),
@@ -331,13 +333,14 @@ mod tests {
     }
 
     type Fields = BTreeMap<u8, Option<Deadline>>;
-    type Model = Vec<BTreeMap<u8, Fields>>;
+    type Model = PerDatabase<BTreeMap<u8, Fields>>;
 
     /// The fields in memory, and the time until the first deadline ends.
     fn kept(db: &mut Keyspace, now: &Now) -> (Model, Option<i64>) {
-        let mut model: Model = vec![BTreeMap::new(); DATABASES];
+        let mut model: Model = PerDatabase::new(DATABASES, |_| BTreeMap::new());
         let mut next: Option<i64> = None;
-        for (index, keys) in model.iter_mut().enumerate() {
+        for index in DbIndex::all(DATABASES) {
+            let keys = &mut model[index];
             for entry in db.table_of(index).iter() {
                 let ValueRef::Object(Value::Hash(hash)) = entry.value() else { continue };
                 let view = hash.as_view();
@@ -372,7 +375,7 @@ mod tests {
             let hasher = KeyHasher::new([3, 4]);
             let limits = Limits { entries_max: 8, bytes_max: 64, hasher };
             let mut db = Keyspace::new(DATABASES, hasher, clock.now());
-            let mut model: Model = vec![BTreeMap::new(); DATABASES];
+            let mut model: Model = PerDatabase::new(DATABASES, |_| BTreeMap::new());
             for step in steps {
                 let now = clock.now();
                 db.set_now(now);
@@ -458,11 +461,11 @@ mod tests {
                     }
                     Step::Select(database) => db.select(database),
                     Step::Swap => {
-                        db.swap(0, 1);
-                        model.swap(0, 1);
+                        db.swap(DbIndex::ZERO, DbIndex::new(1));
+                        model.swap(DbIndex::ZERO, DbIndex::new(1));
                     }
                     Step::Clear(database) => {
-                        db.clear(database..database + 1, true);
+                        db.clear(database, true);
                         model[database].clear();
                     }
                     Step::Pass(ms) => hands.advance_us(ms * 1000),
@@ -471,7 +474,7 @@ mod tests {
                         db.expire_fields(budget);
                         // Which ones went is checked at the end; none that may stay may have gone.
                         let (kept, _) = kept(&mut db, &now);
-                        for (keys, kept) in model.iter_mut().zip(&kept) {
+                        for (keys, kept) in model.iter_mut().zip(kept.iter()) {
                             for (key, fields) in keys.iter_mut() {
                                 fields.retain(|field, deadline| {
                                     deadline.is_none_or(|it| !now.is_past(it))
@@ -487,7 +490,7 @@ mod tests {
                 // Hashes without any deadline may lie inside their entries, where `kept` does not
                 // look.
                 let (kept, next) = kept(&mut db, &now);
-                for (index, keys) in kept.iter().enumerate() {
+                for (index, keys) in kept.numbered() {
                     for (key, fields) in keys {
                         prop_assert_eq!(Some(fields), model[index].get(key));
                     }
@@ -499,14 +502,14 @@ mod tests {
             let now = clock.now();
             db.set_now(now);
             while db.expire_fields(3) {}
-            for keys in &mut model {
+            for keys in model.iter_mut() {
                 for fields in keys.values_mut() {
                     fields.retain(|_, deadline| deadline.is_none_or(|it| !now.is_past(it)));
                 }
                 keys.retain(|_, fields| !fields.is_empty());
             }
             let (kept, next) = kept(&mut db, &now);
-            for (index, keys) in model.iter().enumerate() {
+            for (index, keys) in model.numbered() {
                 for (key, fields) in keys {
                     prop_assert_eq!(kept[index].get(key).unwrap_or(fields), fields);
                 }
@@ -544,6 +547,10 @@ mod tests {
             db.insert_collection(key, hash);
             assert!(db.delete(key, "del"));
         }
-        assert!(db.fields[0].len() <= SWEEP_MIN + 1, "{} items", db.fields[0].len());
+        assert!(
+            db.fields[DbIndex::ZERO].len() <= SWEEP_MIN + 1,
+            "{} items",
+            db.fields[DbIndex::ZERO].len()
+        );
     }
 }

@@ -4,6 +4,8 @@
 
 use std::collections::HashMap;
 
+use super::db_index::DbIndex;
+
 /// Keys counted at once.
 const KEYS_MAX: usize = 1000;
 /// How long a key is counted after somebody has looked at it. Unit: microseconds.
@@ -17,7 +19,7 @@ pub struct Flow {
 }
 
 /// Database and key.
-type Name = (usize, Box<[u8]>);
+type Name = (DbIndex, Box<[u8]>);
 
 /// All that are counted.
 #[derive(Default)]
@@ -29,7 +31,7 @@ pub struct Flows {
 impl Flows {
     /// A key's flow, which is counted from the first look on; None: that is now, or too many are
     /// counted.
-    pub fn look(&mut self, database: usize, key: &[u8], now_us: i64) -> Option<Flow> {
+    pub fn look(&mut self, database: DbIndex, key: &[u8], now_us: i64) -> Option<Flow> {
         let name = (database, key.into());
         if let Some((flow, looked_us)) = self.counted.get_mut(&name) {
             *looked_us = now_us;
@@ -50,14 +52,14 @@ impl Flows {
 
     /// Records a change of a key by a keyspace event and its number of elements.
     #[inline]
-    pub fn note(&mut self, database: usize, key: &[u8], event: &str, elements: u64) {
+    pub fn note(&mut self, database: DbIndex, key: &[u8], event: &str, elements: u64) {
         if !self.counted.is_empty() {
             self.note_counted(database, key, event, elements);
         }
     }
 
     #[cold]
-    fn note_counted(&mut self, database: usize, key: &[u8], event: &str, elements: u64) {
+    fn note_counted(&mut self, database: DbIndex, key: &[u8], event: &str, elements: u64) {
         let Some((flow, _)) = self.counted.get_mut(&(database, key.into())) else { return };
         match event {
             "lpush" | "rpush" | "linsert" | "zadd" | "zincr" | "xadd" => flow.arrived += elements,
@@ -77,19 +79,19 @@ mod tests {
     #[test]
     fn a_queue_is_counted_while_somebody_looks() {
         let mut flows = Flows::default();
-        flows.note(0, b"q", "rpush", 9);
-        assert_eq!(flows.look(0, b"q", 0), None);
+        flows.note(DbIndex::ZERO, b"q", "rpush", 9);
+        assert_eq!(flows.look(DbIndex::ZERO, b"q", 0), None);
         for (event, elements) in [("rpush", 3), ("lpop", 1), ("expire", 1), ("zadd", 2)] {
-            flows.note(0, b"q", event, elements);
+            flows.note(DbIndex::ZERO, b"q", event, elements);
         }
-        flows.note(1, b"q", "rpush", 9);
-        assert_eq!(flows.look(0, b"q", 59_000_000), Some(Flow { arrived: 5, left: 1 }));
+        flows.note(DbIndex::new(1), b"q", "rpush", 9);
+        assert_eq!(flows.look(DbIndex::ZERO, b"q", 59_000_000), Some(Flow { arrived: 5, left: 1 }));
         flows.forget(118_000_000);
-        assert!(flows.look(0, b"q", 118_000_000).is_some());
+        assert!(flows.look(DbIndex::ZERO, b"q", 118_000_000).is_some());
         flows.forget(200_000_000);
-        assert_eq!(flows.look(0, b"q", 200_000_000), None);
+        assert_eq!(flows.look(DbIndex::ZERO, b"q", 200_000_000), None);
         for number in 0..2 * KEYS_MAX {
-            flows.look(0, &number.to_be_bytes(), 0);
+            flows.look(DbIndex::ZERO, &number.to_be_bytes(), 0);
         }
         assert_eq!(flows.counted.len(), KEYS_MAX);
     }

@@ -1,5 +1,6 @@
 //! The keys of a cluster's hash slots, and their deletion when a slot belongs to another node.
 
+use super::db_index::DbIndex;
 use super::{Key, Keyspace};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::collections::table::Slot;
@@ -11,7 +12,7 @@ impl Keyspace {
     }
 
     /// Keys of a slot in a database, including expired ones.
-    pub fn count_in_slot(&self, database: usize, slot: HashSlot) -> usize {
+    pub fn count_in_slot(&self, database: DbIndex, slot: HashSlot) -> usize {
         self.tables[database].count_in_slot(slot)
     }
 
@@ -23,7 +24,7 @@ impl Keyspace {
     /// At most this many keys of a slot in a database. Not a look-up: expired ones are among them.
     pub fn keys_in_slot(
         &self,
-        database: usize,
+        database: DbIndex,
         slot: HashSlot,
         most: usize,
     ) -> impl Iterator<Item = &[u8]> {
@@ -48,7 +49,7 @@ impl Keyspace {
     }
 
     /// Keys of a database that are shown.
-    pub fn shown_len(&self, database: usize) -> usize {
+    pub fn shown_len(&self, database: DbIndex) -> usize {
         let table = &self.tables[database];
         let hidden = self.hidden_slots.iter().flat_map(SlotSet::iter);
         table.len() - hidden.map(|slot| table.count_in_slot(slot)).sum::<usize>()
@@ -64,9 +65,9 @@ impl Keyspace {
     }
 
     /// A key of a slot, with its database. Expired ones are deleted on the way.
-    pub fn key_in_slot(&mut self, slot: HashSlot) -> Option<(usize, Box<[u8]>)> {
+    pub fn key_in_slot(&mut self, slot: HashSlot) -> Option<(DbIndex, Box<[u8]>)> {
         self.delete_found_expired();
-        for database in 0..self.databases() {
+        for database in DbIndex::all(self.databases()) {
             loop {
                 let first = self.tables[database].keys_in_slot(slot).next();
                 let Some(at) = first else { break };
@@ -127,7 +128,7 @@ mod tests {
             keyspace.set_now(clock.now());
             assert!(!keyspace.expire_due(10_000) && !keyspace.expire_fields(10_000));
             let due_ms = keyspace.next_due_in_ms();
-            (keyspace.count_in_slot(0, coming), keyspace.table().len(), due_ms)
+            (keyspace.count_in_slot(DbIndex::ZERO, coming), keyspace.table().len(), due_ms)
         };
         // Nobody looks at them again and again.
         let again_ms = Some(i64::from(KEPT_MS) + 1);
@@ -142,14 +143,20 @@ mod tests {
         let mut keyspace = Keyspace::new(2, KeyHasher::new([1, 2]), Clock::System.now());
         keyspace.keep_slots();
         for number in 0..100 {
-            keyspace.select(number % 2);
+            keyspace.select(DbIndex::new(number % 2));
             let key = format!("{{a}}{number}");
             let key = keyspace.key(key.as_bytes());
             keyspace.set_string(key, b"value", Expiry::Clear);
         }
         let slot = HashSlot::of(b"a");
-        assert_eq!((keyspace.count_in_slot(0, slot), keyspace.count_in_slot(1, slot)), (50, 50));
-        assert_eq!(keyspace.keys_in_slot(1, slot, 7).count(), 7);
+        assert_eq!(
+            (
+                keyspace.count_in_slot(DbIndex::ZERO, slot),
+                keyspace.count_in_slot(DbIndex::new(1), slot)
+            ),
+            (50, 50)
+        );
+        assert_eq!(keyspace.keys_in_slot(DbIndex::new(1), slot, 7).count(), 7);
         let mut deleted = 0;
         while let Some((database, key)) = keyspace.key_in_slot(slot) {
             let is_deleted = keyspace.in_database(database, |keyspace| {

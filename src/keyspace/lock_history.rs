@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use super::Key;
+use super::db_index::DbIndex;
 
 /// Involuntary ends remembered for LOCK.INFO.
 pub const ENDS_KEPT: usize = 256;
@@ -25,7 +26,7 @@ const WEIGHT_MAX: u8 = 100;
 /// The end of a lock without its release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    pub database: usize,
+    pub database: DbIndex,
     pub key: Box<[u8]>,
     pub fence: u64,
     pub reason: EndReason,
@@ -101,7 +102,7 @@ pub struct Holding {
 
 /// What is remembered of one lock.
 pub struct History {
-    database: usize,
+    database: DbIndex,
     hash: u64,
     key: Vec<u8>,
     /// Holdings that have ended.
@@ -111,7 +112,7 @@ pub struct History {
 }
 
 impl History {
-    fn is_of(&self, database: usize, key: Key<'_>) -> bool {
+    fn is_of(&self, database: DbIndex, key: Key<'_>) -> bool {
         self.hash == key.hash && self.database == database && *self.key == *key.bytes
     }
 
@@ -161,24 +162,24 @@ impl LockHistory {
     }
 
     /// A key's last involuntary end, if it is still remembered.
-    pub fn last_end(&self, database: usize, key: &[u8]) -> Option<&End> {
+    pub fn last_end(&self, database: DbIndex, key: &[u8]) -> Option<&End> {
         self.ends.iter().rev().find(|end| end.database == database && *end.key == *key)
     }
 
     /// What is remembered of a lock; None: nothing.
-    pub fn of(&self, database: usize, key: Key<'_>) -> Option<&History> {
+    pub fn of(&self, database: DbIndex, key: Key<'_>) -> Option<&History> {
         let set = self.sets.get(set_of(key))?;
         set.iter().flatten().map(|history| &**history).find(|one| one.is_of(database, key))
     }
 
     /// The locks of which something is remembered: databases and keys.
-    pub fn locks(&self) -> impl Iterator<Item = (usize, &[u8])> {
+    pub fn locks(&self) -> impl Iterator<Item = (DbIndex, &[u8])> {
         let all = self.sets.iter().flatten().flatten();
         all.map(|history| (history.database, &*history.key))
     }
 
     /// Remembers a holding that has ended.
-    pub fn note_holding(&mut self, database: usize, key: Key<'_>, ended: Ended<'_>) {
+    pub fn note_holding(&mut self, database: DbIndex, key: Key<'_>, ended: Ended<'_>) {
         if key.bytes.len() > NAME_MAX {
             return;
         }
@@ -220,7 +221,7 @@ fn set_of(key: Key<'_>) -> usize {
 /// those that are taken often.
 fn place<'s>(
     set: &'s mut [Option<Box<History>>; SET_SIZE],
-    database: usize,
+    database: DbIndex,
     key: Key<'_>,
 ) -> &'s mut History {
     let known = set.iter().position(|it| it.as_ref().is_some_and(|it| it.is_of(database, key)));
@@ -235,7 +236,7 @@ fn place<'s>(
     });
     let history = set[index].get_or_insert_with(|| {
         let (key, last) = (Vec::new(), VecDeque::new());
-        Box::new(History { database: 0, hash: 0, key, ended: 0, weight: 0, last })
+        Box::new(History { database: DbIndex::ZERO, hash: 0, key, ended: 0, weight: 0, last })
     });
     if known.is_none() {
         history.key.clear();
@@ -263,24 +264,31 @@ mod tests {
     #[test]
     fn the_last_ten_holdings_of_a_lock_are_remembered() {
         let mut history = LockHistory::default();
-        assert!(history.of(0, key(b"a", 1)).is_none());
+        assert!(history.of(DbIndex::ZERO, key(b"a", 1)).is_none());
         for fence in 1..=25 {
-            history.note_holding(0, key(b"a", 1), ended(fence, &[b'x'; 100][..fence as usize * 3]));
+            history.note_holding(
+                DbIndex::ZERO,
+                key(b"a", 1),
+                ended(fence, &[b'x'; 100][..fence as usize * 3]),
+            );
         }
-        let found = history.of(0, key(b"a", 1)).expect("it was just noted");
+        let found = history.of(DbIndex::ZERO, key(b"a", 1)).expect("it was just noted");
         let last: Vec<_> = found.last().map(|one| (one.fence, one.owner.len() as u64)).collect();
         assert_eq!(last, (16..=25).map(|fence| (fence, fence * 3)).collect::<Vec<_>>());
         assert_eq!((found.ended(), found.median_us()), (25, 210));
-        assert!(history.of(1, key(b"a", 1)).is_none() && history.of(0, key(b"b", 1)).is_none());
+        assert!(
+            history.of(DbIndex::new(1), key(b"a", 1)).is_none()
+                && history.of(DbIndex::ZERO, key(b"b", 1)).is_none()
+        );
     }
 
     #[test]
     fn a_lock_with_a_huge_name_leaves_no_memory_behind() {
         let mut history = LockHistory::default();
         let name = [b'k'; NAME_MAX + 1];
-        history.note_holding(0, key(&name, 1), ended(1, b"me"));
+        history.note_holding(DbIndex::ZERO, key(&name, 1), ended(1, b"me"));
         assert_eq!(history.locks().count(), 0);
-        history.note_holding(0, key(&name[1..], 1), ended(1, b"me"));
+        history.note_holding(DbIndex::ZERO, key(&name[1..], 1), ended(1, b"me"));
         assert_eq!(history.locks().count(), 1);
     }
 
@@ -288,20 +296,28 @@ mod tests {
     fn locks_that_are_taken_once_do_not_push_out_one_that_is_taken_often() {
         let mut history = LockHistory::default();
         for fence in 0..50 {
-            history.note_holding(0, key(b"often", 7), ended(fence, b"me"));
+            history.note_holding(DbIndex::ZERO, key(b"often", 7), ended(fence, b"me"));
         }
         for number in 0..30u64 {
             let name = number.to_be_bytes();
-            history.note_holding(0, key(&name, 7 + number * SETS as u64), ended(number, b"you"));
-            history.note_holding(0, key(b"often", 7), ended(number, b"me"));
+            history.note_holding(
+                DbIndex::ZERO,
+                key(&name, 7 + number * SETS as u64),
+                ended(number, b"you"),
+            );
+            history.note_holding(DbIndex::ZERO, key(b"often", 7), ended(number, b"me"));
         }
-        assert_eq!(history.of(0, key(b"often", 7)).map(History::ended), Some(80));
+        assert_eq!(history.of(DbIndex::ZERO, key(b"often", 7)).map(History::ended), Some(80));
         // One that is not taken any more is forgotten in the end.
         for number in 100..400u64 {
             let name = number.to_be_bytes();
-            history.note_holding(0, key(&name, 7 + number * SETS as u64), ended(number, b"you"));
+            history.note_holding(
+                DbIndex::ZERO,
+                key(&name, 7 + number * SETS as u64),
+                ended(number, b"you"),
+            );
         }
-        assert!(history.of(0, key(b"often", 7)).is_none());
+        assert!(history.of(DbIndex::ZERO, key(b"often", 7)).is_none());
         assert_eq!(history.sets.iter().flatten().flatten().count(), SET_SIZE);
     }
 }

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
+use super::db_index::{DbIndex, PerDatabase};
 use crate::clock::Deadline;
 use crate::ids::ClientId;
 
 /// The place of a holding: a key, or one of the readers of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At<'a> {
-    pub database: usize,
+    pub database: DbIndex,
     pub key: &'a [u8],
     /// The reader's owner.
     pub reader: Option<&'a [u8]>,
@@ -21,12 +22,12 @@ pub struct At<'a> {
 
 impl<'a> At<'a> {
     /// A lock that one owner has alone.
-    pub fn key(database: usize, key: &'a [u8]) -> Self {
+    pub fn key(database: DbIndex, key: &'a [u8]) -> Self {
         At { database, key, reader: None }
     }
 
     /// One of a lock's readers.
-    pub fn reader(database: usize, key: &'a [u8], owner: &'a [u8]) -> Self {
+    pub fn reader(database: DbIndex, key: &'a [u8], owner: &'a [u8]) -> Self {
         At { database, key, reader: Some(owner) }
     }
 
@@ -39,7 +40,7 @@ impl<'a> At<'a> {
 /// An [`At`] that lasts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    database: usize,
+    database: DbIndex,
     key: Box<[u8]>,
     reader: Option<Box<[u8]>>,
 }
@@ -202,7 +203,7 @@ type ByKey = BTreeMap<Box<[u8]>, Holders>;
 /// The held locks of all databases.
 #[derive(Default)]
 pub(super) struct Index {
-    pub(super) databases: Vec<ByKey>,
+    pub(super) databases: PerDatabase<ByKey>,
     pub(super) len: usize,
     /// Those who hold them: each lock's owner or readers.
     pub(super) holdings: usize,
@@ -267,8 +268,8 @@ impl Index {
     /// remain, all but these is dropped as a whole, without a look at each.
     pub(super) fn take_databases(
         &mut self,
-        databases: &BTreeSet<usize>,
-        left: &BTreeSet<(usize, Box<[u8]>)>,
+        databases: &BTreeSet<DbIndex>,
+        left: &BTreeSet<(DbIndex, Box<[u8]>)>,
     ) -> Gone {
         let mut stay = Vec::new();
         for (database, key) in left {
@@ -290,7 +291,6 @@ impl Index {
             }
             gone.rest = std::mem::take(self);
             gone.since = std::mem::take(&mut gone.rest.since);
-            self.databases.resize_with(gone.rest.databases.len(), BTreeMap::new);
             for (database, key, holders) in &stay {
                 for (reader, held) in holders.all() {
                     self.link(At { database: *database, key, reader }, held);
@@ -309,7 +309,7 @@ impl Index {
             }
         }
         for (database, key, holders) in stay {
-            self.databases[database].insert(key, holders);
+            self.databases.entry(database).insert(key, holders);
         }
         self.len = self.databases.iter().map(BTreeMap::len).sum();
         gone
@@ -319,7 +319,7 @@ impl Index {
 /// The locks of whole databases, out of the index.
 #[derive(Default)]
 pub struct Gone {
-    pub(super) databases: Vec<(usize, ByKey)>,
+    pub(super) databases: Vec<(DbIndex, ByKey)>,
     /// When they were granted, but for those that nobody held.
     pub since: Since,
     /// The rest of the index, to be freed.
@@ -341,7 +341,7 @@ impl Gone {
     /// The holdings of a key.
     pub fn of_key<'a>(
         &'a self,
-        database: usize,
+        database: DbIndex,
         key: &[u8],
     ) -> impl Iterator<Item = (Option<&'a [u8]>, &'a Held)> + use<'a> {
         let mut its = self.databases.iter().filter(move |(its, _)| *its == database);
@@ -349,19 +349,19 @@ impl Gone {
     }
 
     /// Whether a key was one of these locks.
-    pub fn contains(&self, database: usize, key: &[u8]) -> bool {
+    pub fn contains(&self, database: DbIndex, key: &[u8]) -> bool {
         self.databases.iter().any(|(its, locks)| *its == database && locks.contains_key(key))
     }
 
     /// Their databases and keys.
-    pub fn keys(&self) -> impl Iterator<Item = (usize, &[u8])> {
+    pub fn keys(&self) -> impl Iterator<Item = (DbIndex, &[u8])> {
         self.databases
             .iter()
             .flat_map(|(database, locks)| locks.keys().map(move |key| (*database, &**key)))
     }
 
     /// A lock's database and key, if one of them has this key.
-    pub fn find(&self, key: &[u8]) -> Option<(usize, &[u8])> {
+    pub fn find(&self, key: &[u8]) -> Option<(DbIndex, &[u8])> {
         for (database, locks) in &self.databases {
             if let Some((key, _)) = locks.get_key_value(key) {
                 return Some((*database, key));

@@ -3,16 +3,17 @@
 
 use std::collections::BTreeSet;
 
+use super::db_index::DbIndex;
 use super::locks::{Held, Locks};
 
 /// A look at all locks, from the first database's first key on. Locks that come or go during it may
 /// be missed.
 #[derive(Debug, Default)]
 pub struct LockScan {
-    database: usize,
+    database: DbIndex,
     after: Option<Box<[u8]>>,
     /// The first by rank, as many as are wanted: rank, database, key.
-    pub first: BTreeSet<(i64, usize, Box<[u8]>)>,
+    pub first: BTreeSet<(i64, DbIndex, Box<[u8]>)>,
 }
 
 impl LockScan {
@@ -23,9 +24,9 @@ impl LockScan {
         locks: &Locks,
         databases: usize,
         mut count: usize,
-        mut visit: impl FnMut(&mut BTreeSet<(i64, usize, Box<[u8]>)>, usize, &[u8], &Held),
+        mut visit: impl FnMut(&mut BTreeSet<(i64, DbIndex, Box<[u8]>)>, DbIndex, &[u8], &Held),
     ) -> bool {
-        while self.database < databases {
+        while self.database.get() < databases {
             let after = self.after.take();
             let mut last = None;
             let mut left = locks.iter_after(self.database, after.as_deref());
@@ -41,9 +42,9 @@ impl LockScan {
             if !is_at_end {
                 return false;
             }
-            (self.database, self.after) = (self.database + 1, None);
+            (self.database, self.after) = (self.database.next(), None);
             if count == 0 {
-                return self.database >= databases;
+                return self.database.get() >= databases;
             }
         }
         true
@@ -52,14 +53,14 @@ impl LockScan {
 
 /// Keeps a lock if it is among the first `wanted` by rank.
 pub fn keep_first(
-    first: &mut BTreeSet<(i64, usize, Box<[u8]>)>,
+    first: &mut BTreeSet<(i64, DbIndex, Box<[u8]>)>,
     wanted: usize,
     rank: i64,
-    database: usize,
+    database: DbIndex,
     key: &[u8],
 ) {
     let is_later =
-        |last: &(i64, usize, Box<[u8]>)| (last.0, last.1, &*last.2) < (rank, database, key);
+        |last: &(i64, DbIndex, Box<[u8]>)| (last.0, last.1, &*last.2) < (rank, database, key);
     if first.len() >= wanted && first.last().is_none_or(is_later) {
         return;
     }
@@ -87,7 +88,10 @@ mod tests {
             reading: None,
         };
         for number in 0..50u8 {
-            locks.insert(At::key(usize::from(number % 3), &[number]), held(i64::from(number ^ 21)));
+            locks.insert(
+                At::key(DbIndex::new(usize::from(number % 3)), &[number]),
+                held(i64::from(number ^ 21)),
+            );
         }
         for slice in [1, 7, 16, 17, 100] {
             let (mut scan, mut seen) = (LockScan::default(), Vec::new());

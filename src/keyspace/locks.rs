@@ -14,6 +14,7 @@ use std::ops::Bound;
 use smallvec::SmallVec;
 
 use super::Key;
+use super::db_index::DbIndex;
 use super::fences::Fences;
 pub use super::lock_history::{End, EndReason};
 use super::lock_history::{History, LockHistory};
@@ -97,7 +98,7 @@ pub struct LockStats {
 
 /// A grant whose reply is on its way, without an allocation where the key is short.
 struct OnItsWay {
-    database: usize,
+    database: DbIndex,
     key: SmallVec<[u8; 32]>,
     reader: Option<Box<[u8]>>,
     granted: Granted,
@@ -110,7 +111,7 @@ impl OnItsWay {
 }
 
 /// Database and key.
-type Name = (usize, Box<[u8]>);
+type Name = (DbIndex, Box<[u8]>);
 
 /// What was in the index before a change that can be undone.
 enum Before {
@@ -123,11 +124,11 @@ enum Before {
 pub struct Locks {
     index: Index,
     /// Indexed keys that changed, to be compared with the index.
-    changed: BTreeSet<(usize, Box<[u8]>)>,
+    changed: BTreeSet<(DbIndex, Box<[u8]>)>,
     /// Databases of which any key may have changed.
-    all_changed: BTreeSet<usize>,
+    all_changed: BTreeSet<DbIndex>,
     /// Keys found expired, whose end is not a deletion.
-    expired: BTreeSet<(usize, Box<[u8]>)>,
+    expired: BTreeSet<(DbIndex, Box<[u8]>)>,
     /// A LOCK command is changing its key: it keeps the index itself.
     is_own_change: bool,
     pub history: LockHistory,
@@ -152,7 +153,7 @@ impl Locks {
     }
 
     /// Number of a database's held locks.
-    pub fn len_of(&self, database: usize) -> usize {
+    pub fn len_of(&self, database: DbIndex) -> usize {
         self.index.databases.get(database).map_or(0, BTreeMap::len)
     }
 
@@ -162,7 +163,7 @@ impl Locks {
     }
 
     /// Whether a key is a lock that somebody holds.
-    pub fn is_held(&self, database: usize, key: &[u8]) -> bool {
+    pub fn is_held(&self, database: DbIndex, key: &[u8]) -> bool {
         self.index.databases.get(database).is_some_and(|locks| locks.contains_key(key))
     }
 
@@ -186,7 +187,7 @@ impl Locks {
     /// A lock's readers, with their owners.
     pub fn readers<'a>(
         &'a self,
-        database: usize,
+        database: DbIndex,
         key: &[u8],
     ) -> impl ExactSizeIterator<Item = (&'a [u8], &'a Held)> + use<'a> {
         static NONE: BTreeMap<Box<[u8]>, Held> = BTreeMap::new();
@@ -198,7 +199,7 @@ impl Locks {
     }
 
     /// All holdings of a lock.
-    pub fn holdings(&self, database: usize, key: &[u8]) -> Vec<Place> {
+    pub fn holdings(&self, database: DbIndex, key: &[u8]) -> Vec<Place> {
         let readers = self.readers(database, key);
         let readers = readers.map(|(owner, _)| At::reader(database, key, owner).to_place());
         let one = Some(At::key(database, key)).filter(|at| self.get(*at).is_some());
@@ -206,7 +207,7 @@ impl Locks {
     }
 
     /// How often a lock was granted, as far as that is remembered, with those who hold it.
-    pub fn grants_of(&self, database: usize, key: Key<'_>) -> u64 {
+    pub fn grants_of(&self, database: DbIndex, key: Key<'_>) -> u64 {
         let held = match self.index.databases.get(database).and_then(|locks| locks.get(key.bytes)) {
             Some(Holders::Readers(readers)) => readers.len() as u64,
             Some(Holders::One(held)) => u64::from(!held.is_kept),
@@ -227,15 +228,12 @@ impl Locks {
     /// and an exclusive one ends readers.
     pub fn insert(&mut self, at: At<'_>, held: Held) {
         let At { database, key, reader } = at;
-        if self.index.databases.len() <= database {
-            self.index.databases.resize_with(database + 1, BTreeMap::new);
-        }
         // Where else it is found: nowhere but by its key, mostly.
         let linked = (reader.is_some() || held.session.is_some()).then(|| held.clone());
         if linked.is_none() {
             self.index.count(&held);
         }
-        let locks = &mut self.index.databases[database];
+        let locks = self.index.databases.entry(database);
         let len_before = locks.len();
         let before = match reader {
             None => locks.insert(key.into(), Holders::One(held)),
@@ -316,7 +314,7 @@ impl Locks {
                 }
             }
         }
-        for database in 0..self.index.databases.len() {
+        for database in DbIndex::all(self.index.databases.len()) {
             self.note_all(database);
         }
     }
@@ -336,7 +334,7 @@ impl Locks {
         self.index.unlink(at, held);
     }
 
-    fn forget_all(&mut self, database: usize, key: &[u8], holders: Holders) {
+    fn forget_all(&mut self, database: DbIndex, key: &[u8], holders: Holders) {
         match holders {
             Holders::One(held) => self.forget(At::key(database, key), &held),
             Holders::Readers(readers) => {
@@ -367,7 +365,7 @@ impl Locks {
     }
 
     /// When the last of a lock's readers ends, on the boot-time clock. O(n).
-    pub fn last_until(&self, database: usize, key: &[u8]) -> Option<Deadline> {
+    pub fn last_until(&self, database: DbIndex, key: &[u8]) -> Option<Deadline> {
         let all = self.readers(database, key).filter_map(|(_, held)| held.until());
         all.max_by_key(|until| until.ms())
     }
@@ -489,7 +487,7 @@ impl Locks {
     }
 
     /// One holding of a lock, if it has any.
-    pub fn any(&self, database: usize, key: &[u8]) -> Option<&Held> {
+    pub fn any(&self, database: DbIndex, key: &[u8]) -> Option<&Held> {
         self.index.databases.get(database)?.get(key)?.any()
     }
 
@@ -497,7 +495,7 @@ impl Locks {
     /// readers, one.
     pub fn iter_after<'a>(
         &'a self,
-        database: usize,
+        database: DbIndex,
         after: Option<&[u8]>,
     ) -> impl Iterator<Item = (&'a [u8], &'a Held)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -507,12 +505,12 @@ impl Locks {
     }
 
     /// The key of a database's next lock in that order.
-    pub fn key_after(&self, database: usize, after: Option<&[u8]>) -> Option<Box<[u8]>> {
+    pub fn key_after(&self, database: DbIndex, after: Option<&[u8]>) -> Option<Box<[u8]>> {
         self.iter_after(database, after).next().map(|(key, _)| key.into())
     }
 
     /// Notes a lock of a file, or of the primary: one with a fence.
-    pub fn note_loaded(&mut self, database: usize, key: &[u8], loaded: Loaded, now: &Now) {
+    pub fn note_loaded(&mut self, database: DbIndex, key: &[u8], loaded: Loaded, now: &Now) {
         let Loaded { fence, session, is_kept, readers } = loaded;
         self.fences.learn(fence);
         if !readers.is_empty() {
@@ -544,28 +542,28 @@ impl Locks {
 
     /// Records that a key changed.
     #[inline]
-    pub fn note_change(&mut self, database: usize, key: &[u8]) {
+    pub fn note_change(&mut self, database: DbIndex, key: &[u8]) {
         if self.index.len > 0 && !self.is_own_change {
             self.note_change_of_lock(database, key);
         }
     }
 
     #[cold]
-    fn note_change_of_lock(&mut self, database: usize, key: &[u8]) {
+    fn note_change_of_lock(&mut self, database: DbIndex, key: &[u8]) {
         if self.is_held(database, key) {
             self.changed.insert((database, key.into()));
         }
     }
 
     /// Records that a key was found expired.
-    pub fn note_expired(&mut self, database: usize, key: &[u8]) {
+    pub fn note_expired(&mut self, database: DbIndex, key: &[u8]) {
         if self.is_held(database, key) {
             self.expired.insert((database, key.into()));
         }
     }
 
     /// Records that any key of a database may have changed.
-    pub fn note_all(&mut self, database: usize) {
+    pub fn note_all(&mut self, database: DbIndex) {
         if self.index.databases.get(database).is_some_and(|locks| !locks.is_empty()) {
             self.all_changed.insert(database);
         }
@@ -578,10 +576,10 @@ impl Locks {
     }
 
     /// Takes the keys that changed one by one, each with whether it was found expired.
-    pub fn take_changed(&mut self) -> Vec<(usize, Box<[u8]>, bool)> {
+    pub fn take_changed(&mut self) -> Vec<(DbIndex, Box<[u8]>, bool)> {
         let changed = std::mem::take(&mut self.changed);
         let expired = std::mem::take(&mut self.expired);
-        let with_expired = |place: (usize, Box<[u8]>)| {
+        let with_expired = |place: (DbIndex, Box<[u8]>)| {
             let is_expired = expired.contains(&place);
             (place.0, place.1, is_expired)
         };
@@ -589,15 +587,15 @@ impl Locks {
     }
 
     /// Takes the databases of which any key may have changed.
-    pub fn take_all_changed(&mut self) -> BTreeSet<usize> {
+    pub fn take_all_changed(&mut self) -> BTreeSet<DbIndex> {
         std::mem::take(&mut self.all_changed)
     }
 
     /// Takes all locks of these databases out of the index, but for those whose keys are `left`.
     pub fn take_databases(
         &mut self,
-        databases: &BTreeSet<usize>,
-        left: &BTreeSet<(usize, Box<[u8]>)>,
+        databases: &BTreeSet<DbIndex>,
+        left: &BTreeSet<(DbIndex, Box<[u8]>)>,
     ) -> Gone {
         self.index.take_databases(databases, left)
     }
@@ -678,7 +676,7 @@ impl Locks {
     #[inline]
     pub fn note_owner_of(
         &mut self,
-        database: usize,
+        database: DbIndex,
         key: &[u8],
         value: ValueRef<'_, Value>,
         now: &Now,
@@ -693,12 +691,12 @@ impl Locks {
         }
     }
 
-    pub fn note_owner(&mut self, database: usize, key: &[u8], owner: &[u8]) {
+    pub fn note_owner(&mut self, database: DbIndex, key: &[u8], owner: &[u8]) {
         self.owners.insert((database, key.into()), owner.into());
     }
 
     /// The owner of a lock that is being lost, if it was noted.
-    pub fn take_owner(&mut self, database: usize, key: &[u8]) -> Option<Box<[u8]>> {
+    pub fn take_owner(&mut self, database: DbIndex, key: &[u8]) -> Option<Box<[u8]>> {
         if self.owners.is_empty() {
             return None;
         }
@@ -713,7 +711,7 @@ impl Locks {
     // ---- hand-over ------------------------------------------------------------------------------
 
     /// Notes that a lock has become free that a client waits for. `at_us`: boot-time clock.
-    pub fn note_freed(&mut self, database: usize, key: &[u8], at_us: i64) {
+    pub fn note_freed(&mut self, database: DbIndex, key: &[u8], at_us: i64) {
         self.take_freed(database, key);
         if self.freed.len() < FREED_KEPT {
             self.freed.push(((database, key.into()), at_us));
@@ -723,7 +721,7 @@ impl Locks {
     /// When a lock that is granted now became free, if that was noted: boot-time clock,
     /// microseconds.
     #[inline]
-    pub fn take_freed(&mut self, database: usize, key: &[u8]) -> Option<i64> {
+    pub fn take_freed(&mut self, database: DbIndex, key: &[u8]) -> Option<i64> {
         let is_it =
             |((in_database, name), _): &(Name, i64)| *in_database == database && **name == *key;
         let index = self.freed.iter().position(is_it)?;
@@ -751,20 +749,20 @@ mod tests {
     #[test]
     fn only_changes_of_indexed_keys_by_others_are_noted() {
         let mut locks = Locks::default();
-        locks.note_change(0, b"a");
-        locks.insert(At::key(0, b"a"), held(1));
-        locks.insert(At::key(2, b"b"), held(2));
-        locks.note_change(0, b"b");
+        locks.note_change(DbIndex::ZERO, b"a");
+        locks.insert(At::key(DbIndex::ZERO, b"a"), held(1));
+        locks.insert(At::key(DbIndex::new(2), b"b"), held(2));
+        locks.note_change(DbIndex::ZERO, b"b");
         locks.begin_own_change();
-        locks.note_change(0, b"a");
+        locks.note_change(DbIndex::ZERO, b"a");
         locks.end_own_change();
         assert!(!locks.has_changed());
-        locks.note_change(0, b"a");
-        locks.note_expired(0, b"a");
-        locks.note_all(1);
-        locks.note_all(2);
-        assert_eq!(locks.take_changed(), [(0, b"a"[..].into(), true)]);
-        assert_eq!(locks.take_all_changed(), [2].into());
+        locks.note_change(DbIndex::ZERO, b"a");
+        locks.note_expired(DbIndex::ZERO, b"a");
+        locks.note_all(DbIndex::new(1));
+        locks.note_all(DbIndex::new(2));
+        assert_eq!(locks.take_changed(), [(DbIndex::ZERO, b"a"[..].into(), true)]);
+        assert_eq!(locks.take_all_changed(), [DbIndex::new(2)].into());
         assert!(!locks.has_changed());
     }
 
@@ -772,16 +770,17 @@ mod tests {
     fn the_oldest_lock_is_known_whatever_ends() {
         let mut locks = Locks::default();
         for fence in 1..=3 {
-            locks.insert(At::key(0, &[fence as u8]), held(fence));
+            locks.insert(At::key(DbIndex::ZERO, &[fence as u8]), held(fence));
         }
         assert_eq!((locks.len(), locks.oldest_us()), (3, Some(10)));
-        locks.remove(At::key(0, &[1]));
-        locks.insert(At::key(0, &[2]), held(7));
+        locks.remove(At::key(DbIndex::ZERO, &[1]));
+        locks.insert(At::key(DbIndex::ZERO, &[2]), held(7));
         assert_eq!((locks.len(), locks.oldest_us()), (2, Some(30)));
-        let keys: Vec<&[u8]> = locks.iter_after(0, Some(&[2])).map(|(key, _)| key).collect();
+        let keys: Vec<&[u8]> =
+            locks.iter_after(DbIndex::ZERO, Some(&[2])).map(|(key, _)| key).collect();
         assert_eq!(keys, [&[3]]);
-        locks.remove(At::key(0, &[2]));
-        locks.remove(At::key(0, &[3]));
+        locks.remove(At::key(DbIndex::ZERO, &[2]));
+        locks.remove(At::key(DbIndex::ZERO, &[3]));
         assert_eq!((locks.len(), locks.oldest_us()), (0, None));
     }
 
@@ -789,7 +788,7 @@ mod tests {
         /// All that it says besides the locks by key follows from them.
         fn assert_agrees(&self) {
             let mut anew = Index::default();
-            for (database, locks) in self.databases.iter().enumerate() {
+            for (database, locks) in self.databases.numbered() {
                 for (key, holders) in locks {
                     for (reader, held) in holders.all() {
                         anew.link(At { database, key, reader }, held);
@@ -821,7 +820,7 @@ mod tests {
         let mut locks = Locks::default();
         let mut before_undo = None;
         for _ in 0..20_000 {
-            let database = random.usize(..3);
+            let database = DbIndex::new(random.usize(..3));
             let key = [random.u8(..12)];
             let owner = [b'a' + random.u8(..3)];
             let at = match random.bool() {
@@ -845,8 +844,9 @@ mod tests {
                 23..25 => locks.look_at(at, random.bool().then(|| random.i64(..9))),
                 25 => locks.set_until(at, now.on_boot_clock(now.after(random.i64(..9)))),
                 26 | 27 => {
-                    let databases = (0..3).filter(|_| random.bool()).collect();
-                    let keys = (0..3).map(|_| (random.usize(..3), [random.u8(..12)][..].into()));
+                    let databases = DbIndex::all(3).filter(|_| random.bool()).collect();
+                    let keys = (0..3)
+                        .map(|_| (DbIndex::new(random.usize(..3)), [random.u8(..12)][..].into()));
                     let left: BTreeSet<_> = keys.collect();
                     let gone = locks.take_databases(&databases, &left);
                     let times: usize = gone.since.counts().map(|(_, count)| count).sum();

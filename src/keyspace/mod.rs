@@ -7,8 +7,9 @@
 //!
 //! This module refuses to know clients, replies and the network.
 //!
-//! - The data: `tables` (with `table_id`), through which all changes go; `collection`, typed
-//!   access; `transfer` moves and copies entries; `beside` replaces all databases.
+//! - The data: `db_index`, the number of a database, and what is kept for each; `tables` (with
+//!   `table_id`), through which all changes go; `collection`, typed access; `transfer` moves and
+//!   copies entries; `beside` replaces all databases.
 //! - Changes that can be undone, and views that do not change: `undo`, `snapshot`, `held`.
 //! - What goes by itself: `expire`, `field_deadlines`, `evict`, `hash_slots` (keys of slots that
 //!   other nodes own now); `deletions` are to be repeated
@@ -21,6 +22,7 @@
 
 pub mod beside;
 pub mod collection;
+mod db_index;
 pub mod deletions;
 pub mod due;
 pub mod evict;
@@ -51,7 +53,6 @@ pub mod watch;
 pub(crate) mod tests;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 pub use crate::clock::Expiry;
 use crate::clock::{Deadline, ExpiryBy, Now};
@@ -66,6 +67,7 @@ use crate::resp::number::parse_i64;
 use crate::stats::histogram::Histogram;
 use crate::types::string::{StringMut, StringView};
 use crate::types::{Value, kind};
+pub use db_index::{DbIndex, PerDatabase};
 use deletions::Deletions;
 pub use evict::Accessed;
 use evict::Eviction;
@@ -139,9 +141,8 @@ enum Cause {
 /// All databases of the server.
 pub struct Keyspace {
     tables: Tables,
-    /// Indexed by database.
-    fields: Vec<FieldDeadlines>,
-    selected: usize,
+    fields: PerDatabase<FieldDeadlines>,
+    selected: DbIndex,
     hasher: KeyHasher,
     now: Now,
     /// How far the wall clock is ahead of the boot-time clock, for the tables' hints.
@@ -159,7 +160,7 @@ pub struct Keyspace {
     expiry_by: ExpiryBy,
     /// Databases and keys with deadlines set by a replica's own clients: the primary does not
     /// delete those.
-    own_deadlines: BTreeSet<(usize, Box<[u8]>)>,
+    own_deadlines: BTreeSet<(DbIndex, Box<[u8]>)>,
     pub stats: KeyspaceStats,
     pub events: Events,
     /// Changes since the start; only changed by [`Keyspace::touch`] and similar methods.
@@ -192,8 +193,8 @@ impl Keyspace {
     pub fn new(databases: usize, hasher: KeyHasher, now: Now) -> Self {
         Keyspace {
             tables: Tables::new(databases, hasher, now.wall_offset_ms()),
-            fields: (0..databases).map(|_| FieldDeadlines::default()).collect(),
-            selected: 0,
+            fields: PerDatabase::new(databases, |_| FieldDeadlines::default()),
+            selected: DbIndex::ZERO,
             hasher,
             now,
             wall_offset_ms: now.wall_offset_ms(),
@@ -297,21 +298,25 @@ impl Keyspace {
         self.tables.len()
     }
 
+    pub fn last_database(&self) -> DbIndex {
+        DbIndex::new(self.databases() - 1)
+    }
+
     #[inline]
-    pub fn selected(&self) -> usize {
+    pub fn selected(&self) -> DbIndex {
         self.selected
     }
 
-    /// Selects a database. `index` must be valid, see [`Self::databases`].
+    /// Selects a database, which must exist: see [`Self::databases`].
     #[inline]
-    pub fn select(&mut self, index: usize) {
-        debug_assert!(index < self.tables.len());
-        self.selected = index;
+    pub fn select(&mut self, database: DbIndex) {
+        debug_assert!(database.get() < self.tables.len());
+        self.selected = database;
     }
 
     /// Runs `f` with another database selected.
-    pub fn in_database<R>(&mut self, index: usize, f: impl FnOnce(&mut Self) -> R) -> R {
-        let before = std::mem::replace(&mut self.selected, index);
+    pub fn in_database<R>(&mut self, database: DbIndex, f: impl FnOnce(&mut Self) -> R) -> R {
+        let before = std::mem::replace(&mut self.selected, database);
         let result = f(self);
         self.selected = before;
         result
@@ -324,13 +329,13 @@ impl Keyspace {
     }
 
     /// The identity of a database's table.
-    pub fn table_id(&self, index: usize) -> TableId {
-        self.tables.id_of(index)
+    pub fn table_id(&self, database: DbIndex) -> TableId {
+        self.tables.id_of(database)
     }
 
     /// The table of any database.
-    pub fn table_of(&self, index: usize) -> &Table<Value> {
-        &self.tables[index]
+    pub fn table_of(&self, database: DbIndex) -> &Table<Value> {
+        &self.tables[database]
     }
 
     // ---- look-up --------------------------------------------------------------------------------
@@ -380,7 +385,7 @@ impl Keyspace {
 
     /// An entry of any database, for inspection only: nothing is counted, and an expired one is not
     /// found.
-    pub fn entry_quietly(&self, database: usize, key: &[u8]) -> Option<Entry<'_, Value>> {
+    pub fn entry_quietly(&self, database: DbIndex, key: &[u8]) -> Option<Entry<'_, Value>> {
         let table = self.table_of(database);
         let entry = table.entry(table.find(self.hash(key), key)?);
         entry.deadline().is_none_or(|deadline| !self.now.is_past(deadline)).then_some(entry)
@@ -723,34 +728,45 @@ impl Keyspace {
         }
     }
 
-    /// Empties databases; each key counts as a change. Frees them in the background unless `sync`.
-    pub fn clear(&mut self, databases: Range<usize>, sync: bool) {
+    /// Empties a database; each key counts as a change. Frees it in the background unless `sync`.
+    pub fn clear(&mut self, database: DbIndex, sync: bool) {
         self.delete_found_expired();
-        for index in databases {
-            let keys = self.tables[index].len();
-            if keys == 0 {
-                continue;
-            }
-            self.touch_all(index, index, keys as u64);
-            if self.tables.undo.is_recording() {
-                self.semaphores.note_all(index);
-            } else if let Some(known) = self.semaphores.clear(index) {
-                self.lazyfree.discard_locks(known);
-            }
-            let bytes = self.estimate_bytes(index);
-            let fields = std::mem::take(&mut self.fields[index]);
-            match self.tables.clear(index, fields, keys, bytes) {
-                Some(old) if sync => drop(old),
-                Some(old) => self.lazyfree.discard_all(old, keys, bytes),
-                None => {}
-            }
+        self.clear_one(database, sync);
+        self.tracking.note_all();
+    }
+
+    /// Empties all databases.
+    pub fn clear_all(&mut self, sync: bool) {
+        self.delete_found_expired();
+        for database in DbIndex::all(self.databases()) {
+            self.clear_one(database, sync);
         }
         self.tracking.note_all();
     }
 
+    fn clear_one(&mut self, database: DbIndex, sync: bool) {
+        let keys = self.tables[database].len();
+        if keys == 0 {
+            return;
+        }
+        self.touch_all(database, database, keys as u64);
+        if self.tables.undo.is_recording() {
+            self.semaphores.note_all(database);
+        } else if let Some(known) = self.semaphores.clear(database) {
+            self.lazyfree.discard_locks(known);
+        }
+        let bytes = self.estimate_bytes(database);
+        let fields = std::mem::take(&mut self.fields[database]);
+        match self.tables.clear(database, fields, keys, bytes) {
+            Some(old) if sync => drop(old),
+            Some(old) => self.lazyfree.discard_all(old, keys, bytes),
+            None => {}
+        }
+    }
+
     /// A database's bytes, estimated from a sample of its keys.
-    fn estimate_bytes(&self, index: usize) -> usize {
-        let table = &self.tables[index];
+    fn estimate_bytes(&self, database: DbIndex) -> usize {
+        let table = &self.tables[database];
         let (mut seen, mut bytes) = (0, 0);
         table.sample(BYTES_SAMPLES, false, |_, entry| {
             seen += 1;
@@ -763,7 +779,7 @@ impl Keyspace {
     }
 
     /// Exchanges two databases. One change.
-    pub fn swap(&mut self, a: usize, b: usize) {
+    pub fn swap(&mut self, a: DbIndex, b: DbIndex) {
         if a == b {
             // Counts as a change, as in Redis, but changes no key.
             self.dirty += 1;
@@ -829,7 +845,7 @@ impl Keyspace {
     /// Records a change of a key everywhere except in events. Every change of a key's value,
     /// deadline or existence must call this.
     #[inline]
-    fn touch(&mut self, database: usize, key: &[u8], changes: u64, cause: Cause) {
+    fn touch(&mut self, database: DbIndex, key: &[u8], changes: u64, cause: Cause) {
         self.dirty += changes;
         self.waiting.note_change(database, key);
         self.locks.note_change(database, key);
@@ -840,7 +856,7 @@ impl Keyspace {
 
     /// The same for all keys of a database, or that come from the other one. Tracking clients are
     /// not notified of exchanged databases, as in Redis.
-    fn touch_all(&mut self, database: usize, other: usize, changes: u64) {
+    fn touch_all(&mut self, database: DbIndex, other: DbIndex, changes: u64) {
         self.dirty += changes;
         self.waiting.note_all(database);
         self.locks.note_all(database);

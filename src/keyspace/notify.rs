@@ -1,12 +1,13 @@
 //! Keyspace events: collected while a command runs, published by the gate after it.
 
+use super::db_index::DbIndex;
 use crate::config::KeyspaceEvents;
 
 /// One event, not yet published.
 #[derive(Debug)]
 pub struct Event {
     pub name: &'static str,
-    pub db: usize,
+    pub database: DbIndex,
     pub key: Box<[u8]>,
 }
 
@@ -40,8 +41,8 @@ impl Events {
     }
 
     #[cold]
-    pub fn push(&mut self, name: &'static str, db: usize, key: &[u8]) {
-        self.pending.push(Event { name, db, key: key.into() });
+    pub fn push(&mut self, name: &'static str, database: DbIndex, key: &[u8]) {
+        self.pending.push(Event { name, database, key: key.into() });
     }
 
     #[inline]

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::db_index::DbIndex;
 use crate::ids::ClientId;
 
 /// The permits that an owner has of one semaphore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PermitSession {
-    pub database: usize,
+    pub database: DbIndex,
     pub key: Box<[u8]>,
     pub owner: Box<[u8]>,
     pub permits: Vec<Box<[u8]>>,
@@ -23,7 +24,7 @@ pub struct PermitSession {
 }
 
 /// Database, key and owner.
-type Name = (usize, Box<[u8]>, Box<[u8]>);
+type Name = (DbIndex, Box<[u8]>, Box<[u8]>);
 
 /// All of them, by number.
 #[derive(Default)]
@@ -100,14 +101,14 @@ impl PermitSessions {
     }
 
     /// The keys in a database of which an owner has permits.
-    pub fn keys_of(&self, database: usize, owner: &[u8]) -> Vec<Box<[u8]>> {
+    pub fn keys_of(&self, database: DbIndex, owner: &[u8]) -> Vec<Box<[u8]>> {
         let all = self.sessions.values().map(|(session, _)| session);
         let own = all.filter(|one| one.database == database && *one.owner == *owner);
         own.map(|session| session.key.clone()).collect()
     }
 
     /// Takes out that of an owner and a key.
-    pub fn take(&mut self, database: usize, key: &[u8], owner: &[u8]) -> Option<PermitSession> {
+    pub fn take(&mut self, database: DbIndex, key: &[u8], owner: &[u8]) -> Option<PermitSession> {
         let number = *self.by_name.get(&(database, key.into(), owner.into()))?;
         self.remove(number)
     }
@@ -127,7 +128,15 @@ mod tests {
         let client = Some(ClientId { slot: 0, number: client });
         let (key, owner) = (key.into(), owner.into());
         let permits = Vec::new();
-        PermitSession { database: 0, key, owner, permits, lease_ms: 10, grace_ms: 5, client }
+        PermitSession {
+            database: DbIndex::ZERO,
+            key,
+            owner,
+            permits,
+            lease_ms: 10,
+            grace_ms: 5,
+            client,
+        }
     }
 
     #[test]
@@ -138,7 +147,7 @@ mod tests {
         sessions.insert(session(b"j", b"a", 2), 60);
         assert_eq!((sessions.len(), sessions.next_look_us()), (2, Some(60)));
         assert!(sessions.take_of_client(ClientId { slot: 0, number: 1 }).is_empty());
-        assert_eq!(sessions.keys_of(0, b"a"), [b"k"[..].into(), b"j"[..].into()]);
+        assert_eq!(sessions.keys_of(DbIndex::ZERO, b"a"), [b"k"[..].into(), b"j"[..].into()]);
         assert!(sessions.take_look(59).is_none());
         assert_eq!(sessions.take_look(60).map(|session| session.key), Some(b"j"[..].into()));
         assert_eq!(sessions.take_of_client(ClientId { slot: 0, number: 2 }).len(), 1);

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::Keyspace;
+use super::db_index::{DbIndex, PerDatabase};
 use crate::types::sorted_set::SortedSet;
 use crate::types::{Collection, lock};
 
@@ -49,19 +50,16 @@ impl Database {
 /// The known semaphores of all databases.
 #[derive(Default)]
 pub struct Semaphores {
-    databases: Vec<Database>,
+    databases: PerDatabase<Database>,
     len: usize,
-    changed: Vec<(usize, Box<[u8]>)>,
+    changed: Vec<(DbIndex, Box<[u8]>)>,
     ended_before: i64,
 }
 
 impl Semaphores {
     /// Notes a semaphore that is new or has changed.
-    pub fn note(&mut self, database: usize, key: &[u8]) {
-        if self.databases.len() <= database {
-            self.databases.resize_with(database + 1, Database::default);
-        }
-        let semaphores = &mut self.databases[database].semaphores;
+    pub fn note(&mut self, database: DbIndex, key: &[u8]) {
+        let semaphores = &mut self.databases.entry(database).semaphores;
         if let Some(known) = semaphores.get_mut(key) {
             if !known.is_changed {
                 known.is_changed = true;
@@ -76,14 +74,14 @@ impl Semaphores {
 
     /// Records that a key changed.
     #[inline]
-    pub fn note_change(&mut self, database: usize, key: &[u8]) {
+    pub fn note_change(&mut self, database: DbIndex, key: &[u8]) {
         if self.len > 0 {
             self.note_if_known(database, key);
         }
     }
 
     #[cold]
-    fn note_if_known(&mut self, database: usize, key: &[u8]) {
+    fn note_if_known(&mut self, database: DbIndex, key: &[u8]) {
         let known = self.databases.get(database);
         if known.is_some_and(|known| known.semaphores.contains_key(key)) {
             self.note(database, key);
@@ -91,7 +89,7 @@ impl Semaphores {
     }
 
     /// Records that any key of a database may have changed, and may come back.
-    pub fn note_all(&mut self, database: usize) {
+    pub fn note_all(&mut self, database: DbIndex) {
         let known = self.databases.get(database).into_iter().flat_map(|it| it.semaphores.keys());
         for key in known.cloned().collect::<Vec<_>>() {
             self.note(database, &key);
@@ -99,7 +97,7 @@ impl Semaphores {
     }
 
     /// Forgets a database, which is emptied. Returns what may take long to be freed.
-    pub fn clear(&mut self, database: usize) -> Option<impl Send + 'static + use<>> {
+    pub fn clear(&mut self, database: DbIndex) -> Option<impl Send + 'static + use<>> {
         let known = self.databases.get_mut(database).filter(|it| !it.semaphores.is_empty())?;
         let known = std::mem::take(known);
         self.len -= known.semaphores.len();
@@ -107,14 +105,11 @@ impl Semaphores {
     }
 
     /// Exchanges two databases.
-    pub fn swap(&mut self, a: usize, b: usize) {
+    pub fn swap(&mut self, a: DbIndex, b: DbIndex) {
         if self.len == 0 {
             return;
         }
-        let least = a.max(b) + 1;
-        if self.databases.len() < least {
-            self.databases.resize_with(least, Database::default);
-        }
+        self.databases.entry(a.max(b));
         self.databases.swap(a, b);
         for (database, _) in &mut self.changed {
             *database = match *database {
@@ -126,7 +121,7 @@ impl Semaphores {
     }
 
     /// Sets the deadlines of a semaphore's permits; none: there is no such semaphore.
-    fn set(&mut self, database: usize, key: &[u8], deadlines: Vec<i64>) {
+    fn set(&mut self, database: DbIndex, key: &[u8], deadlines: Vec<i64>) {
         let Some(database) = self.databases.get_mut(database) else { return };
         let Some(known) = database.semaphores.get_mut(key) else { return };
         known.is_changed = false;
@@ -196,26 +191,26 @@ mod tests {
     #[test]
     fn permits_count_until_their_time_whatever_the_clock_does() {
         let mut semaphores = Semaphores::default();
-        semaphores.note_change(0, b"unknown");
+        semaphores.note_change(DbIndex::ZERO, b"unknown");
         assert!(semaphores.changed.is_empty());
-        semaphores.note(0, b"a");
-        semaphores.note(0, b"a");
-        semaphores.note(3, b"b");
+        semaphores.note(DbIndex::ZERO, b"a");
+        semaphores.note(DbIndex::ZERO, b"a");
+        semaphores.note(DbIndex::new(3), b"b");
         assert_eq!(semaphores.changed.len(), 2);
-        semaphores.set(0, b"a", vec![10, 20, 20]);
-        semaphores.set(3, b"b", vec![5, 30]);
+        semaphores.set(DbIndex::ZERO, b"a", vec![10, 20, 20]);
+        semaphores.set(DbIndex::new(3), b"b", vec![5, 30]);
         assert_eq!([0, 10, 11, 21, 31].map(|now| semaphores.held(now)), [5, 4, 3, 1, 0]);
         semaphores.advance(15);
         // One of them ended in the meantime, another is renewed.
-        semaphores.set(0, b"a", vec![20, 40]);
+        semaphores.set(DbIndex::ZERO, b"a", vec![20, 40]);
         assert_eq!((semaphores.held(15), semaphores.held(25)), (3, 2));
         semaphores.advance(25);
         semaphores.advance(1);
         assert_eq!(semaphores.held(1), 4);
-        semaphores.set(3, b"b", Vec::new());
-        semaphores.set(0, b"a", Vec::new());
+        semaphores.set(DbIndex::new(3), b"b", Vec::new());
+        semaphores.set(DbIndex::ZERO, b"a", Vec::new());
         assert_eq!(
-            (semaphores.held(1), semaphores.len, semaphores.databases[0].ends.len()),
+            (semaphores.held(1), semaphores.len, semaphores.databases[DbIndex::ZERO].ends.len()),
             (0, 0, 0)
         );
     }
@@ -223,16 +218,16 @@ mod tests {
     #[test]
     fn databases_are_exchanged_and_emptied() {
         let mut semaphores = Semaphores::default();
-        semaphores.note(0, b"a");
-        semaphores.set(0, b"a", vec![10]);
-        semaphores.swap(0, 2);
-        assert_eq!(semaphores.changed, [(2, b"a"[..].into())]);
-        assert!(semaphores.clear(0).is_none());
+        semaphores.note(DbIndex::ZERO, b"a");
+        semaphores.set(DbIndex::ZERO, b"a", vec![10]);
+        semaphores.swap(DbIndex::ZERO, DbIndex::new(2));
+        assert_eq!(semaphores.changed, [(DbIndex::new(2), b"a"[..].into())]);
+        assert!(semaphores.clear(DbIndex::ZERO).is_none());
         assert_eq!(semaphores.held(0), 1);
-        assert!(semaphores.clear(2).is_some());
+        assert!(semaphores.clear(DbIndex::new(2)).is_some());
         assert_eq!((semaphores.held(0), semaphores.len), (0, 0));
         // What was noted before is gone.
-        semaphores.set(2, b"a", vec![10]);
+        semaphores.set(DbIndex::new(2), b"a", vec![10]);
         assert_eq!(semaphores.held(0), 0);
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::{mem, vec};
 
 use super::Keyspace;
+use super::db_index::DbIndex;
 use super::held::Held;
 use super::locks::Loaded;
 use super::table_id::TableId;
@@ -46,7 +47,7 @@ const STEP_BYTES_MAX: isize = 2 << 20;
 #[derive(Default)]
 pub struct Chunk {
     /// The database's number when the snapshot began.
-    pub database: usize,
+    pub database: DbIndex,
     /// Keys, and the values inside entries, concatenated.
     bytes: Vec<u8>,
     heads: Vec<Head>,
@@ -141,7 +142,7 @@ pub type Send = Box<dyn FnMut(Chunk) + std::marker::Send>;
 pub(super) struct Snapshot {
     /// Tables still to be copied, with their databases' numbers at the beginning; the last one is
     /// in progress.
-    left: Vec<(TableId, usize)>,
+    left: Vec<(TableId, DbIndex)>,
     /// Tables that were emptied since.
     emptied: Vec<Emptied>,
     chunk: Chunk,
@@ -212,7 +213,7 @@ impl Snapshot {
 
 /// An entry read from a file, to be added to a database.
 pub struct LoadedEntry {
-    pub database: usize,
+    pub database: DbIndex,
     pub entry: Owned<Value>,
     /// The key's hash.
     hash: u64,
@@ -220,7 +221,7 @@ pub struct LoadedEntry {
 
 impl LoadedEntry {
     /// `hasher` is [`Keyspace::hasher`].
-    pub fn new(database: usize, entry: Owned<Value>, hasher: KeyHasher) -> Self {
+    pub fn new(database: DbIndex, entry: Owned<Value>, hasher: KeyHasher) -> Self {
         LoadedEntry { database, hash: hasher.hash(entry.key()), entry }
     }
 }
@@ -338,7 +339,7 @@ impl Keyspace {
 
     /// Reserves memory for `keys` keys in an empty database that is about to be loaded. The caller
     /// limits `keys`.
-    pub fn expect_keys(&mut self, database: usize, keys: usize) {
+    pub fn expect_keys(&mut self, database: DbIndex, keys: usize) {
         self.tables.expect(database, keys);
     }
 
@@ -361,7 +362,7 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, Expiry};
 
-    type Model = BTreeMap<(usize, Vec<u8>), Vec<u8>>;
+    type Model = BTreeMap<(DbIndex, Vec<u8>), Vec<u8>>;
 
     /// Begins a snapshot; returns where its chunks are kept.
     pub(super) fn snapshot_of(db: &mut Keyspace) -> Arc<Mutex<Vec<Chunk>>> {
@@ -375,13 +376,13 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Set(usize, std::ops::Range<u32>),
-        Delete(usize, std::ops::Range<u32>),
-        Clear(usize),
-        Swap(usize, usize),
+        Set(DbIndex, std::ops::Range<u32>),
+        Delete(DbIndex, std::ops::Range<u32>),
+        Clear(DbIndex),
+        Swap(DbIndex, DbIndex),
         /// A script sets keys of a database, empties it, and sets them again.
         Script {
-            database: usize,
+            database: DbIndex,
             keys: std::ops::Range<u32>,
             rolls_back: bool,
         },
@@ -389,19 +390,20 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
+        let database = || (0..2usize).prop_map(DbIndex::new);
         let range = || (0u32..2000, 1u32..300).prop_map(|(first, count)| first..first + count);
         prop_oneof![
-            4 => (0..2usize, range()).prop_map(|(db, keys)| Step::Set(db, keys)),
-            3 => (0..2usize, range()).prop_map(|(db, keys)| Step::Delete(db, keys)),
-            1 => (0..2usize).prop_map(Step::Clear),
-            1 => (0..2usize, 0..2usize).prop_map(|(a, b)| Step::Swap(a, b)),
-            1 => (0..2usize, range(), any::<bool>())
+            4 => (database(), range()).prop_map(|(db, keys)| Step::Set(db, keys)),
+            3 => (database(), range()).prop_map(|(db, keys)| Step::Delete(db, keys)),
+            1 => database().prop_map(Step::Clear),
+            1 => (database(), database()).prop_map(|(a, b)| Step::Swap(a, b)),
+            1 => (database(), range(), any::<bool>())
                 .prop_map(|(database, keys, rolls_back)| Step::Script { database, keys, rolls_back }),
             3 => (1..4usize).prop_map(Step::Walk),
         ]
     }
 
-    fn set(db: &mut Keyspace, database: usize, keys: std::ops::Range<u32>, text: &[u8]) {
+    fn set(db: &mut Keyspace, database: DbIndex, keys: std::ops::Range<u32>, text: &[u8]) {
         for number in keys {
             let name = number.to_string();
             let value = [text, name.as_bytes()].concat();
@@ -413,7 +415,7 @@ mod tests {
 
     fn contents(db: &Keyspace) -> Model {
         let mut model = Model::new();
-        for database in 0..db.databases() {
+        for database in DbIndex::all(db.databases()) {
             let mut cursor = 0;
             loop {
                 cursor = db.table_of(database).scan(cursor, usize::MAX, |entry| {
@@ -475,8 +477,8 @@ mod tests {
         #[test]
         fn a_snapshot_holds_the_content_at_its_beginning(steps in prop::collection::vec(step(), 0..40)) {
             let mut db = Keyspace::new(2, KeyHasher::new([3, 4]), Clock::System.now());
-            set(&mut db, 0, 0..1500, b"old");
-            set(&mut db, 1, 900..1300, b"other");
+            set(&mut db, DbIndex::ZERO, 0..1500, b"old");
+            set(&mut db, DbIndex::new(1), 900..1300, b"other");
             let expected = contents(&db);
             let taken = Arc::new(Mutex::new(Model::new()));
             let sink = taken.clone();
@@ -496,13 +498,13 @@ mod tests {
                         let name = number.to_string();
                         db.in_database(database, |db| db.delete(db.key(name.as_bytes()), "del"));
                     }),
-                    Step::Clear(database) => db.clear(database..database + 1, false),
+                    Step::Clear(database) => db.clear(database, false),
                     Step::Swap(a, b) if a != b => db.swap(a, b),
                     Step::Swap(..) => {}
                     Step::Script { database, keys, rolls_back } => {
                         db.begin_undo(1 << 20, false);
                         set(&mut db, database, keys.clone(), b"script");
-                        db.clear(database..database + 1, false);
+                        db.clear(database, false);
                         set(&mut db, database, keys, b"then");
                         match rolls_back {
                             true => db.roll_back(),

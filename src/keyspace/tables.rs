@@ -17,6 +17,7 @@
 use std::ops::Index;
 
 use super::Key;
+use super::db_index::{DbIndex, PerDatabase};
 use super::field_deadlines::FieldDeadlines;
 use super::snapshot::Snapshot;
 use super::table_id::TableId;
@@ -75,9 +76,9 @@ enum Keep {
 
 /// All databases' tables.
 pub(super) struct Tables {
-    tables: Vec<Table<Value>>,
+    tables: PerDatabase<Table<Value>>,
     /// Indexed by database.
-    ids: Vec<TableId>,
+    ids: PerDatabase<TableId>,
     last_id: u64,
     hasher: KeyHasher,
     pub undo: Undo,
@@ -87,19 +88,19 @@ pub(super) struct Tables {
     pub walked: Option<(usize, usize)>,
 }
 
-impl Index<usize> for Tables {
+impl Index<DbIndex> for Tables {
     type Output = Table<Value>;
 
     #[inline]
-    fn index(&self, database: usize) -> &Table<Value> {
+    fn index(&self, database: DbIndex) -> &Table<Value> {
         &self.tables[database]
     }
 }
 
 impl Tables {
     pub fn new(databases: usize, hasher: KeyHasher, wall_offset_ms: i64) -> Self {
-        let tables = (0..databases).map(|_| Table::new(hasher, wall_offset_ms)).collect();
-        let ids = (0..databases as u64).map(TableId).collect();
+        let tables = PerDatabase::new(databases, |_| Table::new(hasher, wall_offset_ms));
+        let ids = PerDatabase::new(databases, |database| TableId(database.get() as u64));
         Tables {
             tables,
             ids,
@@ -117,7 +118,7 @@ impl Tables {
     }
 
     /// The identity of a database's table.
-    pub fn id_of(&self, database: usize) -> TableId {
+    pub fn id_of(&self, database: DbIndex) -> TableId {
         self.ids[database]
     }
 
@@ -130,6 +131,10 @@ impl Tables {
         self.tables.len()
     }
 
+    pub fn numbered(&self) -> impl Iterator<Item = (DbIndex, &Table<Value>)> {
+        self.tables.numbered()
+    }
+
     pub fn iter(&self) -> std::slice::Iter<'_, Table<Value>> {
         self.tables.iter()
     }
@@ -139,7 +144,7 @@ impl Tables {
     }
 
     #[inline]
-    pub fn set_access(&mut self, database: usize, slot: Slot, access: u32) {
+    pub fn set_access(&mut self, database: DbIndex, slot: Slot, access: u32) {
         self.tables[database].set_access(slot, access);
     }
 
@@ -148,7 +153,7 @@ impl Tables {
     /// Must be called before any change of the entry at `slot` but of its access bits, for the undo
     /// log and a snapshot. Costs one branch if there is neither.
     #[inline]
-    fn before_change(&mut self, database: usize, slot: Slot, change: Change) -> Keep {
+    fn before_change(&mut self, database: DbIndex, slot: Slot, change: Change) -> Keep {
         if self.snapshot.is_some() {
             self.copy_before_change(database, slot);
         }
@@ -157,7 +162,7 @@ impl Tables {
 
     /// The same before an absent key is added.
     #[inline]
-    fn before_insert(&mut self, database: usize, key: Key<'_>, arrival: Arrival) {
+    fn before_insert(&mut self, database: DbIndex, key: Key<'_>, arrival: Arrival) {
         if self.snapshot.is_some() {
             self.tables[database].mark_before_insert(key.hash);
         }
@@ -168,7 +173,7 @@ impl Tables {
 
     /// Copies an entry for the snapshot.
     #[cold]
-    fn copy_before_change(&mut self, database: usize, slot: Slot) {
+    fn copy_before_change(&mut self, database: DbIndex, slot: Slot) {
         let Some(snapshot) = &mut self.snapshot else { return };
         let (table, id) = (&mut self.tables[database], self.ids[database]);
         table.show_before_change(slot, &mut |entry| snapshot.take_before_change(id, entry));
@@ -177,10 +182,10 @@ impl Tables {
     // ---- snapshots ------------------------------------------------------------------------------
 
     /// Starts iterating all tables that are not empty; returns them.
-    pub fn begin_walks(&mut self) -> Vec<(TableId, usize)> {
-        let ids = self.ids.iter().enumerate();
-        let left = ids.filter(|(number, _)| !self.tables[*number].is_empty());
-        let left = left.map(|(number, id)| (*id, number)).rev().collect();
+    pub fn begin_walks(&mut self) -> Vec<(TableId, DbIndex)> {
+        let ids = self.ids.numbered();
+        let left = ids.filter(|(database, _)| !self.tables[*database].is_empty());
+        let left = left.map(|(database, id)| (*id, database)).rev().collect();
         self.tables.iter_mut().filter(|table| !table.is_empty()).for_each(Table::begin_walk);
         left
     }
@@ -191,7 +196,8 @@ impl Tables {
 
     /// Copies the next entries of a table: [`Snapshot::walk`]. False at its end.
     pub fn walk_on(&mut self, id: TableId, snapshot: &mut Snapshot) -> bool {
-        let Some(database) = self.ids.iter().position(|table| *table == id) else { return false };
+        let found = self.ids.numbered().find(|(_, table)| **table == id);
+        let Some((database, _)) = found else { return false };
         snapshot.walk(id, &mut self.tables[database])
     }
 
@@ -199,7 +205,7 @@ impl Tables {
     /// returned.
     pub fn load(
         &mut self,
-        database: usize,
+        database: DbIndex,
         hash: u64,
         entry: Owned<Value>,
     ) -> Result<Slot, Owned<Value>> {
@@ -215,7 +221,7 @@ impl Tables {
     }
 
     /// Reserves room in an empty table.
-    pub fn expect(&mut self, database: usize, keys: usize) {
+    pub fn expect(&mut self, database: DbIndex, keys: usize) {
         if let Some(table) = self.tables.get_mut(database) {
             table.expect(keys);
         }
@@ -228,7 +234,7 @@ impl Tables {
 
     /// Records an entry's previous state in the log.
     #[cold]
-    fn record(&mut self, database: usize, slot: Slot, change: Change) -> Keep {
+    fn record(&mut self, database: DbIndex, slot: Slot, change: Change) -> Keep {
         let entry = self.tables[database].entry(slot);
         match change {
             Change::Replace | Change::Remove => {
@@ -267,7 +273,7 @@ impl Tables {
     #[inline]
     pub fn insert(
         &mut self,
-        database: usize,
+        database: DbIndex,
         key: Key<'_>,
         value: NewValue<'_, Value>,
         deadline: Option<Deadline>,
@@ -282,7 +288,7 @@ impl Tables {
     #[inline]
     pub fn replace(
         &mut self,
-        database: usize,
+        database: DbIndex,
         slot: Slot,
         value: NewValue<'_, Value>,
         deadline: Option<Deadline>,
@@ -301,14 +307,20 @@ impl Tables {
 
     /// [`Table::set_deadline`].
     #[inline]
-    pub fn set_deadline(&mut self, database: usize, slot: Slot, deadline: Option<Deadline>) {
+    pub fn set_deadline(&mut self, database: DbIndex, slot: Slot, deadline: Option<Deadline>) {
         self.before_change(database, slot, Change::Deadline);
         self.tables[database].set_deadline(slot, deadline);
     }
 
     /// [`Table::resize_bytes`].
     #[inline]
-    pub fn resize_bytes(&mut self, database: usize, slot: Slot, len: usize, kind: u8) -> &mut [u8] {
+    pub fn resize_bytes(
+        &mut self,
+        database: DbIndex,
+        slot: Slot,
+        len: usize,
+        kind: u8,
+    ) -> &mut [u8] {
         debug_assert!(len < Value::LARGE_STRING);
         self.before_change(database, slot, Change::Value);
         self.tables[database].resize_bytes(slot, len, kind)
@@ -316,14 +328,14 @@ impl Tables {
 
     /// [`Table::bytes_mut`].
     #[inline]
-    pub fn bytes_mut(&mut self, database: usize, slot: Slot) -> Option<&mut [u8]> {
+    pub fn bytes_mut(&mut self, database: DbIndex, slot: Slot) -> Option<&mut [u8]> {
         self.before_change(database, slot, Change::Value);
         self.tables[database].bytes_mut(slot)
     }
 
     /// [`Table::object_mut`]. None if the entry holds bytes.
     #[inline]
-    pub fn object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
+    pub fn object_mut(&mut self, database: DbIndex, slot: Slot) -> Option<&mut Value> {
         if let ValueRef::Bytes { .. } = self.tables[database].entry(slot).value() {
             return None;
         }
@@ -336,7 +348,7 @@ impl Tables {
     #[inline]
     pub fn elements_mut(
         &mut self,
-        database: usize,
+        database: DbIndex,
         slot: Slot,
     ) -> Option<(&mut Value, Option<&mut Journal>)> {
         let keep = self.before_change(database, slot, Change::Elements);
@@ -352,13 +364,13 @@ impl Tables {
 
     /// [`Table::object_mut`], for changes that are not data.
     #[inline]
-    pub fn unchanged_object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
+    pub fn unchanged_object_mut(&mut self, database: DbIndex, slot: Slot) -> Option<&mut Value> {
         self.tables[database].object_mut(slot)
     }
 
     /// The stream at `slot`, for changing its groups.
     #[inline]
-    pub fn groups_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Stream> {
+    pub fn groups_mut(&mut self, database: DbIndex, slot: Slot) -> Option<&mut Stream> {
         self.before_change(database, slot, Change::Groups);
         match self.tables[database].object_mut(slot) {
             Some(Value::Stream(stream)) => Some(stream),
@@ -368,7 +380,7 @@ impl Tables {
 
     /// [`Table::remove`]. An entry that moved into the log is not returned.
     #[inline]
-    pub fn remove(&mut self, database: usize, slot: Slot) -> Option<Owned<Value>> {
+    pub fn remove(&mut self, database: DbIndex, slot: Slot) -> Option<Owned<Value>> {
         let keep = self.before_change(database, slot, Change::Remove);
         let old = self.tables[database].remove(slot);
         if let Keep::Entry(hash) = keep {
@@ -380,7 +392,13 @@ impl Tables {
 
     /// Moves the entry at `slot` to another key, which is absent, in any database; deadline and
     /// access bits stay.
-    pub fn transfer(&mut self, database: usize, slot: Slot, target: usize, to: Key<'_>) -> Slot {
+    pub fn transfer(
+        &mut self,
+        database: DbIndex,
+        slot: Slot,
+        target: DbIndex,
+        to: Key<'_>,
+    ) -> Slot {
         self.before_change(database, slot, Change::Transfer);
         self.before_insert(target, to, Arrival::Old);
         let old = self.tables[database].remove(slot);
@@ -392,7 +410,7 @@ impl Tables {
     }
 
     /// Adds an entry under an absent key.
-    fn put_under(&mut self, database: usize, key: Key<'_>, entry: Owned<Value>) -> Slot {
+    fn put_under(&mut self, database: DbIndex, key: Key<'_>, entry: Owned<Value>) -> Slot {
         let (deadline, access) = (entry.deadline(), entry.entry().access());
         let table = &mut self.tables[database];
         if let ValueRef::Bytes { bytes, kind } = entry.value() {
@@ -407,7 +425,7 @@ impl Tables {
     /// database's index of field deadlines; `keys` and `bytes`: its size, about.
     pub fn clear(
         &mut self,
-        database: usize,
+        database: DbIndex,
         fields: FieldDeadlines,
         keys: usize,
         bytes: usize,
@@ -429,7 +447,7 @@ impl Tables {
     }
 
     /// Exchanges two databases.
-    pub fn swap(&mut self, a: usize, b: usize) {
+    pub fn swap(&mut self, a: DbIndex, b: DbIndex) {
         if self.undo.is_recording() {
             self.undo.note_swapped(a, b);
         }
@@ -438,18 +456,18 @@ impl Tables {
     }
 
     /// Exchanges a database's table with one that is not served yet. Its identity stays.
-    pub fn exchange(&mut self, database: usize, other: &mut Table<Value>) {
+    pub fn exchange(&mut self, database: DbIndex, other: &mut Table<Value>) {
         std::mem::swap(&mut self.tables[database], other);
     }
 
     /// Gives a database's table a new identity.
-    pub fn name_anew(&mut self, database: usize) {
+    pub fn name_anew(&mut self, database: DbIndex) {
         self.ids[database] = self.new_id();
     }
 
     /// Records a copy of the entry at `slot`, which holds bytes, before a change.
     #[cold]
-    fn keep_copy(&mut self, database: usize, slot: Slot) {
+    fn keep_copy(&mut self, database: DbIndex, slot: Slot) {
         let entry = self.tables[database].entry(slot);
         let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
         let ValueRef::Bytes { bytes, kind } = entry.value() else {
@@ -465,7 +483,7 @@ impl Tables {
 
     /// The same for an object.
     #[cold]
-    fn keep_object(&mut self, database: usize, slot: Slot) {
+    fn keep_object(&mut self, database: DbIndex, slot: Slot) {
         let entry = self.tables[database].entry(slot);
         let ValueRef::Object(object) = entry.value() else { return };
         let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
@@ -476,7 +494,7 @@ impl Tables {
 
     /// The same for an object whose elements change. True: the elements are recorded instead.
     #[cold]
-    fn keep_elements(&mut self, database: usize, slot: Slot) -> bool {
+    fn keep_elements(&mut self, database: DbIndex, slot: Slot) -> bool {
         let entry = self.tables[database].entry(slot);
         let ValueRef::Object(object) = entry.value() else { return false };
         let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
@@ -492,7 +510,7 @@ impl Tables {
 
     /// Records a copy of a stream's groups before they change.
     #[cold]
-    fn keep_groups(&mut self, database: usize, slot: Slot) {
+    fn keep_groups(&mut self, database: DbIndex, slot: Slot) {
         let entry = self.tables[database].entry(slot);
         let ValueRef::Object(object @ Value::Stream(stream)) = entry.value() else { return };
         let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
@@ -509,7 +527,7 @@ impl Tables {
     // ---- changes that are not undone ------------------------------------------------------------
 
     /// Removes an expired or evicted entry.
-    pub fn remove_for_good(&mut self, database: usize, slot: Slot) -> Owned<Value> {
+    pub fn remove_for_good(&mut self, database: DbIndex, slot: Slot) -> Owned<Value> {
         self.before_change(database, slot, Change::RemoveByServer);
         self.tables[database].remove(slot)
     }
@@ -517,7 +535,7 @@ impl Tables {
     /// Removes an entry whose deadline has passed: [`Table::find_due`].
     pub fn pop_due(
         &mut self,
-        database: usize,
+        database: DbIndex,
         now: &Now,
         budget: &mut usize,
         is_kept: impl Fn(&[u8]) -> bool,
@@ -527,7 +545,7 @@ impl Tables {
     }
 
     /// [`Table::object_mut`] for removing expired elements.
-    pub fn expiring_object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
+    pub fn expiring_object_mut(&mut self, database: DbIndex, slot: Slot) -> Option<&mut Value> {
         self.before_change(database, slot, Change::ElementsByServer);
         self.tables[database].object_mut(slot)
     }
@@ -538,7 +556,7 @@ impl Tables {
     /// restored one's slot.
     pub(super) fn put_back(
         &mut self,
-        database: usize,
+        database: DbIndex,
         key: Key<'_>,
         old: Option<Owned<Value>>,
     ) -> (Option<Owned<Value>>, Option<Slot>) {
@@ -561,7 +579,7 @@ impl Tables {
     /// Restores a database's old table, and returns the one it had since.
     pub(super) fn put_back_table(
         &mut self,
-        database: usize,
+        database: DbIndex,
         table: Table<Value>,
         id: TableId,
     ) -> Drained<Value> {
@@ -581,7 +599,7 @@ fn is_well_placed(value: &NewValue<'_, Value>) -> bool {
 /// Records a copy of an entry that holds an object, if there is room.
 fn keep_object(
     undo: &mut Undo,
-    database: usize,
+    database: DbIndex,
     key: Key<'_>,
     entry: Entry<'_, Value>,
     object: &Value,

@@ -48,12 +48,12 @@ enum Operation {
     ExpireAfter { key: u8, ms: i64 },
     ExpireAt { key: u8, ms: i64 },
     Persist { key: u8 },
-    Transfer { from: u8, database: usize, to: u8 },
-    Duplicate { from: u8, database: usize, to: u8 },
+    Transfer { from: u8, database: DbIndex, to: u8 },
+    Duplicate { from: u8, database: DbIndex, to: u8 },
     Append { key: u8, bytes: usize },
-    Select { database: usize },
-    Clear { database: usize, sync: bool },
-    Swap { a: usize, b: usize },
+    Select { database: DbIndex },
+    Clear { database: DbIndex, sync: bool },
+    Swap { a: DbIndex, b: DbIndex },
     Pass { ms: i64 },
     StepWall { ms: i64 },
     ExpireDue,
@@ -64,7 +64,7 @@ enum Operation {
 fn operation() -> impl Strategy<Value = Operation> {
     use Operation::*;
     let key = 0..10u8;
-    let database = 0..DATABASES;
+    let database = (0..DATABASES).prop_map(DbIndex::new);
     let value = prop_oneof![
         4 => prop::collection::vec(any::<u8>(), 0..40),
         1 => prop::collection::vec(any::<u8>(), 60..200),
@@ -98,7 +98,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 struct Pair {
     hands: ManualClock,
     db: Keyspace,
-    model: Vec<BTreeMap<Vec<u8>, Held>>,
+    model: PerDatabase<BTreeMap<Vec<u8>, Held>>,
     passed_ms: i64,
     unix_ms: i64,
 }
@@ -114,7 +114,7 @@ impl Pair {
         Pair {
             hands,
             db: Keyspace::new(DATABASES, KeyHasher::new([3, 4]), now),
-            model: vec![BTreeMap::new(); DATABASES],
+            model: PerDatabase::new(DATABASES, |_| BTreeMap::new()),
             passed_ms: 0,
             unix_ms: START_MS,
         }
@@ -141,7 +141,7 @@ impl Pair {
     /// Drops what is past from the model, as lazy and active expiry do.
     fn drop_past(&mut self) {
         let mut model = std::mem::take(&mut self.model);
-        for database in &mut model {
+        for database in model.iter_mut() {
             database.retain(|_, held| self.is_alive(held));
         }
         self.model = model;
@@ -171,7 +171,7 @@ impl Pair {
             Operation::Append { key, bytes } => self.append(key, bytes),
             Operation::Select { database } => self.db.select(database),
             Operation::Clear { database, sync } => {
-                self.db.clear(database..database + 1, sync);
+                self.db.clear(database, sync);
                 self.model[database].clear();
             }
             Operation::Swap { a, b } => {
@@ -195,7 +195,7 @@ impl Pair {
             Operation::ExpireDue => {
                 while self.db.expire_due(usize::MAX) {}
                 self.drop_past();
-                for (database, model) in self.model.iter().enumerate() {
+                for (database, model) in self.model.numbered() {
                     assert_eq!(self.db.table_of(database).len(), model.len());
                 }
             }
@@ -236,7 +236,7 @@ impl Pair {
         }
     }
 
-    fn transfer(&mut self, from: u8, database: usize, to: u8) {
+    fn transfer(&mut self, from: u8, database: DbIndex, to: u8) {
         if database == self.db.selected() && from == to {
             return;
         }
@@ -250,7 +250,7 @@ impl Pair {
         }
     }
 
-    fn duplicate(&mut self, from: u8, database: usize, to: u8) {
+    fn duplicate(&mut self, from: u8, database: DbIndex, to: u8) {
         if database == self.db.selected() && from == to {
             return;
         }
@@ -310,7 +310,7 @@ impl Pair {
 
     /// Every key of every database is what the model says.
     fn check(&mut self) {
-        for database in 0..DATABASES {
+        for database in DbIndex::all(DATABASES) {
             self.db.select(database);
             for key in 0..10 {
                 let bytes = name(key);
@@ -350,8 +350,8 @@ fn a_renamed_key_keeps_its_access_bits_and_stays_raw() {
     pair.run(&Operation::Append { key: 1, bytes: 0 });
     pair.run(&Operation::Pass { ms: 10_000 });
     let (from, to) = (name(1), name(2));
-    pair.db.transfer(pair.db.key(&from), 2, pair.db.key(&to));
-    pair.db.select(2);
+    pair.db.transfer(pair.db.key(&from), DbIndex::new(2), pair.db.key(&to));
+    pair.db.select(DbIndex::new(2));
     let slot = pair.db.find(pair.db.key(&to)).expect("it was moved");
     let entry = pair.db.entry(slot);
     assert_eq!(pair.db.idle_seconds(entry.access()), 10);
@@ -362,21 +362,21 @@ fn a_renamed_key_keeps_its_access_bits_and_stays_raw() {
 fn a_table_keeps_its_identity_where_databases_are_exchanged_and_not_where_they_are_emptied() {
     let now = Clock::Manual(ManualClock::new(UnixMillis(1_700_000_000_000))).now();
     let mut db = Keyspace::new(3, KeyHasher::new([1, 2]), now);
-    let ids = |db: &Keyspace| [0, 1, 2].map(|index| db.table_id(index));
+    let ids = |db: &Keyspace| [0, 1, 2].map(|number| db.table_id(DbIndex::new(number)));
     let first = ids(&db);
     assert!(first[0] != first[1] && first[1] != first[2]);
-    db.swap(0, 2);
+    db.swap(DbIndex::ZERO, DbIndex::new(2));
     assert_eq!(ids(&db), [first[2], first[1], first[0]]);
     let key = db.key(b"k");
     db.set_string(key, b"v", Expiry::Clear);
     db.begin_undo(1 << 20, false);
-    db.clear(0..3, false);
-    db.swap(0, 1);
+    db.clear_all(false);
+    db.swap(DbIndex::ZERO, DbIndex::new(1));
     assert!(!ids(&db).contains(&first[2]));
     db.roll_back();
     assert_eq!(ids(&db), [first[2], first[1], first[0]]);
-    db.clear(0..1, true);
-    assert!(!first.contains(&db.table_id(0)));
+    db.clear(DbIndex::ZERO, true);
+    assert!(!first.contains(&db.table_id(DbIndex::ZERO)));
 }
 
 #[test]

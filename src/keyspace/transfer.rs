@@ -4,6 +4,7 @@
 //! deadline and encoding. Both replace the target key's value without an event: the handler
 //! announces it.
 
+use super::db_index::DbIndex;
 use crate::clock::Deadline;
 use crate::collections::table::{NewValue, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
@@ -14,7 +15,7 @@ use super::{Cause, Key, Keyspace};
 impl Keyspace {
     /// Moves key `from` of the selected database to `to` in `database`. False if there is no such
     /// key. Announces `new`.
-    pub fn transfer(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> bool {
+    pub fn transfer(&mut self, from: Key<'_>, database: DbIndex, to: Key<'_>) -> bool {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
         };
@@ -30,7 +31,7 @@ impl Keyspace {
 
     /// Copies key `from` of the selected database to `to` in `database`. False if there is no such
     /// key. Announces `new`. Cost: the value's size.
-    pub fn duplicate(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> bool {
+    pub fn duplicate(&mut self, from: Key<'_>, database: DbIndex, to: Key<'_>) -> bool {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
         };
@@ -74,7 +75,7 @@ impl Keyspace {
 
     /// Deletes `to` in `database`, unless `from` is absent. Returns the slot of `from`, which must
     /// be another key.
-    fn make_way(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> Option<Slot> {
+    fn make_way(&mut self, from: Key<'_>, database: DbIndex, to: Key<'_>) -> Option<Slot> {
         debug_assert!(database != self.selected || from.bytes != to.bytes);
         self.find(from)?;
         self.in_database(database, |db| db.clear_way(to));

@@ -24,6 +24,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use super::db_index::DbIndex;
 use super::field_deadlines::FieldDeadlines;
 use super::table_id::TableId;
 use super::{Cause, Key, Keyspace};
@@ -79,18 +80,18 @@ enum Before {
     Deadline(Span, Option<Deadline>),
     /// The key came from another one.
     Elsewhere {
-        database: usize,
+        database: DbIndex,
         from: Span,
         from_hash: u64,
         key: Span,
     },
     Cleared(Box<Cleared>),
     /// The database was exchanged with this one.
-    Swapped(usize),
+    Swapped(DbIndex),
 }
 
 struct Step {
-    database: usize,
+    database: DbIndex,
     /// The key's hash.
     hash: u64,
     before: Before,
@@ -179,8 +180,8 @@ pub(super) struct Undo {
     expired: u64,
 }
 
-pub(super) fn place(database: usize, hash: u64) -> u64 {
-    hash ^ (database as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+pub(super) fn place(database: DbIndex, hash: u64) -> u64 {
+    hash ^ (database.get() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl Undo {
@@ -190,7 +191,7 @@ impl Undo {
     }
 
     /// Whether the log has a key's whole value.
-    pub fn holds(&self, database: usize, key: Key<'_>) -> bool {
+    pub fn holds(&self, database: DbIndex, key: Key<'_>) -> bool {
         let Some(&Known::Whole(step)) = self.known.get(&place(database, key.hash)) else {
             return false;
         };
@@ -214,7 +215,7 @@ impl Undo {
 
     /// The same for a copy of a value, which may have `copied_max` bytes, or as many as its
     /// journal.
-    pub fn take_room_for_copy(&mut self, database: usize, key: Key<'_>, bytes: usize) -> bool {
+    pub fn take_room_for_copy(&mut self, database: DbIndex, key: Key<'_>, bytes: usize) -> bool {
         let paid = match self.known.get(&place(database, key.hash)) {
             Some(Known::Elements { bytes, .. }) => *bytes,
             _ => 0,
@@ -228,18 +229,18 @@ impl Undo {
         span
     }
 
-    fn push(&mut self, database: usize, hash: u64, before: Before) {
+    fn push(&mut self, database: DbIndex, hash: u64, before: Before) {
         self.steps.push(Step { database, hash, before });
     }
 
-    fn push_whole(&mut self, database: usize, hash: u64, before: Before) {
+    fn push_whole(&mut self, database: DbIndex, hash: u64, before: Before) {
         self.known.insert(place(database, hash), Known::Whole(self.steps.len()));
         self.push(database, hash, before);
     }
 
     /// Records that a key is absent, before it is added.
     #[cold]
-    pub fn note_absent(&mut self, database: usize, key: Key<'_>) {
+    pub fn note_absent(&mut self, database: DbIndex, key: Key<'_>) {
         if !self.holds(database, key) && self.take_room(size_of::<Step>() + key.bytes.len()) {
             let span = self.push_key(key.bytes);
             self.push_whole(database, key.hash, Before::Absent(span));
@@ -247,7 +248,7 @@ impl Undo {
     }
 
     /// Records a removed entry, or a copy of one. Drops it if there is no room.
-    pub fn note_entry(&mut self, database: usize, hash: u64, entry: Owned<Value>) {
+    pub fn note_entry(&mut self, database: DbIndex, hash: u64, entry: Owned<Value>) {
         let mut bytes = size_of::<Step>();
         if self.has_moved {
             bytes += entry.entry().allocated();
@@ -261,7 +262,7 @@ impl Undo {
     }
 
     /// Records a key's deadline before a change.
-    pub fn note_deadline(&mut self, database: usize, key: Key<'_>, deadline: Option<Deadline>) {
+    pub fn note_deadline(&mut self, database: DbIndex, key: Key<'_>, deadline: Option<Deadline>) {
         if !self.holds(database, key) && self.take_room(size_of::<Step>() + key.bytes.len()) {
             let span = self.push_key(key.bytes);
             self.push(database, key.hash, Before::Deadline(span, deadline));
@@ -269,7 +270,13 @@ impl Undo {
     }
 
     /// Records that an entry was moved to another key.
-    pub fn note_transfer(&mut self, database: usize, from: Key<'_>, target: usize, to: Key<'_>) {
+    pub fn note_transfer(
+        &mut self,
+        database: DbIndex,
+        from: Key<'_>,
+        target: DbIndex,
+        to: Key<'_>,
+    ) {
         if self.take_room(size_of::<Step>() + from.bytes.len() + to.bytes.len()) {
             self.has_moved = true;
             self.known.remove(&place(database, from.hash));
@@ -282,7 +289,7 @@ impl Undo {
 
     /// Whether recording a change of a key's elements is better than copying the value. The log
     /// must not have the whole value.
-    pub fn prefers_notes(&mut self, database: usize, key: Key<'_>, object: &Value) -> bool {
+    pub fn prefers_notes(&mut self, database: DbIndex, key: Key<'_>, object: &Value) -> bool {
         if !object.can_be_noted(COPIED_MAX) {
             return false;
         }
@@ -296,7 +303,7 @@ impl Undo {
     }
 
     /// Starts the journal, before elements of a key's value change. False if there is no room.
-    pub fn begin_elements(&mut self, database: usize, key: Key<'_>) -> bool {
+    pub fn begin_elements(&mut self, database: DbIndex, key: Key<'_>) -> bool {
         let is_same = self.steps.last().is_some_and(|step| match step.before {
             Before::Elements { key: last, .. } => {
                 step.database == database && last.of(&self.bytes) == key.bytes
@@ -332,7 +339,7 @@ impl Undo {
     }
 
     /// Records a stream's groups before a change.
-    pub fn note_groups(&mut self, database: usize, key: Key<'_>, stream: &Stream) {
+    pub fn note_groups(&mut self, database: DbIndex, key: Key<'_>, stream: &Stream) {
         let known = self.known.get(&place(database, key.hash));
         if let Some(&Known::Elements { groups: Some(step), .. }) = known
             && let Before::Groups(held, _) = &self.steps[step].before
@@ -359,9 +366,8 @@ impl Undo {
 
     /// Takes room for a database of `bytes` bytes that is about to be emptied. False: there is not
     /// enough.
-    pub fn take_room_for_cleared(&mut self, database: usize, bytes: usize) -> bool {
-        let bit = u32::try_from(database).ok().and_then(|database| 1_u64.checked_shl(database));
-        let bit = bit.unwrap_or(0);
+    pub fn take_room_for_cleared(&mut self, database: DbIndex, bytes: usize) -> bool {
+        let bit = 1_u64.checked_shl(database.get() as u32).unwrap_or(0);
         // The first time, it is the data from before the script.
         let is_first = bit & !self.cleared != 0 && !self.has_swapped;
         self.cleared |= bit;
@@ -369,7 +375,7 @@ impl Undo {
     }
 
     /// Records an emptied database.
-    pub fn note_cleared(&mut self, database: usize, cleared: Cleared) {
+    pub fn note_cleared(&mut self, database: DbIndex, cleared: Cleared) {
         self.has_moved = true;
         self.known.clear();
         self.push(database, 0, Before::Cleared(Box::new(cleared)));
@@ -384,7 +390,7 @@ impl Undo {
     }
 
     /// Records an exchange of two databases, before it.
-    pub fn note_swapped(&mut self, a: usize, b: usize) {
+    pub fn note_swapped(&mut self, a: DbIndex, b: DbIndex) {
         (self.has_swapped, self.has_moved) = (true, true);
         self.known.clear();
         if self.take_room(size_of::<Step>()) {
@@ -529,7 +535,7 @@ impl Keyspace {
     }
 
     /// Restores a database that was emptied.
-    fn put_back_database(&mut self, database: usize, cleared: Cleared) {
+    fn put_back_database(&mut self, database: DbIndex, cleared: Cleared) {
         self.touch_all(database, database, 0);
         let Cleared { table, id, fields, .. } = cleared;
         let keys = self.tables[database].len();
@@ -542,7 +548,7 @@ impl Keyspace {
     }
 
     /// Restores a key.
-    fn put_back(&mut self, database: usize, key: Key<'_>, old: Option<Owned<Value>>) {
+    fn put_back(&mut self, database: DbIndex, key: Key<'_>, old: Option<Owned<Value>>) {
         let (since, slot) = self.tables.put_back(database, key, old);
         if let Some(since) = since {
             self.lazyfree.discard(since);

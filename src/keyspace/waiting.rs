@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
+use super::db_index::{DbIndex, PerDatabase};
 use crate::ids::ClientId;
 
 /// The change for which a blocked command waits.
@@ -148,17 +149,17 @@ struct Waiters {
 #[derive(Default)]
 pub struct Waiting {
     /// By database, then by key.
-    databases: Vec<HashMap<Box<[u8]>, Waiters>>,
+    databases: PerDatabase<HashMap<Box<[u8]>, Waiters>>,
     /// Keys with waiting clients.
     keys: usize,
-    ready: Vec<(usize, Box<[u8]>)>,
+    ready: Vec<(DbIndex, Box<[u8]>)>,
     /// Unix milliseconds, database, key, unit.
-    alarms: BTreeSet<(i64, usize, Box<[u8]>, Wanted)>,
+    alarms: BTreeSet<(i64, DbIndex, Box<[u8]>, Wanted)>,
     last_ticket: Ticket,
     /// Keys whose clients could be granted nothing when they were ready.
-    postponed: BTreeSet<(usize, Box<[u8]>)>,
+    postponed: BTreeSet<(DbIndex, Box<[u8]>)>,
     /// Keys whose first client needs more replicas than have acknowledged an earlier grant.
-    held_back: BTreeSet<(usize, Box<[u8]>)>,
+    held_back: BTreeSet<(DbIndex, Box<[u8]>)>,
 }
 
 /// The changes that also happen by time alone, and then wake waiting clients.
@@ -180,8 +181,8 @@ impl Waiting {
     }
 
     /// The databases with waiting clients.
-    pub fn databases(&self) -> impl Iterator<Item = usize> {
-        let waiting = self.databases.iter().enumerate().filter(|(_, keys)| !keys.is_empty());
+    pub fn databases(&self) -> impl Iterator<Item = DbIndex> {
+        let waiting = self.databases.numbered().filter(|(_, keys)| !keys.is_empty());
         waiting.map(|(database, _)| database)
     }
 
@@ -200,7 +201,7 @@ impl Waiting {
     }
 
     /// The keys that have changed, with their databases.
-    pub fn ready(&self) -> impl Iterator<Item = (usize, &[u8])> {
+    pub fn ready(&self) -> impl Iterator<Item = (DbIndex, &[u8])> {
         self.ready.iter().map(|(database, key)| (*database, &**key))
     }
 
@@ -213,7 +214,7 @@ impl Waiting {
     /// The first client in a key's queue, if it has a place before the order of arrival.
     pub fn at_head(
         &self,
-        database: usize,
+        database: DbIndex,
         key: &[u8],
         wanted: Wanted,
     ) -> Option<(Ticket, ClientId)> {
@@ -224,16 +225,13 @@ impl Waiting {
     /// added once.
     pub fn add(
         &mut self,
-        database: usize,
+        database: DbIndex,
         key: &[u8],
         wanted: Wanted,
         ticket: Ticket,
         id: ClientId,
     ) {
-        if self.databases.len() <= database {
-            self.databases.resize_with(database + 1, HashMap::new);
-        }
-        let waiters = self.databases[database].entry(key.into()).or_default();
+        let waiters = self.databases.entry(database).entry(key.into()).or_default();
         if waiters.queues.is_empty() {
             self.keys += 1;
         }
@@ -241,7 +239,7 @@ impl Waiting {
     }
 
     /// Removes a client from a key's queue.
-    pub fn remove(&mut self, database: usize, key: &[u8], wanted: Wanted, ticket: Ticket) {
+    pub fn remove(&mut self, database: DbIndex, key: &[u8], wanted: Wanted, ticket: Ticket) {
         let Some(waiters) = self.databases.get_mut(database).and_then(|keys| keys.get_mut(key))
         else {
             return;
@@ -265,14 +263,14 @@ impl Waiting {
 
     /// Records that a key changed.
     #[inline]
-    pub fn note_change(&mut self, database: usize, key: &[u8]) {
+    pub fn note_change(&mut self, database: DbIndex, key: &[u8]) {
         if !self.is_empty() {
             self.make_ready(database, key);
         }
     }
 
     #[cold]
-    fn make_ready(&mut self, database: usize, key: &[u8]) {
+    fn make_ready(&mut self, database: DbIndex, key: &[u8]) {
         if let Some(waiters) = self.databases.get_mut(database).and_then(|keys| keys.get_mut(key))
             && !waiters.is_ready
         {
@@ -282,7 +280,7 @@ impl Waiting {
     }
 
     /// Records that any key of a database may have changed.
-    pub fn note_all(&mut self, database: usize) {
+    pub fn note_all(&mut self, database: DbIndex) {
         let Some(keys) = self.databases.get_mut(database) else { return };
         let waiting = keys.iter_mut().filter(|(_, waiters)| !waiters.is_ready);
         let mut ready: Vec<_> = waiting
@@ -297,7 +295,7 @@ impl Waiting {
     }
 
     /// Takes the changed keys, in order. A further change adds a key again.
-    pub fn take_ready(&mut self) -> Vec<(usize, Box<[u8]>)> {
+    pub fn take_ready(&mut self) -> Vec<(DbIndex, Box<[u8]>)> {
         let ready = std::mem::take(&mut self.ready);
         for (keyspace, key) in &ready {
             if let Some(waiters) =
@@ -310,7 +308,7 @@ impl Waiting {
     }
 
     /// Puts off serving a key's clients until [`Self::retry_postponed`].
-    pub fn postpone(&mut self, database: usize, key: &[u8]) {
+    pub fn postpone(&mut self, database: DbIndex, key: &[u8]) {
         if self.databases.get(database).is_some_and(|keys| keys.contains_key(key)) {
             self.postponed.insert((database, key.into()));
         }
@@ -329,7 +327,7 @@ impl Waiting {
     }
 
     /// Puts off serving a key's clients until [`Self::retry_held_back`].
-    pub fn hold_back(&mut self, database: usize, key: &[u8]) {
+    pub fn hold_back(&mut self, database: DbIndex, key: &[u8]) {
         self.held_back.insert((database, key.into()));
     }
 
@@ -343,7 +341,7 @@ impl Waiting {
     /// The first client in a key's queue after `ticket`.
     pub fn next_after(
         &self,
-        database: usize,
+        database: DbIndex,
         key: &[u8],
         wanted: Wanted,
         ticket: Ticket,
@@ -355,7 +353,7 @@ impl Waiting {
 
     /// Number of clients in a key's queue. O(n) if clients wait there for values of another type
     /// too.
-    pub fn len(&self, database: usize, key: &[u8], wanted: Wanted) -> usize {
+    pub fn len(&self, database: DbIndex, key: &[u8], wanted: Wanted) -> usize {
         let waiters = self.databases.get(database).and_then(|keys| keys.get(key));
         let Some(queues) = waiters.map(|waiters| &waiters.queues) else { return 0 };
         match queues.ends() {
@@ -367,7 +365,7 @@ impl Waiting {
     }
 
     /// The position of a ticket in a key's queue, from 1. O(n) for any but the last.
-    pub fn place(&self, database: usize, key: &[u8], wanted: Wanted, ticket: Ticket) -> usize {
+    pub fn place(&self, database: DbIndex, key: &[u8], wanted: Wanted, ticket: Ticket) -> usize {
         let waiters = self.databases.get(database).and_then(|keys| keys.get(key));
         let Some(queues) = waiters.map(|waiters| &waiters.queues) else { return 0 };
         match queues.ends() {
@@ -380,8 +378,8 @@ impl Waiting {
 
     /// The keys that clients wait for in this way: database, key, number of clients. O(n) with n
     /// such keys and clients.
-    pub fn queues_for(&self, wanted: Wanted) -> impl Iterator<Item = (usize, &[u8], usize)> {
-        let databases = self.databases.iter().enumerate();
+    pub fn queues_for(&self, wanted: Wanted) -> impl Iterator<Item = (DbIndex, &[u8], usize)> {
+        let databases = self.databases.numbered();
         let all = databases.flat_map(|(database, keys)| keys.iter().map(move |it| (database, it)));
         all.filter_map(move |(database, (key, waiters))| {
             let count = waiters.queues.range(Position::after(wanted, 0)).count();
@@ -392,7 +390,7 @@ impl Waiting {
     /// The clients in a key's queue, in order.
     pub fn iter(
         &self,
-        database: usize,
+        database: DbIndex,
         key: &[u8],
         wanted: Wanted,
     ) -> impl Iterator<Item = (Ticket, ClientId)> {
@@ -405,7 +403,7 @@ impl Waiting {
 
     /// Sets when a key is checked for clients that wait in this unit: Unix milliseconds; None:
     /// never.
-    pub fn set_alarm(&mut self, database: usize, key: &[u8], wanted: Wanted, at_ms: Option<i64>) {
+    pub fn set_alarm(&mut self, database: DbIndex, key: &[u8], wanted: Wanted, at_ms: Option<i64>) {
         let Some(waiters) = self.databases.get_mut(database).and_then(|keys| keys.get_mut(key))
         else {
             return;
@@ -455,19 +453,28 @@ mod tests {
         let mut waiting = Waiting::default();
         let [first, second, third] = [1, 2, 3].map(|number| {
             let ticket = waiting.next_ticket(false);
-            waiting.add(0, b"k", Wanted::List, ticket, client(number));
+            waiting.add(DbIndex::ZERO, b"k", Wanted::List, ticket, client(number));
             ticket
         });
-        assert_eq!(waiting.next_after(0, b"k", Wanted::List, 0), Some((first, client(1))));
-        waiting.remove(0, b"k", Wanted::List, second);
-        assert_eq!(waiting.next_after(0, b"k", Wanted::List, first), Some((third, client(3))));
-        assert_eq!(waiting.at_head(0, b"k", Wanted::List), None);
+        assert_eq!(
+            waiting.next_after(DbIndex::ZERO, b"k", Wanted::List, 0),
+            Some((first, client(1)))
+        );
+        waiting.remove(DbIndex::ZERO, b"k", Wanted::List, second);
+        assert_eq!(
+            waiting.next_after(DbIndex::ZERO, b"k", Wanted::List, first),
+            Some((third, client(3)))
+        );
+        assert_eq!(waiting.at_head(DbIndex::ZERO, b"k", Wanted::List), None);
         let head = waiting.next_ticket(true);
-        waiting.add(0, b"k", Wanted::List, head, client(4));
-        assert_eq!(waiting.next_after(0, b"k", Wanted::List, 0), Some((head, client(4))));
-        assert_eq!(waiting.at_head(0, b"k", Wanted::List), Some((head, client(4))));
-        assert_eq!(waiting.next_after(0, b"k", Wanted::SortedSet, 0), None);
-        assert_eq!(waiting.next_after(1, b"k", Wanted::List, 0), None);
+        waiting.add(DbIndex::ZERO, b"k", Wanted::List, head, client(4));
+        assert_eq!(
+            waiting.next_after(DbIndex::ZERO, b"k", Wanted::List, 0),
+            Some((head, client(4)))
+        );
+        assert_eq!(waiting.at_head(DbIndex::ZERO, b"k", Wanted::List), Some((head, client(4))));
+        assert_eq!(waiting.next_after(DbIndex::ZERO, b"k", Wanted::SortedSet, 0), None);
+        assert_eq!(waiting.next_after(DbIndex::new(1), b"k", Wanted::List, 0), None);
     }
 
     #[test]
@@ -502,16 +509,16 @@ mod tests {
     #[test]
     fn a_change_makes_only_awaited_keys_ready_and_once() {
         let mut waiting = Waiting::default();
-        waiting.note_change(0, b"k");
+        waiting.note_change(DbIndex::ZERO, b"k");
         assert!(!waiting.has_ready());
-        waiting.add(0, b"k", Wanted::Stream, 1, client(1));
-        waiting.note_change(0, b"other");
-        waiting.note_change(1, b"k");
+        waiting.add(DbIndex::ZERO, b"k", Wanted::Stream, 1, client(1));
+        waiting.note_change(DbIndex::ZERO, b"other");
+        waiting.note_change(DbIndex::new(1), b"k");
         assert!(!waiting.has_ready());
-        waiting.note_change(0, b"k");
-        waiting.note_change(0, b"k");
-        assert_eq!(waiting.take_ready(), [(0, Box::from(&b"k"[..]))]);
-        waiting.remove(0, b"k", Wanted::Stream, 1);
+        waiting.note_change(DbIndex::ZERO, b"k");
+        waiting.note_change(DbIndex::ZERO, b"k");
+        assert_eq!(waiting.take_ready(), [(DbIndex::ZERO, Box::from(&b"k"[..]))]);
+        waiting.remove(DbIndex::ZERO, b"k", Wanted::Stream, 1);
         assert!(waiting.is_empty());
     }
 
@@ -521,10 +528,10 @@ mod tests {
         let keys: Vec<Box<[u8]>> = (0..20u8).map(|number| Box::from([number ^ 0x15])).collect();
         for key in &keys {
             let ticket = waiting.next_ticket(false);
-            waiting.add(0, key, Wanted::List, ticket, client(ticket - ARRIVED));
+            waiting.add(DbIndex::ZERO, key, Wanted::List, ticket, client(ticket - ARRIVED));
         }
-        waiting.note_change(0, &keys[7]);
-        waiting.note_all(0);
+        waiting.note_change(DbIndex::ZERO, &keys[7]);
+        waiting.note_all(DbIndex::ZERO);
         let ready: Vec<Box<[u8]>> = waiting.take_ready().into_iter().map(|(_, key)| key).collect();
         assert_eq!(ready[0], keys[7]);
         assert_eq!(ready[1..], [&keys[..7], &keys[8..]].concat());
@@ -533,17 +540,17 @@ mod tests {
     #[test]
     fn an_alarm_rings_once_and_goes_with_its_last_waiter() {
         let mut waiting = Waiting::default();
-        waiting.add(0, b"k", Wanted::DueSeconds, 1, client(1));
-        waiting.set_alarm(0, b"k", Wanted::DueSeconds, Some(5000));
-        waiting.set_alarm(0, b"k", Wanted::DueSeconds, Some(3000));
+        waiting.add(DbIndex::ZERO, b"k", Wanted::DueSeconds, 1, client(1));
+        waiting.set_alarm(DbIndex::ZERO, b"k", Wanted::DueSeconds, Some(5000));
+        waiting.set_alarm(DbIndex::ZERO, b"k", Wanted::DueSeconds, Some(3000));
         assert_eq!(waiting.next_alarm_ms(), Some(3000));
         waiting.ring(2999);
         assert!(!waiting.has_ready());
         waiting.ring(3000);
         assert_eq!(waiting.take_ready().len(), 1);
         assert_eq!(waiting.next_alarm_ms(), None);
-        waiting.set_alarm(0, b"k", Wanted::DueSeconds, Some(9000));
-        waiting.remove(0, b"k", Wanted::DueSeconds, 1);
+        waiting.set_alarm(DbIndex::ZERO, b"k", Wanted::DueSeconds, Some(9000));
+        waiting.remove(DbIndex::ZERO, b"k", Wanted::DueSeconds, 1);
         assert_eq!(waiting.next_alarm_ms(), None);
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::Keyspace;
+use super::db_index::{DbIndex, PerDatabase};
 
 /// A key's number of watching clients, and its count of changes.
 struct Watched {
@@ -16,7 +17,7 @@ struct Watched {
 /// All watched keys, by database.
 #[derive(Default)]
 pub struct Watch {
-    databases: Vec<HashMap<Box<[u8]>, Watched>>,
+    databases: PerDatabase<HashMap<Box<[u8]>, Watched>>,
     keys: usize,
     /// One count for all keys: a key that is removed and watched again never repeats a count.
     changes: u64,
@@ -30,14 +31,14 @@ impl Watch {
 
     /// Records that a key changed.
     #[inline]
-    pub fn note_change(&mut self, database: usize, key: &[u8]) {
+    pub fn note_change(&mut self, database: DbIndex, key: &[u8]) {
         if self.keys > 0 {
             self.count(database, key);
         }
     }
 
     #[cold]
-    fn count(&mut self, database: usize, key: &[u8]) {
+    fn count(&mut self, database: DbIndex, key: &[u8]) {
         if let Some(watched) = self.databases.get_mut(database).and_then(|keys| keys.get_mut(key)) {
             self.changes += 1;
             watched.changes = self.changes;
@@ -45,12 +46,9 @@ impl Watch {
     }
 
     /// Adds a watching client to a key. Returns the key's count of changes.
-    pub fn add(&mut self, database: usize, key: &[u8]) -> u64 {
-        if self.databases.len() <= database {
-            self.databases.resize_with(database + 1, HashMap::new);
-        }
+    pub fn add(&mut self, database: DbIndex, key: &[u8]) -> u64 {
         let changes = self.changes;
-        let keys = &mut self.databases[database];
+        let keys = self.databases.entry(database);
         let watched = keys.entry(key.into()).or_insert_with(|| {
             self.keys += 1;
             Watched { watchers: 0, changes }
@@ -60,7 +58,7 @@ impl Watch {
     }
 
     /// Removes one watching client of a key.
-    pub fn remove(&mut self, database: usize, key: &[u8]) {
+    pub fn remove(&mut self, database: DbIndex, key: &[u8]) {
         let Some(keys) = self.databases.get_mut(database) else { return };
         let Some(watched) = keys.get_mut(key) else { return };
         watched.watchers -= 1;
@@ -71,7 +69,7 @@ impl Watch {
     }
 
     /// Whether a watched key has changed since its count was `changes`.
-    pub fn has_changed(&self, database: usize, key: &[u8], changes: u64) -> bool {
+    pub fn has_changed(&self, database: DbIndex, key: &[u8], changes: u64) -> bool {
         let watched = self.databases.get(database).and_then(|keys| keys.get(key));
         watched.is_none_or(|watched| watched.changes != changes)
     }
@@ -81,26 +79,23 @@ impl Keyspace {
     /// Before an exchange of databases: notes watched keys, and their namesakes in the other
     /// database, that have expired. So an absent key does not count as changed if an expired one
     /// takes its place.
-    pub(super) fn expire_watched(&mut self, index: usize, other: usize) {
-        let Some(keys) = self.watch.databases.get(index) else { return };
+    pub(super) fn expire_watched(&mut self, database: DbIndex, other: DbIndex) {
+        let Some(keys) = self.watch.databases.get(database) else { return };
         let keys: Vec<Box<[u8]>> = keys.keys().cloned().collect();
         for key in keys {
-            for keyspace in [index, other] {
-                self.in_database(keyspace, |keyspace| keyspace.find(keyspace.key(&key)));
+            for at in [database, other] {
+                self.in_database(at, |keyspace| keyspace.find(keyspace.key(&key)));
             }
         }
     }
 
     /// Records a change of a database's watched keys that exist there or in another one, before the
     /// two are exchanged or the one is emptied.
-    pub(super) fn touch_watched(&mut self, index: usize, other: usize) {
-        let Some(keys) = self.watch.databases.get_mut(index) else { return };
+    pub(super) fn touch_watched(&mut self, database: DbIndex, other: DbIndex) {
+        let Some(keys) = self.watch.databases.get_mut(database) else { return };
         for (key, watched) in keys {
             let hash = self.hasher.hash(key);
-            if [index, other]
-                .iter()
-                .any(|&keyspace| self.tables[keyspace].find(hash, key).is_some())
-            {
+            if [database, other].iter().any(|&at| self.tables[at].find(hash, key).is_some()) {
                 self.watch.changes += 1;
                 watched.changes = self.watch.changes;
             }
@@ -115,19 +110,19 @@ mod tests {
     #[test]
     fn each_watcher_sees_the_changes_since_it_began() {
         let mut watch = Watch::default();
-        let first = watch.add(0, b"k");
-        watch.note_change(0, b"other");
-        watch.note_change(1, b"k");
-        assert!(!watch.has_changed(0, b"k", first));
-        watch.note_change(0, b"k");
-        let second = watch.add(0, b"k");
-        assert!(watch.has_changed(0, b"k", first));
-        assert!(!watch.has_changed(0, b"k", second));
-        watch.remove(0, b"k");
-        watch.remove(0, b"k");
+        let first = watch.add(DbIndex::ZERO, b"k");
+        watch.note_change(DbIndex::ZERO, b"other");
+        watch.note_change(DbIndex::new(1), b"k");
+        assert!(!watch.has_changed(DbIndex::ZERO, b"k", first));
+        watch.note_change(DbIndex::ZERO, b"k");
+        let second = watch.add(DbIndex::ZERO, b"k");
+        assert!(watch.has_changed(DbIndex::ZERO, b"k", first));
+        assert!(!watch.has_changed(DbIndex::ZERO, b"k", second));
+        watch.remove(DbIndex::ZERO, b"k");
+        watch.remove(DbIndex::ZERO, b"k");
         assert_eq!(watch.keys, 0);
-        let third = watch.add(0, b"k");
-        watch.note_change(0, b"k");
-        assert!(watch.has_changed(0, b"k", third));
+        let third = watch.add(DbIndex::ZERO, b"k");
+        watch.note_change(DbIndex::ZERO, b"k");
+        assert!(watch.has_changed(DbIndex::ZERO, b"k", third));
     }
 }

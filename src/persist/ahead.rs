@@ -19,6 +19,7 @@ use super::rdb::{
     DecodeError, Decoder, Event, Fault, FileError, Limits, Parser, RawEntry, VersionCheck,
 };
 use crate::clock::{Now, UnixMillis};
+use crate::keyspace::DbIndex;
 use crate::keyspace::snapshot::LoadedEntry;
 use crate::sys::disk::DiskReader;
 use crate::sys::{alloc, jemalloc};
@@ -66,8 +67,7 @@ pub enum DecodedEntry {
 impl EntryDecoder {
     /// Decodes an entry. Errors: a text with key, type and offset, or without the key.
     pub fn decode(&self, raw: &RawEntry<'_>) -> Result<DecodedEntry, String> {
-        let database = usize::try_from(raw.db).ok().filter(|&number| number < self.databases);
-        let Some(database) = database else {
+        let Some(database) = DbIndex::checked(raw.db, self.databases) else {
             return Err(format!(
                 "the file has keys in database {}, and this server has {}",
                 raw.db, self.databases
@@ -128,12 +128,12 @@ pub enum Record {
     Function(Vec<u8>),
     /// The number of keys that a database will have: a hint.
     ResizeDb {
-        database: usize,
+        database: DbIndex,
         keys: u64,
     },
     /// An expired key, which is skipped.
     Expired {
-        database: usize,
+        database: DbIndex,
         key: Vec<u8>,
     },
     /// The key of an empty collection, which is skipped.
@@ -196,7 +196,7 @@ impl ReadAhead<'_> {
                             None
                         }
                         Ok(DecodedEntry::Expired) if reports_expired => Some(Record::Expired {
-                            database: entry.db as usize,
+                            database: DbIndex::new(entry.db as usize),
                             key: entry.key.to_vec(),
                         }),
                         Ok(DecodedEntry::Expired) => {
@@ -212,8 +212,8 @@ impl ReadAhead<'_> {
                     Some(Record::Aux { name: name.into_vec(), value: value.into_vec() })
                 }
                 Ok(Event::ResizeDb { db, keys, .. }) => {
-                    let database = usize::try_from(db).unwrap_or(usize::MAX);
-                    Some(Record::ResizeDb { database, keys })
+                    let database = DbIndex::checked(db, decoder.databases);
+                    database.map(|database| Record::ResizeDb { database, keys })
                 }
                 Ok(Event::Header(_) | Event::SelectDb(_)) => None,
                 Ok(Event::End(_)) => Some(Record::End),

@@ -22,8 +22,8 @@ use super::aof::rewrite::CommandWriter;
 use super::rdb::{Encoder, SavedEntry, Version, WriteError, Writer};
 use crate::clock::Now;
 use crate::config::system_text;
-use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::{Chunk, Walked};
+use crate::keyspace::{DbIndex, Keyspace, PerDatabase};
 use crate::sys::background::Background;
 use crate::sys::disk::{Disk, DiskFile, FileWriter};
 use crate::sys::process;
@@ -91,7 +91,7 @@ pub struct Plan {
     /// How far the wall clock is ahead of the boot-time clock, to convert deadlines.
     pub wall_offset_ms: i64,
     /// For each database: the number of keys, and of those with a deadline.
-    pub databases: Vec<(u64, u64)>,
+    pub databases: PerDatabase<(u64, u64)>,
     /// The LRU clock.
     pub lru_clock: u32,
     /// `rdb-key-save-delay`. Unit: microseconds a key; no delay if negative.
@@ -105,8 +105,8 @@ pub struct Plan {
 impl Plan {
     /// The plan for a file that is saved now.
     pub fn new(db: &Keyspace, functions: Vec<Vec<u8>>) -> Plan {
-        let databases = (0..db.databases()).map(|index| {
-            let table = db.table_of(index);
+        let databases = PerDatabase::new(db.databases(), |database| {
+            let table = db.table_of(database);
             (table.len() as u64, table.volatile_len() as u64)
         });
         Plan {
@@ -121,7 +121,7 @@ impl Plan {
             access: SavedAccess::None,
             now: db.now(),
             wall_offset_ms: db.told_offset_ms(),
-            databases: databases.collect(),
+            databases,
             lru_clock: db.lru_clock(),
             key_delay: 0,
             keeps_expired: false,
@@ -176,7 +176,7 @@ struct FileSaver<'a> {
     writer: FormWriter<'a>,
     file: &'a dyn DiskFile,
     plan: &'a Plan,
-    database: Option<usize>,
+    database: Option<DbIndex>,
     /// Bytes for which writing to the disk was started.
     written_back: u64,
     /// Set when the save is aborted.
@@ -234,7 +234,7 @@ impl<'a> FileSaver<'a> {
         if self.database != Some(chunk.database) {
             self.database = Some(chunk.database);
             let (keys, volatile) = self.plan.databases[chunk.database];
-            let database = chunk.database as u64;
+            let database = chunk.database.get() as u64;
             match &mut self.writer {
                 FormWriter::Rdb(writer) => writer.select_db(database, keys, volatile)?,
                 FormWriter::Commands(writer) => writer.select_db(database)?,

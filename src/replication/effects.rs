@@ -17,6 +17,7 @@
 
 use std::ops::Range;
 
+use crate::keyspace::DbIndex;
 use crate::keyspace::deletions::{Deleted, Deletion};
 use crate::resp::args::Args;
 use crate::resp::request::{encode, encode_length};
@@ -51,7 +52,7 @@ pub struct Effects {
     /// Encoded requests.
     stream: Vec<u8>,
     /// The database selected at the stream's end; None: a SELECT must come next.
-    selected: Option<usize>,
+    selected: Option<DbIndex>,
     unit: Unit,
     /// A transaction or a script is under way: all that is added belongs to its unit.
     is_gathering: bool,
@@ -76,8 +77,8 @@ struct Unit {
     /// Where its MULTI goes: before its first request, after the SELECT, or for Valkey before that.
     first_at: usize,
     /// The database of its first request, and the one selected before.
-    first_db: usize,
-    selected_before: Option<usize>,
+    first_database: DbIndex,
+    selected_before: Option<DbIndex>,
     /// A reader has come within it, and needs a SELECT before it.
     selects_anew: bool,
     /// Effects that a rollback keeps: deletions of expired or evicted keys, and messages.
@@ -87,7 +88,7 @@ struct Unit {
 /// A request that a rollback keeps.
 #[derive(Debug)]
 struct Kept {
-    database: usize,
+    database: DbIndex,
     /// In the unit.
     range: Range<usize>,
     at: RepeatedAt,
@@ -103,7 +104,7 @@ pub struct Apart(bool);
 pub struct Mark {
     len: usize,
     requests: usize,
-    selected: Option<usize>,
+    selected: Option<DbIndex>,
 }
 
 impl Effects {
@@ -140,17 +141,21 @@ impl Effects {
     }
 
     /// The database selected at the stream's end, if a SELECT was written.
-    pub fn selected(&self) -> Option<usize> {
+    pub fn selected(&self) -> Option<DbIndex> {
         self.selected
     }
 
     /// Adds a request to the unit.
-    pub fn push<'a>(&mut self, database: usize, request: impl ExactSizeIterator<Item = &'a [u8]>) {
+    pub fn push<'a>(
+        &mut self,
+        database: DbIndex,
+        request: impl ExactSizeIterator<Item = &'a [u8]>,
+    ) {
         self.add(database, |stream| encode(request, stream));
     }
 
     /// Adds a request as a client has sent it.
-    pub fn push_as_sent(&mut self, database: usize, request: &Args<'_>) {
+    pub fn push_as_sent(&mut self, database: DbIndex, request: &Args<'_>) {
         self.add(database, |stream| match request.sent_as_bulks() {
             Some(sent) => {
                 encode_length(b'*', request.len(), stream);
@@ -162,7 +167,7 @@ impl Effects {
         });
     }
 
-    fn add(&mut self, database: usize, encode: impl FnOnce(&mut Vec<u8>)) {
+    fn add(&mut self, database: DbIndex, encode: impl FnOnce(&mut Vec<u8>)) {
         if self.at == RepeatedAt::NOWHERE {
             return;
         }
@@ -182,10 +187,10 @@ impl Effects {
     }
 
     /// Writes a SELECT if the database differs from the selected one.
-    fn select(&mut self, database: usize) {
+    fn select(&mut self, database: DbIndex) {
         if self.unit.requests == 0 {
             self.unit.start = self.stream.len();
-            (self.unit.first_db, self.unit.selected_before) = (database, self.selected);
+            (self.unit.first_database, self.unit.selected_before) = (database, self.selected);
         }
         if self.selected != Some(database) {
             self.selected = Some(database);
@@ -235,7 +240,7 @@ impl Effects {
     /// delivered.
     pub fn push_message<'a>(
         &mut self,
-        database: usize,
+        database: DbIndex,
         request: impl ExactSizeIterator<Item = &'a [u8]>,
     ) {
         if !self.at.replicas {
@@ -299,7 +304,7 @@ impl Effects {
         }
         if std::mem::take(&mut self.unit.selects_anew) && self.unit.first_at == 0 {
             let mut select = Vec::new();
-            encode_select(self.unit.first_db, &mut select);
+            encode_select(self.unit.first_database, &mut select);
             self.insert(self.unit.start, &select);
         }
         self.ended += 1;
@@ -418,9 +423,9 @@ impl Effects {
     }
 }
 
-fn encode_select(database: usize, stream: &mut Vec<u8>) {
+fn encode_select(database: DbIndex, stream: &mut Vec<u8>) {
     let mut digits = itoa::Buffer::new();
-    let database = digits.format(database).as_bytes();
+    let database = digits.format(database.get()).as_bytes();
     encode([b"SELECT", database], stream);
 }
 
@@ -436,7 +441,7 @@ mod tests {
     use super::*;
     use crate::resp::request::{Limits, Parsed, Parser};
 
-    fn push(effects: &mut Effects, database: usize, request: &str) {
+    fn push(effects: &mut Effects, database: DbIndex, request: &str) {
         let words: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
         effects.push(database, words.into_iter());
     }
@@ -458,20 +463,20 @@ mod tests {
     fn a_unit_of_one_request_stands_alone_and_one_of_several_within_multi() {
         let mut effects = Effects::default();
         effects.listen(true);
-        push(&mut effects, 0, "SET a 1");
+        push(&mut effects, DbIndex::ZERO, "SET a 1");
         effects.end_unit();
-        push(&mut effects, 0, "DEL b");
-        push(&mut effects, 3, "SET a 2");
+        push(&mut effects, DbIndex::ZERO, "DEL b");
+        push(&mut effects, DbIndex::new(3), "SET a 2");
         effects.end_unit();
         effects.end_unit();
-        push(&mut effects, 3, "INCR a");
+        push(&mut effects, DbIndex::new(3), "INCR a");
         effects.end_unit();
         let expected = "SELECT 0\nSET a 1\nMULTI\nDEL b\nSELECT 3\nSET a 2\nEXEC\nINCR a";
         assert_eq!(lines(&mut effects), expected);
         assert!(effects.is_empty());
         effects.select_anew();
-        push(&mut effects, 3, "INCR a");
-        push(&mut effects, 3, "INCR a");
+        push(&mut effects, DbIndex::new(3), "INCR a");
+        push(&mut effects, DbIndex::new(3), "INCR a");
         effects.end_unit();
         assert_eq!(lines(&mut effects), "SELECT 3\nMULTI\nINCR a\nINCR a\nEXEC");
     }
@@ -481,18 +486,18 @@ mod tests {
         let mut effects = Effects::default();
         effects.listen(true);
         let (log, replicas) = (true, true);
-        push(&mut effects, 0, "SET a 1");
+        push(&mut effects, DbIndex::ZERO, "SET a 1");
         effects.repeat_at(RepeatedAt { log: false, replicas: false });
-        push(&mut effects, 0, "SET b 2");
+        push(&mut effects, DbIndex::ZERO, "SET b 2");
         effects.repeat_at(RepeatedAt { log, replicas: false });
-        push(&mut effects, 0, "SET c 3");
+        push(&mut effects, DbIndex::ZERO, "SET c 3");
         let mark = effects.mark();
         effects.repeat_at(RepeatedAt { log: false, replicas });
-        push(&mut effects, 1, "SET d 4");
+        push(&mut effects, DbIndex::new(1), "SET d 4");
         effects.roll_back(mark);
-        push(&mut effects, 0, "SET e 5");
+        push(&mut effects, DbIndex::ZERO, "SET e 5");
         effects.repeat_at(RepeatedAt::ALL);
-        push(&mut effects, 0, "SET f 6");
+        push(&mut effects, DbIndex::ZERO, "SET f 6");
         effects.end_unit();
         let lines_of = |stream: &[u8]| {
             let mut apart = Effects { stream: stream.to_vec(), ..Effects::default() };
@@ -513,10 +518,10 @@ mod tests {
         let mut effects = Effects::default();
         effects.listen(true);
         let mark = effects.mark();
-        push(&mut effects, 0, "SET a 1");
-        effects.push_message(3, [&b"PUBLISH"[..], b"c", b"m"].into_iter());
+        push(&mut effects, DbIndex::ZERO, "SET a 1");
+        effects.push_message(DbIndex::new(3), [&b"PUBLISH"[..], b"c", b"m"].into_iter());
         effects.roll_back(mark);
-        push(&mut effects, 3, "SET b 2");
+        push(&mut effects, DbIndex::new(3), "SET b 2");
         effects.end_unit();
         let lines_of = |stream: &[u8]| {
             let mut apart = Effects { stream: stream.to_vec(), ..Effects::default() };
@@ -532,24 +537,24 @@ mod tests {
     fn what_is_rolled_back_leaves_only_what_has_expired() {
         let mut effects = Effects::default();
         effects.listen(true);
-        push(&mut effects, 0, "SET a 1");
+        push(&mut effects, DbIndex::ZERO, "SET a 1");
         let mark = effects.mark();
-        push(&mut effects, 0, "SET a 2");
+        push(&mut effects, DbIndex::ZERO, "SET a 2");
         let unlinks = Unlinks { expired: false, evicted: true };
-        let gone = |what| Deletion { database: 1, key: (*b"b").into(), what };
+        let gone = |what| Deletion { database: DbIndex::new(1), key: (*b"b").into(), what };
         effects.push_deletion(&gone(Deleted::Expired), unlinks);
-        push(&mut effects, 2, "SET a 3");
+        push(&mut effects, DbIndex::new(2), "SET a 3");
         effects.push_deletion(&gone(Deleted::Evicted), unlinks);
         effects.roll_back(mark);
         effects.end_unit();
         let expected = "SELECT 0\nMULTI\nSET a 1\nSELECT 1\nDEL b\nUNLINK b\nEXEC";
         assert_eq!(lines(&mut effects), expected);
         let mark = effects.mark();
-        push(&mut effects, 5, "SET a 2");
+        push(&mut effects, DbIndex::new(5), "SET a 2");
         effects.roll_back(mark);
         effects.end_unit();
         assert!(effects.is_empty());
-        push(&mut effects, 1, "SET a 2");
+        push(&mut effects, DbIndex::new(1), "SET a 2");
         effects.end_unit();
         assert_eq!(lines(&mut effects), "SET a 2");
     }
@@ -558,12 +563,12 @@ mod tests {
     #[derive(Default)]
     struct Reader {
         stream: Vec<u8>,
-        expected: Vec<Vec<(usize, Vec<u8>)>>,
+        expected: Vec<Vec<(DbIndex, Vec<u8>)>>,
     }
 
     impl Reader {
         /// The units that the stream has: database and words of each request.
-        fn units(&self) -> Vec<Vec<(usize, Vec<u8>)>> {
+        fn units(&self) -> Vec<Vec<(DbIndex, Vec<u8>)>> {
             let (mut parser, limits) = (Parser::default(), Limits::default());
             let (mut stream, mut at, mut selected) = (self.stream.clone(), 0, None);
             let (mut units, mut open) = (Vec::new(), None::<Vec<_>>);
@@ -573,7 +578,7 @@ mod tests {
                 assert_eq!(parsed, Ok(Parsed::Request));
                 let words: Vec<&[u8]> = ranges.iter().map(|range| range.of(&stream)).collect();
                 match words[0] {
-                    b"SELECT" => selected = Some(words[1][0] as usize - b'0' as usize),
+                    b"SELECT" => selected = DbIndex::read(words[1][0] - b'0'),
                     b"MULTI" => assert!(open.replace(Vec::new()).is_none()),
                     b"EXEC" => units.push(open.take().expect("a MULTI came before")),
                     _ => {
@@ -593,7 +598,7 @@ mod tests {
     /// A request of the model's unit.
     #[derive(Clone)]
     struct Expected {
-        request: (usize, Vec<u8>),
+        request: (DbIndex, Vec<u8>),
         at: RepeatedAt,
         is_kept: bool,
     }
@@ -615,13 +620,13 @@ mod tests {
                 });
             };
             for _ in 0..60 {
-                let keyspace = random.usize(..3);
+                let database = DbIndex::new(random.usize(..3));
                 number += 1;
                 let word = format!("{number}");
                 match random.u32(..12) {
                     0..4 => {
-                        push(&mut effects, keyspace, &format!("SET {word}"));
-                        let request = (keyspace, format!("SET {word}").into_bytes());
+                        push(&mut effects, database, &format!("SET {word}"));
+                        let request = (database, format!("SET {word}").into_bytes());
                         if effects.at != RepeatedAt::NOWHERE {
                             unit.push(Expected { request, at: effects.at, is_kept: false });
                         }
@@ -630,14 +635,14 @@ mod tests {
                         let unlinks = Unlinks { expired: false, evicted: false };
                         let key = word.as_bytes().into();
                         let what = Deleted::Expired;
-                        effects.push_deletion(&Deletion { database: keyspace, key, what }, unlinks);
-                        let request = (keyspace, format!("DEL {word}").into_bytes());
+                        effects.push_deletion(&Deletion { database, key, what }, unlinks);
+                        let request = (database, format!("DEL {word}").into_bytes());
                         unit.push(Expected { request, at: RepeatedAt::ALL, is_kept: true });
                     }
                     5 if effects.at.replicas => {
                         effects
-                            .push_message(keyspace, [&b"PUBLISH"[..], word.as_bytes()].into_iter());
-                        let request = (keyspace, format!("PUBLISH {word}").into_bytes());
+                            .push_message(database, [&b"PUBLISH"[..], word.as_bytes()].into_iter());
+                        let request = (database, format!("PUBLISH {word}").into_bytes());
                         let at = RepeatedAt { log: false, replicas: true };
                         unit.push(Expected { request, at, is_kept: true });
                     }

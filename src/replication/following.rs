@@ -1,6 +1,8 @@
 //! A replica's view of its primary, for ROLE and INFO. The link itself is run by
 //! `roles/following.rs`.
 
+use crate::keyspace::DbIndex;
+
 /// The state of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -46,7 +48,7 @@ pub struct Following {
     /// needed.
     pub knows_history: bool,
     /// The database that the stream has selected.
-    pub selected: usize,
+    pub selected: DbIndex,
     /// When something was last received from the primary, or a connection attempted: boot-time
     /// clock, microseconds.
     pub heard_us: i64,
@@ -81,7 +83,7 @@ impl Following {
             port,
             progress: Progress::Connect,
             knows_history: false,
-            selected: 0,
+            selected: DbIndex::ZERO,
             heard_us: 0,
             number: 0,
             up_since_us: 0,

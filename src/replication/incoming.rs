@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::keyspace::DbIndex;
 use crate::keyspace::beside::Beside;
 use crate::persist::ahead::{EntryDecoder, KeysExpected};
 use crate::persist::rdb::Parser;
@@ -86,7 +87,7 @@ pub struct Loader {
     pub expected: KeysExpected,
     pub beside: Beside,
     pub functions: Vec<Vec<u8>>,
-    pub stream_db: usize,
+    pub stream_database: DbIndex,
     /// It can continue without further bytes.
     pub has_more: bool,
     /// Bytes in the pipe at which the record is parsed again, and the time at which it is parsed

@@ -21,7 +21,7 @@ use crate::config::PrimaryAddress;
 use crate::gate::cluster::is_as_valkey;
 use crate::gate::publish::deliver;
 use crate::gate::slots_left;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::pubsub::Kind;
 use crate::replication::replica::Replica;
 use crate::resp::request::encode;
@@ -108,8 +108,10 @@ pub fn loaded(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> 
         return Ok(());
     }
     state.net.bus.accept_postponed();
-    let is_foreign = |index: usize| !keyspace.table_of(index).is_empty();
-    if state.config.cluster_databases == 1 && (1..keyspace.databases()).any(is_foreign) {
+    let is_foreign = |database| !keyspace.table_of(database).is_empty();
+    if state.config.cluster_databases == 1
+        && DbIndex::all(keyspace.databases()).skip(1).any(is_foreign)
+    {
         return Err(
             "You can't have keys in a DB different than DB 0 when in Cluster mode. Exiting.".into(),
         );

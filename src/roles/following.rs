@@ -31,7 +31,7 @@ use crate::gate::looked_up::LookedUp;
 use crate::gate::monitor;
 use crate::gate::redirect::{self, Blocked};
 use crate::gate::{asynchronous, confirm, sessions, waking};
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::net::dialer::Route;
 use crate::net::primary::{PRIMARY, Reading, Socket};
 use crate::net::stream::Stream;
@@ -123,14 +123,14 @@ pub fn follow_at_start(
     state: &mut State,
     primary: Option<PrimaryAddress>,
 ) {
-    let Moment { id, offset, stream_db } = std::mem::take(&mut state.persistence.moment);
+    let Moment { id, offset, stream_database } = std::mem::take(&mut state.persistence.moment);
     let moment = id.zip(offset).filter(|_| !state.config.appendonly);
     let Some(PrimaryAddress { host, port }) = primary else { return };
     let mut following = Following::new(host, port);
     if let Some((id, offset)) = moment {
         (state.replication.id, state.replication.offset) = (id, offset);
         following.knows_history = true;
-        following.selected = stream_db.min(keyspace.databases() - 1);
+        following.selected = stream_database.min(keyspace.last_database());
     }
     take_role(keyspace, state, Some(following));
 }
@@ -211,7 +211,7 @@ fn close_replicas(state: &mut State) {
 
 /// Closes the link, if there is one. Returns whether the primary knows the history here, and the
 /// database that its stream has selected.
-fn close_link(keyspace: &mut Keyspace, state: &mut State) -> Option<(bool, usize)> {
+fn close_link(keyspace: &mut Keyspace, state: &mut State) -> Option<(bool, DbIndex)> {
     let following = state.replication.following.as_deref()?;
     let known = (following.knows_history, following.selected);
     if following.progress == Progress::Connected {
@@ -785,7 +785,7 @@ impl PrimaryLink {
         &mut self,
         keyspace: &mut Keyspace,
         state: &mut State,
-        selected: &mut usize,
+        selected: &mut DbIndex,
     ) -> Result<(), Broken> {
         let mut ahead = Ahead::default();
         loop {
@@ -840,7 +840,7 @@ fn run_unit(
     keyspace: &mut Keyspace,
     state: &mut State,
     unit: Requests<'_>,
-    selected: &mut usize,
+    selected: &mut DbIndex,
     ahead: &mut Ahead,
 ) -> Option<u64> {
     let (raw, before) = (unit.raw(), state.replication.offset);
@@ -851,9 +851,9 @@ fn run_unit(
         keyspace.select(*selected);
         match args.get(0) {
             name if name.eq_ignore_ascii_case(b"SELECT") && args.len() == 2 => {
-                let number = args.integer(1).ok().and_then(|number| usize::try_from(number).ok());
-                match number.filter(|&number| number < keyspace.databases()) {
-                    Some(number) => *selected = number,
+                let number = args.integer(1).ok();
+                match number.and_then(|number| DbIndex::checked(number, keyspace.databases())) {
+                    Some(database) => *selected = database,
                     None => note_error(state, args, &CommandError::DbIndexOutOfRange.wire()),
                 }
             }

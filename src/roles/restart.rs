@@ -13,7 +13,7 @@
 
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::replication::Restart;
 use crate::state::State;
 use crate::sys::log::warning;
@@ -68,7 +68,7 @@ fn data_end(keyspace: &Keyspace, state: &State) -> Option<u64> {
 }
 
 fn is_empty(keyspace: &Keyspace) -> bool {
-    (0..keyspace.databases()).all(|database| keyspace.table_of(database).is_empty())
+    DbIndex::all(keyspace.databases()).all(|database| keyspace.table_of(database).is_empty())
 }
 
 /// Notes that this primary begins another history. A replica that returns with the old one lacks

@@ -305,7 +305,7 @@ impl Turn<'_> {
         }
         // Clients on the same database are prefetched together: with one request each nothing would
         // overlap otherwise.
-        let database = |run: &Run| self.state.clients.get(run.client).map(|client| client.db);
+        let database = |run: &Run| self.state.clients.get(run.client).map(|client| client.database);
         let mut draws = std::mem::take(&mut self.keyspace.draws);
         for runs in runs.chunk_by(|a, b| database(a) == database(b)) {
             let Some(database) = database(&runs[0]) else { continue };

@@ -23,6 +23,7 @@ use crate::collections::table::ValueRef;
 use crate::config::Config;
 use crate::durability::load::LoadError;
 use crate::gate::evict::not_counted;
+use crate::keyspace::DbIndex;
 use crate::net::dialer::Dialer;
 use crate::net::stream::{Address, Stream};
 use crate::replication::backlog::Backlog;
@@ -121,7 +122,8 @@ impl DrivenServer {
     /// Sets the account to the memory of the data, and as much as an empty server has.
     fn begin_account(&mut self) {
         let Server { keyspace, state, .. } = &self.server;
-        let entries = (0..keyspace.databases()).flat_map(|index| keyspace.table_of(index).iter());
+        let entries =
+            DbIndex::all(keyspace.databases()).flat_map(|index| keyspace.table_of(index).iter());
         let bytes = entries.map(|entry| {
             let value = match entry.value() {
                 ValueRef::Bytes { .. } => 0,

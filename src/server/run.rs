@@ -103,7 +103,7 @@ impl Turn<'_> {
         let mut output = std::mem::take(&mut client.output);
         output.set_limit(output_limit(&self.state.config, client.flags));
         let mut protocol = client.protocol;
-        self.keyspace.select(client.db);
+        self.keyspace.select(client.database);
         let (done, goes_on) = match waits {
             true => (0, false),
             false => self.run_while_it_may(id, requests, &mut output, &mut protocol),

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
+use crate::keyspace::DbIndex;
 use crate::keyspace::lock_scan::LockScan;
 use crate::net::http::head::Request;
 
 /// A lock's rank in a list, its database and its key.
-type Place = (i64, usize, Box<[u8]>);
+type Place = (i64, DbIndex, Box<[u8]>);
 
 /// The results found and written so far. The request has the rest.
 pub struct HttpJob {

@@ -2,6 +2,7 @@
 
 use crate::client::ClientId;
 use crate::client::blocked::Blocked;
+use crate::keyspace::DbIndex;
 use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::resp::args::Args;
 use crate::state::State;
@@ -9,7 +10,7 @@ use crate::state::State;
 /// A client's wait for a lock or several.
 pub struct LockWait<'a> {
     pub client: ClientId,
-    pub database: usize,
+    pub database: DbIndex,
     /// The keys, and the owner for whom it waits.
     names: Vec<&'a [u8]>,
     /// Whether it asks to read, together with other readers.
@@ -32,7 +33,7 @@ impl<'a> LockWait<'a> {
     fn of_blocked(client: ClientId, blocked: &'a Blocked) -> Self {
         LockWait {
             client,
-            database: blocked.db,
+            database: blocked.database,
             names: blocked.keys_and_next(),
             is_shared: asks_to_read(blocked.args(), blocked.keys().last().map(|(index, _)| index)),
             since_us: blocked.since_us,
@@ -54,7 +55,7 @@ impl State {
         if let Some(wait) = self.blocking.asynchronous.get(ticket) {
             return Some(LockWait {
                 client,
-                database: wait.database as usize,
+                database: wait.database,
                 names: wait.names(),
                 is_shared: {
                     let ranges = wait.request.ranges();

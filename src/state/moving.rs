@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::ids::ClientId;
+use crate::keyspace::{DbIndex, PerDatabase};
 use crate::net::lines::Peer;
 
 /// What MIGRATE was asked to do.
@@ -24,7 +25,7 @@ pub struct MoveOrder {
     /// Password, or user and password.
     pub credentials: Vec<Box<[u8]>>,
     /// The database here.
-    pub database: usize,
+    pub database: DbIndex,
     pub names: Names,
 }
 
@@ -200,7 +201,7 @@ pub struct Moving {
     /// Payloads that threads are making.
     pub encoding: usize,
     /// By database.
-    locked: Vec<HashMap<Box<[u8]>, Locked>>,
+    locked: PerDatabase<HashMap<Box<[u8]>, Locked>>,
     count: usize,
     /// Slots whose keys may not be written, as another node is about to take them, and the clients
     /// that wait for it.
@@ -243,15 +244,12 @@ impl Moving {
         self.freed.append(&mut self.held);
     }
 
-    pub fn is_locked(&self, database: usize, name: &[u8]) -> bool {
+    pub fn is_locked(&self, database: DbIndex, name: &[u8]) -> bool {
         self.locked.get(database).is_some_and(|names| names.contains_key(name))
     }
 
-    pub fn lock(&mut self, database: usize, name: &[u8]) {
-        if self.locked.len() <= database {
-            self.locked.resize_with(database + 1, HashMap::new);
-        }
-        let names = &mut self.locked[database];
+    pub fn lock(&mut self, database: DbIndex, name: &[u8]) {
+        let names = self.locked.entry(database);
         if !names.contains_key(name) {
             self.count += 1;
             names.insert(name.into(), Locked::default());
@@ -262,7 +260,7 @@ impl Moving {
     }
 
     /// Ends a lock. The requests that waited for it can be tried again: [`Self::take_freed`].
-    pub fn unlock(&mut self, database: usize, name: &[u8]) {
+    pub fn unlock(&mut self, database: DbIndex, name: &[u8]) {
         let Some(names) = self.locked.get_mut(database) else { return };
         let Some(locked) = names.get_mut(name) else { return };
         locked.times -= 1;
@@ -270,13 +268,13 @@ impl Moving {
             self.count -= 1;
             self.freed.extend(names.remove(name).into_iter().flat_map(|locked| locked.waiting));
             if self.count == 0 {
-                self.locked = Vec::new();
+                self.locked = PerDatabase::default();
             }
         }
     }
 
     /// A client's request waits until this key may be written.
-    pub fn wait(&mut self, database: usize, name: &[u8], client: ClientId) {
+    pub fn wait(&mut self, database: DbIndex, name: &[u8], client: ClientId) {
         if let Some(locked) = self.locked.get_mut(database).and_then(|names| names.get_mut(name)) {
             locked.waiting.push(client);
         } else {
@@ -298,17 +296,20 @@ mod tests {
     fn a_key_is_locked_as_often_as_it_is_under_way() {
         let client = ClientId { slot: 1, number: 7 };
         let mut moving = Moving::default();
-        moving.lock(0, b"k");
-        moving.lock(0, b"k");
-        moving.lock(3, b"k");
-        moving.wait(0, b"k", client);
-        moving.unlock(0, b"k");
-        assert!(moving.is_locked(0, b"k") && moving.take_freed().is_empty());
-        moving.unlock(0, b"k");
-        moving.unlock(0, b"k");
-        assert_eq!((moving.is_locked(0, b"k"), moving.take_freed()), (false, vec![client]));
-        assert!(moving.is_locked(3, b"k") && moving.is_in_the_way());
-        moving.unlock(3, b"k");
+        moving.lock(DbIndex::ZERO, b"k");
+        moving.lock(DbIndex::ZERO, b"k");
+        moving.lock(DbIndex::new(3), b"k");
+        moving.wait(DbIndex::ZERO, b"k", client);
+        moving.unlock(DbIndex::ZERO, b"k");
+        assert!(moving.is_locked(DbIndex::ZERO, b"k") && moving.take_freed().is_empty());
+        moving.unlock(DbIndex::ZERO, b"k");
+        moving.unlock(DbIndex::ZERO, b"k");
+        assert_eq!(
+            (moving.is_locked(DbIndex::ZERO, b"k"), moving.take_freed()),
+            (false, vec![client])
+        );
+        assert!(moving.is_locked(DbIndex::new(3), b"k") && moving.is_in_the_way());
+        moving.unlock(DbIndex::new(3), b"k");
         assert!(!moving.is_in_the_way() && moving.take_freed().is_empty());
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::State;
 use crate::error::CommandError;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset};
 use crate::persist::saver::Job;
@@ -192,7 +192,7 @@ pub struct Moment {
     pub id: Option<String>,
     pub offset: Option<u64>,
     /// The database that the stream had selected.
-    pub stream_db: usize,
+    pub stream_database: DbIndex,
 }
 
 impl Moment {
@@ -202,7 +202,7 @@ impl Moment {
         match name {
             b"repl-id" => self.id = Some(text.to_owned()).filter(|id| id.len() == 40),
             b"repl-offset" => self.offset = parse_offset(text),
-            b"repl-stream-db" => self.stream_db = text.parse().unwrap_or(0),
+            b"repl-stream-db" => self.stream_database = text.parse().unwrap_or(DbIndex::ZERO),
             _ => {}
         }
     }

@@ -8,6 +8,7 @@ use super::moving::Payload;
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::Jobs;
 use crate::ids::ClientId;
+use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
 use crate::sys::log::warning;
 
@@ -28,7 +29,7 @@ pub struct Export {
     pub line: Option<usize>,
     /// The keys up to here have been copied: a database, and a number in the order of the slots'
     /// keys. What happens to others is not told, as they will be copied with it.
-    pub copied: Option<(usize, u64)>,
+    pub copied: Option<(DbIndex, u64)>,
     pub is_copied: bool,
     /// When the next key is to be copied, by `rdb-key-save-delay`: boot-time clock, microseconds.
     pub next_copy_us: i64,
@@ -37,7 +38,7 @@ pub struct Export {
     /// Bytes of the parts that are there.
     pub queued: usize,
     /// The database selected at the end of the parts.
-    pub selected: Option<usize>,
+    pub selected: Option<DbIndex>,
     /// When ACK was said last: Unix seconds.
     pub said_s: i64,
     /// Since when the target leaves more than the soft limit of replicas unread: boot-time clock,
@@ -91,7 +92,7 @@ pub struct SlotMoves {
     /// Changes since the last turn, as replicas get them, while there are exports.
     pub changes: Vec<u8>,
     /// The database selected at the end of the changes.
-    pub selected: usize,
+    pub selected: DbIndex,
     /// Payloads that threads are making.
     pub encoding: usize,
     /// DEBUG SLOTMIGRATION: no pause, or no takeover, takes place.

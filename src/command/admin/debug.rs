@@ -14,7 +14,7 @@ use crate::command::key::object::encoding_name;
 use crate::config::parse_memory;
 use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::keyspace::{Expiry, Key, Keyspace};
+use crate::keyspace::{DbIndex, Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
 use crate::resp::request::encode;
@@ -229,12 +229,11 @@ fn sdslen(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `DEBUG HTSTATS db`: statistics of a database's table.
 fn htstats(ctx: &mut Context<'_>) -> CommandResult {
-    let index = ctx.args.integer(2)?;
-    let index = usize::try_from(index).ok().filter(|index| *index < ctx.keyspace.databases());
-    let Some(index) = index else {
+    let number = ctx.args.integer(2)?;
+    let Some(database) = DbIndex::checked(number, ctx.keyspace.databases()) else {
         return Err(CommandError::Text("ERR Out of range database"));
     };
-    let table = ctx.keyspace.table_of(index);
+    let table = ctx.keyspace.table_of(database);
     let text = format!(
         "[Dictionary HT]\nHash table 0 stats (main hash table):\n number of elements: {}\n \
          bytes: {}\n[Expires HT]\n number of elements: {}\n",
@@ -407,12 +406,12 @@ fn digest(ctx: &mut Context<'_>) -> CommandResult {
 
 fn digest_of(keyspace: &Keyspace) -> DataDigest {
     let mut all = DataDigest::default();
-    for index in 0..keyspace.databases() {
+    for index in DbIndex::all(keyspace.databases()) {
         let table = keyspace.table_of(index);
         if table.is_empty() {
             continue;
         }
-        all.mix(&(index as u32).to_be_bytes());
+        all.mix(&(index.get() as u32).to_be_bytes());
         for entry in table.iter() {
             let mut one = DataDigest::default();
             one.mix(entry.key());

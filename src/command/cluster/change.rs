@@ -4,6 +4,7 @@
 use crate::cluster::Cluster;
 use crate::cluster::action::{Action, Outside};
 use crate::collections::hash_slot::SlotSet;
+use crate::keyspace::DbIndex;
 use crate::roles;
 use crate::roles::cluster::act;
 use crate::state::context::Context;
@@ -48,5 +49,5 @@ pub fn finish_drops(ctx: &mut Context<'_>, slots: &SlotSet) {
 
 /// Whether any database has keys.
 pub fn has_keys(ctx: &Context<'_>) -> bool {
-    (0..ctx.keyspace.databases()).any(|index| !ctx.keyspace.table_of(index).is_empty())
+    DbIndex::all(ctx.keyspace.databases()).any(|index| !ctx.keyspace.table_of(index).is_empty())
 }

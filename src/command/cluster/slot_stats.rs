@@ -6,6 +6,7 @@ use super::enabled::{cluster, slot as slot_of_text};
 use crate::collections::hash_slot::{HashSlot, SLOTS};
 use crate::error::CommandError;
 use crate::gate::slot_costs;
+use crate::keyspace::DbIndex;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::stats::slots::SlotCosts;
 
@@ -105,7 +106,7 @@ fn costs(ctx: &Context<'_>, slot: HashSlot) -> SlotCosts {
 
 /// Keys of a slot in all databases.
 fn keys(ctx: &Context<'_>, slot: HashSlot) -> u64 {
-    let databases = 0..ctx.keyspace.databases();
+    let databases = DbIndex::all(ctx.keyspace.databases());
     databases.map(|database| ctx.keyspace.count_in_slot(database, slot) as u64).sum()
 }
 

@@ -11,6 +11,7 @@ use crate::error::CommandError;
 use crate::gate::limits::{class_of, flag_letters};
 use crate::gate::link_line::LinkLine;
 use crate::ids::UserId;
+use crate::keyspace::DbIndex;
 use crate::net::stream::Address;
 use crate::resp::args::Cursor;
 use crate::resp::number;
@@ -57,7 +58,7 @@ enum Test<'a> {
     Name(&'a [u8]),
     LibraryName(&'a [u8]),
     LibraryVersion(&'a [u8]),
-    Database(usize),
+    Database(DbIndex),
     /// The least age in seconds.
     Age(i64),
     Idle(i64),
@@ -88,7 +89,7 @@ impl Test<'_> {
             Test::Name(name) => is(&client.name, name),
             Test::LibraryName(name) => is(&client.library_name, name),
             Test::LibraryVersion(version) => is(&client.library_version, version),
-            Test::Database(index) => client.db == index,
+            Test::Database(database) => client.database == database,
             Test::Age(seconds) => seconds_since(client.created_us) >= seconds,
             Test::Idle(seconds) => seconds_since(client.active_us) >= seconds,
         }
@@ -104,7 +105,7 @@ impl Test<'_> {
             Test::Ip(ip) => link.address.ip().to_string().as_bytes() == ip,
             Test::Flags(letters) => letters.iter().all(|letter| *letter == b'M'),
             Test::Capabilities(letters) => letters.is_empty(),
-            Test::Database(index) => link.database == index,
+            Test::Database(database) => link.database == database,
             Test::Age(seconds) => link.age_s >= seconds,
             Test::Idle(seconds) => link.idle_s >= seconds,
             Test::User(_) | Test::Name(_) | Test::LibraryName(_) | Test::LibraryVersion(_) => false,
@@ -283,7 +284,7 @@ fn parse_capabilities(letters: &[u8], holds: bool) -> Result<&[u8], CommandError
     Err(quoting(&format!("ERR Unknown capa found in the {filter} filter: "), letters, ""))
 }
 
-fn parse_database(index: &[u8], databases: usize, holds: bool) -> Result<usize, CommandError> {
+fn parse_database(index: &[u8], databases: usize, holds: bool) -> Result<DbIndex, CommandError> {
     let option = if holds { "DB" } else { "NOT-DB" };
     let index = number::parse_i64(index).and_then(|index| i32::try_from(index).ok());
     let Some(index) = index else {
@@ -291,7 +292,7 @@ fn parse_database(index: &[u8], databases: usize, holds: bool) -> Result<usize, 
             "ERR {option} is not an integer or out of range"
         )));
     };
-    usize::try_from(index).ok().filter(|&index| index < databases).ok_or_else(|| {
+    DbIndex::checked(index, databases).ok_or_else(|| {
         let last = databases.saturating_sub(1);
         CommandError::formatted(format!("ERR {option} number should be between 0 and {last}"))
     })

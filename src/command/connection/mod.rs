@@ -11,6 +11,7 @@ use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
 use crate::gate::{asynchronous, publish, tracking, transaction, users};
 use crate::ids::UserId;
+use crate::keyspace::DbIndex;
 use crate::resp::number;
 use crate::resp::reply::Protocol;
 use crate::roles::restart;
@@ -151,12 +152,12 @@ fn select(ctx: &mut Context<'_>) -> CommandResult {
     if index != 0 && ctx.state.has_one_database() {
         return Err(NO_SELECT);
     }
-    let index = usize::try_from(index).ok().filter(|&index| index < ctx.keyspace.databases());
-    let index = index.ok_or(CommandError::DbIndexOutOfRange)?;
+    let database =
+        DbIndex::checked(index, ctx.keyspace.databases()).ok_or(CommandError::DbIndexOutOfRange)?;
     if ctx.caller.client().is_some() {
-        ctx.client().db = index;
+        ctx.client().database = database;
     }
-    ctx.keyspace.select(index);
+    ctx.keyspace.select(database);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -315,11 +316,11 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
             | ClientFlags::IMPORT_SOURCE,
     );
     client.set_replies(Replies::default());
-    client.db = 0;
+    client.database = DbIndex::ZERO;
     client.name = Box::default();
     client.protocol = Protocol::Resp2;
     ctx.state.clients.note_eviction(ctx.client_id());
-    ctx.keyspace.select(0);
+    ctx.keyspace.select(DbIndex::ZERO);
     ctx.reply.set_protocol(Protocol::Resp2);
     ctx.reply.simple("RESET");
     Ok(Outcome::Replied)

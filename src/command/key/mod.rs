@@ -10,7 +10,7 @@ pub(crate) mod sort;
 use crate::config::KeyspaceEvents;
 use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::keyspace::{Key, Keyspace};
+use crate::keyspace::{DbIndex, Key, Keyspace};
 use crate::roles::replicas;
 use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome};
 use crate::state::persistence::Purpose;
@@ -234,7 +234,7 @@ fn rename_key(ctx: &mut Context<'_>, overwrite: bool) -> Result<bool, CommandErr
 
 /// COPY's options: `COPY source destination [DB destination-db] [REPLACE]`.
 struct CopyOptions {
-    database: usize,
+    database: DbIndex,
     replace: bool,
 }
 
@@ -253,10 +253,10 @@ impl CopyOptions {
                     false => ctx.keyspace.databases(),
                 };
                 options.database = database(cursor.take_integer()?, databases)?;
-                if is_one && options.database != 0 {
+                if is_one && options.database != DbIndex::ZERO {
                     // An option behind it may be wrong.
                     refused = Err(NO_COPY);
-                    options.database = 0;
+                    options.database = DbIndex::ZERO;
                 }
             } else {
                 return Err(CommandError::Syntax);
@@ -311,10 +311,9 @@ fn move_key(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// Checks a database number of COPY and MOVE.
-fn database(index: i64, databases: usize) -> Result<usize, CommandError> {
+fn database(index: i64, databases: usize) -> Result<DbIndex, CommandError> {
     let index = i32::try_from(index).map_err(|_| NOT_AN_INT)?;
-    let index = usize::try_from(index).ok().filter(|&index| index < databases);
-    index.ok_or(CommandError::DbIndexOutOfRange)
+    DbIndex::checked(index, databases).ok_or(CommandError::DbIndexOutOfRange)
 }
 
 /// `RANDOMKEY`: a random key, uniformly, or nil.
@@ -356,7 +355,7 @@ fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
     let selected = ctx.keyspace.selected();
     ctx.state.slot_moves.note_flush();
-    ctx.keyspace.clear(selected..selected + 1, sync);
+    ctx.keyspace.clear(selected, sync);
     ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -366,7 +365,7 @@ fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
 fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
     ctx.state.slot_moves.note_flush();
-    ctx.keyspace.clear(0..ctx.keyspace.databases(), sync);
+    ctx.keyspace.clear_all(sync);
     ctx.effect = Effect::Forced;
     // A snapshot being saved would restore the old data at the next start.
     replicas::abort_job(ctx.keyspace, ctx.state, Purpose::Save);

@@ -22,7 +22,7 @@ use crate::gate::monitor;
 use crate::gate::moving;
 use crate::gate::slot_costs;
 use crate::gate::users;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::replication::effects::{Mark, RepeatedAt};
 use crate::resp::args::{Args, BadKeyCount};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -419,7 +419,7 @@ fn busy_at_us(state: &State) -> i64 {
 /// The state before a script or function ran.
 #[derive(Clone, Copy)]
 pub(crate) struct Before {
-    database: usize,
+    database: DbIndex,
     /// Of the timing, see [`crate::stats`].
     pub begun: u64,
     /// The effects before it, and whether it is a part of a transaction.
@@ -447,7 +447,7 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
     if ctx.keyspace.selected() != database {
         ctx.keyspace.select(database);
         if let Some(client) = ctx.caller.client().and_then(|id| ctx.state.clients.get_mut(id)) {
-            client.db = database;
+            client.database = database;
         }
     }
     ctx.state.effects.repeat_at(RepeatedAt::ALL);

@@ -377,7 +377,7 @@ fn decide(case: &Case) -> Result<Option<usize>, &'static str> {
     };
     let names = case.keys.iter().map(|&(slot, name)| Named {
         name: NAMES[slot][name].as_bytes(),
-        database: 0,
+        database: DbIndex::ZERO,
         is_channel: case.are_channels,
     });
     let exists = |key: Named<'_>| {

@@ -4,7 +4,7 @@
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::state::State;
 
 /// Time for deletions in a turn. Unit: microseconds.
@@ -112,13 +112,13 @@ fn step(keyspace: &mut Keyspace, state: &mut State, drops: &mut SlotSet) -> bool
 /// Deletes all keys, and repeats that.
 pub fn drop_all(keyspace: &mut Keyspace, state: &mut State) {
     forget(keyspace, state);
-    keyspace.clear(0..keyspace.databases(), false);
+    keyspace.clear_all(false);
     // A replica's stream is its primary's.
     if state.effects.is_heard() && !state.replication.is_replica() {
         note_deletions_apart(keyspace, state);
         let apart = state.effects.begin_apart();
         let flush: [&[u8]; 1] = [b"FLUSHALL"];
-        state.effects.push(0, flush.into_iter());
+        state.effects.push(DbIndex::ZERO, flush.into_iter());
         state.effects.end_apart(apart);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::gate::looked_up::LookedUp;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::replication::link::Link;
 use crate::resp::args::Args;
 use crate::state::State;
@@ -29,7 +29,7 @@ impl Ahead {
         link: &mut Link,
         keyspace: &Keyspace,
         state: &State,
-        selected: usize,
+        selected: DbIndex,
     ) {
         if !self.seen.is_empty() {
             return;

@@ -18,7 +18,7 @@ use crate::client::ClientFlags;
 use crate::config::{DisklessLoad, system_text};
 use crate::durability::load::{LoadError, Rules, entry_decoder, load_beside, run, version_check};
 use crate::durability::persistence;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::persist::ahead::KeysExpected;
 use crate::persist::rdb::{Event, FileError, Parser};
 use crate::replication::incoming::{Arriving, Feed, Loader, Sync};
@@ -56,7 +56,7 @@ impl Sync {
         history: Option<(String, u64)>,
     ) -> Option<Self> {
         let keys: usize =
-            (0..keyspace.databases()).map(|number| keyspace.table_of(number).len()).sum();
+            DbIndex::all(keyspace.databases()).map(|number| keyspace.table_of(number).len()).sum();
         let mode = state.config.repl_diskless_load;
         let by_pipe = match mode {
             DisklessLoad::Disabled => false,
@@ -145,7 +145,7 @@ impl Sync {
             end_history(state);
             notice!(state, "MASTER <-> REPLICA sync: Flushing old data");
             let lazily = state.config.replica_lazy_flush;
-            keyspace.clear(0..keyspace.databases(), !lazily);
+            keyspace.clear_all(!lazily);
         }
         notice!(state, "MASTER <-> REPLICA sync: Loading DB in memory");
         let is_same = |(id, _): &(String, u64)| *id == state.replication.id;
@@ -209,7 +209,7 @@ impl Sync {
         replication.backlog = None;
         if let Some(following) = replication.following.as_deref_mut() {
             following.knows_history = true;
-            following.selected = loader.stream_db.min(keyspace.databases() - 1);
+            following.selected = loader.stream_database.min(keyspace.last_database());
         }
         begin_backlog(state);
         remove_file(state);
@@ -366,7 +366,7 @@ impl Loader {
             ),
             beside: keyspace.beside(),
             functions: Vec::new(),
-            stream_db: 0,
+            stream_database: DbIndex::ZERO,
             has_more: feed_is_file,
             wanted: 0,
             look_at_us: 0,
@@ -408,7 +408,7 @@ impl Loader {
                 Event::Aux { name, value } if &*name == b"repl-stream-db" => {
                     let number =
                         std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
-                    self.stream_db = number.unwrap_or(0);
+                    self.stream_database = number.unwrap_or(DbIndex::ZERO);
                 }
                 Event::ResizeDb { db: number, keys, .. } => {
                     self.beside.expect_keys(number, self.expected.take(keys));

@@ -20,7 +20,7 @@ use crate::collections::table::{Slot, ValueRef};
 use crate::config::ClientClass;
 use crate::durability::persistence;
 use crate::gate::keys::keys_of;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::net::lines::Peer;
 use crate::net::primary::Reading;
 use crate::persist::aof::rewrite::CommandWriter;
@@ -519,7 +519,7 @@ fn try_to_pause(state: &mut State, name: &NodeId, export: &mut Export) {
 // ---- keys and changes ---------------------------------------------------------------------------
 
 /// Where commands for the target go.
-fn select(export: &mut Export, database: usize, out: &mut Vec<u8>) {
+fn select(export: &mut Export, database: DbIndex, out: &mut Vec<u8>) {
     if export.selected != Some(database) {
         export.selected = Some(database);
         let number = database.to_string();
@@ -541,10 +541,10 @@ fn copy(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, export: &mut 
     let (until_us, delay_us) = (begun_us + TURN_US, i64::from(state.config.rdb_key_save_delay));
     let (first, mut after) = match export.copied {
         Some((database, number)) => (database, Some(number)),
-        None => (0, None),
+        None => (DbIndex::ZERO, None),
     };
     let mut steps = 0;
-    for database in first..keyspace.databases() {
+    for database in DbIndex::all(keyspace.databases()).skip(first.get()) {
         keyspace.select(database);
         for slot in slots.iter() {
             while let Some((number, keys)) = keyspace.keys_after(slot, after) {
@@ -580,7 +580,7 @@ fn copy_key(
     keyspace: &Keyspace,
     state: &mut State,
     export: &mut Export,
-    database: usize,
+    database: DbIndex,
     at: Slot,
 ) {
     let now = keyspace.now();
@@ -637,7 +637,7 @@ fn encode_entry_beside(
 fn feed(keyspace: &mut Keyspace, state: &mut State) -> bool {
     let mut changes = std::mem::take(&mut state.slot_moves.changes);
     let mut exports = std::mem::take(&mut state.slot_moves.exports);
-    let mut again: BTreeSet<(NodeId, usize, Vec<u8>)> = BTreeSet::new();
+    let mut again: BTreeSet<(NodeId, DbIndex, Vec<u8>)> = BTreeSet::new();
     let (mut at, mut ranges, mut is_flushed) = (0, Vec::<Range>::new(), false);
     while at < changes.len() {
         ranges.clear();
@@ -652,8 +652,8 @@ fn feed(keyspace: &mut Keyspace, state: &mut State) -> bool {
         let args = Args::new(request, &ranges);
         let verb = args.get(0);
         if verb.eq_ignore_ascii_case(b"SELECT") {
-            let number = args.integer(1).ok().and_then(|number| usize::try_from(number).ok());
-            state.slot_moves.selected = number.unwrap_or(0);
+            let number = args.integer(1).ok().and_then(DbIndex::read);
+            state.slot_moves.selected = number.unwrap_or(DbIndex::ZERO);
             continue;
         }
         is_flushed |=
@@ -678,8 +678,8 @@ fn tell(
     keyspace: &mut Keyspace,
     state: &State,
     (name, job, export): (&NodeId, &Job, &mut Export),
-    (database, args, request): (usize, Args<'_>, &[u8]),
-    again: &mut BTreeSet<(NodeId, usize, Vec<u8>)>,
+    (database, args, request): (DbIndex, Args<'_>, &[u8]),
+    again: &mut BTreeSet<(NodeId, DbIndex, Vec<u8>)>,
 ) {
     let Some(copied) = export.copied else { return };
     let Some(command) = state.commands.find(args.get(0)) else { return };
@@ -693,7 +693,7 @@ fn tell(
     if !job.slots.contains(HashSlot::of(args.get(first.index))) {
         return;
     }
-    keyspace.select(database.min(keyspace.databases() - 1));
+    keyspace.select(database.min(keyspace.last_database()));
     let (mut known, mut is_mixed) = (0, false);
     for key in &keys {
         let bytes = args.get(key.index);
@@ -723,7 +723,7 @@ fn copy_again(
     keyspace: &mut Keyspace,
     state: &mut State,
     export: &mut Export,
-    database: usize,
+    database: DbIndex,
     name: &[u8],
 ) {
     let mut out = Vec::new();

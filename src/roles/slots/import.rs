@@ -5,7 +5,7 @@ use super::{ACK_S, NEWS_MS, conclude, finish, log_transition, said, set_phase};
 use crate::client::{ClientFlags, ClientId};
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::{Job, PAUSE_OVER, Phase, Ranges, UNEXPECTED, Word};
-use crate::keyspace::Keyspace;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::roles::cluster;
 use crate::state::State;
 use crate::state::slot_moves::Import;
@@ -223,7 +223,7 @@ pub(super) fn repeat_finish(state: &mut State, name: &NodeId, phase: Phase, mess
         request.extend([&b"MESSAGE"[..], message.as_bytes()]);
     }
     let apart = state.effects.begin_apart();
-    state.effects.push(0, request.into_iter());
+    state.effects.push(DbIndex::ZERO, request.into_iter());
     state.effects.end_apart(apart);
 }
 
