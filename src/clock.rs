@@ -169,6 +169,9 @@ pub enum Clock {
     Manual(ManualClock),
 }
 
+/// What a simulation does while a server sleeps for these microseconds.
+pub type Pass = fn(&ManualClock, i64);
+
 /// A clock that only tests move. Clones share the time.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
@@ -182,7 +185,7 @@ struct ManualTime {
     /// How far each reading moves the time.
     tick_us: AtomicI64,
     /// See [`ManualClock::call_for_sleep`].
-    on_sleep: OnceLock<fn(&ManualClock, i64)>,
+    on_sleep: OnceLock<Pass>,
 }
 
 impl Clock {
@@ -217,7 +220,7 @@ impl Clock {
         self.simulated().is_some()
     }
 
-    fn simulated(&self) -> Option<(&ManualClock, fn(&ManualClock, i64))> {
+    fn simulated(&self) -> Option<(&ManualClock, Pass)> {
         let Clock::Manual(clock) = self else { return None };
         clock.time.on_sleep.get().map(|&pass| (clock, pass))
     }
@@ -251,7 +254,7 @@ impl ManualClock {
     }
 
     /// Has a sleep call this instead of waiting, with its length in microseconds: for simulations.
-    pub fn call_for_sleep(&self, pass: fn(&ManualClock, i64)) {
+    pub fn call_for_sleep(&self, pass: Pass) {
         // A clock belongs to one simulation.
         let _ = self.time.on_sleep.set(pass);
     }

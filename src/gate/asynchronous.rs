@@ -24,7 +24,7 @@ impl Context<'_> {
         let wait = AsyncWait {
             client: self.client_id(),
             command: self.command.id,
-            database: database,
+            database,
             keys: (keys.start as u8, keys.end as u8),
             deadline_us: deadline_us.unwrap_or(i64::MAX),
             since_us: self.state.now.boot_us,

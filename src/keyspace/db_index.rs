@@ -73,7 +73,8 @@ impl<T> PerDatabase<T> {
         PerDatabase(DbIndex::all(databases).map(make).collect())
     }
 
-    pub fn len(&self) -> usize {
+    /// How many databases have a value.
+    pub fn databases(&self) -> usize {
         self.0.len()
     }
 

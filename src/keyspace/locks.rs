@@ -314,7 +314,7 @@ impl Locks {
                 }
             }
         }
-        for database in DbIndex::all(self.index.databases.len()) {
+        for database in DbIndex::all(self.index.databases.databases()) {
             self.note_all(database);
         }
     }

@@ -128,7 +128,7 @@ impl Tables {
     }
 
     pub fn len(&self) -> usize {
-        self.tables.len()
+        self.tables.databases()
     }
 
     pub fn numbered(&self) -> impl Iterator<Item = (DbIndex, &Table<Value>)> {

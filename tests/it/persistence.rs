@@ -1,6 +1,6 @@
 //! Persistence: a server restarted in the same folder has the same data.
 
-use crate::support::{Client, Reply, TestServer};
+use crate::support::{self, Client, Reply, TestServer};
 
 fn start(dir: &std::path::Path, lines: &[&str]) -> TestServer {
     let mut all = vec![format!("dir {}", dir.display())];
@@ -63,14 +63,10 @@ fn info(client: &mut Client, field: &str) -> String {
 
 /// Runs turns of the server until a field of INFO has a value.
 fn wait_for(server: &TestServer, client: &mut Client, field: &str, wanted: &str) {
-    for _ in 0..2_000 {
-        if info(client, field) == wanted {
-            return;
-        }
+    support::wait_for(&format!("{field} to be {wanted}"), || {
         server.advance(1_000);
-        std::thread::yield_now();
-    }
-    panic!("{field} is {} and not {wanted}", info(client, field));
+        (info(client, field) == wanted).then_some(())
+    });
 }
 
 #[test]
@@ -359,7 +355,7 @@ fn what_was_written_before_a_second_rewrite_is_not_repeated_after_a_restart() {
         let increment = dir.path().join("appendonlydir/appendonly.aof.2.incr.aof");
         client.call(&["CONFIG", "SET", "rdb-key-save-delay", "0"]);
         client.call(&["RPUSH", "list", "a"]);
-        crate::support::wait_for("the write in another increment", || {
+        support::wait_for("the write in another increment", || {
             server.settle();
             std::fs::metadata(&increment).ok().filter(|file| file.len() > 0)
         });

@@ -3,7 +3,7 @@
 //! which they are served. What they are told, and what a look at all locks tells, is judged by
 //! `holdings.rs`; here, whether those who wait are served, in the order in which they came.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::holdings::{Grant, Lock, Promise, Semaphore};
 use super::kinds::Kinds;
@@ -118,6 +118,8 @@ pub struct Lockers {
     actors: Vec<Actor>,
     locks: Vec<Lock>,
     semaphores: Vec<Semaphore>,
+    /// Owners that a look has shown: their replies are on the way, or wait for the log.
+    seen: BTreeSet<String>,
     database: &'static str,
     /// Locks that are strings may be evicted.
     may_evict: bool,
@@ -143,6 +145,7 @@ impl Lockers {
             actors: (0..ACTORS).map(|_| Actor::default()).collect(),
             locks: LOCKS.map(Lock::new).into(),
             semaphores: SEMAPHORES.map(|(name, limit)| Semaphore::new(name, limit)).into(),
+            seen: BTreeSet::new(),
             database,
             may_evict,
             counter: 0,
@@ -627,7 +630,8 @@ impl Lockers {
             let is_same = waits.semaphore == ask.semaphore
                 && (ask.semaphore.is_some()
                     || waits.locks.iter().any(|lock| ask.locks.contains(lock)));
-            if is_same && waits.waits && !waits.is_retry && waits.place < ask.place {
+            let is_passed = waits.waits && !waits.is_retry && waits.place < ask.place;
+            if is_same && is_passed && !self.seen.contains(&waits.owner) {
                 world.fail(&format!(
                     "{ask:?} is granted, and who has come earlier waits: {waits:?}"
                 ));
@@ -694,6 +698,7 @@ impl Lockers {
         words.push(LOCKS.len().to_string());
         let reply = world.ask(node, &words)?;
         world.trace.note(|| format!("look at {before_us}: {}", summary(&reply)));
+        self.seen.extend((0..LOCKS.len()).filter_map(|lock| owner_in(&reply, lock)));
         let is_primary = world.show(node, &["ROLE"]).contains("master");
         if !world.is_up(node) || world.nodes[node].life != life {
             return None;

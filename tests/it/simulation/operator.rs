@@ -293,6 +293,13 @@ impl Operator {
                 world.is_up(node) && world.section(node, "persistence")["loading"] != "1"
             });
             if !world.is_up(self.primary) || self.has_lost_data && !all_serve {
+                let primary = self.primary;
+                for node in (0..NODES).filter(|&node| node != primary) {
+                    let starts = |task: &Task| matches!(task, Task::Start(it) if *it == node);
+                    if !world.is_up(node) && !self.tasks.iter().any(|(_, task)| starts(task)) {
+                        self.later(world, SECOND, Task::Start(node));
+                    }
+                }
                 self.later(world, SECOND, Task::Promote);
             } else {
                 // All follow it: they have no more than it has.
