@@ -145,6 +145,9 @@ impl Gate<'_> {
         if let Some(id) = self.caller.client()
             && let Some(client) = self.state.clients.get_mut(id)
         {
+            // Confirmations of subscriptions, and messages to itself.
+            self.reply.output().append(&client.output);
+            client.output.clear();
             if client.replies().are_sent() {
                 // CLIENT REPLY ON and RESET turn replies on again with their own.
                 self.reply.output().append(&unheard);

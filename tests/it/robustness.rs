@@ -684,6 +684,20 @@ fn errors_are_as_silent_as_replies_when_replies_are_off() {
 }
 
 #[test]
+fn subscriptions_confirm_in_their_order_though_replies_are_off() {
+    let server = config(&[]);
+    let told = |word: &str, count: u32| {
+        format!("*3\r\n${}\r\n{word}\r\n$1\r\nc\r\n:{count}\r\n", word.len())
+    };
+    let (begins, ends) = (told("subscribe", 1), told("unsubscribe", 0));
+    let text = b"CLIENT REPLY SKIP\r\nSUBSCRIBE c\r\nPING\r\nUNSUBSCRIBE c\r\nPING\r\n";
+    let reply = format!("{begins}*2\r\n$4\r\npong\r\n$0\r\n\r\n{ends}+PONG\r\n");
+    assert_eq!(shown(&last_words(&server, text)), reply);
+    let text = b"CLIENT REPLY OFF\r\nSUBSCRIBE c\r\nUNSUBSCRIBE c\r\nCLIENT REPLY ON\r\nPING\r\n";
+    assert_eq!(shown(&last_words(&server, text)), format!("{begins}{ends}+OK\r\n+PONG\r\n"));
+}
+
+#[test]
 fn subscriptions_in_pipelines_confirm_in_their_order() {
     let server = config(&[]);
     let text = b"SUBSCRIBE a b\r\nGET k\r\nPING\r\nUNSUBSCRIBE\r\nPING\r\n";

@@ -110,7 +110,7 @@ pub struct World {
     /// The server in whose sleep others take turns.
     asleep: Option<usize>,
     /// How much time has passed in such sleeps, microseconds.
-    slept_us: i64,
+    pub slept_us: i64,
 }
 
 type Turned = Result<bool, Box<dyn Any + Send>>;
