@@ -332,6 +332,12 @@ impl Client {
         self.suspension != Suspension::None
     }
 
+    /// When it last showed life: boot-time clock, microseconds. What it sends is not read while its
+    /// output waits for the log.
+    pub fn last_life_us(&self, now_us: i64) -> i64 {
+        if self.blocked.is_some() || self.log_wait.is_begun() { now_us } else { self.active_us }
+    }
+
     /// Whether it waits for locks without being blocked.
     pub fn waits_for_pushes(&self) -> bool {
         self.waits_bytes > 0

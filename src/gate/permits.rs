@@ -61,7 +61,7 @@ pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
 
 /// How long a client has shown no life. One that waits shows life.
 fn silence_ms(client: &Client, state: &State) -> i64 {
-    if client.blocked.is_some() { 0 } else { (state.now.boot_us - client.active_us) / 1000 }
+    (state.now.boot_us - client.last_life_us(state.now.boot_us)) / 1000
 }
 
 /// Binds the permits of an owner to a client, and renews them. False: it has none of this

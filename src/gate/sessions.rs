@@ -1,13 +1,14 @@
 //! Locks with sessions: leases that the server renews while the connection of the client that holds
 //! them shows life.
 //!
-//! Any request is a sign of life, and so is waiting in a blocking command. The server looks for one
-//! when half of the lease has passed, and again when half of the rest has. The lease ends a grace
-//! period after the connection has closed, or one lease after the last sign of life. Connections do
-//! not outlive a restart or a promotion: then each lease has its grace period, within which
-//! LOCK.ATTACH can bind it to a new connection.
+//! Any request is a sign of life, and so is waiting in a blocking command, or for replies that the
+//! log holds back: the client is not read then. The server looks for one when half of the lease has
+//! passed, and again when half of the rest has. The lease ends a grace period after the connection
+//! has closed, or one lease after the last sign of life. Connections do not outlive a restart or a
+//! promotion: then each lease has its grace period, within which LOCK.ATTACH can bind it to a new
+//! connection.
 
-use crate::client::{Client, ClientId};
+use crate::client::ClientId;
 use crate::clock::Deadline;
 use crate::config::KeyspaceEvents;
 use crate::gate::{permits, readers};
@@ -48,7 +49,7 @@ fn look(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, at_us: i64) {
     let client = held.client.and_then(|id| state.clients.get(id));
     let Some(client) = client.filter(|client| !client.is_closing()) else { return };
     let now_us = state.now.boot_us;
-    let silent_ms = (now_us - last_life_us(client, now_us)) / 1000;
+    let silent_ms = (now_us - client.last_life_us(now_us)) / 1000;
     let lease_ms = session.lease_ms;
     let is_past = match at.reader {
         Some(_) => readers::is_over(keyspace, at),
@@ -81,11 +82,6 @@ fn deadline(keyspace: &mut Keyspace, at: At<'_>) -> Option<Deadline> {
         let slot = keyspace.find_quietly(keyspace.key(at.key))?;
         keyspace.entry(slot).deadline()
     })
-}
-
-/// When a client last showed life: boot-time clock, microseconds.
-fn last_life_us(client: &Client, now_us: i64) -> i64 {
-    if client.blocked.is_some() { now_us } else { client.active_us }
 }
 
 /// Plans the next look at a lock that has a session and a client: when half of its lease has

@@ -41,6 +41,7 @@ impl Turn<'_> {
     /// gone when the reply of CLIENT KILL is read.
     pub(super) fn flush(&mut self) {
         self.close_clients();
+        let now_us = self.state.now.boot_us;
         for id in std::mem::take(&mut self.state.clients.to_flush) {
             let Some(client) = self.state.clients.get_mut(id) else { continue };
             if self.is_nested && client.reading.is_held {
@@ -57,6 +58,10 @@ impl Turn<'_> {
                 continue;
             }
             client.is_flush_queued = false;
+            if client.log_wait.is_begun() {
+                // It was not read, and so could show no life.
+                client.active_us = now_us;
+            }
             if client.log_wait.end() {
                 self.state.clients.read_later(id);
             }

@@ -173,6 +173,32 @@ fn a_reply_that_waits_for_a_log_does_not_wait_for_the_next_one() {
 }
 
 #[test]
+fn a_session_goes_on_while_its_replies_wait_for_the_log() {
+    let mut world = World::new(options(1));
+    let always = "CONFIG SET appendfsync always appendonly yes";
+    for words in ["REPLICAOF NO ONE", always] {
+        assert_eq!(world.show(0, &words.split(' ').collect::<Vec<_>>()), "OK");
+    }
+    let mut holder = world.connect(0).expect("it runs");
+    holder.send(&["LOCK.ACQUIRE", "k", "me", "PX", "200", "SESSION", "GRACE", "5000"]);
+    // Its disk does nothing meanwhile.
+    for _ in 0..100 {
+        world.now_us += 10 * MS;
+        world.nodes[0].clock.advance_us(10 * MS);
+        world.turn(0);
+        holder.send(&["PING"]);
+    }
+    assert_eq!(holder.take(), []);
+    for _ in 0..100 {
+        world.step(10 * MS);
+        holder.send(&["PING"]);
+    }
+    assert!(holder.take().len() > 100);
+    let other = world.show(0, &["LOCK.ACQUIRE", "k", "other", "PX", "100"]);
+    assert!(other.contains("\"me\""), "{other}");
+}
+
+#[test]
 fn a_request_that_a_pause_has_held_up_runs_before_newer_ones() {
     let mut world = World::new(options(1));
     for words in ["REPLICAOF NO ONE", "CLIENT PAUSE 1000 WRITE"] {
