@@ -332,10 +332,11 @@ impl Client {
         self.suspension != Suspension::None
     }
 
-    /// When it last showed life: boot-time clock, microseconds. What it sends is not read while its
-    /// output waits for the log.
-    pub fn last_life_us(&self, now_us: i64) -> i64 {
-        if self.blocked.is_some() || self.log_wait.is_begun() { now_us } else { self.active_us }
+    /// For how many milliseconds it has shown no life. One that waits shows life; so does one whose
+    /// output waits for the log, as it is not read meanwhile. `now_us`: boot-time clock.
+    pub fn silent_ms(&self, now_us: i64) -> i64 {
+        let waits = self.blocked.is_some() || self.log_wait.is_begun();
+        if waits { 0 } else { (now_us - self.active_us) / 1000 }
     }
 
     /// Whether it waits for locks without being blocked.

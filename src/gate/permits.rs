@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use crate::client::{Client, ClientId};
+use crate::client::ClientId;
 use crate::clock::UnixMillis;
 use crate::config::KeyspaceEvents;
 use crate::keyspace::permits::PermitSession;
@@ -45,7 +45,8 @@ pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
             continue;
         }
         let client = session.client.and_then(|id| state.clients.get(id));
-        let silent_ms = client.filter(|one| !one.is_closing()).map(|one| silence_ms(one, state));
+        let silent_ms =
+            client.filter(|one| !one.is_closing()).map(|one| one.silent_ms(state.now.boot_us));
         let until_ms = match silent_ms {
             Some(silent_ms) => state.now.unix().0 + session.lease_ms - silent_ms,
             // They only end.
@@ -57,11 +58,6 @@ pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
             keyspace.permits.insert(session, at_us);
         }
     }
-}
-
-/// How long a client has shown no life. One that waits shows life.
-fn silence_ms(client: &Client, state: &State) -> i64 {
-    (state.now.boot_us - client.last_life_us(state.now.boot_us)) / 1000
 }
 
 /// Binds the permits of an owner to a client, and renews them. False: it has none of this

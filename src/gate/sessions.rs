@@ -49,7 +49,7 @@ fn look(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, at_us: i64) {
     let client = held.client.and_then(|id| state.clients.get(id));
     let Some(client) = client.filter(|client| !client.is_closing()) else { return };
     let now_us = state.now.boot_us;
-    let silent_ms = (now_us - client.last_life_us(now_us)) / 1000;
+    let silent_ms = client.silent_ms(now_us);
     let lease_ms = session.lease_ms;
     let is_past = match at.reader {
         Some(_) => readers::is_over(keyspace, at),

@@ -286,13 +286,17 @@ impl World {
 
     /// Time passes for all; each server that runs takes a turn or more, in any order.
     pub fn step(&mut self, us: i64) {
-        self.now_us += us;
-        for node in &self.nodes {
-            let target_us = 3_600 * SECOND + self.now_us;
-            let ahead_us = node.clock.boot_us() - target_us;
-            node.clock.advance_us((-ahead_us).max(0));
-        }
+        self.move_clocks(us);
         self.take_turns(self.slowness);
+    }
+
+    /// Moves the world's clock, and those of servers that are not ahead of it.
+    fn move_clocks(&mut self, us: i64) {
+        self.now_us += us;
+        let target_us = 3_600 * SECOND + self.now_us;
+        for node in &self.nodes {
+            node.clock.advance_us((target_us - node.clock.boot_us()).max(0));
+        }
     }
 
     fn take_turns(&mut self, slowness: u32) {
@@ -322,11 +326,7 @@ impl World {
             left_us -= nap_us;
             self.slept_us += nap_us;
             let before_us = clock.boot_us();
-            self.now_us += nap_us;
-            for node in &self.nodes {
-                let target_us = 3_600 * SECOND + self.now_us;
-                node.clock.advance_us((target_us - node.clock.boot_us()).max(0));
-            }
+            self.move_clocks(nap_us);
             // It may have been ahead.
             clock.advance_us((before_us + nap_us - clock.boot_us()).max(0));
             if self.slept_us % NAP_US == 0 {
@@ -428,7 +428,7 @@ impl World {
         } else {
             catch_unwind(turn)
         };
-        let shared_us = if is_shared { self.slept_us - slept_us } else { 0 };
+        let shared_us = self.slept_us - slept_us;
         (turned, clock.boot_us() - begun_at_us - shared_us)
     }
 
