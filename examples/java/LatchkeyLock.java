@@ -104,8 +104,10 @@ public final class LatchkeyLock implements Lock {
         long started = System.nanoTime();
         boolean granted = noteReply(send(acquire()));
         while (!granted) {
-            long leftMs = TimeUnit.NANOSECONDS.toMillis(unit.toNanos(time) - (System.nanoTime() - started));
-            if (leftMs <= 0) {
+            long leftNs = unit.toNanos(time) - (System.nanoTime() - started);
+            // Rounded up: it waits no less than it was told.
+            long leftMs = TimeUnit.NANOSECONDS.toMillis(leftNs) + 1;
+            if (leftNs <= 0) {
                 forget();
                 return false;
             }

@@ -25,8 +25,10 @@ import org.junit.jupiter.api.TestInstance;
 import org.junit.jupiter.api.Timeout;
 import redis.clients.jedis.AbstractTransaction;
 import redis.clients.jedis.ClusterPipeline;
+import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
+import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.JedisPubSub;
 import redis.clients.jedis.JedisShardedPubSub;
 import redis.clients.jedis.RedisClusterClient;
@@ -49,11 +51,17 @@ class JedisClusterTest {
     private RedisClusterClient connect() {
         Set<HostAndPort> addresses = nodes.ports.stream().map(port -> new HostAndPort("127.0.0.1", port)).collect(Collectors.toSet());
         // As patient as a failover is long.
-        return RedisClusterClient.builder().nodes(addresses).maxAttempts(50).maxTotalRetriesDuration(Duration.ofSeconds(30)).build();
+        return RedisClusterClient.builder().nodes(addresses).clientConfig(config()).maxAttempts(50)
+            .maxTotalRetriesDuration(Duration.ofSeconds(30)).build();
     }
 
     private static Jedis node(int port) {
-        return new Jedis("127.0.0.1", port);
+        return new Jedis(new HostAndPort("127.0.0.1", port), config());
+    }
+
+    /** A busy machine may hold a reply up; the connections of a node that dies are closed at once. */
+    private static JedisClientConfig config() {
+        return DefaultJedisClientConfig.builder().timeoutMillis(20_000).build();
     }
 
     private static String identity(int port) {
