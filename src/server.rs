@@ -1,11 +1,11 @@
 //! The server: owns all state and runs one turn of the loop, in the order written in
 //! [`Server::turn`].
 //!
-//! A request's way: every ready client is read once; its bytes are parsed into a batch without
-//! copying (as ranges of the arena they were read into); the keys of the whole batch are
-//! prefetched; then the batch runs through the gate, each client's requests in order; replies
-//! collect in the clients' outputs and are sent in one write each at the end of the turn. An idle
-//! client owns no buffers.
+//! A request's way: every ready client is read once, and its bytes are parsed into a batch without
+//! copying (as ranges of the arena into which they were read). The keys of the whole batch are
+//! prefetched. Then the batch runs through the gate, each client's requests in order. Replies
+//! collect in the clients' outputs; at the end of the turn each output is sent in one write. An
+//! idle client owns no buffers.
 //!
 //! - A request: `accept`, `handshake` (TLS), `intake` reads and parses, `batch` prefetches, `run`
 //!   runs, `flush` sends.
@@ -62,10 +62,10 @@ pub use start::NOWHERE;
 
 /// Pages of hash fields checked for due ones in one turn: under a millisecond of work.
 const EXPIRE_FIELD_PAGES: usize = 400;
-/// Buckets checked for due keys in one turn: likewise.
+/// Buckets checked for due keys in one turn: also under a millisecond of work.
 const EXPIRE_BUCKETS: usize = 400;
 
-/// The waker's token; listeners' tokens count down from the next lower one.
+/// The waker's token. Listeners' tokens count down from the next lower number.
 const WAKER: Token = Token(usize::MAX - 1);
 const FIRST_LISTENER: usize = usize::MAX - 2;
 const LISTENERS_MAX: usize = 64;
@@ -92,7 +92,7 @@ pub struct Server {
     supervisor: Supervisor,
     /// `pidfile` was written, and is removed at the end.
     owns_pidfile: bool,
-    /// Number of turns, for those who wait for one to pass.
+    /// Number of turns, for threads that wait for one to pass.
     turns: Arc<AtomicUsize>,
 }
 
@@ -102,7 +102,7 @@ struct Turn<'a> {
     keyspace: &'a mut Keyspace,
     state: &'a mut State,
     intake: &'a mut Intake,
-    /// An outer turn is not over: clients with requests in it
+    /// The outer turn has not ended: clients with requests in it
     /// ([`crate::client::readiness::Reading::is_held`]) are skipped.
     is_nested: bool,
 }
@@ -112,7 +112,7 @@ struct Turn<'a> {
 pub enum Ending {
     InOrder,
     /// Changes could not be made durable. Their replies were not sent. The process's exit code must
-    /// say so.
+    /// show this.
     WithoutChanges,
 }
 
@@ -172,7 +172,7 @@ impl Server {
         self.take_signal();
         self.expire_fields();
         self.state.stats.timing.start();
-        // Before the clients, so that they see what the primary sent earlier, or that it is gone.
+        // Before the clients, so that they see the primary's earlier changes, or its loss.
         http::look(&mut self.state, events);
         following::look(&mut self.state, events);
         cluster::look(&mut self.state, events);
@@ -180,7 +180,8 @@ impl Server {
         cluster::turn(&mut self.state);
         following::turn(&mut self.keyspace, &mut self.state);
         self.clients().take_in(events);
-        // Received bytes are a sign of life, so this comes before anything finds a lock expired.
+        // Received bytes are a sign of life, so their clients' leases are renewed before any lock
+        // is found expired.
         sessions::on_time(&mut self.keyspace, &mut self.state);
         locks::on_time(&mut self.keyspace, &mut self.state);
         self.clients().run_batch();
@@ -192,15 +193,15 @@ impl Server {
         moving::turn(&mut self.keyspace, &mut self.state);
         arriving::turn(&mut self.state);
         self.do_tasks();
-        // The stream ends with the data that SHUTDOWN has saved: a replica that has more could not
-        // continue when this server is back.
+        // The stream must end with the data that SHUTDOWN has saved: a replica with more data could
+        // not continue when this server is back.
         if !self.stopping {
             sessions::on_time(&mut self.keyspace, &mut self.state);
             locks::on_time(&mut self.keyspace, &mut self.state);
             self.expire();
             self.evict();
             waking::retry(&mut self.keyspace, &self.state);
-            // Locks that expired are passed on in this turn.
+            // Locks that have just expired are granted to the next clients in this turn.
             waking::serve(&mut self.keyspace, &mut self.state);
             failover::turn(&mut self.keyspace, &mut self.state);
             cluster::end_turn(&mut self.keyspace, &mut self.state);
@@ -209,7 +210,7 @@ impl Server {
         self.invalidate();
         self.persist();
         if self.ending != Ending::InOrder {
-            // No reply leaves.
+            // No reply may leave.
             return Ok(());
         }
         slots::turn(&mut self.keyspace, &mut self.state);
@@ -344,8 +345,8 @@ impl Server {
         }
     }
 
-    /// Deletes due hash fields, in a bounded slice: before the turn's commands, so that a key whose
-    /// last field has expired is gone for them.
+    /// Deletes due hash fields, in a bounded slice. Runs before the turn's commands, so that a key
+    /// whose last field has expired is gone for them.
     fn expire_fields(&mut self) {
         self.expire_again = self.state.pauses.strictest().is_none()
             && self.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
@@ -372,15 +373,15 @@ impl Server {
         }
     }
 
-    /// Sends invalidation messages about changes outside of commands, and to clients that track
-    /// prefixes.
+    /// Sends invalidation messages about changes outside of commands, and messages to clients that
+    /// track prefixes.
     fn invalidate(&mut self) {
         if self.keyspace.tracking.is_on() {
             tracking::end_turn(&mut self.keyspace, &mut self.state);
         }
     }
 
-    /// Writes the turn's changes to the log, before replies that show them are sent, and ends a
+    /// Writes the turn's changes to the log, before replies that show them are sent. Finishes a
     /// save.
     fn persist(&mut self) {
         if self.ending != Ending::InOrder {
@@ -401,7 +402,7 @@ impl Server {
     }
 }
 
-/// Ends the process within a nested turn: changes cannot be made durable.
+/// Ends the process within a nested turn, because changes cannot be made durable.
 fn die(state: &State, fatal: &Fatal) -> ! {
     warning!(state, "{fatal}");
     process::end(1);

@@ -7,10 +7,10 @@ use crate::ids::{ClientId, CommandId};
 use crate::keyspace::DbIndex;
 use crate::persist::aof::log::LogOffset;
 
-/// How many replicas must acknowledge.
+/// The number of replicas that must acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replicas {
-    /// This number of replicas.
+    /// A fixed number of replicas.
     Count(i64),
     /// All that could be promoted: the connected ones, but at least `wait-all-replicas`.
     All,
@@ -25,7 +25,7 @@ pub struct AcksAwaited {
     /// The replication offset; [`LOST`] if a full synchronisation has discarded the writes.
     pub offset: u64,
     pub replicas: Replicas,
-    /// WAITAOF: replicas must have it on disk.
+    /// For WAITAOF: replicas must have the offset on disk.
     pub on_disk: Option<OnDisk>,
     /// Boot-time clock, microseconds; None: no timeout.
     pub deadline_us: Option<i64>,
@@ -36,7 +36,7 @@ pub struct AcksAwaited {
 pub struct OnDisk {
     /// The log offset to be on disk.
     pub logged: LogOffset,
-    /// Whether to wait for it.
+    /// Whether to wait for this server's disk.
     pub here_too: bool,
 }
 
@@ -44,18 +44,18 @@ pub struct OnDisk {
 /// leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AcksAsked {
-    /// How many replicas; at least 1.
+    /// The number of replicas; at least 1.
     pub replicas: i64,
-    /// For how long it waits for them: milliseconds.
+    /// The longest wait for them. Unit: milliseconds.
     pub ms: i64,
 }
 
 /// The reply that a LOCK command gets once replicas have acknowledged its effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Confirmed {
-    /// LOCK.ACQUIRE: fence, holds, milliseconds left then.
+    /// LOCK.ACQUIRE: fence, holds, and the milliseconds left when the reply is sent.
     Lock { holds: i64 },
-    /// LOCK.MACQUIRE: fence, milliseconds left then.
+    /// LOCK.MACQUIRE: fence, and the milliseconds left when the reply is sent.
     Locks,
     /// LOCK.RENEW: the fences.
     Renewal(Vec<i64>),
@@ -71,17 +71,17 @@ pub struct Unconfirmed {
     pub database: DbIndex,
     pub keys: Vec<Box<[u8]>>,
     pub owner: Box<[u8]>,
-    /// 0 for a renewal.
+    /// The fence of the grant; 0 for a renewal.
     pub fence: u64,
     pub confirmed: Confirmed,
-    /// The keys that this request has newly locked: they are taken back if too few replicas
+    /// The keys that this request has newly locked. They are unlocked again if too few replicas
     /// acknowledge.
     pub taken: Vec<Box<[u8]>>,
-    /// Whether it has counted one more hold, which is taken back then.
+    /// Whether this request has counted one more hold, which is then taken back too.
     pub counted_hold: bool,
 }
 
-/// An [`Unconfirmed`] on its way to the replicas.
+/// An [`Unconfirmed`] that replicas have not acknowledged yet.
 #[derive(Debug)]
 pub struct Confirmation {
     pub client: ClientId,
@@ -93,15 +93,15 @@ pub struct Confirmation {
 /// The grants that wait for replicas.
 #[derive(Debug, Default)]
 pub struct Confirmations {
-    /// By number, in the order of their offsets.
+    /// The grants by number, in the order of their offsets.
     pending: BTreeMap<u64, Confirmation>,
     deadlines: BTreeSet<(i64, u64)>,
     last_number: u64,
     /// The latest offset that too few replicas have acknowledged in time, and the number of
-    /// replicas that have by now. No further grant that needs more of them is tried until they
-    /// have.
+    /// replicas that have acknowledged it by now. A grant that needs more replicas is not tried
+    /// until they have acknowledged this offset.
     pub failed: Option<(u64, i64)>,
-    /// Grants for which no client waits: they are taken back before the turn ends, outside of any
+    /// Grants for which no client waits. They are taken back before the turn ends, outside of any
     /// command.
     pub given_up: Vec<Confirmation>,
 }
@@ -116,7 +116,7 @@ impl Confirmations {
         self.pending.len()
     }
 
-    /// Adds one. Returns its number.
+    /// Adds a confirmation. Returns its number.
     pub fn add(&mut self, confirmation: Confirmation) -> u64 {
         self.last_number += 1;
         let number = self.last_number;
@@ -135,14 +135,15 @@ impl Confirmations {
         Some(confirmation)
     }
 
-    /// A client no longer waits for one, whose grant must be taken back.
+    /// Gives up a confirmation for which its client no longer waits: the grant must be taken back.
     pub fn give_up(&mut self, number: u64) {
         if let Some(confirmation) = self.remove(number) {
             self.given_up.push(confirmation);
         }
     }
 
-    /// A client is being closed: its grant would reach nobody.
+    /// Gives up the confirmations of a client that is being closed, which cannot receive its
+    /// grants.
     pub fn forget_client(&mut self, client: ClientId) {
         let own = self.iter().filter(|(_, confirmation)| confirmation.client == client);
         let own: Vec<u64> = own.map(|(number, _)| number).collect();
@@ -153,7 +154,7 @@ impl Confirmations {
         self.pending.iter().map(|(number, confirmation)| (*number, confirmation))
     }
 
-    /// Takes all out of it: their offsets are of a history that has ended.
+    /// Takes out all confirmations: their offsets are of a history that has ended.
     pub fn take_all(&mut self) -> Vec<Confirmation> {
         self.deadlines.clear();
         std::mem::take(&mut self.pending).into_values().collect()
@@ -164,7 +165,7 @@ impl Confirmations {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// One whose deadline has passed.
+    /// The number of a confirmation whose deadline has passed.
     pub fn overdue(&self, now_us: i64) -> Option<u64> {
         let (deadline, number) = self.deadlines.first()?;
         (*deadline <= now_us).then_some(*number)

@@ -1,7 +1,7 @@
 //! Clients that wait for locks without being blocked: LOCK.ACQUIRE and LOCK.MACQUIRE with ASYNC.
 //!
-//! A client can wait for thousands of locks at once, so each wait is kept small: its request in one
-//! piece, and no more.
+//! A client can wait for thousands of locks at once, so each wait is kept small: it has its request
+//! in one piece, and little more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -13,7 +13,7 @@ use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::resp::args::Args;
 use crate::resp::request::Range;
 
-/// Longer arguments have their length in four more bytes.
+/// The length of a longer argument takes four more bytes.
 const SHORT_MAX: usize = 254;
 
 /// A request in one piece: each argument after its length.
@@ -36,7 +36,7 @@ impl PackedRequest {
         PackedRequest(bytes.into_boxed_slice())
     }
 
-    /// Where the arguments lie in [`Self::bytes`].
+    /// The ranges of the arguments in [`Self::bytes`].
     pub fn ranges(&self) -> Vec<Range> {
         let (mut ranges, mut at) = (Vec::new(), 0);
         while let Some(&first) = self.0.get(at) {
@@ -64,14 +64,14 @@ pub struct AsyncWait {
     pub client: ClientId,
     pub command: CommandId,
     pub database: DbIndex,
-    /// The indices of the key arguments, of which there are 100 at most: the first, and the one
-    /// after the last, which is the owner's.
+    /// The index of the first key argument, and the index after the last one, which is the owner's.
+    /// A request has at most 100 keys.
     pub keys: (u8, u8),
-    /// Boot-time clock, microseconds; `i64::MAX`: it waits for ever.
+    /// Boot-time clock, microseconds; `i64::MAX`: no timeout.
     pub deadline_us: i64,
     /// When it began to wait: boot-time clock, microseconds.
     pub since_us: i64,
-    /// How long its place is kept while the client is away: milliseconds; 0: it is not.
+    /// How long the place is kept while the client is away: milliseconds; 0: not at all.
     pub grace_ms: i64,
     pub request: PackedRequest,
 }
@@ -83,7 +83,7 @@ const _: () =
     assert!(size_of::<AsyncWait>() <= 64, "allocators have nothing between 64 and 80 bytes");
 
 impl AsyncWait {
-    /// Bytes of memory, about.
+    /// Approximate bytes of memory.
     fn memory(&self) -> usize {
         size_of::<AsyncWait>() + PLACE_BYTES + self.request.bytes().len()
     }
@@ -112,18 +112,18 @@ impl AsyncWait {
 #[derive(Default)]
 struct Own {
     tickets: Vec<Ticket>,
-    /// Bytes of memory of those that are not over.
+    /// Bytes of memory of the waits that have not ended.
     bytes: usize,
 }
 
-/// All these waits, by their places in the order of arrival.
+/// All these waits, by their places, which have the order of arrival.
 #[derive(Default)]
 pub struct AsyncWaits {
     waits: BTreeMap<Ticket, Box<AsyncWait>>,
     deadlines: BTreeSet<(i64, Ticket)>,
-    /// Those of a client, with some that are over.
+    /// The waits of a client, including some that have ended.
     by_client: HashMap<ClientId, Own>,
-    /// By the hash of client, database, keys and owner.
+    /// The place by the hash of client, database, keys and owner.
     by_asker: HashMap<u64, Ticket>,
     hasher: RandomState,
 }
@@ -142,7 +142,7 @@ impl AsyncWaits {
         self.waits.get(&ticket).map(|wait| &**wait)
     }
 
-    /// Takes a wait's request to run it. It must be given back, or the wait removed with it.
+    /// Takes a wait's request to run it. Afterwards, give it back or remove the wait.
     pub fn take_request(&mut self, ticket: Ticket) -> Option<PackedRequest> {
         self.waits.get_mut(&ticket).map(|wait| std::mem::take(&mut wait.request))
     }
@@ -167,7 +167,7 @@ impl AsyncWaits {
         is_same.then_some(ticket)
     }
 
-    /// Adds a wait, in place of an earlier one at this place.
+    /// Adds a wait, replacing an earlier one at this place.
     pub fn insert(&mut self, ticket: Ticket, wait: AsyncWait) {
         let asker = self.asker(&wait);
         let deadline_us = wait.deadline_us;
@@ -202,7 +202,7 @@ impl AsyncWaits {
             self.by_asker.remove(&asker);
         }
         if self.waits.is_empty() {
-            // No memory is kept for waits that are over.
+            // No memory is kept for waits that have ended.
             *self = AsyncWaits::default();
         }
         Some(*wait)

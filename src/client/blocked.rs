@@ -24,14 +24,14 @@ pub struct Wait {
     /// The request to run when a key is ready, if it differs from the sent one; its keys have the
     /// same indices.
     pub rewritten: Option<Vec<Vec<u8>>>,
-    /// How long its place is kept while the client is away; None: it is not.
+    /// How long the place is kept while the client is away; None: not at all.
     pub grace_ms: Option<i64>,
-    /// Whether the client is served before all earlier arrivals.
+    /// Whether the client waits at the head of the queues, before the order of arrival.
     pub is_first: bool,
 }
 
 impl Wait {
-    /// In the order of arrival, with the request that was sent.
+    /// A wait in the order of arrival, with the request as it was sent.
     pub fn new(wanted: Wanted, keys: Range<usize>, deadline_us: Option<i64>) -> Self {
         Wait { wanted, keys, deadline_us, rewritten: None, grace_ms: None, is_first: false }
     }
@@ -66,7 +66,7 @@ pub struct Blocked {
     pub ranges: Vec<request::Range>,
     /// When it began to wait: boot-time clock, microseconds.
     pub since_us: i64,
-    /// How long its place is kept while the client is away; None: it is not.
+    /// How long the place is kept while the client is away; None: not at all.
     pub grace_ms: Option<i64>,
 }
 
@@ -91,7 +91,7 @@ impl Blocked {
         Some((asker, ticket, self.grace_ms?))
     }
 
-    /// Whether it waits for locks or permits.
+    /// Whether the client waits for locks or permits.
     pub fn waits_for_lock(&self) -> bool {
         matches!(self.cause, Cause::Keys { wanted: Wanted::Lock | Wanted::Semaphore, .. })
     }
@@ -103,7 +103,7 @@ impl Blocked {
             + self.ranges.capacity() * size_of::<request::Range>()
     }
 
-    /// The awaited change of its keys, if it waits for one.
+    /// The awaited change of the keys, if the client waits for one.
     pub fn wanted(&self) -> Option<Wanted> {
         match self.cause {
             Cause::Keys { wanted, .. } => Some(wanted),
@@ -128,21 +128,21 @@ pub struct Blocking {
     /// Clients that wait for replicas, in order.
     pub for_acks: Vec<ClientId>,
     pub confirmations: Confirmations,
-    /// The unconfirmed grant of the command that has just run: the gate takes it.
+    /// The unconfirmed grant of the command that has just run, for the gate to take.
     pub unconfirmed: Option<Box<Unconfirmed>>,
     /// Clients that wait for locks without being blocked.
     pub asynchronous: AsyncWaits,
-    /// The command that runs is one of theirs: a grant is sent as a push message.
+    /// Whether the running command is one of theirs: its grant is sent as a push message.
     pub serves_async: bool,
     /// The places of clients that are away.
     pub places: KeptPlaces,
     count: usize,
-    /// By command number.
+    /// The numbers of blocked clients, by command number.
     by_command: Vec<usize>,
-    /// Those that wait for locks or permits, by the time when they began: boot-time clock,
-    /// microseconds.
+    /// Clients that wait for locks or permits, each after the time when its wait began: boot-time
+    /// clock, microseconds.
     for_locks: BTreeSet<(i64, ClientId)>,
-    /// How many of them wait for locks.
+    /// The number of these clients that wait for locks.
     lock_waiters: usize,
     due_waiters: usize,
 }
@@ -217,13 +217,13 @@ impl Blocking {
         self.due_waiters
     }
 
-    /// The clients that wait for locks or permits, and since when, the longest waiting first:
-    /// boot-time clock, microseconds.
+    /// The clients that wait for locks or permits, each after the time when its wait began: the
+    /// longest waiting first; boot-time clock, microseconds.
     pub fn for_locks(&self) -> impl Iterator<Item = (i64, ClientId)> {
         self.for_locks.iter().copied()
     }
 
-    /// Since when the first of them has waited.
+    /// When the longest of these waits began: boot-time clock, microseconds.
     pub fn waits_for_lock_since_us(&self) -> Option<i64> {
         let blocked = self.for_locks.first().map(|(since_us, _)| *since_us);
         blocked.into_iter().chain(self.asynchronous.oldest_us()).min()
@@ -244,7 +244,8 @@ impl Blocking {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Clients that wait for locks and permits, blocked or not, and those that are away.
+    /// Number of clients that wait for locks and permits, blocked or not, including those that are
+    /// away.
     pub fn all_lock_waiters(&self) -> usize {
         self.for_locks.len()
             + self.asynchronous.len()
@@ -252,7 +253,7 @@ impl Blocking {
             + self.confirmations.len()
     }
 
-    /// Keeps the place of a client that is away for `grace_ms` from `now_us`, boot-time clock.
+    /// Keeps the place of a client that is away, from `now_us` (boot-time clock) for `grace_ms`.
     pub fn keep_place(&mut self, (asker, ticket, grace_ms): (Asker, Ticket, i64), now_us: i64) {
         let until_us = now_us.saturating_add(grace_ms.saturating_mul(1000));
         self.places.keep(asker, ticket, until_us);

@@ -1,25 +1,25 @@
-//! How far a client's life has gone, why its requests wait, and which replies it gets.
+//! The stage of a client's life, the reason why its requests wait, and the replies that it gets.
 
-/// How far a client's life has gone: only towards its end.
+/// The stage of a client's life, which only advances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Life {
     #[default]
     Open,
-    /// No further requests; closed when its output is sent.
+    /// Further requests are ignored; the client is closed when its output is sent.
     ClosingAfterReply,
-    /// Closed at the end of the turn.
+    /// The client is closed at the end of the turn.
     ClosingNow,
 }
 
-/// Why a client's requests are kept. The later reason in this order prevails.
+/// The reason why a client's requests are kept. The later reason in this order prevails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Suspension {
-    /// They are not.
+    /// The requests are not kept.
     #[default]
     None,
     /// Its first request runs later: after a pause, a key's move, or a thread's work.
     UntilRetry,
-    /// Its last request is answered later: it is blocked, or waits for the shutdown.
+    /// The last request is answered later: the client is blocked, or waits for the shutdown.
     UntilReply,
 }
 
@@ -35,7 +35,7 @@ pub struct Replies {
 enum Mode {
     #[default]
     Sent,
-    /// Not that of the running request.
+    /// The running request gets no reply.
     Skipped,
     Off,
 }
@@ -50,7 +50,7 @@ impl Replies {
         self.mode == Mode::Off
     }
 
-    /// ON. A SKIP in the same transaction stays.
+    /// ON. Keeps a SKIP of the same transaction.
     #[must_use]
     pub fn turned_on(self) -> Replies {
         Replies { mode: Mode::Sent, ..self }
@@ -62,13 +62,13 @@ impl Replies {
         Replies { mode: Mode::Off, ..self }
     }
 
-    /// SKIP: nothing if they are off.
+    /// SKIP: no effect if replies are off.
     #[must_use]
     pub fn skipping_next(self) -> Replies {
         Replies { skips_next: self.skips_next || self.mode != Mode::Off, ..self }
     }
 
-    /// For the next request.
+    /// The state while the next request runs.
     #[must_use]
     pub fn at_request(self) -> Replies {
         match self.mode {
@@ -77,7 +77,7 @@ impl Replies {
         }
     }
 
-    /// After a request; one that did not run will not get its reply later either.
+    /// The state after a request. A request that did not run will not get its reply later either.
     #[must_use]
     pub fn after_request(self, has_run: bool) -> Replies {
         match self.mode {

@@ -1,14 +1,14 @@
 //! The protocol state of each client, and their registry.
 //!
 //! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code
-//! that keeps one across a command looks the client up again. Closing is only requested, and done
-//! in one place, at the end of the turn.
+//! that keeps an ID across a command looks the client up again. Closing is only requested: it is
+//! done in one place, at the end of the turn.
 //!
-//! `life` says how far a client's life has gone, why its requests wait and which replies it gets,
-//! `readiness` whether it can be read and its output be sent.
-//! `blocked`, `asynchronous`, `acks`, `tracking` and `transaction` are the state that a client has
-//! only while it waits for keys (blocked or not) or replicas, tracks, or is within MULTI; `places`
-//! keeps the place of a client that waited and is away.
+//! `life` is the stage of a client's life, the reason why its requests wait, and the replies that
+//! it gets; `readiness` states whether the client can be read and its output be sent. `blocked`,
+//! `asynchronous`, `acks`, `tracking` and `transaction` are the state that a client has only while
+//! it waits for keys (blocked or not) or replicas, tracks, or is within MULTI. `places` keeps the
+//! place of a client that has waited and is away.
 
 pub mod acks;
 pub mod asynchronous;
@@ -40,8 +40,8 @@ use tracking::ClientTracking;
 use transaction::{Transaction, Watching};
 
 bitflags! {
-    /// What may hold for a client in any combination. The flags in
-    /// [`ClientFlags::NEEDS_FULL_CHECKS`] end the gate's fast path.
+    /// Facts about a client, in any combination. The flags in [`ClientFlags::NEEDS_FULL_CHECKS`]
+    /// end the gate's fast path.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct ClientFlags: u16 {
         const AUTHENTICATED = 1 << 0;
@@ -62,18 +62,18 @@ bitflags! {
         const IMPORT_SOURCE = 1 << 9;
         /// CLIENT CAPA REDIRECT: it understands redirects.
         const CAN_REDIRECT = 1 << 10;
-        /// READONLY: a replica serves its reads, though it could be sent to the primary, or to
-        /// another node of the cluster.
+        /// READONLY: a replica serves its reads, although it could redirect them to the primary or
+        /// to another node of the cluster.
         const READS_HERE = 1 << 11;
         /// ASKING: its next command may access slots that are being moved here.
         const ASKING = 1 << 12;
-        /// Another node, which brings keys of slots that move here. It is trusted as a primary is.
+        /// Another node, which brings keys of slots that move here. It is trusted like a primary.
         const BRINGS_SLOTS = 1 << 13;
-        /// A full synchronisation has thrown away what it had written, and it has changed nothing
-        /// since: no replica ever acknowledges that.
+        /// A full synchronisation has discarded the client's writes, and the client has changed
+        /// nothing since: no replica will ever acknowledge these writes.
         const LOST_WRITES = 1 << 14;
-        /// It is closed at the end of the turn, or not all its replies are sent. Set with these
-        /// states, so that the fast path compares one mask.
+        /// The client is closed at the end of the turn, or not all its replies are sent. Set
+        /// together with these states, so that the fast path compares one mask.
         const CLOSING_OR_MUTED = 1 << 15;
 
         /// The flags that end the gate's fast path.
@@ -94,8 +94,8 @@ pub enum Input {
     Waiting(Vec<u8>),
     /// An incomplete large request in its own buffer; parsing continues where it stopped.
     Large(Box<LargeInput>),
-    /// A thread has so many bytes, and gives them back (`state/arriving.rs`). Until then nothing is
-    /// read.
+    /// A thread has this number of bytes, and gives them back (`state/arriving.rs`). Until then the
+    /// client is not read.
     Lent(usize),
 }
 
@@ -176,11 +176,11 @@ pub struct Client {
     pub local: Address,
     pub input: Input,
     pub reading: Reading,
-    /// Replies not sent yet. Taken out while the client's own commands run: messages pushed by
-    /// other clients in that time go to an empty one and are appended afterwards.
+    /// Replies not sent yet. Taken out while the client's own commands run: messages that other
+    /// clients push in that time go to an empty output, and are appended afterwards.
     pub output: OutputBuffer,
     pub log_wait: LogWait,
-    /// In the list of clients to be flushed.
+    /// Whether the client is in the list of clients to be flushed.
     pub is_flush_queued: bool,
     pub writability: Writability,
     pub protocol: Protocol,
@@ -190,7 +190,7 @@ pub struct Client {
     /// Boot-time clock, microseconds.
     pub created_us: i64,
     pub active_us: i64,
-    /// Since when the output exceeds its soft limit; boot-time clock, microseconds.
+    /// When the output began to exceed its soft limit; boot-time clock, microseconds.
     pub over_soft_limit_since_us: Option<i64>,
     pub last_command: Option<CommandId>,
     pub commands: u64,
@@ -204,16 +204,16 @@ pub struct Client {
     pub watching: Option<Box<Watching>>,
     /// CLIENT TRACKING state.
     pub tracking: Option<Box<ClientTracking>>,
-    /// The cause for which it is blocked.
+    /// The request that is blocked, and the cause.
     pub blocked: Option<Box<Blocked>>,
-    /// Bytes that its waits for locks without being blocked hold.
+    /// Bytes of memory of its waits for locks without being blocked.
     pub waits_bytes: usize,
-    /// REPLCONF state of a replica, or one to be.
+    /// REPLCONF state of a replica, or of a client that will become one.
     pub replica: Option<Box<Replica>>,
-    /// The count of its commands at the end of its last turn, and the stream's offset after them:
-    /// the target of WAIT.
+    /// The count of its commands at the end of its last turn, and the offset of the stream after
+    /// them: WAIT waits for this offset.
     pub reached: (u64, u64),
-    /// Its part of [`Clients::memory`], and the category it is counted in.
+    /// Its part of [`Clients::memory`], and the category in which this is counted.
     pub counted_memory: usize,
     pub counted_as: Eviction,
 }
@@ -225,7 +225,7 @@ pub enum Eviction {
     Possible,
     /// CLIENT NO-EVICT.
     Refused,
-    /// Being closed; its memory is freed at the end of the turn.
+    /// The client is being closed; its memory is freed at the end of the turn.
     Under,
 }
 
@@ -299,7 +299,7 @@ impl Client {
         self.life == Life::ClosingNow
     }
 
-    /// Whether it is closed then, or after its reply.
+    /// Whether it is closed at the end of this turn, or after its reply.
     pub fn is_closing(&self) -> bool {
         self.life != Life::Open
     }
@@ -332,8 +332,9 @@ impl Client {
         self.suspension != Suspension::None
     }
 
-    /// For how many milliseconds it has shown no life. One that waits shows life; so does one whose
-    /// output waits for the log, as it is not read meanwhile. `now_us`: boot-time clock.
+    /// Milliseconds since the client last showed life. A waiting client shows life. So does one
+    /// whose output waits for the log, because the server does not read from it in that time.
+    /// `now_us`: boot-time clock.
     pub fn silent_ms(&self, now_us: i64) -> i64 {
         let waits = self.blocked.is_some() || self.log_wait.is_begun();
         if waits { 0 } else { (now_us - self.active_us) / 1000 }
@@ -344,8 +345,8 @@ impl Client {
         self.waits_bytes > 0
     }
 
-    /// Takes out what it is blocked for, to serve it. None: it is not blocked, or on its way out:
-    /// nobody would get what it is served.
+    /// Takes out the blocked request, to serve it. None: the client is not blocked, or is being
+    /// closed and could not receive the result.
     pub fn take_blocked_to_serve(&mut self) -> Option<Box<Blocked>> {
         if self.is_closing() { None } else { self.blocked.take() }
     }
@@ -397,7 +398,7 @@ pub struct Clients {
     suspended: usize,
     /// Sums of the clients' counted memory by [`Eviction`]: see `maxmemory-clients`.
     memory: [usize; 3],
-    /// It was logged that they exceed the limit and none can be closed.
+    /// Whether the log already says that the clients exceed the limit and none can be closed.
     pub is_over_logged: bool,
     /// Clients that are closed once their output is sent.
     last_replies: Vec<ClientId>,
@@ -500,7 +501,7 @@ impl Clients {
         true
     }
 
-    /// Ends that.
+    /// Ends a client's suspension.
     pub fn release(&mut self, id: ClientId) {
         let Some(client) = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)
         else {
@@ -571,13 +572,13 @@ impl Clients {
         self.slab.iter().map(|(_, client)| &**client)
     }
 
-    /// The clients from this slot on.
+    /// The clients in this slot and later ones.
     pub fn from_slot(&self, slot: usize) -> impl Iterator<Item = &Client> {
         let slots = slot..self.slots();
         slots.filter_map(|slot| self.slab.get(slot).map(|client| &**client))
     }
 
-    /// One more than the highest slot in use, or somewhat higher.
+    /// An upper bound of the slots in use.
     fn slots(&self) -> usize {
         self.slab.capacity()
     }
@@ -595,8 +596,8 @@ impl Clients {
         }
     }
 
-    /// Closes a client after its output is sent; nothing more is read from it. If it takes nothing
-    /// for too long from now on, the periodic work closes it.
+    /// Closes a client after its output is sent; nothing more is read from it. If the client takes
+    /// no output for too long from now on, the periodic work closes it.
     pub fn close_after_reply(&mut self, id: ClientId, now: Now) {
         if let Some(client) = self.get_mut(id)
             && !client.is_closing()
@@ -608,8 +609,8 @@ impl Clients {
         }
     }
 
-    /// Closes clients whose last output has waited for `limit_us` without any of it being taken: no
-    /// output limit would ever close them.
+    /// Closes clients that have taken none of their last output for `limit_us`: no output limit
+    /// would ever close them.
     pub fn close_stuck(&mut self, now: Now, limit_us: i64) {
         let mut waiting = std::mem::take(&mut self.last_replies);
         waiting.retain(|&id| {

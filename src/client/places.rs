@@ -1,6 +1,6 @@
-//! Places in the queues of locks that are kept for clients that are away. With SESSION a waiting
-//! client may reconnect, or ask again after its BLOCK has ended, and keeps its place. A client that
-//! is away is passed by.
+//! Kept places of absent clients in the queues of locks. With SESSION a waiting client keeps its
+//! place while it reconnects, or if it asks again after its BLOCK has ended. A client that is away
+//! is skipped.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -28,7 +28,7 @@ impl Asker {
 #[derive(Debug, Default)]
 pub struct KeptPlaces {
     places: HashMap<Asker, (Ticket, i64)>,
-    /// Until when: boot-time clock, microseconds.
+    /// The end of each place: boot-time clock, microseconds.
     ends: BTreeSet<(i64, Asker)>,
 }
 
@@ -56,7 +56,7 @@ impl KeptPlaces {
         Some(ticket)
     }
 
-    /// Forgets the places whose time is over.
+    /// Forgets the places that have ended.
     pub fn expire(&mut self, now_us: i64) {
         while let Some((until_us, _)) = self.ends.first()
             && *until_us <= now_us

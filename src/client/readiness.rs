@@ -2,12 +2,13 @@
 
 use crate::persist::aof::log::LogOffset;
 
-/// What is known of a client's input.
+/// The state of a client's input.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
-    /// In the list of clients to be read in the next turn, or of handshakes to continue.
+    /// Whether the client is in the list of clients to be read in the next turn, or of handshakes
+    /// to continue.
     pub is_queued: bool,
-    /// The other end has closed its writing side; there may be bytes before that.
+    /// The other end has closed its writing side; bytes sent before may still arrive.
     pub is_end_announced: bool,
     /// Its requests are part of an outer turn: nested turns during a script skip it.
     pub is_held: bool,
@@ -31,12 +32,12 @@ impl Writability {
         self != Writability::Assumed
     }
 
-    /// After a write, for which the socket is registered if it was full.
+    /// Notes a write. If it filled the socket, the socket is registered for writability.
     pub fn set_full(&mut self, is_full: bool) {
         *self = if is_full { Writability::Awaited } else { Writability::Assumed };
     }
 
-    /// The system announces writability. False: nobody has waited for it.
+    /// Notes that the system announces writability. False: it was not awaited.
     pub fn announce(&mut self) -> bool {
         if self.is_registered() {
             *self = Writability::Announced;
@@ -44,7 +45,7 @@ impl Writability {
         self.is_registered()
     }
 
-    /// Whether a write may be tried. An announcement is for one.
+    /// Whether a write may be tried. Each announcement allows one.
     pub fn begin_write(&mut self) -> bool {
         let may = *self != Writability::Awaited;
         if *self == Writability::Announced {
@@ -59,14 +60,14 @@ impl Writability {
 pub enum LogWait {
     /// None of the output, of this length, shows stored data: it need not wait.
     Needless(usize),
-    /// To be found out when the output is sent.
+    /// Decided when the output is sent.
     Unknown,
     /// The output waits until the log is on disk up to an offset, and so do further requests.
     Waits {
         offset: LogOffset,
-        /// The output's length when that offset was taken.
+        /// The output's length when the offset was noted.
         length: usize,
-        /// Read again when the output has been sent.
+        /// Whether the client is read again when the output has been sent.
         then_reads: bool,
     },
 }
@@ -90,13 +91,13 @@ impl LogWait {
         matches!(self, LogWait::Waits { .. })
     }
 
-    /// Output of this length depends on the log up to this offset.
+    /// Notes that output of this length depends on the log up to this offset.
     pub fn wait_for(&mut self, offset: LogOffset, length: usize) {
         let then_reads = matches!(self, LogWait::Waits { then_reads: true, .. });
         *self = LogWait::Waits { offset, length, then_reads };
     }
 
-    /// The output may be sent. Returns whether the client is to be read then.
+    /// Notes that the output may be sent. Returns whether the client is to be read then.
     pub fn end(&mut self) -> bool {
         let LogWait::Waits { then_reads, .. } = *self else { return false };
         *self = LogWait::Unknown;

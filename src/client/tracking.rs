@@ -7,9 +7,9 @@ use crate::client::Client;
 /// Which keys a client tracks.
 #[derive(Debug)]
 pub enum Mode {
-    /// Those it reads.
+    /// The keys that the client reads.
     Reads(Choice),
-    /// Those with these prefixes (BCAST).
+    /// The keys with these prefixes (BCAST).
     Prefixes(BTreeSet<Box<[u8]>>),
 }
 
@@ -31,9 +31,9 @@ pub struct ClientTracking {
     pub redirect: Option<u64>,
     /// A message was lost because that client is gone.
     pub is_broken: bool,
-    /// No messages about its own changes.
+    /// The client gets no messages about its own changes.
     pub no_loop: bool,
-    /// Bytes of all prefixes, about.
+    /// Approximate bytes of all prefixes.
     prefix_bytes: usize,
 }
 
@@ -57,12 +57,12 @@ impl ClientTracking {
         }
     }
 
-    /// Bytes of memory held, about.
+    /// Approximate bytes of memory held.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.prefix_bytes
     }
 
-    /// CLIENT LIST's `redir`: 0 for no other client.
+    /// The field `redir` of CLIENT LIST: 0 without another client.
     pub fn redirection(client: &Client) -> i64 {
         let tracking = client.tracking.as_deref();
         tracking.map_or(-1, |tracking| tracking.redirect.unwrap_or(0) as i64)

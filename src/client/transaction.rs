@@ -17,8 +17,8 @@ pub struct Transaction {
     hashes: Vec<u64>,
     /// A command was refused: EXEC will fail.
     pub failed: bool,
-    /// The selected database after the last command, if one selects another. Only for users with
-    /// restricted permissions.
+    /// The selected database after the last command, if a command selects another one. Only for
+    /// users with restricted permissions.
     pub database: Option<DbIndex>,
     /// The union of all commands' flags.
     flags: Flags,
@@ -30,7 +30,8 @@ pub struct Transaction {
 struct Queued {
     command: CommandId,
     args: std::ops::Range<u32>,
-    /// Hashes of its keys as far as known, and the arguments they belong to: see [`Prehashed`].
+    /// Hashes of its keys as far as they are known, and the index of the first hashed key: see
+    /// [`Prehashed`].
     hashes: std::ops::Range<u32>,
     first: u32,
     step: u32,
@@ -73,7 +74,8 @@ impl Transaction {
         !self.lacking.intersects(flags)
     }
 
-    /// Queues a command with the flags that checks use. False: no room, as offsets have 32 bits.
+    /// Queues a command with the flags for the checks. False: no room, because offsets have 32
+    /// bits.
     pub fn queue(
         &mut self,
         command: CommandId,
@@ -112,7 +114,7 @@ impl Transaction {
         })
     }
 
-    /// Its storage for reuse, unless it is too large.
+    /// The emptied storage for reuse, unless it is too large.
     pub fn emptied(mut self: Box<Self>) -> Option<Box<Self>> {
         if self.memory() > SPARE_BYTES_MAX {
             return None;
@@ -137,13 +139,13 @@ impl Transaction {
     }
 }
 
-/// Watched keys of one database, each with its count of changes when WATCH came.
+/// Watched keys of one database, each with its count of changes at the time of WATCH.
 type WatchedKeys = HashMap<Box<[u8]>, u64>;
 
 /// The keys a client watches.
 #[derive(Default)]
 pub struct Watching {
-    /// By database; most clients watch in one.
+    /// The keys by database; most clients watch in only one.
     databases: Vec<(DbIndex, WatchedKeys)>,
     /// Bytes of all keys.
     key_bytes: usize,

@@ -93,7 +93,7 @@ impl Progress {
     }
 
     /// Called after each group of entries or requests, or after each single one if `key-load-delay`
-    /// is set. `bytes`: how far the file is read. Errors: the server must shut down.
+    /// is set. `bytes`: the bytes of the file read so far. Errors: the server must shut down.
     fn step(
         &mut self,
         keyspace: &mut Keyspace,
@@ -133,8 +133,8 @@ impl Progress {
     }
 }
 
-/// Whether the server was stopped during loading. A shutdown that waits, for replicas or the end of
-/// DEBUG PAUSE-CRON, was ordered earlier.
+/// Whether the server was stopped during loading. A shutdown that waits for replicas or for the end
+/// of DEBUG PAUSE-CRON does not count, because it was ordered earlier.
 fn is_to_end(state: &State) -> bool {
     let order = state.process.shutdown;
     order.is_some_and(|order| !order.by_signal && order.waits_until_us.is_none())
@@ -179,7 +179,7 @@ pub fn entry_decoder(keyspace: &Keyspace, state: &State, rules: Rules) -> EntryD
     }
 }
 
-/// Which versions of files are read.
+/// The versions of files that are read.
 pub fn version_check(state: &State) -> VersionCheck {
     match state.config.rdb_version_check {
         "relaxed" => VersionCheck::Relaxed,
@@ -187,7 +187,7 @@ pub fn version_check(state: &State) -> VersionCheck {
     }
 }
 
-/// Why a file cannot be loaded.
+/// The reason why a file cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text}")]
 pub struct LoadError {
@@ -210,7 +210,7 @@ impl LoadError {
         LoadError { text: error.text(state.config.hide_user_data_from_log), refusal }
     }
 
-    /// One whose text is written to the log now.
+    /// Makes an error whose text is written to the log now.
     pub fn logged(state: &State, text: String) -> Self {
         let error = LoadError::from(text);
         error.log(state);
@@ -222,14 +222,14 @@ impl LoadError {
         self.log_refusal(state);
     }
 
-    /// Logs Redis's line, if there is one.
+    /// Logs Redis's line, if the error has one.
     pub fn log_refusal(&self, state: &State) {
         if let Some(refusal) = &self.refusal {
             warning!(state, "{refusal}");
         }
     }
 
-    /// With the file's name.
+    /// The error with the file's name in its text.
     fn at(self, path: &Path) -> Self {
         let path = path.display();
         let text = match &self.refusal {
@@ -274,7 +274,8 @@ pub fn load_rdb(
     })
 }
 
-/// Inserts the entries from the reading thread, which ends when the channel is closed.
+/// Inserts the entries from the thread that reads the file. The thread ends when the channel is
+/// closed.
 fn insert_batches(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -320,8 +321,8 @@ fn insert_batches(
     Err("the thread that reads the file has ended".to_owned().into())
 }
 
-/// Inserts decoded entries, calling `step` after each group. Errors: a key exists already, or those
-/// of `step`.
+/// Inserts decoded entries, calling `step` after each group. Errors: a key exists already, or an
+/// error of `step`.
 fn insert(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -351,7 +352,7 @@ fn insert(
     Ok(())
 }
 
-/// How many empty keys are logged by name.
+/// The most empty keys that are logged by name.
 const EMPTY_KEYS_LOGGED: u64 = 10;
 
 /// Skips the key of an empty collection, as Redis does; old versions of it saved such keys.
@@ -376,7 +377,7 @@ fn feed_expired(state: &mut State, database: DbIndex, key: &[u8]) {
     state.effects.end_unit();
     if state.effects.are_many() {
         persistence::spread_effects(state);
-        // Nobody is sent it before the file is loaded.
+        // No replica gets the stream before the file is loaded.
         state.trim_backlog();
     }
 }
@@ -591,8 +592,8 @@ fn end(keyspace: &mut Keyspace, state: &mut State) {
     state.note_gate();
 }
 
-/// Whether keys that have expired in the file, which is then an RDB file, are deleted in the
-/// stream: on a replica the primary decides about them.
+/// Whether deletions of keys that have expired in the RDB file are added to the stream. Not on a
+/// replica, whose primary decides about them.
 pub fn reports_expired(state: &State) -> bool {
     let is_replica = state.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_replica());
     !state.config.appendonly && state.config.replicaof.is_none() && !is_replica
@@ -679,8 +680,8 @@ fn load_folder(
 
 // ---- loading on a running server ----------------------------------------------------------------
 
-/// `DEBUG RELOAD` without saving: loads the RDB file. `client` asked for it. A file of a
-/// version that is not read changes nothing.
+/// `DEBUG RELOAD` without saving: loads the RDB file. `client`: the client that asked for it. A
+/// file of an unsupported version changes nothing.
 pub fn reload_rdb(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -698,7 +699,7 @@ pub fn reload_rdb(
     })
 }
 
-/// Reads a file's version. Errors: it is not read. Any other fault is found by loading it.
+/// Checks a file's version. Errors: the version is unsupported. Loading finds any other fault.
 fn check_header(state: &State, path: &Path) -> Result<(), LoadError> {
     let mut magic = [0; Version::MAGIC_BYTES];
     let read = state.persistence.disk().open_read(path);
@@ -711,8 +712,8 @@ fn check_header(state: &State, path: &Path) -> Result<(), LoadError> {
     }
 }
 
-/// `DEBUG LOADAOF`: loads the append-only file, up to the last write. `client` asked for it.
-/// Errors: a text for the log.
+/// `DEBUG LOADAOF`: loads the append-only file, up to the last write. `client`: the client that
+/// asked for it. Errors: a text for the log.
 pub fn reload_aof(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -743,8 +744,8 @@ fn load_again<E>(
     let selected = keyspace.selected();
     effect::note_deletions(keyspace, state);
     persistence::spread_effects(state);
-    // Not stopped: those of this turn, and of a transaction around this command, are still to be
-    // taken.
+    // The recording is not stopped: effects of this turn, and of a transaction around this command,
+    // must still be taken.
     let effects = std::mem::take(&mut state.effects);
     let is_heard = keyspace.deletions.is_heard();
     keyspace.deletions.listen(false);
@@ -768,7 +769,7 @@ fn load_again<E>(
     loaded
 }
 
-/// Nested turns skip a client that is held.
+/// Makes nested turns skip a client, or not.
 fn hold(state: &mut State, client: Option<ClientId>, is_held: bool) {
     if let Some(client) = client.and_then(|id| state.clients.get_mut(id)) {
         client.reading.is_held = is_held;
@@ -780,7 +781,7 @@ fn file_name(name: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(name))
 }
 
-/// Loads an RDB file. False: there is none.
+/// Loads an RDB file. False: the file does not exist.
 pub fn load_file(
     keyspace: &mut Keyspace,
     state: &mut State,

@@ -3,10 +3,11 @@
 //! - `persistence` writes effects and snapshots; `persistence/spread` passes effects on,
 //!   `persistence/switch` switches the append-only file on and off, `persistence/ends` is the start
 //!   and the end.
-//! - `load` reads files, and runs their requests through the gate; `unexpected` reports those that
-//!   fail.
+//! - `load` reads files, and runs their requests through the gate; `unexpected` reports requests
+//!   that fail.
 //!
-//! A finished background job is returned as a value: this room does not know who waits for it.
+//! A finished background job is returned as a value: this room does not know which clients wait for
+//! it.
 
 pub mod load;
 pub mod persistence;

@@ -54,12 +54,12 @@ const WAIT_MINUTES_MAX: i64 = 60;
 /// A background job that has ended, for which replicas may wait.
 #[derive(Debug)]
 pub enum EndedJob {
-    /// The RDB file is complete, here.
+    /// The RDB file at this path is complete.
     Saved(PathBuf),
     SaveFailed,
     /// The snapshot for replicas is written.
     Sent,
-    /// It could not be written, for this reason; None: it was given up.
+    /// The snapshot could not be written, for this reason. None: it was given up.
     SendFailed(Option<String>),
 }
 
@@ -110,7 +110,7 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
         plan.aux.push((OPEN_SLOTS, cluster.open_slots().into_bytes()));
     }
     plan.aux.push(("aof-base", number(is_base as i64)));
-    // Only where locks have been granted: other files are those of Redis.
+    // Only if locks have been granted: other files are like those of Redis.
     if keyspace.locks.fences.is_used() {
         plan.aux.push((LAST_FENCE, number(keyspace.locks.fences.last() as i64)));
     }
@@ -252,9 +252,9 @@ fn pause_syncs(state: &mut State) {
     }
 }
 
-/// Cancels the background job of this purpose. A file that is being renamed is finished: this waits
-/// for its thread, as two working in one folder would remove each other's files. A broadcast that
-/// is given up still has to be closed: its writer may be blocked on the pipe.
+/// Cancels the background job of this purpose. If its file is being renamed, waits for the thread
+/// that does it instead: two threads that work in one folder would remove each other's files. The
+/// caller must close a broadcast that is given up, because its writer may be blocked on the pipe.
 #[must_use = "replicas may wait for it"]
 pub fn abort(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) -> Option<EndedJob> {
     if purpose == Purpose::Rewrite {
@@ -353,8 +353,8 @@ pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
             break;
         }
     }
-    // The loop does not sleep between slices: a client on its core would wait for a whole time
-    // slice of the scheduler.
+    // The loop does not sleep between slices. A client on the same core would otherwise wait for a
+    // whole time slice of the scheduler.
     if state.persistence.work.running().is_some_and(|running| running.job.shares_cores) {
         std::thread::yield_now();
     }
@@ -454,7 +454,7 @@ fn conclude_job(
     }
 }
 
-/// Starts a thread that renames a complete file: this syncs folders, which takes long.
+/// Starts a thread that renames a complete file: syncing the folders takes long.
 fn place(state: &mut State, running: &Running, bytes: u64) -> Result<Receiver<Placed>, String> {
     let keeps_history = state.config.aof_disable_auto_gc;
     let Persistence { disk, background, wake, aof, .. } = &mut state.persistence;
@@ -501,7 +501,7 @@ fn place(state: &mut State, running: &Running, bytes: u64) -> Result<Receiver<Pl
 
 // ---- the append-only file -----------------------------------------------------------------------
 
-/// Why a rewrite cannot start.
+/// The reason why a rewrite cannot start.
 #[derive(Debug)]
 pub enum RewriteError {
     /// A text for the log.

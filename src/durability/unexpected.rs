@@ -1,5 +1,5 @@
-//! Errors of requests that succeeded before, from a file being loaded or from the primary. The data
-//! here may differ from the original.
+//! Errors of requests that succeeded earlier: those of a file being loaded, and of the primary. The
+//! data here may differ from the original.
 
 use crate::state::State;
 use crate::state::context::Caller;

@@ -10,11 +10,12 @@ use crate::state::State;
 pub const NO_REPLICAS: CommandError =
     CommandError::Text("NOREPLICAS too few replicas have acknowledged the lock in time");
 
-/// WAITAOF is to wait for a log that is off.
+/// WAITAOF asks to wait for a log that is off.
 pub const WITHOUT_LOG: &str =
     "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 
-/// Replicas that have acknowledged the awaited offset; for WAITAOF, that have it on disk.
+/// The number of replicas that have acknowledged the awaited offset; for WAITAOF, that have it on
+/// disk.
 pub fn count(state: &State, awaited: &AcksAwaited) -> i64 {
     let has = state.replicas().filter(|(_, replica)| {
         let reached = match awaited.on_disk {
@@ -26,8 +27,8 @@ pub fn count(state: &State, awaited: &AcksAwaited) -> i64 {
     has.count() as i64
 }
 
-/// How many replicas must acknowledge. ALL means every replica that could be promoted: those
-/// connected, and at least the configured number, as some may be disconnected.
+/// The number of replicas that must acknowledge. ALL means every replica that could be promoted:
+/// the connected ones, but at least the configured number, because some may be disconnected.
 fn wanted(state: &State, awaited: &AcksAwaited) -> i64 {
     match awaited.replicas {
         Replicas::Count(count) => count,
@@ -46,7 +47,7 @@ fn is_on_disk_here(state: &State, awaited: &AcksAwaited) -> bool {
     log.synced() >= on_disk.logged
 }
 
-/// Whether it waits for this server's disk.
+/// Whether the client waits for this server's disk.
 fn waits_here(awaited: &AcksAwaited) -> bool {
     awaited.on_disk.is_some_and(|on_disk| on_disk.here_too)
 }

@@ -36,7 +36,8 @@ pub fn is_open(keyspace: &Keyspace, state: &State, command: &Command, args: Args
         && command.spec.accepts(args.len())
 }
 
-/// The same of a node of a cluster: for keys of a slot that it owns.
+/// Whether [`admit`] would certainly say `Run` on a node of a cluster: the node owns the slot of
+/// all keys.
 #[inline(never)]
 fn is_open_here(state: &State, command: &Command, args: Args<'_>) -> bool {
     state.gate() == Opening::Owned
@@ -51,11 +52,11 @@ pub fn admit(keyspace: &Keyspace, state: &State, asked: &Asked<'_>) -> Verdict {
     let command = asked.command;
     let client = asked.caller.client().and_then(|id| state.clients.get(id));
     let Some(client) = client else {
-        // With full rights: what is in the file has run before.
+        // Requests without a client have full rights: those of a file have run before.
         if command.is(Flags::NEEDS_CLIENT) {
             return Verdict::Refuse(NEEDS_CLIENT);
         }
-        // As in Redis. No effect is a DEBUG.
+        // As in Redis. No command is repeated as DEBUG.
         if command.is(Flags::PROTECTED) && asked.caller == Caller::Primary {
             let address = state.link_socket.as_deref().and_then(|socket| socket.address);
             let is_local = address.is_some_and(|address| address.ip().to_canonical().is_loopback());
@@ -86,7 +87,8 @@ pub fn admit(keyspace: &Keyspace, state: &State, asked: &Asked<'_>) -> Verdict {
     }
 }
 
-/// What another node brings was admitted there. It waits for a pause, and needs memory.
+/// Admits a command by which another node brings keys. That node has checked it; here it waits for
+/// a pause, and needs memory.
 fn admit_import(state: &State, client: &Client, asked: &Asked<'_>) -> Verdict {
     if state.scripts.is_busy() {
         return Verdict::Refuse(busy(state));
@@ -134,8 +136,8 @@ fn check_rights(
     Ok(())
 }
 
-/// Whether a command may come between MULTI and EXEC. In Valkey a second MULTI and WATCH fail the
-/// transaction.
+/// Checks whether a command may be sent between MULTI and EXEC. In Valkey a second MULTI and WATCH
+/// fail the transaction.
 fn check_queueable(state: &State, command: &Command) -> Result<(), CommandError> {
     let only_goes_before = command.is(Flags::NEVER_QUEUED)
         && !command.is(Flags::ENDS_TRANSACTION | Flags::RUNS_QUEUED);
@@ -214,7 +216,7 @@ fn check(
     Ok(())
 }
 
-/// Whether a command tells of the cluster and, as in Valkey, needs no data for it.
+/// Whether a command reports on the cluster and, as in Valkey, needs no data for that.
 fn tells_of_cluster(state: &State, command: &Command) -> bool {
     state.config.compatible_with.is_valkey()
         && command.spec.group == Group::Cluster
@@ -377,8 +379,8 @@ fn is_denied_in_scripts(state: &State, command: &Command) -> bool {
     flags.contains(Flags::NOSCRIPT) && !is_allowed_by_debug
 }
 
-/// Whether DEBUG may allow a command that scripts are normally denied: it must not touch the
-/// connection, transaction or outer script from which it is called. CLIENT does not.
+/// Whether DEBUG may allow a command that scripts are normally denied. The command must not touch
+/// the calling connection, transaction or script. CLIENT does not.
 fn is_harmless_in_script(command: &Command) -> bool {
     match command.spec.group {
         Group::PubSub | Group::Scripting | Group::Transactions => false,
@@ -420,13 +422,13 @@ fn check_subscribed(command: &Command) -> Result<(), CommandError> {
 const NO_KEYSPACE: CommandError =
     CommandError::Text("ERR Replica can't interact with the keyspace");
 
-/// Whether a monitoring client or a replica may run a command: none that accesses keys.
+/// Checks whether a monitoring client or a replica may run a command: none that accesses keys.
 fn check_monitoring(command: &Command) -> Result<(), CommandError> {
     let keyspace = Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE;
     if command.spec.flags.intersects(keyspace) { Err(NO_KEYSPACE) } else { Ok(()) }
 }
 
-/// The reply to other clients while a script keeps the server busy.
+/// The reply to other clients while an EVAL script keeps the server busy.
 const BUSY_SCRIPT: CommandError = CommandError::Text(
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
 );
@@ -624,7 +626,7 @@ mod tests {
                 let command = TABLE.find(args.get(0));
                 let request = Request { args, command, prehashed: Default::default() };
                 let caller = Caller::Load;
-                // Whether it is refused, fails or runs is not the point.
+                // It does not matter whether the request is refused, fails or runs.
                 let _ = Gate { keyspace: &mut keyspace, state: &mut state, caller, reply }
                     .run_trusted(&request);
             }

@@ -1,5 +1,5 @@
 //! Waits for locks without a blocked client: LOCK.ACQUIRE and LOCK.MACQUIRE with ASYNC. Push
-//! messages announce a grant, and the end of a wait in vain.
+//! messages announce a grant, or a wait that ends without one.
 
 use crate::client::ClientId;
 use crate::client::asynchronous::{AsyncWait, PackedRequest};
@@ -15,9 +15,9 @@ use crate::state::context::{Caller, Context, Origin, Wait};
 use crate::state::table::Command;
 
 impl Context<'_> {
-    /// Has the calling client wait for keys without being blocked. One that waits for them already,
-    /// for the same owner, keeps its place. Returns the place; None: it has none, and nobody else
-    /// may wait (`is_full`). Only for commands of clients.
+    /// Makes the calling client wait for keys without being blocked. A client that already waits
+    /// for them, for the same owner, keeps its place. Returns the place. None: the client has no
+    /// place, and no further one may wait (`is_full`). Only for commands of clients.
     pub(crate) fn wait_without_blocking(&mut self, wait: Wait, is_full: bool) -> Option<Ticket> {
         let Wait { wanted, keys, deadline_us, grace_ms, is_first, .. } = wait;
         let database = self.keyspace.selected();
@@ -76,12 +76,12 @@ fn leave_queues(keyspace: &mut Keyspace, wait: &AsyncWait, ticket: Ticket) {
     let (names, database) = (wait.names(), wait.database);
     for key in &names[..names.len().saturating_sub(1)] {
         keyspace.waiting.remove(database, key, Wanted::Lock, ticket);
-        // It may have kept other clients from a lock that nobody holds.
+        // The wait may have kept other clients from a lock that is free.
         keyspace.waiting.note_change(database, key);
     }
 }
 
-/// Runs the request of a client that waits, as one of its keys has changed.
+/// Runs the request of a waiting client, because one of its keys has changed.
 pub(super) fn wake(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -91,7 +91,7 @@ pub(super) fn wake(
     let Some(wait) = state.blocking.asynchronous.get(ticket) else { return Woken::Gone };
     let id = wait.client;
     let client = state.clients.get(id);
-    // No other client can receive the grant.
+    // The client can receive no grant.
     if !client.is_some_and(|one| !one.is_closing() && one.protocol == Protocol::Resp3) {
         end(keyspace, state, ticket);
         return Woken::Gone;
@@ -138,7 +138,7 @@ fn takes_many(command: &Command) -> bool {
     command.spec.name == "LOCK.MACQUIRE"
 }
 
-/// Ends the waits whose time is over.
+/// Ends the waits whose deadline has passed.
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     while let Some(ticket) = state.blocking.asynchronous.overdue(state.now.boot_us) {
         let Some(wait) = end(keyspace, state, ticket) else { break };
@@ -151,7 +151,7 @@ pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// A client is being closed: nobody waits for it.
+/// Ends all waits of a client that is being closed.
 pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
     if state.blocking.asynchronous.is_empty() {
         return;
@@ -166,7 +166,7 @@ pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
     state.blocking.asynchronous.forget_client(client);
 }
 
-/// Ends all waits with an error: this server follows another one now.
+/// Ends all waits with an error, because this server now follows another one.
 pub fn end_all(keyspace: &mut Keyspace, state: &mut State, error: &[u8]) {
     for ticket in state.blocking.asynchronous.tickets() {
         end_with(keyspace, state, ticket, error);

@@ -78,7 +78,7 @@ fn parse_seconds(text: &[u8]) -> Option<f64> {
     }
 }
 
-/// A request's arguments as [`Blocked`] has them.
+/// A request's arguments in the form in which [`Blocked`] keeps them.
 fn kept<'a>(arguments: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Range>) {
     let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
     for argument in arguments {
@@ -137,7 +137,7 @@ pub(crate) fn await_acks(
     await_replicas(state, id, command, (Cause::Acks(acks), acks), Default::default());
 }
 
-/// Blocks the client whose request runs once replicas have repeated it.
+/// Blocks a client whose request runs here only after replicas have run it.
 pub(crate) fn await_repetition(
     state: &mut State,
     id: ClientId,
@@ -171,8 +171,7 @@ fn await_replicas(
     suspend(state, id, blocked);
 }
 
-/// Blocks the client of MIGRATE. What it has begun goes on even if the client does not wait for the
-/// end.
+/// Blocks the client of MIGRATE. The moves continue even if the client no longer waits.
 pub(crate) fn await_move(state: &mut State, id: ClientId, command: &'static Command, number: u64) {
     let Some(client) = state.clients.get(id) else { return };
     let blocked = Blocked {
@@ -188,7 +187,7 @@ pub(crate) fn await_move(state: &mut State, id: ClientId, command: &'static Comm
     suspend(state, id, blocked);
 }
 
-/// Answers the client of a MIGRATE, if it still waits for it.
+/// Answers the client of a MIGRATE, if the client still waits for it.
 pub fn end_move(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -209,7 +208,7 @@ pub fn end_move(
             Some(error) => reply.error(error.wire()),
             None => reply.ok(),
         }
-        // WAIT is for the deletions.
+        // A following WAIT waits for the deletions.
         client.reached = (client.commands, reached);
     }
     if let Some(error) = error {
@@ -229,10 +228,10 @@ pub(super) fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
     client.blocked = Some(Box::new(blocked));
 }
 
-/// For clients that wait until a member is due: sets the key's alarm to the first member's time.
+/// Sets a key's alarm to the time of its first member, for clients that wait until a member is due.
 pub(super) fn set_alarm(keyspace: &mut Keyspace, database: DbIndex, key: &[u8], wanted: Wanted) {
     if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds | Wanted::Semaphore) {
-        // Without a waiting client, an expired key is left alone.
+        // An expired key is looked up only for a waiting client.
         let is_awaited = keyspace.waiting.next_after(database, key, wanted, 0).is_some();
         let at_ms = if is_awaited { keyspace.next_due_ms(key, wanted) } else { None };
         keyspace.waiting.set_alarm(database, key, wanted, at_ms);
@@ -250,7 +249,7 @@ pub(super) fn end(
         Cause::Keys { wanted, ticket, .. } => {
             for (_, key) in blocked.keys() {
                 keyspace.waiting.remove(blocked.database, key, wanted, ticket);
-                // It may have kept other clients from a lock that nobody holds.
+                // The client may have kept other clients from a lock that is free.
                 if matches!(wanted, Wanted::Lock | Wanted::Semaphore) {
                     keyspace.waiting.note_change(blocked.database, key);
                 }
@@ -270,9 +269,9 @@ pub(super) fn end(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     Served,
-    /// It stays blocked: there is nothing for it.
+    /// The client stays blocked: the key has nothing for it.
     InVain,
-    /// It is on its way out: the next one is served.
+    /// The client no longer waits or is being closed: the next one is served.
     Gone,
 }
 
@@ -295,8 +294,8 @@ pub(super) fn answer(state: &mut State, id: ClientId, reply: &OutputBuffer) {
     }
 }
 
-/// Ends a wait whose time is over, or whose acknowledgements have come.
-pub(super) fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
+/// Ends a wait whose deadline has passed, or whose acknowledgements have arrived.
+pub(super) fn end_wait(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     let Some(blocked) = end(keyspace, state, id) else { return };
     let Some(client) = state.clients.get_mut(id) else { return };
     let protocol = client.protocol;
@@ -339,7 +338,7 @@ fn account_unserved(state: &mut State, id: ClientId, command: &'static Command, 
     state.stats.counters.commands += 1;
     let stats = &mut state.stats.command_stats[command.id.index()];
     stats.calls += 1;
-    // For Valkey it was refused from outside.
+    // Valkey counts the command as rejected.
     match state.config.compatible_with.is_valkey() {
         true => stats.rejected += failed as u64,
         false => stats.failed += failed as u64,
@@ -347,7 +346,7 @@ fn account_unserved(state: &mut State, id: ClientId, command: &'static Command, 
     if let Some(client) = state.clients.get_mut(id) {
         client.last_command = Some(command.id);
         if client.reached.0 == client.commands {
-            // It has changed nothing.
+            // The command has changed nothing.
             client.reached.0 += 1;
         }
         client.commands += 1;

@@ -1,4 +1,4 @@
-//! Clients that are closed: what else refers to them forgets them.
+//! Closing clients, and removing them from everything that refers to them.
 
 use crate::client::ClientId;
 use crate::gate::{publish, tracking};

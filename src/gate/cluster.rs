@@ -1,9 +1,10 @@
-//! Which node of a cluster serves a request: this one, or another to which the client is sent.
+//! Decides which node of a cluster serves a request: this one, or another to which the client is
+//! sent.
 //!
 //! A request is served by the node that owns the slot of its keys. [`Decision`] is the whole table
-//! of rules, in the order of Redis 7.0: the first that applies is the answer. EXEC is decided over
-//! the keys of all its commands. Requests from the primary and from files are never asked about:
-//! they have happened already.
+//! of rules, in the order of Redis 7.0: the first rule that applies decides. EXEC is decided over
+//! the keys of all its commands. Requests from the primary and from files are not checked, because
+//! they have run before.
 //!
 //! Source: the cluster specification of Redis, "Redirection and resharding".
 
@@ -31,7 +32,7 @@ pub enum Elsewhere {
     CrossSlot,
     /// The cluster's state is `fail`.
     Down,
-    /// It is, and reads are served all the same.
+    /// The cluster's state is `fail`, and only reads are served.
     DownForWrites,
     /// Some of the keys are here, some are not.
     TryAgain,
@@ -48,21 +49,21 @@ pub struct Named<'a> {
     pub is_channel: bool,
 }
 
-/// A request as far as the choice of a node depends on it.
+/// The parts of a request on which the choice of a node depends.
 pub struct Decision<'a> {
     pub cluster: &'a Cluster,
-    /// Of the client: ASKING and READS_HERE count.
+    /// The client's flags: ASKING and READS_HERE count.
     pub client: ClientFlags,
-    /// Of the command, and of those that EXEC runs.
+    /// The flags of the command, and of the commands that EXEC runs.
     pub flags: Flags,
     pub is_migrate: bool,
     /// MOVE, or COPY to another database: the key at the other end may have been moved already.
     pub leaves_database: bool,
-    /// A command to be queued: EXEC looks for its keys.
+    /// The command is only queued: EXEC will look for its keys.
     pub is_queued: bool,
     pub serves_reads_when_down: bool,
     pub serves_channels_when_down: bool,
-    /// As Valkey decides, where it differs.
+    /// Whether to decide as Valkey does, where it differs from Redis.
     pub as_valkey: bool,
 }
 
@@ -115,7 +116,7 @@ impl Decision<'_> {
         }
         if is_migrating && missing {
             return Err(match cluster.migrating_to(slot) {
-                // A slot can be moved to where it is, which means nothing.
+                // A move of a slot to its own node has no effect.
                 Some(target) if !present && target == cluster.my_index() => return Ok(Some(slot)),
                 Some(target) if !present => Elsewhere::Ask(slot, target),
                 _ => Elsewhere::TryAgain,
@@ -133,13 +134,13 @@ impl Decision<'_> {
         }
     }
 
-    /// Whether the slot is being moved from here, or to here.
+    /// Whether the slot is being moved away from this node, and whether to this node.
     fn is_open(&self, slot: HashSlot) -> (bool, bool) {
         let cluster = self.cluster;
         if !cluster.has_open_slots() {
             return (false, false);
         }
-        // A replica of Valkey has the open slots of its primary.
+        // A replica of Valkey shares the open slots of its primary.
         let is_mine = match cluster.owner(slot) {
             Some(owner) if self.as_valkey && self.client.contains(ClientFlags::READS_HERE) => {
                 owner == cluster.my_index() || follows(cluster, owner)
@@ -167,7 +168,7 @@ pub(super) fn follows(cluster: &Cluster, primary: NodeIndex) -> bool {
     myself.is_replica() && myself.primary == Some(primary)
 }
 
-/// Whether what Valkey does applies where it differs from Redis 7.0.
+/// Whether Valkey's rules apply where they differ from those of Redis 7.0.
 pub fn is_as_valkey(config: &Config) -> bool {
     config.compatible_with.is_valkey() || config.cluster_databases > 1
 }
@@ -225,7 +226,8 @@ fn place(
 }
 
 /// Whether a request is certainly served here: all its names have fixed positions and are in one
-/// slot, which this node owns, and nothing is in the way. O(names), without an allocation.
+/// slot, which this node owns, the cluster is ok, and no slot is being moved. O(names), without an
+/// allocation.
 pub fn owns(cluster: &Cluster, command: &Command, args: Args<'_>) -> bool {
     if !command.has_fixed_places || !cluster.is_ok() || cluster.has_open_slots() {
         return false;
@@ -260,12 +262,12 @@ fn names<'a>(
     placed_by(command.spec, args).into_iter().map(move |place| Named {
         name: args.get(place.index),
         database,
-        // A cursor is looked for as a key is, as in Valkey.
+        // A cursor is treated as a key, as in Valkey.
         is_channel: place.flags.contains(KeyFlags::NOT_KEY) && command.spec.group == Group::PubSub,
     })
 }
 
-/// Those of all queued commands.
+/// The names of all queued commands.
 fn names_queued<'a>(
     state: &'a State,
     queued: &'a Transaction,
@@ -297,8 +299,8 @@ fn leaves_database(command: &Command, args: Args<'_>, selected: DbIndex) -> bool
 
 // ---- scripts ------------------------------------------------------------------------------------
 
-/// Checks where a script's call is served, and that all its calls are in one slot if the script did
-/// not allow others. Errors: the whole text.
+/// Checks where a script's call is served, and that all its calls are in one slot unless the script
+/// allows several. Errors: the whole text.
 pub fn check_scripted(
     keyspace: &Keyspace,
     state: &mut State,
@@ -308,7 +310,7 @@ pub fn check_scripted(
     let Some(cluster) = state.cluster.as_deref() else { return Ok(()) };
     let running = state.scripts.running.as_ref();
     let client = running.and_then(|running| running.client);
-    // What is repeated has no client.
+    // Requests of the primary or a file have no client.
     let Some(client) = client.and_then(|id| state.clients.get(id)) else { return Ok(()) };
     let decision = Decision {
         cluster,
@@ -346,7 +348,7 @@ pub fn slot_of(command: &'static Command, args: Args<'_>) -> Option<HashSlot> {
 
 // ---- texts --------------------------------------------------------------------------------------
 
-/// The error that tells a client where its request is served.
+/// The error that directs a client to the node that serves its request.
 pub fn error(state: &State, client: Option<&Client>, elsewhere: Elsewhere) -> CommandError {
     let (word, slot, node) = match elsewhere {
         Elsewhere::Unserved => return CommandError::Cluster("CLUSTERDOWN Hash slot not served"),
@@ -387,7 +389,8 @@ pub fn endpoint<'a>(config: &Config, node: &'a Node, client: Option<&Client>) ->
     }
 }
 
-/// A node's address for a client: the one it announces for the client's family, if it does.
+/// A node's address for a client: the one that the node announces for the client's address family,
+/// if it announces one.
 pub fn ip<'a>(node: &'a Node, client: Option<&Client>) -> &'a str {
     let announced = match client.map(|client| &client.peer) {
         Some(Address::Tcp(peer)) if peer.ip().to_canonical().is_ipv6() => {

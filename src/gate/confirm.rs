@@ -1,10 +1,10 @@
 //! Grants of locks that replicas have to acknowledge before the reply leaves: LOCK commands with
 //! REPLICAS.
 //!
-//! The grant is made and repeated at once; only its reply waits. If too few replicas acknowledge it
-//! in time it is taken back, and no further grant that needs as many of them is tried until they
-//! have acknowledged that offset: else every waiting client in turn would hold the lock for its
-//! time-out, in vain.
+//! The grant is made and repeated at once; only its reply waits. If too few replicas acknowledge
+//! the grant in time, it is taken back. Further grants that need as many replicas are not tried
+//! until that number has acknowledged the failed grant's offset: otherwise each waiting client in
+//! turn would hold the lock in vain until its timeout.
 
 use crate::client::ClientId;
 use crate::client::acks::{AcksAsked, AcksAwaited, Confirmation, Confirmed, Replicas, Unconfirmed};
@@ -22,8 +22,8 @@ use crate::types::lock;
 const LOST: CommandError =
     CommandError::Text("NOREPLICAS the lock was lost before replicas had acknowledged it");
 
-/// Delays a client's reply, or its push message, until replicas acknowledge the grant. The effects
-/// of its command are complete.
+/// Delays a client's reply, or its push message, until replicas acknowledge the grant. Call this
+/// when the effects of the command are complete.
 pub(crate) fn suspend(
     state: &mut State,
     id: ClientId,
@@ -39,7 +39,7 @@ pub(crate) fn suspend(
     let blocked = Blocked {
         command: command.id,
         cause: Cause::Confirmation(number),
-        // The confirmation has one.
+        // The confirmation has its own deadline.
         deadline_us: None,
         database,
         buffer: Vec::new(),
@@ -72,8 +72,8 @@ pub fn holds_back(state: &State, replicas: i64) -> bool {
     state.blocking.confirmations.failed.is_some_and(|(_, count)| count < replicas)
 }
 
-/// Answers grants that enough replicas have acknowledged, and takes back those that they have not
-/// in time.
+/// Answers the grants that enough replicas have acknowledged, and takes back those that too few
+/// have acknowledged in time.
 pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     take_back_given_up(keyspace, state);
     retry(keyspace, state);
@@ -86,7 +86,7 @@ pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
         if count >= wanted(confirmation) {
             confirmed.push(number);
         } else if count == 0 {
-            // Later ones have later offsets.
+            // Later grants have later offsets.
             break;
         }
     }
@@ -98,7 +98,7 @@ pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Ends all waits that are answered by push messages: this server follows another one now, and the
+/// Ends all waits that push messages answer, because this server now follows another one: the
 /// primary decides about their grants.
 pub fn end_pushed(keyspace: &mut Keyspace, state: &mut State, error: &'static [u8]) {
     let confirmations = &mut state.blocking.confirmations;
@@ -110,13 +110,13 @@ pub fn end_pushed(keyspace: &mut Keyspace, state: &mut State, error: &'static [u
     }
 }
 
-/// How many replicas must acknowledge.
+/// The number of replicas that must acknowledge.
 fn wanted(confirmation: &Confirmation) -> i64 {
     confirmation.unconfirmed.asked.map_or(0, |asked| asked.replicas)
 }
 
-/// Looks again after the clients that were held back, when a further replica has acknowledged the
-/// failed grant.
+/// Retries the clients that were held back, once a further replica has acknowledged the failed
+/// grant.
 fn retry(keyspace: &mut Keyspace, state: &mut State) {
     let Some((offset, before)) = state.blocking.confirmations.failed else { return };
     let (replicas, deadline_us) = (Replicas::Count(1), None);
@@ -143,7 +143,7 @@ fn confirm(keyspace: &mut Keyspace, state: &mut State, number: u64) {
     send(keyspace, state, client, &unconfirmed, Ok(ms_left));
 }
 
-/// Answers a grant without waiting for replicas.
+/// Announces a grant by a push message, without waiting for replicas.
 pub fn push_unasked(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -197,7 +197,7 @@ fn take_back(keyspace: &mut Keyspace, state: &mut State, confirmation: &Confirma
     }
 }
 
-/// The way in which a granted lock is held: as a reader, or alone.
+/// The place of a granted lock in the index: that of a reader, or that of an exclusive owner.
 fn place<'a>(keyspace: &Keyspace, granted: &'a Unconfirmed, key: &'a [u8]) -> At<'a> {
     let reader = At::reader(granted.database, key, &granted.owner);
     let held = keyspace.locks.get(reader);
@@ -207,8 +207,8 @@ fn place<'a>(keyspace: &Keyspace, granted: &'a Unconfirmed, key: &'a [u8]) -> At
     }
 }
 
-/// The least milliseconds left of the granted leases; None: one of the locks is lost. For a renewal
-/// it does not matter.
+/// The milliseconds left of the granted lease that ends first. None: one of the locks is lost. 0
+/// for a renewal, whose reply does not show it.
 fn ms_left(keyspace: &mut Keyspace, unconfirmed: &Unconfirmed) -> Option<i64> {
     if matches!(unconfirmed.confirmed, Confirmed::Renewal(_)) {
         return Some(0);

@@ -1,4 +1,4 @@
-//! Owners of locks that wait for each other in a circle: none of them advances until a lease ends.
+//! Cycles of owners that wait for each other's locks: none of them advances until a lease ends.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -10,32 +10,32 @@ use crate::types::lock;
 
 const CYCLES_MAX: usize = 100;
 
-/// Bounds for the time that it takes: waits that are looked at, and the keys and holders of these.
+/// Bounds of the search, and so of its time: waits, and edges to keys and holders.
 #[derive(Clone, Copy)]
 struct Bounds {
     waits: usize,
     edges: usize,
 }
 
-/// For those who ask for circles.
+/// For commands that list the cycles.
 const LISTED: Bounds = Bounds { waits: 10_000, edges: 50_000 };
-/// For their number, which INFO and each scrape tell: a fraction of a millisecond. A circle lasts,
-/// so it comes among the longest waits.
+/// For the number of cycles, which INFO and each scrape report: takes a fraction of a millisecond.
+/// A cycle lasts, so its waits become some of the longest.
 const COUNTED: Bounds = Bounds { waits: 1000, edges: 3000 };
 
-/// Owners, each with the key for which it waits and that the next one holds; the last waits for the
-/// first.
+/// Owners, each with the key for which it waits and which the next owner holds. The last owner
+/// waits for the first.
 pub type Cycle = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// An owner, or a lock's key: the holders of a lock are listed once, however many owners wait for
-/// it.
+/// An owner, or the key of a lock. The holders of a lock are listed once, even if many owners wait
+/// for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Node<'a> {
     Owner(Cow<'a, [u8]>),
     Lock(&'a [u8]),
 }
 
-/// Owners, the locks for which they wait, and the holders of these.
+/// Owners, the locks for which they wait, and the holders of these locks.
 #[derive(Default)]
 struct Graph<'a> {
     nodes: Vec<Node<'a>>,
@@ -61,7 +61,7 @@ impl<'a> Graph<'a> {
         self.edges_len += 1;
     }
 
-    /// An owner waits for a lock, which these hold if nobody has waited for it before.
+    /// Adds an owner's wait for a lock, and the lock's holders if the lock is new in the graph.
     fn wait(
         &mut self,
         owner: &'a [u8],
@@ -79,14 +79,15 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Cycles that together touch every circle: each edge back to a node on the way gives one.
+    /// Some cycles, such that each cycle of the graph shares a node with one of them. Each edge
+    /// back to a node of the search's path gives one.
     fn cycles(&self) -> Vec<Cycle> {
         let mut cycles = Vec::new();
         let mut is_done = vec![false; self.nodes.len()];
-        // The position of a node on the way.
+        // The position of each node on the path.
         let mut position: Vec<Option<usize>> = vec![None; self.nodes.len()];
         for start in 0..self.nodes.len() {
-            // The way: nodes, each with the number of its edges that were looked at.
+            // The path: nodes, each with the number of its edges that were looked at.
             let mut way: Vec<(usize, usize)> = Vec::new();
             if !is_done[start] {
                 way.push((start, 0));
@@ -103,7 +104,7 @@ impl<'a> Graph<'a> {
                 };
                 match position[to] {
                     // An owner that waits for a lock that it holds itself, as a reader, is no
-                    // circle.
+                    // cycle.
                     Some(first) if cycles.len() < CYCLES_MAX && way.len() - first > 2 => {
                         cycles.push(self.cycle(&way[first..]));
                     }
@@ -118,7 +119,7 @@ impl<'a> Graph<'a> {
         cycles
     }
 
-    /// Owners and locks take turns on the way, which may begin with either.
+    /// Makes a cycle of a path, on which owners and locks alternate. Either may be the first.
     fn cycle(&self, way: &[(usize, usize)]) -> Cycle {
         let nodes: Vec<&Node<'a>> = way.iter().map(|(node, _)| &self.nodes[*node]).collect();
         let after = |at: usize| nodes[(at + 1) % nodes.len()];
@@ -136,14 +137,14 @@ pub fn find(keyspace: &Keyspace, state: &State, database: DbIndex) -> Vec<Cycle>
     find_among(keyspace, &waits, database, LISTED.edges)
 }
 
-/// The same, among these waits.
+/// The cycles among the locks of a database, as far as these waits form them.
 fn find_among<'a>(
     keyspace: &'a Keyspace,
     waits: &'a [LockWait<'a>],
     database: DbIndex,
     edges_max: usize,
 ) -> Vec<Cycle> {
-    // A circle has two waits at least.
+    // A cycle has at least two waits.
     if waits.len() < 2 {
         return Vec::new();
     }

@@ -2,8 +2,8 @@
 //! ([`crate::replication::effects`]).
 //!
 //! A command that has changed something is repeated as it was sent, unless its handler gives other
-//! requests instead ([`Context::instead`]): what depends on time, chance or waiting clients is
-//! repeated as its result. Expired and evicted keys are repeated as DEL.
+//! requests instead ([`Context::instead`]): effects that depend on time, chance or waiting clients
+//! are repeated as their results. Expired and evicted keys are repeated as DEL.
 
 use crate::collections::table::{Slot, ValueRef};
 use crate::keyspace::{DbIndex, Expiry, Key, Keyspace};
@@ -16,13 +16,14 @@ use crate::types::Value;
 const ELEMENTS_REPEATED_MAX: usize = 1024;
 
 impl Context<'_> {
-    /// Whether the stream is taken at all: if not, requests to be repeated need not be built.
+    /// Whether the effects are used at all. If not, requests to be repeated need not be built.
     #[inline]
     pub fn is_heard(&self) -> bool {
         self.state.effects.is_heard()
     }
 
-    /// Repeats this request instead of the command's own; several in the order of the calls.
+    /// Repeats this request instead of the command's own. Several requests keep the order of the
+    /// calls.
     #[inline]
     pub fn instead(&mut self, request: &[&[u8]]) {
         self.effect = Effect::Instead;
@@ -31,9 +32,9 @@ impl Context<'_> {
         }
     }
 
-    /// Repeats a stored key: DEL if it existed before, then its present value as arguments of
-    /// `verb`, divided among several requests. `words` returns the value's arguments, `words_each`
-    /// for each element.
+    /// Repeats a stored key: DEL if the key existed before, then its present value as arguments of
+    /// `verb`, divided among several requests. `words` returns the value's arguments, of which each
+    /// element has `words_each`.
     pub fn instead_stored(
         &mut self,
         key: Key<'_>,

@@ -1,12 +1,12 @@
 //! The memory limit: before a command runs, keys are evicted until memory is within `maxmemory`, or
 //! the command is refused.
 //!
-//! `keyspace/evict.rs` chooses the key; this file decides how many, and for how long: what
-//! `maxmemory-eviction-tenacity` does not allow now waits for the next command or turn. Memory that
-//! is not data does not count ([`not_counted`]): otherwise a large deleted value or a snapshot
-//! would cost other keys, and each eviction would cause further ones.
+//! `keyspace/evict.rs` chooses the key. This file decides how many keys are evicted, and for how
+//! long: after the time that `maxmemory-eviction-tenacity` allows, the next command or turn
+//! continues. Memory that is not data does not count ([`not_counted`]): otherwise a large deleted
+//! value or a snapshot would cost other keys, and each eviction would cause further ones.
 //!
-//! An eviction that frees nothing ends, whatever the reason is, and is tried again later: it must
+//! If evictions free nothing, for whatever reason, they stop and are tried again later: they must
 //! not cost all keys.
 
 use crate::config::MaxmemoryPolicy;
@@ -24,7 +24,7 @@ const KEYS_PER_LOOK: usize = 16;
 /// threads count their allocations 64 KiB at a time.
 const VAIN_BYTES: usize = 512 << 10;
 
-/// The pause after an eviction in vain, at first, and at most. Unit: microseconds.
+/// The pause after an eviction in vain: the first, and the longest. Unit: microseconds.
 const VAIN_PAUSE_US: i64 = 100_000;
 const VAIN_PAUSE_US_MAX: i64 = 60_000_000;
 
@@ -36,7 +36,7 @@ const SPARE_BYTES_KEPT: usize = 1024;
 pub enum Room {
     /// Memory is within its limit, or there is no limit.
     Enough,
-    /// The time limit came first; the loop continues next turn.
+    /// The time limit was reached; the loop continues next turn.
     Unfinished,
     /// No key is left that may be evicted, or evicting keys frees nothing.
     NoMore,
@@ -71,13 +71,14 @@ fn evict_slice(keyspace: &mut Keyspace, state: &mut State) -> Room {
 
 fn evict_for_a_while(keyspace: &mut Keyspace, state: &mut State) -> Room {
     let policy = state.config.maxmemory_policy;
-    // Paused clients, and the rest of a file that is loaded, must find the data unchanged.
+    // Paused clients must find the data unchanged, and so must the part of a file that is still
+    // loaded.
     let stands_still = state.pauses.strictest().is_some() || state.persistence.loading.is_some();
     if stands_still || !is_over(keyspace, state) {
         return Room::Enough;
     }
-    // Empty buffers are freed before keys: those that sent messages about evicted keys would cost
-    // further keys.
+    // Empty buffers are freed before keys: otherwise, buffers that have sent messages about evicted
+    // keys would cost further keys.
     state.clients.drop_spare_buffers(SPARE_BYTES_KEPT);
     if !is_over(keyspace, state) {
         return Room::Enough;
@@ -111,8 +112,8 @@ fn evict_for_a_while(keyspace: &mut Keyspace, state: &mut State) -> Room {
     room
 }
 
-/// Whether the last keys, of [`VAIN_BYTES`], were evicted in vain. Then time passes before the next
-/// eviction, twice as much each time.
+/// Whether the last [`VAIN_BYTES`] of keys were evicted in vain. If so, evictions pause, twice as
+/// long each time.
 fn is_in_vain(keyspace: &mut Keyspace, now_us: i64) -> bool {
     let eviction = &mut keyspace.eviction;
     if eviction.evicted_bytes < VAIN_BYTES as i64 {
@@ -164,9 +165,9 @@ fn used(keyspace: &Keyspace, state: &State) -> u64 {
     alloc::allocated().saturating_sub(not_counted(keyspace, state)) as u64
 }
 
-/// Bytes of memory that evicting keys would not free, or even add to: the background thread is
-/// about to free them, or they are free when replicas, tracking clients or a file have what they
-/// lack. Source: `mem_not_counted_for_evict`.
+/// Bytes of memory that evicting keys would not free, or would even increase. They are freed by the
+/// background thread, or when their data has been sent to replicas and tracking clients or written
+/// to a file. Source: `mem_not_counted_for_evict`.
 pub fn not_counted(keyspace: &Keyspace, state: &State) -> usize {
     keyspace.lazyfree.pending_bytes()
         + keyspace.tracking.changes_bytes()

@@ -69,11 +69,11 @@ impl Gate<'_> {
         self.execute_closely(request)
     }
 
-    /// Runs a request of a client, or at a time, that needs all checks.
+    /// Runs a request that needs all checks because of its client or the present time.
     #[cold]
     fn execute_closely(&mut self, request: &Request<'_>) -> Ran {
         let Some(client) = self.client() else { return Ran::Closes };
-        // By an earlier one of its requests: nothing more is done for it.
+        // An earlier request of the client closes it, so this one does not run.
         if client.is_closing_now() {
             return Ran::NotYet;
         }
@@ -85,7 +85,7 @@ impl Gate<'_> {
         let asks = client.flags.contains(ClientFlags::ASKING);
         self.keyspace.no_touch = leaves_no_mark
             && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
-        // Of a container, the subcommand may write.
+        // The flags are those of the subcommand, because the subcommand may write.
         let is = |flags| resolve(self.state, request).is_ok_and(|command| command.is(flags));
         self.keyspace.hides_expired = self.hides_expired(is);
         let before = (imports && self.state.config.import_mode || brings)
@@ -110,7 +110,7 @@ impl Gate<'_> {
         ran
     }
 
-    /// ASKING is for one command, or for one transaction.
+    /// Ends ASKING, which is valid for one command or one transaction.
     fn end_asking(&mut self) {
         if let Some(client) = self.client()
             && !client.flags.contains(ClientFlags::IN_TRANSACTION)
@@ -145,11 +145,11 @@ impl Gate<'_> {
         if let Some(id) = self.caller.client()
             && let Some(client) = self.state.clients.get_mut(id)
         {
-            // Confirmations of subscriptions, and messages to itself.
+            // Keep confirmations of subscriptions, and messages of the client to itself.
             self.reply.output().append(&client.output);
             client.output.clear();
             if client.replies().are_sent() {
-                // CLIENT REPLY ON and RESET turn replies on again with their own.
+                // CLIENT REPLY ON and RESET turn replies on again, beginning with their own.
                 self.reply.output().append(&unheard);
             }
             client.set_replies(client.replies().after_request(ran != Ran::NotYet));
@@ -157,7 +157,7 @@ impl Gate<'_> {
         ran
     }
 
-    /// Whether the client has to log in before it learns which commands there are, as in Valkey.
+    /// Whether the client must log in before it may learn which commands exist, as in Valkey.
     #[cold]
     fn tells_strangers_nothing(&mut self) -> bool {
         let Some(flags) = self.client().map(|client| client.flags) else { return false };
@@ -257,8 +257,8 @@ impl Gate<'_> {
     }
 
     /// Runs a request of a file or of the primary, between `Keyspace::begin_loading` and
-    /// `end_loading`. Keeps the database that SELECT has chosen. Errors: no such command, or not
-    /// allowed here; an error reply of the command itself is none.
+    /// `end_loading`. Keeps the database that SELECT has chosen. Errors: no such command, or it is
+    /// not allowed here. An error reply of the command itself is not an error.
     pub fn run_trusted(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
         let origin = match self.caller {
             Caller::Primary => Origin::Stream,
@@ -274,15 +274,15 @@ impl Gate<'_> {
             return Err(error);
         }
         self.run_handler(command, request, origin);
-        // A file may have any number of them.
+        // A file may have any number of changed locks.
         if self.keyspace.locks.has_changed() {
             locks::review(self.keyspace, self.state);
         }
         Ok(())
     }
 
-    /// Runs a blocked client's command again: one of its keys has changed, or its time is over.
-    /// None: it stays blocked.
+    /// Runs a blocked client's command again, because one of its keys has changed or its deadline
+    /// has passed. None: the client stays blocked.
     pub fn run_woken(
         &mut self,
         command: &'static Command,
@@ -290,7 +290,7 @@ impl Gate<'_> {
         origin: Origin,
     ) -> Option<Ran> {
         let id = self.caller.client();
-        // Its user may have lost the permission while it waited.
+        // The user may have lost the permission while the client waited.
         if let Err(denied) = users::check_client(self.state, id, command, request.args) {
             users::log_denied(self.state, id, None, denied, command, request.args);
             let error = users::denied_error(self.state, id, command, denied);
@@ -384,13 +384,13 @@ impl Gate<'_> {
         let result: CommandResult = handler(&mut context);
         let (protocol, effect) = (context.reply.protocol(), context.effect);
         self.reply.set_protocol(protocol);
-        // CONFIG SET may have changed it.
+        // CONFIG SET may have changed whether effects are used.
         if is_heard && self.state.effects.is_heard() {
             self.note_effect(command, request, effect, changes);
         }
         match result {
             Ok(Outcome::Replied) => {
-                // It owns nothing, which the compiler does not see.
+                // The result owns nothing, but the compiler cannot see that.
                 std::mem::forget(result);
                 Ok(())
             }
@@ -398,7 +398,8 @@ impl Gate<'_> {
         }
     }
 
-    /// Adds a command's effect to the stream. `changes`: their count before it ran.
+    /// Adds a command's effect to the stream. `changes`: the count of changes before the command
+    /// ran.
     #[cold]
     fn note_effect(
         &mut self,
@@ -442,8 +443,8 @@ impl Gate<'_> {
         }
     }
 
-    /// Announces a command's changes and counts it, whatever its result. `before`: bytes of output
-    /// before it ran.
+    /// Announces a command's changes and counts the command, whatever its result. `before`: bytes
+    /// of output before the command ran.
     #[inline(never)]
     fn conclude(
         &mut self,
@@ -493,14 +494,15 @@ impl Gate<'_> {
                 if let Some(id) = self.caller.client() {
                     blocking::await_move(self.state, id, command, number);
                 }
-                // What it takes from now on is no time of the loop.
+                // The command's further work happens outside of the loop, and is not part of its
+                // time.
                 self.account(command, request, origin, false, before);
             }
             _ => self.account(command, request, origin, failed, before),
         }
         self.announce(command, request, origin);
         let ended = self.end_unit(origin);
-        // The effects are whole now. A woken client still has to be taken out of its queues.
+        // The effects are complete now. A woken client must first be taken out of its queues.
         if origin == Origin::Client
             && let Some(unconfirmed) = self.state.blocking.unconfirmed.take()
             && let Some(id) = self.caller.client()
@@ -510,7 +512,7 @@ impl Gate<'_> {
         if ran == Ran::Done { ended } else { ran }
     }
 
-    /// Ends the unit of effects that a command has begun, unless it is part of a larger one.
+    /// Ends the unit of effects that a command has begun, unless the unit is part of a larger one.
     /// Returns whether the command's sender must pass effects on.
     #[inline(always)]
     fn end_unit(&mut self, origin: Origin) -> Ran {
@@ -603,8 +605,8 @@ impl Gate<'_> {
         self.reply.error(&text);
     }
 
-    /// Counts a command that ran: calls, time, histogram; command log and latency monitor if it
-    /// took long or was large. `before`: bytes of output before it ran.
+    /// Counts a command that ran: calls, time, histogram, and also the command log and latency
+    /// monitor if it took long or was large. `before`: bytes of output before it ran.
     #[inline(always)]
     fn account(
         &mut self,
@@ -614,8 +616,8 @@ impl Gate<'_> {
         failed: bool,
         before: usize,
     ) {
-        // An output beyond its limit is dropped; the difference wraps to a large number, and `note`
-        // looks closer.
+        // An output beyond its limit is dropped. The difference then wraps to a large number, and
+        // `note` checks it.
         let replied = self.reply.output().len().wrapping_sub(before);
         let state = &mut *self.state;
         let nanoseconds = state.stats.timing.lap();
@@ -628,7 +630,7 @@ impl Gate<'_> {
             stats.histogram.get_or_insert_with(Box::<Histogram>::default).record(nanoseconds);
         }
         if state.stats.timing.is_notable(nanoseconds)
-            // The bits together are less than twice the larger number, so one comparison is enough.
+            // The bitwise OR is less than twice the larger number, so one comparison is enough.
             || state.stats.timing.is_large(replied | request.args.span())
         {
             let replied = self.reply.output().len().saturating_sub(before);
@@ -641,7 +643,8 @@ impl Gate<'_> {
     }
 }
 
-/// Adds a command to the logs it belongs in: `nanoseconds` it took, bytes it `replied`.
+/// Adds a command to the logs in which it belongs. `nanoseconds`: its run time. `replied`: the
+/// bytes of its reply.
 #[cold]
 fn note(
     state: &mut State,
@@ -652,7 +655,7 @@ fn note(
     (nanoseconds, replied): (u64, usize),
 ) {
     if slot_costs::are_counted(state) {
-        // Whole microseconds by which the command's own sum grows: so the slots' sums are those of
+        // The whole microseconds by which the command's sum grows: the slots' sums then agree with
         // INFO commandstats.
         let sum = state.stats.command_stats[command.id.index()].nanoseconds;
         let us = sum / 1000 - sum.saturating_sub(nanoseconds) / 1000;
@@ -680,7 +683,8 @@ fn note(
     for (kind, value, threshold, max_len) in logs {
         if u64::try_from(threshold).is_ok_and(|threshold| value >= threshold)
             && !command.is(Flags::SKIP_SLOWLOG)
-            // In Redis an entry that a log of length 0 drops at once has a number too.
+            // In Redis an entry has a number even if the log's length is 0 and the entry is dropped
+            // at once.
             && (max_len > 0 || !state.config.compatible_with.is_valkey())
             && let Some(client) = caller.client().and_then(|id| state.clients.get(id))
         {

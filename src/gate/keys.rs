@@ -10,9 +10,9 @@ use crate::keyspace::due::Unit;
 use crate::resp::args::{Args, Cursor};
 use crate::state::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeyRule, KeySpec};
 
-/// The keys of a request, in the order of the specifications. Empty if there are none or the
-/// arguments are invalid (a count larger than what follows it). `args`: the whole request, for a
-/// subcommand with its container.
+/// The keys of a request, in the order of the specifications. Empty if the request has none or its
+/// arguments are invalid (a count larger than the number of arguments after it). `args`: the whole
+/// request; for a subcommand, including the container.
 pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
     found_by(spec, args, |keys| !keys.flags.contains(KeyFlags::NOT_KEY))
 }
@@ -38,7 +38,7 @@ fn found_by(
         };
         let Some((first, last, step)) = range(keys, first, args) else {
             if let Find::Range { .. } = keys.find {
-                // It has none, as PFMERGE without sources.
+                // The request has no keys for this specification, as PFMERGE without sources.
                 continue;
             }
             return Vec::new();
@@ -69,7 +69,7 @@ fn found_by(
     found
 }
 
-/// The argument at which a specification's keys begin; None if its keyword is not there.
+/// The argument at which a specification's keys begin. None: its keyword is missing.
 fn begin(keys: &KeySpec, args: Args<'_>) -> Option<usize> {
     let is_word = |index: usize, word: &str| args.get(index).eq_ignore_ascii_case(word.as_bytes());
     match keys.begin {
@@ -172,15 +172,14 @@ fn only_gets(args: Args<'_>) -> bool {
 pub enum ReadOption {
     Block,
     Count,
-    /// The keys follow, then as many IDs.
+    /// The keys follow, then an equal number of IDs.
     Streams,
     Group,
     NoAck,
 }
 
 impl ReadOption {
-    /// Takes the option's name. None: there is no such option, or too few arguments are left for
-    /// it.
+    /// Takes the option's name. None: no such option exists, or too few arguments follow it.
     pub fn take(arguments: &mut Cursor<'_>) -> Option<ReadOption> {
         let behind = arguments.remaining().saturating_sub(1);
         if behind >= 1 && arguments.take_word("BLOCK") {
@@ -198,7 +197,7 @@ impl ReadOption {
         }
     }
 
-    /// How many arguments follow the name; for STREAMS all.
+    /// The number of arguments after the name; for STREAMS all.
     fn operands(self) -> usize {
         match self {
             ReadOption::Block | ReadOption::Count => 1,
@@ -229,7 +228,7 @@ fn migrated_keys(args: Args<'_>) -> Range<usize> {
         let is = |word: &str| args.get(index).eq_ignore_ascii_case(word.as_bytes());
         match () {
             () if is("KEYS") && args.get(3).is_empty() => return index + 1..args.len(),
-            // An error when it runs.
+            // The command replies with an error when it runs.
             () if is("KEYS") => return 0..0,
             () if is("AUTH") => index += 2,
             () if is("AUTH2") => index += 3,
@@ -280,8 +279,8 @@ mod tests {
     use crate::state::table::Command;
     use crate::sys::log::Logger;
 
-    /// Makes requests from the syntax in a command's documentation. Names in them are words that
-    /// are options elsewhere.
+    /// Makes requests from the syntax in a command's documentation. Names in these requests are
+    /// words that are options elsewhere.
     struct Author {
         random: fastrand::Rng,
         /// The length of all lists in this request.
@@ -345,7 +344,8 @@ mod tests {
             words
         }
 
-        /// Commands take options in other orders than the documentation has them.
+        /// Moves an option to the front: commands accept options in other orders than the
+        /// documented one.
         fn put_an_option_first(&mut self, tokens: &mut [&str]) {
             let is_option = |at: &usize| tokens[*at] == "[" && split_outside(tokens).len() == 1;
             let starts: Vec<usize> = (0..tokens.len()).filter(is_option).collect();
@@ -389,7 +389,7 @@ mod tests {
         }
     }
 
-    /// The tokens before the bracket that closes.
+    /// The tokens before the closing bracket.
     fn inside<'t, 's>(tokens: &'t [&'s str]) -> &'t [&'s str] {
         let mut depth = 1;
         let end = tokens.iter().position(|token| {

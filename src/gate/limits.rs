@@ -63,11 +63,11 @@ const REDACTED: &[u8] = b"*redacted*";
 
 /// Appends a client's line of CLIENT LIST, without a line end.
 ///
-/// Fields that name buffers which this server does not have: `qbuf` is input kept for the client
-/// that did not run, plus the running request; complete arguments of a large incomplete request
-/// count as `argv-mem`; `rbs` and `rbp` are the output buffer's size; up to 16 KiB of output are
-/// `obl`, more is `oll` pieces of together `omem`, as if a static buffer of that size came before a
-/// list. `hides_names`: of the client and its user.
+/// Some fields name buffers that this server does not have. `qbuf` is the client's input that has
+/// not run, plus the running request. Complete arguments of a large incomplete request count as
+/// `argv-mem`. `rbs` and `rbp` are the output buffer's size. `obl` is output up to 16 KiB; further
+/// output is `oll` pieces with a total size of `omem`, as if a static buffer of that size came
+/// before a list. `hides_names`: leaves out the names of the client and its user.
 pub fn describe(
     state: &State,
     client: &Client,
@@ -137,7 +137,7 @@ pub fn describe(
     result.expect("a String takes what is written to it");
 }
 
-/// Keys of a waiting client that its line shows, and bytes of each.
+/// The most keys of a waiting client that its line shows, and the most bytes of each.
 const AWAITED_MAX: usize = 10;
 const AWAITED_BYTES_MAX: usize = 128;
 
@@ -211,7 +211,7 @@ fn output_memory(client: &Client) -> usize {
     }
 }
 
-/// The same, plus for a replica the part of the stream that it was not sent.
+/// Bytes of pending output that limits count, plus for a replica the unsent part of the stream.
 fn unsent(client: &Client, backlog: Option<&Backlog>) -> u64 {
     let replica = client.replica.as_deref().filter(|replica| replica.needs_stream());
     let behind = match (replica, backlog) {
@@ -253,7 +253,7 @@ pub fn check_output_limit(state: &mut State, id: ClientId) {
     let flags = client.flags;
     let mut limit = state.config.client_output_buffer_limit[class_of(flags) as usize];
     if flags.contains(ClientFlags::REPLICA) && limit.hard_bytes > 0 {
-        // A replica that could continue from the backlog is not closed.
+        // A replica is not closed while it could continue from the backlog.
         limit.hard_bytes = limit.hard_bytes.max(state.config.repl_backlog_size);
     }
     let since_us = client.over_soft_limit_since_us;
@@ -304,7 +304,7 @@ pub fn evict_clients(state: &mut State) {
         state.clients.is_over_logged = false;
         return;
     }
-    // Asked before each client's requests: must be fast when nothing can be evicted.
+    // This runs before each client's requests, so it must be fast if no client can be evicted.
     if state.clients.evictable_memory() > 0 {
         evict_largest(state, limit);
     }

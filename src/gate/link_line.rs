@@ -9,25 +9,25 @@ use crate::keyspace::DbIndex;
 /// The link, while it is in use.
 #[derive(Clone, Debug)]
 pub struct LinkLine {
-    /// Among those of clients.
+    /// The link's number among those of clients.
     pub number: u64,
     pub address: SocketAddr,
     pub local: Option<SocketAddr>,
     pub file: RawFd,
     pub age_s: i64,
     pub idle_s: i64,
-    /// What the stream has selected.
+    /// The database that the stream has selected.
     pub database: DbIndex,
-    /// Bytes received and not applied.
+    /// Bytes received but not applied yet.
     pub input: u64,
 }
 
 impl LinkLine {
-    /// Its flags.
+    /// The link's flags.
     pub const FLAGS: &str = "M";
 
-    /// The line, without a line end. It runs what the stream has, as nobody's command. `of_valkey`:
-    /// with Valkey's fields.
+    /// The line, without a line end. `cmd` is NULL, because the link has no commands of its own.
+    /// `of_valkey`: with Valkey's fields.
     pub fn text(&self, of_valkey: bool) -> String {
         let local = self.local.map_or_else(String::new, |address| address.to_string());
         let [capa, watch, traffic] = match of_valkey {

@@ -1,5 +1,5 @@
-//! Locks that end without a LOCK command. They are found before the next request runs, and their
-//! holders are notified. A reader whose time is over is taken out at that time, even if other
+//! Locks that end without a LOCK command. Such ends are found before the next request runs, and the
+//! holders are notified. A reader whose lease has ended is removed at that time, even if other
 //! readers remain.
 
 use std::collections::{BTreeSet, HashMap};
@@ -21,8 +21,7 @@ use crate::types::hash::Hash;
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Lock, Reader};
 
-/// Compares indexed locks whose keys have changed with the index. Those that are gone have been
-/// lost.
+/// Compares changed keys with the index of locks. A lock that its key no longer has was lost.
 pub fn review(keyspace: &mut Keyspace, state: &mut State) {
     if !keyspace.locks.has_changed() {
         return;
@@ -39,8 +38,8 @@ pub fn review(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.locks.forget_owners();
 }
 
-/// The same for whole databases that were emptied, exchanged or loaded anew. There may be a million
-/// locks: if most have no key any more, these are taken out of the index as a whole.
+/// Reviews whole databases that were emptied, exchanged or loaded anew. They may have a million
+/// locks: if most of the keys are gone, their locks are taken out of the index as a whole.
 fn review_databases(keyspace: &mut Keyspace, state: &mut State, databases: &BTreeSet<DbIndex>) {
     let (mut emptied, mut left) = (BTreeSet::new(), BTreeSet::new());
     for &database in databases {
@@ -69,8 +68,8 @@ fn review_databases(keyspace: &mut Keyspace, state: &mut State, databases: &BTre
     }
 }
 
-/// The locks of the selected database that must be compared with their keys, and whether all others
-/// are gone. Otherwise the others are as they were.
+/// The locks of the selected database that must be compared with their keys, and whether all other
+/// locks are gone. If not, the others are unchanged.
 fn to_compare(keyspace: &Keyspace) -> (Vec<Box<[u8]>>, bool) {
     let (locks, database, now) = (&keyspace.locks, keyspace.selected(), keyspace.now());
     let held = locks.len_of(database);
@@ -109,7 +108,7 @@ fn lost(
         let slot = keyspace.find_kept(keyspace.key(key))?;
         let (value, now) = (keyspace.entry(slot).value(), keyspace.now());
         let lock = lock::read(value, &now).ok().flatten();
-        // The fence of an owner that has it alone, and the readers.
+        // The fence of an exclusive owner, or the readers.
         match lock.map(|lock| (lock.readers > 0, lock.fence)) {
             Some((true, _)) => Some((None, lock::readers(value, &now).into_iter().collect())),
             Some((false, fence)) => Some((fence, HashMap::new())),
@@ -126,7 +125,7 @@ fn lost(
         };
         match fence {
             Some(fence) if fence == held.fence => None,
-            // Only this reader's field.
+            // Only this reader's field was deleted.
             None if !readers.is_empty() => Some(EndReason::Deleted),
             _ => Some(EndReason::Overwritten),
         }
@@ -135,7 +134,7 @@ fn lost(
     lost.filter_map(|(reason, place)| Some((place, reason?))).collect()
 }
 
-/// How a lease ended that was not renewed.
+/// The reason for the end of a lease that was not renewed.
 fn end_of_lease(held: &Held) -> EndReason {
     match &held.session {
         Some(session) if session.is_left_behind => EndReason::Promoted,
@@ -144,22 +143,23 @@ fn end_of_lease(held: &Held) -> EndReason {
     }
 }
 
-/// Takes lost holdings out of the index, announces them, and notifies the clients that asked for
-/// them. A replica only follows its primary, which notifies.
+/// Takes a lost holding out of the index, announces its end, and notifies the client that asked for
+/// it. A replica only follows its primary, which notifies.
 pub fn end(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, reason: EndReason) {
     if let Some(held) = keyspace.locks.remove(at) {
         announce_end(keyspace, state, at, &held, reason);
     }
 }
 
-/// Who had a lock that was not released: its owner, if that is known, as its value may be gone.
+/// The owner of a lock that was lost, if known: the key's value may be gone.
 fn owner_had(keyspace: &mut Keyspace, at: At<'_>, held: &Held) -> Option<Box<[u8]>> {
     let noted = keyspace.locks.take_owner(at.database, at.key);
     let session = held.session.as_deref().map(|session| &*session.owner);
     at.reader.or(session).map(Box::from).or(noted)
 }
 
-/// The name or else the address of the client that asked for a lock; empty: it is gone.
+/// The name of the client that asked for a lock, or its address without a name. Empty: the client
+/// is gone.
 fn client_had(state: &State, held: &Held) -> Box<[u8]> {
     let client = held.client.and_then(|id| state.clients.get(id));
     client.map_or_else(Box::default, |client| match &*client.name {
@@ -168,7 +168,7 @@ fn client_had(state: &State, held: &Held) -> Box<[u8]> {
     })
 }
 
-/// The same for what is no longer in the index.
+/// Announces the end of a holding that is no longer in the index, and notifies its client.
 pub fn announce_end(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -180,7 +180,7 @@ pub fn announce_end(
         return;
     }
     let At { database, key, .. } = at;
-    // With the last of the readers.
+    // A shared lock is free after its last reader.
     let is_free = !keyspace.locks.is_held(database, key);
     if is_free {
         note_freed(keyspace, state, database, key);
@@ -213,7 +213,7 @@ pub fn announce_end(
 }
 
 /// Announces the ends of all locks of whole databases, and notifies the clients that asked for
-/// them. Looks at each only if somebody is to be told of it.
+/// them. Goes through all locks only if a subscriber or client is to be notified.
 fn announce_gone(keyspace: &mut Keyspace, state: &mut State, gone: &Gone) {
     if state.persistence.loading.is_some() {
         return;
@@ -255,8 +255,8 @@ fn announce_gone(keyspace: &mut Keyspace, state: &mut State, gone: &Gone) {
     }
 }
 
-/// Remembers the last holdings of locks of whole databases: of those that are known, and of a few
-/// others. Notes which of them clients wait for.
+/// Remembers the last holdings of locks of whole databases: of those whose history is known, and of
+/// a few others. Notes which of the locks clients wait for.
 fn note_history(keyspace: &mut Keyspace, state: &State, gone: &Gone) {
     let named = |(database, key): (DbIndex, &[u8])| (database, Box::<[u8]>::from(key));
     let known = keyspace.locks.history.locks().map(named);
@@ -276,8 +276,8 @@ fn note_history(keyspace: &mut Keyspace, state: &State, gone: &Gone) {
     }
 }
 
-/// Keeps a lock that was lost from everybody for a time: the former holder may not know yet.
-/// Source: `lock-delay`.
+/// Withholds a lost lock from all clients for a time: its former holder may not know yet that it is
+/// lost. Source: `lock-delay`.
 fn keep(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, key: &[u8], ms: i64) {
     let limits = readers::limits(keyspace, state);
     let fence = keyspace.locks.fences.grant();
@@ -318,8 +318,8 @@ fn keep(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, key: &[u8
     }
 }
 
-/// Ends the leases of readers whose time is over. Under CLIENT PAUSE nothing ends, and a replica
-/// follows its primary.
+/// Ends the leases of readers whose time is over. Not under CLIENT PAUSE, and not on a replica,
+/// which follows its primary.
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     if stands_still(keyspace, state) {
         return;
@@ -361,10 +361,10 @@ pub fn take_back(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Deletes a lock whose owner will never know that it was granted, or takes that reader out of it.
+/// Deletes a lock whose owner will never learn of the grant, or takes that reader out of it.
 pub fn give_up(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, granted: &Granted) {
     let held = keyspace.locks.get(at);
-    // Nobody else has asked for it since.
+    // No other client has asked for the lock since.
     let is_held = held.is_some_and(|held| {
         held.fence == granted.fence && held.client.is_none_or(|id| id == granted.client)
     });
@@ -446,9 +446,9 @@ pub fn take_hold_back(
     }
 }
 
-/// Publishes the message by which Redisson's lock tells its waiting clients that it was released:
-/// they sleep until it comes, or until the lease ends that they have seen. Not if a client waits
-/// here, which takes the lock.
+/// Publishes the message by which Redisson's clients learn that a lock was released. Without it,
+/// they sleep until the end of the lease that they have seen. Not published if a client waits here,
+/// because that client takes the lock.
 pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, key: &[u8]) {
     let has_backlog = state.replication.backlog.is_some();
     if state.pubsub.is_silent() && !has_backlog
@@ -477,8 +477,8 @@ fn redisson_channel(key: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The same message for all locks of whole databases. It is not repeated elsewhere: a replica tells
-/// its own subscribers when it repeats the request.
+/// Publishes the same message for all locks of whole databases. It is not repeated: a replica sends
+/// it to its own subscribers when it repeats the request.
 fn tell_redisson_of_all(keyspace: &Keyspace, state: &mut State, gone: &Gone) {
     let is_literal = |byte: &u8| !b"*?[\\".contains(byte);
     let may_match = |pattern: &[u8]| {
@@ -488,7 +488,7 @@ fn tell_redisson_of_all(keyspace: &Keyspace, state: &mut State, gone: &Gone) {
     let mut keys: Vec<(DbIndex, &[u8])> = if state.pubsub.names(Kind::Pattern).any(may_match) {
         gone.keys().collect()
     } else {
-        // There are fewer subscribers than locks.
+        // Subscribed channels are fewer than locks.
         let names = state.pubsub.names(Kind::Channel);
         let named = names.filter_map(|name| name.strip_prefix(REDISSON_CHANNELS));
         let keys = named.map(|name| match name {
@@ -499,7 +499,7 @@ fn tell_redisson_of_all(keyspace: &Keyspace, state: &mut State, gone: &Gone) {
     };
     keys.sort_unstable();
     for (database, key) in keys {
-        // Who waits here takes the lock.
+        // A client that waits here takes the lock.
         if keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_none() {
             publish::deliver(state, Kind::Channel, &redisson_channel(key), b"0");
         }
@@ -565,7 +565,7 @@ fn note_holding(
     keyspace.locks.history.note_holding(database, key, ended);
 }
 
-/// Notes when a lock has become free for which a client waits: the hand-over is measured.
+/// Notes the time at which a lock that a client waits for became free, to measure the hand-over.
 pub fn note_freed(keyspace: &mut Keyspace, state: &State, database: DbIndex, key: &[u8]) {
     if !keyspace.waiting.is_empty()
         && keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_some()

@@ -1,5 +1,5 @@
-//! The command and key hash of a request that has not run yet. Callers prefetch the keys of many
-//! requests together.
+//! The command and key hash of a request that has not run yet. With them, callers prefetch the keys
+//! of many requests together.
 
 use std::slice;
 
@@ -12,8 +12,8 @@ use crate::state::table::Command;
 #[derive(Clone, Copy)]
 pub struct LookedUp {
     pub command: Option<&'static Command>,
-    /// The index of the key, and its hash. None: the request has none at a fixed position, or it
-    /// was not asked for.
+    /// The index of the key, and its hash. None: the request has no key at a fixed position, or the
+    /// hash was not asked for.
     key: Option<(usize, u64)>,
 }
 
@@ -34,7 +34,7 @@ impl LookedUp {
         self.key.map(|(_, hash)| hash)
     }
 
-    /// The hash, for the run of the request.
+    /// The hash in the form that the request's run takes.
     pub fn prehashed(&self) -> Prehashed<'_> {
         match &self.key {
             Some((first, hash)) => {

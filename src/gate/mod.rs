@@ -1,23 +1,22 @@
 //! The gate: how every command runs, whether sent by a client, EXEC or a script.
 //!
-//! - `request` is what runs. `execute` runs it, after `admit` has decided (`verdict`) by the rules
-//!   of `users`, `evict`, `redirect` and `cluster`. `limits` are those of clients' output and
-//!   memory; `link_line` is the line of CLIENT LIST for the link to the primary; `closing` takes a
-//!   client out of all lists.
-//! - `keys` says which arguments are keys; `looked_up` is what was found out about a request ahead
-//!   of its run; `effect` is what a command changes, as requests.
+//! - `request` is a request and its outcome. `execute` runs it, after `admit` has decided
+//!   (`verdict`) by the rules of `users`, `evict`, `redirect` and `cluster`. `limits` bounds
+//!   clients' output and memory; `link_line` is the line of CLIENT LIST for the link to the
+//!   primary; `closing` takes a client out of all lists.
+//! - `keys` finds the arguments that are keys; `looked_up` is the result of looking up a request
+//!   before it runs; `effect` turns a command's changes into requests.
 //! - `blocking`, `asynchronous` (waits without a blocked client), `acks`, `confirm` (locks that
-//!   replicas have to acknowledge) and `transaction` are commands that wait, and `waking` runs
-//!   those whose key has changed; `tracking`, `monitor` and
-//!   `publish` tell others.
-//! - `locks` finds locks that ended by themselves or by force; `readers` are those who hold one
+//!   replicas have to acknowledge) and `transaction` are for commands that wait, and `waking` runs
+//!   those whose key has changed. `tracking`, `monitor` and `publish` notify other clients.
+//! - `locks` finds locks that ended by themselves or by force; `readers` are owners that hold one
 //!   together; `sessions` and `permits` renew the leases of connections that show life; `cycles`
 //!   finds owners that wait for each other.
 //! - `moving` keeps requests from writing a key that is on its way to another server.
-//! - `slot_costs` counts what requests cost their slots.
+//! - `slot_costs` counts the costs of requests for their slots.
 //! - `slots_left` ends waits and subscriptions in a cluster's slots that have gone to another node.
 //!
-//! The families above are known here by their specifications alone.
+//! The gate knows the families of commands by their specifications alone.
 
 pub mod acks;
 pub mod admit;

@@ -16,8 +16,8 @@ use crate::state::table::Command;
 /// Replaces a secret.
 const REDACTED: &[u8] = b"(redacted)";
 
-/// Sends a command that ran to monitoring clients. `output`: of the executing client, which may be
-/// one of them.
+/// Sends a command that ran to monitoring clients. `output`: the output of the executing client,
+/// which may be a monitoring client itself.
 #[cold]
 pub fn feed_monitors(
     state: &mut State,

@@ -1,5 +1,5 @@
-//! Requests that would write a key which is on its way to another server (`state/moving.rs`), alone
-//! or with its slot: they wait, as in Redis everything waits for MIGRATE. Reads go on.
+//! Requests that would write a key that is on its way to another server (`state/moving.rs`), alone
+//! or with its slot. They wait, as in Redis everything waits for MIGRATE. Reads continue.
 
 use crate::client::Client;
 use crate::error::CommandError;
@@ -14,7 +14,7 @@ use crate::state::table::Command;
 /// The error of a request that cannot wait.
 const ON_ITS_WAY: &str = "TRYAGAIN The key is on its way to another server";
 
-/// Whether a client's request has to wait for a moving key, or cannot even do that.
+/// Checks whether a client's request must wait for a moving key, or fails because it cannot wait.
 pub fn check(
     keyspace: &Keyspace,
     state: &State,
@@ -40,7 +40,7 @@ pub fn check(
         }
         return Ok(());
     }
-    // What is only queued now is looked at by EXEC.
+    // A request that is only queued now is checked by EXEC.
     if queued.is_some() && !command.is(Flags::NEVER_QUEUED) {
         return Ok(());
     }
@@ -55,11 +55,11 @@ fn check_one(
 ) -> Result<(), Verdict> {
     let Some(index) = moving_key(state, database, command, args) else { return Ok(()) };
     if restores(command) && !state.moving.pauses(args.get(index)) {
-        // Perhaps by the very server to which the key is sent, or by this one: if they waited for
-        // each other, both would time out.
+        // The RESTORE may come from the server to which the key is sent, or from this server
+        // itself: if both waited for each other, both would time out.
         return match replaces(args) {
             true => Err(CommandError::Cluster(ON_ITS_WAY).into()),
-            // It finds that the key exists.
+            // The RESTORE will find that the key exists.
             false => Ok(()),
         };
     }
@@ -74,7 +74,7 @@ fn replaces(args: Args<'_>) -> bool {
     args.iter_from(4.min(args.len())).any(|word| word.eq_ignore_ascii_case(b"REPLACE"))
 }
 
-/// The argument that names a moving key which a request would write.
+/// The index of the first moving key that a request would write.
 fn moving_key(
     state: &State,
     database: DbIndex,
@@ -95,8 +95,8 @@ fn moving_key(
     })
 }
 
-/// Whether a script's call would write a moving key that the script did not declare: it cannot wait
-/// any more. Errors: the whole text.
+/// Checks whether a script's call would write a moving key that the script did not declare: a
+/// running script cannot wait. Errors: the whole text.
 pub fn check_scripted(
     keyspace: &Keyspace,
     state: &State,
@@ -105,7 +105,7 @@ pub fn check_scripted(
 ) -> Result<(), &'static str> {
     let is_free = !state.moving.is_in_the_way()
         || moving_key(state, keyspace.selected(), command, args).is_none();
-    // What happened at the primary or in an earlier process has no client.
+    // Requests of the primary or a file have no client.
     let has_client = state.scripts.running.as_ref().is_some_and(|running| running.client.is_some());
     if is_free || !has_client { Ok(()) } else { Err(ON_ITS_WAY) }
 }

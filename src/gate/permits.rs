@@ -1,6 +1,6 @@
-//! Sessions of permits, as those of locks (`gate/sessions.rs`): the server renews them while the
-//! client's connection shows life, looks for a sign of life when half of their time has passed, and
-//! lets them end a grace period after it has closed.
+//! Sessions of permits, like those of locks (`gate/sessions.rs`). The server renews permits while
+//! the client's connection shows life, looks for a sign of life when half of their time has passed,
+//! and lets them end a grace period after the connection has closed.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::keyspace::{DbIndex, Keyspace};
 use crate::state::State;
 use crate::types::sorted_set::{Limits, SortedSet};
 
-/// Begins a session. The permits of the owner's earlier session belong to it.
+/// Begins a session, and adds the permits of the owner's earlier session to it.
 pub fn begin(keyspace: &mut Keyspace, state: &State, mut session: PermitSession) {
     if let Some(before) = keyspace.permits.take(session.database, &session.key, &session.owner) {
         let new: HashSet<&[u8]> = session.permits.iter().map(|permit| &**permit).collect();
@@ -38,7 +38,7 @@ fn half_from_now(state: &State, ms: i64) -> i64 {
     state.now.boot_us.saturating_add((ms / 2).max(1).saturating_mul(1000))
 }
 
-/// Renews the permits whose half has passed and whose clients have shown life since.
+/// Renews the permits of which half the lease has passed, if their clients have shown life since.
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     while let Some(session) = keyspace.permits.take_look(state.now.boot_us) {
         if state.replication.is_replica() {
@@ -49,7 +49,7 @@ pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
             client.filter(|one| !one.is_closing()).map(|one| one.silent_ms(state.now.boot_us));
         let until_ms = match silent_ms {
             Some(silent_ms) => state.now.unix().0 + session.lease_ms - silent_ms,
-            // They only end.
+            // Without a client, the permits are not renewed.
             None => 0,
         };
         let left_ms = set_deadlines(keyspace, state, &session, until_ms, Change::Later);
@@ -60,7 +60,7 @@ pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Binds the permits of an owner to a client, and renews them. False: it has none of this
+/// Binds the permits of an owner to a client, and renews them. False: the owner has none of this
 /// semaphore.
 pub fn bind(
     keyspace: &mut Keyspace,
@@ -77,7 +77,7 @@ pub fn bind(
     is_held
 }
 
-/// A client is being closed: its permits end after their grace.
+/// Lets the permits of a client that is being closed end after their grace period.
 pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
     if keyspace.permits.is_empty() {
         return;
@@ -87,7 +87,8 @@ pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
     }
 }
 
-/// After a promotion all sessions have lost their connections.
+/// Starts the grace periods of all sessions, which have lost their connections by a start or
+/// promotion.
 pub fn lose_connections(keyspace: &mut Keyspace, state: &mut State) {
     for session in keyspace.permits.take_all() {
         grant_grace(keyspace, state, session);
@@ -100,7 +101,7 @@ fn grant_grace(keyspace: &mut Keyspace, state: &mut State, session: PermitSessio
     }
     let until_ms = state.now.unix().0 + session.grace_ms;
     if set_deadlines(keyspace, state, &session, until_ms, Change::Exact).is_some() {
-        // It can be attached again until then.
+        // The session can be attached again until then.
         let at_us = state.now.boot_us.saturating_add(session.grace_ms.saturating_mul(1000));
         keyspace.permits.insert(PermitSession { client: None, ..session }, at_us);
     }
@@ -109,13 +110,14 @@ fn grant_grace(keyspace: &mut Keyspace, state: &mut State, session: PermitSessio
 /// How deadlines are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// Only to later ones.
+    /// Deadlines only move to later times.
     Later,
     Exact,
 }
 
 /// Sets the deadlines of a session's permits that are still held, in Unix milliseconds: here, in
-/// the log and at replicas. Returns the milliseconds left of the first; None: none is held.
+/// the log and at replicas. Returns the milliseconds left until the first of them. None: none is
+/// held.
 fn set_deadlines(
     keyspace: &mut Keyspace,
     state: &mut State,

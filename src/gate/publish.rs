@@ -40,7 +40,7 @@ pub fn take_pushed(state: &mut State, caller: Caller, output: &mut OutputBuffer)
     }
 }
 
-/// Length line and two line ends of a message's text, if the length has few digits.
+/// Bytes of the length line and two line ends of a message's text, if the length has few digits.
 const LENGTH_BYTES: usize = 12;
 
 /// An encoded message.
@@ -123,8 +123,8 @@ pub fn deliver(state: &mut State, kind: Kind, channel: &[u8], payload: &[u8]) ->
     receivers
 }
 
-/// Publishes collected keyspace events: the event's name to the key's channel, the key to the
-/// event's.
+/// Publishes collected keyspace events: the event's name to the key's channel, and the key to the
+/// event's channel.
 pub fn publish_events(keyspace: &mut Keyspace, state: &mut State) {
     let classes = keyspace.events.classes();
     for event in keyspace.events.take() {

@@ -1,9 +1,9 @@
 //! Readers: owners who hold a lock together, each with a field and a lease of its own.
 //!
-//! The key lives as long as the last of these leases. A reader whose lease ends before is taken out
-//! at that time, to the millisecond; a client that waits for that is served in the same turn. The
-//! index (`keyspace/locks.rs`) says until when each of them holds the lock. Here the data is made
-//! to say the same, and so are the log and the replicas.
+//! The key lives as long as the last of these leases. A reader whose lease ends earlier is taken
+//! out at that time, to the millisecond, and a client that waits for that is served in the same
+//! turn. The index (`keyspace/locks.rs`) has the end of each reader's lease. This file brings the
+//! data, the log and the replicas into agreement with it.
 
 use crate::clock::{Deadline, Expiry};
 use crate::collections::table::Slot;
@@ -22,7 +22,7 @@ use crate::types::lock::{self, Reader};
 pub enum Change {
     /// The owner becomes a reader.
     Granted,
-    /// The lease or the session is another one. With the former end of the lease, on the boot-time
+    /// The lease or the session has changed. Holds the former end of the lease, on the boot-time
     /// clock.
     Renewed(Deadline),
 }
@@ -78,8 +78,8 @@ pub fn write(
     set_last_deadline(keyspace, state, at, slot, before, Some(until));
 }
 
-/// Takes the field of a reader that is no longer in the index out of its lock, and deletes the key
-/// with its last one. The effects are part of the present unit.
+/// Takes the field of a reader that is no longer in the index out of its lock. Deletes the key with
+/// the last field. The effects are part of the present unit.
 pub fn take_out(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -128,8 +128,8 @@ fn is_last(keyspace: &Keyspace, at: At<'_>, slot: Slot) -> bool {
         && found.is_ok_and(|lock| lock.is_some_and(|lock| lock.readers == 1))
 }
 
-/// Sets the key's deadline to that of its last reader, after one reader's has changed from `before`
-/// to `after`.
+/// Sets the key's deadline to that of its last reader, after the deadline of one reader has changed
+/// from `before` to `after`.
 fn set_last_deadline(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -146,7 +146,7 @@ fn set_last_deadline(
     };
     let last = match old_ms {
         Some(old_ms) if ms_left(after).is_some_and(|ms| ms >= old_ms) => after,
-        // Another one is the last, and stays it.
+        // Another reader is still the last one.
         Some(old_ms) if ms_left(before).is_none_or(|ms| ms < old_ms) => old,
         _ => keyspace.locks.last_until(at.database, at.key),
     };
@@ -193,13 +193,13 @@ pub fn renew(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, until: Dead
     }
 }
 
-/// Whether the time of a reader is over. It is taken out when nothing else stands still.
+/// Whether a reader's lease has ended. The reader is taken out later if expiry stands still.
 pub fn is_over(keyspace: &Keyspace, at: At<'_>) -> bool {
     let until = keyspace.locks.get(at).and_then(Held::until);
     until.is_some_and(|until| keyspace.now().is_past(until))
 }
 
-/// Adds readers to the index that it does not know: of a copy of a lock.
+/// Adds the readers of a lock that was copied to the index, unless it has them.
 pub fn adopt(keyspace: &mut Keyspace, database: DbIndex, key: &[u8], slot: Slot) {
     let now = keyspace.now();
     let readers = lock::readers(keyspace.entry(slot).value(), &now);

@@ -50,8 +50,8 @@ pub fn blocked(state: &State, id: ClientId) -> Blocked {
     };
     let waits_for_keys = matches!(blocked.cause, Cause::Keys { .. });
     let writes = state.commands.get(blocked.command).is(Flags::WRITE);
-    // WAIT has no replicas left to wait for, even if its client reads here. (In Valkey it keeps
-    // waiting.)
+    // WAIT has no replicas left to wait for, even if its client reads here. (In Valkey the client
+    // keeps waiting.)
     if waits_for_keys && client.flags.contains(ClientFlags::READS_HERE) && !writes {
         return Blocked::Stays;
     }

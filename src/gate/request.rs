@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::state::context::Caller;
 use crate::state::table::Command;
 
-/// A parsed request, its command looked up, its keys hashed while they were prefetched.
+/// A parsed request, with its command looked up, and its keys hashed if they were prefetched.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     pub args: Args<'a>,
@@ -21,11 +21,13 @@ pub struct Request<'a> {
 pub enum Ran {
     /// The reply is complete, or there is none by design.
     Done,
-    /// The same. Its changes are many, and are passed on before the next request.
+    /// The reply is complete. The request's changes are many, and are passed on before the next
+    /// request.
     DoneMuch,
-    /// It did not run. It and the client's later requests wait until the server resumes the client.
+    /// The request did not run. It and the client's later requests wait until the server resumes
+    /// the client.
     NotYet,
-    /// It has run or is blocked; the client's later requests wait.
+    /// The request has run or is blocked; the client's later requests wait.
     Waits,
     /// The connection is closed once the reply is sent.
     Closes,

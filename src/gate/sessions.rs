@@ -1,12 +1,12 @@
 //! Locks with sessions: leases that the server renews while the connection of the client that holds
 //! them shows life.
 //!
-//! Any request is a sign of life, and so is waiting in a blocking command, or for replies that the
-//! log holds back: the client is not read then. The server looks for one when half of the lease has
-//! passed, and again when half of the rest has. The lease ends a grace period after the connection
-//! has closed, or one lease after the last sign of life. Connections do not outlive a restart or a
-//! promotion: then each lease has its grace period, within which LOCK.ATTACH can bind it to a new
-//! connection.
+//! Any request is a sign of life. So is a wait in a blocking command, or for replies that the log
+//! holds back: the server does not read from the client in that time. The server looks for a sign
+//! of life when half of the lease has passed, and again when half of the remaining time has. The
+//! lease ends a grace period after the connection has closed, or one lease after the last sign of
+//! life. Connections do not outlive a restart or a promotion. Each lease then has its grace period,
+//! within which LOCK.ATTACH can bind it to a new connection.
 
 use crate::client::ClientId;
 use crate::clock::Deadline;
@@ -21,7 +21,7 @@ use crate::state::State;
 /// Unit: microseconds.
 const STALL_US: i64 = 50_000;
 
-/// Renews the leases whose half has passed and whose clients have shown life since. Under CLIENT
+/// Renews the leases of which half has passed, if their clients have shown life since. Under CLIENT
 /// PAUSE nothing changes.
 pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     if state.pauses.strictest().is_some() {
@@ -41,8 +41,9 @@ pub fn next_us(keyspace: &Keyspace, state: &State) -> Option<i64> {
     looks.into_iter().flatten().min().filter(|_| state.pauses.strictest().is_none())
 }
 
-/// `at_us`: when it was to be looked after. A server that stood still until its lease had ended
-/// cannot know of signs of life, and begins the lease anew.
+/// Renews a lease if its client has shown life. `at_us`: the planned time of this look. A server
+/// that stood still until the lease had ended cannot know of signs of life, and begins the lease
+/// anew.
 fn look(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, at_us: i64) {
     let Some(held) = keyspace.locks.get(at) else { return };
     let Some(session) = &held.session else { return };
@@ -60,8 +61,8 @@ fn look(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, at_us: i64) {
         }),
     };
     if is_past {
-        // Nobody has found that it has ended: a client that has shown life within one lease still
-        // has it.
+        // The end of the lease was not noticed yet: a client that has shown life within one lease
+        // still holds the lock.
         let silent_ms = if now_us - at_us > STALL_US { 0 } else { silent_ms };
         if silent_ms < lease_ms {
             set_deadline(keyspace, state, at, state.now.after(lease_ms - silent_ms));
@@ -72,7 +73,7 @@ fn look(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, at_us: i64) {
     look_again(keyspace, at);
 }
 
-/// When a lease ends, unless it has ended.
+/// The end of a lease. None: it has ended already.
 fn deadline(keyspace: &mut Keyspace, at: At<'_>) -> Option<Deadline> {
     if at.reader.is_some() {
         let until = keyspace.locks.get(at).and_then(Held::until);
@@ -102,8 +103,7 @@ pub fn look_again(keyspace: &mut Keyspace, at: At<'_>) {
     keyspace.locks.look_at(at, at_us);
 }
 
-/// Binds a lock with a session to a client, and renews its lease. False: its lease has ended just
-/// now.
+/// Binds a lock with a session to a client, and renews its lease. False: the lease has just ended.
 pub fn bind(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, client: ClientId) -> bool {
     let is_held = keyspace
         .in_database(at.database, |keyspace| keyspace.find_quietly(keyspace.key(at.key)).is_some());
@@ -120,7 +120,7 @@ pub fn bind(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, client: Clie
     true
 }
 
-/// A client is being closed: its leases end after their grace.
+/// Lets the leases of a client that is being closed end after their grace period.
 pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
     permits::forget(keyspace, state, client);
     for place in keyspace.locks.of_client(client) {
@@ -131,8 +131,8 @@ pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
     }
 }
 
-/// After a start: fences begin anew, above all earlier ones, and all sessions have
-/// lost their connections.
+/// After a start: begins new fences above all earlier ones. All sessions have lost their
+/// connections, so their grace periods begin.
 pub fn gain_authority(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.locks.fences.begin_epoch(state.now.unix_seconds());
     let delay_us = state.config.lock_recovery_delay * 1000;
@@ -141,14 +141,15 @@ pub fn gain_authority(keyspace: &mut Keyspace, state: &mut State) {
     count_on_boot_clock(keyspace);
     for place in keyspace.locks.with_sessions() {
         keyspace.locks.bind(place.at(), None);
-        // A reader whose time is over stays one no longer.
+        // A reader whose lease has ended gets no grace period.
         if !readers::is_over(keyspace, place.at()) {
             grant_grace(keyspace, state, place.at());
         }
     }
 }
 
-/// After a promotion: the same, and the sessions' connections were to another primary.
+/// After a promotion: does the same as after a start, and notes that the sessions' connections were
+/// to another primary.
 pub fn be_promoted(keyspace: &mut Keyspace, state: &mut State) {
     gain_authority(keyspace, state);
     for place in keyspace.locks.with_sessions() {
@@ -156,8 +157,8 @@ pub fn be_promoted(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Files and primaries give leases by the wall clock. From now on nobody can set the clock on which
-/// they count here.
+/// Moves leases to the boot-time clock, which nobody can set. Files and primaries give them by the
+/// wall clock.
 pub fn count_on_boot_clock(keyspace: &mut Keyspace) {
     let now = keyspace.now();
     for database in DbIndex::all(keyspace.databases()) {

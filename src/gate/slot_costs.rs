@@ -1,10 +1,10 @@
-//! What requests cost their hash slots, for CLUSTER SLOT-STATS. All of it runs only with
-//! `cluster-slot-stats-enabled yes`: the thresholds of `stats/timing.rs` then have every command
-//! looked at closely.
+//! The costs of requests for their hash slots, for CLUSTER SLOT-STATS. All of this runs only with
+//! `cluster-slot-stats-enabled yes`: the thresholds of `stats/timing.rs` then make every command
+//! take the slow path.
 //!
-//! A transaction or script is charged once, with all it has done, to the slot of its keys; one
-//! whose keys may be in several slots is charged to none. A blocked request is charged when it
-//! ends.
+//! A transaction or script is charged once, with the costs of all its commands, to the slot of its
+//! keys. If its keys may be in several slots, it is charged to none. A blocked request is charged
+//! when it ends.
 
 use crate::collections::hash_slot::HashSlot;
 use crate::gate::cluster::slot_of;
@@ -16,7 +16,7 @@ use crate::state::spec::Flags;
 use crate::state::table::Command;
 use crate::stats::slots::SlotCosts;
 
-/// Bytes of MULTI as clients send it, which EXEC is charged with.
+/// Bytes of MULTI as clients send it, charged with EXEC.
 const MULTI_BYTES: u64 = b"*1\r\n$5\r\nMULTI\r\n".len() as u64;
 const QUEUED_BYTES: u64 = b"+QUEUED\r\n".len() as u64;
 
@@ -25,7 +25,7 @@ pub fn are_counted(state: &State) -> bool {
     state.config.cluster_slot_stats_enabled && state.cluster.is_some()
 }
 
-/// Charges a command that has run. `us`: microseconds that its statistics have grown by.
+/// Charges a command that has run. `us`: the microseconds by which its statistics have grown.
 #[cold]
 pub fn charge(
     state: &mut State,
@@ -42,7 +42,7 @@ pub fn charge(
     let replicas = state.replication.replicas.len() as u64;
     let added = state.effects.added();
     let stats = state.slot_stats.get_or_insert_default();
-    // Loading begins it anew.
+    // Loading begins the count anew.
     let effects = added.saturating_sub(std::mem::replace(&mut stats.effects_seen, added));
     let group = stats.of_group.take();
     if caller == Caller::Load {
@@ -63,7 +63,7 @@ pub fn charge(
     stats.add(slot, costs);
 }
 
-/// Charges a command that was queued: EXEC is charged with the rest.
+/// Charges the bytes of a command that was queued. EXEC is charged with its other costs.
 #[cold]
 pub fn charge_queued(state: &mut State, command: &'static Command, request: &Request<'_>) {
     let costs =
@@ -96,8 +96,8 @@ pub fn follow_owners(state: &mut State) {
     state.slot_stats.get_or_insert_default().follow_owners(cluster.version(), owner);
 }
 
-/// The bytes in which a request came. An inline one has a line end and no more; that of a woken
-/// client is kept in another form.
+/// The bytes in which a request was sent. An inline request has only a line end in addition. A
+/// woken client's request is kept in another form, so its bytes are computed.
 fn sent(request: &Request<'_>, origin: Origin) -> u64 {
     let args = request.args;
     let is_inline = origin == Origin::Client && args.sent_as_bulks().is_none();

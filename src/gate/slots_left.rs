@@ -48,7 +48,7 @@ pub fn recheck(keyspace: &mut Keyspace, state: &mut State) {
     ended.iter().for_each(|channel| end_subscriptions(state, channel));
 }
 
-/// Why a blocked client should wait elsewhere, if it should.
+/// The reason why a blocked client should wait elsewhere. None: it may wait here.
 fn blocked_elsewhere(state: &State, cluster: &Cluster, client: &Client) -> Option<Elsewhere> {
     let blocked = client.blocked.as_deref()?;
     if !matches!(blocked.cause, Cause::Keys { .. }) {
@@ -62,7 +62,7 @@ fn blocked_elsewhere(state: &State, cluster: &Cluster, client: &Client) -> Optio
 }
 
 fn waits_elsewhere(cluster: &Cluster, key: &[u8], reads_here: bool) -> Option<Elsewhere> {
-    // Even if reads are served: it is a write that would end the wait.
+    // Even if reads are served: only a write would end the wait.
     if !cluster.is_ok() {
         return Some(Elsewhere::Down);
     }

@@ -1,7 +1,7 @@
 //! Client tracking: invalidation messages.
 //!
-//! The gate calls [`after_command`] after each handler while any client tracks: clients that have
-//! read a changed key get a message then; clients that track its prefix get one message with all
+//! The gate calls [`after_command`] after each handler while any client tracks. Clients that have
+//! read a changed key then get a message. Clients that track its prefix get one message with all
 //! keys at the end of the turn ([`end_turn`]). The executing client's messages follow its reply
 //! ([`publish::take_pushed`]).
 //!
@@ -105,7 +105,7 @@ fn remember(
     }
 }
 
-/// Ends CLIENT CACHING, which holds for one command or transaction, after that. CLIENT's
+/// Ends CLIENT CACHING after the one command or transaction for which it is valid. CLIENT's
 /// subcommands do not count.
 pub fn end_caching(state: &mut State, caller: Caller, request: &Request<'_>) {
     let keeps = request.command.is_some_and(|command| {
@@ -121,8 +121,8 @@ pub fn end_caching(state: &mut State, caller: Caller, request: &Request<'_>) {
     }
 }
 
-/// At the end of a turn: forgets keys beyond the limit, and sends messages about changes outside of
-/// commands and to clients that track prefixes.
+/// At the end of a turn: forgets keys beyond the limit. Sends messages about changes outside of
+/// commands, and messages to clients that track prefixes.
 pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
     if keyspace.tracking.has_changes() {
         send_changes(keyspace, state, None);
@@ -170,7 +170,7 @@ fn send_changes(keyspace: &mut Keyspace, state: &mut State, by: Option<ClientId>
     }
 }
 
-/// Sends a message to a client that has read a key, if it still exists and tracks.
+/// Sends a message to a client that has read a key, if the client still exists and tracks.
 fn send_to_reader(state: &mut State, id: ClientId, key: &[u8]) {
     let tracking = state.clients.get(id).and_then(|client| client.tracking.as_deref());
     if tracking.is_some_and(|tracking| tracking.prefixes().is_none()) {
@@ -184,7 +184,7 @@ fn send_to_reader(state: &mut State, id: ClientId, key: &[u8]) {
 /// Sends the collected keys to the clients that track their prefixes: a message for each prefix.
 fn broadcast(keyspace: &mut Keyspace, state: &mut State) {
     for told in keyspace.tracking.take_broadcasts() {
-        // The same for all clients but those with NOLOOP.
+        // The same list for all clients but those with NOLOOP.
         let mut all = None;
         for &id in &told.clients {
             let tracking = state.clients.get(id).and_then(|client| client.tracking.as_deref());

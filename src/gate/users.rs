@@ -297,7 +297,8 @@ fn set_user(client: &mut Client, user: UserId, is_unrestricted: bool) {
     client.flags.set(ClientFlags::RESTRICTED, !is_unrestricted);
 }
 
-/// The flags of a new client: the default user's, authenticated if that needs no password.
+/// The flags of a new client: those of the default user. The client is authenticated if that user
+/// needs no password.
 pub fn initial_flags(state: &State) -> ClientFlags {
     let mut flags = ClientFlags::empty();
     flags.set(ClientFlags::AUTHENTICATED, !state.acl.requires_auth());
@@ -305,7 +306,7 @@ pub fn initial_flags(state: &State) -> ClientFlags {
     flags
 }
 
-/// Resets a client to the default user, as when it connected.
+/// Resets a client to the default user, as after connecting.
 pub fn log_out(state: &mut State, id: ClientId) {
     let flags = initial_flags(state);
     if let Some(client) = state.clients.get_mut(id) {

@@ -1,4 +1,4 @@
-//! What the rules are asked about a command, and their decisions.
+//! The questions to the rules about a command, and the decisions.
 
 use crate::acl::Denied;
 use crate::error::CommandError;
@@ -15,9 +15,9 @@ pub enum Verdict {
     Run,
     /// It is queued until EXEC.
     Queue,
-    /// It and its client's later requests run later.
+    /// The command and its client's later requests run later.
     Postpone,
-    /// The same, when this key is no longer on its way to another server.
+    /// They run when this key is no longer on its way to another server.
     Await {
         database: DbIndex,
         key: Box<[u8]>,
@@ -25,7 +25,7 @@ pub enum Verdict {
     Refuse(CommandError),
     /// Its user lacks the permission.
     Deny(Denied),
-    /// It needs memory: evict keys, then ask again with [`Asked::room`] set.
+    /// The command needs memory: evict keys, then ask again with [`Asked::room`] set.
     MakeRoom,
 }
 

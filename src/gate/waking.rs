@@ -1,6 +1,6 @@
 //! Blocked commands run again when one of their keys has changed: for that key alone, before the
-//! next client's request. Those that have more to reply than a null array run once more when their
-//! time is over.
+//! next client's request. Commands with a timeout reply other than a null array also run once more
+//! when their deadline has passed.
 
 use crate::client::blocked::{Blocked, Cause};
 use crate::client::{Client, ClientId};
@@ -22,7 +22,7 @@ pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
         keyspace.hides_expired |= state.pauses.strictest().is_some();
         locks::review(keyspace, state);
         for (database, key) in keyspace.waiting.take_ready() {
-            // What waits for it would change it.
+            // The waiting commands would change the key.
             if state.moving.pauses(&key) {
                 keyspace.waiting.postpone(database, &key);
                 continue;
@@ -35,15 +35,15 @@ pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
     }
 }
 
-/// Looks again after the keys whose waiting clients could be granted nothing, if they can be now.
+/// Retries the keys whose waiting clients could be granted nothing, if grants are possible now.
 pub fn retry(keyspace: &mut Keyspace, state: &State) {
     if keyspace.waiting.has_postponed() && !state.grants_nothing() && !state.moving.is_pausing() {
         keyspace.waiting.retry_postponed();
     }
 }
 
-/// The queues that a key's value can serve now. Who waits for a lock or permits where there is a
-/// value of another type is told that.
+/// The queues that a key's value can serve now. A client that waits for a lock or permits is also
+/// served if the value has another type: it gets an error.
 fn served_by(keyspace: &mut Keyspace, state: &State, key: &[u8]) -> &'static [Wanted] {
     let key = keyspace.key(key);
     let found = match state.config.compatible_with.is_valkey() {
@@ -99,8 +99,8 @@ fn serve_key(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, key:
     }
 }
 
-/// Runs a blocked client's command for a key. Its reply comes after earlier ones, and before push
-/// messages about its effects.
+/// Runs a blocked client's command for a key. Its reply comes after earlier replies, and before
+/// push messages about the command's effects.
 fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) -> Woken {
     run(keyspace, state, id, |blocked| {
         let found = blocked.keys().find(|(_, name)| *name == key);
@@ -108,14 +108,14 @@ fn wake(keyspace: &mut Keyspace, state: &mut State, id: ClientId, key: &[u8]) ->
     })
 }
 
-/// Runs a request that replicas have repeated by now.
+/// Runs a request that had to run on replicas first.
 fn run_repeated(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     let Some(client) = state.clients.get(id) else { return };
     keyspace.select(client.database);
     run(keyspace, state, id, |_| 0);
 }
 
-/// Runs a blocked client's command. `index`: of the key for whose sake.
+/// Runs a blocked client's command. `index`: the argument of the key that woke it.
 fn run(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -163,7 +163,7 @@ fn follow(state: &mut State, id: ClientId, pushes: &OutputBuffer) {
 }
 
 /// Answers the clients of WAIT and WAITAOF for which enough replicas have acknowledged, or whose
-/// log was switched off; requests that replicas had to repeat first run.
+/// log was switched off. Runs the requests that had to run on replicas first.
 pub fn serve_acks(keyspace: &mut Keyspace, state: &mut State) {
     for id in state.blocking.for_acks.clone() {
         let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
@@ -172,7 +172,7 @@ pub fn serve_acks(keyspace: &mut Keyspace, state: &mut State) {
                 unblock_with(keyspace, state, id, acks::WITHOUT_LOG.as_bytes());
             }
             Some(Cause::Acks(awaited)) if acks::are_enough(state, awaited) => {
-                blocking::time_out(keyspace, state, id);
+                blocking::end_wait(keyspace, state, id);
             }
             Some(Cause::Repetition(awaited)) if acks::are_enough(state, awaited) => {
                 run_repeated(keyspace, state, id);
@@ -197,14 +197,15 @@ pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
     state.blocking.places.expire(state.now.boot_us);
 }
 
-/// Ends a wait whose time is over. The reply to a client that waits for a lock names the holder.
+/// Ends a wait whose deadline has passed. The reply to a client that waits for a lock names the
+/// holder.
 fn time_out(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
     let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
     if !blocked.is_some_and(Blocked::waits_for_lock) {
-        return blocking::time_out(keyspace, state, id);
+        return blocking::end_wait(keyspace, state, id);
     }
     let Some(blocked) = end(keyspace, state, id) else { return };
-    // It may ask again. A grant ends that.
+    // The client may ask again and then keeps its place. A grant ends that.
     if let Some(place) = blocked.kept_place() {
         state.blocking.keep_place(place, state.now.boot_us);
     }
@@ -230,7 +231,7 @@ fn conclude(state: &mut State, id: ClientId, command: &'static Command, output: 
 }
 
 /// CLIENT UNBLOCK: ends the wait with the reply of a timeout or with an error. False: the client
-/// was not blocked, or by MIGRATE, whose end is not known.
+/// was not blocked, or it was blocked by MIGRATE, whose end is not known.
 pub fn unblock(keyspace: &mut Keyspace, state: &mut State, id: ClientId, with_error: bool) -> bool {
     let can_end = |blocked: &Blocked| !matches!(blocked.cause, Cause::Move(_));
     let is_blocked =

@@ -61,8 +61,8 @@ impl Keyspace {
                 beside.semaphores.push((database, key.bytes.into()));
             }
         }
-        // Noting field deadlines needs the table among the served ones: it is exchanged for that
-        // moment.
+        // Noting field deadlines needs the table among the served ones, so the tables are exchanged
+        // for a moment.
         self.exchange(beside, database);
         self.in_database(database, |db| db.note_moved_field_deadlines(slot, key.bytes));
         self.exchange(beside, database);
@@ -81,7 +81,8 @@ impl Keyspace {
             // Keys that clients wait for or watch may exist now.
             self.touch_all(database, database, 0);
         }
-        // Nobody is told which locks are gone: a replica follows its primary, which tells.
+        // No client is notified of lost locks here: a replica follows its primary, which notifies
+        // them.
         self.lazyfree.discard_locks(self.locks.put_in_place(std::mem::take(&mut beside.locks)));
         for (database, key) in std::mem::take(&mut beside.semaphores) {
             self.semaphores.note(database, &key);

@@ -1,5 +1,5 @@
 //! Access to lists, hashes, sets, sorted sets and streams: typed look-ups, and changes that keep
-//! small ones packed inside their entries.
+//! small collections packed inside their entries.
 //!
 //! No events here: the handler calls [`Keyspace::changed`] with the event's name, and then
 //! [`Keyspace::delete_if_empty`] if it may have removed the last element.
@@ -15,7 +15,7 @@ use crate::types::{Collection, Stored, Value};
 use super::{Expiry, Key, Keyspace};
 
 impl Keyspace {
-    /// A key's collection, for reading; None if there is no such key. Counts the hit or miss and
+    /// A key's collection, for reading; None if the key does not exist. Counts the hit or miss and
     /// updates the access bits.
     #[inline]
     pub fn read<C: Collection>(
@@ -28,7 +28,7 @@ impl Keyspace {
         }
     }
 
-    /// The slot of a collection to be changed; None if there is no such key. Errors: WRONGTYPE.
+    /// The slot of a collection to be changed; None if the key does not exist. Errors: WRONGTYPE.
     #[inline]
     pub fn slot_of<C: Collection>(&mut self, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
         let Some(slot) = self.find_for_write(key) else { return Ok(None) };
@@ -104,7 +104,7 @@ impl Keyspace {
         self.insert_collection_until(key, collection, None)
     }
 
-    /// The same, with a deadline.
+    /// Adds a collection under an absent key, with a deadline. Announces `new`.
     pub fn insert_collection_until<C: Collection>(
         &mut self,
         key: Key<'_>,

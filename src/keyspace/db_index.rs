@@ -6,9 +6,9 @@ use std::ops::{Index, IndexMut};
 use std::slice;
 use std::str::FromStr;
 
-/// The number of a database, as SELECT names it; not how many there are. Whoever reads a number
-/// from outside (a request, a file) checks it against [`super::Keyspace::databases`] first: the
-/// keyspace takes every index for a valid one.
+/// The number of a database, as SELECT names it; not a count of databases. Code that reads a number
+/// from outside (a request, a file) first checks it against [`super::Keyspace::databases`], because
+/// the keyspace takes every index for a valid one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DbIndex(u32);
 
@@ -43,7 +43,7 @@ impl DbIndex {
         DbIndex(self.0 + 1)
     }
 
-    /// The number, to index what is kept for each database, or to write it.
+    /// The number, as an index for values kept by database, or to write it.
     #[inline]
     pub const fn get(self) -> usize {
         self.0 as usize
@@ -64,7 +64,7 @@ impl fmt::Display for DbIndex {
     }
 }
 
-/// A value for each database, or for the first ones: [`Self::entry`] adds those that are missing.
+/// A value for each database, or for the first ones. [`Self::entry`] adds missing values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerDatabase<T>(Vec<T>);
 
@@ -73,7 +73,7 @@ impl<T> PerDatabase<T> {
         PerDatabase(DbIndex::all(databases).map(make).collect())
     }
 
-    /// How many databases have a value.
+    /// The number of databases that have a value.
     pub fn databases(&self) -> usize {
         self.0.len()
     }

@@ -39,8 +39,8 @@ impl Unit {
 }
 
 impl Keyspace {
-    /// When the sorted set's first member is due, its scores read in this unit: Unix milliseconds.
-    /// None: never, or no such set.
+    /// When the sorted set's first member is due, with its scores in this unit: Unix milliseconds.
+    /// None: never, or the key is no sorted set.
     pub fn next_due_ms(&mut self, key: &[u8], wanted: Wanted) -> Option<i64> {
         let unit = match wanted {
             Wanted::DueSeconds => Unit::Seconds,

@@ -18,12 +18,12 @@ use super::{Cause, Key, Keyspace};
 const LRU_MASK: u32 = (1 << 24) - 1;
 /// A new key's LFU counter: high enough that it is not evicted first.
 pub const LFU_INITIAL: u32 = 5;
-/// Candidates in the pool.
+/// The most candidates in the pool.
 const POOL_SIZE: usize = 16;
-/// Draws to find a key that is not spared.
+/// The most draws to find a key that is not spared.
 const SPARED_TRIES: usize = 100;
-/// Keys sampled of each database for one eviction, independent of `maxmemory-samples`: about 20
-/// take a microsecond.
+/// The most keys sampled of each database for one eviction, independent of `maxmemory-samples`:
+/// about 20 take a microsecond.
 const SAMPLES_MAX: usize = 1024;
 
 /// The state kept between evictions.
@@ -32,15 +32,15 @@ pub struct Eviction {
     pool: Pool,
     /// The last eviction ran out of time: the loop continues next turn.
     pub unfinished: bool,
-    /// Bytes of the keys that were evicted since it was last asked whether that frees anything, and
-    /// what it has freed.
+    /// Since the last check whether evictions free anything: bytes of the evicted keys, and bytes
+    /// that their eviction has freed.
     pub evicted_bytes: i64,
     pub freed_bytes: i64,
     /// The last eviction freed nothing, and is not to be tried again for a while.
     pub in_vain: Option<InVain>,
-    /// Since when memory exceeds its limit; boot-time clock, microseconds.
+    /// When memory began to exceed its limit; boot-time clock, microseconds.
     pub over_since_us: Option<i64>,
-    /// Total time over the limit before that, in microseconds.
+    /// Total time over the limit in earlier periods. Unit: microseconds.
     pub over_us: u64,
 }
 
@@ -60,7 +60,7 @@ struct Pool {
     candidates: Vec<Candidate>,
 }
 
-/// A key that may be evicted; preferably with a high score.
+/// A key that may be evicted, preferably if its score is high.
 #[derive(Debug)]
 struct Candidate {
     score: i64,
@@ -109,7 +109,7 @@ impl Keyspace {
         if self.access.lfu { self.lfu_minutes() << 8 | LFU_INITIAL } else { self.lru_clock() }
     }
 
-    /// Sets the access bits of the key at `slot`, if they are given in the policy's form.
+    /// Sets the access bits of the key at `slot`, if `accessed` has the policy's form.
     pub fn set_accessed(&mut self, slot: Slot, accessed: Accessed) {
         let access = match accessed {
             Accessed::Frequency(counter) if self.access.lfu => {
@@ -155,9 +155,9 @@ impl Keyspace {
         self.lru_clock().wrapping_sub(access) & LRU_MASK
     }
 
-    /// Evicts the best key by the policy, sampling `samples` keys of each database. Returns its
-    /// bytes, without those that another key or a snapshot has too; None if no key may be evicted.
-    /// Announces `evicted`; an expired key is deleted as `expired` instead.
+    /// Evicts the best key by the policy, sampling `samples` keys of each database. Returns the
+    /// key's bytes, without bytes that another key or a snapshot shares; None if no key may be
+    /// evicted. Announces `evicted`. An expired key is deleted as `expired` instead.
     pub fn evict_one(&mut self, policy: MaxmemoryPolicy, samples: usize) -> Option<usize> {
         self.delete_found_expired();
         let samples = samples.clamp(1, SAMPLES_MAX);
@@ -194,14 +194,14 @@ impl Keyspace {
         self.lazyfree.discard(owned);
     }
 
-    /// A random key, or a random one with a deadline. If spared ones were drawn, other keys are
-    /// drawn, of all databases.
+    /// A random key, or a random key with a deadline. Draws again, from all databases, if only
+    /// spared keys were drawn.
     fn random_victim(&self, volatile_only: bool, samples: usize) -> Option<(DbIndex, Slot)> {
         let tries = if self.may_draw_spared() { SPARED_TRIES } else { 1 };
         (0..tries).find_map(|_| self.draw(volatile_only, samples))
     }
 
-    /// Such a key, larger databases more often; None if it drew only spared ones.
+    /// Draws such a key, from larger databases more often. None: it drew only spared keys.
     fn draw(&self, volatile_only: bool, samples: usize) -> Option<(DbIndex, Slot)> {
         let eligible = |database: DbIndex| match volatile_only {
             true => self.tables[database].volatile_len(),
@@ -243,7 +243,7 @@ impl Keyspace {
         if pool.policy != Some(policy) {
             pool = Pool { policy: Some(policy), candidates: Vec::with_capacity(POOL_SIZE) };
         }
-        // If all drawn keys are spared, other keys are drawn.
+        // If all drawn keys are spared, draw again.
         let mut tries = if self.may_draw_spared() { SPARED_TRIES } else { 0 };
         let victim = loop {
             let mut found_any = false;
@@ -287,13 +287,13 @@ impl Keyspace {
         is_valid.then_some((candidate.database, slot))
     }
 
-    /// Whether keys that may not be evicted may be drawn.
+    /// Whether a draw may find spared keys, which may not be evicted.
     fn may_draw_spared(&self) -> bool {
         self.locks.fences.is_used() || self.hidden_slots.is_some()
     }
 
-    /// Whether a key is a lock or a semaphore, or of a slot that is coming here from its owner, who
-    /// decides about it.
+    /// Whether a key is spared: it is a lock or a semaphore, or its slot is hidden. A slot's
+    /// present owner decides about keys that are still coming here.
     fn is_spared(&self, database: DbIndex, entry: &Entry<'_, Value>) -> bool {
         if self.is_hidden(entry.key()) {
             return true;
@@ -319,7 +319,7 @@ impl Keyspace {
     }
 }
 
-/// Increments a logarithmic counter with a probability that falls as it grows.
+/// Increments a logarithmic counter with a probability that falls as the counter grows.
 fn lfu_increment(counter: u32, log_factor: u32) -> u32 {
     if counter >= 255 {
         return 255;

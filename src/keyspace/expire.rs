@@ -1,8 +1,8 @@
-//! Deleting expired keys: when a look-up meets them (lazily), and within the turn in which they are
-//! due (actively), by the table's index of deadlines. Fields of hashes: `field_deadlines.rs`.
+//! Deletes expired keys: lazily, when a look-up meets them, and actively, in the turn in which they
+//! are due by the table's index of deadlines. For fields of hashes see `field_deadlines.rs`.
 //!
-//! A look-up that meets an expired key hides it, announces it, and notes it here; it is deleted
-//! after the command, or when its key is written. So a look-up never invalidates slots.
+//! A look-up that meets an expired key hides it, announces it, and notes it here. The key is
+//! deleted after the command, or when it is written. So a look-up never invalidates slots.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -57,8 +57,8 @@ impl Keyspace {
         !self.found_expired.is_empty()
     }
 
-    /// Notes that a look-up found an expired key of the selected database. Announced now, so that
-    /// its event comes before the command's, and only once.
+    /// Notes that a look-up found an expired key of the selected database. The key is announced
+    /// now, so that its event comes before the command's, and only once.
     #[cold]
     pub(super) fn note_expired(&mut self, key: Key<'_>) {
         if !self.hides_expired
@@ -114,7 +114,7 @@ impl Keyspace {
         self.lazyfree.discard(owned);
     }
 
-    /// Deletes the key at `slot`, which a command gave a deadline in the past.
+    /// Deletes the key at `slot`, for which a command has set a deadline in the past.
     pub fn delete_as_expired(&mut self, slot: Slot, key: Key<'_>) {
         self.note_owner_at(slot, key);
         if let Some(owned) = self.tables.remove(self.selected, slot) {
@@ -133,7 +133,7 @@ impl Keyspace {
         self.notify(KeyspaceEvents::EXPIRED, "expired", key);
     }
 
-    /// Sets who decides when keys expire.
+    /// Sets the server that decides when keys expire.
     pub fn set_expiry_by(&mut self, expiry_by: ExpiryBy) {
         self.expiry_by = expiry_by;
         self.stop_hiding_expired();
@@ -149,12 +149,13 @@ impl Keyspace {
         self.expiry_by != ExpiryBy::Server
     }
 
-    /// Whether a key or field that is given this deadline is deleted instead, as it has come.
+    /// Whether a key or field with this deadline is deleted at once, because the deadline has come.
     pub fn ends_at_once(&self, deadline: Deadline) -> bool {
         self.now.has_come(deadline) && self.expiry_by != ExpiryBy::ImportSource
     }
 
-    /// After a command or turn that hid expired keys for a reason of its own.
+    /// Stops hiding expired keys, unless the primary decides. Call this after a command or turn
+    /// that hid them for another reason.
     pub fn stop_hiding_expired(&mut self) {
         self.hides_expired = self.expiry_by == ExpiryBy::Primary;
     }
@@ -178,7 +179,7 @@ impl Keyspace {
         self.own_deadlines.len()
     }
 
-    /// On a replica: deletes due keys among those with deadlines set by its own clients.
+    /// On a replica: deletes keys whose deadlines were set by its own clients and have passed.
     pub fn expire_own(&mut self) {
         if self.expiry_by != ExpiryBy::Primary {
             return self.own_deadlines.clear();
@@ -213,7 +214,7 @@ impl Keyspace {
             }
             self.selected = database;
             loop {
-                // Whoever brings the keys that are not shown says when they end.
+                // The server that brings hidden keys decides when they end.
                 let hidden = self.hidden_slots.as_ref();
                 let is_kept = |key: &[u8]| is_of(hidden, key);
                 let due = self.tables.pop_due(database, &now, &mut budget, is_kept);
@@ -235,8 +236,8 @@ impl Keyspace {
         false
     }
 
-    /// Milliseconds until a key or field may be due; None if none has a deadline. May be too short,
-    /// and too long only for keys that are not shown.
+    /// Milliseconds until a key or field may be due; None if none has a deadline. May be too short.
+    /// Too long only for hidden keys.
     pub fn next_due_in_ms(&self) -> Option<i64> {
         if !self.active_expire || self.leaves_expiry() {
             return None;

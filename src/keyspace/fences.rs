@@ -1,4 +1,4 @@
-//! The numbers of grants.
+//! Fences: the numbers of grants.
 
 /// Fences below 2^53, which every client's numbers can represent: an epoch of 32 bits and a count
 /// of 21 bits.
@@ -8,14 +8,15 @@ const TEN_YEARS_SECONDS: u64 = 10 * 366 * 24 * 3600;
 /// The source of fences: numbers that grow with each grant.
 ///
 /// A fence is an epoch and a count within it, which carries into the epoch. Each gain of authority
-/// (a start, a promotion) begins an epoch that is later than all seen, and not before the wall
+/// (a start, a promotion) begins a new epoch: later than all known epochs, and not before the wall
 /// clock's seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Fences {
     last: u64,
-    /// Whether `last` was granted, here or elsewhere, and is not the beginning of an epoch.
+    /// Whether `last` was granted, here or elsewhere. If not, it is the beginning of an epoch.
     is_used: bool,
-    /// Greater ones were not granted by any server: ten years ahead of the clock.
+    /// Greater fences cannot have been granted by any server: they are ten years ahead of the
+    /// clock.
     ceiling: u64,
 }
 
@@ -36,7 +37,7 @@ impl Fences {
 
     /// Learns of a fence that was granted elsewhere or earlier.
     pub fn learn(&mut self, fence: u64) {
-        // A fence that no server can have granted does not count.
+        // Ignore a fence that no server can have granted.
         if fence < self.ceiling.min(1 << 53) {
             self.is_used |= fence > 0;
             self.last = self.last.max(fence);

@@ -1,11 +1,11 @@
 //! An index of hashes with expiring fields, so that fields are deleted in the turn in which they
 //! are due.
 //!
-//! Each database has the keys of such hashes in order of their first deadline, one set for each
+//! Each database has the keys of such hashes in the order of their first deadline, one set for each
 //! clock. An item is valid only if the hash under its key has noted the same deadline
 //! ([`HashTable::noted`]). So deleting, overwriting or moving a key need not update the index: a
-//! stale item is dropped when its time comes, or in a sweep. Deadlines of single fields are known
-//! to the hash alone.
+//! stale item is dropped at its time, or in a sweep. Only the hash itself knows the deadlines of
+//! single fields.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -19,7 +19,7 @@ use crate::types::hash::{Hash, HashTable};
 
 use super::{Key, Keyspace};
 
-/// No sweep for stale items below this number.
+/// Stale items are not swept below this number of items.
 const SWEEP_MIN: usize = 1024;
 
 /// Items sampled to count keys with expiring fields.
@@ -80,7 +80,8 @@ impl FieldDeadlines {
 }
 
 impl Keyspace {
-    /// Only for noting deadlines, which a script's rollback need not undo.
+    /// The hash table at `slot`, only for noting deadlines, which a script's rollback need not
+    /// undo.
     fn hash_table_mut(&mut self, slot: Slot) -> Option<&mut HashTable> {
         match self.tables.unchanged_object_mut(self.selected, slot) {
             Some(Value::Hash(hash)) => hash.table_mut(),
@@ -88,8 +89,8 @@ impl Keyspace {
         }
     }
 
-    /// Adds the hash at `slot` to the index with its first deadline. Call this when a field has got
-    /// a deadline, and when a hash was put under this key; other types are ignored.
+    /// Adds the hash at `slot` to the index with its first deadline. Call this when a field has
+    /// been given a deadline, and when a hash was put under this key. Ignores other types.
     pub fn note_field_deadlines(&mut self, slot: Slot, key: &[u8]) {
         let Some(hash) = self.hash_table_mut(slot) else { return };
         let mut earliest = hash.earliest();
@@ -112,7 +113,7 @@ impl Keyspace {
         }
     }
 
-    /// The same for a hash moved from another key, where it may have been noted.
+    /// The same for a hash that was moved from another key, and may be in the index for that key.
     pub(super) fn note_moved_field_deadlines(&mut self, slot: Slot, key: &[u8]) {
         if let Some(hash) = self.hash_table_mut(slot) {
             hash.noted = Earliest::NEVER;
@@ -120,7 +121,7 @@ impl Keyspace {
         }
     }
 
-    /// Drops stale items, each time their number has doubled.
+    /// Drops stale items each time the number of items has doubled.
     fn sweep_field_deadlines(&mut self) {
         let mut fields = std::mem::take(&mut self.fields[self.selected]);
         for clock in CLOCKS {
@@ -186,9 +187,9 @@ impl Keyspace {
         }
     }
 
-    /// Before a change of the hash at `slot`: deletes its due fields if effects are recorded,
-    /// because replicas do not hide such fields but wait for their deletion. Returns the slot after
-    /// that; None if no field is left.
+    /// Deletes the due fields of the hash at `slot` before it is changed, if effects are recorded:
+    /// replicas do not hide such fields but wait for their deletion. Returns the slot afterwards;
+    /// None if no field is left.
     #[inline]
     pub fn settle_fields(&mut self, slot: Slot, key: Key<'_>) -> Option<Slot> {
         if self.deletions.is_heard() { self.delete_due_fields(slot, key) } else { Some(slot) }
@@ -405,7 +406,7 @@ mod tests {
                                 set(&mut Edit::unnoted(&mut hash));
                                 db.insert_collection(named, hash)
                             }
-                            // A string is in the way.
+                            // A string is under the key.
                             Err(_) => continue,
                         };
                         db.note_field_deadlines(slot, &bytes);
@@ -472,7 +473,8 @@ mod tests {
                     Step::MoveWall(ms) => hands.step_wall_us(ms * 1000),
                     Step::ExpireSome(budget) => {
                         db.expire_fields(budget);
-                        // Which ones went is checked at the end; none that may stay may have gone.
+                        // The end of the test checks which keys have gone. Keys that must stay are
+                        // still there.
                         let (kept, _) = kept(&mut db, &now);
                         for (keys, kept) in model.iter_mut().zip(kept.iter()) {
                             for (key, fields) in keys.iter_mut() {
@@ -518,7 +520,7 @@ mod tests {
                 }).count();
                 prop_assert_eq!(db.table_of(index).len() - strings, keys.len());
             }
-            // Nothing that is over keeps the loop awake.
+            // No item that has passed keeps the loop awake.
             prop_assert!(db.next_due_in_ms().is_none_or(|due| due > 0));
             prop_assert_eq!(next.is_none() || db.next_due_in_ms().is_some(), true);
         }

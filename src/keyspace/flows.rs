@@ -1,17 +1,17 @@
-//! What comes into and goes out of the queues that somebody looks at.
+//! Counts of the elements that enter and leave the queues at which somebody looks.
 //!
-//! Counted only for keys that were looked at lately: others cost nothing.
+//! Counted only for keys that were looked at lately. Other keys cost nothing.
 
 use std::collections::HashMap;
 
 use super::db_index::DbIndex;
 
-/// Keys counted at once.
+/// The most keys counted at a time.
 const KEYS_MAX: usize = 1000;
-/// How long a key is counted after somebody has looked at it. Unit: microseconds.
+/// The time for which a key is counted after a look at it. Unit: microseconds.
 const LOOKED_AT_US: i64 = 60_000_000;
 
-/// Items that have come into a queue and gone out since it is counted.
+/// Elements that have entered and left a queue since its counting began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     pub arrived: u64,
@@ -21,15 +21,15 @@ pub struct Flow {
 /// Database and key.
 type Name = (DbIndex, Box<[u8]>);
 
-/// All that are counted.
+/// All counted keys.
 #[derive(Default)]
 pub struct Flows {
-    /// Each with the time at which somebody last looked: boot-time clock, microseconds.
+    /// Each flow with the time of the last look at it: boot-time clock, microseconds.
     counted: HashMap<Name, (Flow, i64)>,
 }
 
 impl Flows {
-    /// A key's flow, which is counted from the first look on; None: that is now, or too many are
+    /// A key's flow since the first look. None: this is the first look, or too many keys are
     /// counted.
     pub fn look(&mut self, database: DbIndex, key: &[u8], now_us: i64) -> Option<Flow> {
         let name = (database, key.into());
@@ -43,7 +43,7 @@ impl Flows {
         None
     }
 
-    /// Ends the counting of keys at which nobody looks any more.
+    /// Stops counting keys at which nobody has looked lately.
     pub fn forget(&mut self, now_us: i64) {
         if !self.counted.is_empty() {
             self.counted.retain(|_, (_, looked_us)| now_us - *looked_us < LOOKED_AT_US);

@@ -6,7 +6,8 @@ use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::collections::table::Slot;
 
 impl Keyspace {
-    /// Keeps the keys of each hash slot: for a node of a cluster, before there are keys.
+    /// Keeps an index of the keys by hash slot, for a node of a cluster. Call this before there are
+    /// keys.
     pub fn keep_slots(&mut self) {
         self.tables.keep_slots();
     }
@@ -21,7 +22,8 @@ impl Keyspace {
         self.tables.iter().any(|table| table.count_in_slot(slot) > 0)
     }
 
-    /// At most this many keys of a slot in a database. Not a look-up: expired ones are among them.
+    /// At most this number of keys of a slot in a database. Not a look-up: expired keys are
+    /// included.
     pub fn keys_in_slot(
         &self,
         database: DbIndex,
@@ -43,19 +45,19 @@ impl Keyspace {
         self.table().keys_after(slot, after)
     }
 
-    /// Whether the keys of a slot are not shown, as they are only being moved here.
+    /// Whether a key is hidden, because its slot is hidden.
     pub fn is_hidden(&self, key: &[u8]) -> bool {
         is_of(self.hidden_slots.as_ref(), key)
     }
 
-    /// Keys of a database that are shown.
+    /// The number of keys of a database that are not hidden.
     pub fn shown_len(&self, database: DbIndex) -> usize {
         let table = &self.tables[database];
         let hidden = self.hidden_slots.iter().flat_map(SlotSet::iter);
         table.len() - hidden.map(|slot| table.count_in_slot(slot)).sum::<usize>()
     }
 
-    /// Slots of which any database has keys.
+    /// The slots with keys in any database.
     pub fn slots_with_keys(&self) -> SlotSet {
         let mut slots = SlotSet::default();
         for table in self.tables.iter() {
@@ -64,7 +66,7 @@ impl Keyspace {
         slots
     }
 
-    /// A key of a slot, with its database. Expired ones are deleted on the way.
+    /// A key of a slot, with its database. Deletes expired keys of the slot until it finds one.
     pub fn key_in_slot(&mut self, slot: HashSlot) -> Option<(DbIndex, Box<[u8]>)> {
         self.delete_found_expired();
         for database in DbIndex::all(self.databases()) {
@@ -82,7 +84,7 @@ impl Keyspace {
     }
 }
 
-/// Whether a key is of one of these slots. None: of no slot.
+/// Whether a key is in one of these slots. None stands for no slots.
 #[inline]
 pub(super) fn is_of(slots: Option<&SlotSet>, key: &[u8]) -> bool {
     slots.is_some_and(|slots| slots.contains(HashSlot::of(key)))
@@ -130,7 +132,7 @@ mod tests {
             let due_ms = keyspace.next_due_in_ms();
             (keyspace.count_in_slot(DbIndex::ZERO, coming), keyspace.table().len(), due_ms)
         };
-        // Nobody looks at them again and again.
+        // Kept keys are not checked again and again.
         let again_ms = Some(i64::from(KEPT_MS) + 1);
         assert_eq!(pass(&mut keyspace, 101), (51, 51, again_ms));
         assert_eq!(pass(&mut keyspace, 2_000), (51, 51, again_ms));

@@ -1,10 +1,10 @@
-//! The memory of snapshots, which is not data: eviction leaves it out, as it is free when they are
-//! written.
+//! The memory of snapshots, which is not data. Eviction does not count it, because it is freed when
+//! the snapshots are written.
 //!
 //! A snapshot holds chunks with copies of entries, tables of emptied databases, parts of values
 //! that the data has given up since ([`given_up_bytes`]), and the allocations of the thread that
-//! writes it. The count ends with the snapshot, and with it what was miscounted: a part that two
-//! keys share, as after COPY, counts when the data gives up one of them.
+//! writes it. The count, with any error in it, ends with the snapshot. An example of an error: a
+//! part that two keys share, as after COPY, counts when the data gives up one of the keys.
 
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,13 +12,13 @@ use std::sync::{Arc, Weak};
 use crate::collections::shared::given_up_bytes;
 use crate::sys::alloc;
 
-/// The memory held by one snapshot. Everything that has memory of the snapshot has this too.
+/// The memory held by one snapshot. All owners of the snapshot's memory also own this.
 #[derive(Debug)]
 pub struct Held {
     bytes: AtomicIsize,
-    /// [`given_up_bytes`] when it began.
+    /// [`given_up_bytes`] when the snapshot began.
     given_up_before: usize,
-    /// The allocated bytes when it began: the data cannot give up more to it.
+    /// The allocated bytes when the snapshot began: the data cannot give up more to it.
     given_up_max: usize,
 }
 
@@ -36,7 +36,8 @@ impl Held {
         alloc::counted(Some(&self.bytes), run)
     }
 
-    /// Counts the allocations of `run`, at less cost. It must drop only memory of its own.
+    /// Counts the allocations of `run`, at less cost. `run` must drop only memory that it has
+    /// allocated.
     #[inline]
     pub fn count_made<R>(&self, run: impl FnOnce() -> R) -> R {
         let before = alloc::balance();
@@ -45,12 +46,12 @@ impl Held {
         made
     }
 
-    /// Counts bytes that are handed over to it, or that it hands over.
+    /// Counts bytes that the snapshot receives, or, if negative, passes on.
     pub fn add(&self, bytes: isize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Its bytes, of which this many were given up by the data, or fewer.
+    /// The snapshot's bytes, if the data has given up at most `given_up` bytes to it.
     fn total(&self, given_up: usize) -> usize {
         let given_up = given_up.min(self.given_up_max) as isize;
         (self.bytes.load(Ordering::Relaxed) + given_up).max(0) as usize
@@ -60,7 +61,7 @@ impl Held {
 /// The memory held by all snapshots.
 #[derive(Debug, Default)]
 pub struct HeldBySnapshots {
-    /// The newest is the last. One that was aborted ends when its thread notices.
+    /// The newest is the last. An aborted one ends when its thread notices the abort.
     alive: Vec<Weak<Held>>,
 }
 

@@ -96,7 +96,7 @@ impl LazyFree {
         }
     }
 
-    /// Ends the thread: all is freed at once from now on.
+    /// Ends the thread. From now on all garbage is freed at once.
     pub fn end_thread(&mut self) {
         (self.sender, _) = channel();
     }

@@ -1,8 +1,9 @@
-//! How locks have ended: the losses of all, and the last holdings of those that are taken most.
+//! The ends of locks: involuntary ends of all locks, and the last holdings of those that are taken
+//! most.
 //!
-//! This is memory of the server alone, and bounded: a held lock costs nothing here. What is kept of
-//! a lock outlasts it, so that grants and typical times are known of a lock that is taken again and
-//! again.
+//! This memory is the server's own, and bounded: a held lock costs nothing here. The history of a
+//! lock outlasts the lock, so that grants and typical times are known of a lock that is taken again
+//! and again.
 
 use std::collections::VecDeque;
 
@@ -13,14 +14,15 @@ use super::db_index::DbIndex;
 
 /// Involuntary ends remembered for LOCK.INFO.
 pub const ENDS_KEPT: usize = 256;
-/// Locks whose holdings are remembered: so many sets of so many.
+/// The number of locks whose holdings are remembered: `SETS` sets of `SET_SIZE` locks.
 const SETS: usize = 256;
 const SET_SIZE: usize = 4;
-/// Holdings remembered of each.
+/// Holdings remembered of each lock.
 const HOLDINGS_KEPT: usize = 10;
 /// Locks with longer names are not remembered. Unit: bytes.
 const NAME_MAX: usize = 4096;
-/// How much a lock that is taken often counts when another one wants its room.
+/// The largest weight of a lock. A lock that is taken often has a large weight, and keeps its place
+/// longer.
 const WEIGHT_MAX: u8 = 100;
 
 /// The end of a lock without its release.
@@ -39,11 +41,11 @@ pub struct End {
 /// The reason why a lock ended without its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// Its lease ended.
+    /// The lease ended.
     Expired,
     /// Its lease ended after the connection of its session had gone.
     SessionEnded,
-    /// The same, as this server was promoted and the owner did not come back.
+    /// The same after this server was promoted and the owner did not come back.
     Promoted,
     /// LOCK.BREAK.
     Broken,
@@ -66,7 +68,7 @@ impl EndReason {
     }
 }
 
-/// How a holding ended.
+/// The end of a holding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldingEnd {
     Released,
@@ -92,15 +94,15 @@ impl HoldingEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     pub fence: u64,
-    /// When it ended, in Unix milliseconds, and how long it was. Unit: microseconds.
+    /// When it ended, in Unix milliseconds, and how long it lasted, in microseconds.
     pub at_ms: i64,
     pub held_us: u64,
     pub end: HoldingEnd,
-    /// Its owner; empty: unknown.
+    /// The owner; empty: unknown.
     pub owner: Vec<u8>,
 }
 
-/// What is remembered of one lock.
+/// The history of one lock.
 pub struct History {
     database: DbIndex,
     hash: u64,
@@ -116,17 +118,17 @@ impl History {
         self.hash == key.hash && self.database == database && *self.key == *key.bytes
     }
 
-    /// How many of its holdings have ended.
+    /// The number of its holdings that have ended.
     pub fn ended(&self) -> u64 {
         self.ended
     }
 
-    /// The last ones, the latest last.
+    /// The last holdings, the latest last.
     pub fn last(&self) -> impl DoubleEndedIterator<Item = &Holding> {
         self.last.iter()
     }
 
-    /// The median of the last ones. Unit: microseconds.
+    /// The median duration of the last holdings. Unit: microseconds.
     pub fn median_us(&self) -> u64 {
         let mut all: SmallVec<[u64; HOLDINGS_KEPT]> =
             self.last.iter().map(|holding| holding.held_us).collect();
@@ -135,11 +137,11 @@ impl History {
     }
 }
 
-/// All that is remembered.
+/// The remembered holdings and ends of all locks.
 #[derive(Default)]
 pub struct LockHistory {
     ends: VecDeque<End>,
-    /// Each lock has its place in one set, by its key's hash. Empty as long as no holding has
+    /// Each lock has its place in one set, by its key's hash. Empty until the first holding has
     /// ended.
     sets: Vec<[Option<Box<History>>; SET_SIZE]>,
 }
@@ -166,13 +168,13 @@ impl LockHistory {
         self.ends.iter().rev().find(|end| end.database == database && *end.key == *key)
     }
 
-    /// What is remembered of a lock; None: nothing.
+    /// The history of a lock; None: no holding is remembered.
     pub fn of(&self, database: DbIndex, key: Key<'_>) -> Option<&History> {
         let set = self.sets.get(set_of(key))?;
         set.iter().flatten().map(|history| &**history).find(|one| one.is_of(database, key))
     }
 
-    /// The locks of which something is remembered: databases and keys.
+    /// The locks with a history: databases and keys.
     pub fn locks(&self) -> impl Iterator<Item = (DbIndex, &[u8])> {
         let all = self.sets.iter().flatten().flatten();
         all.map(|history| (history.database, &*history.key))
@@ -216,9 +218,9 @@ fn set_of(key: Key<'_>) -> usize {
     key.hash as usize % SETS
 }
 
-/// A lock's place in its set. If it has none it takes that of the lock which is taken least; the
-/// others come nearer to that. So locks that are taken once take room from each other, and not from
-/// those that are taken often.
+/// A lock's place in its set. A lock without a place takes that of the lock with the least weight,
+/// and the weight of the others falls. So locks that are taken once take places from each other,
+/// and not from locks that are taken often.
 fn place<'s>(
     set: &'s mut [Option<Box<History>>; SET_SIZE],
     database: DbIndex,

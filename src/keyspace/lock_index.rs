@@ -1,8 +1,8 @@
-//! What is known of held locks besides their values, and where each is found again: by key, by
+//! The facts about held locks besides their values, and the indexes that find each lock: by key, by
 //! session, and by time.
 //!
-//! [`Locks`](super::locks::Locks) decides what comes in and goes; here all parts of the index
-//! agree. Those of a whole database are taken out at once ([`Index::take_databases`]).
+//! [`Locks`](super::locks::Locks) decides which locks are added and removed; here all parts of the
+//! index agree. The locks of a whole database are taken out at once ([`Index::take_databases`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -21,12 +21,12 @@ pub struct At<'a> {
 }
 
 impl<'a> At<'a> {
-    /// A lock that one owner has alone.
+    /// The place of an exclusive lock.
     pub fn key(database: DbIndex, key: &'a [u8]) -> Self {
         At { database, key, reader: None }
     }
 
-    /// One of a lock's readers.
+    /// The place of one of a lock's readers.
     pub fn reader(database: DbIndex, key: &'a [u8], owner: &'a [u8]) -> Self {
         At { database, key, reader: Some(owner) }
     }
@@ -37,7 +37,7 @@ impl<'a> At<'a> {
     }
 }
 
-/// An [`At`] that lasts.
+/// An owned [`At`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     database: DbIndex,
@@ -51,29 +51,30 @@ impl Place {
     }
 }
 
-/// The server's knowledge of a held lock, or of one of its readers, besides its value.
+/// The server's facts about a held lock, or about one of its readers, besides the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     pub fence: u64,
-    /// The client that asked for it; None: it was granted before the start or at the primary.
+    /// The client that asked for the lock; None: the lock was granted before the start or at the
+    /// primary.
     pub client: Option<ClientId>,
-    /// When it was granted here: boot-time clock, microseconds.
+    /// When the lock was granted here: boot-time clock, microseconds.
     pub since_us: i64,
     pub renewals: u32,
-    /// None: its lease is renewed by requests alone.
+    /// None: only requests renew the lease.
     pub session: Option<Box<Session>>,
-    /// Nobody holds it: it is withheld for a time (KEEP, `lock-delay`).
+    /// No owner holds the lock: it is withheld for a time (KEEP, `lock-delay`).
     pub is_kept: bool,
-    /// Only a reader's.
+    /// Only for a reader.
     pub reading: Option<Box<Reading>>,
 }
 
-/// How long a reader holds a lock.
+/// The time for which a reader holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// On the boot-time clock.
+    /// The end of the lease, on the boot-time clock.
     pub(super) until: Deadline,
-    /// Unix milliseconds; None: it was granted before the start or at the primary.
+    /// The grant in Unix milliseconds; None: it was before the start or at the primary.
     pub since_ms: Option<i64>,
 }
 
@@ -83,13 +84,13 @@ impl Held {
         self.reading.as_ref().map(|reading| reading.until)
     }
 
-    /// The holding of a reader until `until`, as other holdings have none.
+    /// Makes this the holding of a reader until `until`. Other holdings have no such time.
     pub fn read_until(self, until: Deadline, since_ms: Option<i64>) -> Self {
         debug_assert!(until.is_on_boot_clock(), "somebody may set the other one");
         Held { reading: Some(Box::new(Reading { until, since_ms })), ..self }
     }
 
-    /// When it ends as a reader's: boot-time clock, microseconds. A lease ends strictly later than
+    /// When a reader's lease ends: boot-time clock, microseconds. A lease ends strictly later than
     /// its deadline.
     pub(super) fn ends_us(&self) -> Option<i64> {
         let until = self.until()?;
@@ -102,7 +103,7 @@ impl Held {
     }
 }
 
-/// Those who hold a lock.
+/// The holders of a lock.
 pub(super) enum Holders {
     One(Held),
     /// Readers, by owner. Never empty.
@@ -110,7 +111,7 @@ pub(super) enum Holders {
 }
 
 impl Holders {
-    /// The one, or the first of the readers.
+    /// The exclusive holder, or the first of the readers.
     pub(super) fn any(&self) -> Option<&Held> {
         match self {
             Holders::One(held) => Some(held),
@@ -118,7 +119,7 @@ impl Holders {
         }
     }
 
-    /// All, each with the reader's owner.
+    /// All holders, each with its owner if it is a reader.
     pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = (Option<&[u8]>, &Held)> {
         let (one, readers) = match self {
             Holders::One(held) => (Some((None, held)), None),
@@ -151,8 +152,8 @@ impl Session {
     }
 }
 
-/// How many holdings were granted when: boot-time clock, microseconds. Most are given back in the
-/// turn of the latest grants, which are counted apart.
+/// The number of holdings granted at each time: boot-time clock, microseconds. Most holdings are
+/// released in the turn of the latest grants, so these are counted apart.
 #[derive(Default)]
 pub struct Since {
     earlier: BTreeMap<i64, usize>,
@@ -197,7 +198,7 @@ impl Since {
     }
 }
 
-/// Locks by key: in order, for LOCK.LIST.
+/// Locks in the order of their keys, for LOCK.LIST.
 type ByKey = BTreeMap<Box<[u8]>, Holders>;
 
 /// The held locks of all databases.
@@ -205,11 +206,11 @@ type ByKey = BTreeMap<Box<[u8]>, Holders>;
 pub(super) struct Index {
     pub(super) databases: PerDatabase<ByKey>,
     pub(super) len: usize,
-    /// Those who hold them: each lock's owner or readers.
+    /// The number of holdings: each lock's owner or readers.
     pub(super) holdings: usize,
-    /// When each was granted, but for those that nobody holds.
+    /// When each was granted, without locks that are only withheld.
     pub(super) since: Since,
-    /// The locks with sessions, by owner; those of a client; and the time of each next check.
+    /// The locks with sessions: by owner, by client, and by the time of the next check.
     pub(super) by_owner: HashMap<Box<[u8]>, BTreeSet<Place>>,
     pub(super) by_client: HashMap<ClientId, BTreeSet<Place>>,
     pub(super) looks: BTreeSet<(i64, Place)>,
@@ -218,7 +219,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Notes a holding, which is among its key's, wherever else it is found.
+    /// Adds a holding, which is among its key's holdings already, to the other parts of the index.
     pub(super) fn link(&mut self, at: At<'_>, held: &Held) {
         self.count(held);
         if let Some(ends_us) = held.ends_us() {
@@ -235,7 +236,7 @@ impl Index {
         self.by_owner.entry(session.owner.clone()).or_default().insert(place);
     }
 
-    /// The same for one that is found by its key alone.
+    /// The same for a holding that has neither a session nor a reader's end.
     #[inline]
     pub(super) fn count(&mut self, held: &Held) {
         self.holdings += 1;
@@ -264,8 +265,8 @@ impl Index {
         }
     }
 
-    /// Takes all locks of some databases out, but for those of the keys `left`. If no others
-    /// remain, all but these is dropped as a whole, without a look at each.
+    /// Takes all locks of some databases out, except those of the keys `left`. If no other locks
+    /// remain, the whole index is dropped without visiting each lock.
     pub(super) fn take_databases(
         &mut self,
         databases: &BTreeSet<DbIndex>,
@@ -283,7 +284,7 @@ impl Index {
             }
         }
         if self.databases.iter().all(BTreeMap::is_empty) {
-            // They are not among those that are gone.
+            // The locks that stay do not belong to those that are gone.
             for (database, key, holders) in &stay {
                 for (reader, held) in holders.all() {
                     self.unlink(At { database: *database, key, reader }, held);
@@ -316,11 +317,11 @@ impl Index {
     }
 }
 
-/// The locks of whole databases, out of the index.
+/// The locks of whole databases that were taken out of the index.
 #[derive(Default)]
 pub struct Gone {
     pub(super) databases: Vec<(DbIndex, ByKey)>,
-    /// When they were granted, but for those that nobody held.
+    /// When they were granted, without locks that were only withheld.
     pub since: Since,
     /// The rest of the index, to be freed.
     rest: Index,
@@ -353,7 +354,7 @@ impl Gone {
         self.databases.iter().any(|(its, locks)| *its == database && locks.contains_key(key))
     }
 
-    /// Their databases and keys.
+    /// The locks' databases and keys.
     pub fn keys(&self) -> impl Iterator<Item = (DbIndex, &[u8])> {
         self.databases
             .iter()
@@ -398,7 +399,7 @@ mod tests {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let pick = (number >> 33) as usize;
             if pick.is_multiple_of(2) || model.is_empty() {
-                // Mostly now, at times one that is put back.
+                // Mostly the present time, sometimes that of a holding that is put back.
                 let since_us = step / 3 - if pick.is_multiple_of(5) { step / 7 } else { 0 };
                 since.add(since_us);
                 model.push(since_us);

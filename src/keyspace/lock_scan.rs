@@ -1,24 +1,24 @@
-//! Looking at all held locks in slices: an operator's question may take many turns of the loop, but
-//! never much of one.
+//! A scan of all held locks in slices: an operator's question may take many turns of the loop, but
+//! only a small part of each.
 
 use std::collections::BTreeSet;
 
 use super::db_index::DbIndex;
 use super::locks::{Held, Locks};
 
-/// A look at all locks, from the first database's first key on. Locks that come or go during it may
-/// be missed.
+/// A scan of all locks, from the first database's first key on. Locks that are added or removed
+/// during the scan may be missed.
 #[derive(Debug, Default)]
 pub struct LockScan {
     database: DbIndex,
     after: Option<Box<[u8]>>,
-    /// The first by rank, as many as are wanted: rank, database, key.
+    /// The wanted number of locks that are first by rank: rank, database, key.
     pub first: BTreeSet<(i64, DbIndex, Box<[u8]>)>,
 }
 
 impl LockScan {
-    /// Looks at up to `count` further locks. `visit` gets the database, the key and the lock. True:
-    /// all have been seen.
+    /// Visits up to `count` further locks. `visit` gets the database, the key and the lock. True:
+    /// all locks were visited.
     pub fn step(
         &mut self,
         locks: &Locks,

@@ -1,12 +1,13 @@
-//! The index of held locks: which keys are locks, since when, and which client asked for each.
+//! The index of held locks: the keys that are locks, the times of their grants, and the clients
+//! that asked for them.
 //!
 //! The locks themselves are plain values (`types/lock.rs`). The index serves LOCK.LIST, INFO,
-//! eviction, which spares locks, and the notice that a lock was lost: each change of an indexed key
-//! by anything but a LOCK command is noted here, and `gate/locks.rs` compares the key with the
+//! eviction (which spares locks), and the notice that a lock was lost: each change of an indexed
+//! key by anything but a LOCK command is noted here, and `gate/locks.rs` compares the key with the
 //! index before the next request. Grants are numbered by [`Fences`].
 //!
-//! A lock has one holder, or several readers. Until when each of these holds it only the index
-//! knows exactly: what its field says is a Unix time, and somebody may set the wall clock.
+//! A lock has one holder, or several readers. Only the index has the exact end of each reader's
+//! lease: the reader's field has a Unix time, and somebody may set the wall clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -25,10 +26,10 @@ use crate::collections::table::ValueRef;
 use crate::ids::ClientId;
 use crate::types::{Value, lock};
 
-/// The number of grants on their way above which released ones are dropped.
+/// If more grants are on their way, released ones are dropped.
 const GRANTED_MAX: usize = 1024;
-/// Locks that have become free and that the next clients have not been granted yet: more are not
-/// measured.
+/// The most locks whose hand-over is measured at a time: they have become free, and the next
+/// clients have not been granted them yet.
 pub const FREED_KEPT: usize = 64;
 
 /// The data of a lock from a file or the primary.
@@ -37,12 +38,12 @@ pub struct Loaded {
     pub fence: u64,
     pub session: Option<Session>,
     pub is_kept: bool,
-    /// Those who hold it, if several may.
+    /// The readers, if the lock is shared.
     pub readers: Vec<(Box<[u8]>, lock::Reader)>,
 }
 
 impl Loaded {
-    /// A value that is a lock granted by a LOCK command. Costs little for other values.
+    /// The lock that a value is, if a LOCK command granted it. Costs little for other values.
     pub fn of(value: ValueRef<'_, Value>, now: &Now) -> Option<Self> {
         let fence = lock::fence_of(value, now)?;
         let found = lock::read(value, now).ok()??;
@@ -77,26 +78,26 @@ pub struct LockStats {
     pub broken: u64,
     /// Leases that ended because the session's connection had gone.
     pub sessions_ended: u64,
-    /// Those of owners that did not come back after a promotion.
+    /// Leases of owners that did not come back after a promotion.
     pub promoted: u64,
-    /// Grants that too few replicas acknowledged in time.
+    /// Grants that were lost or given up before enough replicas had acknowledged them.
     pub no_replicas: u64,
     pub released: u64,
     /// Keys that were deleted or overwritten.
     pub deleted: u64,
-    /// By requests and by sessions.
+    /// Renewals by requests and by sessions.
     pub renewals: u64,
-    /// Renewals that were asked for by others than the owner, or too late.
+    /// Renewals that were too late, or not asked for by the owner.
     pub renewals_refused: u64,
     /// Renewals that too few replicas acknowledged in time.
     pub renewals_unconfirmed: u64,
-    /// Requests for which there was no memory.
+    /// Requests that failed for lack of memory.
     pub out_of_memory: u64,
     /// Waits that ended with an error: CLIENT UNBLOCK, another role, a slot that left.
     pub unblocked: u64,
 }
 
-/// A grant whose reply is on its way, without an allocation where the key is short.
+/// A grant whose reply is on its way. A short key needs no allocation.
 struct OnItsWay {
     database: DbIndex,
     key: SmallVec<[u8; 32]>,
@@ -113,7 +114,7 @@ impl OnItsWay {
 /// Database and key.
 type Name = (DbIndex, Box<[u8]>);
 
-/// What was in the index before a change that can be undone.
+/// The state of the index before a change that can be undone.
 enum Before {
     Holding(Place, Held),
     Databases(Gone),
@@ -127,9 +128,9 @@ pub struct Locks {
     changed: BTreeSet<(DbIndex, Box<[u8]>)>,
     /// Databases of which any key may have changed.
     all_changed: BTreeSet<DbIndex>,
-    /// Keys found expired, whose end is not a deletion.
+    /// Changed keys that were found expired: they were not deleted.
     expired: BTreeSet<(DbIndex, Box<[u8]>)>,
-    /// A LOCK command is changing its key: it keeps the index itself.
+    /// Whether a LOCK command is changing its key: the command updates the index itself.
     is_own_change: bool,
     pub history: LockHistory,
     /// The owners of locks whose keys have been deleted or overwritten, until
@@ -137,8 +138,8 @@ pub struct Locks {
     owners: HashMap<Name, Box<[u8]>>,
     /// When locks that clients wait for became free: boot-time clock, microseconds.
     freed: Vec<(Name, i64)>,
-    /// While changes can be undone: the last fence granted before, and what was in the index before
-    /// each change since.
+    /// While changes can be undone: the last fence granted before, and the former state of the
+    /// index for each change since.
     undoable: Option<(u64, Vec<Before>)>,
     /// Grants whose replies have not left yet.
     granted: Vec<OnItsWay>,
@@ -162,7 +163,7 @@ impl Locks {
         self.index.len == 0
     }
 
-    /// Whether a key is a lock that somebody holds.
+    /// Whether a key is a lock in the index.
     pub fn is_held(&self, database: DbIndex, key: &[u8]) -> bool {
         self.index.databases.get(database).is_some_and(|locks| locks.contains_key(key))
     }
@@ -206,7 +207,8 @@ impl Locks {
         readers.chain(one.map(At::to_place)).collect()
     }
 
-    /// How often a lock was granted, as far as that is remembered, with those who hold it.
+    /// How often a lock was granted, including its present holders, as far as its history is
+    /// remembered.
     pub fn grants_of(&self, database: DbIndex, key: Key<'_>) -> u64 {
         let held = match self.index.databases.get(database).and_then(|locks| locks.get(key.bytes)) {
             Some(Holders::Readers(readers)) => readers.len() as u64,
@@ -224,11 +226,12 @@ impl Locks {
         }
     }
 
-    /// Adds a holding. It ends another one in its place; a reader also ends an exclusive holding,
-    /// and an exclusive one ends readers.
+    /// Adds a holding, in place of an earlier one. A reader also ends an exclusive holding, and an
+    /// exclusive one ends readers.
     pub fn insert(&mut self, at: At<'_>, held: Held) {
         let At { database, key, reader } = at;
-        // Where else it is found: nowhere but by its key, mostly.
+        // Most holdings are found only by their key, so no copy is needed for other parts of the
+        // index.
         let linked = (reader.is_some() || held.session.is_some()).then(|| held.clone());
         if linked.is_none() {
             self.index.count(&held);
@@ -283,12 +286,13 @@ impl Locks {
         Some(held)
     }
 
-    /// From now on until [`Self::end_undo`] removed locks can be put back.
+    /// Makes removed locks restorable until [`Self::end_undo`].
     pub fn begin_undo(&mut self) {
         self.undoable = Some((self.fences.last(), Vec::new()));
     }
 
-    /// Keeps the removals since [`Self::begin_undo`]. Returns what may take long to be freed.
+    /// Makes the changes since [`Self::begin_undo`] final. Returns the locks whose freeing may take
+    /// long.
     #[inline]
     pub fn end_undo(&mut self) -> Vec<Gone> {
         let before = self.undoable.take().map_or(Vec::new(), |(_, before)| before);
@@ -299,11 +303,11 @@ impl Locks {
         gone.collect()
     }
 
-    /// Puts the holdings back that were changed or removed since [`Self::begin_undo`]. All are
-    /// compared with their keys then.
+    /// Restores the holdings that were changed or removed since [`Self::begin_undo`]. All of them
+    /// are then compared with their keys.
     pub fn roll_back(&mut self) {
         let Some((last, before)) = self.undoable.take() else { return };
-        // As each was before its first change.
+        // From the latest, so that each holding ends as it was before its first change.
         for before in before.into_iter().rev() {
             match before {
                 Before::Holding(place, held) => self.insert(place.at(), held),
@@ -319,7 +323,7 @@ impl Locks {
         }
     }
 
-    /// Before a holding is changed or removed: notes how it was, if that can be undone.
+    /// Notes a holding before it is changed or removed, if that can be undone.
     fn note_undo(&mut self, at: At<'_>, held: &Held) {
         if let Some((last, before)) = &mut self.undoable
             && held.fence <= *last
@@ -328,7 +332,7 @@ impl Locks {
         }
     }
 
-    /// Removes a holding that is no longer in the index from all indexes that refer to it.
+    /// Removes a holding that is no longer under its key from all other parts of the index.
     fn forget(&mut self, at: At<'_>, held: &Held) {
         self.note_undo(at, held);
         self.index.unlink(at, held);
@@ -364,7 +368,7 @@ impl Locks {
         }
     }
 
-    /// When the last of a lock's readers ends, on the boot-time clock. O(n).
+    /// The end of the reader's lease that ends last, on the boot-time clock. O(n).
     pub fn last_until(&self, database: DbIndex, key: &[u8]) -> Option<Deadline> {
         let all = self.readers(database, key).filter_map(|(_, held)| held.until());
         all.max_by_key(|until| until.ms())
@@ -381,7 +385,7 @@ impl Locks {
         (*at_us <= now_us).then(|| place.clone())
     }
 
-    /// Notes a reader of a file, or of the primary.
+    /// Notes a reader that was loaded from a file or came from the primary.
     pub fn note_reader(&mut self, at: At<'_>, reader: lock::Reader, now: &Now) {
         let lock::Reader { fence, until, session } = reader;
         self.fences.learn(fence);
@@ -407,8 +411,8 @@ impl Locks {
         !self.index.by_owner.is_empty()
     }
 
-    /// Sets the client that a lock belongs to. A lock with a session is renewed from now on, or no
-    /// longer.
+    /// Sets the client to which a lock belongs. From now on, a lock with a session is renewed for
+    /// that client, or no longer.
     pub fn bind(&mut self, at: At<'_>, client: Option<ClientId>) {
         let Some(held) = self.get_mut(at) else { return };
         let before = std::mem::replace(&mut held.client, client);
@@ -466,12 +470,12 @@ impl Locks {
         Some((at_us, place))
     }
 
-    /// The locks with sessions of a client.
+    /// A client's locks with sessions.
     pub fn of_client(&self, client: ClientId) -> Vec<Place> {
         self.index.by_client.get(&client).into_iter().flatten().cloned().collect()
     }
 
-    /// The locks with sessions of an owner.
+    /// An owner's locks with sessions.
     pub fn of_owner(&self, owner: &[u8]) -> Vec<Place> {
         self.index.by_owner.get(owner).into_iter().flatten().cloned().collect()
     }
@@ -491,8 +495,8 @@ impl Locks {
         self.index.databases.get(database)?.get(key)?.any()
     }
 
-    /// The locks of a database in the order of their keys, from after `after` on; of several
-    /// readers, one.
+    /// The locks of a database in the order of their keys, after the key `after`. Of several
+    /// readers, only one is returned.
     pub fn iter_after<'a>(
         &'a self,
         database: DbIndex,
@@ -509,7 +513,7 @@ impl Locks {
         self.iter_after(database, after).next().map(|(key, _)| key.into())
     }
 
-    /// Notes a lock of a file, or of the primary: one with a fence.
+    /// Notes a lock that was loaded from a file or came from the primary: a value with a fence.
     pub fn note_loaded(&mut self, database: DbIndex, key: &[u8], loaded: Loaded, now: &Now) {
         let Loaded { fence, session, is_kept, readers } = loaded;
         self.fences.learn(fence);
@@ -531,7 +535,7 @@ impl Locks {
 
     // ---- changes --------------------------------------------------------------------------------
 
-    /// Calls `change` as a LOCK command's own: it keeps the index itself.
+    /// Marks changes from now on as a LOCK command's own: the command updates the index itself.
     pub fn begin_own_change(&mut self) {
         self.is_own_change = true;
     }
@@ -600,8 +604,8 @@ impl Locks {
         self.index.take_databases(databases, left)
     }
 
-    /// After [`Self::take_databases`], when all concerned are notified. Returns what may take long
-    /// to be freed.
+    /// Drops the locks of [`Self::take_databases`]. Call this when all their clients are notified.
+    /// Returns the locks whose freeing may take long.
     pub fn forget_gone(&mut self, gone: Gone) -> Option<Gone> {
         match &mut self.undoable {
             Some((_, before)) => before.push(Before::Databases(gone)),
@@ -615,8 +619,8 @@ impl Locks {
         Locks { fences: self.fences.clone(), ..Locks::default() }
     }
 
-    /// Replaces the index by that of databases that replace the served ones. Returns what may take
-    /// long to be freed.
+    /// Replaces the index by that of databases that replace the served ones. Returns the old index,
+    /// whose freeing may take long.
     pub fn put_in_place(&mut self, beside: Locks) -> impl Send + 'static {
         self.fences.learn(beside.fences.last());
         (self.changed, self.all_changed, self.expired) = Default::default();
@@ -641,14 +645,14 @@ impl Locks {
         self.granted.push(OnItsWay { database, key, reader, granted });
     }
 
-    /// Whether there are such grants.
+    /// Whether any grants are on their way.
     #[inline]
     pub fn has_granted(&self) -> bool {
         !self.granted.is_empty()
     }
 
-    /// Calls `keep` with each of these grants; those for which it returns false are no longer on
-    /// their way.
+    /// Calls `keep` with each grant on its way. A grant for which it returns false is no longer on
+    /// its way.
     pub fn retain_granted(&mut self, mut keep: impl FnMut(At<'_>, &mut Granted) -> bool) {
         self.granted.retain_mut(|one| {
             let OnItsWay { database, key, reader, granted } = one;
@@ -671,8 +675,8 @@ impl Locks {
 
     // ---- owners of locks that are lost ----------------------------------------------------------
 
-    /// Before a value is deleted or overwritten: notes the owner, if it is a lock that somebody is
-    /// about to lose.
+    /// Notes the owner of a value before it is deleted or overwritten, if the value is a lock that
+    /// is about to be lost.
     #[inline]
     pub fn note_owner_of(
         &mut self,
@@ -703,14 +707,14 @@ impl Locks {
         self.owners.remove(&(database, key.into()))
     }
 
-    /// Once all changes have been compared with the index.
+    /// Forgets noted owners. Call this once all changes have been compared with the index.
     pub fn forget_owners(&mut self) {
         self.owners.clear();
     }
 
     // ---- hand-over ------------------------------------------------------------------------------
 
-    /// Notes that a lock has become free that a client waits for. `at_us`: boot-time clock.
+    /// Notes that a lock for which a client waits has become free. `at_us`: boot-time clock.
     pub fn note_freed(&mut self, database: DbIndex, key: &[u8], at_us: i64) {
         self.take_freed(database, key);
         if self.freed.len() < FREED_KEPT {
@@ -785,7 +789,7 @@ mod tests {
     }
 
     impl Index {
-        /// All that it says besides the locks by key follows from them.
+        /// All other parts of the index follow from the locks by key.
         fn assert_agrees(&self) {
             let mut anew = Index::default();
             for (database, locks) in self.databases.numbered() {

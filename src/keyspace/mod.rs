@@ -7,18 +7,17 @@
 //!
 //! This module refuses to know clients, replies and the network.
 //!
-//! - The data: `db_index`, the number of a database, and what is kept for each; `tables` (with
+//! - The data: `db_index` is the number of a database, and values kept for each; `tables` (with
 //!   `table_id`), through which all changes go; `collection`, typed access; `transfer` moves and
 //!   copies entries; `beside` replaces all databases.
 //! - Changes that can be undone, and views that do not change: `undo`, `snapshot`, `held`.
-//! - What goes by itself: `expire`, `field_deadlines`, `evict`, `hash_slots` (keys of slots that
-//!   other nodes own now); `deletions` are to be repeated
-//!   elsewhere, `lazyfree` frees.
-//! - Who is told of a change: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
-//!   `watch`, `tracking`, `flows` (counts of queues); `locks` keeps the index of held locks
-//!   (`lock_index`), at which `lock_scan` looks in slices, `lock_history` what is remembered of
-//!   ended ones, `fences` numbers grants, `permits` the index of permits with sessions,
-//!   `semaphores` counts permits.
+//! - Changes without a command: `expire`, `field_deadlines`, `evict`, `hash_slots` (keys of slots
+//!   that other nodes own now); `deletions` are to be repeated elsewhere, `lazyfree` frees.
+//! - Notice of changes: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
+//!   `watch`, `tracking`, `flows` (counts of queues).
+//! - Locks: `locks` keeps the index of held locks (`lock_index`), `lock_scan` looks at it in
+//!   slices, `lock_history` remembers ended locks, `fences` numbers grants; `permits` is the index
+//!   of permits with sessions, `semaphores` counts permits.
 
 pub mod beside;
 pub mod collection;
@@ -93,7 +92,7 @@ pub struct Key<'a> {
     pub hash: u64,
 }
 
-/// How access bits are kept: `maxmemory-policy`, `lfu-log-factor`, `lfu-decay-time`.
+/// The parameters of access bits: `maxmemory-policy`, `lfu-log-factor`, `lfu-decay-time`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessPolicy {
     pub lfu: bool,
@@ -111,7 +110,7 @@ pub struct KeyspaceStats {
     /// Fields of hashes.
     pub expired_fields: u64,
     pub evicted: u64,
-    /// From a key's deadline to its deletion in time.
+    /// The time from a key's deadline to its active deletion.
     pub expiry_lag: Histogram,
 }
 
@@ -119,11 +118,11 @@ pub struct KeyspaceStats {
 /// allocation at its first growth, so that APPEND does not copy it each time.
 const INLINE_EDIT_MAX: usize = 1024;
 
-/// How far two readings of the clocks may differ without a change of the wall clock; also how late
-/// a deadline on a slewed wall clock may be noticed.
+/// The most that two readings of the clocks may differ without a change of the wall clock. Also the
+/// longest delay with which a deadline on a slewed wall clock is noticed.
 const WALL_JITTER_MS: u64 = 2;
 
-/// Random keys tried to find one that is not expired, where expired ones are kept.
+/// The most random keys tried to find one that is not expired, if expired keys are kept.
 const RANDOM_TRIES: usize = 100;
 
 /// Keys sampled to estimate a database's bytes.
@@ -147,7 +146,7 @@ pub struct Keyspace {
     now: Now,
     /// How far the wall clock is ahead of the boot-time clock, for the tables' hints.
     wall_offset_ms: i64,
-    /// The same rounded up, for all shown deadlines: see [`Now::told_offset_ms`].
+    /// The same rounded up, for all deadlines that are shown: see [`Now::told_offset_ms`].
     told_offset_ms: i64,
     pub access: AccessPolicy,
     /// Random choices that SPOP will make, whose memory has been prefetched.
@@ -165,7 +164,7 @@ pub struct Keyspace {
     pub events: Events,
     /// Changes since the start; only changed by [`Keyspace::touch`] and similar methods.
     dirty: u64,
-    /// Those by expiry of keys and fields, without a command.
+    /// The part of these changes made by expiry of keys and fields, without a command.
     dirty_by_expiry: u64,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: bool,
@@ -181,10 +180,10 @@ pub struct Keyspace {
     pub semaphores: Semaphores,
     pub flows: Flows,
     pub watch: Watch,
-    /// Slots whose keys are only being moved here: they are not shown.
+    /// Slots whose keys are not shown: they are still being moved here, or being deleted.
     pub hidden_slots: Option<SlotSet>,
     pub tracking: Tracking,
-    /// Buffer for unpacking a packed collection that is changed.
+    /// Buffer for unpacking a packed collection to change it.
     scratch: Vec<u8>,
 }
 
@@ -259,21 +258,21 @@ impl Keyspace {
         }
     }
 
-    /// Before a file is loaded: until [`Self::end_loading`] nothing expires. Keys that were alive
-    /// for the file's writer must exist for the commands that follow in it, and keep their
-    /// deadlines; the file itself deletes keys that expired then.
+    /// Stops expiry until [`Self::end_loading`]. Call this before a file is loaded. Keys that
+    /// existed for the file's writer must exist for the file's later commands, and keep their
+    /// deadlines; the file itself deletes the keys that expired in it.
     pub fn begin_loading(&mut self) {
         self.ignore_deadlines(true);
     }
 
-    /// After loading: keys expire again.
+    /// Lets keys expire again after loading.
     pub fn end_loading(&mut self) {
         self.ignore_deadlines(false);
     }
 
-    /// Switches on or off that every key and field counts as alive, even after its deadline;
-    /// returns the previous setting. For files, the primary's stream, and the commands of a client
-    /// that imports data: all of them say themselves what is deleted.
+    /// Sets whether every key and field counts as alive, even after its deadline. Returns the
+    /// previous setting. For files, the primary's stream, and the commands of a client that imports
+    /// data: these contain all deletions.
     pub fn ignore_deadlines(&mut self, ignore: bool) -> bool {
         self.delete_found_expired();
         std::mem::replace(&mut self.now.ignores_deadlines, ignore)
@@ -367,7 +366,8 @@ impl Keyspace {
         deadline.is_none_or(|deadline| !self.now.is_past(deadline)).then_some(slot)
     }
 
-    /// The same, but where expired keys stay until the primary deletes them, it finds them.
+    /// As [`Self::find_quietly`], but finds expired keys where they stay until the primary deletes
+    /// them.
     pub fn find_kept(&self, key: Key<'_>) -> Option<Slot> {
         if self.hides_expired {
             self.table().find(key.hash, key.bytes)
@@ -376,15 +376,15 @@ impl Keyspace {
         }
     }
 
-    /// As [`Self::find_quietly`], whether it has expired or not, as long as nothing has found that
-    /// out.
+    /// As [`Self::find_quietly`], but finds expired keys too. Finds nothing while any expired key
+    /// that a look-up has found is not deleted yet.
     pub fn find_even_expired(&self, key: Key<'_>) -> Option<Slot> {
         let slot = self.table().find(key.hash, key.bytes)?;
         self.found_expired.is_empty().then_some(slot)
     }
 
-    /// An entry of any database, for inspection only: nothing is counted, and an expired one is not
-    /// found.
+    /// An entry of any database, for inspection only: counts nothing, and does not find an expired
+    /// entry.
     pub fn entry_quietly(&self, database: DbIndex, key: &[u8]) -> Option<Entry<'_, Value>> {
         let table = self.table_of(database);
         let entry = table.entry(table.find(self.hash(key), key)?);
@@ -441,7 +441,7 @@ impl Keyspace {
         StringView::new(self.table().entry(slot).value()).ok_or(CommandError::WrongType)
     }
 
-    /// A key's string, for reading; None if there is no such key.
+    /// A key's string, for reading; None if the key does not exist.
     #[inline(always)]
     pub fn string(&mut self, key: Key<'_>) -> Result<Option<StringView<'_>>, CommandError> {
         match self.find_for_read(key) {
@@ -450,7 +450,7 @@ impl Keyspace {
         }
     }
 
-    /// The slot of a string to be changed; None if there is no such key. Errors: WRONGTYPE.
+    /// The slot of a string to be changed; None if the key does not exist. Errors: WRONGTYPE.
     pub fn string_slot(&mut self, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
         match self.find_for_write(key) {
             Some(slot) => self.string_at(slot).map(|_| Some(slot)),
@@ -648,7 +648,7 @@ impl Keyspace {
         self.tables.insert(self.selected, key, value, deadline, access)
     }
 
-    /// Deletes a key. False if there was none. `how`: the event's name (`del`).
+    /// Deletes a key. False if it did not exist. `how`: the event's name (`del`).
     pub fn delete(&mut self, key: Key<'_>, how: &'static str) -> bool {
         let Some(slot) = self.find(key) else { return false };
         self.delete_at(slot, key, how);
@@ -664,7 +664,7 @@ impl Keyspace {
         self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
     }
 
-    /// Before the value at `slot` goes: its owner is known as long as it is there, if it is a lock.
+    /// Notes the owner of the lock at `slot`, if the value is one. Call this before the value goes.
     #[inline]
     fn note_owner_at(&mut self, slot: Slot, key: Key<'_>) {
         if !self.locks.is_empty() {
@@ -688,8 +688,8 @@ impl Keyspace {
     }
 
     /// A random key of the selected database, uniformly. Not a look-up: expired keys that it meets
-    /// are deleted at once. Where they are kept, an expired key may be returned if all keys have
-    /// deadlines, as in Redis.
+    /// are deleted at once. If expired keys are kept and all keys have deadlines, it may return an
+    /// expired key, as in Redis.
     pub fn random_key(&mut self) -> Option<Vec<u8>> {
         self.delete_found_expired();
         let now = self.now;
@@ -795,8 +795,8 @@ impl Keyspace {
         self.semaphores.swap(a, b);
     }
 
-    /// Whether a change concerns clients that wait or locks that are held: the gate's
-    /// `blocking::serve` is due.
+    /// Whether a change concerns clients that wait or locks that are held: the gate must call
+    /// `waking::serve`.
     #[inline]
     pub fn has_awaited_changes(&self) -> bool {
         self.waiting.has_ready() || self.locks.has_changed()
@@ -854,8 +854,8 @@ impl Keyspace {
         self.tracking.note_change(key, cause == Cause::Client);
     }
 
-    /// The same for all keys of a database, or that come from the other one. Tracking clients are
-    /// not notified of exchanged databases, as in Redis.
+    /// Records a change of all keys of a database, and of keys that come from the `other` one. As
+    /// in Redis, tracking clients are not notified of exchanged databases.
     fn touch_all(&mut self, database: DbIndex, other: DbIndex, changes: u64) {
         self.dirty += changes;
         self.waiting.note_all(database);

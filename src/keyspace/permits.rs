@@ -1,32 +1,32 @@
-//! Permits with sessions: the server renews them while the connection of their client shows life.
+//! Permits with sessions: the server renews them while their client's connection shows life.
 //!
-//! This is memory of the server alone: after a restart or on a replica permits simply end with
-//! their time.
+//! This memory is the server's own. After a restart or on a replica, permits simply end at their
+//! deadlines.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::db_index::DbIndex;
 use crate::ids::ClientId;
 
-/// The permits that an owner has of one semaphore.
+/// An owner's permits of one semaphore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PermitSession {
     pub database: DbIndex,
     pub key: Box<[u8]>,
     pub owner: Box<[u8]>,
     pub permits: Vec<Box<[u8]>>,
-    /// The time that they last after the last sign of life, and after the connection has closed.
+    /// How long the permits last after the last sign of life, and after the connection has closed.
     /// Unit: milliseconds.
     pub lease_ms: i64,
     pub grace_ms: i64,
-    /// None: the connection has gone.
+    /// None: the connection is closed.
     pub client: Option<ClientId>,
 }
 
 /// Database, key and owner.
 type Name = (DbIndex, Box<[u8]>, Box<[u8]>);
 
-/// All of them, by number.
+/// All sessions of permits, by number.
 #[derive(Default)]
 pub struct PermitSessions {
     sessions: BTreeMap<u64, (PermitSession, i64)>,
@@ -88,13 +88,13 @@ impl PermitSessions {
         self.looks.first().map(|(at_us, _)| *at_us)
     }
 
-    /// Takes out the next one that the server must look after by now.
+    /// Takes out the next session whose check is due.
     pub fn take_look(&mut self, now_us: i64) -> Option<PermitSession> {
         let (at_us, number) = *self.looks.first()?;
         if at_us > now_us { None } else { self.remove(number) }
     }
 
-    /// Takes out those of a client.
+    /// Takes out the sessions of a client.
     pub fn take_of_client(&mut self, client: ClientId) -> Vec<PermitSession> {
         let own = self.by_client.get(&client).cloned().unwrap_or_default();
         own.into_iter().filter_map(|number| self.remove(number)).collect()
@@ -107,13 +107,13 @@ impl PermitSessions {
         own.map(|session| session.key.clone()).collect()
     }
 
-    /// Takes out that of an owner and a key.
+    /// Takes out the session of an owner and a key.
     pub fn take(&mut self, database: DbIndex, key: &[u8], owner: &[u8]) -> Option<PermitSession> {
         let number = *self.by_name.get(&(database, key.into(), owner.into()))?;
         self.remove(number)
     }
 
-    /// Takes out all.
+    /// Takes out all sessions.
     pub fn take_all(&mut self) -> Vec<PermitSession> {
         let all = std::mem::take(self);
         all.sessions.into_values().map(|(session, _)| session).collect()

@@ -1,8 +1,7 @@
-//! How many permits of semaphores are held: an index of the permits' deadlines, for the figures
-//! alone.
+//! The number of permits that are held: an index of the permits' deadlines, only for statistics.
 //!
-//! A semaphore is a plain sorted set, which any command may change. Changed ones are noted, and
-//! read again before somebody looks at the figures
+//! A semaphore is a plain sorted set, which any command may change. Changed semaphores are noted,
+//! and read again before the numbers are shown
 //! ([`Keyspace::review_semaphores`](super::Keyspace::review_semaphores)). A permit ends by time
 //! without a change.
 
@@ -24,7 +23,7 @@ struct Semaphore {
 #[derive(Default)]
 struct Database {
     semaphores: HashMap<Box<[u8]>, Semaphore>,
-    /// How many permits end at each time, in Unix milliseconds; not before
+    /// The number of permits that end at each time, in Unix milliseconds. Not before
     /// [`Semaphores::ended_before`].
     ends: BTreeMap<i64, u64>,
     held: u64,
@@ -88,7 +87,7 @@ impl Semaphores {
         }
     }
 
-    /// Records that any key of a database may have changed, and may come back.
+    /// Records that any key of a database may have changed, or may exist again.
     pub fn note_all(&mut self, database: DbIndex) {
         let known = self.databases.get(database).into_iter().flat_map(|it| it.semaphores.keys());
         for key in known.cloned().collect::<Vec<_>>() {
@@ -96,7 +95,7 @@ impl Semaphores {
         }
     }
 
-    /// Forgets a database, which is emptied. Returns what may take long to be freed.
+    /// Forgets a database that is emptied. Returns the values whose freeing may take long.
     pub fn clear(&mut self, database: DbIndex) -> Option<impl Send + 'static + use<>> {
         let known = self.databases.get_mut(database).filter(|it| !it.semaphores.is_empty())?;
         let known = std::mem::take(known);
@@ -120,7 +119,7 @@ impl Semaphores {
         }
     }
 
-    /// Sets the deadlines of a semaphore's permits; none: there is no such semaphore.
+    /// Sets the deadlines of a semaphore's permits. Empty: the semaphore does not exist.
     fn set(&mut self, database: DbIndex, key: &[u8], deadlines: Vec<i64>) {
         let Some(database) = self.databases.get_mut(database) else { return };
         let Some(known) = database.semaphores.get_mut(key) else { return };
@@ -201,7 +200,7 @@ mod tests {
         semaphores.set(DbIndex::new(3), b"b", vec![5, 30]);
         assert_eq!([0, 10, 11, 21, 31].map(|now| semaphores.held(now)), [5, 4, 3, 1, 0]);
         semaphores.advance(15);
-        // One of them ended in the meantime, another is renewed.
+        // One permit has ended since, another is renewed.
         semaphores.set(DbIndex::ZERO, b"a", vec![20, 40]);
         assert_eq!((semaphores.held(15), semaphores.held(25)), (3, 2));
         semaphores.advance(25);
@@ -226,7 +225,7 @@ mod tests {
         assert_eq!(semaphores.held(0), 1);
         assert!(semaphores.clear(DbIndex::new(2)).is_some());
         assert_eq!((semaphores.held(0), semaphores.len), (0, 0));
-        // What was noted before is gone.
+        // Earlier notes are gone.
         semaphores.set(DbIndex::new(2), b"a", vec![10]);
         assert_eq!(semaphores.held(0), 0);
     }

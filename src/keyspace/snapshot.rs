@@ -1,14 +1,13 @@
 //! A point-in-time snapshot of all databases, taken while they change, without fork.
 //!
-//! Each table is iterated in small steps (`collections/table/walk.rs`), of which a turn makes as
-//! many as it has time for; an entry that changes before the iteration reaches it is copied first.
-//! Copies are passed on in [`Chunk`]s, to be encoded by another thread. A table that is emptied or
-//! exchanged keeps its identity ([`TableId`]); an emptied one moves here and is iterated to its
-//! end.
+//! Each table is iterated in small steps (`collections/table/walk.rs`); a turn makes as many as its
+//! time allows. An entry that changes before the iteration reaches it is copied first. Copies are
+//! passed on in [`Chunk`]s, and another thread encodes them. A table that is emptied or exchanged
+//! keeps its identity ([`TableId`]). An emptied one moves here and is iterated to its end.
 //!
 //! Keys, values, deadlines and access bits are copied. A value stored inside its entry is copied as
-//! bytes. Others are cloned; a clone shares the parts of a large value (`collections/shared.rs`),
-//! of which a later change copies the changed one.
+//! bytes. Other values are cloned. A clone shares the parts of a large value
+//! (`collections/shared.rs`), and a later change copies only the changed part.
 
 use std::sync::Arc;
 use std::{mem, vec};
@@ -28,12 +27,13 @@ use crate::types::{Value, lock};
 /// The size at which a chunk is sent. Unit: bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// The limit of bytes that a step of the iteration copies, some hundred small entries, which takes
+/// The limit of bytes that a step of the iteration copies: some hundred small entries. A step takes
 /// a part of a turn's time. Counts [`ENTRY_COST`] or [`OBJECT_COST`] for each entry too.
 const STEP_COST: usize = 128 * 1024;
-/// The cost of finding and copying an entry besides its bytes.
+/// The cost of finding and copying an entry, without its bytes.
 const ENTRY_COST: usize = 64;
-/// The same for an object, whose parts are counted; and the usual limit of bytes that cloning it
+/// The same for an object, whose parts are counted. Below it, the usual limit of bytes that cloning
+/// an object copies.
 /// copies.
 const OBJECT_COST: usize = 1024;
 const CLONED_BYTES_MAX: usize = 64 * 1024;
@@ -60,7 +60,7 @@ pub struct Chunk {
 /// An entry without its bytes.
 struct Head {
     key_len: usize,
-    /// The value's length and kind; None: it is the next of the objects.
+    /// The value's length and kind; None: the value is the next of the objects.
     value: Option<(usize, u8)>,
     deadline: Option<Deadline>,
     access: u32,
@@ -143,7 +143,7 @@ pub(super) struct Snapshot {
     /// Tables still to be copied, with their databases' numbers at the beginning; the last one is
     /// in progress.
     left: Vec<(TableId, DbIndex)>,
-    /// Tables that were emptied since.
+    /// Tables that were emptied since the beginning.
     emptied: Vec<Emptied>,
     chunk: Chunk,
     send: Send,
@@ -158,7 +158,7 @@ pub(super) struct Snapshot {
 struct Emptied {
     id: TableId,
     table: Table<Value>,
-    /// Its memory, about.
+    /// The table's approximate memory. Unit: bytes.
     bytes: usize,
 }
 
@@ -228,15 +228,15 @@ impl LoadedEntry {
 
 /// The progress of a snapshot.
 pub enum Walked {
-    /// There is more to copy.
+    /// More entries must be copied.
     More,
     /// All entries are copied and sent.
     Done,
 }
 
 impl Keyspace {
-    /// Starts a snapshot. There must not be another one. `send` receives the chunks; `held` counts
-    /// their memory.
+    /// Starts a snapshot. No other snapshot may be in progress. `send` receives the chunks; `held`
+    /// counts their memory.
     pub fn begin_snapshot(&mut self, send: Send, held: Arc<Held>) {
         self.delete_found_expired();
         let left = self.tables.begin_walks();
@@ -364,7 +364,7 @@ mod tests {
 
     type Model = BTreeMap<(DbIndex, Vec<u8>), Vec<u8>>;
 
-    /// Begins a snapshot; returns where its chunks are kept.
+    /// Begins a snapshot. Returns the place that collects its chunks.
     pub(super) fn snapshot_of(db: &mut Keyspace) -> Arc<Mutex<Vec<Chunk>>> {
         let chunks = Arc::new(Mutex::new(Vec::new()));
         let sink = chunks.clone();

@@ -32,9 +32,10 @@ use crate::types::stream::Stream;
 /// A change of an entry that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// It is replaced. The caller gives the old one to the log if [`Keep::Entry`] asks for it.
+    /// The entry is replaced. The caller gives the old one to the log if [`Keep::Entry`] asks for
+    /// it.
     Replace,
-    /// It is removed. The caller does likewise.
+    /// The entry is removed. The caller does the same as for a replacement.
     Remove,
     /// Only its deadline changes.
     Deadline,
@@ -52,7 +53,7 @@ enum Change {
     ElementsByServer,
     /// The log restores the previous state.
     PutBack,
-    /// The log removes it, as nothing was there before.
+    /// The log removes the entry, because the key was absent before.
     PutBackAbsent,
 }
 
@@ -60,15 +61,15 @@ enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrival {
     New,
-    /// One that was there before, or under another key: the log knows it.
+    /// An entry that existed before, or under another key: the log has it.
     Old,
 }
 
-/// The treatment of the old entry that the caller of [`Tables::before_change`] still owes.
+/// The duty that the caller of [`Tables::before_change`] still has for the old entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keep {
     Nothing,
-    /// Give the log the whole entry. The key's hash.
+    /// Give the log the whole entry. Has the key's hash.
     Entry(u64),
     /// Record the changed elements until [`Tables::end_elements`].
     Elements,
@@ -112,7 +113,7 @@ impl Tables {
         }
     }
 
-    /// Keeps the keys of each hash slot. All tables must be empty.
+    /// Keeps an index of the keys by hash slot. All tables must be empty.
     pub fn keep_slots(&mut self) {
         self.tables.iter_mut().for_each(Table::keep_slots);
     }
@@ -150,8 +151,8 @@ impl Tables {
 
     // ---- before changes -------------------------------------------------------------------------
 
-    /// Must be called before any change of the entry at `slot` but of its access bits, for the undo
-    /// log and a snapshot. Costs one branch if there is neither.
+    /// Prepares the undo log and a snapshot for a change of the entry at `slot`. Must be called
+    /// before any change, except of access bits. Costs one branch if there is neither.
     #[inline]
     fn before_change(&mut self, database: DbIndex, slot: Slot, change: Change) -> Keep {
         if self.snapshot.is_some() {
@@ -552,8 +553,8 @@ impl Tables {
 
     // ---- rollback -------------------------------------------------------------------------------
 
-    /// Restores a key: to this entry, or to absent. Returns the entry it had since, and the
-    /// restored one's slot.
+    /// Restores a key: this entry, or absence. Returns the entry that it replaces, and the restored
+    /// entry's slot.
     pub(super) fn put_back(
         &mut self,
         database: DbIndex,
@@ -576,7 +577,7 @@ impl Tables {
         }
     }
 
-    /// Restores a database's old table, and returns the one it had since.
+    /// Restores a database's old table. Returns the table that it replaces.
     pub(super) fn put_back_table(
         &mut self,
         database: DbIndex,
@@ -590,8 +591,8 @@ impl Tables {
     }
 }
 
-/// Whether a value may be stored as it is: inside an entry it must be short, as a snapshot copies
-/// it.
+/// Whether a value may be stored in this form: inside an entry it must be short, because a snapshot
+/// copies it.
 fn is_well_placed(value: &NewValue<'_, Value>) -> bool {
     !matches!(value, NewValue::Bytes { bytes, .. } if bytes.len() >= Value::LARGE_STRING)
 }

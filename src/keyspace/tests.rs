@@ -1,4 +1,4 @@
-//! The keyspace against a naive model: ordered maps, deadlines looked at one by one.
+//! The keyspace against a naive model: ordered maps, with each deadline checked on its own.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,11 +25,11 @@ pub fn take_looked_up() -> BTreeSet<Vec<u8>> {
 const DATABASES: usize = 3;
 const START_MS: i64 = 1_700_000_000_000;
 
-/// When a key of the model goes.
+/// The time at which a key of the model expires.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Goes {
     Never,
-    /// Strictly later than this many milliseconds of the time that has passed.
+    /// Strictly later than this number of milliseconds of passed time.
     Passed(i64),
     /// Strictly later than this Unix time in milliseconds.
     Unix(i64),
@@ -185,7 +185,7 @@ impl Pair {
                 self.db.set_now(Clock::Manual(self.hands.clone()).now());
             }
             Operation::StepWall { ms } => {
-                // No key comes back: what a step to the past would spare is gone.
+                // No key comes back: keys that a step to the past would spare are deleted already.
                 while self.db.expire_due(usize::MAX) {}
                 self.drop_past();
                 self.hands.step_wall_us(ms * 1000);
@@ -308,7 +308,7 @@ impl Pair {
         }
     }
 
-    /// Every key of every database is what the model says.
+    /// Checks that every key of every database agrees with the model.
     fn check(&mut self) {
         for database in DbIndex::all(DATABASES) {
             self.db.select(database);

@@ -1,11 +1,11 @@
 //! The server side of client tracking: the clients to notify when a key changes.
 //!
-//! A client that tracks what it reads is listed at each key it has read, until the key changes:
-//! that removes the entry, as the client will read the key again if needed. A client that tracks
-//! prefixes is listed at those instead. Every change of a key is reported here
-//! ([`Keyspace::changed`](super::Keyspace::changed)) and queued if it concerns any client;
-//! `gate/tracking.rs` takes the queue after the command, sends the readers their messages, and
-//! collects each prefix's keys for the end of the turn.
+//! A client that tracks its reads is listed at each key that it has read, until the key changes.
+//! The change removes the entry, because the client will read the key again if needed. A client
+//! that tracks prefixes is listed at the prefixes instead. Every change of a key is reported here
+//! ([`Keyspace::changed`](super::Keyspace::changed)), and queued if it concerns any client. After
+//! the command, `gate/tracking.rs` takes the queue, sends the readers their messages, and collects
+//! each prefix's keys for the end of the turn.
 //!
 //! A client that leaves, or stops tracking, stays listed at the keys it has read: finding them all
 //! would take long. The sender checks which readers still exist.
@@ -31,7 +31,7 @@ pub enum Change {
     Key {
         key: Arc<[u8]>,
         readers: Readers,
-        /// By a client, not by expiry or eviction.
+        /// Whether a client made the change, not expiry or eviction.
         by_client: bool,
     },
     /// A database was emptied.
@@ -73,7 +73,7 @@ pub struct Tracking {
     items: usize,
     prefixes: BTreeMap<Box<[u8]>, Prefix>,
     changes: Vec<Change>,
-    /// Bytes held by `changes`, about.
+    /// Approximate bytes held by `changes`.
     changes_bytes: usize,
     /// A key under some prefix has changed since the last broadcast.
     has_broadcasts: bool,
@@ -185,7 +185,8 @@ impl Tracking {
         self.changes.push(Change::Key { key, readers, by_client });
     }
 
-    /// Records that databases were emptied: keys are not known by database.
+    /// Records that databases were emptied. All keys are forgotten, because their databases are not
+    /// known.
     pub fn note_all(&mut self) {
         self.read = Vec::new();
         self.places = HashMap::new();
@@ -201,7 +202,7 @@ impl Tracking {
         !self.changes.is_empty()
     }
 
-    /// Bytes of pending changes, about: freed after the command.
+    /// Approximate bytes of pending changes, which are freed after the command.
     pub fn changes_bytes(&self) -> usize {
         self.changes_bytes
     }

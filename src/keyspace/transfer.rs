@@ -13,24 +13,24 @@ use crate::types::Stored;
 use super::{Cause, Key, Keyspace};
 
 impl Keyspace {
-    /// Moves key `from` of the selected database to `to` in `database`. False if there is no such
-    /// key. Announces `new`.
+    /// Moves key `from` of the selected database to `to` in `database`. False if `from` does not
+    /// exist. Announces `new`.
     pub fn transfer(&mut self, from: Key<'_>, database: DbIndex, to: Key<'_>) -> bool {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
         };
         self.note_owner_at(slot, from);
         let slot = self.tables.transfer(self.selected, slot, database, to);
-        // For clients that wait for, watch or track the old name; the handler announces the new
-        // one.
+        // This is for clients that wait for, watch or track the old name. The handler announces the
+        // new one.
         self.touch(self.selected, from.bytes, 0, Cause::Client);
         self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
         true
     }
 
-    /// Copies key `from` of the selected database to `to` in `database`. False if there is no such
-    /// key. Announces `new`. Cost: the value's size.
+    /// Copies key `from` of the selected database to `to` in `database`. False if `from` does not
+    /// exist. Announces `new`. Cost: the value's size.
     pub fn duplicate(&mut self, from: Key<'_>, database: DbIndex, to: Key<'_>) -> bool {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
@@ -56,7 +56,7 @@ impl Keyspace {
         true
     }
 
-    /// Sets a key to a value, replacing any. Announces `new`.
+    /// Sets a key to a value, replacing any other. Announces `new`.
     pub fn restore(&mut self, key: Key<'_>, value: Stored, deadline: Option<Deadline>) -> Slot {
         self.clear_way(key);
         let slot = match value {

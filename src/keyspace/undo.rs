@@ -6,17 +6,17 @@
 //! database was emptied or exchanged since.
 //!
 //! A small value is copied before its change. For a large collection the log has an inverse of each
-//! element's change ([`Journal`]), so that recording costs what a script changes, not what its keys
-//! hold. If the inverses would take more memory than a copy, the collection is copied after all. A
-//! script that changes one field again and again therefore does not reach the limit.
+//! element's change ([`Journal`]), so that the cost depends on the script's changes and not on the
+//! size of its keys. If the inverses would take more memory than a copy, the collection is copied
+//! after all. A script that changes one field again and again therefore does not reach the limit.
 //!
-//! Copied before a change are: strings, lists and hashes encoded as listpack. The groups of a large
-//! stream are cloned, and count with their pending entries, without the stream's own.
+//! Strings, lists, and hashes encoded as listpack are copied before a change. The groups of a large
+//! stream are cloned; they count with their pending entries, but without the stream's own entries.
 //!
-//! `script-undo-limit` bounds what the log copies and records: beyond it nothing more is recorded,
-//! and a rollback is impossible. Values that were removed or replaced as a whole move into the log
-//! without counting, as they take no more memory than before; they count if the script may have
-//! made them itself.
+//! `script-undo-limit` bounds the copies and records in the log. Beyond it nothing more is
+//! recorded, and a rollback is impossible. Values that were removed or replaced as a whole move
+//! into the log without counting, because they take no more memory than before. They count if the
+//! script may have made them itself.
 //!
 //! Restored keys count as changed for clients that watch, track or wait; the count of changes is
 //! reset. Published events and messages are not undone.
@@ -38,8 +38,8 @@ use crate::types::stream::{Groups, Stream};
 const STEPS_KEPT: usize = 256;
 const BYTES_KEPT: usize = 16 * 1024;
 
-/// A larger value is not copied for a change of its elements. Also the size of the journal at which
-/// a copy is considered. Unit: bytes.
+/// A larger value is not copied for a change of its elements. Also the size at which a journal may
+/// be replaced by a copy. Unit: bytes.
 const COPIED_MAX: usize = 4096;
 
 /// A range of the log's bytes: a key.
@@ -64,7 +64,7 @@ pub(super) struct Cleared {
     pub bytes: usize,
 }
 
-/// The previous state of a change.
+/// The state before a change.
 enum Before {
     /// The key was absent.
     Absent(Span),
@@ -76,9 +76,9 @@ enum Before {
     },
     /// The groups of the key's stream.
     Groups(Span, Box<Groups>),
-    /// The key's deadline; its value was the same.
+    /// The key's deadline; its value did not change.
     Deadline(Span, Option<Deadline>),
-    /// The key came from another one.
+    /// The key was moved here from another one.
     Elsewhere {
         database: DbIndex,
         from: Span,
@@ -106,20 +106,20 @@ enum Mode {
     Full,
 }
 
-/// Limit of a copy for changes that have no journal, unless the server itself may roll back.
-/// Collections without journal fit within it under usual limits; a copy of this size takes some ten
-/// microseconds. Unit: bytes.
+/// The limit of a copy for changes that have no journal, unless the server itself may roll back.
+/// Under usual limits, collections without a journal are smaller; a copy of this size takes some
+/// ten microseconds. Unit: bytes.
 const COPIED_LARGE: usize = 64 * 1024;
 
 /// The state of a key in the log.
 #[derive(Clone, Copy, Debug)]
 enum Known {
-    /// Its whole value, in this step.
+    /// The log has the whole value, in this step.
     Whole(usize),
-    /// Journal entries of its elements.
+    /// The log has journal entries of its elements.
     Elements {
         bytes: usize,
-        /// Bytes of journal at which its size is next compared with the value's.
+        /// The size of the journal at which it is next compared with the value's. Unit: bytes.
         look_at: usize,
         /// The step with its groups, if it is a stream whose groups were changed.
         groups: Option<usize>,
@@ -132,7 +132,7 @@ impl Known {
     }
 }
 
-/// A hasher for keys that are hashes already.
+/// A hasher for keys that are hashes already: it returns them unchanged.
 #[derive(Default)]
 pub(super) struct AsItIs(u64);
 
@@ -159,8 +159,8 @@ pub(super) struct Undo {
     steps: Vec<Step>,
     /// The keys named by the steps.
     bytes: Vec<u8>,
-    /// By database and hash. Keys with equal hashes replace each other here, which only costs a
-    /// step.
+    /// The known keys by database and hash. Keys with equal hashes replace each other here, which
+    /// costs only an additional step.
     known: HashMap<u64, Known, BuildHasherDefault<AsItIs>>,
     pub journal: Journal,
     /// Bytes of copies and journal that may still be added.
@@ -169,8 +169,8 @@ pub(super) struct Undo {
     copied_max: usize,
     /// The key whose elements are being recorded, and the room before.
     noting: Option<(u64, usize)>,
-    /// Keys have moved, or databases were emptied or exchanged: what is removed from now on may
-    /// have been made by the script itself, and counts.
+    /// Keys have moved, or databases were emptied or exchanged. A value that is removed from now on
+    /// may have been made by the script itself, so it counts.
     has_moved: bool,
     has_swapped: bool,
     /// A bit set of the databases that were emptied.
@@ -204,7 +204,7 @@ impl Undo {
         step.database == database && held == key.bytes
     }
 
-    /// Takes bytes of the room. False: there is not enough, and nothing more is recorded.
+    /// Takes bytes of the room. False: the room is too small, and nothing more is recorded.
     pub fn take_room(&mut self, bytes: usize) -> bool {
         match self.room.checked_sub(bytes) {
             Some(room) => self.room = room,
@@ -213,7 +213,7 @@ impl Undo {
         self.mode == Mode::On
     }
 
-    /// The same for a copy of a value, which may have `copied_max` bytes, or as many as its
+    /// Takes room for a copy of a value, which may have `copied_max` bytes, or as many bytes as its
     /// journal.
     pub fn take_room_for_copy(&mut self, database: DbIndex, key: Key<'_>, bytes: usize) -> bool {
         let paid = match self.known.get(&place(database, key.hash)) {
@@ -364,8 +364,8 @@ impl Undo {
         }
     }
 
-    /// Takes room for a database of `bytes` bytes that is about to be emptied. False: there is not
-    /// enough.
+    /// Takes room for a database of `bytes` bytes that is about to be emptied. False: the room is
+    /// too small.
     pub fn take_room_for_cleared(&mut self, database: DbIndex, bytes: usize) -> bool {
         let bit = 1_u64.checked_shl(database.get() as u32).unwrap_or(0);
         // The first time, it is the data from before the script.
@@ -401,7 +401,7 @@ impl Undo {
 
 impl Keyspace {
     /// Starts recording. Copies and journals may take `room` bytes; 0: nothing is recorded.
-    /// `copies_large`: a single copy may take as much.
+    /// `copies_large`: a single copy may take all of the room.
     #[inline]
     pub fn begin_undo(&mut self, room: usize, copies_large: bool) {
         let undo = &mut self.tables.undo;

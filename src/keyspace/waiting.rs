@@ -1,10 +1,10 @@
 //! The queues of blocked clients, by key.
 //!
 //! Every change of a key is reported here ([`Keyspace::changed`](super::Keyspace::changed)). If
-//! clients wait for the key it is added to the list of ready keys, and the server runs the waiting
-//! commands in the order they came, before the next request. Commands that wait for different types
-//! have different queues, as a key has one type at a time; so a change visits no client that it
-//! cannot serve.
+//! clients wait for the key, it is added to the list of ready keys. Before the next request, the
+//! server runs the waiting commands in the order of their arrival. Commands that wait for different
+//! types have different queues, because a key has one type at a time: so a change visits no client
+//! that it cannot serve.
 //!
 //! Clients that wait until a sorted set's member is due are also woken by time: one alarm for each
 //! key and unit, on the wall clock.
@@ -28,7 +28,7 @@ pub enum Wanted {
     DueMilliseconds,
     /// An entry of a stream.
     Stream,
-    /// An entry of a stream for a consumer group: the deletion of the stream is a result too.
+    /// An entry of a stream for a consumer group. The deletion of the stream also gives a result.
     StreamGroup,
     /// A lock: any change of its key may free it.
     Lock,
@@ -37,12 +37,13 @@ pub enum Wanted {
     Semaphore,
 }
 
-/// A unique position in a queue: the order of arrival, after the positions at the head.
+/// A unique position in a queue, in the order of arrival. Positions at the head come before that
+/// order.
 pub type Ticket = u64;
-/// Lower ones are at the head of a queue.
+/// Lower tickets are at the head of a queue.
 const ARRIVED: Ticket = 1 << (Position::TICKET_BITS - 1);
 
-/// A queue and a position in it, in eight bytes: there may be many.
+/// A queue and a position in it, in eight bytes, because there may be many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Position(u64);
 
@@ -68,8 +69,8 @@ impl Position {
     }
 }
 
-/// The queues of one key, in the order of [`Position`]. Where many keys are awaited, each mostly
-/// has one client.
+/// The queues of one key, in the order of [`Position`]. If many keys are awaited, most of them have
+/// one client each.
 enum Queues {
     One(Option<(Position, ClientId)>),
     Many(BTreeMap<Position, ClientId>),
@@ -156,13 +157,13 @@ pub struct Waiting {
     /// Unix milliseconds, database, key, unit.
     alarms: BTreeSet<(i64, DbIndex, Box<[u8]>, Wanted)>,
     last_ticket: Ticket,
-    /// Keys whose clients could be granted nothing when they were ready.
+    /// Keys that were ready while their clients could be granted nothing.
     postponed: BTreeSet<(DbIndex, Box<[u8]>)>,
     /// Keys whose first client needs more replicas than have acknowledged an earlier grant.
     held_back: BTreeSet<(DbIndex, Box<[u8]>)>,
 }
 
-/// The changes that also happen by time alone, and then wake waiting clients.
+/// The awaited changes that can also happen by time alone, and then wake clients.
 const ALARMS: [Wanted; 3] = [Wanted::DueSeconds, Wanted::DueMilliseconds, Wanted::Semaphore];
 
 fn alarm_index(wanted: Wanted) -> usize {
@@ -205,13 +206,13 @@ impl Waiting {
         self.ready.iter().map(|(database, key)| (*database, &**key))
     }
 
-    /// The next position in the order of arrival, or one before all earlier arrivals.
+    /// The next ticket: in the order of arrival, or at the head, after those already at the head.
     pub fn next_ticket(&mut self, is_first: bool) -> Ticket {
         self.last_ticket += 1;
         if is_first { self.last_ticket } else { ARRIVED + self.last_ticket }
     }
 
-    /// The first client in a key's queue, if it has a place before the order of arrival.
+    /// The first client in a key's queue, if it is at the head, before the order of arrival.
     pub fn at_head(
         &self,
         database: DbIndex,
@@ -221,8 +222,8 @@ impl Waiting {
         self.next_after(database, key, wanted, 0).filter(|(ticket, _)| *ticket < ARRIVED)
     }
 
-    /// Adds a client to the end of a key's queue. One that waits for a key twice (`BLPOP k k 0`) is
-    /// added once.
+    /// Adds a client to a key's queue by its ticket. A client that waits for a key twice
+    /// (`BLPOP k k 0`) is added once.
     pub fn add(
         &mut self,
         database: DbIndex,
@@ -307,7 +308,7 @@ impl Waiting {
         ready
     }
 
-    /// Puts off serving a key's clients until [`Self::retry_postponed`].
+    /// Postpones serving a key's clients until [`Self::retry_postponed`].
     pub fn postpone(&mut self, database: DbIndex, key: &[u8]) {
         if self.databases.get(database).is_some_and(|keys| keys.contains_key(key)) {
             self.postponed.insert((database, key.into()));
@@ -326,7 +327,7 @@ impl Waiting {
         }
     }
 
-    /// Puts off serving a key's clients until [`Self::retry_held_back`].
+    /// Postpones serving a key's clients until [`Self::retry_held_back`].
     pub fn hold_back(&mut self, database: DbIndex, key: &[u8]) {
         self.held_back.insert((database, key.into()));
     }

@@ -76,9 +76,9 @@ impl Watch {
 }
 
 impl Keyspace {
-    /// Before an exchange of databases: notes watched keys, and their namesakes in the other
-    /// database, that have expired. So an absent key does not count as changed if an expired one
-    /// takes its place.
+    /// Notes watched keys, and keys of the same name in the other database, that have expired. Call
+    /// this before an exchange of databases: an absent key then does not count as changed if an
+    /// expired one takes its place.
     pub(super) fn expire_watched(&mut self, database: DbIndex, other: DbIndex) {
         let Some(keys) = self.watch.databases.get(database) else { return };
         let keys: Vec<Box<[u8]>> = keys.keys().cloned().collect();

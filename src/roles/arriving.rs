@@ -1,5 +1,5 @@
-//! Lends threads the inputs of clients whose RESTORE has a large payload, and resumes them when the
-//! values are there (`state/arriving.rs`).
+//! Lends the inputs of clients whose RESTORE has a large payload to threads, and resumes the
+//! clients when the values are decoded (`state/arriving.rs`).
 
 use crate::client::{ClientId, Input};
 use crate::persist::rdb::payload::PayloadError;
@@ -11,11 +11,11 @@ use crate::state::State;
 use crate::state::arriving::{Decode, Decoded, Restored};
 use crate::state::moving::Beside;
 
-/// Where RESTORE has its payload.
+/// The index of RESTORE's payload among its arguments.
 pub const PAYLOAD: usize = 3;
 
-/// Begins with payloads that were asked for, and resumes clients whose values are there. Values
-/// that nobody waits for any more are freed by a thread: they are large.
+/// Starts to decode the payloads that were asked for, and resumes clients whose values are ready. A
+/// thread frees the values that no client waits for any more, because they are large.
 pub fn turn(state: &mut State) {
     if state.arriving.is_empty() {
         return;
@@ -40,7 +40,7 @@ fn lend(state: &mut State, id: ClientId, decode: Decode) {
     let Some(client) = state.clients.get_mut(id) else { return };
     let bytes = client.input.len();
     let input = std::mem::replace(&mut client.input, Input::Lent(bytes)).into_bytes();
-    // If there is no thread, the input is here still.
+    // If no thread can be started, the input is still here.
     let lent = Beside::<Vec<u8>>::default();
     *lock(&lent) = Some(input);
     let theirs = lent.clone();
@@ -64,7 +64,7 @@ fn decode_first(input: &mut [u8], decode: Decode) -> Restored {
         Ok(Parsed::Request) if ranges.len() > PAYLOAD => {
             decode(Args::new(input, &ranges).get(PAYLOAD))
         }
-        // Its request would be another one.
+        // The first request is not the RESTORE.
         _ => Err(PayloadError::Footer),
     }
 }

@@ -5,13 +5,13 @@
 //!   actions -> messages and connections; nodes.conf; following or leading; deleted keys; messages to subscribers
 //! ```
 //!
-//! [`turn`] takes in what has come, before the clients' requests; [`end_turn`] carries out what the
-//! state machine and commands want. In a nested turn, while a script or a loading keeps the server
-//! busy, other nodes are answered, but nothing happens to data and role: that follows in the turn
-//! itself.
+//! [`turn`] takes in the messages of other nodes, before the clients' requests; [`end_turn`]
+//! carries out the actions that the state machine and commands ask for. In a nested turn, while a
+//! script or a loading keeps the server busy, other nodes are answered, but data and role do not
+//! change: the turn itself does that.
 //!
 //! - `settings` are the parameters, `links` the connections, `file` is nodes.conf, `keys` deletes
-//!   those of slots that are gone.
+//!   the keys of slots that this node has lost.
 
 use crate::cluster::action::{Action, Event};
 use crate::cluster::node::NodeId;
@@ -38,10 +38,10 @@ mod settings;
 pub use keys::{add as drop_keys, is_dropping, note_hidden};
 pub use links::{bus_port, listen, look, take_in_link};
 
-/// How often the state machine is told of the time. Unit: microseconds.
+/// Interval at which the state machine learns the time. Unit: microseconds.
 const TICK_US: i64 = 100_000;
 
-/// How often other nodes are answered in a script. Unit: microseconds.
+/// Interval at which other nodes are answered in a script. Unit: microseconds.
 const IN_SCRIPT_US: i64 = 25_000;
 
 /// Whether [`turn`] or [`end_turn`] have work now, without waiting for an event.
@@ -89,12 +89,12 @@ pub fn begin(state: &mut State) -> Result<(), String> {
     if let Some(cluster) = cluster {
         cluster.before_sleep(&outside, cluster_actions);
     }
-    // A file that cannot be written is found out now.
+    // If the file cannot be written, the start fails now.
     carry_out_outside(state);
     file::save_first(state)
 }
 
-/// Tells the state machine of changed parameters.
+/// Passes changed parameters to the state machine.
 pub fn refresh_settings(state: &mut State) {
     let settings = settings::of(state);
     if let Some(cluster) = &mut state.cluster {
@@ -102,7 +102,8 @@ pub fn refresh_settings(state: &mut State) {
     }
 }
 
-/// Looks at the keys that were loaded. Errors: a text for the log; the server must not start.
+/// Checks the loaded keys against the cluster. Errors: a text for the log; the server must not
+/// start.
 pub fn loaded(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> {
     if state.cluster.is_none() {
         return Ok(());
@@ -120,8 +121,8 @@ pub fn loaded(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> 
     Ok(())
 }
 
-/// Takes the slots whose keys were loaded, if nobody owns them. Others are imported from their
-/// owners.
+/// Takes each slot that has loaded keys, if no node owns it. If another node does, the slot is set
+/// to importing from it.
 fn claim_loaded(keyspace: &mut Keyspace, state: &mut State) {
     let Some(cluster) = &mut state.cluster else { return };
     if cluster.myself().is_replica() {
@@ -154,14 +155,14 @@ pub fn primary_at_start(state: &State) -> Option<PrimaryAddress> {
     (!primary.ip.is_empty()).then(|| PrimaryAddress { host: primary.ip.clone().into_bytes(), port })
 }
 
-/// This primary is about to end: a replica that has all of its stream is told to take its place.
-/// All replicas read that, and only the one that is named follows it.
+/// Before this primary ends, asks a replica that has the whole stream to take its place. The
+/// request is in the stream of all replicas; only the one that it names acts on it.
 pub fn hand_over(state: &mut State) {
     let is_primary = state.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_primary());
     if !is_primary {
         return;
     }
-    // Before version 9 of Valkey they would refuse the words.
+    // Before version 9, Valkey refuses these arguments.
     let are_new = state.replicas().all(|(_, replica)| replica.version.is_some_and(|it| it >= 9));
     if !are_new {
         return notice!(
@@ -187,7 +188,7 @@ pub fn hand_over(state: &mut State) {
     notice!(state, "Perform auto failover to replica {id} on shutdown.");
 }
 
-/// Whether the server may end although others may need it. `is_forced`: it ends anyway.
+/// Whether the server may end: not a voting primary, unless `is_forced`.
 pub fn may_end(state: &State, is_forced: bool) -> bool {
     let votes = state.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_voting());
     if votes {
@@ -200,13 +201,13 @@ pub fn may_end(state: &State, is_forced: bool) -> bool {
     is_forced || !votes
 }
 
-/// The server ends.
+/// Finishes the cluster's work when the server ends.
 pub fn end(state: &mut State) {
     file::finish(state);
     state.net.bus.end();
 }
 
-/// Takes in what other nodes have sent.
+/// Takes in the messages of other nodes.
 pub fn turn(state: &mut State) {
     if state.cluster.is_none() {
         return;
@@ -217,8 +218,8 @@ pub fn turn(state: &mut State) {
     links::take_in(state, false);
 }
 
-/// Carries out what the state machine and commands want. To be called once a turn, before its
-/// changes are written to the log.
+/// Carries out the actions that the state machine and commands ask for. Call this once a turn,
+/// before the turn's changes are written to the log.
 pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
     if state.cluster.is_none() {
         return;
@@ -228,7 +229,7 @@ pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
         cluster.before_sleep(&outside, &mut state.cluster_actions);
     }
     carry_out_outside(state);
-    // What changed nothing that is saved need not wait.
+    // A reply need not wait if its command has changed nothing that is saved.
     state.cluster_work.unconfirmed.retain(|(_, save)| save.is_some());
     for action in std::mem::take(&mut state.cluster_actions) {
         carry_out(keyspace, state, action);
@@ -238,7 +239,7 @@ pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
     state.net.bus.flush();
 }
 
-/// A nested turn: other nodes are answered.
+/// A nested turn, in which other nodes are answered.
 pub fn nested_turn(state: &mut State) {
     if state.cluster.is_none() {
         return;
@@ -252,8 +253,8 @@ pub fn nested_turn(state: &mut State) {
     state.net.bus.flush();
 }
 
-/// A nested turn in a script for which other clients are not served yet: only now and then, and
-/// without looking for events, which the loop would miss.
+/// A nested turn in a script during which other clients are not served yet. Runs once in each
+/// `IN_SCRIPT_US`, and does not poll for events, because the loop would miss those.
 pub fn turn_in_script(state: &mut State) {
     let now_us = state.clock.now().boot_us;
     if now_us < state.cluster_work.next_in_script_us {
@@ -264,7 +265,7 @@ pub fn turn_in_script(state: &mut State) {
     nested_turn(state);
 }
 
-/// What the state machine is told, and what it wants then.
+/// Passes an event to the state machine, and collects its actions.
 fn tell(state: &mut State, event: Event<'_>) {
     let outside = state.outside();
     if let Some(cluster) = &mut state.cluster {
@@ -273,7 +274,7 @@ fn tell(state: &mut State, event: Event<'_>) {
 }
 
 fn tick_if_due(state: &mut State) {
-    // Time stands still for a script.
+    // `state.now` stands still during a script.
     let now_us = state.clock.now().boot_us;
     if now_us < state.cluster_work.next_tick_us {
         return;
@@ -286,7 +287,7 @@ fn tick_if_due(state: &mut State) {
     }
 }
 
-/// Carries out what concerns other nodes, the file and the log. The rest stays, in order.
+/// Carries out the actions that concern other nodes, the file and the log. Others stay, in order.
 fn carry_out_outside(state: &mut State) {
     let mut rest = Vec::new();
     for action in std::mem::take(&mut state.cluster_actions) {
@@ -306,13 +307,13 @@ fn carry_out_outside(state: &mut State) {
             action => rest.push(action),
         }
     }
-    // What was done may have brought further wishes.
+    // These actions may have caused further ones.
     rest.append(&mut state.cluster_actions);
     state.cluster_actions = rest;
 }
 
-/// Carries out at once what a command means for this server's data and role: the client's next
-/// request may depend on it. The rest stays, in order.
+/// Carries out at once the actions of a command that concern this server's data and role: the
+/// client's next request may depend on them. Other actions stay, in order.
 pub fn act(keyspace: &mut Keyspace, state: &mut State) {
     let mut rest = Vec::new();
     for action in std::mem::take(&mut state.cluster_actions) {
@@ -329,13 +330,13 @@ pub fn act(keyspace: &mut Keyspace, state: &mut State) {
     state.cluster_actions = rest;
 }
 
-/// These slots are about to come back: nothing is left of the keys that they had here.
+/// Deletes the remaining keys of slots that are about to come back.
 pub fn finish_drops(keyspace: &mut Keyspace, state: &mut State, slots: &SlotSet) {
     act(keyspace, state);
     keys::finish(keyspace, state, slots);
 }
 
-/// Carries out what concerns this server's data and role.
+/// Carries out an action that concerns this server's data and role.
 fn carry_out(keyspace: &mut Keyspace, state: &mut State, action: Action) {
     match action {
         Action::Follow { ip, port } => follow(keyspace, state, &ip, port),
@@ -369,18 +370,18 @@ fn log_drops(keyspace: &Keyspace, state: &State, slots: &SlotSet) {
     }
 }
 
-/// Follows the primary that the cluster says, unless that is so already.
+/// Follows the primary that the cluster names, unless this server does so already.
 fn follow(keyspace: &mut Keyspace, state: &mut State, ip: &str, port: u16) {
     let followed = state.replication.following.as_deref();
     if followed.is_some_and(|primary| primary.host == ip.as_bytes() && primary.port == port) {
         return;
     }
     if is_as_valkey(&state.config) {
-        // Who waits for a key is sent to its owner, rather than told that this node is a replica
-        // now.
+        // Clients that wait for a key are redirected to its owner, instead of being told that this
+        // node is now a replica.
         slots_left::recheck(keyspace, state);
     }
-    // The stream of the primary deletes them.
+    // The primary's stream deletes those keys.
     keys::forget(keyspace, state);
     following::follow(keyspace, state, ip.as_bytes(), port, false);
 }

@@ -83,7 +83,7 @@ enum Lost {
 
 // ---- roles --------------------------------------------------------------------------------------
 
-/// Starts to follow a primary, another one than before.
+/// Starts to follow a primary other than the present one.
 pub fn follow(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -135,7 +135,7 @@ pub fn follow_at_start(
     take_role(keyspace, state, Some(following));
 }
 
-/// Stops following: this server becomes a primary with its present data; replicas that know its
+/// Stops following: this server becomes a primary with its present data. Replicas that know its
 /// history can continue.
 pub fn unfollow(keyspace: &mut Keyspace, state: &mut State) {
     if !state.replication.is_replica() {
@@ -157,7 +157,7 @@ pub fn unfollow(keyspace: &mut Keyspace, state: &mut State) {
 
 fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Following>) {
     let address = following.as_ref();
-    // In a cluster this is no part of the configuration.
+    // In a cluster the primary is not part of the configuration.
     if !state.config.cluster_enabled {
         state.config.replicaof = address
             .map(|following| PrimaryAddress { host: following.host.clone(), port: following.port });
@@ -165,7 +165,7 @@ fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Follo
     let follows = following.is_some();
     state.replication.restart = Restart::default();
     state.replication.following = following.map(Box::new);
-    // Of another history.
+    // The failed grant belongs to another history.
     state.blocking.confirmations.failed = None;
     state.logger.set_role(follows);
     keyspace.set_expiry_by(state.expiry_by());
@@ -173,7 +173,7 @@ fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Follo
     state.note_gate();
 }
 
-/// Unblocks the clients that this server's following another one concerns.
+/// Unblocks the clients that are concerned when this server starts to follow another one.
 pub fn end_blocking(keyspace: &mut Keyspace, state: &mut State, host: &[u8], port: u16) {
     let blocked = state.clients.iter().filter(|client| client.blocked.is_some());
     let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
@@ -182,7 +182,8 @@ pub fn end_blocking(keyspace: &mut Keyspace, state: &mut State, host: &[u8], por
     confirm::end_pushed(keyspace, state, CommandError::DEMOTED.as_bytes());
 }
 
-/// Unblocks a client that the change of role concerns, and closes it, or sends it to the primary.
+/// Unblocks a client that the change of role concerns: either redirects it to the primary, or
+/// closes it.
 fn unblock_and_close(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -209,8 +210,8 @@ fn close_replicas(state: &mut State) {
     }
 }
 
-/// Closes the link, if there is one. Returns whether the primary knows the history here, and the
-/// database that its stream has selected.
+/// Closes the link, if one is open. Returns whether the primary knows this server's history, and
+/// the database that its stream has selected. None: no primary is followed.
 fn close_link(keyspace: &mut Keyspace, state: &mut State) -> Option<(bool, DbIndex)> {
     let following = state.replication.following.as_deref()?;
     let known = (following.knows_history, following.selected);
@@ -420,7 +421,7 @@ pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
     state.link = Some(link);
 }
 
-/// Whether the link's periodic word is due, which is counted as said.
+/// Whether the link's periodic work is due. If so, notes it as done.
 fn take_period(state: &mut State, now_us: i64) -> bool {
     let Some(socket) = &mut state.link_socket else { return false };
     let is_due = now_us >= socket.next_period_us;
@@ -430,7 +431,7 @@ fn take_period(state: &mut State, now_us: i64) -> bool {
     is_due
 }
 
-/// Notes a sign of life of the primary, or that none could have been seen.
+/// Notes a sign of life of the primary, or the end of a time in which none could have been noticed.
 fn note_heard(state: &mut State, now_us: i64) {
     if let Some(following) = state.replication.following.as_deref_mut() {
         following.heard_us = now_us;
@@ -554,7 +555,7 @@ impl PrimaryLink {
         may_read && socket.may_read() || self.is_killed || sync.is_some_and(Sync::wants_turn)
     }
 
-    /// Whether the bytes received during a pause are enough that the rest should wait at the
+    /// Whether enough bytes were received during a pause that further ones should wait at the
     /// primary.
     fn holds_enough(&self, is_paused: bool) -> bool {
         is_paused && self.link.waiting() >= HELD_BYTES
@@ -712,8 +713,8 @@ impl PrimaryLink {
         set_progress(state, Progress::Connected);
         self.logged.clear();
         self.on_disk = None;
-        // Putting it in place may have taken long, and the primary may have waited for the
-        // acknowledgement.
+        // Replacing the data may have taken long, and the primary may have waited in silence for
+        // the acknowledgement.
         note_heard(state, state.clock.now().boot_us);
         notice!(state, "MASTER <-> REPLICA sync: Finished with success");
         if by_mark {
@@ -736,7 +737,7 @@ impl PrimaryLink {
         self.link.acknowledge(offset, self.on_disk.filter(|_| synced.is_some()));
     }
 
-    /// Notes the log's position for the offset applied so far. Under `appendfsync no` too, as
+    /// Notes the log's position for the offset applied so far. Also under `appendfsync no`, because
     /// rewrites sync.
     fn note_logged(&mut self, state: &mut State) {
         if !state.persistence.is_aof_on() {
@@ -872,7 +873,7 @@ fn run_unit(
     asked.then_some(before)
 }
 
-/// Adds a unit's bytes to the stream. Those of a large one in pieces, so that they are not kept
+/// Adds a unit's bytes to the stream: those of a large unit in pieces, so that they are not kept
 /// twice.
 fn feed(state: &mut State, raw: &[u8]) {
     if raw.len() <= FEED_BYTES {
@@ -884,7 +885,7 @@ fn feed(state: &mut State, raw: &[u8]) {
     }
 }
 
-/// Runs one request. `ahead`: what was looked up of it.
+/// Runs one request. `ahead`: the command and hash, if they were looked up in advance.
 fn run_request(
     keyspace: &mut Keyspace,
     state: &mut State,

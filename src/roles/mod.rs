@@ -2,7 +2,7 @@
 //!
 //! - `following` runs the link to the primary: `following/sync` takes its snapshot,
 //!   `following/ahead` looks ahead in its stream.
-//! - `replicas` serves those of this server.
+//! - `replicas` serves the replicas of this server.
 //! - `cluster` runs a node of a cluster, `moving` the MIGRATEs under way, `slots` what CLUSTER
 //!   MIGRATESLOTS moves; `arriving` resumes a RESTORE whose value a thread has decoded.
 //! - `failover` and `restart` are a change of role, and protection against a wrong one.

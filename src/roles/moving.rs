@@ -1,14 +1,14 @@
-//! MIGRATE beside the clients' requests: connecting, sending keys in bounded pieces, and deleting
-//! those that the other server has taken.
+//! MIGRATE beside the clients' requests: connects, sends keys in bounded pieces, and deletes the
+//! keys that the other server has accepted.
 //!
 //! ```text
 //! keys -> RESTORE requests, large values by a thread -> connection -> replies -> DEL here, the client's answer
 //! ```
 //!
-//! A key may not be written from when its value is read until the other server has answered
-//! (`gate/moving.rs`). What changes it all the same, such as a lock that expires and is granted to
-//! the next one, is found out by its count of changes: then it is sent again. While writes are
-//! paused nothing is deleted, so nothing is answered either.
+//! A key may not be written from the time its value is read until the other server has answered
+//! (`gate/moving.rs`). Some changes happen all the same, such as a lock that expires and is granted
+//! to the next client: the key's count of changes shows them, and the key is sent again. While
+//! writes are paused no key is deleted, so clients get no answer either.
 
 use std::io;
 use std::mem;
@@ -47,25 +47,25 @@ const UNSTABLE: CommandError =
 
 /// The largest part of the other server's error that is shown. Unit: bytes.
 const SHOWN_MAX: usize = 1022;
-/// Time for all this in a turn. Unit: microseconds.
+/// Time for all MIGRATEs in a turn. Unit: microseconds.
 const TURN_US: i64 = 1_000;
-/// Bytes given to a connection that the system has not taken yet.
+/// Limit of the bytes given to a connection that the system has not taken yet.
 const UNSENT_MAX: usize = 256 * 1024;
-/// Values whose memory is larger are encoded by a thread. Unit: bytes.
+/// Values that use more memory are encoded by a thread. Unit: bytes.
 pub const ENCODED_HERE_MAX: usize = 64 * 1024;
-/// Threads that encode.
+/// The most values encoded by threads at a time.
 pub const ENCODERS_MAX: usize = 2;
-/// Keys whose replies are awaited.
+/// The most keys of a MIGRATE whose replies are awaited.
 const AWAITED_MAX: usize = 4096;
-/// Keys that one MIGRATE sends again, for each that it has: a key that changes again and again
-/// stays.
+/// How many keys one MIGRATE sends again, for each key that it names. A key that keeps changing
+/// stays here.
 const REPEATS_MAX: usize = 3;
 /// The longest reply. Unit: bytes.
 const REPLY_MAX: usize = 16 * 1024;
-/// Keys or replies between two looks at the clock.
+/// Keys or replies between two readings of the clock.
 const STEP: usize = 32;
 
-/// The error of a MIGRATE that ends.
+/// The error with which a MIGRATE ends.
 type Broken = CommandError;
 
 /// Starts a MIGRATE of a client; returns its number.
@@ -106,7 +106,7 @@ pub fn next_us(state: &State) -> Option<i64> {
     timed.map(|migration| migration.progress_us.saturating_add(migration.order.timeout_us)).min()
 }
 
-/// Continues all of them, for a bounded time.
+/// Continues all MIGRATEs, for a bounded time.
 pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     if state.moving.migrations.is_empty() {
         return;
@@ -129,7 +129,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     state.note_gate();
 }
 
-/// Ends a MIGRATE: whoever waited for its keys goes on, and its client is answered.
+/// Ends a MIGRATE: its client is answered, and requests that waited for its keys continue.
 fn end(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -159,13 +159,13 @@ fn end(
     blocking::end_move(keyspace, state, migration.client, number, error.as_ref());
 }
 
-/// The error that the target's error is told with.
+/// The error that reports the target's error to the client.
 pub fn refused_by_target(error: &[u8]) -> CommandError {
     let shown = &error[..error.len().min(SHOWN_MAX)];
     CommandError::formatted([b"ERR Target instance replied with error: ", shown].concat())
 }
 
-/// Unlocks the keys that were sent and not answered; they can be sent again.
+/// Unlocks the keys that were sent but not answered, and queues them to be sent again.
 fn give_up_sent(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migration) {
     let encoding = migration.encoding.take();
     if encoding.is_some() {
@@ -213,7 +213,7 @@ fn go_on(
     }
     let moved = exchange(keyspace, state, migration, line, until_us);
     if let Err(broken) = moved {
-        // A kept connection may have been closed at any time.
+        // The other server may have closed a kept connection at any time.
         if mem::take(&mut migration.is_kept_line) {
             give_up_sent(keyspace, state, migration);
             state.net.lines.close(line);
@@ -261,7 +261,7 @@ fn open(state: &mut State, migration: &mut Migration) -> Result<usize, Broken> {
     Ok(line)
 }
 
-/// Begins to connect. Errors: it fails at once.
+/// Begins to connect. Errors: the attempt fails at once.
 pub fn make(state: &mut State, peer: Peer) -> io::Result<usize> {
     let host = str::from_utf8(&peer.host).map_err(|_| io::ErrorKind::InvalidInput)?.to_owned();
     let too_many = || io::Error::from(io::ErrorKind::QuotaExceeded);
@@ -308,7 +308,7 @@ fn connect(state: &mut State, migration: &mut Migration, line: usize) -> Result<
     }
 }
 
-/// How far a connection is.
+/// The progress of a connection.
 pub enum Connecting {
     Waits,
     /// It has made a step.
@@ -316,8 +316,8 @@ pub enum Connecting {
     Stands,
 }
 
-/// Continues to connect a line, also to the next address of its host if one fails. Errors: that of
-/// the last address.
+/// Continues to connect a line. If an address of its host fails, tries the next one. Errors: that
+/// of the last address.
 pub fn connect_line(state: &mut State, number: usize) -> io::Result<Connecting> {
     let Some(line) = state.net.lines.get_mut(number) else {
         return Err(io::ErrorKind::NotConnected.into());
@@ -365,7 +365,7 @@ fn told(error: &io::Error) -> Broken {
 
 // ---- sending and receiving ----------------------------------------------------------------------
 
-/// Sends and receives what is possible now. Errors: the connection has broken.
+/// Sends and receives as much as is possible now. Errors: the connection has broken.
 fn exchange(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -421,7 +421,7 @@ fn fill(
     }
 }
 
-/// The first requests on a connection.
+/// Sends the first requests on a connection.
 fn begin_line(state: &mut State, migration: &mut Migration, line: usize) {
     if mem::replace(&mut migration.has_begun, true) {
         return;
@@ -452,7 +452,7 @@ fn next_request(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migr
         return true;
     }
     if migration.preamble_refused {
-        // It would refuse each of them.
+        // The other server would refuse each key.
         migration.next = migration.order.names.len();
         migration.again.clear();
     }
@@ -471,8 +471,7 @@ fn next_request(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migr
     true
 }
 
-/// Reads a key's value, which may not be written from now on. A key that does not exist is passed
-/// over.
+/// Reads a key's value; from now on the key may not be written. Skips a key that does not exist.
 fn begin_key(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -490,7 +489,7 @@ fn begin_key(
     }
     let now = state.clock.now();
     let value = keyspace.entry(slot).value();
-    // Without a thread it is done here.
+    // Without a thread, the value is encoded here.
     if let ValueRef::Object(value) = value
         && value.heap_bytes() > ENCODED_HERE_MAX
         && let Ok(payload) = encode_value_beside(state, value.clone(), now)
@@ -512,7 +511,7 @@ fn encode_value_beside(state: &State, value: Value, now: Now) -> io::Result<Payl
     })
 }
 
-/// Lets a thread make something, and wake the loop. Errors: there is no thread for it.
+/// Makes a value in a thread, and then wakes the loop. Errors: no thread can be started.
 pub fn make_beside<T: Send + 'static>(
     state: &State,
     thread: &str,
@@ -528,8 +527,8 @@ pub fn make_beside<T: Send + 'static>(
     Ok(place)
 }
 
-/// Makes the RESTORE of a key, or in a cluster, where the slot is not the target's yet, its
-/// RESTORE-ASKING.
+/// Makes the RESTORE of a key. In a cluster it is a RESTORE-ASKING, because the target may not own
+/// the slot yet.
 fn push_request(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -566,7 +565,7 @@ fn push_request(
     migration.awaited.push_back(Awaited::Key(sent));
 }
 
-/// Takes the replies that have come: deletes the keys that the other server has.
+/// Takes the replies that have arrived, and deletes the keys that the other server has.
 fn take_replies(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -633,7 +632,7 @@ fn take_reply(
     unlock(keyspace, state, &migration.order, sent);
 }
 
-/// A key has changed on its way. If it still exists, it is sent again.
+/// Sends a key that has changed on its way again, if it still exists.
 fn send_again(keyspace: &mut Keyspace, migration: &mut Migration, name: usize) {
     let key: Key<'_> = keyspace.key(migration.order.names.get(name));
     if keyspace.find(key).is_none() {

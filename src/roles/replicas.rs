@@ -63,8 +63,8 @@ fn make_replica(state: &mut State, id: ClientId) {
     state.clients.note_eviction(id);
 }
 
-/// A replica that has connected anew is not counted twice, for WAIT and other counts: its former
-/// connection may look alive here.
+/// Closes the former connection of a replica that has reconnected, which may still look alive here:
+/// WAIT and other counts must not count the replica twice.
 fn close_former_link(state: &mut State, id: ClientId) {
     let run_id_of = |id: ClientId| state.clients.get(id)?.replica.as_deref()?.run_id.as_deref();
     let Some(run_id) = run_id_of(id) else { return };
@@ -107,7 +107,7 @@ pub fn await_snapshot(keyspace: &mut Keyspace, state: &mut State, id: ClientId) 
     if state.config.repl_disable_tcp_nodelay
         && let Some(client) = state.clients.get_mut(id)
     {
-        // A failure only makes it slower.
+        // A failure only makes the transfer slower.
         let _ = client.stream.set_nodelay(false);
     }
     if let Some(replica) = replica_of(state, id) {
@@ -184,8 +184,9 @@ fn begin_full(state: &mut State, id: ClientId, stage: Stage, next: u64) {
     }
 }
 
-/// Notes a replica's acknowledged offset, and the one on its disk.
-pub fn acknowledge(state: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
+/// Notes a replica's acknowledged offset, and the one on its disk. Clients of WAIT are answered at
+/// the end of the turn, by `waking::serve_acks`.
+pub fn note_ack(state: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
     let now_us = state.time_us();
     let Some(replica) = replica_of(state, id) else { return };
     replica.acknowledged = replica.acknowledged.max(Some(offset));
@@ -226,9 +227,9 @@ pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
     true
 }
 
-/// Whether a replica has acknowledged all changes. It may lack pings: if one is always sent just
-/// before an acknowledgement of the last one comes, no replica ever has all. As in Redis, one that
-/// loads its first snapshot while the stream is empty is not waited for.
+/// Whether a replica has acknowledged all changes. Pings do not count: if a new ping is always sent
+/// just before the last one is acknowledged, no replica ever has everything. As in Redis, the
+/// server does not wait for a replica that loads its first snapshot while the stream is empty.
 fn has_all(state: &State, replica: &Replica) -> bool {
     let replication = &state.replication;
     match replica.acknowledged {
@@ -563,7 +564,7 @@ pub fn ask_for_acks(state: &mut State) {
     }
 }
 
-/// Sends pending bytes to all replicas, and frees those that none needs.
+/// Sends pending bytes to all replicas, and frees the bytes that no replica needs.
 pub fn send(state: &mut State) {
     let State { persistence, replication, .. } = state;
     let end = replication.compute_sendable_end(|offset| persistence.may_leave(offset));
@@ -764,8 +765,8 @@ fn ping_each_second(state: &mut State, now_us: i64) -> bool {
     true
 }
 
-/// Call this when a script has kept the server busy: the time in which this server did not listen
-/// counts as nobody's silence.
+/// Excuses peers for the time in which a script kept this server busy: it did not listen, so no
+/// peer counts as silent. Call this after the script.
 pub fn excuse_silence(state: &mut State) {
     let now_us = state.now.boot_us;
     for id in state.replication.replicas.clone() {
@@ -793,7 +794,7 @@ fn ping(state: &mut State) {
     }
 }
 
-/// Sends a newline to a replica that waits for a snapshot, against its timeout.
+/// Sends a newline to a replica that waits for a snapshot, so that it does not time out.
 fn send_newline(state: &mut State, id: ClientId) {
     let Some(replica) = replica_of(state, id) else { return };
     // Not if the previous one is still unsent.

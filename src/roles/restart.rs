@@ -22,7 +22,8 @@ use crate::sys::log::warning;
 /// primary, or is gone. Unit: microseconds.
 const ASKS_AGAIN_US: i64 = 10_000_000;
 /// Sentinels that have found another primary make this server its replica after some ten seconds of
-/// good health. Writes are refused for this time after the last request. Unit: microseconds.
+/// good health. Writes are refused for this time after a refused replica's last request. Unit:
+/// microseconds.
 const DEMOTED_US: i64 = 60_000_000;
 /// Replicas with data are refused for this time after the start, even after a write. Unit:
 /// microseconds.
@@ -36,8 +37,8 @@ const TELLS_AGAIN_US: i64 = 60_000_000;
 pub const HELD_OFF: CommandError = CommandError::Text(
     "NOMASTERLINK Can't SYNC: this primary has started without data that you have (repl-protect-empty-primary)",
 );
-/// The reply to a sentinel's PING while replicas are refused. A sentinel accepts some errors as a
-/// sign of health; this is none of them.
+/// The reply to a sentinel's PING while replicas are refused. Sentinels accept some errors as a
+/// sign of health, but not this one.
 const UNHEALTHY: CommandError =
     CommandError::Text("ERR this primary has started without data that its replicas have");
 /// Notes that loading has ended, for a primary or a replica.
@@ -119,8 +120,8 @@ pub fn holds_off(
     };
     let protects = state.config.repl_protect_empty_primary;
     let now_us = state.now.boot_us;
-    // Replicas ask each second, so a write in that time does not make this server's data the better
-    // one.
+    // Replicas ask each second. A write shortly after the start therefore does not make this
+    // server's data the better one.
     let is_young = now_us - state.process.identity.started_us < FIRST_US;
     let goes_on = is_young || state.replication.restart.held_off_us.is_some() || is_empty(keyspace);
     if !protects || state.replication.is_replica() || !goes_on {

@@ -1,7 +1,7 @@
-//! Slots that move to another node all at once, by CLUSTER MIGRATESLOTS: what the loop does for the
+//! Slots that move to another node all at once, by CLUSTER MIGRATESLOTS: the loop's part of the
 //! jobs (`cluster/slot_job.rs`).
 //!
-//! `export` is the source's end, `import` the target's. Here is what both have in common: jobs that
+//! `export` is the source's end, `import` the target's. This file has the common part: how jobs
 //! begin, time out, and end.
 //!
 //! Only writes to the moving slots are paused, and only until the new owner is known.
@@ -22,8 +22,8 @@ pub use import::{begin_import, finish_tracked, hear_source};
 
 /// Seconds between two signs of life.
 const ACK_S: i64 = 1;
-/// For how long a grant is good at least, and the news of the new owner may take. Unit:
-/// milliseconds.
+/// The shortest time for which a grant is valid, and the time in which the news of the new owner
+/// must arrive. Unit: milliseconds.
 const NEWS_MS: i64 = 2_000;
 
 const TIMED_OUT: &str = "Timed out after too long with no interaction";
@@ -42,8 +42,8 @@ pub fn next_us(state: &State) -> Option<i64> {
     paused.chain(soon).chain(export::next_us(state)).min()
 }
 
-/// Continues all moves, after the turn's changes have been passed on: no command runs until the
-/// next turn.
+/// Continues all moves, after the turn's changes have been passed on. Until the next turn no
+/// command runs.
 pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     if state.cluster.is_none() {
         return;
@@ -63,20 +63,20 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
     time_out(keyspace, state);
 }
 
-/// After loading: what had begun to come before the start is deleted. A replica hears from its
-/// primary how it ends.
+/// Deletes, after loading, the keys of imports that a restart has cut short. On a replica the
+/// primary decides how they end.
 pub fn loaded(keyspace: &mut Keyspace, state: &mut State) {
     if !state.cluster.as_deref().is_some_and(|cluster| cluster.myself().is_replica()) {
         fail_all(keyspace, state, |job| job.is_import, "Process restarted");
     }
 }
 
-/// All data is deleted: moves in progress have nothing left to move.
+/// Fails the moves in progress, because data was flushed.
 pub fn data_flushed(keyspace: &mut Keyspace, state: &mut State) {
     fail_all(keyspace, state, |_| true, FLUSHED);
 }
 
-/// This server has changed its role, or is to load other data.
+/// Fails the jobs that a change of role or of the data concerns.
 pub fn fail_all(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -123,7 +123,8 @@ fn log_transition(state: &State, name: &NodeId, before: Phase) {
     notice!(state, "Slot migration {job} state transition: {before} -> {after}");
 }
 
-/// Ends a job: its connection is closed, writes go on, and what came of a failed import is deleted.
+/// Ends a job: closes its connection, lets writes continue, and deletes the keys of a failed
+/// import.
 fn finish(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Phase, message: &str) {
     let Some(job) = state.slot_moves.jobs.find_mut(name) else { return };
     if !job.phase.is_in_progress() {
@@ -153,7 +154,7 @@ fn finish(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Phas
     conclude(keyspace, state, name, phase);
 }
 
-/// The last step of a job: nothing of it is left.
+/// Takes the last step of a job, when it has nothing left to clean up.
 fn conclude(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Phase) {
     set_phase(state, name, phase);
     let Some(job) = state.slot_moves.jobs.find(name) else { return };
@@ -174,7 +175,7 @@ fn conclude(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Ph
     }
 }
 
-/// A request by which the nodes talk.
+/// A message of one node to the other, as a request.
 fn said(word: Word) -> Vec<u8> {
     let mut request = Vec::new();
     encode([&b"CLUSTER"[..], b"SYNCSLOTS", word.text().as_bytes()], &mut request);

@@ -21,8 +21,8 @@ use crate::sys::process;
 
 /// Connections accepted in one turn: a flood of them must not starve existing clients.
 const ACCEPTS_MAX: usize = 1000;
-/// The same for TLS, where each costs more: those of one turn cost about as much as its handshakes
-/// may.
+/// The same for TLS, where each connection costs more: this number costs about as much as a turn's
+/// handshakes may.
 const ACCEPTS_TLS_MAX: usize = 8;
 
 const PROTECTED: &[u8] = b"-DENIED Latchkey is running in protected mode because protected mode is enabled and no \
@@ -30,9 +30,9 @@ password is set for the default user. In this mode connections are only accepted
 want to connect from external computers, either disable protected mode with 'CONFIG SET protected-mode no' sent from \
 the loopback interface, or set a password for the default user, or bind to a trusted address.\r\n";
 
-/// The number of clients up to which one from this address is accepted. `maxclients-reserved` goes
-/// by the address, not by the user: the user is known only after a request, and strangers who send
-/// none would take the places.
+/// The number of clients up to which a client from this address is accepted. `maxclients-reserved`
+/// depends on the address, not on the user: the user is known only after a request, and strangers
+/// that send none would take the places.
 fn places_for(config: &Config, peer: &Address) -> usize {
     let reserved = if peer.is_local() { 0 } else { config.maxclients_reserved };
     config.maxclients.saturating_sub(reserved).max(1) as usize
@@ -47,18 +47,18 @@ impl Turn<'_> {
             match listener.accept() {
                 Ok((stream, peer, local)) => self.add_client(stream, is_tls, peer, local),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // This connection was closed already; the next may be fine.
+                // This connection was closed already. The next one may work.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     warning!(self.state, "Accepting client connection: {error}");
-                    // Probably out of file descriptors. Edge-triggered: the waiting connections are
-                    // not announced again.
+                    // Probably out of file descriptors. Events are edge-triggered: the waiting
+                    // connections are not announced again.
                     self.state.net.pending.accept_later.push(index);
                     return;
                 }
             }
         }
-        // Edge-triggered: the remaining connections are not announced again.
+        // Events are edge-triggered: the remaining connections are not announced again.
         self.state.net.pending.accept_again.push(index);
     }
 
@@ -69,7 +69,7 @@ impl Turn<'_> {
         peer: Address,
         local: Address,
     ) {
-        // Connections to other nodes of a cluster take places too.
+        // Connections to other nodes of the cluster count too.
         let links = self.state.net.bus.len();
         let places = places_for(&self.state.config, &peer).saturating_sub(links).max(1);
         if self.state.clients.len() >= places {
@@ -208,7 +208,7 @@ impl Server {
             // Fails harmlessly for a new one; an old one may have got another index.
             let _ = listener.deregister(registry);
             listener.register(registry, Token(FIRST_LISTENER - index))?;
-            // Edge-triggered: earlier connections may not be announced, so accept once.
+            // Events are edge-triggered: earlier connections may not be announced, so accept once.
             self.state.net.pending.accept_again.push(index);
         }
         self.state.net.http.register(registry)?;

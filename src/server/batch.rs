@@ -15,15 +15,17 @@ use crate::state::spec::{Flags, Group};
 use crate::state::table::{Command, FixedKeys};
 use crate::types::{PREFETCH_STAGES, Value, Wanted};
 
-/// Requests in a batch, about: enough to hide memory latency, few enough to stay in the cache.
+/// The approximate number of requests in a batch: enough to hide memory latency, few enough to stay
+/// in the cache.
 pub(super) const BATCH_REQUESTS: usize = 64;
-/// Argument ranges for which memory is kept between batches, 64 KiB: for larger batches an
-/// allocation costs little.
+/// The number of argument ranges whose memory (64 KiB) is kept between batches. For a larger batch
+/// an allocation costs little in comparison.
 const RANGES_KEPT_MAX: usize = 8 * 1024;
-/// Keys of one request that are prefetched.
+/// The most keys of one request that are prefetched.
 const PREFETCH_KEYS: u32 = 64;
 
-/// Choices made ahead for a random member: of a page's possible places about half have one.
+/// Choices made in advance for a random member: about half of a page's possible places have a
+/// member.
 const DRAWS: usize = 2;
 
 /// Parsed requests that have not run yet.
@@ -69,7 +71,7 @@ impl Run {
         &requests[self.requests.start as usize..self.requests.end as usize]
     }
 
-    /// Whether one of them is a command with one of these flags.
+    /// Whether one of the requests is a command with one of these flags.
     pub fn has_any(&self, requests: &[Queued], flags: Flags) -> bool {
         self.of(requests)
             .iter()
@@ -117,7 +119,7 @@ impl<'a> Requests<'a> {
         self.requests[index].command.is_some_and(|command| command.spec.group == Group::Connection)
     }
 
-    /// A request as the gate takes it.
+    /// A request in the form that the gate takes.
     #[inline]
     pub fn get(&self, index: usize) -> Request<'a> {
         let Queued { command, hashes, .. } = &self.requests[index];
@@ -162,11 +164,11 @@ fn element_to_prefetch<'a>(
     args.get(argument).map(|member| Wanted::Named(member.of(buffer)))
 }
 
-/// The value of a key that the last request had, too.
+/// The value of the key of the previous request.
 struct Recent<'a> {
     hash: u64,
     value: Option<&'a Value>,
-    /// The number of requests with it so far.
+    /// The number of requests with this key so far.
     requests: usize,
 }
 
@@ -303,8 +305,8 @@ impl Turn<'_> {
         if hashes.len() < 2 {
             return is_long;
         }
-        // Clients on the same database are prefetched together: with one request each nothing would
-        // overlap otherwise.
+        // Clients on the same database are prefetched together: otherwise, with one request for
+        // each client, no cache misses would overlap.
         let database = |run: &Run| self.state.clients.get(run.client).map(|client| client.database);
         let mut draws = std::mem::take(&mut self.keyspace.draws);
         for runs in runs.chunk_by(|a, b| database(a) == database(b)) {

@@ -1,15 +1,15 @@
-//! Nested turns during a long-running script: clients are accepted, read, and told that the server
-//! is busy, or run the few commands allowed then, above all SCRIPT KILL.
+//! Nested turns during a long-running script: clients are accepted and read, and get an error that
+//! the server is busy, or run the few commands that are allowed then, above all SCRIPT KILL.
 //!
 //! Also used while a file is loaded, at the start and by DEBUG RELOAD and LOADAOF.
 //!
-//! A script that runs longer than `busy-reply-threshold` is interrupted every few milliseconds, and
-//! [`serve`] does what a turn does for clients, with an arena and batch of its own, as the loop's
-//! are in use. It skips the client that runs the script and clients with requests in the outer turn
-//! ([`crate::client::readiness::Reading::is_held`]). Time stands still as for the script, no key
-//! expires, and no blocked client is served. Replicas and the primary are told that this server is
-//! alive, as the script may run longer than `repl-timeout`, and other nodes of the cluster are
-//! answered.
+//! A script that runs longer than `busy-reply-threshold` is interrupted every few milliseconds.
+//! Then [`serve`] does a turn's work for clients. It has its own arena and batch, because those of
+//! the loop are in use. It skips the client that runs the script, and clients with requests in the
+//! outer turn ([`crate::client::readiness::Reading::is_held`]). The commands' time stands still, as
+//! for the script; no key expires, and no blocked client is served. Replicas and the primary get
+//! signs of life, because the script may run longer than `repl-timeout`. Other nodes of the cluster
+//! are answered.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     state.stats.timing.go_back(begun);
 }
 
-/// A nested turn; `is_first`: the first during this script or loading.
+/// Runs a nested turn. `is_first`: the first one during this script or loading.
 fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     let mut events = Events::with_capacity(256);
     match turn.state.net.poll.poll(&mut events, Some(Duration::ZERO)) {

@@ -1,9 +1,9 @@
-//! `--check-config`: reports all faults that would prevent a start, and serves nobody.
+//! `--check-config`: reports all faults that would prevent a start, without serving clients.
 //!
-//! The rule: a configuration that passes starts, and one that is refused does not; ports that are
-//! in use, and the data, aside. So each step here calls what the start calls (`names`,
-//! `open_files`, the room of TLS, `net::listener`), or a `try_` function that stands beside it and
-//! leaves nothing. A step is left out if a line that it depends on is refused already: its fault
+//! The rule: a configuration that passes starts, and one that is refused does not; except for ports
+//! that are in use, and for the data. So each step calls the same function as the start (`names`,
+//! `open_files`, the room of TLS, `net::listener`), or a `try_` function beside it that leaves
+//! nothing behind. A step is left out if a line on which it depends is refused already: its fault
 //! might only follow from that. `tests/it/check_config.rs` compares the check with starts.
 
 use std::collections::{HashMap, HashSet};
@@ -36,7 +36,8 @@ use crate::sys::machine;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Finding {
     directive: String,
-    /// The line that sets it; None: it has its default, or it is not about a line.
+    /// The line that sets the value. None: the value is the default, or the finding is not about a
+    /// line.
     line: Option<Line>,
     reason: String,
 }
@@ -107,7 +108,8 @@ impl Report {
         self.warnings.push(self.find(directive, reason));
     }
 
-    /// Whether a line is refused that sets one of these. The name of a family ends with a hyphen.
+    /// Whether a line that sets one of these directives is refused. A name that ends with a hyphen
+    /// stands for a family.
     fn is_refused(&self, directives: &[&str]) -> bool {
         self.refused.iter().any(|refused| {
             directives.iter().any(|known| match known.ends_with('-') {
@@ -117,7 +119,8 @@ impl Report {
         })
     }
 
-    /// Whether a file cannot be looked for, as `dir` is refused and the name is relative to it.
+    /// Whether the place of a file is unknown, because its name is relative to `dir`, which is
+    /// refused.
     fn is_unknown(&self, name: &[u8]) -> bool {
         !name.starts_with(b"/") && self.is_refused(&["dir"])
     }
@@ -134,7 +137,8 @@ impl Report {
             }
         };
         let Some(line) = line else {
-            // Of those without a line, the log file and the primary are directives' faults.
+            // Among the faults without a line, those of the log file and the primary belong to
+            // directives.
             let directive = match () {
                 () if reason.starts_with("Can't open the log file") => "logfile",
                 () if reason.starts_with("replicaof") => "replicaof",
@@ -146,7 +150,7 @@ impl Report {
         self.faults.push(Finding { directive, line: Some(line), reason });
     }
 
-    /// More databases than fit into memory: the kernel ends the start.
+    /// Refuses more databases than fit into memory: the kernel would end the start.
     fn check_databases(&mut self, config: &Config) {
         let bytes = config.database_count() as u64 * DATABASE_BYTES;
         let total = machine::total_memory() as u64;
@@ -185,8 +189,8 @@ impl Report {
         }
     }
 
-    /// TCP addresses: available, allowed, and without conflicts. A program that listens there now
-    /// is only a warning.
+    /// Checks that TCP addresses are available, allowed, and without conflicts. A program that
+    /// listens on one now is only a warning.
     fn check_addresses(&mut self, config: &Config) {
         let bus_port = match config.cluster_enabled.then(|| cluster::bus_port(config)) {
             Some(Err(text)) => {
@@ -274,8 +278,8 @@ impl Report {
         }
     }
 
-    /// `dir` and the folder of the append-only file, in which a start creates files; and the file
-    /// of the process' number, without which a server starts.
+    /// Checks `dir` and the folder of the append-only file, in which a start creates files. Also
+    /// checks the pidfile, without which a server starts all the same.
     fn check_folders(&mut self, config: &Config) {
         if !self.is_refused(&["dir"]) {
             let tried = try_create(&config.dir);
@@ -292,7 +296,7 @@ impl Report {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => try_create(&config.dir),
                 Err(error) => Err(error),
             };
-            // The longest name, of the file that replaces the manifest.
+            // The longest name in the folder: that of the file that replaces the manifest.
             let manifest = [b"temp-".as_slice(), &config.appendfilename, b".manifest"].concat();
             if let Err(error) = in_folder
                 && config.appendonly
@@ -327,7 +331,8 @@ impl Report {
         }
     }
 
-    /// nodes.conf, which a node opens, and then replaces by a file beside it. Its text is data.
+    /// Checks nodes.conf, which a node opens and then replaces by a file beside it. Its content is
+    /// data, and is not checked.
     fn check_nodes_file(&mut self, config: &Config) {
         if !config.cluster_enabled || self.is_refused(&["cluster-config-file", "dir"]) {
             return;
@@ -393,7 +398,7 @@ impl Report {
         text
     }
 
-    /// All of it as one document.
+    /// The whole report as one document.
     pub fn json(&self) -> String {
         let mut json = Json::default();
         json.open('{');
@@ -431,7 +436,7 @@ impl Report {
 /// Introduces a list of directives.
 pub const NO_EFFECT: &str = "Directives without effect in this server";
 
-/// Whether both addresses cannot be listened on.
+/// Whether the server cannot listen on both addresses.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let is_all = |address: IpAddr| address.is_unspecified();
     let (first, second) = (one.ip(), other.ip());
@@ -456,7 +461,7 @@ fn fits(folder: &Path, name: &[u8]) -> bool {
     found.map_or_else(|error| error.raw_os_error() != Some(libc::ENAMETOOLONG), |_| true)
 }
 
-/// `file:line`; a line of the command line has no number that anybody could count.
+/// The text `file:line`. A line of the command line has no number, because nobody could count it.
 fn place(line: &Line) -> String {
     match &line.source {
         Source::File(path) => format!("{}:{}", path.display(), line.number_there),
@@ -482,7 +487,7 @@ fn write_place(json: &mut Json, line: Option<&Line>) {
     }
 }
 
-/// The line as it was written. None: there is none, or it may have a secret in it.
+/// The line as it was written. None: the finding has no line, or the line may have a secret.
 fn shown(finding: &Finding) -> Option<String> {
     let line = finding.line.as_ref()?;
     let directive = line.directive();

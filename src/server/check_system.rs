@@ -2,9 +2,9 @@
 //! configuration.
 //!
 //! A pure function judges each item by the contents of /proc and /sys, or by a measurement.
-//! [`Machine`] reads the files, so tests can have a machine of their own. Items that a system does
-//! not have (no /proc) are left out. The thresholds are rules of thumb: a warning is no fault, and
-//! nothing is changed.
+//! [`Machine`] reads the files, so tests can use a machine of their own. Items that a system does
+//! not have (no /proc) are left out. The thresholds are rules of thumb: a warning is not a fault,
+//! and nothing is changed.
 
 use std::path::{Path, PathBuf};
 
@@ -16,14 +16,14 @@ use crate::sys::disk::{Disk, RealDisk, write_all};
 use crate::sys::log::Level;
 use crate::sys::machine;
 
-/// One thing that was looked at.
+/// One item that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Item {
     name: &'static str,
     is_good: bool,
     value: String,
     why: &'static str,
-    /// The command that changes it, if it should be.
+    /// The command that changes the setting, if it should be changed.
     change: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub fn check_system(loaded: Loaded) -> SystemReport {
 }
 
 impl SystemReport {
-    /// Whether nothing stands out.
+    /// Whether all items are good.
     pub fn is_good(&self) -> bool {
         self.items.iter().all(|item| item.is_good)
     }
@@ -82,7 +82,7 @@ impl SystemReport {
         self.items.iter().map(line).collect()
     }
 
-    /// All of it as one document.
+    /// The whole report as one document.
     pub fn json(&self) -> String {
         let mut json = Json::default();
         json.open('{');
@@ -113,17 +113,17 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// The kernel's limit of the accept queue.
 pub const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 
-/// Sources whose reading is a system call, or slow.
+/// Clock sources that are slow, or whose reading is a system call.
 const SLOW_SOURCES: [&str; 6] = ["acpi_pm", "hpet", "jiffies", "refined-jiffies", "pit", "xen"];
-/// At this swappiness and below, the kernel swaps only when it must.
+/// Up to this swappiness, the kernel swaps only when it must.
 const SWAPPINESS_MAX: u64 = 10;
-/// The share of the memory limit that data may take: buffers, scripts and snapshots need the rest.
-/// Unit: percent.
+/// The share of the memory limit that data may take: buffers, scripts and snapshots need the
+/// remaining memory. Unit: percent.
 const DATA_PERCENT_MAX: u64 = 90;
-/// A sync that takes longer stands out. Unit: microseconds.
+/// A sync that takes longer is a warning. Unit: microseconds.
 const SYNC_US_MAX: i64 = 10_000;
 const SYNCS: usize = 5;
-/// Control groups without a limit have a number near 2^63.
+/// The limit of a control group without a limit is a number near 2^63.
 const NO_LIMIT: u64 = 1 << 60;
 
 /// The text of a file; None: it cannot be read.
@@ -231,7 +231,7 @@ impl Machine {
         })
     }
 
-    /// The least limit of memory of the process' control groups. Unit: bytes.
+    /// The lowest memory limit of the process' control groups. Unit: bytes.
     fn group_limit(&self) -> Option<u64> {
         let groups = self.read("/proc/self/cgroup")?;
         let limits = limit_files(&groups).into_iter().filter_map(|path| self.number(path));
@@ -262,9 +262,9 @@ fn chosen(text: &str) -> Option<String> {
     word.map(str::to_owned)
 }
 
-/// The files with the limits of memory of the groups in `/proc/self/cgroup`, from the innermost
-/// outwards. In a container the groups' names may be those of the host, whose folders do not exist
-/// there: then the outermost folder belongs to the container.
+/// The files with the memory limits of the groups in `/proc/self/cgroup`, from the innermost
+/// outwards. In a container the groups may have the host's names, whose folders do not exist in the
+/// container: then the outermost folder belongs to the container.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -312,8 +312,7 @@ fn open_files(asked: u32, left: u32, allowed: &Allowed) -> Item {
     }
 }
 
-/// How long it takes to sync a few bytes in a folder, several times. Unit: microseconds. Errors: a
-/// text.
+/// The times of several syncs of a few bytes in a folder. Unit: microseconds. Errors: a text.
 fn sync_times(folder: &Path) -> Result<Vec<i64>, String> {
     let path = folder.join(format!("latchkey-check-{}", std::process::id()));
     let measure = || {
@@ -328,7 +327,7 @@ fn sync_times(folder: &Path) -> Result<Vec<i64>, String> {
             .collect()
     };
     let times: std::io::Result<Vec<i64>> = measure();
-    // It may not have been created.
+    // The file may not have been created.
     let _ = std::fs::remove_file(&path);
     times.map_err(|error| system_text(&error))
 }

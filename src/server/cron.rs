@@ -83,7 +83,8 @@ impl Server {
         }
     }
 
-    /// Closes clients idle for longer than `timeout`. Once a second, as it visits every client.
+    /// Closes clients idle for longer than `timeout`. Runs once a second, because it visits every
+    /// client.
     fn close_idle_clients(&mut self) {
         let now_us = self.state.now.boot_us;
         let timeout_us = self.state.config.timeout as i64 * 1_000_000;

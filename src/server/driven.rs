@@ -1,13 +1,13 @@
 //! A server whose turns are called from outside: by a simulation of several servers in one thread,
 //! which controls their clocks and moves the bytes between them.
 //!
-//! Nothing of it depends on real time, on threads, or on the other servers: each has an account of
-//! the memory it uses, its commands take no time for the statistics, and what would end the process
-//! unwinds its turn ([`process::Ended`]).
+//! Nothing here depends on real time, on threads, or on the other servers. Each server has an
+//! account of the memory it uses, and its commands take no time for the statistics. Where a process
+//! would end, the turn unwinds ([`process::Ended`]).
 //!
-//! The account has what the server's turns really allocate. Threads free some bytes of what starts
-//! and loads have allocated, sooner or later; so it begins anew after each of them, with what the
-//! data takes.
+//! The account has the memory that the server's turns really allocate. Starts and loads are
+//! different: at some time, threads free some of the bytes that these have allocated. So after each
+//! of them the account begins anew, with the memory of the data.
 
 use std::io;
 use std::sync::Arc;
@@ -44,14 +44,14 @@ const EMPTY_BYTES: usize = 512 << 10;
 pub struct DrivenServer {
     server: Server,
     account: &'static Account,
-    /// Keys loaded when the account began.
+    /// The count of loaded keys when the account began.
     keys_loaded: u64,
-    /// Dropped last.
+    /// Must be dropped last.
     left: Left,
 }
 
-/// Memory that the server frees at its end is in its account too: the thread leaves the account
-/// when this is dropped.
+/// Makes the thread leave the account when dropped: the account then also has the memory that the
+/// server frees at its end.
 #[derive(Default)]
 struct Left(Option<&'static Account>);
 
@@ -69,7 +69,7 @@ impl Drop for DrivenServer {
     }
 }
 
-/// Until it is dropped, this thread's memory is a server's.
+/// While this exists, the thread's memory counts for a server.
 struct Entered(&'static Account);
 
 impl Entered {
@@ -96,8 +96,8 @@ impl Server {
 }
 
 impl DrivenServer {
-    /// Creates a server: it reaches its primary through `dialer`, its files are on `disk`, and
-    /// threads' work is done by [`DrivenServer::do_background`]. Errors: those of
+    /// Creates a server. It reaches its primary through `dialer`, its files are on `disk`, and
+    /// [`DrivenServer::do_background`] does the work of threads. Errors: those of
     /// [`Server::start`].
     pub fn start(
         config: Config,
@@ -119,7 +119,7 @@ impl DrivenServer {
         Ok(driven)
     }
 
-    /// Sets the account to the memory of the data, and as much as an empty server has.
+    /// Sets the account to the memory of the data, plus that of an empty server.
     fn begin_account(&mut self) {
         let Server { keyspace, state, .. } = &self.server;
         let entries =
@@ -131,8 +131,8 @@ impl DrivenServer {
             };
             entry.allocated() + value
         });
-        // A server that reloads its data has clients, and a stream that replicas or the log still
-        // lack.
+        // A server that reloads its data has clients, and a stream that replicas or the log have
+        // not taken completely yet.
         let clients: usize = state.clients.iter().map(Client::memory).sum();
         let backlog = state.replication.backlog.as_ref().map_or(0, Backlog::memory);
         let kept = backlog - state.bytes_behind();
@@ -170,7 +170,7 @@ impl DrivenServer {
     }
 
     /// Runs one turn, without waiting for events. False: the server has ended. Unwinds with
-    /// [`process::Ended`] if the process ends at once; the server is to be dropped then.
+    /// [`process::Ended`] if the process ends at once; then drop the server.
     pub fn turn_now(&mut self) -> io::Result<bool> {
         let _entered = Entered::into(self.account);
         let goes_on = self.server.turn_now()?;
@@ -180,12 +180,12 @@ impl DrivenServer {
         Ok(goes_on)
     }
 
-    /// Keys evicted since the start or CONFIG RESETSTAT, and the limit of memory; 0: there is none.
+    /// Keys evicted since the start or CONFIG RESETSTAT, and the memory limit; 0: no limit.
     pub fn evictions(&self) -> (u64, u64) {
         (self.server.keyspace.stats.evicted, self.server.state.config.maxmemory)
     }
 
-    /// Does the work of threads. A snapshot is written once all of it is there.
+    /// Does the work of threads. Writes a snapshot only once it is complete.
     pub fn do_background(&mut self) {
         let _entered = Entered::into(self.account);
         let Server { keyspace, state, .. } = &mut self.server;
@@ -211,8 +211,8 @@ impl DrivenServer {
         (&self.server.state.replication.id, self.server.state.replication.offset)
     }
 
-    /// The history that the present one continues, and its length there: `master_replid2`,
-    /// `second_repl_offset` less one.
+    /// The history that the present one continues, and the offset at which that history ended:
+    /// `master_replid2`, `second_repl_offset` less one.
     pub fn ancestor(&self) -> Option<(&str, u64)> {
         let ancestor = self.server.state.replication.ancestor.as_ref()?;
         Some((&ancestor.id, ancestor.end.saturating_sub(1)))

@@ -13,7 +13,7 @@ use crate::gate::{asynchronous, blocking, sessions, tracking, transaction};
 use crate::state::persistence::Persistence;
 use crate::sys::log::verbose;
 
-/// Empty output buffers kept for the next turn, and the largest kept.
+/// The most empty output buffers kept for the next turn, and the largest size kept.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES_MAX: usize = 64 * 1024;
 
@@ -59,7 +59,7 @@ impl Turn<'_> {
             }
             client.is_flush_queued = false;
             if client.log_wait.is_begun() {
-                // It was not read, and so could show no life.
+                // The client was not read, so it could not show life.
                 client.active_us = now_us;
             }
             if client.log_wait.end() {
@@ -120,8 +120,8 @@ impl Turn<'_> {
             return self.state.clients.close(id);
         }
         if waited || !done {
-            // Registered again even if it was before: the output may have more pieces than one
-            // write takes, so the socket may be writable still, and would not be announced again.
+            // Registered again even if it was registered: the output may have more pieces than one
+            // write takes. The socket may then still be writable, and would not be announced again.
             client.writability.set_full(!done);
             let token = Token(id.slot as usize);
             let registry = self.state.net.poll.registry();

@@ -15,9 +15,9 @@ use crate::net::tls::stream::Handshake;
 use crate::state::State;
 use crate::sys::log::{verbose, warning};
 
-/// Time limit for handshakes in a turn; the last step may exceed it. As the rest of a turn costs
-/// little, a short limit makes other clients wait less, and completes as many handshakes. Unit:
-/// microseconds.
+/// Time limit for handshakes in a turn; the last step may exceed it. The other work of a turn costs
+/// little. So with a short limit other clients wait less, and as many handshakes are completed.
+/// Unit: microseconds.
 const TURN_US: i64 = 200;
 /// Maximum steps in a turn, as each may write a log line.
 const STEPS_MAX: usize = 16;

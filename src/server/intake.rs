@@ -1,8 +1,8 @@
 //! Reading: every ready client is read once a turn, and its bytes are parsed into the batch.
 //!
-//! Clients are read into one arena, after the rest of their last request; requests are ranges into
-//! it, without a copy. An incomplete request goes back to its client; a large one gets its own
-//! buffer, where parsing continues from where it stopped.
+//! Clients are read into one arena, after the unfinished part of their last request. Requests are
+//! ranges into the arena, without a copy. An incomplete request goes back to its client. A large
+//! one gets its own buffer, where parsing continues from where it stopped.
 
 use std::io;
 
@@ -21,13 +21,13 @@ use crate::sys::log::{verbose, warning};
 
 /// Size of the arena. It is emptied with every batch.
 const ARENA_BYTES: usize = 256 * 1024;
-/// Read from one client in one turn, for fairness: the rest is read in the next turn.
+/// The most bytes read from one client in one turn, for fairness. Others are read in the next turn.
 const READ_BYTES: usize = 64 * 1024;
 /// An incomplete request of this size, announced or received, gets its own buffer.
 pub(super) const LARGE_BYTES: usize = 16 * 1024;
-/// The limit of bytes read of a large request in one turn: an announced payload is better read at
-/// once than left in the system's buffers, but must not take more of the turn than copying this
-/// much.
+/// The most bytes read of a large request in one turn. An announced payload is better read at once
+/// than left in the system's buffers, but must not take more of the turn than the copying of these
+/// bytes.
 const LARGE_READ_BYTES: usize = 1024 * 1024;
 /// The limit of a client's unprocessed bytes, even if `client-query-buffer-limit` is higher:
 /// argument ranges have 32 bits.
@@ -57,7 +57,7 @@ impl Turn<'_> {
                 WAKER => {}
                 // Handled by `following`.
                 PRIMARY => {}
-                // Noted by `http`, for the cluster, and for what is moved.
+                // `http`, the cluster's bus and the lines of moves have noted these events.
                 token if is_own(token) || bus::is_own(token) || lines::is_own(token) => {}
                 Token(token) if token > FIRST_LISTENER - LISTENERS_MAX => {
                     self.accept(FIRST_LISTENER - token);
@@ -85,13 +85,14 @@ impl Turn<'_> {
         }
         let readable =
             event.is_readable() || event.is_read_closed() || event.is_error() || has_unsent;
-        // Only once a turn: with one run per batch a client's waiting requests keep their order.
+        // Only once a turn: with one run for each client in a batch, the order of its waiting
+        // requests is kept.
         if readable && !self.is_to_be_read(id) {
             self.read(id);
         }
     }
 
-    /// Reads the clients whose inputs were lent until now.
+    /// Reads the clients whose inputs have been returned.
     pub(super) fn read_returned(&mut self) {
         for id in self.state.arriving.take_returned() {
             self.state.clients.read_later(id);
@@ -125,12 +126,12 @@ impl Turn<'_> {
         if client.stream.is_handshaking() {
             return self.queue_handshake(id);
         }
-        // Read again when its input is back.
+        // The client is read again when its input is back.
         if matches!(client.input, Input::Lent(_)) {
             return;
         }
         if let LogWait::Waits { then_reads, .. } = &mut client.log_wait {
-            // Read again when the output that its replies must follow has been sent.
+            // The client is read again when the output that comes before its replies has been sent.
             *then_reads = true;
             return;
         }
@@ -189,16 +190,17 @@ impl Turn<'_> {
         }
     }
 
-    /// As above with a single read. Returns its size if the request is still incomplete.
+    /// Reads a piece of a large request. Returns the piece's size if the request is still
+    /// incomplete.
     fn read_piece(&mut self, id: ClientId) -> Option<usize> {
         let client = self.state.clients.get_mut(id)?;
-        // The requests before it may just have suspended or closed the client.
+        // The client's earlier requests may just have suspended or closed it.
         if !matches!(client.input, Input::Large(_)) || client.is_suspended() || client.is_closing()
         {
             return None;
         }
-        // The bytes are read through the arena, which is empty now: memory for announced bytes is
-        // needed only when they come, and room in the request's buffer would have to be zeroed for
+        // The bytes are read through the arena, which is empty now. So memory for announced bytes
+        // is needed only when they come. Room in the request's buffer would have to be zeroed for
         // each read.
         let room = self.intake.arena.len();
         let read = io::Read::read(&mut client.stream, &mut self.intake.arena);
@@ -222,8 +224,8 @@ impl Turn<'_> {
         goes_on.then_some(count)
     }
 
-    /// Handles a read's result; None if there is nothing to parse. A client with a closed
-    /// connection is closed.
+    /// Handles a read's result. None: no bytes to parse. Closes a client whose connection is
+    /// closed.
     fn count_read(&mut self, id: ClientId, read: io::Result<usize>, room: usize) -> Option<usize> {
         let client = self.state.clients.get_mut(id)?;
         self.state.stats.counters.reads += 1;
@@ -236,8 +238,8 @@ impl Turn<'_> {
                 client.bytes_in += count as u64;
                 client.active_us = self.state.now.boot_us;
                 self.state.stats.counters.bytes_in += count as u64;
-                // Edge-triggered: a short read has drained the socket, unless its end was not seen
-                // yet.
+                // Events are edge-triggered. A short read has drained the socket, unless the end of
+                // the input was announced but not read yet.
                 let more =
                     count == room || client.reading.is_end_announced || client.stream.has_more();
                 if more {
@@ -262,9 +264,9 @@ impl Turn<'_> {
         }
     }
 
-    /// The other end has stopped sending, but may still read: it gets its pending replies, until a
-    /// write fails or the periodic work closes it. A client that only waits for messages or for
-    /// CLIENT PAUSE is closed.
+    /// Handles the end of a client's input. The other end may still read, so the client gets its
+    /// pending replies, until a write fails or the periodic work closes it. A client that only
+    /// waits for messages or for CLIENT PAUSE is closed.
     fn end_of_input(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let listens = client.flags.intersects(ClientFlags::SUBSCRIBED | ClientFlags::MONITOR);

@@ -1,4 +1,4 @@
-//! `rename-command` and `user` lines: parsed before the start, and users loaded by it.
+//! `rename-command` and `user` lines: parsed before the start; the start loads the users.
 //!
 //! Errors are collected: a start reports the first one, `--check-config` (`check`) all of them.
 
@@ -107,21 +107,21 @@ const BOTH: &str = "Configuring Latchkey with users defined in the configuration
 
 /// Why the users cannot be loaded. Texts are for the log.
 pub struct UsersFault {
-    /// The `user` line; None: it is the fault of `aclfile`.
+    /// The faulty `user` line; None: the fault is in `aclfile`.
     pub line: Option<Line>,
     pub text: String,
     /// The log's last line.
     end: Option<&'static str>,
 }
 
-/// Users as they are loaded at the start.
+/// The users that the start has loaded.
 pub struct LoadedUsers {
     /// Lines for the log about users that cannot log in.
     pub notes: Vec<String>,
     pub faults: Vec<UsersFault>,
 }
 
-/// Creates the users of `user` lines, or of `aclfile`. `stops`: at the first fault.
+/// Creates the users of `user` lines, or of `aclfile`. `stops`: whether to stop at the first fault.
 pub fn load(
     acl: &mut Acl,
     config: &Config,

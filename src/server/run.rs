@@ -17,12 +17,12 @@ use crate::state::context::Caller;
 use crate::state::spec::Flags;
 use crate::sys::log::verbose;
 
-/// A client's limits are checked between its requests each time they have made this much output: a
-/// short pipeline can ask for gigabytes.
+/// A client's limits are checked between its requests, each time they have made this amount of
+/// output: a short pipeline can ask for gigabytes. Unit: bytes.
 const OUTPUT_CHECK_BYTES: usize = 64 * 1024;
 
-/// Where the only request of a client is kept if it did not run: it stays where it is, or is copied
-/// to the client's input.
+/// The place of a client's only request if it did not run: it stays in its buffer, or is copied to
+/// the client's input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unrun {
     Stays,
@@ -30,8 +30,8 @@ enum Unrun {
 }
 
 impl Turn<'_> {
-    /// Runs the requests parsed from the arena, and empties it. Those of resumed clients come
-    /// first: they were sent before.
+    /// Runs the requests parsed from the arena, and empties it. Requests of resumed clients come
+    /// first, because they were sent earlier.
     pub(super) fn run_batch(&mut self) {
         if !self.is_nested {
             self.resume_all();
@@ -63,9 +63,9 @@ impl Turn<'_> {
         stays
     }
 
-    /// Moves clients that run scripts, or DEBUG, to the end: while a script or a loading keeps the
-    /// server busy, nested turns can serve the other clients, which may want to end it. Clients
-    /// that still have to wait are marked as held.
+    /// Moves clients that run scripts or DEBUG to the end. While a script or a loading keeps the
+    /// server busy, nested turns can then serve the other clients, one of which may want to end it.
+    /// The clients at the end are marked as held until they run.
     #[cold]
     fn put_long_last(&mut self, runs: &mut [Run], requests: &[Queued]) {
         let clients = &self.state.clients;
@@ -73,7 +73,8 @@ impl Turn<'_> {
             let transaction = clients.get(run.client).and_then(|it| it.transaction.as_deref());
             transaction.is_some_and(|transaction| transaction.has_any(Flags::LONG))
         };
-        // An EXEC without one keeps its place: later clients' changes must not come before it.
+        // An EXEC without such a command keeps its place: later clients' changes must not come
+        // before it.
         let may_be_long = |run: &Run| {
             run.has_any(requests, Flags::LONG)
                 || run.has_any(requests, Flags::RUNS_QUEUED) && has_queued_long(run)
@@ -89,8 +90,8 @@ impl Turn<'_> {
     fn run_client(&mut self, run: &mut Run, requests: Requests<'_>, unrun: Unrun) -> bool {
         let id = run.client;
         let stays = unrun == Unrun::Stays && requests.len() == 1;
-        // Before each client, so that other clients' replies in this turn do not cause key
-        // eviction, and its own are not counted.
+        // Evict before each client. So other clients' replies in this turn do not cause the
+        // eviction of keys, and the client's own replies are not counted.
         evict_clients(self.state);
         let Some(client) = self.state.clients.get_with_buffer(id) else { return false };
         if client.is_closing() {
@@ -111,7 +112,7 @@ impl Turn<'_> {
         let Some(client) = self.state.clients.get_mut(id) else { return false };
         let mut is_unrun = false;
         if client.is_closing() {
-            // The rest is not answered.
+            // A closing client's further requests are not answered.
         } else if done < requests.len() {
             is_unrun = true;
             if !stays {
@@ -179,8 +180,8 @@ impl Turn<'_> {
         (done, goes_on)
     }
 
-    /// In the middle of a turn with many changes: passes them on, and sends replicas all that may
-    /// be sent.
+    /// In the middle of a turn with many changes: passes them on, and sends replicas as much as is
+    /// allowed.
     #[cold]
     fn spread_early(&mut self) {
         spread_effects(self.state);
@@ -215,7 +216,8 @@ impl Turn<'_> {
         if self.state.replication.backlog.is_some() {
             client.reached = (client.commands, reached);
         }
-        // Only for replies; pushed messages are checked together by `check_output_limit`.
+        // The limit was only for the replies: `check_output_limit` checks them together with pushed
+        // messages.
         output.set_limit(usize::MAX);
         // Messages pushed during the command follow its reply.
         let pushed = std::mem::replace(&mut client.output, output);
@@ -229,8 +231,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Applies the client's memory and output limits to its replies, which are still apart from it.
-    /// False: it is being closed.
+    /// Applies the client's memory and output limits to its replies, which are not in its output
+    /// yet. False: the client is being closed.
     fn enforce_limits(&mut self, id: ClientId, output: &mut OutputBuffer) -> bool {
         let Some(client) = self.state.clients.get_mut(id) else { return false };
         let pushed = std::mem::replace(&mut client.output, std::mem::take(output));
@@ -242,10 +244,10 @@ impl Turn<'_> {
         !client.is_closing_now()
     }
 
-    /// Parses and runs complete requests in a client's own buffer; the rest goes back to the
+    /// Parses and runs complete requests in a client's own buffer. Remaining bytes go back to the
     /// client.
     pub(super) fn run_own(&mut self, id: ClientId, input: LargeInput) {
-        // The client's bytes are taken out: nested turns must not read from it.
+        // The client's bytes are taken out, so nested turns must not read from it.
         self.hold(id, true);
         self.run_held(id, input);
         self.hold(id, false);
@@ -272,12 +274,12 @@ impl Turn<'_> {
             if self.intake.batch.runs.is_empty() {
                 break;
             }
-            // A large request that must wait is not copied. The parser changes inline ones, and
-            // passes over `*0`.
+            // A large request that must wait is not copied. This needs the request as it was sent:
+            // the parser changes inline requests, and skips `*0`.
             let is_as_sent = matches!(input.buffer[before..], [b'*', b'1'..=b'9', ..]);
             let unrun = if is_as_sent { Unrun::Stays } else { Unrun::Copied };
             if self.run_requests(&input.buffer, unrun) {
-                // It may have begun with the next one.
+                // The parser may have begun with the next request.
                 input.parser.reset();
                 at = before;
                 break;
@@ -286,11 +288,11 @@ impl Turn<'_> {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         input.buffer.drain(..at);
         if at > LARGE_BYTES {
-            // Requests after a large one are no reason to keep its memory.
+            // The requests after a large one do not need its memory.
             input.buffer.shrink_to(2 * input.buffer.len());
         }
         match &mut client.input {
-            // Suspended in between: requests that were parsed but did not run come first.
+            // The client was suspended: requests that were parsed but did not run come first.
             Input::Waiting(bytes) => bytes.extend_from_slice(&input.buffer),
             _ if input.buffer.is_empty() => client.input = Input::Empty,
             _ if input.buffer.len() + input.parser.bytes_wanted() < LARGE_BYTES => {
@@ -306,7 +308,7 @@ impl Turn<'_> {
         if self.state.net.pending.resumed.is_empty() {
             return;
         }
-        // The batch may hold requests already, of clients that nested turns must not read.
+        // The batch may already hold requests of clients that nested turns must not read.
         let (batch, used) = (std::mem::take(&mut self.intake.batch), self.intake.arena_used);
         batch.runs.iter().for_each(|run| self.hold(run.client, true));
         for id in std::mem::take(&mut self.state.net.pending.resumed) {
@@ -323,7 +325,8 @@ impl Turn<'_> {
         }
         self.state.clients.release(id);
         let Some(client) = self.state.clients.get_mut(id) else { return };
-        // Unrun requests were put back before later input: together they may exceed the limit.
+        // Requests that did not run were put back before later input: together they may exceed the
+        // limit.
         if client.input.len() as u64 > INPUT_MAX && !self.check_query_limit(id) {
             return;
         }

@@ -38,7 +38,7 @@ use crate::sys::process::{self, Supervisor};
 use crate::sys::random;
 use crate::sys::title::Title;
 
-/// Why a server does not start that nobody could reach.
+/// The reason why a server that no client could reach does not start.
 pub const NOWHERE: &str = "Configured to not listen anywhere, exiting.";
 
 impl Server {
@@ -175,7 +175,7 @@ impl Server {
         }
     }
 
-    /// Whether there is any listener.
+    /// Whether the server has a listener.
     pub fn is_listening(&self) -> bool {
         !self.state.net.listeners.is_empty()
     }
@@ -247,7 +247,7 @@ impl Server {
             Err(error) => {
                 error.log(&self.state);
                 if !self.state.config.appendonly {
-                    // Redis's and Valkey's last lines, which scripts look for.
+                    // The last lines of Redis and Valkey, for which scripts look.
                     let is_valkey = self.state.config.compatible_with.is_valkey();
                     let text = match &error.refusal {
                         None => "Terminating server after rdb file reading failure.",
@@ -323,7 +323,7 @@ impl Server {
         self.close_listeners();
     }
 
-    /// Ends the loop: changes cannot be made durable, and no further reply may leave.
+    /// Ends the loop, because changes cannot be made durable. No further reply may leave.
     pub(super) fn fail(&mut self, fatal: &Fatal) {
         warning!(self.state, "{fatal}");
         (self.stopping, self.ending) = (true, Ending::WithoutChanges);

@@ -1,12 +1,12 @@
-//! Values of RESTORE that threads decode: a large one holds up its own client only, as one that
-//! MIGRATE sends away does.
+//! Values of RESTORE that threads decode. A large one delays only its own client, as a large value
+//! of MIGRATE does.
 //!
 //! ```text
 //!   RESTORE -> the client waits, a thread has its input -> the input is back, the value is there -> the request runs again
 //! ```
 //!
-//! The input is lent rather than copied: it may have hundreds of megabytes. Nothing depends on a
-//! value that is dropped in between: the request has its payload decoded anew.
+//! The input is lent rather than copied, because it may have hundreds of megabytes. A value may be
+//! dropped before it is taken: the request then decodes its payload again.
 
 use std::collections::BTreeMap;
 
@@ -22,48 +22,48 @@ pub type Restored = Result<Stored, PayloadError>;
 /// Decodes a payload, in a thread.
 pub type Decode = Box<dyn FnOnce(&[u8]) -> Restored + Send>;
 
-/// A value, and the input that it was in.
+/// A value, and the input that had its payload.
 pub struct Decoded {
     pub restored: Restored,
     pub input: Vec<u8>,
 }
 
-/// Payloads that are decoded at the same time.
+/// The most payloads decoded at the same time.
 const THREADS_MAX: usize = 4;
 /// Version and checksum, by which a payload is recognised.
 const FOOTER_BYTES: usize = 10;
 
-/// A value on its way.
+/// A value that is being decoded.
 pub struct Arrival {
     bytes: usize,
     footer: Box<[u8]>,
     stage: Stage,
 }
 
-/// How far a value is.
+/// The progress of a value.
 enum Stage {
-    /// The client's input is still its own.
+    /// The client still has its input.
     Asked(Decode),
-    /// A thread has it.
+    /// A thread has the input.
     Away(Beside<Decoded>),
     Here(Restored),
-    /// There is no thread: the loop decodes the payload.
+    /// No thread is available: the loop decodes the payload.
     NoThread,
 }
 
 /// The answer to a request that wants its value.
 pub enum Taken {
     Value(Restored),
-    /// A thread is to decode it.
+    /// The value is not known yet: a thread is to decode it.
     Absent,
     NoThread,
 }
 
-/// By client: each waits for one value at most.
+/// The values by client; each client waits for one at most.
 #[derive(Default)]
 pub struct Arriving {
     arrivals: BTreeMap<ClientId, Arrival>,
-    /// Clients whose input is back.
+    /// Clients that have their input back.
     returned: Vec<ClientId>,
 }
 
@@ -88,14 +88,14 @@ impl Arriving {
         self.arrivals.values().filter(takes_thread).count() < THREADS_MAX
     }
 
-    /// At the end of this turn a thread is to decode this client's payload.
+    /// Makes a thread decode this client's payload, from the end of this turn on.
     pub fn ask(&mut self, client: ClientId, payload: &[u8], decode: Decode) {
         let (bytes, footer) = (payload.len(), footer(payload).into());
         self.arrivals.insert(client, Arrival { bytes, footer, stage: Stage::Asked(decode) });
     }
 
-    /// Clients whose payloads threads are to decode, and how. Each has no thread until
-    /// [`Self::begin`].
+    /// Takes the clients whose payloads threads are to decode, and how. Each counts as without a
+    /// thread until [`Self::begin`].
     pub fn take_asked(&mut self) -> Vec<(ClientId, Decode)> {
         let mut asked = Vec::new();
         for (client, Arrival { stage, .. }) in &mut self.arrivals {
@@ -108,14 +108,15 @@ impl Arriving {
         asked
     }
 
-    /// A thread leaves the value of this client's payload, and its input, at `place`.
+    /// Notes that a thread will leave the value of this client's payload, and its input, at
+    /// `place`.
     pub fn begin(&mut self, client: ClientId, place: Beside<Decoded>) {
         if let Some(arrival) = self.arrivals.get_mut(&client) {
             arrival.stage = Stage::Away(place);
         }
     }
 
-    /// Clients whose values have come, and their inputs.
+    /// Takes the inputs of the clients whose values are decoded.
     pub fn take_arrived(&mut self) -> Vec<(ClientId, Vec<u8>)> {
         let mut arrived = Vec::new();
         for (client, arrival) in &mut self.arrivals {
@@ -130,17 +131,17 @@ impl Arriving {
         arrived
     }
 
-    /// Clients whose input is back since the last call: they may be read again.
+    /// Takes the clients that got their input back since the last call: they may be read again.
     pub fn take_returned(&mut self) -> Vec<ClientId> {
         std::mem::take(&mut self.returned)
     }
 
-    /// Forgets values that were not taken: the client has gone, or its request has run again
-    /// without its value. Returns them.
+    /// Removes and returns the values that no request will take: the client is gone, or its request
+    /// has run again without its value.
     pub fn take_unwanted(&mut self, is_there: impl Fn(ClientId) -> bool) -> Vec<Arrival> {
         let is_unwanted = |(client, arrival): &(&ClientId, &Arrival)| match &arrival.stage {
             Stage::Asked(_) => !is_there(**client),
-            // A thread counts until it has ended.
+            // A thread counts as busy until it has ended.
             Stage::Away(place) => !is_there(**client) && lock(place).is_some(),
             Stage::Here(_) | Stage::NoThread => true,
         };

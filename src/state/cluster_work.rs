@@ -1,5 +1,5 @@
-//! What the loop keeps for the cluster besides the state machine, and what it tells that about this
-//! server.
+//! The loop's own state for the cluster besides the state machine, and the facts about this server
+//! that the state machine gets.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use crate::persist::nodes_file::NodesFile;
 use crate::replication::following::{Following, Progress};
 use crate::resp::reply::Protocol;
 
-/// What CLUSTER is asked for, of replies that are kept.
+/// The subcommands of CLUSTER whose replies are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     Nodes,
@@ -19,20 +19,20 @@ pub enum Asked {
     Shards,
 }
 
-/// What a reply shows, besides the cluster and the configuration.
+/// The facts on which a reply depends, besides the cluster and the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
     pub asked: Asked,
     pub protocol: Protocol,
-    /// None: to no client.
+    /// Whether the client uses TLS. None: the reply is for no client.
     pub is_tls: Option<bool>,
-    /// None: the client comes by no address.
+    /// Whether the client uses IPv6. None: it has no IP address.
     pub is_ipv6: Option<bool>,
-    /// This node's, as far as it is shown.
+    /// This node's replication offset, if the reply shows it.
     pub offset: u64,
 }
 
-/// A reply that holds while [`crate::cluster::Cluster::changes`] stays the same.
+/// A reply that is valid while [`crate::cluster::Cluster::changes`] stays the same.
 #[derive(Clone, Debug)]
 pub struct KeptReply {
     pub changes: u64,
@@ -43,29 +43,30 @@ pub struct KeptReply {
 /// See the module.
 #[derive(Default)]
 pub struct ClusterWork {
-    /// Where the cluster's state is kept.
+    /// nodes.conf, in which the cluster's state is saved.
     pub file: Option<NodesFile>,
-    /// When the state machine is told of the time next: boot-time clock, microseconds.
+    /// When the state machine learns the time next: boot-time clock, microseconds.
     pub next_tick_us: i64,
-    /// When other nodes are answered next in a script: likewise.
+    /// When other nodes are answered next in a script: same clock and unit.
     pub next_in_script_us: i64,
-    /// When a failed save is tried again, and when a failure was logged last: likewise.
+    /// When a failed save is tried again, and when a failure was last logged: same clock and unit.
     pub next_save_us: i64,
     pub failure_logged_us: Option<i64>,
     /// Slots whose keys are being deleted.
     pub drops: Option<SlotSet>,
     /// Replies about nodes and slots; see `command/cluster/cached.rs`.
     pub replies: Vec<KeptReply>,
-    /// Clients whose replies wait until nodes.conf says what they have changed, and the save that
-    /// does, once it was asked for.
+    /// Clients whose replies wait until their changes are in nodes.conf, each with the number of
+    /// the save that does this. None: no save was asked for yet.
     pub unconfirmed: Vec<(ClientId, Option<u64>)>,
     /// Connections with a message that waits until no script runs.
     pub held: Vec<LinkId>,
 }
 
 impl State {
-    /// What the state machine of the cluster asks about this server. Reads the clocks: time stands
-    /// still for commands, and other nodes wait for answers meanwhile.
+    /// The facts about this server that the state machine of the cluster needs. Reads the clocks,
+    /// because the time of commands stands still during a script, in which other nodes are answered
+    /// too.
     pub fn outside(&self) -> Outside {
         let now = self.clock.now();
         let following = self.replication.following.as_deref();

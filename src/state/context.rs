@@ -21,7 +21,8 @@ pub type CommandResult = Result<Outcome, CommandError>;
 pub enum Outcome {
     /// The reply is complete (or there is none by design).
     Replied,
-    /// It did not run. It and the client's later requests wait until the server resumes the client.
+    /// The command did not run. It and the client's later requests wait until the server resumes
+    /// the client.
     Postponed,
     /// The reply is complete; the client's further requests wait until the server resumes it.
     Suspended,
@@ -29,11 +30,11 @@ pub enum Outcome {
     Blocked(Box<Wait>),
     /// No reply yet: the client waits for replicas to acknowledge.
     AwaitsAcks(Box<AcksAwaited>),
-    /// It did not run. It runs once replicas have acknowledged that they have done the same.
+    /// The command did not run. It runs once replicas have acknowledged that they have run it.
     AwaitsRepetition(Box<AcksAwaited>),
     /// No reply yet: the client waits for the MIGRATE with this number.
     Moves(u64),
-    /// No reply yet: what it has granted waits for replicas, see `State::blocking.unconfirmed`.
+    /// No reply yet: the command's grant waits for replicas, see `State::blocking.unconfirmed`.
     Unconfirmed,
     /// A woken command still has nothing to reply: the client keeps its place and its deadline.
     WaitsOn,
@@ -61,9 +62,9 @@ impl Caller {
         }
     }
 
-    /// Whether its requests are effects that have happened already, in an earlier process or at the
-    /// primary. They are exact, and trusted: no limit, permission or state of this server may
-    /// refuse one, as the data would then differ.
+    /// Whether the caller's requests are effects that have happened before, in an earlier process
+    /// or at the primary. They are exact, and trusted: no limit, permission or state of this server
+    /// may refuse one, because the data would then differ.
     #[inline]
     pub fn is_repeating(self) -> bool {
         matches!(self, Caller::Load | Caller::Primary)
@@ -84,11 +85,11 @@ pub struct SizeLimits {
 }
 
 impl SizeLimits {
-    /// Of files and the primary: what no client can reach.
+    /// The limits for files and the primary: larger than any client can reach.
     const TRUSTED: Self =
         SizeLimits { string: 1 << 40, script_source: 1 << 40, script_memory: 1 << 40 };
 
-    /// Those of a caller.
+    /// The limits of a caller.
     pub fn of(state: &State, caller: Caller) -> Self {
         let config = &state.config;
         let configured = SizeLimits {
@@ -107,22 +108,22 @@ impl SizeLimits {
     }
 }
 
-/// How a command has come to the gate.
+/// The way by which a command came to the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// As a request of its caller.
     Client,
-    /// From EXEC: nothing in it blocks.
+    /// From EXEC. The command must not block.
     Transaction,
-    /// From a client's script: nothing in it blocks.
+    /// From a client's script. The command must not block.
     Script,
-    /// From the primary's stream, which says where units end: nothing in it blocks.
+    /// From the primary's stream, which marks the ends of units. The command must not block.
     Stream,
     /// From a blocked client that is woken: the key in this argument has changed or its alarm is
     /// due.
     Woken(usize),
-    /// From a blocked client whose time is over, for a command whose reply then is more than a null
-    /// array.
+    /// From a blocked client whose deadline has passed, for a command whose reply is then more than
+    /// a null array.
     TimedOut,
 }
 
@@ -138,13 +139,13 @@ pub enum Effect {
     Instead,
     /// The requests given to [`Context::instead_of`], although the count of changes is the same.
     Hint,
-    /// Nothing: the commands that it ran were repeated themselves, or no other server needs to
-    /// know.
+    /// Nothing: the commands that this one ran were repeated themselves, or no other server needs
+    /// to know.
     Nothing,
 }
 
 /// Limits of random elements, and of their bytes, that one command of a script may draw with
-/// repetition: the command cannot be interrupted, and the collection's size does not bound its
+/// repetition. The command cannot be interrupted, and the collection's size does not bound its
 /// reply.
 const SCRIPT_DRAWS_MAX: u64 = 100_000;
 const SCRIPT_DRAWN_BYTES_MAX: usize = 16 << 20;
@@ -189,7 +190,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// How large the command's data may become.
+    /// The limits of the command's data.
     pub fn size_limits(&self) -> SizeLimits {
         SizeLimits::of(self.state, self.caller)
     }
@@ -232,7 +233,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Whether it has run before: see [`Caller::is_repeating`].
+    /// Whether the command has run before: see [`Caller::is_repeating`].
     #[inline]
     pub fn is_repeated(&self) -> bool {
         self.caller.is_repeating()

@@ -1,5 +1,5 @@
-//! HTTP's work over many turns: an answer that looks at all locks and writes many, some in each
-//! turn; and the search for the keys that the patterns of `page-keys` match.
+//! HTTP's work over many turns. An answer may look at all locks and write many, some in each turn.
+//! Another job searches for the keys that match the patterns of `page-keys`.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -10,17 +10,17 @@ use crate::net::http::head::Request;
 /// A lock's rank in a list, its database and its key.
 type Place = (i64, DbIndex, Box<[u8]>);
 
-/// The results found and written so far. The request has the rest.
+/// The results found and written so far. The request states what to find.
 pub struct HttpJob {
     pub request: Request,
-    /// None: everything is found.
+    /// None: all results are found.
     pub scan: Option<LockScan>,
-    /// Held locks by the beginning of their names.
+    /// Counts of held locks, grouped by the beginning of their names.
     pub groups: HashMap<Box<[u8]>, LockGroup>,
     /// The locks that are still to be written.
     pub places: VecDeque<Place>,
     pub text: String,
-    /// Items of the text, and the last one that was looked at.
+    /// The number of items in the text, and the last item that was looked at.
     pub written: usize,
     pub last: Option<Place>,
 }
@@ -29,11 +29,11 @@ pub struct HttpJob {
 /// keys.
 #[derive(Debug, Default)]
 pub struct PageKeys {
-    /// The value of `page-keys` that is looked for.
+    /// The value of `page-keys` for which the keys are searched.
     pub patterns: Vec<Vec<u8>>,
     /// Where the next slice begins.
     pub cursor: u64,
-    /// Of the last whole round, and of this one.
+    /// The keys found in the last complete round, and in the present one.
     pub found: BTreeSet<Box<[u8]>>,
     pub of_this_round: BTreeSet<Box<[u8]>>,
 }
@@ -42,12 +42,12 @@ pub struct PageKeys {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockGroup {
     pub held: u64,
-    /// When the one was granted that is held longest: boot-time clock, microseconds.
+    /// When the lock that is held longest was granted: boot-time clock, microseconds.
     pub oldest_us: i64,
 }
 
 impl HttpJob {
-    /// One that has everything before it.
+    /// A job at its beginning.
     pub fn new(request: Request) -> Box<Self> {
         Box::new(HttpJob {
             request,

@@ -1,4 +1,4 @@
-//! The clients that wait for locks, blocked or not, for those who only look.
+//! The clients that wait for locks, blocked or not, for display.
 
 use crate::client::ClientId;
 use crate::client::blocked::Blocked;
@@ -42,8 +42,8 @@ impl<'a> LockWait<'a> {
     }
 }
 
-/// Whether a request for locks has the option SHARED. All other options after the owner, who
-/// follows the last key, are other words and numbers.
+/// Whether a request for locks has the option SHARED. The owner follows the last key. Every other
+/// option after the owner is another word or a number.
 fn asks_to_read(args: Args<'_>, last_key: Option<usize>) -> bool {
     let mut options = last_key.into_iter().flat_map(|index| args.iter_from(index + 2));
     options.any(|option| option.eq_ignore_ascii_case(b"SHARED"))

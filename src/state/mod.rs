@@ -5,13 +5,13 @@
 //! can borrow one while it writes to another. No I/O here: work that only the loop can do is queued
 //! as a [`Task`].
 //!
-//! - Parts: `network`, with answers of HTTP under way (`http_job`), `pauses`, `process`,
-//!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (who waits
-//!   for locks), `moving` (keys on their way to another server), `arriving` (values of RESTORE),
-//!   `slot_moves` (slots on theirs), `cluster_work` (what the loop does for the cluster).
-//! - The commands that there are: `table` numbers and finds them, `spec` says what one is,
-//!   `context` what its handler gets. A specification names its handler, the handler gets the
-//!   state, and the state has the table: one thought.
+//! - Parts: `network`, with unfinished answers of HTTP (`http_job`), `pauses`, `process`,
+//!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (clients
+//!   that wait for locks), `moving` (keys on their way to another server), `arriving` (values of
+//!   RESTORE), `slot_moves` (slots on their way), `cluster_work` (the loop's work for the cluster).
+//! - Commands: `table` numbers and finds them, `spec` is the specification of one, `context` the
+//!   input of its handler. These three belong together: a specification names its handler, the
+//!   handler gets the state, and the state has the table.
 
 pub mod arriving;
 pub mod cluster_work;
@@ -94,19 +94,19 @@ pub struct State {
     pub logger: Logger,
     pub stats: Statistics,
     pub replication: Replication,
-    /// The connection to the primary, while there is one.
+    /// The connection to the primary, while it exists.
     pub link: Option<Box<PrimaryLink>>,
     pub link_socket: Option<Box<Socket>>,
     pub net: Network,
     pub page_keys: PageKeys,
     monitors: Vec<ClientId>,
     pub blocking: Blocking,
-    /// Until when no lock is granted: boot-time clock, microseconds.
+    /// No lock is granted until this time: boot-time clock, microseconds.
     pub locks_recovered_us: i64,
     pub scripts: Scripts,
     pub effects: Effects,
     pub persistence: Persistence,
-    /// See [`State::payload_encoder`]; true: it compresses.
+    /// See [`State::payload_encoder`]. True: the encoder compresses.
     encoder: Option<(bool, Box<Encoder>)>,
     /// Serves other clients for a moment during a long-running script. Set by the server.
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
@@ -116,15 +116,15 @@ pub struct State {
     pub slot_moves: SlotMoves,
     /// See [`State::opening`].
     gate: Opening,
-    /// Done by the loop at the end of the turn.
+    /// Work for the loop at the end of the turn.
     pub tasks: Vec<Task>,
     pub debug: DebugSwitches,
     /// With `cluster-enabled yes`: the cluster as this node sees it.
     pub cluster: Option<Box<Cluster>>,
-    /// What the cluster wants done at the end of the turn, in order.
+    /// Actions that the cluster asks for at the end of the turn, in order.
     pub cluster_actions: Vec<cluster::action::Action>,
     pub cluster_work: ClusterWork,
-    /// Since `cluster-slot-stats-enabled` was first on.
+    /// Statistics of slots. None: `cluster-slot-stats-enabled` was never on.
     pub slot_stats: Option<Box<SlotStats>>,
 }
 
@@ -180,7 +180,7 @@ impl State {
             moving: Moving::default(),
             arriving: Arriving::default(),
             slot_moves: SlotMoves::default(),
-            // Until the configuration is applied.
+            // The gate is closed until the configuration is applied.
             gate: Opening::Closed,
             tasks: Vec::new(),
             debug: DebugSwitches::default(),
@@ -213,31 +213,31 @@ impl State {
         self.logger.write(self.real_now(), level, message);
     }
 
-    /// The time, also while a script keeps the server busy: for commands time stands still then,
-    /// possibly for minutes.
+    /// The current time. While a script keeps the server busy it differs from `State::now`, which
+    /// stands still then, possibly for minutes.
     fn real_now(&self) -> Now {
         if self.scripts.is_busy() { self.clock.now() } else { self.now }
     }
 
-    /// The time that connections to primary and replicas count by: boot-time clock, microseconds.
+    /// The time for connections to the primary and replicas: boot-time clock, microseconds.
     pub fn time_us(&self) -> i64 {
         self.real_now().boot_us
     }
 
-    /// How many databases there are.
+    /// The number of databases.
     pub fn database_count(&self) -> usize {
         self.config.database_count()
     }
 
-    /// Whether this is a node of a cluster that has one database, as in Redis: commands that name
-    /// another are refused as such.
+    /// Whether this is a node of a cluster with only one database, as in Redis: commands that name
+    /// another database are then refused for that reason.
     pub fn has_one_database(&self) -> bool {
         self.cluster.is_some()
             && self.config.cluster_databases == 1
             && !self.config.compatible_with.is_valkey()
     }
 
-    /// Whether clients may not write, this server being a replica.
+    /// Whether clients may not write because this server is a replica.
     #[inline]
     pub fn is_read_only(&self) -> bool {
         self.replication.is_replica() && self.config.replica_read_only
@@ -278,8 +278,8 @@ impl State {
             || self.disk_refusal().is_some()
     }
 
-    /// Whether locks may be held that were lost with the last writes before a start or a promotion:
-    /// see `lock-recovery-delay`.
+    /// Whether clients may still hold locks that were lost with the last writes before a start or a
+    /// promotion: see `lock-recovery-delay`.
     pub fn is_recovering_locks(&self) -> bool {
         self.now.boot_us < self.locks_recovered_us
     }
@@ -294,14 +294,14 @@ impl State {
             && !self.replication.is_replica()
     }
 
-    /// A primary's offset after everything commands have changed so far.
+    /// A primary's offset after all changes that commands have made so far.
     #[inline]
     pub fn stream_end(&self) -> u64 {
         self.replication.offset + self.effects.len_for_replicas() as u64
     }
 
-    /// The flags that the checks use: for a command that runs a script or function, those which the
-    /// script declares.
+    /// The flags for the gate's checks. For a command that runs a script or function, the flags
+    /// that the script declares.
     pub fn flags_of(&self, command: &Command, args: Args<'_>) -> Flags {
         let flags = command.spec.flags;
         if !command.is(Flags::RUNS_SCRIPT) {
@@ -371,10 +371,10 @@ impl State {
         self.gate
     }
 
-    /// Sets or ends a pause. Postponed requests are tried again if less is paused than before:
-    /// clients paused by another cause too stay postponed.
+    /// Sets or ends a pause. If less is paused than before, postponed requests are tried again;
+    /// another cause may postpone some of them anew.
     pub fn set_pause(&mut self, cause: PauseCause, pause: Option<Pause>) {
-        // All commands, writes, nothing.
+        // From the strictest: all commands, writes, nothing.
         let rank = |pauses: &Pauses| pauses.strictest().map(|pause| !pause.writes_only);
         let before = rank(&self.pauses);
         self.pauses.set(cause, pause);

@@ -1,8 +1,8 @@
 //! Keys on their way to another server: the MIGRATEs that run beside the clients' requests, and the
-//! keys that nobody may write until the other server has answered.
+//! keys that may not be written until the other server has answered.
 //!
-//! In Redis nothing else happens during a MIGRATE. Here reads go on; a request that would write a
-//! moving key waits.
+//! In Redis nothing else happens during a MIGRATE. Here reads continue; a request that would write
+//! a moving key waits.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem;
@@ -13,18 +13,18 @@ use crate::ids::ClientId;
 use crate::keyspace::{DbIndex, PerDatabase};
 use crate::net::lines::Peer;
 
-/// What MIGRATE was asked to do.
+/// The arguments of a MIGRATE.
 #[derive(Clone, Debug)]
 pub struct MoveOrder {
     pub peer: Peer,
-    /// The database there, as it was given.
+    /// The database at the target, as it was given.
     pub target_database: Box<[u8]>,
     pub timeout_us: i64,
     pub copies: bool,
     pub replaces: bool,
     /// Password, or user and password.
     pub credentials: Vec<Box<[u8]>>,
-    /// The database here.
+    /// The database on this server.
     pub database: DbIndex,
     pub names: Names,
 }
@@ -66,23 +66,23 @@ impl Names {
 /// A key that is being sent, or whose reply is awaited.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// Its number among the names.
+    /// The key's index among the names.
     pub name: usize,
-    /// Its count of changes when its value was read.
+    /// The key's count of changes when its value was read.
     pub changes: u64,
-    /// The other server has taken an older value of it.
+    /// The other server has accepted an older value of the key.
     pub replaces: bool,
 }
 
 /// The reply that comes next.
 #[derive(Clone, Copy, Debug)]
 pub enum Awaited {
-    /// Of AUTH or SELECT.
+    /// The reply to AUTH or SELECT.
     Preamble,
     Key(Sent),
 }
 
-/// Where a thread leaves what it makes.
+/// The place where a thread leaves its result.
 pub type Beside<T> = Arc<Mutex<Option<T>>>;
 /// A payload that a thread makes.
 pub type Payload = Beside<Vec<u8>>;
@@ -124,29 +124,30 @@ impl Outgoing {
 
 /// A MIGRATE under way.
 pub struct Migration {
-    /// Its client, which may be gone.
+    /// The client that asked for it, which may be gone.
     pub client: ClientId,
     pub order: MoveOrder,
-    /// Its connection. None: none was made yet.
+    /// The connection. None: it was not made yet.
     pub line: Option<usize>,
-    /// The connection was kept from an earlier MIGRATE: if it breaks before the first reply,
+    /// The connection was kept from an earlier MIGRATE. If it breaks before the first reply,
     /// another one is made.
     pub is_kept_line: bool,
     /// The preamble was sent on this connection.
     pub has_begun: bool,
-    /// The next name that was not sent.
+    /// The index of the first name that was not sent yet.
     pub next: usize,
-    /// Names that are sent again, and whether the other server has taken an older value.
+    /// Names to be sent again, each with whether the other server has accepted an older value.
     pub again: VecDeque<(usize, bool)>,
-    /// How often keys have changed on their way, and whether one was given up for it.
+    /// The number of keys sent again because they had changed, and whether a key was given up for
+    /// that.
     pub repeated: usize,
     pub is_unstable: bool,
     pub awaited: VecDeque<Awaited>,
-    /// A thread makes this key's payload.
+    /// The key whose payload a thread makes.
     pub encoding: Option<(Sent, Payload)>,
     /// The request that is being sent.
     pub request: Outgoing,
-    /// The first error reply to AUTH or SELECT, and the first one of all.
+    /// Whether AUTH or SELECT was refused, and the first error reply of all.
     pub preamble_refused: bool,
     pub refused: Option<Vec<u8>>,
     /// When bytes have last moved: boot-time clock, microseconds.
@@ -184,27 +185,27 @@ impl Migration {
     }
 }
 
-/// Who keeps a key from being written.
+/// A key that may not be written.
 #[derive(Default)]
 struct Locked {
-    /// How often it is under way: MIGRATE may name it twice.
+    /// How often the key is being moved: MIGRATE may name it twice.
     times: usize,
-    /// Clients whose requests wait for it.
+    /// Clients whose requests wait for the key.
     waiting: Vec<ClientId>,
 }
 
-/// All that is under way.
+/// All keys and slots on their way.
 #[derive(Default)]
 pub struct Moving {
     pub migrations: BTreeMap<u64, Box<Migration>>,
     last: u64,
     /// Payloads that threads are making.
     pub encoding: usize,
-    /// By database.
+    /// The keys that may not be written, by database.
     locked: PerDatabase<HashMap<Box<[u8]>, Locked>>,
     count: usize,
-    /// Slots whose keys may not be written, as another node is about to take them, and the clients
-    /// that wait for it.
+    /// Slots whose keys may not be written, because another node is about to take them, and the
+    /// clients that wait for that.
     paused: Option<SlotSet>,
     held: Vec<ClientId>,
     /// Clients whose key may be written again.
@@ -237,7 +238,7 @@ impl Moving {
         self.paused.as_ref().is_some_and(|paused| paused.contains(HashSlot::of(name)))
     }
 
-    /// Pauses writes to these slots, and to no others. Whoever waited tries again:
+    /// Pauses writes to these slots, and to no others. All waiting clients try again:
     /// [`Self::take_freed`].
     pub fn pause(&mut self, paused: Option<SlotSet>) {
         self.paused = paused;
@@ -273,7 +274,7 @@ impl Moving {
         }
     }
 
-    /// A client's request waits until this key may be written.
+    /// Makes a client wait until this key may be written.
     pub fn wait(&mut self, database: DbIndex, name: &[u8], client: ClientId) {
         if let Some(locked) = self.locked.get_mut(database).and_then(|names| names.get_mut(name)) {
             locked.waiting.push(client);

@@ -19,10 +19,10 @@ use crate::net::tls::Tls;
 pub struct Network {
     /// The operating system's readiness events.
     pub poll: Poll,
-    /// Listening sockets: the Unix socket first, which stays, then TCP. A token follows from the
-    /// index.
+    /// Listening sockets: first the Unix socket, which stays, then TCP. A listener's token follows
+    /// from its index.
     pub listeners: Vec<Listener>,
-    /// TCP addresses listened on, those for TLS last.
+    /// TCP addresses in use; those for TLS are last.
     pub listening: Vec<SocketAddr>,
     /// Creates TLS connections, once configured.
     pub tls: Option<Tls>,
@@ -32,9 +32,9 @@ pub struct Network {
     pub bus: Bus,
     /// Connections to other servers, some of them kept for the next MIGRATE.
     pub lines: Lines,
-    /// The same for a MIGRATE in a transaction or script, which blocks.
+    /// Connections for a MIGRATE in a transaction or script, which blocks.
     pub outgoing: Outgoing,
-    /// Probes, metrics and the page.
+    /// HTTP: probes, metrics and the page.
     pub http: Http<HttpJob>,
     pub pending: Pending,
 }
@@ -59,15 +59,16 @@ impl Network {
 /// Work left for the next turn, which the system will not announce again.
 #[derive(Debug, Default)]
 pub struct Pending {
-    /// Listeners with further connections after a full share was accepted.
+    /// Listeners that have further connections after the most allowed in a turn was accepted.
     pub accept_again: Vec<usize>,
-    /// Listeners whose accept failed although connections may wait: retried in the next periodic
-    /// work.
+    /// Listeners whose accept has failed although connections may wait. The next periodic work
+    /// tries again.
     pub accept_later: Vec<usize>,
     /// Clients whose pending requests are resumed.
     pub resumed: Vec<ClientId>,
     /// Clients whose handshakes can continue, at the end of the turn; the longest waiting first.
     pub handshakes: VecDeque<ClientId>,
-    /// Clients in a handshake, and its deadline; boot-time clock, microseconds. In that order.
+    /// Clients in a handshake, each after its deadline (boot-time clock, microseconds), in that
+    /// order.
     pub handshaking: VecDeque<(i64, ClientId)>,
 }

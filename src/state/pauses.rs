@@ -11,7 +11,7 @@ pub enum PauseCause {
     Shutdown,
     /// FAILOVER waits for a replica.
     Failover,
-    /// A replica in the cluster takes over, having asked for it by CLUSTER FAILOVER.
+    /// A replica in the cluster takes over, after it has asked for that by CLUSTER FAILOVER.
     ClusterFailover,
 }
 
@@ -38,14 +38,14 @@ pub struct Pause {
 pub struct Pauses {
     /// Indexed by [`PauseCause`].
     by_cause: [Option<Pause>; PauseCause::ALL.len()],
-    /// The strictest of them.
+    /// The strictest of the pauses.
     strictest: Option<Pause>,
     /// Postponed clients, in the order they came.
     pub waiting: Vec<ClientId>,
 }
 
 impl Pauses {
-    /// The strictest of all pauses, with the latest end among such.
+    /// The strictest of all pauses. Among equally strict ones, the one with the latest end.
     #[inline]
     pub fn strictest(&self) -> Option<Pause> {
         self.strictest

@@ -30,15 +30,15 @@ pub enum Purpose {
     Sync,
 }
 
-/// The background job: at most one at a time, as there is one snapshot.
+/// The background job: at most one at a time, because only one snapshot can exist.
 #[derive(Default)]
 pub enum Work {
     #[default]
     Idle,
-    /// A rewrite, requested at this time (boot-time clock, microseconds), that waits for a sync of
-    /// the log, after which a new increment can be opened without delay.
+    /// A rewrite, requested at this time (boot-time clock, microseconds). It waits for a sync of
+    /// the log: after that, a new increment can be opened without delay.
     PreparingRewrite { since_us: i64 },
-    /// Its thread writes.
+    /// The job's thread writes.
     Writing(Running),
     /// The file is complete; a thread renames it.
     Placing(Running, Receiver<Placed>),
@@ -48,7 +48,7 @@ pub enum Work {
 pub struct Running {
     pub purpose: Purpose,
     pub job: Job,
-    /// Where a save's file goes: as configured when it began.
+    /// The path of a save's file, as configured when the save began.
     pub target: PathBuf,
     /// The folder of a rewrite that began while the append-only file was off.
     pub folder: Option<Arc<Mutex<AofFolder>>>,
@@ -69,7 +69,7 @@ impl Work {
         matches!(self, Work::PreparingRewrite { .. })
     }
 
-    /// Takes the job out; none is left.
+    /// Takes the job out.
     pub fn take_running(&mut self) -> Option<Running> {
         match std::mem::take(self) {
             Work::Writing(running) | Work::Placing(running, _) => Some(running),
@@ -81,7 +81,7 @@ impl Work {
     }
 }
 
-/// How far a background job is.
+/// The progress of a background job.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     pub purpose: Purpose,
@@ -100,20 +100,20 @@ pub struct Queued {
     pub rewrite: bool,
 }
 
-/// Figures of RDB files written.
+/// Statistics of saves to RDB files.
 #[derive(Debug)]
 pub struct SaveStats {
     pub count: u64,
-    /// Unix seconds of the last successful save; before the first, of the start.
+    /// Unix seconds of the last successful save. Before the first save, of the start.
     pub last_unix: i64,
     /// The count of changes when it began.
     pub changes: u64,
     pub has_failed: bool,
-    /// When the last one began in the background: boot-time clock, microseconds.
+    /// When the last background save began: boot-time clock, microseconds.
     pub last_try_us: i64,
     /// Duration in seconds; -1: none.
     pub last_seconds: i64,
-    /// Bytes copied before they were changed.
+    /// Bytes of entries that were copied before a change.
     pub last_copied: usize,
 }
 
@@ -123,11 +123,11 @@ pub struct RewriteStats {
     pub count: u64,
     pub has_failed: bool,
     pub failures_in_a_row: u32,
-    /// After failures none begins earlier: boot-time clock, microseconds.
+    /// After failures, the earliest start of the next rewrite: boot-time clock, microseconds.
     pub next_us: i64,
     /// Duration in seconds; -1: none.
     pub last_seconds: i64,
-    /// Bytes copied before they were changed.
+    /// Bytes of entries that were copied before a change.
     pub last_copied: usize,
 }
 
@@ -147,8 +147,9 @@ pub type Placed = Result<u64, String>;
 pub struct Aof {
     pub log: AppendLog,
     pub folder: Arc<Mutex<AofFolder>>,
-    /// The first increment that the running rewrite keeps, once known. It began with that rewrite's
-    /// snapshot: another rewrite's base would contain a part of it, which a start would run again.
+    /// The first increment that the running rewrite keeps, once known. It began at the same moment
+    /// as that rewrite's snapshot. The base of another rewrite would contain a part of it, and a
+    /// start would run that part again.
     pub first_kept: Option<i64>,
     /// No rewrite has ended since the file was switched on: a start would not load it.
     pub is_aside: bool,
@@ -165,7 +166,8 @@ pub struct Persistence {
     pub aof: Option<Aof>,
     /// The end of the log that was switched off last.
     pub closed_log: LogOffset,
-    /// The log was switched off without all that was answered under `always`: the process must end.
+    /// The log was switched off, but lacks writes that were answered under `always`: the process
+    /// must end.
     pub fatal: Option<Fatal>,
     /// Background jobs started.
     pub jobs: u64,
@@ -183,10 +185,11 @@ pub struct Persistence {
 /// The field of an RDB file that has the last fence of a lock.
 pub const LAST_FENCE: &str = "latchkey-last-fence";
 
-/// The slots that a primary is moving by hand; only for its replicas.
+/// The field of an RDB file that has the slots that a primary is moving by hand; only its replicas
+/// need it.
 pub const OPEN_SLOTS: &str = "cluster-slot-states";
 
-/// The replication history and offset that an RDB file belongs to, as far as it says.
+/// The replication history and offset of an RDB file, if the file states them.
 #[derive(Clone, Debug, Default)]
 pub struct Moment {
     pub id: Option<String>,
@@ -214,13 +217,14 @@ pub struct Loading {
     pub started_unix: i64,
     pub total_bytes: u64,
     pub loaded_bytes: u64,
-    /// The memory used when the file was saved, as it says. Unit: bytes.
+    /// The memory used when the file was saved, by the file's own field. Unit: bytes.
     pub memory_then: u64,
-    /// It comes from the primary, into databases beside the served ones.
+    /// The file comes from the primary, into databases beside the served ones.
     pub is_beside: bool,
-    /// Clients were served in between.
+    /// Clients were served during the load.
     pub others_heard: bool,
-    /// The server is to end: the rest is not loaded, and nobody sees the loaded part.
+    /// The server is to end: the rest of the file is not loaded, and no client sees the loaded
+    /// part.
     pub is_interrupted: bool,
 }
 
@@ -266,18 +270,18 @@ impl Persistence {
         self.wake.clone()
     }
 
-    /// Runs work that the loop must not wait for.
+    /// The threads for work that the loop must not wait for.
     pub fn background(&self) -> &Background {
         &self.background
     }
 
-    /// Replaces the disk, and threads by work run in the loop (for simulation). Call this before
-    /// anything starts.
+    /// Replaces the disk, and makes the loop do the threads' work (for simulation). Call this
+    /// before anything starts.
     pub fn set_apart(&mut self, disk: Arc<dyn Disk>) {
         (self.disk, self.background) = (disk, Background::Later(Arc::default()));
     }
 
-    /// Syncs the log where no thread does.
+    /// Syncs the log, if no thread does.
     pub fn sync_log(&self) {
         if let Some(log) = self.log().filter(|_| !self.background.has_threads()) {
             while log.syncer().step() {}
@@ -302,7 +306,7 @@ impl Persistence {
         &self.disk
     }
 
-    /// The background job, if there is one.
+    /// The progress of the background job, if one runs.
     pub fn under_way(&self) -> Option<Progress> {
         Some(match &self.work {
             Work::Idle => return None,
@@ -318,7 +322,7 @@ impl Persistence {
         })
     }
 
-    /// The output of the background job, if there is one.
+    /// The output of the background job, if one runs.
     pub fn purpose(&self) -> Option<Purpose> {
         self.under_way().map(|progress| progress.purpose)
     }
@@ -332,7 +336,7 @@ impl Persistence {
         self.aof.is_some()
     }
 
-    /// The log's offset that a reply sent now depends on.
+    /// The log's offset on which a reply sent now depends.
     #[inline]
     pub fn depends_on(&self) -> LogOffset {
         self.aof.as_ref().map_or(LogOffset::default(), |aof| aof.log.end())
@@ -356,7 +360,8 @@ impl Persistence {
         Some(aof.log.synced())
     }
 
-    /// When the log must be called again even without events: boot-time clock, microseconds.
+    /// The next time at which the log must be called even without events: boot-time clock,
+    /// microseconds.
     pub fn next_call_us(&self) -> Option<i64> {
         self.aof.as_ref().and_then(|aof| aof.log.next_call_us())
     }
@@ -369,7 +374,7 @@ impl Persistence {
     }
 
     /// Whether the snapshot's walk can continue at once. The saver wakes the loop when its queue
-    /// has room again and when it has ended, so nothing is to be done after the walk's end.
+    /// has room again and when it has ended, so the loop need not check for the end.
     pub fn wants_turn(&self, keyspace: &Keyspace) -> bool {
         let may_walk = |running: &Running| !running.job.is_full();
         keyspace.has_snapshot() && self.work.running().is_some_and(may_walk)

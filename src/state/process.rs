@@ -14,11 +14,11 @@ pub struct Shutdown {
     pub save: Option<bool>,
     pub now: bool,
     pub force: bool,
-    /// In a cluster: not if this node's vote or slots are needed, unless with `force`.
+    /// In a cluster: refuse if this node's vote or slots are needed, unless with `force`.
     pub safe: bool,
-    /// In a cluster: a replica that has all data takes this primary's place.
+    /// In a cluster: let a replica that has all data take this primary's place.
     pub failover: bool,
-    /// How long it waits for replicas: boot-time clock, microseconds.
+    /// The latest time until which the shutdown waits for replicas: boot-time clock, microseconds.
     pub waits_until_us: Option<i64>,
 }
 
@@ -30,7 +30,7 @@ pub struct Identity {
     pub started_us: i64,
     pub started_unix: i64,
     pub executable: String,
-    /// The path or name the program was called by.
+    /// The path or name by which the program was called.
     pub invoked_as: Vec<u8>,
     /// TCP port in use; that of TLS if there is no plain one.
     pub port: u16,
@@ -39,7 +39,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of a server that starts now.
+    /// The identity of a server that starts now.
     pub fn new(config: &Config, now: Now) -> Self {
         Identity {
             run_id: random::hex_id(),

@@ -1,5 +1,4 @@
-//! The clients that are replicas, as rules, limits and INFO see them. They are served in
-//! `roles/replicas.rs`.
+//! The clients that are replicas, for rules, limits and INFO. `roles/replicas.rs` serves them.
 
 use super::State;
 use crate::client::{Client, ClientId};
@@ -57,8 +56,8 @@ impl State {
         }
     }
 
-    /// Bytes of the stream kept beyond the backlog's size for slow replicas. Eviction ignores them:
-    /// evicting keys would add to them.
+    /// Bytes of the stream kept beyond the backlog's size for slow replicas. Eviction ignores them,
+    /// because evicting keys would add to them.
     pub fn bytes_behind(&self) -> usize {
         let backlog = self.replication.backlog.as_ref();
         let kept = backlog.map_or(0, Backlog::memory);

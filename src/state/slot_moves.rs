@@ -1,5 +1,5 @@
-//! Slots that move to another node all at once: the jobs (`cluster/slot_job.rs`), and what the loop
-//! keeps for each.
+//! Slots that move to another node all at once: the jobs (`cluster/slot_job.rs`), and the loop's
+//! state for each.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,42 +12,42 @@ use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
 use crate::sys::log::warning;
 
-/// A piece of what is to be sent.
+/// A piece of the bytes to be sent.
 pub enum Part {
-    /// Sent up to an offset.
+    /// Bytes, of which those before the offset are sent.
     Bytes(Vec<u8>, usize),
     /// Commands that a thread makes of a large value.
     Later(Payload),
-    /// The same, made and sent up to an offset.
+    /// Commands that a thread has made. Those before the offset are sent.
     Made(Vec<u8>, usize),
 }
 
 /// The source's end of a move.
 #[derive(Default)]
 pub struct Export {
-    /// The connection. None: it is to be made, or is gone.
+    /// The connection. None: it was not made yet, or is gone.
     pub line: Option<usize>,
-    /// The keys up to here have been copied: a database, and a number in the order of the slots'
-    /// keys. What happens to others is not told, as they will be copied with it.
+    /// The last copied key: a database, and a number in the order of the slots' keys. Changes of
+    /// later keys are not passed on, because they will be copied with those keys.
     pub copied: Option<(DbIndex, u64)>,
     pub is_copied: bool,
     /// When the next key is to be copied, by `rdb-key-save-delay`: boot-time clock, microseconds.
     pub next_copy_us: i64,
-    /// What is to be sent after what the connection has, in order.
+    /// The bytes to be sent after those that the connection has, in order.
     pub parts: VecDeque<Part>,
-    /// Bytes of the parts that are there.
+    /// Bytes of the parts that are made.
     pub queued: usize,
     /// The database selected at the end of the parts.
     pub selected: Option<DbIndex>,
-    /// When ACK was said last: Unix seconds.
+    /// When ACK was last sent: Unix seconds.
     pub said_s: i64,
-    /// Since when the target leaves more than the soft limit of replicas unread: boot-time clock,
-    /// microseconds.
+    /// Since when the unread bytes of the target exceed the soft limit of replicas: boot-time
+    /// clock, microseconds.
     pub over_soft_limit_since_us: Option<i64>,
 }
 
 impl Export {
-    /// Bytes of a large value at the front, which are many whatever the target reads.
+    /// Bytes of a large value at the front. They may be many even if the target reads fast.
     pub fn bytes_of_large(&self) -> usize {
         match self.parts.front() {
             Some(Part::Made(bytes, sent)) => bytes.len() - sent,
@@ -72,10 +72,10 @@ impl Export {
 pub struct Import {
     /// The source's connection.
     pub client: ClientId,
-    /// When it was heard, and when ACK was said last: Unix seconds.
+    /// When the source was last heard, and when ACK was last sent: Unix seconds.
     pub heard_s: i64,
     pub said_s: i64,
-    /// When the slots were asked for: boot-time clock, microseconds.
+    /// When this node asked for the slots: boot-time clock, microseconds.
     pub asked_us: i64,
     /// A command of the source has failed, for lack of memory or otherwise.
     pub has_failed: bool,
@@ -86,38 +86,38 @@ pub struct Import {
 #[derive(Default)]
 pub struct SlotMoves {
     pub jobs: Jobs,
-    /// By the names of their jobs.
+    /// The moves by the names of their jobs.
     pub exports: BTreeMap<NodeId, Export>,
     pub imports: BTreeMap<NodeId, Import>,
-    /// Changes since the last turn, as replicas get them, while there are exports.
+    /// Changes since the last turn, as replicas get them, while exports exist.
     pub changes: Vec<u8>,
     /// The database selected at the end of the changes.
     pub selected: DbIndex,
     /// Payloads that threads are making.
     pub encoding: usize,
-    /// DEBUG SLOTMIGRATION: no pause, or no takeover, takes place.
+    /// DEBUG SLOTMIGRATION: no pause takes place, or no takeover.
     pub prevents_pause: bool,
     pub prevents_failover: bool,
-    /// All data was deleted.
+    /// A database was flushed.
     pub is_flushed: bool,
     /// The loop is to look at the jobs without waiting for an event.
     pub is_due: bool,
 }
 
 impl SlotMoves {
-    /// Whether nothing is going on.
+    /// Whether the loop has nothing to do for moves.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.exports.is_empty() && self.imports.is_empty() && !self.is_due
     }
 
-    /// Bytes of changes and copies that targets have still to be sent. Eviction ignores them:
-    /// evicting keys would add to them.
+    /// Bytes of changes and copies that were not sent to targets yet. Eviction ignores them,
+    /// because evicting keys would add to them.
     pub fn bytes_behind(&self) -> usize {
         self.changes.len() + self.exports.values().map(|export| export.queued).sum::<usize>()
     }
 
-    /// All data is deleted: moves that are under way end.
+    /// Ends the moves in progress, because a database was flushed.
     pub fn note_flush(&mut self) {
         if self.jobs.is_importing() || self.jobs.is_exporting() {
             self.is_flushed = true;
@@ -133,7 +133,7 @@ impl SlotMoves {
 }
 
 impl State {
-    /// A command of another node that brings keys has run, or has failed.
+    /// Notes that a command of another node that brings keys has run or has failed.
     #[cold]
     pub fn note_import(&mut self, client: Option<ClientId>, has_failed: bool, args: Args<'_>) {
         let now_s = self.now.unix_seconds();
@@ -147,7 +147,7 @@ impl State {
             return;
         }
         import.has_failed = true;
-        // Nothing else is refused to it.
+        // Another node's commands are refused for no other reason.
         import.is_out_of_memory = is_full;
         self.slot_moves.is_due = true;
         let name = args.get(0);

@@ -1,8 +1,8 @@
 //! The specification of a command, from which `COMMAND`, key extraction, the gate's checks and the
 //! docs are derived.
 //!
-//! A family's file opens with its table of `spec(...)` lines, so that adding a command is that
-//! line, its handler and its transcript.
+//! A family's file opens with its table of `spec(...)` lines. So a new command is one line, its
+//! handler and its transcript.
 
 pub use crate::facts::*;
 use crate::state::context::{CommandResult, Context};
@@ -20,14 +20,15 @@ pub struct CommandSpec {
     pub keys: &'static [KeySpec],
     /// The rule that the key specifications cannot express.
     pub key_rule: KeyRule,
-    /// The arguments that are channels it publishes or subscribes to.
+    /// The arguments that are channels for publishing or subscribing.
     pub channels: Option<Channels>,
-    /// The databases it works with.
+    /// The databases that the command uses.
     pub databases: DatabaseUse,
     /// Which arguments MONITOR and logs hide.
     pub secrets: Secrets,
     pub group: Group,
-    /// The version of Redis or Valkey that added it; of a command of Latchkey alone, Latchkey's.
+    /// The version of Redis or Valkey that added it. For a command of Latchkey alone, Latchkey's
+    /// version.
     pub since: &'static str,
     pub summary: &'static str,
     pub complexity: &'static str,
@@ -181,11 +182,11 @@ impl CommandSpec {
 /// group.
 pub fn all_categories(spec: &CommandSpec) -> Categories {
     let mut classes = spec.categories;
-    // Not for containers, which do nothing themselves.
+    // Containers have no such categories, because they do nothing themselves.
     if spec.handler.is_some() {
         classes |= match spec.group {
-            // SORT and WAIT are in the group "generic", but name the categories of what they work
-            // on.
+            // SORT and WAIT are in the group "generic", but state other categories for the data
+            // that they use.
             Group::Generic if spec.categories.intersects(NOT_GENERIC) => Categories::empty(),
             Group::Generic => Categories::KEYSPACE,
             Group::String => Categories::STRING,

@@ -7,27 +7,27 @@ use crate::state::spec::{Begin, CommandSpec, Find, Flags, KeyRule, KeySpec, all_
 /// A command or subcommand with its number.
 pub struct Command {
     pub spec: &'static CommandSpec,
-    /// Its place in [`CommandTable::commands`], and in the statistics.
+    /// The index in [`CommandTable::commands`], and in the statistics.
     pub id: CommandId,
-    /// Lower case; a subcommand's with its container's: `client|kill`.
+    /// The name in lower case; for a subcommand, including its container: `client|kill`.
     pub full_name: Box<str>,
     /// Container of a subcommand.
     pub parent: Option<CommandId>,
-    /// Numbers of the subcommands, which follow each other.
+    /// The subcommands' numbers, which are consecutive.
     pub subcommands: std::ops::Range<u16>,
     pub passes: Passes,
     pub fixed_keys: FixedKeys,
-    /// Whether all names by which a cluster chooses the node have fixed positions, or there are
-    /// none.
+    /// Whether all names by which a cluster chooses the node have fixed positions. True if the
+    /// command has none.
     pub has_fixed_places: bool,
 }
 
 /// The arguments of a command that are keys, if they have fixed positions: these are hashed ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedKeys {
-    /// The first one; 0: there are none.
+    /// The first key; 0: the command has none.
     pub first: u8,
-    /// Distance from one key to the next; 0: there is only one.
+    /// Distance from one key to the next; 0: only one key.
     pub step: u8,
 }
 
@@ -61,7 +61,7 @@ pub enum Opening {
     /// In a cluster: those whose keys are in a slot that this node owns, while nothing else is in
     /// the way.
     Owned,
-    /// On a replica: those that neither write nor run what may.
+    /// On a replica: those that neither write nor run commands that may.
     Reads,
     All,
 }
@@ -71,7 +71,7 @@ pub enum Opening {
 pub enum Passes {
     Reads = Opening::Reads as isize,
     All = Opening::All as isize,
-    /// Always checked: it has subcommands, or needs a permission of its own.
+    /// The command is always checked: it has subcommands, or needs a permission of its own.
     Never,
 }
 
@@ -105,7 +105,7 @@ struct Slot {
     /// See [`fold`].
     folded: u64,
     len: u8,
-    /// The name is compared with the command's own from this byte on.
+    /// The name is compared with the command's own name from this byte on.
     compared_from: u8,
     /// The command's number + 1; 0: empty slot.
     number: u16,
@@ -281,7 +281,8 @@ fn is_name(name: &[u8], own: &[u8], from: u8) -> bool {
     name[from as usize..].eq_ignore_ascii_case(&own[from as usize..])
 }
 
-/// The same for eight bytes. In a name, letters alone have bits 5 and 6, and bit 5 is their case.
+/// Compares eight bytes in the same way. In a name, only letters have bits 5 and 6, and bit 5 is
+/// their case.
 #[inline]
 fn is_word(word: [u8; 8], own: [u8; 8]) -> bool {
     let (word, own) = (u64::from_le_bytes(word), u64::from_le_bytes(own));

@@ -211,7 +211,7 @@ fn replconf(ctx: &mut Context<'_>) -> CommandResult {
         let id = ctx.client_id();
         match option.to_ascii_lowercase().as_slice() {
             b"ack" => {
-                acknowledge(ctx, at);
+                note_ack(ctx, at);
                 return Ok(Outcome::Replied);
             }
             // A primary asks it of its replicas; the link to the primary answers.
@@ -243,7 +243,7 @@ fn known_node(ctx: &Context<'_>, name: &[u8]) -> Result<NodeId, CommandError> {
 }
 
 /// `ACK offset [FACK offset]`, of a replica.
-fn acknowledge(ctx: &mut Context<'_>, at: usize) {
+fn note_ack(ctx: &mut Context<'_>, at: usize) {
     if !ctx.client().flags.contains(ClientFlags::REPLICA) {
         return;
     }
@@ -251,7 +251,7 @@ fn acknowledge(ctx: &mut Context<'_>, at: usize) {
     let Some(acknowledged) = offset(at + 1) else { return };
     let has_synced = ctx.args.len() > at + 3 && ctx.args.get(at + 2).eq_ignore_ascii_case(b"FACK");
     let synced = if has_synced { offset(at + 3) } else { None };
-    replicas::acknowledge(ctx.state, ctx.client_id(), acknowledged, synced);
+    replicas::note_ack(ctx.state, ctx.client_id(), acknowledged, synced);
 }
 
 fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), CommandError> {

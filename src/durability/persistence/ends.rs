@@ -70,9 +70,9 @@ pub fn folder_at_start(state: &State) -> Result<AofFolder, String> {
 #[derive(Debug)]
 pub enum Closing {
     Done,
-    /// The server must continue: a part could not be written, and nobody forces the end.
+    /// The server must continue: a part could not be written, and the end is not forced.
     Refused,
-    /// The process ends without the last changes: replies that are not sent yet must not be.
+    /// The process ends without the last changes: replies that are not sent yet must not leave.
     Failed(Fatal),
 }
 
@@ -83,7 +83,7 @@ pub fn begin_shut_down(
     force: bool,
 ) -> Result<Option<EndedJob>, Closing> {
     if state.persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
-        // The existing file has not all of the data.
+        // The existing file lacks some of the data.
         if !force {
             warning!(state, "Writing initial AOF, can't exit.");
             return Err(Closing::Refused);
@@ -103,8 +103,8 @@ pub fn begin_shut_down(
 /// Finishes all files before the process ends, after [`begin_shut_down`]: writes and syncs the log,
 /// and saves if requested or if save points are configured.
 ///
-/// Where the log cannot be written the end is refused like one whose save fails, or fails under
-/// `always`.
+/// If the log cannot be written, the end is refused, as after a failed save. Under `always` it
+/// fails.
 pub fn shut_down(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -137,7 +137,7 @@ fn write_out(state: &mut State, force: bool) -> Result<(), Closing> {
     if state.persistence.aof.is_some() {
         notice!(state, "Calling fsync() on the AOF file.");
     }
-    // Also where it was switched off: that may have failed in this turn.
+    // Also if the log was switched off: that may have failed in this turn.
     write_log(state).map_err(Closing::Failed)?;
     let now = state.now;
     let Some(aof) = &mut state.persistence.aof else { return Ok(()) };

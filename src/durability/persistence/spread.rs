@@ -9,7 +9,7 @@ pub fn spread_effects(state: &mut State) {
     let State { persistence, effects, replication, slot_moves, now, .. } = state;
     // A replica's backlog is its primary's stream, byte for byte.
     let feeds = replication.backlog.is_some() && !replication.is_replica();
-    // If neither takes them, DEBUG EFFECTS does.
+    // If none of them takes the effects, DEBUG EFFECTS does.
     let is_moving = !slot_moves.exports.is_empty();
     if effects.is_empty() || !(feeds || persistence.is_aof_on() || is_moving) {
         return;

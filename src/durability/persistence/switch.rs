@@ -32,7 +32,7 @@ pub fn apply_parameters(state: &mut State) {
 /// Removes files that rewrites have replaced and `aof-disable-auto-gc` has kept.
 fn remove_history(state: &State) {
     let Some(aof) = &state.persistence.aof else { return };
-    // Locked: a thread is renaming a file, and will remove them.
+    // If the folder is locked, a thread is renaming a file, and will remove these files.
     let Ok(mut folder) = aof.folder.try_lock() else { return };
     for file in folder.manifest().history() {
         let name = String::from_utf8_lossy(&file.name);
@@ -70,9 +70,9 @@ pub(super) fn switch_on(
 }
 
 /// `CONFIG SET appendonly yes` on a running server: changes go to a new increment, and the present
-/// data becomes the base. Until the base is complete, the folder's previous content stays valid. A
-/// running save was given up before. Within a transaction, whose effects are one unit, the base is
-/// started after it.
+/// data becomes the base. Until the base is complete, the folder's previous content stays valid.
+/// The caller has cancelled a running save. A transaction's effects are one unit, so the base is
+/// started after the transaction.
 pub fn begin_aof(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -81,7 +81,7 @@ pub fn begin_aof(
     if state.persistence.aof.is_some() {
         return Ok(());
     }
-    // Earlier effects are not for this log: its base contains them.
+    // Earlier effects do not belong in this log, because its base contains them.
     spread_effects(state);
     abort_rewrite(keyspace, state);
     let mut folder = open_folder(state)?;
@@ -131,7 +131,7 @@ pub fn end_aof(keyspace: &mut Keyspace, state: &mut State) {
     spread_effects(state);
     if let Some(aof) = state.persistence.aof.take() {
         state.persistence.closed_log = aof.log.end();
-        // CONFIG SET may give another policy together with this.
+        // The same CONFIG SET may give another policy.
         let is_always = aof.log.policy() == AppendFsync::Always;
         if let Err(fatal) = aof.log.close(now) {
             warning!(state, "{fatal}");

@@ -1,5 +1,5 @@
-//! The rules against a model of theirs; what clients of a node are answered while slots move, as
-//! two nodes of Redis 7.0.15 answer.
+//! Tests of the rules against a model, and of the replies that a node's clients get while slots
+//! move: those of two nodes of Redis 7.0.15.
 
 use proptest::prelude::*;
 
@@ -60,8 +60,8 @@ impl Node {
         self.state.cluster.as_deref_mut().expect("it is a node")
     }
 
-    /// Runs a request written with spaces, in which `_` stands for one within an argument; its
-    /// reply in RESP2, lines by blanks.
+    /// Runs a request written with spaces, in which `_` stands for a space within an argument.
+    /// Returns its reply in RESP2, with spaces between the lines.
     fn ask(&mut self, request: &str) -> String {
         let ranges = Range::of_words(request);
         let text = request.replace('_', " ");
@@ -75,7 +75,7 @@ impl Node {
         String::from_utf8_lossy(&output.to_vec()).trim_end().replace("\r\n", " ")
     }
 
-    /// Asks one request after the other: `request => reply`, of which `...` is any rest.
+    /// Runs requests one after the other: `request => reply`, where `...` stands for any text.
     fn check(&mut self, lines: &str) {
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (request, expected) = line.split_once(" => ").expect("a request and a reply");
@@ -248,22 +248,23 @@ fn a_cluster_that_is_down_serves_what_it_is_told_to() {
 
 // ---- the rules ----------------------------------------------------------------------------------
 
-/// All that the answer depends on.
+/// Everything on which the answer depends.
 #[derive(Clone, Debug)]
 struct Case {
-    /// The owners of the two slots: none, this node, its primary if it is a replica, another one.
+    /// The owners of the two slots: no node, this node, its primary if it is a replica, or another
+    /// node.
     owners: [Option<usize>; 2],
     migrating: [bool; 2],
     importing: [bool; 2],
     is_replica: bool,
     is_ok: bool,
-    /// ASKING, READONLY; the command writes, is RESTORE-ASKING, is MIGRATE.
+    /// The client has sent ASKING, READONLY. The command writes, is RESTORE-ASKING, is MIGRATE.
     client: (bool, bool),
     command: (bool, bool, bool),
     reads_when_down: bool,
     channels_when_down: bool,
     are_channels: bool,
-    /// Each a slot, one of two names in it, and whether it exists.
+    /// For each key: its slot, one of two names in the slot, and whether the key exists.
     keys: Vec<(usize, usize)>,
     exists: [[bool; 2]; 2],
 }
@@ -302,7 +303,7 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// The rules as a list, of which the first that fits is the answer.
+/// The rules as a list: the first one that applies decides.
 fn model(case: &Case) -> Result<Option<usize>, &'static str> {
     let (asking, read_only) = case.client;
     let (writes, command_asks, is_migrate) = case.command;
@@ -483,7 +484,7 @@ fn a_redirection_names_the_endpoint_that_is_preferred() {
     assert_eq!(told(&by("hostname"), named(), address()), "here:7000");
     assert_eq!(told(&by("hostname"), Announced::default(), address()), "?:7000");
     assert_eq!(told(&by("unknown-endpoint"), named(), address()), ":7000");
-    // For those that use TLS: without a client, all in a cluster with TLS.
+    // The port for TLS: without a client, it is used if the cluster uses TLS.
     assert_eq!(told("tls-cluster yes\n", named(), address()), "::1:7001");
     let only_tls = NodeAddress { tcp_port: 0, ..address() };
     assert_eq!(told("", named(), only_tls), "::1:7001");

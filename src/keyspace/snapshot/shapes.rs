@@ -1,5 +1,5 @@
-//! The cost of a snapshot to the loop for values of every shape: the step that takes one, and the
-//! first change after it.
+//! The cost of a snapshot to the loop for values of every shape: of the step that copies the value,
+//! and of the first change after it.
 //!
 //! The thread's allocated bytes are measured: a shared part that is not copied allocates nothing.
 
@@ -21,7 +21,7 @@ use crate::types::stream::{Entries, Group, NewId, NodeLimits, Pending, Stream, S
 const COPIED_MAX: u64 = 512 * 1024;
 /// The limit of allocations for a step of the walk, with a chunk's buffer that grows. Unit: bytes.
 const STEP_MAX: u64 = 1024 * 1024;
-/// Elements of a large collection: copying eight bytes for each would be too much.
+/// Elements of a large collection: a copy of eight bytes for each would exceed the limit.
 const MANY: usize = 80_000;
 
 const NODES: NodeLimits = NodeLimits { bytes: 4096, entries: 100 };
@@ -30,7 +30,7 @@ fn hasher() -> KeyHasher {
     KeyHasher::new([3, 4])
 }
 
-/// Bytes that this thread has allocated since it began.
+/// Bytes that this thread has allocated since its beginning.
 fn allocated() -> u64 {
     jemalloc::number("thread.allocated", None).expect("the allocator counts")
 }
@@ -38,8 +38,7 @@ fn allocated() -> u64 {
 /// The number of forms that [`form_of`] distinguishes.
 const FORMS: usize = 9;
 
-/// A number for each form in which a table holds a value. One that is added needs a shape in
-/// [`shapes`].
+/// A number for each form in which a table holds a value. A new form needs a shape in [`shapes`].
 fn form_of(value: ValueRef<'_, Value>) -> usize {
     match value {
         ValueRef::Bytes { .. } => 0,
@@ -132,7 +131,7 @@ fn add_entry(entries: &mut Edit<'_, Entries>) {
     entries.add(NewId::Now(1), 1, |_| b"field", NODES).expect("there are more IDs");
 }
 
-/// A stream with groups, each with consumers that have as many pending entries together.
+/// A stream with groups. The consumers of each group have `pending` pending entries in total.
 fn stream(entries: usize, groups: usize, consumers: usize, pending: usize) -> Stream {
     let mut stream = Stream::default();
     for _ in 0..entries {
@@ -450,7 +449,7 @@ fn a_change_beside_long_strings_copies_none_of_them() {
     let copied = db.snapshot_copied();
     assert_eq!((copied, sent.lock().expect("one thread").len()), (0, 0));
     assert!(allocated() - before < 20 << 20);
-    // One that changes is copied alone.
+    // A string that changes is copied alone.
     db.set_string(db.key(b"7"), b"", Expiry::Clear);
     assert!((16_000..17_000).contains(&db.snapshot_copied()), "{}", db.snapshot_copied());
 }

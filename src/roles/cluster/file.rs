@@ -1,4 +1,4 @@
-//! nodes.conf: opened and read at the start, saved by a thread while the loop goes on.
+//! nodes.conf: opened and read at the start, later saved by a thread beside the loop.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,13 +10,13 @@ use crate::sys::disk::ReplaceStep;
 use crate::sys::log::{Level, warning};
 use crate::sys::process;
 
-/// A save that has failed is tried again after this time, if that is no reason to end. Unit:
+/// Time until a failed save is tried again, if the failure does not end the server. Unit:
 /// microseconds.
 const RETRY_US: i64 = 1_000_000;
-/// How often that is logged. Unit: microseconds.
+/// Interval of log lines about failed saves. Unit: microseconds.
 const LOG_EVERY_US: i64 = 30_000_000;
 
-/// Opens and locks nodes.conf. Returns its text; a file that was not there is empty. Errors: a text
+/// Opens and locks nodes.conf. Returns its text, empty if the file did not exist. Errors: a text
 /// for the log.
 pub fn open(state: &mut State) -> Result<Vec<u8>, String> {
     let name = OsStr::from_bytes(&state.config.cluster_config_file);
@@ -45,13 +45,13 @@ pub fn open(state: &mut State) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Saves what is to be saved at once. Errors: a text for the log.
+/// Saves pending changes, and waits until they are saved. Errors: a text for the log.
 pub fn save_first(state: &mut State) -> Result<(), String> {
     let Some(file) = &mut state.cluster_work.file else { return Ok(()) };
     file.finish(state.persistence.background()).map_err(|failure| failure_text(&failure))
 }
 
-/// Has the cluster's state saved. Messages that come later wait for it, if it is awaited.
+/// Queues a save of the cluster's state. If it `is_awaited`, later messages wait for it.
 pub fn save(state: &mut State, number: u64, text: Arc<[u8]>, is_awaited: bool) {
     let Some(file) = &mut state.cluster_work.file else { return };
     file.save(number, text);
@@ -63,7 +63,7 @@ pub fn save(state: &mut State, number: u64, text: Arc<[u8]>, is_awaited: bool) {
     }
 }
 
-/// Begins saves. Messages that waited for one that has ended are sent.
+/// Starts queued saves. When one has ended, sends the messages that waited for it.
 pub fn go_on(state: &mut State) {
     let Some(file) = &mut state.cluster_work.file else { return };
     if file.is_idle() || state.cluster_work.next_save_us > state.now.boot_us {
@@ -82,7 +82,7 @@ pub fn go_on(state: &mut State) {
     }
 }
 
-/// At the end: saves what is not saved yet.
+/// Saves the unsaved changes when the server ends.
 pub fn finish(state: &mut State) {
     let Some(mut file) = state.cluster_work.file.take() else { return };
     if let Err(failure) = file.finish(state.persistence.background()) {
@@ -90,7 +90,8 @@ pub fn finish(state: &mut State) {
     }
 }
 
-/// A save has failed: the server ends, or goes on without, as `cluster-config-save-behavior` says.
+/// Handles a failed save: by `cluster-config-save-behavior`, the server ends or continues without
+/// it.
 #[cold]
 fn fail(state: &mut State, failure: &SaveError) {
     let text = failure_text(failure);

@@ -1,5 +1,6 @@
-//! Deletes the keys of slots that belong to other nodes now: some in each turn, and repeated for
-//! replicas and the log. No notification tells of it, as in Redis: the keys live on elsewhere.
+//! Deletes the keys of slots that belong to other nodes now: some in each turn, repeated for
+//! replicas and the log. As in Redis no notification is sent, because the keys live on at another
+//! node.
 
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::gate::effect::note_deletions_apart;
@@ -9,17 +10,17 @@ use crate::state::State;
 
 /// Time for deletions in a turn. Unit: microseconds.
 const TURN_US: i64 = 1_000;
-/// Keys deleted between two looks at the clock.
+/// Keys deleted between two readings of the clock.
 const STEP_KEYS: usize = 64;
 
-/// The keys of these slots are to be deleted too.
+/// Adds slots whose keys are to be deleted.
 pub fn add(keyspace: &mut Keyspace, state: &mut State, slots: SlotSet) {
     state.cluster_work.drops.get_or_insert_default().extend(slots.iter());
     note_hidden(keyspace, state);
 }
 
-/// Says which slots' keys are not shown: those that are only coming here, and those whose deletion
-/// is under way.
+/// Sets the slots whose keys are hidden: slots that are still arriving, and slots whose keys are
+/// being deleted.
 pub fn note_hidden(keyspace: &mut Keyspace, state: &State) {
     let mut hidden = state.slot_moves.jobs.hidden();
     if let Some(drops) = &state.cluster_work.drops {
@@ -34,20 +35,20 @@ pub fn is_dropping(state: &State, slots: &SlotSet) -> bool {
     drops.is_some_and(|drops| slots.iter().any(|slot| drops.contains(slot)))
 }
 
-/// Nothing more is to be deleted.
+/// Cancels the remaining deletions.
 pub fn forget(keyspace: &mut Keyspace, state: &mut State) {
     state.cluster_work.drops = None;
     note_hidden(keyspace, state);
 }
 
 /// Whether keys are to be deleted now. Not during a pause: a replica may be about to take over with
-/// what it has.
+/// the data that it has.
 pub fn has_work(state: &State) -> bool {
     state.cluster_work.drops.is_some() && state.pauses.strictest().is_none()
 }
 
-/// Deletes what is left of the keys of these slots, which are about to come back: what comes must
-/// not mix with what was before.
+/// Deletes the remaining keys of these slots, which are about to come back: the arriving keys must
+/// not mix with the old ones.
 pub fn finish(keyspace: &mut Keyspace, state: &mut State, slots: &SlotSet) {
     let Some(drops) = &mut state.cluster_work.drops else { return };
     let mut now: SlotSet = slots.iter().filter(|slot| drops.remove(*slot)).collect();
@@ -65,7 +66,7 @@ pub fn drop_some(keyspace: &mut Keyspace, state: &mut State) {
     }
     let Some(mut drops) = state.cluster_work.drops.take() else { return };
     if let Some(cluster) = &state.cluster {
-        // Slots that have come back since.
+        // Keep the keys of slots that have come back since.
         let back: Vec<HashSlot> = drops.iter().filter(|slot| cluster.owns(*slot)).collect();
         back.into_iter().for_each(|slot| {
             drops.remove(slot);
@@ -109,7 +110,7 @@ fn step(keyspace: &mut Keyspace, state: &mut State, drops: &mut SlotSet) -> bool
     false
 }
 
-/// Deletes all keys, and repeats that.
+/// Deletes all keys, and repeats the deletion for replicas and the log.
 pub fn drop_all(keyspace: &mut Keyspace, state: &mut State) {
     forget(keyspace, state);
     keyspace.clear_all(false);

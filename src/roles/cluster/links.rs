@@ -15,17 +15,17 @@ use crate::net::stream::{Address, Stream};
 use crate::state::State;
 use crate::sys::log::{verbose, warning};
 
-/// The longest message that is taken in: one of PUBLISH with the largest channel and message.
-/// Others are far shorter, and none costs memory before it comes. Unit: bytes.
+/// The longest message that is accepted: a PUBLISH with the largest channel and message. Other
+/// messages are far shorter. Memory is used only for bytes that have arrived. Unit: bytes.
 pub const MESSAGE_MAX: usize = (1 << 30) + 4096;
-/// The longest first message of a connection, before it has named a node that is known: a question
-/// with gossip about 2,400 nodes. Anybody can connect. Unit: bytes.
+/// The longest message on a connection that is not yet known to be a node's: a message with gossip
+/// about 2,400 nodes. The limit is low because anybody can connect. Unit: bytes.
 const FIRST_MESSAGE_MAX: usize = 256 << 10;
-/// The bus port is so much higher than the clients' port.
+/// Difference between the bus port and the clients' port.
 const PORT_DISTANCE: u16 = 10_000;
 
-/// The bus port that the configuration gives. None: this server has no port from which it could
-/// follow. Errors: a text for the log.
+/// The bus port by the configuration. None: no port is configured from which it could be derived.
+/// Errors: a text for the log.
 pub fn bus_port(config: &Config) -> Result<Option<u16>, String> {
     if config.bind.is_empty() {
         return Err("No bind address is configured, but it is required for the Cluster bus.".into());
@@ -74,14 +74,13 @@ pub fn look(state: &mut State, events: &mio::Events) {
     }
 }
 
-/// Whether this node takes no part in the cluster for now: a primary that loads its data would not
-/// serve anybody, so a replica may take its place.
+/// Whether this node takes no part in the cluster for now: a primary that loads its data would
+/// serve no clients, so a replica may take its place.
 pub fn keeps_silent(state: &State) -> bool {
     state.persistence.loading.is_some() && !state.replication.is_replica()
 }
 
-/// Accepts, makes progress with connections, and gives the state machine the messages that have
-/// come.
+/// Accepts connections, makes progress with them, and passes whole messages to the state machine.
 pub fn take_in(state: &mut State, is_nested: bool) {
     for link in state.net.bus.take_ended() {
         tell(state, Event::Closed { link });
@@ -102,7 +101,7 @@ fn accept(state: &mut State) {
         return;
     }
     if keeps_silent(state) {
-        // They are accepted when the data is there.
+        // Connections are accepted when the data is loaded.
         return state.net.bus.postpone();
     }
     let tls = state.config.tls_cluster.then(|| state.net.tls.as_ref().map(|tls| tls.bus.clone()));
@@ -133,8 +132,8 @@ pub fn take_in_link(state: &mut State, stream: Stream, peer: &Address, local: &A
     }
 }
 
-/// Gives the state machine the whole messages in these bytes. In a nested turn a manual failover
-/// waits: a script may be writing.
+/// Passes the whole messages among these bytes to the state machine. In a nested turn a manual
+/// failover waits, because a script may be writing.
 fn receive(state: &mut State, link: LinkId, bytes: Vec<u8>, is_nested: bool) {
     let mut at = 0;
     loop {
@@ -158,7 +157,7 @@ fn receive(state: &mut State, link: LinkId, bytes: Vec<u8>, is_nested: bool) {
         }
         tell(state, Event::Received { link, message });
         at += length;
-        // It may be that the connection is to be closed.
+        // The state machine may ask to close the connection.
         carry_out_outside(state);
         if !state.net.bus.knows(link) {
             return;
@@ -189,8 +188,8 @@ fn dial(state: &State, ip: &str, port: u16) -> io::Result<Stream> {
     state.net.dialer.connect(&Route { to: SocketAddr::new(ip, port), from, tls })
 }
 
-/// Some times a second: closes connections whose peers take too little, and accepts where that
-/// failed or was not allowed.
+/// Closes connections whose peers read too slowly, and retries postponed accepts. Call this several
+/// times a second.
 pub fn periodic(state: &mut State) {
     let limit = state.config.cluster_link_sendbuf_limit;
     if limit > 0 {

@@ -1,17 +1,17 @@
-//! What the configuration says of this node, for the state machine.
+//! The parts of the configuration that the state machine needs.
 
 use crate::cluster::node::Announced;
 use crate::cluster::settings::Settings;
 use crate::roles::cluster::links::MESSAGE_MAX;
 use crate::state::State;
 
-/// The parameters as they are now. Announced ports come before those in use.
+/// The present parameters. Announced ports take precedence over those in use.
 pub fn of(state: &State) -> Settings {
     let config = &state.config;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let or = |announced: u16, own: u16| if announced != 0 { announced } else { own };
     let identity = &state.process.identity;
-    // `port` of the identity is that of TLS where there is no other.
+    // Without a plain port, `identity.port` is the TLS port.
     let has_plain = config.port != 0 || identity.port != identity.tls_port;
     let plain_port = if has_plain { identity.port } else { 0 };
     let listener = state.net.bus.listeners().first().and_then(|listener| listener.local_address());

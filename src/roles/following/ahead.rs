@@ -12,8 +12,8 @@ use crate::state::State;
 /// Requests looked at together.
 const REQUESTS: usize = 64;
 
-/// The commands and hashes of the next requests. They are recognised by their places in the link's
-/// buffer, which must not move until they have run.
+/// The commands and hashes of the next requests. Each request is recognised by its place in the
+/// link's buffer, which must not move until these requests have run.
 #[derive(Default)]
 pub(super) struct Ahead {
     /// The place, command and hash of each request.
@@ -22,8 +22,8 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Looks at the next requests, unless some have been looked at that did not run yet.
-    /// `selected`: the stream's database so far.
+    /// Looks at the next requests, unless some that were looked at have not run yet. `selected`:
+    /// the stream's database so far.
     pub(super) fn look(
         &mut self,
         link: &mut Link,
@@ -49,7 +49,7 @@ impl Ahead {
 
     /// The command and hash of the next request to run, at `at`. None: it was not looked at.
     pub(super) fn take(&mut self, at: usize) -> Option<LookedUp> {
-        // MULTI and EXEC are not asked for.
+        // MULTI and EXEC are never taken, so skip them.
         while self.seen.front().is_some_and(|&(seen_at, _)| seen_at < at) {
             self.seen.pop_front();
         }

@@ -5,9 +5,9 @@
 //! changes of keys that were copied -> as replicas get them        > connection
 //! ```
 //!
-//! Nothing is frozen for the copy: a key is copied as it is when its turn comes, and what happens
-//! to it from then on is told after it. What happens to keys before is not told. A change of
-//! several keys of which some were copied is not told either: those are copied once more instead.
+//! Nothing is frozen for the copy. A key is copied as it is when its turn comes; only later changes
+//! of the key are passed on. If only some of the keys of a change were copied, the change is not
+//! passed on: those keys are copied again instead.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -46,12 +46,13 @@ const BAD_REPLY: &str = "Response to establish job is larger than buffer limit";
 
 /// Time for copying in a turn. Unit: microseconds.
 const TURN_US: i64 = 1_000;
-/// Bytes given to a connection that the system has not taken yet, and made ahead of that.
+/// Limits of the bytes given to a connection that the system has not taken yet, and of the bytes
+/// made ahead of these.
 const UNSENT_MAX: usize = 256 * 1024;
 const AHEAD_MAX: usize = 1024 * 1024;
-/// Keys between two looks at the clock.
+/// Keys between two readings of the clock.
 const STEP: usize = 32;
-/// The longest reply, or request of the target.
+/// The longest reply, or request of the target. Unit: bytes.
 const INPUT_MAX: usize = 16 * 1024;
 
 /// Begins to move slots of this node to another one.
@@ -68,7 +69,7 @@ pub fn begin_export(keyspace: &mut Keyspace, state: &mut State, ranges: Ranges, 
     persistence::note_listeners(keyspace, state);
 }
 
-/// Cancels all moves from this node. False: there are none.
+/// Cancels all moves from this node. False: none was in progress.
 pub fn cancel_exports(keyspace: &mut Keyspace, state: &mut State) -> bool {
     let jobs = state.slot_moves.jobs.0.iter();
     let names: Vec<NodeId> = jobs
@@ -81,7 +82,7 @@ pub fn cancel_exports(keyspace: &mut Keyspace, state: &mut State) -> bool {
     !names.is_empty()
 }
 
-/// When the next key is to be copied, of exports that wait for that: boot-time clock, microseconds.
+/// When a delayed export copies its next key: boot-time clock, microseconds.
 pub(super) fn next_us(state: &State) -> Option<i64> {
     let exports = state.slot_moves.exports.values().filter(|export| !export.is_copied);
     exports.map(|export| export.next_copy_us).filter(|next_us| *next_us > state.now.boot_us).min()
@@ -119,7 +120,7 @@ pub(super) fn close(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
     persistence::note_listeners(keyspace, state);
 }
 
-/// Pauses writes to the slots of all jobs that want it, and says which slots may be claimed.
+/// Pauses writes to the slots of all jobs that ask for it, and notes which slots may be claimed.
 fn note_pauses(state: &mut State) {
     let mut paused: Option<SlotSet> = None;
     let mut granted = Vec::new();
@@ -193,14 +194,15 @@ fn go_on(
         if phase_of(state, name) != Phase::FailoverGranted {
             return Err(LOST.into());
         }
-        // The slots may have been taken, of which the cluster will tell.
+        // The target may have taken the slots; then the cluster bus will report it.
         state.net.lines.close(line);
         export.line = None;
     }
     Ok(None)
 }
 
-/// Whether the slots have their new owner, or a pause is over.
+/// Checks whether the slots have their new owner (`Some`). Errors: another node has them, or a
+/// pause is over.
 fn look_at_owner(state: &State, name: &NodeId) -> Result<Option<Phase>, String> {
     let Some(job) = state.slot_moves.jobs.find(name) else { return Err(NOT_MINE.into()) };
     let Some(cluster) = state.cluster.as_deref() else { return Err(NOT_MINE.into()) };
@@ -308,7 +310,7 @@ fn establish(state: &State, name: &NodeId) -> Vec<u8> {
     request
 }
 
-/// Takes replies, and then the target's words.
+/// Takes the replies, and then the target's messages.
 fn take_input(
     state: &mut State,
     name: &NodeId,
@@ -401,7 +403,7 @@ fn hear(
 ) -> Result<(), &'static str> {
     let (now_s, now_ms) = (state.now.unix_seconds(), state.now.boot_us / 1000);
     let Some(job) = state.slot_moves.jobs.find_mut(name) else { return Err(UNEXPECTED) };
-    // The target has all only after SNAPSHOT-EOF.
+    // The target has all keys only after SNAPSHOT-EOF.
     let is_early = word == Word::RequestPause && !export.is_copied;
     let before = job.phase;
     let answer = if is_early { Err(UNEXPECTED) } else { job.hear(word, now_s, now_ms) };
@@ -418,7 +420,7 @@ fn hear(
     Ok(())
 }
 
-/// Sends what the system takes.
+/// Sends as many bytes as the system takes.
 fn send(state: &mut State, export: &mut Export, number: usize) -> Result<(), String> {
     let Some(line) = state.net.lines.get_mut(number) else { return Ok(()) };
     while line.socket.unsent() < UNSENT_MAX {
@@ -461,7 +463,7 @@ fn say_ack(state: &State, name: &NodeId, export: &mut Export) {
     }
 }
 
-/// Bytes that the target lacks.
+/// Bytes that the target has not been sent yet.
 pub fn remaining(state: &State, name: &NodeId) -> usize {
     state.slot_moves.exports.get(name).map_or(0, |export| bytes_behind(state, export))
 }
@@ -471,12 +473,13 @@ fn bytes_behind(state: &State, export: &Export) -> usize {
     export.queued + line.map_or(0, |line| line.socket.unsent())
 }
 
-/// Errors: the target leaves more unread than `client-output-buffer-limit` permits replicas.
+/// Checks the bytes that the target leaves unread. Errors: they exceed the
+/// `client-output-buffer-limit` of replicas.
 fn check_output_limit(state: &mut State, name: &NodeId, export: &mut Export) -> Result<(), String> {
     let limit = state.config.client_output_buffer_limit[ClientClass::Replica as usize];
     let used = (bytes_behind(state, export) - export.bytes_of_large()) as u64;
     let since_us = &mut export.over_soft_limit_since_us;
-    // Once the slots are granted nothing is added, and the target may have taken them.
+    // After the grant no bytes are added, and the target may have taken the slots.
     if !limit.is_exceeded(used, since_us, state.now.boot_us)
         || phase_of(state, name) == Phase::FailoverGranted
     {
@@ -491,7 +494,7 @@ fn check_output_limit(state: &mut State, name: &NodeId, export: &mut Export) -> 
     Err(LOST.into())
 }
 
-/// Pauses writes to the slots, if the target lacks little enough.
+/// Pauses writes to the slots, if few enough bytes are left to send.
 fn try_to_pause(state: &mut State, name: &NodeId, export: &mut Export) {
     if phase_of(state, name) != Phase::WaitingToPause || state.slot_moves.prevents_pause {
         return;
@@ -518,7 +521,7 @@ fn try_to_pause(state: &mut State, name: &NodeId, export: &mut Export) {
 
 // ---- keys and changes ---------------------------------------------------------------------------
 
-/// Where commands for the target go.
+/// Selects the database of the next command for the target, if another one is selected.
 fn select(export: &mut Export, database: DbIndex, out: &mut Vec<u8>) {
     if export.selected != Some(database) {
         export.selected = Some(database);
@@ -529,7 +532,7 @@ fn select(export: &mut Export, database: DbIndex, out: &mut Vec<u8>) {
 
 /// Copies the next keys, for a bounded time.
 fn copy(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, export: &mut Export) {
-    // A unit that goes on would be told as if it came after.
+    // A unit that is not complete yet would be passed on after this copy, as if it came later.
     if export.is_copied || !state.effects.is_empty() {
         return;
     }
@@ -618,7 +621,7 @@ fn commands(saved: &SavedEntry<'_>, now: &crate::clock::Now) -> Vec<u8> {
     out
 }
 
-/// Lets a thread make the commands of a large value. Errors: there is no thread for it.
+/// Makes the commands of a large value in a thread. Errors: no thread can be started.
 fn encode_entry_beside(
     state: &State,
     key: &[u8],
@@ -633,7 +636,7 @@ fn encode_entry_beside(
     })
 }
 
-/// Tells the targets what has changed in this turn. True: all data was deleted.
+/// Passes this turn's changes on to the targets. True: a database was emptied.
 fn feed(keyspace: &mut Keyspace, state: &mut State) -> bool {
     let mut changes = std::mem::take(&mut state.slot_moves.changes);
     let mut exports = std::mem::take(&mut state.slot_moves.exports);
@@ -673,7 +676,7 @@ fn feed(keyspace: &mut Keyspace, state: &mut State) -> bool {
     is_flushed
 }
 
-/// Tells a target of a change, or notes the keys that are to be copied again.
+/// Passes a change on to a target, or notes the keys that must be copied again.
 fn tell(
     keyspace: &mut Keyspace,
     state: &State,
@@ -718,7 +721,7 @@ fn tell(
     }
 }
 
-/// Copies a key once more, in place of what the target has of it.
+/// Copies a key again, in place of the target's copy.
 fn copy_again(
     keyspace: &mut Keyspace,
     state: &mut State,

@@ -1,5 +1,5 @@
-//! The target's end of a move: the source's connection is a client whose commands bring the keys.
-//! They are not shown until the slots are this node's.
+//! The target's end of a move. The source's connection is a client whose commands bring the keys.
+//! The keys stay hidden until this node owns the slots.
 
 use super::{ACK_S, NEWS_MS, conclude, finish, log_transition, said, set_phase};
 use crate::client::{ClientFlags, ClientId};
@@ -18,8 +18,8 @@ const OUT_OF_MEMORY: &str = "Ran out of memory (OOM) during slot import";
 const TO_MYSELF: &str = "Slots were unexpectedly assigned to myself during import";
 const NOT_THE_SOURCE: &str = "Slots are no longer owned by source node";
 
-/// Begins to take keys from a client, which is the source; without one, only repeats what another
-/// node does.
+/// Begins to take keys from a client, which is the source. Without a client, only tracks the import
+/// of another node.
 pub fn begin_import(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -27,7 +27,7 @@ pub fn begin_import(
     source: Option<(NodeId, ClientId)>,
 ) {
     let now_s = state.now.unix_seconds();
-    // A file that is loaded tells of it once more.
+    // A file that is loaded may name the same job again.
     close(keyspace, state, &name);
     state.slot_moves.jobs.0.retain(|job| job.name != name);
     let Some(cluster) = state.cluster.as_deref() else { return };
@@ -56,7 +56,7 @@ pub fn begin_import(
     }
 }
 
-/// The source has spoken. None: the client is no source.
+/// Handles a message of the source. None: the client is no source.
 pub fn hear_source(
     keyspace: &mut Keyspace,
     state: &mut State,
@@ -132,7 +132,7 @@ fn go_on(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
             }
             return;
         }
-        // Its primary says how it ends.
+        // The primary decides how the job ends.
         Phase::OccurringOnPrimary if is_replica => return,
         Phase::OccurringOnPrimary => {
             let why = "A failover occurred during slot import";
@@ -141,7 +141,7 @@ fn go_on(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
         _ => {}
     }
     if is_replica {
-        // What has come is deleted, or completed, by the new primary.
+        // The new primary deletes or completes the keys that have arrived.
         close(keyspace, state, name);
         if let Some(job) = state.slot_moves.jobs.find_mut(name) {
             (job.source, job.target) = (None, None);
@@ -165,7 +165,7 @@ fn go_on(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
     }
 }
 
-/// Why a job cannot go on.
+/// The reason why a job cannot continue. None: it can.
 fn failure(state: &State, name: &NodeId) -> Option<&'static str> {
     let job = state.slot_moves.jobs.find(name)?;
     let import = state.slot_moves.imports.get(name);
@@ -185,13 +185,13 @@ fn failure(state: &State, name: &NodeId) -> Option<&'static str> {
     }
 }
 
-/// The source has granted the slots.
+/// Takes the slots that the source has granted.
 fn take_over(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
     if state.slot_moves.prevents_failover {
         return;
     }
-    // The grant came after the request, and is good for so long at least: later, the source may
-    // accept writes again.
+    // The grant came after the request for it, and is valid for at least this time. Later, the
+    // source may accept writes again.
     let now_us = state.clock.now().boot_us;
     let import = state.slot_moves.imports.get(name);
     if import.is_none_or(|import| now_us - import.asked_us >= NEWS_MS * 1000) {
@@ -211,7 +211,7 @@ fn take_over(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
     finish(keyspace, state, name, Phase::Success, "");
 }
 
-/// Tells replicas and the log that a job has ended.
+/// Repeats the end of a job for replicas and the log.
 pub(super) fn repeat_finish(state: &mut State, name: &NodeId, phase: Phase, message: &str) {
     if state.replication.is_replica() || !state.effects.is_heard() {
         return;
@@ -227,8 +227,8 @@ pub(super) fn repeat_finish(state: &mut State, name: &NodeId, phase: Phase, mess
     state.effects.end_apart(apart);
 }
 
-/// CLUSTER SYNCSLOTS FINISH: the primary, or the file being loaded, says how a job has ended.
-/// False: there is no such job.
+/// CLUSTER SYNCSLOTS FINISH: the primary, or the file being loaded, reports how a job has ended.
+/// False: no such job exists.
 pub fn finish_tracked(
     keyspace: &mut Keyspace,
     state: &mut State,
