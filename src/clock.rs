@@ -87,8 +87,8 @@ pub enum ExpiryBy {
     /// The primary that this server follows: an expired key stays, hidden, until the primary
     /// deletes it.
     Primary,
-    /// The source of an import (`import-mode`): likewise, and a deadline in the past may be set.
-    /// Nothing is evicted.
+    /// The source of an import (`import-mode`): as with a primary, and a deadline in the past may
+    /// be set. Nothing is evicted.
     ImportSource,
 }
 
@@ -121,14 +121,14 @@ impl Now {
         (self.wall_us - self.boot_us).div_euclid(1000)
     }
 
-    /// The same rounded up: no deadline that is told as a Unix time comes earlier elsewhere, where
-    /// it may be a lock's.
+    /// As [`Self::wall_offset_ms`], rounded up, so that a deadline sent as a Unix time never comes
+    /// earlier at another server: it may be a lock's.
     pub fn told_offset_ms(&self) -> i64 {
         -(self.boot_us - self.wall_us).div_euclid(1000)
     }
 
-    /// A deadline on the boot-time clock: not before it comes on the wall clock, if nobody sets
-    /// that.
+    /// The deadline on the boot-time clock. It comes no earlier than on the wall clock, if nobody
+    /// sets that clock.
     pub fn on_boot_clock(&self, deadline: Deadline) -> Deadline {
         Deadline(deadline.boot_ms(self.wall_offset_ms()).max(0) as u64 | BOOT)
     }
@@ -169,7 +169,7 @@ pub enum Clock {
     Manual(ManualClock),
 }
 
-/// What a simulation does while a server sleeps for these microseconds.
+/// The function that a simulation runs while a server sleeps for these microseconds.
 pub type Pass = fn(&ManualClock, i64);
 
 /// A clock that only tests move. Clones share the time.
@@ -182,7 +182,7 @@ pub struct ManualClock {
 struct ManualTime {
     wall_us: AtomicI64,
     boot_us: AtomicI64,
-    /// How far each reading moves the time.
+    /// The time by which each reading moves the clock. Unit: microseconds.
     tick_us: AtomicI64,
     /// See [`ManualClock::call_for_sleep`].
     on_sleep: OnceLock<Pass>,
@@ -207,7 +207,7 @@ impl Clock {
         }
     }
 
-    /// Sleeps, or does what a simulation has set instead.
+    /// Sleeps, or calls the function that a simulation has set instead.
     pub fn sleep(&self, duration: Duration) {
         match self.simulated() {
             Some((clock, pass)) => pass(clock, duration.as_micros() as i64),
@@ -253,7 +253,8 @@ impl ManualClock {
         self.time.tick_us.store(us, Ordering::SeqCst);
     }
 
-    /// Has a sleep call this instead of waiting, with its length in microseconds: for simulations.
+    /// Makes a sleep call this instead of waiting, with its length in microseconds: for
+    /// simulations.
     pub fn call_for_sleep(&self, pass: Pass) {
         // A clock belongs to one simulation.
         let _ = self.time.on_sleep.set(pass);

@@ -33,7 +33,7 @@ pub enum CommandError {
     /// Fewer good replicas than `min-replicas-to-write`.
     NoReplicas,
     ReadOnlyReplica,
-    /// Where the primary is: host and port.
+    /// The primary's host and port.
     Redirect(Box<[u8]>, u16),
     /// Another node of the cluster serves the request: `MOVED` or `ASK`, as the whole text.
     Moved(Box<[u8]>),
@@ -79,7 +79,7 @@ impl CommandError {
     /// `redis.call` while a library is loaded, or after the run of a script.
     pub const NO_INVOCATION: Self =
         CommandError::Text("ERR redis.call/pcall can only be called inside a script invocation");
-    /// To clients that wait for something that only a primary does.
+    /// Sent to clients that wait for something that only a primary does.
     pub const DEMOTED: &str = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
     pub const CLUSTER_DISABLED: Self =
         CommandError::Text("ERR This instance has cluster support disabled");

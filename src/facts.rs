@@ -107,7 +107,7 @@ bitflags! {
         const LOCK = 1 << 21;
     }
 
-    /// How a command uses a key, with the names of the key specifications.
+    /// A command's use of a key, with the names of the key specifications.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct KeyFlags: u16 {
         const RO = 1 << 0;
@@ -168,7 +168,7 @@ impl Flags {
     pub const OF_OWN_CLIENT: Self =
         Self::NOSCRIPT.union(Self::LOADING_STALE).union(Self::NEEDS_CLIENT);
 
-    /// As they are in the version that is reported: 7.2 or later, or an earlier one.
+    /// The flags of the reported version: 7.2 or later, or an earlier one.
     pub fn reported(self, is_7_2: bool) -> Self {
         if is_7_2 && self.contains(Self::SCRIPTED_SINCE_7_2) { self - Self::NOSCRIPT } else { self }
     }
@@ -222,7 +222,7 @@ pub enum Arity {
     AtLeast(u16),
 }
 
-/// Where a command's keys begin.
+/// The place where a command's keys begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     /// At this argument.
@@ -235,7 +235,7 @@ pub enum Begin {
     Unknown,
 }
 
-/// Which of the following arguments are keys.
+/// The arguments from there on that are keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Find {
     /// `last` relative to the first key (-1: to the end, -2: all but the last), `step`, and `limit`
@@ -300,7 +300,7 @@ pub struct KeyPosition {
     pub flags: KeyFlags,
 }
 
-/// Which arguments are channels that a command publishes or subscribes to.
+/// The arguments that are channels to which a command publishes or subscribes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channels {
     pub first: usize,
@@ -328,7 +328,7 @@ pub enum KeyRule {
     ReadByGets,
 }
 
-/// Which databases a command uses.
+/// The databases that a command uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseUse {
     /// The selected one, if it has keys.
@@ -359,7 +359,7 @@ impl DatabaseUse {
     }
 }
 
-/// Which arguments are hidden in logs and MONITOR.
+/// The arguments that are hidden in logs and MONITOR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Secrets {
     None,

@@ -26,7 +26,7 @@ impl UserId {
 pub struct CommandId(pub u16);
 
 impl CommandId {
-    /// The ID with this index, which must be one of another's.
+    /// The ID with this index, which must come from another ID.
     pub fn new(index: usize) -> Self {
         CommandId(index as u16)
     }

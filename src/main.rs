@@ -104,7 +104,7 @@ fn print_completions(args: &[OsString]) -> i32 {
         _ => None,
     };
     match text {
-        // Fails harmlessly if nobody reads all of it.
+        // Fails harmlessly if nobody reads the whole text.
         Some(text) => _ = std::io::stdout().write_all(text.as_bytes()),
         None => {
             eprintln!("Usage: latchkey --completions {}", SHELLS.join(" | "));
@@ -147,7 +147,7 @@ fn check_aof(program: &str, args: &[OsString]) -> i32 {
         out: &mut std::io::stdout(),
         answer: &mut || {
             let mut answer = String::new();
-            // No answer means no.
+            // A missing answer means no.
             let _ = std::io::stdin().read_line(&mut answer);
             answer.starts_with(['y', 'Y'])
         },
@@ -206,7 +206,7 @@ fn check(what: Examined, json: bool, loaded: Loaded) -> ExitCode {
             (report.is_good(), String::new(), shown)
         }
     };
-    // Either fails harmlessly if nobody reads it.
+    // Writing fails harmlessly if nobody reads the output.
     if !json {
         let _ = std::io::stderr().write_all(findings.as_bytes());
     }

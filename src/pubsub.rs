@@ -5,7 +5,7 @@
 //! [`PubSub::subscribe`] and its counterparts; a name without subscribers is removed. Names are
 //! stored once and shared.
 //!
-//! Messages are encoded and sent by `command/pubsub.rs`; this module knows clients by ID only.
+//! Messages are encoded and sent by `command/pubsub.rs`; this module knows clients only by ID.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Subscriptions {
         self.channels.is_empty() && self.patterns.is_empty() && self.shard_channels.is_empty()
     }
 
-    /// Bytes of memory in the client's sets, about.
+    /// The approximate bytes of memory in the client's sets.
     pub fn memory(&self) -> usize {
         let slots = [&self.channels, &self.patterns, &self.shard_channels];
         let slots: usize = slots.iter().map(|names| names.capacity()).sum();

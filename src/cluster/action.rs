@@ -1,4 +1,4 @@
-//! What the state machine is told, and what it wants done.
+//! The events that the state machine receives, and the actions that it asks for.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,20 +15,21 @@ pub struct LinkId(pub u64);
 pub enum Event<'a> {
     /// A node has connected to this node's bus port.
     Accepted { link: LinkId, peer: IpAddr, local: IpAddr },
-    /// A connection asked for by [`Action::Connect`] stands.
+    /// A connection requested by [`Action::Connect`] is established.
     Connected { link: LinkId, local: IpAddr },
-    /// A connection has ended or could not be made; not told of those that [`Action::Close`] ended.
+    /// A connection has ended or could not be made. Not sent for those that [`Action::Close`]
+    /// ended.
     Closed { link: LinkId },
     /// A whole message has arrived. Only signature and length are checked.
     Received { link: LinkId, message: &'a [u8] },
 }
 
-/// What this node's replication and data look like, each time the machine is asked.
+/// The state of this node's replication and data at each call of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outside {
-    /// The clock that is never set, in milliseconds, for durations.
+    /// The boot-time clock, which nobody sets, for durations. Unit: milliseconds.
     pub boot_ms: i64,
-    /// The wall clock in milliseconds, for what nodes.conf and CLUSTER NODES show.
+    /// The wall clock, for times in nodes.conf and CLUSTER NODES. Unit: milliseconds.
     pub unix_ms: i64,
     /// The primary's `master_repl_offset`, or the replica's own offset.
     pub offset: u64,
@@ -37,11 +38,11 @@ pub struct Outside {
     /// Milliseconds since the primary was heard of: since its last byte, or since the link went
     /// down. `i64::MAX` if never.
     pub data_age_ms: i64,
-    /// Whether the server loads its data.
+    /// Whether the server is loading its data.
     pub is_loading: bool,
 }
 
-/// What is to be done, in order.
+/// An action for the server, which carries them out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Opens a connection to a bus port, with TLS if `tls-cluster yes`. Messages may be sent to it
@@ -57,42 +58,44 @@ pub enum Action {
         link: LinkId,
         message: Arc<[u8]>,
     },
-    /// Closes a connection when what was sent before is written, at once if the peer takes nothing.
+    /// Closes a connection when all earlier messages are written, at once if the peer takes
+    /// nothing.
     Close {
         link: LinkId,
     },
-    /// Saves the text of nodes.conf. Saves have growing numbers; one may stand for all before it.
+    /// Saves the text of nodes.conf. The numbers of saves grow; one save may replace all earlier
+    /// ones.
     Save {
         number: u64,
         text: Arc<[u8]>,
         is_awaited: bool,
     },
-    /// Becomes a replica of the node at this address, or goes to another primary. Port as clients
-    /// of `tls-replication` use it.
+    /// Becomes a replica of the node at this address, or changes its primary. The port is the one
+    /// for TLS with `tls-replication yes`, if the node has one.
     Follow {
         ip: String,
         port: u16,
     },
-    /// Becomes a primary. The history goes on under a new ID.
+    /// Becomes a primary. The history continues under a new ID.
     Promote,
     /// Postpones clients' writes for a manual failover until this time of the boot clock.
     PauseWrites {
         until_boot_ms: i64,
     },
     EndPause,
-    /// Deletes the keys of slots that belong to another node now, in steps, and repeats that for
-    /// replicas and the log.
+    /// Deletes the keys of slots that now belong to another node, in steps. The deletions also go
+    /// to replicas and the log.
     DropKeys(SlotSet),
     /// Deletes all data: this node begins anew as an empty one (CLUSTER RESET of a replica).
     DropAllKeys,
-    /// Gives a message to subscribers of this node.
+    /// Delivers a message to this node's subscribers.
     Deliver {
         channel: Arc<[u8]>,
         message: Arc<[u8]>,
         is_shard: bool,
     },
-    /// Slots have changed their owner, or the state has changed: clients that wait for keys, and
-    /// subscribers of shard channels, are looked through.
+    /// Slots have changed their owner, or the state has changed: checks the clients that wait for
+    /// keys and the subscribers of shard channels.
     Recheck,
     /// Writes a line to the log.
     Log {

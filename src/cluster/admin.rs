@@ -1,6 +1,6 @@
-//! What an administrator's commands change: slots, epochs, members, this node's role.
+//! Changes by an administrator's commands: slots, epochs, members, this node's role.
 //!
-//! Whether a change is allowed was checked by the command.
+//! The command has checked that the change is allowed.
 
 use std::net::IpAddr;
 
@@ -9,13 +9,13 @@ use super::node::{Node, NodeFlags, NodeId, NodeIndex};
 use super::{Cluster, Faults, Todo};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 
-/// Forgotten nodes that are remembered as such.
+/// The most forgotten nodes that are remembered.
 const BLACKLIST_MAX: usize = 1_024;
 
 /// How a replica takes the place of its primary on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failover {
-    /// The primary stops writing until the replica has all.
+    /// The primary stops writing until the replica has everything.
     Agreed,
     /// Without the primary.
     Forced,
@@ -85,8 +85,8 @@ impl Cluster {
         self.carry_out(actions);
     }
 
-    /// CLUSTER SETSLOT NODE, at a replica repeated. `has_keys`: whether this node has keys of the
-    /// slot.
+    /// CLUSTER SETSLOT NODE, or its repetition at a replica. `has_keys`: whether this node has keys
+    /// of the slot.
     pub fn assign_slot(
         &mut self,
         slot: HashSlot,
@@ -123,14 +123,14 @@ impl Cluster {
             if self.raise_epoch() {
                 self.log(format!("ConfigEpoch updated after importing slot {number}"));
             }
-            // Other nodes hear of it at once, so that fewer clients are sent to and fro.
+            // Other nodes hear of it at once, so that fewer clients are redirected back and forth.
             self.todo |= Todo::BROADCAST;
         }
         self.changed();
         self.carry_out(actions);
     }
 
-    /// Takes over which slots its primary moves, as it was told with its data.
+    /// Takes over the list of slots that the primary is moving, which came with its data.
     pub fn take_open_slots(&mut self, text: &[u8], outside: &Outside) {
         self.enter(outside);
         let Ok(text) = std::str::from_utf8(text) else { return };
@@ -149,7 +149,8 @@ impl Cluster {
         self.changed();
     }
 
-    /// Raises this node's epoch above all others, unless it is the greatest. True: it was raised.
+    /// Raises this node's epoch above all others, unless it is the greatest. Returns whether it was
+    /// raised.
     pub fn bump_epoch(&mut self, outside: &Outside, actions: &mut Vec<Action>) -> bool {
         self.enter(outside);
         let is_raised = self.raise_epoch();
@@ -163,8 +164,8 @@ impl Cluster {
         let greatest = greatest.max(self.current_epoch);
         let own = self.myself().config_epoch;
         if own != 0 && own == greatest {
-            // Slots that were taken with it are on disk before others hear of them: after a crash
-            // nobody would own them.
+            // Slots taken with this epoch must be on disk before others hear of them: otherwise
+            // nobody would own them after a crash.
             self.save(true);
             return false;
         }
@@ -187,8 +188,8 @@ impl Cluster {
         self.carry_out(actions);
     }
 
-    /// Notes a node that is forgotten. Of too many the rest is not noted: only an attacker has
-    /// nodes forgotten by thousands.
+    /// Notes a node that is forgotten, unless `BLACKLIST_MAX` are noted: only an attacker makes a
+    /// node forget thousands.
     pub(super) fn ban(&mut self, id: NodeId, until_ms: i64) {
         if self.blacklist.len() < BLACKLIST_MAX || self.blacklist.contains_key(&id) {
             self.blacklist.insert(id, until_ms);
@@ -200,7 +201,7 @@ impl Cluster {
         self.blacklist.get(id).is_some_and(|until| *until > self.now())
     }
 
-    /// Begins to get acquainted with the node at an address, unless that is under way.
+    /// Begins a handshake with the node at an address, unless one is under way.
     pub fn meet(
         &mut self,
         ip: IpAddr,
@@ -265,7 +266,7 @@ impl Cluster {
         self.myself_mut().shard_id = shard_id;
     }
 
-    /// Gives up all moves of single slots, and becoming a primary.
+    /// Gives up all moves of single slots, and any attempt to become a primary.
     fn forget_plans(&mut self) {
         self.migrating.clear();
         self.importing.clear();
@@ -273,8 +274,8 @@ impl Cluster {
         self.election = Default::default();
     }
 
-    /// CLUSTER FAILOVER, at a replica that knows its primary. `by_primary`: it has asked for it
-    /// itself.
+    /// CLUSTER FAILOVER, at a replica that knows its primary. `by_primary`: the primary itself has
+    /// asked for the failover.
     pub fn fail_over(
         &mut self,
         kind: Failover,
@@ -325,8 +326,8 @@ impl Cluster {
         self.carry_out(actions);
     }
 
-    /// Takes an unowned slot whose keys this node has loaded; false: another node owns it, from
-    /// which it is imported.
+    /// Takes an unowned slot whose keys this node has loaded. False: another node owns the slot,
+    /// which is then marked as imported from there.
     pub fn claim_loaded(&mut self, slot: HashSlot) -> bool {
         self.changes += 1;
         match self.owner(slot) {
@@ -353,7 +354,7 @@ impl Cluster {
         self.todo |= Todo::SAVE;
     }
 
-    /// What DEBUG has this node do wrong.
+    /// The faults that DEBUG makes this node commit.
     pub fn faults(&mut self) -> &mut Faults {
         &mut self.faults
     }

@@ -6,8 +6,8 @@
 //! vars currentEpoch <number> lastVoteEpoch <number>
 //! ```
 //!
-//! Fields named after the host name are Valkey's. Redis 7.0 would take them for a part of it, so
-//! they are only written for Valkey. Source: Redis 7.0.15 and Valkey 9.1.2.
+//! Fields named after the host name are Valkey's. Redis 7.0 would read them as part of the host
+//! name, so they are only written for Valkey. Source: Redis 7.0.15 and Valkey 9.1.2.
 
 use std::fmt::Write;
 
@@ -16,15 +16,15 @@ use thiserror::Error;
 use super::node::{Address, Announced, NodeFlags, NodeId};
 use crate::collections::hash_slot::HashSlot;
 
-/// The most nodes that a file may have, as many as are kept.
+/// The most nodes that a file may have: as many as the table keeps.
 const NODES_MAX: usize = 16_384;
 
 /// One node's line. Times are Unix milliseconds, 0 for never.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeLine {
     pub id: NodeId,
-    /// The port that the line shows is `tcp_port`; in a file of Valkey's `tls_port` comes by its
-    /// name.
+    /// The port that the line shows is `tcp_port`; in a file of Valkey, `tls_port` is a named
+    /// field.
     pub address: Address,
     pub announced: Announced,
     pub shard_id: Option<NodeId>,

@@ -1,19 +1,20 @@
-//! Periodic work: connections, questions for life, and who does not answer.
+//! Periodic work: connections, pings, and nodes that do not answer.
 
 use super::node::{Node, NodeFlags, NodeIndex};
 use super::wire::Kind;
 use super::{Cluster, Todo};
 
-/// Every how many calls a node chosen by chance is asked.
+/// A node chosen at random is pinged once in this many calls.
 const RANDOM_PING_TICKS: u64 = 10;
-/// From how many nodes the one that was silent longest is chosen.
+/// The nodes drawn at random, of which the one silent for longest is pinged.
 const RANDOM_PING_CHOICES: usize = 5;
-/// Connections begun in one call: whoever names many nodes that are not there must not hold the
+/// The most connections begun in one call: a peer that names many absent nodes must not hold up the
 /// loop.
 const CONNECTS_MAX: usize = 256;
 /// A handshake lasts at least this long. Unit: milliseconds.
 const HANDSHAKE_LEAST_MS: i64 = 1_000;
-/// In larger clusters gossip alone spreads a suspicion: all telling all at once would be a flood.
+/// In clusters with more voting nodes, gossip alone spreads a suspicion: pings from all nodes to
+/// all would be a flood.
 const TOLD_AT_ONCE_MAX: usize = 64;
 
 impl Cluster {
@@ -69,7 +70,7 @@ impl Cluster {
         without.into_iter().for_each(|index| self.connect(index));
     }
 
-    /// Asks, of a few nodes by chance, the one that has been silent for longest.
+    /// Pings one of a few nodes drawn at random: the one that has been silent for longest.
     fn ping_one(&mut self) {
         let is_quiet = |node: &Node| {
             node.ping_sent_ms == 0
@@ -103,8 +104,8 @@ impl Cluster {
         }
     }
 
-    /// Looks at one node: whether its connection is stuck, whether it must be asked, and whether it
-    /// has failed.
+    /// Checks one node: whether its connection is stuck, whether a ping is due, and whether it has
+    /// failed.
     fn check(&mut self, index: NodeIndex) {
         let now = self.now();
         let timeout_ms = self.settings.node_timeout_ms;
@@ -121,7 +122,7 @@ impl Cluster {
             && now - ping_sent_ms > timeout_ms / 2
             && now - data_ms > timeout_ms / 2
         {
-            // Perhaps the connection alone is broken: it is made again before the node is given up.
+            // Perhaps only the connection is broken: reconnect before the node is given up.
             self.close(link);
         }
         self.meet_again_if_unknown(index);
@@ -150,8 +151,8 @@ impl Cluster {
         self.mark_failed_if_agreed(index);
     }
 
-    /// A node that opens no connection although this one has opened one does not know this one: it
-    /// is asked again to join. Only those of Valkey 8.1 expect that.
+    /// Sends MEET again to a node that has opened no connection although this one has: it does not
+    /// know this one. Only nodes of Valkey 8.1 and later expect that.
     fn meet_again_if_unknown(&mut self, index: NodeIndex) {
         let now = self.now();
         let wait_ms = self.settings.node_timeout_ms.max(HANDSHAKE_LEAST_MS);
@@ -170,8 +171,8 @@ impl Cluster {
         self.send_ping(link, Kind::Meet);
     }
 
-    /// This node suspects another one. The other primaries hear of it at once rather than with the
-    /// next question, so that they agree sooner.
+    /// Pings the other primaries at once when this node suspects another one, rather than at their
+    /// next turn, so that they agree sooner.
     fn ask_others_of_failure(&mut self) {
         if !self.myself().is_voting() || self.size > TOLD_AT_ONCE_MAX {
             return;

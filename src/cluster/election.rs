@@ -13,12 +13,13 @@ const ELECTION_LEAST_MS: i64 = 2_000;
 /// This replica's attempt to be elected.
 #[derive(Clone, Debug, Default)]
 pub struct Election {
-    /// When the votes are asked for; None: no attempt yet.
+    /// When the votes are or were requested; None: no attempt yet.
     start_ms: Option<i64>,
-    /// The epoch for which they were asked for.
+    /// The epoch for which votes were requested.
     epoch: Option<u64>,
     rank: usize,
-    /// Part of the delay: no primary has said yet that this one's has failed.
+    /// The part of the delay that applies until a primary announces that this replica's primary has
+    /// failed.
     untold_ms: i64,
     pub votes: Vec<NodeIndex>,
 }
@@ -32,14 +33,14 @@ pub struct EarlyRequest {
 }
 
 impl Election {
-    /// Whether the end of a turn may go on with it.
+    /// Whether the end of a turn may advance the election.
     pub fn is_under_way(&self) -> bool {
         self.start_ms.is_some()
     }
 }
 
 impl Cluster {
-    /// How long votes are waited for. Unit: milliseconds.
+    /// The time to wait for votes. Unit: milliseconds.
     fn election_ms(&self) -> i64 {
         self.settings.node_timeout_ms.saturating_mul(2).max(ELECTION_LEAST_MS)
     }
@@ -74,7 +75,7 @@ impl Cluster {
         let was_automatic = is_manual && self.election.epoch.is_none();
         if is_due_anew || (was_automatic && age_ms.is_some_and(|age_ms| age_ms < 0)) {
             self.schedule_election(primary, is_manual);
-            // A manual one waits for nobody.
+            // A manual failover waits for nobody.
             if !is_manual {
                 return;
             }
@@ -111,7 +112,7 @@ impl Cluster {
         }
     }
 
-    /// Gives an election up that cannot be won, so that the next one begins at once.
+    /// Gives up an election that cannot be won, so that the next one begins at once.
     pub(super) fn reset_election(&mut self, why: &str) {
         if self.election.is_under_way() {
             let epoch = self.election.epoch.unwrap_or(0);
@@ -143,7 +144,7 @@ impl Cluster {
             && age_ms > self.settings.repl_ping_ms.saturating_add(timeout_ms.saturating_mul(factor))
     }
 
-    /// Replicas of the same primary that have more of its stream.
+    /// Counts the primary's replicas that have more of its stream, or as much and a smaller name.
     fn rank(&self, primary: NodeIndex) -> usize {
         let own = self.outside.offset;
         let id = self.myself().id;
@@ -157,7 +158,8 @@ impl Cluster {
         self.node(primary).replicas.iter().filter(is_before).count()
     }
 
-    /// Failed primaries before this one's, so that not all their replicas ask at once.
+    /// Counts the failed primaries that precede this replica's, so that their replicas do not all
+    /// ask at once.
     fn rank_of_primary(&self, primary: NodeIndex) -> usize {
         let shard = self.node(primary).shard_id;
         let is_failed = |index: NodeIndex| self.node(index).flags.contains(NodeFlags::FAIL);
@@ -197,7 +199,7 @@ impl Cluster {
         self.broadcast_pong_to_shard();
     }
 
-    /// A primary has said that this node's has failed: all have heard of it.
+    /// Drops a part of the delay: a primary has announced that this node's has failed, so all know.
     pub(super) fn hasten_election(&mut self, failed: NodeIndex) {
         let untold_ms = std::mem::take(&mut self.election.untold_ms);
         if self.myself().primary == Some(failed)
@@ -207,8 +209,8 @@ impl Cluster {
         }
     }
 
-    /// Votes for who asked before this node knew of the failure, if nobody else had the vote
-    /// meanwhile.
+    /// Votes for a candidate that asked before this node knew of the failure, if nobody else has
+    /// received the vote since.
     pub(super) fn vote_belatedly(&mut self, failed: NodeIndex) {
         let Some(early) = self.early.take_if(|early| early.primary == failed) else { return };
         if let Some(candidate) = self.find(&early.candidate)
@@ -226,14 +228,14 @@ impl Cluster {
         self.warn(format!("Starting a failover election for epoch {epoch}."));
         let marks = if self.manual.is_some() { Marks::FORCE_ACK } else { Marks::default() };
         // Clients of a manual failover need not wait for this disk: after a crash the same replica
-        // asks for the same epoch, in which nobody votes twice. One that takes the place of a
-        // failed node shows first that its disk works.
+        // asks for the same epoch, in which nobody votes twice. A replica that replaces a failed
+        // node first shows that its disk works.
         self.save(self.manual.is_none());
         self.broadcast(Body::AuthRequest, marks);
         self.todo |= Todo::UPDATE_STATE;
     }
 
-    /// Another node asks for this one's vote.
+    /// Handles another node's request for this one's vote.
     pub(super) fn vote_if_allowed(&mut self, candidate: NodeIndex, header: &Header) {
         if !self.myself().is_voting() {
             return;
@@ -265,7 +267,7 @@ impl Cluster {
         {
             let (slot, claimed) = (slot.number(), header.config_epoch);
             self.warn(denied(format!("slot {slot} epoch ({epoch}) > reqEpoch ({claimed})")));
-            // It learns why, and does not ask in vain again.
+            // The candidate learns why, and does not ask in vain again.
             return self.send_update(candidate, owner);
         }
         if self.open_link(candidate).is_none() {
@@ -278,7 +280,7 @@ impl Cluster {
         self.warn(format!("Failover auth granted to {id} for epoch {epoch}"));
     }
 
-    /// Another node has given its vote.
+    /// Counts another node's vote.
     pub(super) fn take_vote(&mut self, voter: NodeIndex, epoch: u64) {
         let asked = self.election.epoch;
         if asked.is_none_or(|asked| epoch < asked) || !self.node(voter).is_voting() {

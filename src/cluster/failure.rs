@@ -1,11 +1,11 @@
-//! Who has failed: reports of other primaries, and what a majority of them agrees on.
+//! Failure detection: the reports of other primaries, and the agreement of a majority of them.
 
 use super::node::{FailureReport, NodeFlags, NodeIndex};
 use super::wire::{Body, Marks};
 use super::{Cluster, Todo};
 
 impl Cluster {
-    /// How long a report counts. Unit: milliseconds.
+    /// The time for which a report counts. Unit: milliseconds.
     fn report_validity_ms(&self) -> i64 {
         self.settings.node_timeout_ms.saturating_mul(2)
     }
@@ -56,11 +56,11 @@ impl Cluster {
         self.fail(index);
     }
 
-    /// Marks a node as failed, and tells all.
+    /// Marks a node as failed, and tells all nodes if this one is a primary.
     pub(super) fn fail(&mut self, index: NodeIndex) {
         let id = self.node(index).id;
         self.set_failed(index);
-        // Only who votes is believed.
+        // Only primaries announce a failure.
         if self.myself().is_primary() {
             self.broadcast(Body::Fail(id), Marks::default());
         }
@@ -78,7 +78,7 @@ impl Cluster {
         self.vote_belatedly(index);
     }
 
-    /// A node says that another one has failed.
+    /// Takes in a node's message that another one has failed.
     pub(super) fn take_failure(&mut self, sender: NodeIndex, index: NodeIndex) {
         if self.node(index).flags.intersects(NodeFlags::FAIL | NodeFlags::MYSELF) {
             if self.node(sender).is_primary() {
@@ -96,7 +96,7 @@ impl Cluster {
         }
     }
 
-    /// A failed node answers again.
+    /// Clears the failure of a node that answers again, if that is due.
     pub(super) fn clear_failure_if_due(&mut self, index: NodeIndex) {
         let now = self.now();
         let node = self.node(index);

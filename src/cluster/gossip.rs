@@ -1,5 +1,5 @@
-//! Headers and gossip: what this node says of itself and of others, and what it takes from the
-//! gossip of others.
+//! Headers and gossip: this node's messages about itself and others, and its use of the gossip that
+//! it receives.
 
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ impl Cluster {
             slots: primary.map(|primary| primary.slots.clone()).unwrap_or_default(),
             primary: myself.primary.map(|index| self.node(index).id),
             ip: self.settings.announce_ip.clone(),
-            // Light headers are understood, and MEET of a known node. Which bits Valkey adds, Redis
-            // passes over.
+            // This node understands light headers, and MEET from a known node. Redis ignores the
+            // bits that Valkey adds.
             flags: (myself.flags - NodeFlags::EXTENSIONS)
                 | NodeFlags::LIGHT_PUBLISH
                 | NodeFlags::LIGHT_MODULE,
@@ -49,8 +49,7 @@ impl Cluster {
         Message { header: self.header(marks), body }.encode()
     }
 
-    /// Sends a message without gossip to one node, if its connection stands. Returns whether it was
-    /// sent.
+    /// Sends a message without gossip to one node, if it is connected. Returns whether it was sent.
     pub(super) fn send_to(&mut self, index: NodeIndex, body: Body, marks: Marks) -> bool {
         let Some(link) = self.open_link(index) else { return false };
         let kind = body.index();
@@ -59,7 +58,7 @@ impl Cluster {
         true
     }
 
-    /// Sends a message to all nodes whose connections stand and who are no strangers.
+    /// Sends a message to all connected nodes that have ended their handshake.
     pub(super) fn broadcast(&mut self, body: Body, marks: Marks) {
         let kind = body.index();
         let message = self.message(body, marks);
@@ -118,14 +117,14 @@ impl Cluster {
         self.send(link, kind as usize, message);
     }
 
-    /// What this node says of others: a few by chance, and all that it cannot reach.
+    /// The entries about other nodes: a few at random, and all that this node cannot reach.
     fn gossip(&mut self, receiver: Option<NodeIndex>) -> Vec<Gossip> {
         let known = self.nodes.len();
         let most = known.saturating_sub(2);
         let wanted = (known * self.settings.gossip_percent / 100).max(3).min(most);
         let mut chosen: Vec<NodeIndex> = Vec::with_capacity(wanted);
         let capacity = self.nodes.capacity().min(u16::MAX as usize);
-        // Places of the table may be empty: more attempts than nodes, and an end.
+        // Places of the table may be empty: hence more attempts than nodes, and a limit.
         for _ in 0..wanted * 8 {
             if chosen.len() == wanted {
                 break;
@@ -168,9 +167,9 @@ impl Cluster {
         }
     }
 
-    /// What is said to nodes that have not shown that they know extensions. Redis 7.0, which shows
-    /// it only if it has a hostname itself, says its own hostname to all: so who learns of a node's
-    /// slots knows its name too.
+    /// The extensions for nodes that have not shown that they know extensions. Redis 7.0, which
+    /// shows that only if it has a hostname itself, sends its own hostname to all nodes: so a node
+    /// that learns of another one's slots knows its name too.
     fn extensions_for_all(&self) -> Vec<Extension> {
         let hostname = &self.settings.announced.hostname;
         match hostname.is_empty() || self.settings.as_valkey {
@@ -179,7 +178,7 @@ impl Cluster {
         }
     }
 
-    /// What this node says of itself besides, in Valkey's order.
+    /// All extensions about this node, in Valkey's order.
     fn extensions(&self) -> Vec<Extension> {
         let announced = &self.settings.announced;
         let mut extensions = Vec::new();
@@ -215,7 +214,8 @@ impl Cluster {
         extensions
     }
 
-    /// The address in a header or an entry of gossip: ports by what they mean in this cluster.
+    /// The address in a header or an entry of gossip. `tls-cluster` decides which port is that for
+    /// TLS.
     pub(super) fn address(&self, ip: String, port: u16, other_port: u16, bus_port: u16) -> Address {
         let (tcp_port, tls_port) = match self.settings.tls_cluster {
             true => (other_port, port),
@@ -224,7 +224,7 @@ impl Cluster {
         Address { ip, tcp_port, tls_port, bus_port }
     }
 
-    /// Takes in what a node says of others.
+    /// Takes in a node's gossip about others.
     pub(super) fn take_gossip(&mut self, sender: NodeIndex, gossip: Vec<Gossip>) {
         for entry in gossip {
             match self.find(&entry.id) {
@@ -248,7 +248,8 @@ impl Cluster {
         }
         let pong_ms = self.inside(i64::from(entry.pong_received_s) * 1000);
         let node = self.node(index);
-        // A failed node is asked itself, however well others hear it: only its pong ends that here.
+        // A failed node is pinged itself, however well others hear it: here only its own PONG ends
+        // the failure.
         let is_calm =
             !is_failing && !node.is_failing() && node.ping_sent_ms == 0 && node.reports.is_empty();
         if is_calm && pong_ms > node.pong_received_ms && pong_ms <= now + FUTURE_MAX_MS {
@@ -257,7 +258,7 @@ impl Cluster {
         if index == self.myself || is_failing || !self.node(index).is_failing() {
             return;
         }
-        // Others reach it: perhaps at another address.
+        // Other nodes reach it, perhaps at another address.
         let is_placed = !entry.flags.intersects(NodeFlags::NOADDR | NodeFlags::HANDSHAKE)
             && !entry.ip.is_empty();
         let address = self.address(entry.ip, entry.port, entry.other_port, entry.bus_port);
@@ -275,7 +276,7 @@ impl Cluster {
         }
     }
 
-    /// A node that this one hears of first by another's gossip.
+    /// Adds a node that this one first hears of by gossip.
     fn meet_by_gossip(&mut self, entry: Gossip) {
         let is_known_away = self.is_blacklisted(&entry.id);
         if entry.flags.contains(NodeFlags::NOADDR) || entry.ip.is_empty() || is_known_away {
@@ -288,7 +289,8 @@ impl Cluster {
         self.add_node(node);
     }
 
-    /// Takes in what a node says of itself besides. A node that speaks of none of a field has none.
+    /// Takes in the extensions by which a node describes itself. An announced field without an
+    /// extension is cleared.
     pub(super) fn take_extensions(&mut self, sender: NodeIndex, extensions: Vec<Extension>) {
         let mut announced = super::node::Announced::default();
         for extension in extensions {
@@ -309,7 +311,7 @@ impl Cluster {
                 Extension::ShardId(_) | Extension::Unknown { .. } => {}
             }
         }
-        // The last extension may have had this node forget the sender's own name.
+        // The last extension may have made this node forget the sender itself.
         if let Some(node) = self.nodes.get_mut(sender.get())
             && node.announced != announced
         {
@@ -319,7 +321,8 @@ impl Cluster {
         }
     }
 
-    /// Redis 7.0 shows that it knows extensions by its hostname alone: without, it has none.
+    /// Clears the hostname of a node that sends no extensions. Redis 7.0 sends them only if it has
+    /// a hostname.
     pub(super) fn take_silence(&mut self, sender: NodeIndex) {
         if let Some(node) = self.nodes.get_mut(sender.get())
             && !node.announced.hostname.is_empty()
@@ -330,7 +333,7 @@ impl Cluster {
         }
     }
 
-    /// Another node was told to forget one.
+    /// Forgets a node that the sender was told to forget.
     fn forget_with(&mut self, sender: NodeIndex, id: super::node::NodeId, ttl_s: u64) {
         let Some(index) = self.find(&id) else { return };
         if index == self.myself || index == sender || self.myself().primary == Some(index) {

@@ -47,7 +47,7 @@ impl Cluster {
     pub(super) fn connect(&mut self, index: NodeIndex) {
         let now = self.now();
         self.opened += 1;
-        // The server numbers accepted ones from below.
+        // The server gives accepted connections the lower half of the numbers.
         let id = LinkId(1 << 63 | self.opened);
         let node = self.node_mut(index);
         node.outbound = Some(id);
@@ -78,7 +78,7 @@ impl Cluster {
         let is_meet = self.node(index).flags.contains(NodeFlags::MEET);
         self.send_ping(id, if is_meet { Kind::Meet } else { Kind::Ping });
         let node = self.node_mut(index);
-        // Connecting anew hides no failure.
+        // Reconnecting must not hide a failure.
         if before != 0 {
             node.ping_sent_ms = before;
         }
@@ -105,8 +105,8 @@ impl Cluster {
         }
     }
 
-    /// Names the node at the other end of an accepted connection. An older one of this node is
-    /// closed.
+    /// Notes which node is at the other end of an accepted connection, and closes an older
+    /// connection from that node.
     pub(super) fn bind(&mut self, id: LinkId, index: NodeIndex) {
         let Some(link) = self.links.get_mut(&id) else { return };
         if link.node.is_some() || !link.is_inbound {
@@ -130,7 +130,7 @@ impl Cluster {
         self.out.push(Action::Send { link, message });
     }
 
-    /// The connection over which a node is asked, once it stands.
+    /// The connection over which this node pings another one, once it is established.
     pub(super) fn open_link(&self, index: NodeIndex) -> Option<LinkId> {
         let id = self.node(index).outbound?;
         self.links.get(&id).is_some_and(|link| link.is_connected).then_some(id)

@@ -15,17 +15,17 @@ pub struct Manual {
 
 #[derive(Clone, Debug)]
 enum Part {
-    /// This node is the primary. `turns`: ends of turns since the pause was asked for.
+    /// This node is the primary. `turns`: turns that have ended since the pause was requested.
     Primary { replica: NodeIndex, turns: u32 },
     /// This node is the replica. `offset`: where the primary's stream stands still. `may_start`:
-    /// all of it is here.
+    /// this node has all of it, or the failover is forced.
     Replica { offset: Option<u64>, may_start: bool },
 }
 
 /// The pause is in force when this many turns have ended.
 const TURNS_TO_PAUSE: u32 = 2;
 
-/// Why an election is given up.
+/// The reason for which an election is given up.
 const ANOTHER: &str = "received a new manual failover. Resetting the election.";
 
 impl Manual {
@@ -36,7 +36,7 @@ impl Manual {
 }
 
 impl Cluster {
-    /// Asks the primary to stop writing, or with `is_forced` goes on without it.
+    /// Asks the primary to stop writing, or with `is_forced` continues without it.
     pub(super) fn begin_manual_failover(&mut self, primary: NodeIndex, is_forced: bool) {
         let ends_ms = self.now() + self.settings.manual_failover_ms;
         self.manual =
@@ -49,7 +49,7 @@ impl Cluster {
         }
     }
 
-    /// A replica of this node is to take its place.
+    /// Pauses writes for a replica that is to take this node's place.
     pub(super) fn pause_for(&mut self, replica: NodeIndex) {
         let is_mine = self.node(replica).primary == Some(self.myself);
         if !is_mine || !self.myself().is_primary() {
@@ -64,8 +64,8 @@ impl Cluster {
         self.warn(format!("Manual failover requested by replica {id}."));
     }
 
-    /// Whether headers say that this node's stream stands still: the pause is in force, and no
-    /// write of its turn is missing in the offset.
+    /// Whether headers say that this node's stream stands still: the pause is in force, and the
+    /// offset includes every write of the turn in which it began.
     pub(super) fn is_paused_for_failover(&self) -> bool {
         let part = self.manual.as_ref().map(|manual| &manual.part);
         matches!(part, Some(Part::Primary { turns, .. }) if *turns >= TURNS_TO_PAUSE)
@@ -92,7 +92,7 @@ impl Cluster {
     /// At the end of a turn: tells the replica the offset, or begins the election when all has
     /// arrived.
     pub(super) fn go_on_with_manual_failover(&mut self) {
-        // Without the link the offset may be one of another history.
+        // Without the link the offset may belong to another history.
         let own = self.outside.is_link_up.then_some(self.outside.offset);
         let mut told = None;
         match self.manual.as_mut().map(|manual| &mut manual.part) {
@@ -136,7 +136,7 @@ impl Cluster {
         }
     }
 
-    /// A node is forgotten: a failover to it has an end.
+    /// Ends a manual failover in which a forgotten node takes part.
     pub(super) fn end_manual_failover_with(&mut self, index: NodeIndex) {
         let part = self.manual.as_ref().map(|manual| &manual.part);
         if matches!(part, Some(Part::Primary { replica, .. }) if *replica == index) {

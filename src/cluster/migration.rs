@@ -1,20 +1,20 @@
-//! Replicas go to primaries that have none left.
+//! Replicas migrate to primaries that have none left.
 
 use super::Cluster;
 use super::node::{NodeFlags, NodeIndex};
 
-/// How long a primary is without a working replica before another shard gives it one. Unit:
+/// The time that a primary has no working replica before another shard gives it one. Unit:
 /// milliseconds.
 const ORPHANED_MS: i64 = 5_000;
 
 impl Cluster {
-    /// Replicas of a primary that can be reached.
+    /// Counts the reachable replicas of a primary.
     fn working_replicas(&self, primary: NodeIndex) -> usize {
         let replicas = &self.node(primary).replicas;
         replicas.iter().filter(|replica| !self.node(**replica).is_failing()).count()
     }
 
-    /// Follows a primary without replicas, if this node is the one of all that should.
+    /// Follows a primary without replicas, if of all replicas this node is the one that should.
     pub(super) fn migrate_to_orphan(&mut self) {
         let now = self.now();
         let Some(mine) = self.myself().primary else { return };
@@ -51,7 +51,7 @@ impl Cluster {
         {
             return;
         }
-        // Of all replicas of primaries that have as many, the one with the smallest name goes.
+        // Of all replicas of the primaries with the most, the one with the smallest name migrates.
         let richest = primaries.iter().filter(|primary| self.working_replicas(**primary) == most);
         let replicas = richest.flat_map(|primary| &self.node(*primary).replicas);
         let working = replicas.filter(|replica| !self.node(**replica).is_failing());

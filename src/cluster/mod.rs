@@ -1,5 +1,4 @@
-//! A node's part in a cluster: who the nodes are, who owns which slots, who has failed and who
-//! takes over.
+//! A node's part in a cluster: the nodes, the owners of slots, failures and failovers.
 //!
 //! [`Cluster`] is a state machine without I/O. The server gives it the time, the messages of other
 //! nodes, and what happened to connections ([`Event`]); it answers with a list of things to do
@@ -8,15 +7,15 @@
 //! nodes in one thread.
 //!
 //! - `node` is one node as this one knows it, `topology` the table of them and of the slots,
-//!   `settings` what the configuration says; `action` is what the machine is told and what it wants
-//!   done.
-//! - `wire` is the bus's format, `gossip` fills and reads the headers and what they say of third
-//!   nodes, `receive` takes messages in, `links` are the connections, `cron` is periodic work.
-//! - `failure` decides who has failed, `slots` who owns a slot, `election` who takes over, `manual`
-//!   does so on demand, and `migration` gives replicas to primaries that have none.
+//!   `settings` its part of the configuration; `action` has the machine's events and actions.
+//! - `wire` is the bus's format, `gossip` fills and reads headers and gossip about third nodes,
+//!   `receive` takes messages in, `links` are the connections, `cron` is periodic work.
+//! - `failure` decides which nodes have failed, `slots` which node owns a slot, `election` which
+//!   replica takes over. `manual` is failover on demand, and `migration` gives replicas to
+//!   primaries that have none.
 //! - `slot_job` is a move of slots all at once, at whose end one node takes them (`takeover`).
-//! - `admin` is what commands change, `report` what they show, `config_file` the text of
-//!   nodes.conf, `restore` what is kept in it.
+//! - `admin` has the changes by commands, `report` their replies, `config_file` the text of
+//!   nodes.conf, and `restore` writes and reads a cluster's state in it.
 //!
 //! Times inside are milliseconds of the boot-time clock, 0 for never.
 //!
@@ -61,28 +60,28 @@ use settings::Settings;
 use topology::WhyDown;
 
 bitflags! {
-    /// What is left for the end of the turn.
+    /// Work left for the end of the turn.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct Todo: u8 {
-        /// nodes.conf no longer says what is so.
+        /// nodes.conf is out of date.
         const SAVE = 1;
-        /// Who is in the majority, and which slots are served, may have changed.
+        /// The majority and the served slots may have changed.
         const UPDATE_STATE = 2;
         /// All nodes are to hear of this one's slots and epoch.
         const BROADCAST = 4;
-        /// Clients may wait for slots that have another owner.
+        /// Clients may be waiting for slots that now have another owner.
         const RECHECK = 8;
     }
 }
 
-/// What DEBUG has a node do wrong.
+/// Faults that DEBUG makes a node commit.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// The type of messages that are not taken in; -1: none, -2: all.
+    /// The type of the messages to drop; -1: none, -2: all.
     pub dropped: i64,
-    /// A connection over which one of them comes is closed.
+    /// A connection on which such a message arrives is closed.
     pub closes_on_drop: bool,
-    /// No node is asked by chance.
+    /// No node is pinged at random.
     pub pings_nobody: bool,
     /// Connections that have ended are not made again.
     pub stays_apart: bool,
@@ -116,13 +115,13 @@ pub struct Cluster {
     /// here.
     migrating: BTreeMap<HashSlot, NodeIndex>,
     importing: BTreeMap<HashSlot, NodeIndex>,
-    /// Slots that others may claim with any epoch: CLUSTER MIGRATESLOTS has got that far.
+    /// Slots that these nodes may claim with any epoch: CLUSTER MIGRATESLOTS has granted them.
     granted: Vec<(SlotSet, NodeIndex)>,
     current_epoch: u64,
     last_vote_epoch: u64,
-    /// Whether the slots that must be served are, as far as this node knows.
+    /// Whether the cluster's state is `ok`, as this node sees it.
     is_ok: bool,
-    /// Why it is not, as far as that was logged.
+    /// The reason of `fail` that was logged last.
     why_down: Option<WhyDown>,
     /// Primaries with slots.
     size: usize,
@@ -136,7 +135,7 @@ pub struct Cluster {
     links: HashMap<LinkId, Link>,
     opened: u64,
     counts: MessageCounts,
-    /// What tests have this node do wrong.
+    /// Faults that tests make this node commit.
     faults: Faults,
     election: Election,
     early: Option<EarlyRequest>,
@@ -144,10 +143,10 @@ pub struct Cluster {
     todo: Todo,
     saves: u64,
     ticks: u64,
-    /// When the state was computed first, and when this node was last in a minority.
+    /// When the state was first computed, and when this node was last in a minority.
     began_ms: Option<i64>,
     minority_ms: i64,
-    /// The last epoch that this node has taken because another one had the same.
+    /// The last epoch that this node took because another node had its former one.
     unasked_epoch: Option<u64>,
     /// The state of the world in this call.
     outside: Outside,
@@ -156,7 +155,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster of this node alone, without slots. `seed`: for the choice of nodes and delays.
+    /// A cluster of this node alone, without slots. `seed`: for the random choice of nodes and
+    /// delays.
     pub fn new(id: NodeId, settings: Settings, seed: u64) -> Cluster {
         let mut nodes = Slab::new();
         let mut node = Node::new(id);
@@ -201,7 +201,7 @@ impl Cluster {
         cluster
     }
 
-    /// Takes in what has happened.
+    /// Takes in an event.
     pub fn handle(&mut self, outside: &Outside, event: Event<'_>, actions: &mut Vec<Action>) {
         self.enter(outside);
         match event {
@@ -220,7 +220,7 @@ impl Cluster {
         actions.append(&mut self.out);
     }
 
-    /// What a turn has left to do, to be called at its end.
+    /// Does the work that a turn has left, to be called at its end.
     pub fn before_sleep(&mut self, outside: &Outside, actions: &mut Vec<Action>) {
         if self.todo.is_empty() && self.manual.is_none() && !self.election.is_under_way() {
             return;
@@ -232,19 +232,19 @@ impl Cluster {
         actions.append(&mut self.out);
     }
 
-    /// Whether the next turn must not wait: a manual failover goes on with it.
+    /// Whether the next turn must not wait: a manual failover continues in it.
     pub fn wants_turn(&self) -> bool {
         self.manual.as_ref().is_some_and(Manual::wants_turn)
     }
 
-    /// To be called whenever something is asked of the machine that may change it.
+    /// Must be called at the start of every operation that may change the machine.
     fn enter(&mut self, outside: &Outside) {
         self.outside = *outside;
         self.changes += 1;
     }
 
-    /// Grows whenever something that replies show may have changed, times of messages too: what was
-    /// shown holds while it stays.
+    /// Grows whenever something that replies show may have changed, times of messages included. A
+    /// reply stays valid while this number stays the same.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -288,12 +288,12 @@ impl Cluster {
         self.outside.boot_ms
     }
 
-    /// What is shown of a time inside: Unix milliseconds, 0 for never.
+    /// The time in Unix milliseconds of a boot-time clock's time, 0 for never.
     fn shown(&self, boot_ms: i64) -> i64 {
         if boot_ms == 0 { 0 } else { boot_ms + self.outside.unix_ms - self.outside.boot_ms }
     }
 
-    /// The time inside of Unix milliseconds.
+    /// The boot-time clock's time of a time in Unix milliseconds.
     fn inside(&self, unix_ms: i64) -> i64 {
         if unix_ms == 0 { 0 } else { unix_ms - self.outside.unix_ms + self.outside.boot_ms }
     }
@@ -322,7 +322,7 @@ impl Cluster {
         self.myself
     }
 
-    /// A node; its index must be of this cluster, and the node not forgotten since.
+    /// A node. The index must be of this cluster, and its node must not have been forgotten since.
     pub fn node(&self, index: NodeIndex) -> &Node {
         &self.nodes[index.get()]
     }
@@ -340,7 +340,7 @@ impl Cluster {
         self.nodes.iter().map(|(index, node)| (NodeIndex::new(index), node))
     }
 
-    /// The primary of this node's shard: itself, or whom it follows.
+    /// The primary of this node's shard: itself, or the one that it follows.
     fn my_primary(&self) -> Option<NodeIndex> {
         if self.myself().is_primary() { Some(self.myself) } else { self.myself().primary }
     }

@@ -12,7 +12,7 @@ pub struct NodeId([u8; NodeId::BYTES]);
 impl NodeId {
     pub const BYTES: usize = 40;
 
-    /// The name in its 40 bytes; None if they are no lower-case letters and digits.
+    /// The name in these bytes; None if they are not 40 lower-case letters and digits.
     pub fn from_bytes(bytes: &[u8]) -> Option<NodeId> {
         let bytes: [u8; Self::BYTES] = bytes.try_into().ok()?;
         let is_name = bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
@@ -53,7 +53,7 @@ pub struct NodeIndex(u16);
 
 impl NodeIndex {
     /// # Panics
-    /// If there are more than 65,536 nodes: the table is bounded long before.
+    /// If there are more than 65,536 nodes: the table's limit is far lower.
     pub fn new(index: usize) -> NodeIndex {
         NodeIndex(u16::try_from(index).expect("the number of nodes is bounded"))
     }
@@ -97,7 +97,7 @@ bitflags! {
 pub struct Address {
     /// Text of an IPv4 or IPv6 address; empty if not known.
     pub ip: String,
-    /// Ports for clients without and with TLS; 0 if there is none.
+    /// Ports for clients without and with TLS; 0 if it has none.
     pub tcp_port: u16,
     pub tls_port: u16,
     pub bus_port: u16,
@@ -115,7 +115,7 @@ pub struct Announced {
     pub client_tls_port: u16,
 }
 
-/// A report that a node fails, by another one. Valid for twice the node timeout.
+/// A report by another node that a node is failing. Valid for twice the node timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureReport {
     pub by: NodeIndex,
@@ -129,25 +129,25 @@ pub struct Node {
     /// The same for a primary and its replicas (Valkey).
     pub shard_id: NodeId,
     pub flags: NodeFlags,
-    /// Whom a replica follows.
+    /// The primary that a replica follows.
     pub primary: Option<NodeIndex>,
-    /// Who follows a primary.
+    /// The replicas that follow a primary.
     pub replicas: Vec<NodeIndex>,
     pub slots: SlotSet,
     pub config_epoch: u64,
     pub address: Address,
     pub announced: Announced,
-    /// Since when an answer to PING is missing; 0 if none is.
+    /// The time since which an answer to PING is missing; 0 if none is.
     pub ping_sent_ms: i64,
     pub pong_received_ms: i64,
-    /// When anything came from it last.
+    /// When it last sent anything.
     pub data_received_ms: i64,
     pub failed_since_ms: i64,
-    /// A primary has said that it failed, to all nodes.
+    /// A primary has announced its failure to all nodes.
     pub is_failure_told: bool,
     pub created_ms: i64,
     pub orphaned_since_ms: i64,
-    /// When the connection that it had opened has ended, and when it was sent MEET last.
+    /// When the connection that it had opened ended, and when MEET was last sent to it.
     pub inbound_lost_ms: i64,
     pub meet_sent_ms: i64,
     pub repl_offset: u64,
@@ -198,7 +198,7 @@ impl Node {
         self.flags.intersects(NodeFlags::FAIL | NodeFlags::PFAIL)
     }
 
-    /// Whether replicas of others ask it for votes: a primary with slots.
+    /// Whether it votes in elections: a primary with slots.
     pub fn is_voting(&self) -> bool {
         self.is_primary() && !self.slots.is_empty()
     }

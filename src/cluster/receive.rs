@@ -1,4 +1,4 @@
-//! Taking messages in: who the sender is, and what each type means.
+//! Takes messages in: finds the sender, and acts on each type.
 
 use std::net::IpAddr;
 
@@ -37,7 +37,7 @@ impl Cluster {
             },
             Ok(Decoded::Full(message)) => {
                 let Message { header, body } = *message;
-                // A node that answers at the address of another one says nothing of that one.
+                // A node that answers at another one's address says nothing about that one.
                 let is_named = |node: &NodeIndex| self.node(*node).id == header.sender;
                 let is_outbound = !from.is_inbound;
                 let sender = match node {
@@ -62,7 +62,7 @@ impl Cluster {
         }
     }
 
-    /// What every message of a known node says.
+    /// Takes in the header that every message of a known node has.
     fn take_header(&mut self, link: LinkId, sender: NodeIndex, header: &Header) {
         let now = self.now();
         self.bind(link, sender);
@@ -191,7 +191,7 @@ impl Cluster {
             let Some(link) = self.open_link(index).filter(|_| !is_shard || is_of_shard) else {
                 continue;
             };
-            // It has answered over this connection, so that it knows who sends.
+            // The node has answered over this connection, so it knows the sender.
             let is_light = node.flags.contains(NodeFlags::LIGHT_PUBLISH)
                 && self
                     .links
@@ -211,7 +211,7 @@ impl Cluster {
         actions.append(&mut self.out);
     }
 
-    /// This node's address is that at which another one reached it, unless it is announced.
+    /// Learns this node's address, at which another node reached it, unless one is announced.
     fn learn_own_address(&mut self, link: &Link) {
         let Some(local) = link.local.filter(|_| self.settings.announce_ip.is_empty()) else {
             return;
@@ -233,7 +233,7 @@ impl Cluster {
         }
     }
 
-    /// A node that is not known joins through this one.
+    /// Begins a handshake with an unknown node, which joins through this one.
     fn meet_stranger(&mut self, link: &Link, header: &Header) {
         let ip = Self::ip_of(link, header);
         if ip.is_empty() || ip.parse::<IpAddr>().is_err() {
@@ -258,7 +258,7 @@ impl Cluster {
         NodeId::from_random(std::array::from_fn(|_| self.random.u8(..)))
     }
 
-    /// The node that this one asked to join has answered.
+    /// Ends the handshake with a node that this one asked to join: it has answered.
     fn end_handshake(&mut self, index: NodeIndex, link: &Link, header: &Header) {
         if let Some(known) = self.find(&header.sender) {
             if known != self.myself {
@@ -284,7 +284,7 @@ impl Cluster {
         self.changed();
     }
 
-    /// Another node answers at this node's address.
+    /// Drops the address of a node, `index`: another node, `sender`, answers there.
     fn disown_address(&mut self, index: NodeIndex, sender: NodeId) {
         let age = self.now() - self.node(index).created_ms;
         let (id, flags) = (self.node(index).id, self.node(index).flags.bits());
@@ -298,13 +298,13 @@ impl Cluster {
         node.flags |= NodeFlags::NOADDR;
         node.address = Default::default();
         self.changed();
-        // Nobody will ask it again, and without a failure no replica would take its place.
+        // Nobody will ping it again, and without a failure no replica would take its place.
         if self.settings.as_valkey && !self.node(index).flags.contains(NodeFlags::FAIL) {
             self.fail(index);
         }
     }
 
-    /// PONG has come for this node's own question.
+    /// Takes in a PONG that answers this node's own ping.
     fn take_answer(&mut self, index: NodeIndex) {
         let now = self.now();
         let node = self.node_mut(index);
@@ -319,7 +319,7 @@ impl Cluster {
         }
     }
 
-    /// A known node has asked from another address than the known one.
+    /// Notes the new address of a known node whose message came from another address.
     fn take_address(&mut self, index: NodeIndex, link: &Link, header: &Header) {
         let ip = Self::ip_of(link, header);
         let address = self.address(ip, header.port, header.other_port, header.bus_port);

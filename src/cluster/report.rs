@@ -1,4 +1,4 @@
-//! What CLUSTER NODES and INFO show.
+//! The replies of CLUSTER NODES and INFO.
 
 use std::fmt::Write;
 
@@ -56,7 +56,7 @@ impl Cluster {
             .collect()
     }
 
-    /// The lines of CLUSTER INFO, but for that of links over their limit, which the server counts.
+    /// The lines of CLUSTER INFO, except that of links over their limit, which the server counts.
     pub fn info(&self) -> String {
         let owners = self.owners.iter().flatten().map(|&owner| self.node(owner).flags);
         let count = |flag| owners.clone().filter(|flags| flags.contains(flag)).count();

@@ -1,4 +1,4 @@
-//! What nodes.conf keeps of a cluster, and a cluster made from it.
+//! Writes a cluster's state to the text of nodes.conf, and restores it from there.
 
 use super::Cluster;
 use super::config_file::{NodeLine, NodesConf};
@@ -54,7 +54,7 @@ impl Cluster {
         }
         cluster.current_epoch = conf.current_epoch;
         cluster.last_vote_epoch = conf.last_vote_epoch;
-        // A majority of nobody would be one: this node alone.
+        // If no voting node were counted, the majority would be 1: this node alone.
         cluster.count_voting();
         Some(cluster)
     }
@@ -69,7 +69,7 @@ impl Cluster {
             node.flags |= NodeFlags::PRIMARY;
             node.config_epoch = line.config_epoch;
         }
-        // A line may say both.
+        // A line may have both flags.
         if node.flags.contains(NodeFlags::REPLICA) {
             node.flags -= NodeFlags::PRIMARY;
         }
@@ -84,7 +84,7 @@ impl Cluster {
         }
         node.address.clone_from(&line.address);
         if is_tls && node.address.tls_port == 0 {
-            // The only port that the line shows is that of the cluster.
+            // The line's only port is that for TLS in a cluster over TLS.
             (node.address.tcp_port, node.address.tls_port) = (0, line.address.tcp_port);
         }
         node.announced.clone_from(&line.announced);

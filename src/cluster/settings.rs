@@ -1,4 +1,4 @@
-//! What the configuration says of a node and its cluster.
+//! The configuration of a node and its cluster.
 
 use super::Cluster;
 use super::Todo;
@@ -11,7 +11,7 @@ pub struct Settings {
     pub node_timeout_ms: i64,
     /// `cluster-announce-ip`; empty: the address at which others reach this node.
     pub announce_ip: String,
-    /// Ports at which this node is reached, announced ones before its own.
+    /// Ports at which others reach this node: the announced ones, else its own.
     pub tcp_port: u16,
     pub tls_port: u16,
     pub bus_port: u16,
@@ -30,10 +30,10 @@ pub struct Settings {
     /// Silence after which a node is pinged; 0: half of the node timeout.
     pub ping_interval_ms: i64,
     pub gossip_percent: usize,
-    /// The largest message of PUBLISH that is taken in. Unit: bytes.
+    /// The largest message of PUBLISH that is accepted. Unit: bytes.
     pub message_max: usize,
-    /// Where Valkey differs from Redis 7.0, this node does as Valkey: what nodes.conf has, and what
-    /// becomes of slots that move.
+    /// Whether this node does as Valkey where that differs from Redis 7.0: in the fields of
+    /// nodes.conf and in the handling of slots that move.
     pub as_valkey: bool,
 }
 
@@ -72,7 +72,8 @@ impl Cluster {
             return;
         }
         let ip = match settings.announce_ip.is_empty() {
-            // The address that others used is kept, unless it was announced.
+            // The address at which others reached this node is kept, unless it was an announced
+            // one.
             true if self.settings.announce_ip.is_empty() => self.myself().address.ip.clone(),
             _ => settings.announce_ip.clone(),
         };

@@ -1,5 +1,5 @@
-//! Slots that move to another node all at once (CLUSTER MIGRATESLOTS of Valkey 9): how far each
-//! move is, at both ends.
+//! Slots that move to another node all at once (CLUSTER MIGRATESLOTS of Valkey 9): the progress of
+//! each move at both ends.
 //!
 //! ```text
 //! source                                      target
@@ -13,16 +13,16 @@
 //! FAILOVER-GRANTED -------------------------->  takes the slots, with a new epoch, and tells all nodes
 //! ```
 //!
-//! Both say ACK once a second. The source knows the end by who owns the slots. Nothing here knows
-//! connections, keys or clocks: a job is told what has come ([`Job::hear`]) and answers with what
-//! is to be done.
+//! Both send ACK once a second. The source sees the end when the slots have a new owner. Nothing
+//! here knows connections, keys or clocks: a job takes in the other end's words ([`Job::hear`]) and
+//! returns the answer.
 //!
 //! Source: `cluster_migrateslots.c` of Valkey 9.1.2, whose words and texts these are.
 
 use super::node::NodeId;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 
-/// How far a move is.
+/// The progress of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     // At the target.
@@ -34,7 +34,7 @@ pub enum Phase {
     MayTake,
     /// It has failed; the keys that came are being deleted.
     CleaningUp,
-    /// This node only repeats what its primary says.
+    /// This node only repeats its primary's reports.
     OccurringOnPrimary,
     // At the source.
     Connecting,
@@ -85,7 +85,7 @@ impl Phase {
     }
 }
 
-/// What the two nodes say to each other.
+/// The words that the two nodes exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     Ack,
@@ -94,7 +94,7 @@ pub enum Word {
     Paused,
     RequestFailover,
     FailoverGranted,
-    /// What a node can do: nothing is known yet.
+    /// A node's capabilities: none is defined yet.
     Capa,
 }
 
@@ -126,7 +126,7 @@ impl Word {
     }
 }
 
-/// Ranges of slots, as they were asked for.
+/// Ranges of slots, as requested.
 pub type Ranges = Vec<(HashSlot, HashSlot)>;
 
 /// The slots of ranges.
@@ -147,7 +147,7 @@ pub struct Job {
     pub is_import: bool,
     pub ranges: Ranges,
     pub slots: SlotSet,
-    /// None: this node only repeats what another one says.
+    /// None: this node only repeats another one's reports.
     pub target: Option<NodeId>,
     pub source: Option<NodeId>,
     /// Unix seconds.
@@ -156,13 +156,14 @@ pub struct Job {
     pub acked_s: i64,
     pub phase: Phase,
     pub message: String,
-    /// What follows after [`Phase::CleaningUp`].
+    /// The phase that follows [`Phase::CleaningUp`].
     pub after_cleanup: Phase,
-    /// Until when the source's writes are paused: boot-time clock, milliseconds; 0: they are not.
+    /// When the pause of the source's writes ends, by the boot-time clock in milliseconds; 0: no
+    /// pause.
     pub pause_end_ms: i64,
 }
 
-/// Why a move fails.
+/// The reason for which a move fails.
 pub const UNEXPECTED: &str = "Unexpected state machine transition";
 pub const PAUSE_OVER: &str = "Unpaused before failover completed";
 
@@ -197,7 +198,7 @@ impl Job {
         Job { source: Some(source), target: Some(target), ..job }
     }
 
-    /// A move to this node's primary, or one that had begun before a restart.
+    /// A move to this node's primary, or a move that began before a restart.
     pub fn tracked(name: NodeId, ranges: Ranges, now_s: i64) -> Job {
         Job::new(name, true, ranges, Phase::OccurringOnPrimary, now_s)
     }
@@ -230,7 +231,7 @@ impl Job {
         self.updated_s = now_s;
     }
 
-    /// The other end has spoken. Returns what is to be said to it. Errors: why the move fails.
+    /// Takes in the other end's word, and returns the answer to it. Errors: why the move fails.
     pub fn hear(
         &mut self,
         word: Word,
@@ -254,7 +255,7 @@ impl Job {
             (Word::RequestPause, Phase::Snapshotting | Phase::Replicating) => {
                 (Phase::WaitingToPause, None)
             }
-            // Writes may have gone on.
+            // Writes may have resumed.
             (Word::RequestFailover, Phase::FailoverPaused) if now_ms >= self.pause_end_ms => {
                 return Err(PAUSE_OVER);
             }
@@ -267,14 +268,14 @@ impl Job {
         Ok(answer)
     }
 
-    /// Whether the other end has been silent for too long. From its grant on, the source waits for
+    /// Whether the other end has been silent for too long. After its grant, the source waits for
     /// the end of its pause instead.
     pub fn is_timed_out(&self, heard_s: i64, now_s: i64, timeout_s: i64) -> bool {
         let waits = !matches!(self.phase, Phase::FailoverGranted | Phase::OccurringOnPrimary);
         self.phase.is_in_progress() && waits && now_s - heard_s > timeout_s
     }
 
-    /// Whether ACK may be said now.
+    /// Whether ACK may be sent now.
     pub fn says_ack(&self) -> bool {
         match self.is_import {
             true => {
@@ -329,7 +330,7 @@ impl Jobs {
         self.unfinished(false).any(|job| job.slots.contains(slot))
     }
 
-    /// The slots whose keys are not shown here: those that are being moved to this node.
+    /// The slots whose keys are hidden here: those that are being moved to this node.
     pub fn hidden(&self) -> Option<SlotSet> {
         let mut hidden: Option<SlotSet> = None;
         for job in self.unfinished(true) {
@@ -414,7 +415,7 @@ mod tests {
                 assert_eq!(Word::parse(word.text().to_lowercase().as_bytes()), Some(word));
             }
         }
-        // ACK and CAPA always, and one word each in five phases.
+        // ACK and CAPA are always accepted, and one word in each of five phases.
         assert_eq!(accepted, 2 * phases.len() + 5);
     }
 

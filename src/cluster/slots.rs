@@ -1,4 +1,5 @@
-//! Who owns a slot: what primaries claim, by the greater epoch, and how two equal epochs part.
+//! The owners of slots: of the primaries that claim a slot the greatest epoch wins, and of two
+//! primaries with equal epochs one takes a new epoch.
 
 use super::action::Action;
 use super::node::{NodeFlags, NodeIndex};
@@ -22,7 +23,8 @@ impl Cluster {
             let yields = header.is_ok && self.may_have_been_replaced_by(sender);
             self.take_slots(sender, header.config_epoch, &header.slots, yields);
         }
-        // Who claims what belongs to a greater epoch is told, about one node at a time.
+        // A node that claims slots of an owner with a greater epoch is told so, about one owner at
+        // a time.
         let newer = header.slots.iter().filter_map(|slot| self.owner(slot)).find(|owner| {
             *owner != sender
                 && Some(*owner) != self.node(sender).primary
@@ -37,7 +39,7 @@ impl Cluster {
         }
     }
 
-    /// A primary may be the successor of nodes to which slots are being moved.
+    /// Redirects moves of slots to the sender, if it is the successor of their targets.
     fn follow_target(&mut self, sender: NodeIndex, header: &Header) {
         let shard_id = self.node(sender).shard_id;
         let mut is_changed = false;
@@ -66,7 +68,7 @@ impl Cluster {
         self.send_to(to, body, Marks::default());
     }
 
-    /// A node says which slots another one owns.
+    /// Takes in a node's message about the slots that another one owns.
     pub(super) fn take_update(&mut self, index: NodeIndex, config_epoch: u64, slots: &SlotSet) {
         if index == self.myself || self.node(index).config_epoch >= config_epoch {
             return;
@@ -78,8 +80,8 @@ impl Cluster {
     }
 
     /// Gives a primary the slots that it claims, unless their owners have greater epochs. A node
-    /// that has lost its last slot to it follows it. `yields`: this node's go to an equal epoch
-    /// too.
+    /// whose shard has lost its last slot to it follows it. `yields`: this node's slots also go to
+    /// an equal epoch.
     fn take_slots(&mut self, sender: NodeIndex, config_epoch: u64, slots: &SlotSet, yields: bool) {
         if sender == self.myself {
             return;
@@ -103,8 +105,8 @@ impl Cluster {
             if !is_free {
                 continue;
             }
-            // A slot that is being imported comes from whoever owns it, be it after a failover. In
-            // Valkey an operator has decided otherwise if that is a node of another shard.
+            // A slot that is being imported comes from its owner, also after a failover. In Valkey
+            // a new owner in another shard is an operator's decision, which ends the import.
             if let Some(source) = self.importing.get(&slot).copied() {
                 let is_of_shard = self.node(source).shard_id == self.node(sender).shard_id;
                 match is_of_shard || !self.settings.as_valkey {
@@ -144,8 +146,8 @@ impl Cluster {
         }
     }
 
-    /// The source of slots that are being imported has given them up: they belong here now, as
-    /// nobody may be left to say so.
+    /// Takes the slots that are being imported and that their source has given up: perhaps no node
+    /// is left to assign them.
     fn finish_imports(&mut self, source: NodeIndex, claimed: &SlotSet) {
         let is_over = |(slot, from): (&HashSlot, &NodeIndex)| {
             (*from == source && !claimed.contains(*slot)).then_some(*slot)
@@ -165,9 +167,10 @@ impl Cluster {
         }
     }
 
-    /// Two primaries have the same epoch: the one with the smaller name takes a new one. Not while
-    /// another node may have its slots with an epoch in between, whose writes would be lost: then
-    /// it does before it serves anybody, if they still have the same.
+    /// Takes a new epoch if this primary and another have the same and this one has the smaller
+    /// name. Not while another node may have taken its slots with an epoch in between, whose writes
+    /// would be lost: then it waits until just before it serves clients
+    /// ([`Self::part_known_epochs`]).
     pub(super) fn part_equal_epochs(&mut self, sender: NodeIndex, config_epoch: u64) {
         let is_equal = config_epoch == self.myself().config_epoch;
         let may_lose = !self.myself().slots.is_empty() && self.may_be_outdated();
@@ -176,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// The same with all other nodes, before this one serves clients.
+    /// Takes a new epoch if any other primary has the same, before this node serves clients.
     pub(super) fn part_known_epochs(&mut self) {
         let epoch = self.myself().config_epoch;
         let equal = self
@@ -215,7 +218,7 @@ impl Cluster {
         ));
     }
 
-    /// The role that a header says its sender has.
+    /// Takes in the sender's role from a header.
     pub(super) fn take_role(&mut self, sender: NodeIndex, header: &Header) {
         let Some(id) = header.primary else { return self.set_as_primary(sender) };
         let primary = self.find(&id).filter(|primary| *primary != sender);

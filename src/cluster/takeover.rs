@@ -22,14 +22,15 @@ impl Cluster {
     ) {
         self.enter(outside);
         slots.iter().for_each(|slot| self.set_owner(slot, Some(self.myself)));
-        // It saves the slots too.
+        // This also saves the slots.
         self.raise_epoch();
         self.todo |= Todo::UPDATE_STATE | Todo::BROADCAST;
         self.changed();
         actions.append(&mut self.out);
     }
 
-    /// Says to whom this node has agreed to give slots: these nodes may claim them with any epoch.
+    /// Sets the nodes to which this one has agreed to give slots: they may claim them with any
+    /// epoch.
     pub fn set_granted(&mut self, granted: Vec<(SlotSet, NodeIndex)>) {
         self.granted = granted;
     }

@@ -1,5 +1,4 @@
-//! Many nodes in one thread: what one after the other should do, what an enemy sends, and what
-//! holds by any seed.
+//! Many nodes in one thread: scenarios, messages of an enemy, and rules that hold with any seed.
 
 use super::action::{Action, Event, LinkId, Outside};
 use super::admin::Failover;
@@ -45,7 +44,7 @@ fn a_replica_takes_the_place_of_a_primary_that_is_killed_which_then_follows_it()
 
 #[test]
 fn a_primary_that_comes_back_with_another_ones_epoch_takes_no_slots_back() {
-    // That of any primary, and that of its successor.
+    // The epoch of another primary, and that of its successor.
     for (seed, other) in (0..20).zip([1, 3].into_iter().cycle()) {
         let mut world = World::formed(3, 3, seed);
         world.kill(0);
@@ -128,7 +127,7 @@ fn a_forgotten_node_does_not_come_back_at_once() {
     let mut world = World::formed(3, 3, 6);
     for index in [0, 1, 2, 3, 5] {
         world.command(index, |cluster, outside, actions| {
-            // The others may have been told so by the first.
+            // The first node may already have made the others forget it.
             if let Some(index) = cluster.find(&name(4)) {
                 cluster.forget(index, outside, actions);
             }

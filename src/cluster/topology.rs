@@ -1,12 +1,12 @@
-//! The table of nodes and slots: every change that keeps its indexes in agreement, and the state
-//! that follows from it.
+//! The table of nodes and slots: all changes, which keep its indexes consistent, and the cluster's
+//! state, which follows from the table.
 
 use super::node::{Node, NodeFlags, NodeId, NodeIndex};
 use super::{Cluster, Todo};
 use crate::cluster::action::Action;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 
-/// The most nodes that are kept. A cluster of Redis has at most 1,000; more are an attack or an
+/// The most nodes in the table. A cluster of Redis has at most 1,000; more are an attack or an
 /// accident.
 const NODES_MAX: usize = 16_384;
 /// How long a primary refuses queries after its start: other nodes may have given its slots away.
@@ -123,7 +123,7 @@ impl Cluster {
         self.changed();
     }
 
-    /// Has a node other than this one follow a primary; None: one that is not known.
+    /// Makes a node other than this one the replica of a primary; None: the primary is not known.
     pub(super) fn set_as_replica(&mut self, index: NodeIndex, primary: Option<NodeIndex>) {
         debug_assert_ne!(Some(index), primary);
         let node = self.node_mut(index);
@@ -141,7 +141,7 @@ impl Cluster {
         let node = self.node_mut(index);
         node.primary = Some(primary);
         node.shard_id = shard_id;
-        // All nodes tell clients of them in the same order: by name.
+        // All nodes show a primary's replicas to clients in the same order: by name.
         let id = self.node(index).id;
         let place = self.node(primary).replicas.partition_point(|other| self.node(*other).id < id);
         let primary = self.node_mut(primary);
@@ -150,8 +150,8 @@ impl Cluster {
         self.changed();
     }
 
-    /// Whether another node is of this one's shard, and goes on with what this one was moving, as
-    /// in Valkey.
+    /// Whether another node is of this one's shard, and continues this one's moves of slots, as in
+    /// Valkey.
     pub(super) fn keeps_open_slots(&self, other: Option<NodeIndex>) -> bool {
         let is_of_shard = |other| self.node(other).shard_id == self.myself().shard_id;
         self.settings.as_valkey && other.is_some_and(is_of_shard)
@@ -170,7 +170,7 @@ impl Cluster {
         self.election = super::Election::default();
     }
 
-    /// Tells the server where its primary is, if this node is a replica and knows.
+    /// Passes the primary's address to the server, if this node is a replica and knows the address.
     pub(super) fn follow_address(&mut self) {
         let Some(primary) = self.myself().primary else { return };
         let address = &self.node(primary).address;
@@ -182,13 +182,13 @@ impl Cluster {
         }
     }
 
-    /// Something that is saved and shown has changed.
+    /// Notes a change of something that is saved and shown.
     pub(super) fn changed(&mut self) {
         self.version += 1;
         self.todo |= Todo::SAVE | Todo::UPDATE_STATE | Todo::RECHECK;
     }
 
-    /// Computes anew whether the cluster serves queries, and how many nodes vote.
+    /// Recomputes whether the cluster serves queries, and the number of voting nodes.
     pub(super) fn update_state(&mut self) {
         let now = self.now();
         let began_ms = *self.began_ms.get_or_insert(now);
@@ -227,20 +227,20 @@ impl Cluster {
         self.tell_why_down(why);
     }
 
-    /// Whether this node was in a minority a short time ago, or is.
+    /// Whether this node is in a minority, or was a short time ago.
     fn was_in_minority(&self) -> bool {
         let delay_ms = self.settings.node_timeout_ms.clamp(500, 5_000);
         self.minority_ms != 0 && self.now() - self.minority_ms < delay_ms
     }
 
-    /// Whether others may have taken this node's slots without its having heard of that: it has
-    /// just started, or comes back from a minority.
+    /// Whether others may have taken this node's slots without its knowledge: it has just started,
+    /// or comes back from a minority.
     pub(super) fn may_be_outdated(&self) -> bool {
         let is_new = |began_ms| self.now() - began_ms < WRITABLE_DELAY_MS;
         self.began_ms.is_none_or(is_new) || self.was_in_minority()
     }
 
-    /// Logs why the state is `fail`, if that is new.
+    /// Logs the reason for the state `fail`, if the reason is new.
     fn tell_why_down(&mut self, why: Option<WhyDown>) {
         if std::mem::replace(&mut self.why_down, why) == why {
             return;
@@ -260,13 +260,13 @@ impl Cluster {
         self.size = self.nodes.iter().filter(|(_, node)| node.is_voting()).count();
     }
 
-    /// The votes that an election or a failure needs.
+    /// The number of votes that an election or a failure needs.
     pub(super) fn majority(&self) -> usize {
         self.size / 2 + 1
     }
 
-    /// Whether `count` is a majority of the voting nodes. The message that brings the last vote may
-    /// also have told of another voting node.
+    /// Whether `count` is a majority of the voting nodes. The nodes are counted anew, as the
+    /// message with the last vote may also have announced another voting node.
     pub(super) fn is_majority(&mut self, count: usize) -> bool {
         if count < self.majority() {
             return false;

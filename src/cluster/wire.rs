@@ -66,7 +66,7 @@ bitflags! {
     }
 }
 
-/// What every full message says of its sender.
+/// The facts about its sender in every full message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The client port that belongs to the bus port: that for TLS with `tls-cluster yes`.
@@ -87,7 +87,7 @@ pub struct Header {
     pub marks: Marks,
 }
 
-/// A question for life, its answer, or the question by which a node joins.
+/// A ping, its answer, or the message by which a node joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Ping,
@@ -95,7 +95,7 @@ pub enum Kind {
     Meet,
 }
 
-/// What a node says of a third one. Times are Unix seconds, 0 for none.
+/// An entry about a third node. Times are Unix seconds, 0 for none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gossip {
     pub id: NodeId,
@@ -108,7 +108,7 @@ pub struct Gossip {
     pub other_port: u16,
 }
 
-/// What a node says of itself besides. Redis 7.0 knows host names alone.
+/// A further fact about the sender. Redis 7.0 knows only host names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extension {
     Hostname(String),
@@ -151,7 +151,7 @@ pub enum Decoded {
     Ignored,
 }
 
-/// Why a message is not taken in: a text for the log.
+/// The reason why a message is not accepted: a text for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed(pub String);
 
@@ -159,8 +159,8 @@ pub struct Malformed(pub String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadFrame;
 
-/// The whole length of the message that begins with these bytes. None: fewer than [`PREFIX`] are
-/// there. Errors: another signature, too short for its header, or longer than `most`.
+/// The whole length of the message that begins with these bytes. None: there are fewer than
+/// [`PREFIX`] bytes. Errors: another signature, too short for its header, or longer than `most`.
 pub fn frame_length(bytes: &[u8], most: usize) -> Result<Option<usize>, BadFrame> {
     let signed = bytes.len().min(4);
     if bytes[..signed] != SIGNATURE[..signed] {
@@ -174,8 +174,8 @@ pub fn frame_length(bytes: &[u8], most: usize) -> Result<Option<usize>, BadFrame
     if length < least || length > most { Err(BadFrame) } else { Ok(Some(length)) }
 }
 
-/// The type of the message that begins with these bytes, for statistics. [`PREFIX`] bytes must be
-/// there.
+/// The type of the message that begins with these bytes, for statistics. There must be [`PREFIX`]
+/// bytes.
 pub fn type_of(bytes: &[u8]) -> usize {
     usize::from(u16_at(bytes, 12) & !LIGHT)
 }
@@ -313,17 +313,17 @@ fn header(bytes: &[u8]) -> Result<Header, Malformed> {
     })
 }
 
-/// The text of an address; empty if it is none.
+/// The text of an address; empty if the field has none.
 fn ip(field: &[u8]) -> String {
     let text = text(field).unwrap_or_default();
     if text.parse::<IpAddr>().is_ok() { text } else { String::new() }
 }
 
-/// A text up to its first NUL, which must be there.
+/// A text up to its first NUL, which must exist.
 fn text(field: &[u8]) -> Option<String> {
     let end = memchr::memchr(0, field)?;
     let text = std::str::from_utf8(&field[..end]).ok()?;
-    // As Valkey allows them: what would break a line of nodes.conf is in no name.
+    // As in Valkey, no name has a byte that would break a line of nodes.conf.
     let is_plain = text.bytes().all(|byte| byte > b',' && !b";<=>?@[]^{|}~\\\x7f".contains(&byte));
     is_plain.then(|| text.to_owned())
 }

@@ -118,7 +118,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Plain recursion over suffixes, exponential and obviously right where the elements are.
+    /// Plain recursion over suffixes: exponential, and obviously right as long as the matching of
+    /// single elements is.
     fn naive(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         match (pattern, text) {
             ([], []) => true,
@@ -274,7 +275,7 @@ a?[[- | ab- aa[ | -zb ^\]
 
     #[test]
     fn ignoring_case_folds_the_bounds_of_a_range_but_no_escaped_byte_of_a_class() {
-        // As FUNCTION LIST LIBRARYNAME of Redis 7.0.15 answers.
+        // The answers of FUNCTION LIST LIBRARYNAME in Redis 7.0.15.
         let names = ["aZ_b", "Ab0", "zzYY", "Q_9a", "mNoP"];
         for (pattern, expected) in [
             (r"AZ_B", "aZ_b"),

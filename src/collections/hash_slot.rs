@@ -64,7 +64,7 @@ impl HashSlot {
 const TAG_BYTES_MAX: usize = 3;
 const TAG_LETTERS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// The tags of all slots, with zero bytes behind them.
+/// The tags of all slots, padded with zero bytes.
 fn tags() -> Box<[[u8; TAG_BYTES_MAX]; SLOTS]> {
     let mut tags = Box::new([[0; TAG_BYTES_MAX]; SLOTS]);
     for len in 1..=TAG_BYTES_MAX {

@@ -278,7 +278,7 @@ mod tests {
         insert(&mut bytes, i64::MIN);
         assert_eq!(bytes.len(), 1 + 4 * 8);
         assert_eq!(members(&bytes), [i64::MIN, -5, 5, 40_000]);
-        // The width stays when the wide ones go, until all are gone.
+        // The width stays after the wide integers are removed, until the set is empty.
         assert!(remove(&mut bytes, i64::MIN) && remove(&mut bytes, 40_000));
         assert_eq!(bytes.len(), 1 + 2 * 8);
         assert!(remove(&mut bytes, 5) && remove(&mut bytes, -5));

@@ -98,7 +98,7 @@ pub struct Entry<'a> {
     pub deadline: Option<Deadline>,
 }
 
-/// A random choice of an entry, made before the table is looked at, so that its memory can be
+/// A random choice of an entry, made without reading the table, so that the table's memory can be
 /// prefetched. As it does not depend on the table, entries are equally likely at any time of its
 /// use.
 #[derive(Clone, Copy, Debug)]
@@ -342,7 +342,7 @@ impl PackedTable {
         }
         let from = cursor << CURSOR_SHIFT;
         let number = page_of(from.reverse_bits(), self.pages.len());
-        // If a merge has moved the page's start before the cursor, hashes tell which entries follow
+        // If a merge has moved the page's start before the cursor, hashes show which entries follow
         // it.
         let is_whole = (number as u64).reverse_bits() == from;
         let page = &self.pages[number];

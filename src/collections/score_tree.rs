@@ -11,11 +11,11 @@
 //! refer to each other by number. They know their parents: a member is found through the index,
 //! without comparing scores, and its rank by climbing from its leaf.
 //!
-//! The index does not store members again. It has the leaf, whose tags tell where to compare bytes.
-//! Splitting a leaf re-inserts half of its members in the index: one per insertion on average, of
-//! which the processor does many at a time. An index of scores instead of leaves would avoid that,
-//! but could not find a member among thousands of equal scores. A tree with a single leaf needs no
-//! index, its tags are enough.
+//! The index does not store members again. It has the leaf, whose tags show which members to
+//! compare. Splitting a leaf re-inserts half of its members in the index: one per insertion on
+//! average, of which the processor does many at a time. An index of scores instead of leaves would
+//! avoid that, but could not find a member among thousands of equal scores. A tree with a single
+//! leaf needs no index, its tags are enough.
 //!
 //! Elements are ordered by score, then by the member's bytes. Callers must not pass NaN. Zeros of
 //! both signs are equal. A leaf's members have less than 4 GiB: requests are shorter.
@@ -51,7 +51,7 @@ const MERGED_CHILDREN_MAX: usize = 192;
 /// The parent of the root.
 const NONE: u32 = u32::MAX;
 
-/// One secret for all members: tags only tell where to look.
+/// One secret for all members: tags only show where to look.
 static HASHER: LazyLock<KeyHasher> = LazyLock::new(|| {
     let secret = || RandomState::new().build_hasher().finish();
     KeyHasher::new([secret(), secret()])
@@ -253,7 +253,7 @@ impl ScoreTree {
             + self.index.heap_bytes()
     }
 
-    /// Number of allocations, about.
+    /// The approximate number of allocations.
     pub fn nodes(&self) -> usize {
         self.leaves.len() + self.inners.len()
     }
@@ -740,7 +740,7 @@ impl ScoreTree {
         }
     }
 
-    /// Merges an inner node of a level with a neighbour, likewise.
+    /// Merges a small inner node of a level with a neighbour, if both are small enough.
     fn merge_inner(&mut self, id: u32, level: u32) {
         let parent = self.inners.get(id).parent;
         let above = self.inners.get(parent);

@@ -10,8 +10,8 @@
 //! change copies at most one bank and one group, once. So a snapshot clones a collection of any
 //! size at once, and another thread reads it while it changes.
 //!
-//! A part that the data no longer has, while a snapshot still has it, is counted
-//! ([`given_up_bytes`]): it is no data any more, and free when the snapshot is written.
+//! A part that only a snapshot still has is counted ([`given_up_bytes`]): it is no longer data, and
+//! is freed once the snapshot is written.
 
 use std::cell::Cell;
 use std::ops::{Deref, Index, IndexMut};
@@ -37,10 +37,10 @@ pub fn copied_bytes() -> usize {
     COPIED.get()
 }
 
-/// Bytes of parts that were dropped, or replaced by a copy, while a clone had them too.
+/// Bytes of parts that were dropped, or replaced with a copy, while a clone also had them.
 static GIVEN_UP: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of parts that were dropped since the start while something else had them too, except those
+/// Bytes of parts that were dropped since the start while another owner also had them, except those
 /// that [a snapshot](alloc::counted) dropped.
 pub fn given_up_bytes() -> usize {
     GIVEN_UP.load(Ordering::Relaxed)
@@ -473,7 +473,7 @@ impl<T: Part> SharedSlab<T> {
         self.free.push(number);
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

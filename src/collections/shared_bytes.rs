@@ -130,7 +130,7 @@ impl SharedBytes {
         Some(self.pieces[last].own())
     }
 
-    /// How many bytes the last piece can still take.
+    /// The number of bytes that the last piece can still take.
     fn room(&self) -> usize {
         self.pieces.len() * PIECE - self.len
     }
@@ -230,7 +230,7 @@ impl SharedBytes {
         last.map_or(0, |last| last.capacity() - last.len())
     }
 
-    /// Bytes of heap memory, also of pieces that clones share.
+    /// Bytes of heap memory, including pieces that clones share.
     pub fn heap_bytes(&self) -> usize {
         let head = size_of::<Vec<u8>>() + size_of::<usize>();
         self.pieces.heap_bytes() + self.pieces.len() * head + self.len + self.spare()

@@ -37,12 +37,12 @@ impl<K: Clone + Debug, V: Clone> SharedMap<K, V> {
         self.items.is_empty()
     }
 
-    /// Bytes of heap memory, without memory owned by keys and values; about.
+    /// The approximate bytes of heap memory, without memory owned by keys and values.
     pub fn heap_bytes(&self) -> usize {
         self.items.heap_bytes()
     }
 
-    /// Number of allocations, about.
+    /// The approximate number of allocations.
     pub fn nodes(&self) -> usize {
         self.items.nodes()
     }

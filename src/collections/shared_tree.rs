@@ -21,7 +21,8 @@ use super::shared::{Arc, Part, own};
 
 /// The most items of a leaf, and children of an inner node.
 const WIDTH: usize = 64;
-/// A node with fewer is merged with a neighbour if both together fill half a node at most.
+/// A node with fewer items or children is merged with a neighbour if both together fill at most
+/// half a node.
 const WIDTH_MIN: usize = WIDTH / 4;
 /// Children sampled to estimate the size of all.
 const SAMPLES: usize = 4;
@@ -98,7 +99,7 @@ impl<T: Item> Part for Node<T> {
     }
 }
 
-/// Which ends of the sequence a node is at: there it is not split in halves.
+/// The ends of the sequence at which a node is: there it is not split in halves.
 #[derive(Clone, Copy)]
 struct Ends {
     front: bool,
@@ -125,7 +126,7 @@ impl<T: Item> Node<T> {
     fn bytes_below(&self) -> usize {
         let Node::Inner(children) = self else { return self.heap_bytes() };
         let step = children.len().div_ceil(SAMPLES);
-        // Not the first one, which may have been emptied to a rest.
+        // Not the first child, which may be nearly empty.
         let sampled = children.iter().skip(step / 2).step_by(step);
         let samples = sampled.len();
         let node = size_of::<usize>() + size_of::<Node<T>>();
@@ -474,7 +475,7 @@ impl<T: Item> SharedTree<T> {
         self.root.freed_bytes()
     }
 
-    /// Number of allocations, about.
+    /// The approximate number of allocations.
     pub fn nodes(&self) -> usize {
         1 + self.len / (WIDTH / 2)
     }

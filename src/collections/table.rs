@@ -2,8 +2,7 @@
 //!
 //! Keys come with their hash (computed once by the caller, who prefetches whole batches with it),
 //! entries are referred to by [`Slot`]. The table owns keys, values, deadlines and access bits, one
-//! allocation each (`entry.rs`); it does not know values, types, or what happens when a key
-//! expires.
+//! allocation each (`entry.rs`); it does not know values, types, or the effects of a key's expiry.
 //!
 //! ```text
 //!   directory: Vec<u32>       the top `depth` bits of the hash -> segment number
@@ -76,7 +75,7 @@ const BLOCK_FULL: usize = BLOCK_BUCKETS * SLOTS * 8 / 10;
 const BLOCK_SPARSE: usize = BLOCK_FULL / 2;
 /// Entries per block after shrinking: 60%, far from both growing and shrinking again.
 const BLOCK_EASY: usize = BLOCK_FULL * 3 / 4;
-/// Two siblings with at most this many entries merge: 60% of what a segment of four blocks holds.
+/// Two siblings with at most this many entries merge: 60% of the slots of a segment of four blocks.
 const MERGE_MAX: usize = 3 * BLOCK_FULL;
 const CHUNK: usize = 64;
 /// The directory has at most 2^26 slots, 256 MiB: enough for 2^35 keys.
@@ -91,7 +90,7 @@ const CURSOR_SHIFT: u32 = 11;
 const NEVER: u32 = u32::MAX;
 /// Later than a hint can express.
 const FAR: u32 = u32::MAX - 1;
-/// How old the base of hints may become: half of their range.
+/// The largest age of the base of hints: half of their range.
 const BASE_AGE_MAX_MS: i64 = 1 << 31;
 
 /// The position of an entry. Valid until the next insert or remove (and what calls them: `clear`).
@@ -208,7 +207,7 @@ struct Annex {
     hints: Box<[u32]>,
     /// Blocks beyond the seventh: only for hashes that cannot be split.
     extra: Vec<Block>,
-    /// How much of it the iteration has shown.
+    /// The part of it that the iteration has shown.
     shown: Shown,
 }
 

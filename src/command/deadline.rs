@@ -1,5 +1,5 @@
-//! Deadlines as requests give them: a time in a unit, options with one, and conditions on the
-//! deadline that is there.
+//! Deadlines in requests: a time in a unit, options with a time, and conditions on the existing
+//! deadline.
 //!
 //! Input: arguments; output: complete values. The keyspace is not accessed. A relative time counts
 //! on the boot-time clock, an absolute one on the wall clock (`clock.rs`); conditions compare the
@@ -36,8 +36,8 @@ impl TimeUnit {
         now.unix().0.checked_add(ms).map(|_| When::After { ms })
     }
 
-    /// The same for an argument. Errors: not an integer, or its Unix milliseconds exceed 64 bits or
-    /// `is_allowed` refuses it; `command` is the name in the error.
+    /// Parses an argument as a time in this unit. Errors: it is no integer, its Unix milliseconds
+    /// exceed 64 bits, or `is_allowed` refuses it; `command` is the name in the error.
     pub fn parse(
         self,
         time: &[u8],
@@ -51,7 +51,7 @@ impl TimeUnit {
     }
 }
 
-/// A time that was given.
+/// A time given in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     After { ms: i64 },
@@ -59,7 +59,7 @@ pub enum When {
 }
 
 impl When {
-    /// Milliseconds left; none are left of a time that has come.
+    /// The milliseconds left; 0 once the time has come.
     pub fn remaining_ms(self, now: &Now) -> i64 {
         match self {
             When::After { ms } => ms,
@@ -143,8 +143,8 @@ impl<'a> Lifetime<'a> {
     }
 }
 
-/// A condition on the deadline that is there, for setting a new one. A key or field without one
-/// counts as never expiring.
+/// A condition on the existing deadline, for setting a new one. A key or field without one counts
+/// as never expiring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     Always,

@@ -1,7 +1,7 @@
 //! The commands: a folder or file for each family, with each command's specification beside its
 //! handler.
 //!
-//! `deadline` and `help` are what several families share.
+//! Several families share `deadline` and `help`.
 
 pub(crate) mod admin;
 pub(crate) mod cluster;

@@ -193,7 +193,7 @@ fn subscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
         Kind::Pattern => "psubscribe",
         Kind::Shard => "ssubscribe",
     };
-    // The other two are allowed there, for old clients.
+    // The other two kinds are allowed in transactions, for old clients.
     if kind == Kind::Shard && ctx.origin == Origin::Transaction {
         return Err(NOT_IN_TRANSACTION);
     }
@@ -208,8 +208,8 @@ fn subscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     })
 }
 
-/// `UNSUBSCRIBE [channel [channel ...]]` and its variants: likewise; without names for all
-/// subscriptions, or one without a name.
+/// `UNSUBSCRIBE [channel [channel ...]]` and its variants: the same confirmations; without
+/// arguments one for each subscription, or, if there is none, one without a name.
 fn unsubscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let word = match kind {
         Kind::Channel => "unsubscribe",
@@ -282,7 +282,7 @@ fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let receivers = deliver(ctx.state, kind, ctx.args.get(1), ctx.args.get(2));
     match &mut ctx.state.cluster {
         None => ctx.repeat_message(),
-        // The other nodes get it over the bus, and this node's replicas with them.
+        // The other nodes, this node's replicas among them, get the message over the bus.
         Some(cluster) => {
             let (channel, message) = (ctx.args.get(1), ctx.args.get(2));
             let is_shard = kind == Kind::Shard;

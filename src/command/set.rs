@@ -326,7 +326,7 @@ fn smove(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Members of a SREM that repeats SPOP, for Valkey.
+/// The most members of an SREM that repeats SPOP, for Valkey.
 const SREM_MEMBERS: usize = 1024;
 
 /// `SPOP key [count]`: a bulk string or nil; with a count a set.
@@ -442,8 +442,8 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// `SSCAN key cursor [MATCH pattern] [COUNT count]`: the next cursor (0 at the end) as a bulk
-/// string, and an array of members. The set is looked up before options are parsed: without a key
-/// their errors are not found.
+/// string, and an array of members. The set is looked up before the options are parsed: without
+/// such a key, errors in options are not reported.
 fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = scan_cursor(ctx, 2)?;
     let (protocol, limits) = (ctx.reply.protocol(), limits(ctx));

@@ -7,11 +7,11 @@ use super::params::PARAMS;
 /// Shells that have completions.
 pub const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
-/// How a value is completed.
+/// The way in which a value is completed.
 enum Values {
     Words(Vec<String>),
     Folder,
-    /// A file's name, for want of anything better.
+    /// A file's name, as no better completion is known.
     Any,
 }
 

@@ -63,7 +63,7 @@ fn entry(param: &Param) -> Vec<u8> {
     text
 }
 
-/// Allowed values, aliases and traits, a sentence each.
+/// Allowed values, aliases and traits, with a sentence for each.
 pub(super) fn notes(param: &Param) -> Vec<String> {
     let mut notes = vec![format!("Value: {}.", param.field.describe())];
     if !param.aliases.is_empty() {

@@ -18,10 +18,10 @@ use super::quoting::{parse_line, split_args, trim};
 use super::reason::{Reason, system_text};
 use crate::collections::glob;
 
-/// Maximum bytes of a file or of standard input: far more than any use needs.
+/// Maximum bytes of a file or of standard input: far more than any real configuration has.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 const INCLUDE_DEPTH_MAX: u32 = 16;
-/// Maximum number of `include` lines: with a file that includes itself twice they double at each
+/// Maximum number of `include` lines: if a file includes itself twice, the lines double at each
 /// level.
 const INCLUDES_MAX: u32 = 4096;
 
@@ -70,7 +70,7 @@ impl Line {
     }
 }
 
-/// Texts that are loaded as one, and where each begins.
+/// Texts that are loaded as one, and the beginning of each.
 #[derive(Debug, Default)]
 pub(super) struct Text {
     pub bytes: Vec<u8>,
@@ -82,7 +82,7 @@ impl Text {
         Text { bytes, parts: Vec::new() }
     }
 
-    /// From here on, until the next call, bytes are from this source.
+    /// Notes that the following bytes, until the next call, are from this source.
     pub fn begin(&mut self, source: Source) {
         self.parts.push((self.bytes.len(), source));
     }
@@ -93,7 +93,8 @@ impl Text {
         let mut part = 0;
         self.bytes.split(|byte| *byte == b'\n').enumerate().map(move |(index, bytes)| {
             while let Some((start, _)) = self.parts.get(part + 1).filter(|next| next.0 <= offset) {
-                // A text without a line end at its end takes the first line of the next one.
+                // If a text has no line end at its end, its last line and the first of the next
+                // text are one line.
                 number_there = usize::from(*start < offset);
                 part += 1;
             }
@@ -121,7 +122,8 @@ impl Directive {
     }
 }
 
-/// Why the server cannot start. Its `Display` is for standard error; the process then exits with 1.
+/// The reason why the server cannot start. Its `Display` is for standard error; the process then
+/// exits with 1.
 #[derive(Debug)]
 pub enum ConfigError {
     /// A line of the file or an option of the command line.
@@ -185,7 +187,7 @@ pub(super) enum Purpose {
 /// A fault that a check has found.
 #[derive(Debug)]
 pub struct Refused {
-    /// The line whose fault it is, if it is that of one.
+    /// The faulty line, if the fault is in a single line.
     pub line: Option<Line>,
     pub error: ConfigError,
 }
@@ -207,7 +209,7 @@ pub(super) struct Loader {
     purpose: Purpose,
     /// A `save` line was loaded, and has replaced the default.
     save_seen: bool,
-    /// Parameters with a line of their own that `compatible-with` sets too.
+    /// Parameters that `compatible-with` sets too, and that have had a line of their own.
     said: Vec<&'static str>,
     includes: u32,
 }
@@ -257,7 +259,8 @@ impl Loader {
         Ok(())
     }
 
-    /// A check continues after a fault; a start does not.
+    /// Notes a fault of a check, which continues until `FAULTS_MAX` are noted. Otherwise returns
+    /// the error.
     pub fn note_fault(
         &mut self,
         line: Option<Line>,
@@ -325,7 +328,7 @@ impl Loader {
         if param.name == "compatible-with" {
             let mut before = self.config.clone();
             self.config.update(param, &args, Origin::File)?;
-            // Lines of their own override it, in any order.
+            // Parameters with a line of their own override `compatible-with`, in any order.
             if self.said.contains(&"redis-version") {
                 self.config.redis_version = before.redis_version.clone();
             }
@@ -355,7 +358,7 @@ impl Loader {
     /// Checks the whole configuration at the end of each text.
     fn check(&self) -> Result<(), Reason> {
         if self.purpose != Purpose::Text && !self.config.logfile.is_empty() {
-            // Checked now, as a server in the background could not report it.
+            // Checked now, as a server in the background could not report a failure.
             let path = self.config.dir.join(path_of(&self.config.logfile));
             let opened = match self.purpose {
                 Purpose::Check if self.is_unknown(&path) => Ok(()),
@@ -399,7 +402,8 @@ fn path_of(bytes: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(bytes))
 }
 
-/// Whether lines could be appended to a file, or a new one created, which does not stay.
+/// Tries whether lines could be appended to a file, or a new file created; a new file is removed
+/// again.
 fn try_append(path: &Path) -> io::Result<()> {
     match OpenOptions::new().append(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -410,8 +414,8 @@ fn try_append(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The text of a file, or the joined texts of all that match if the name has `*`, `?` or `[`: there
-/// may be none. Relative names start at `dir`.
+/// The text of a file. If the name has `*`, `?` or `[`: the joined texts of all files that match,
+/// possibly none. Relative names start at `dir`.
 pub(super) fn read_files(name: &[u8], dir: &Path) -> Result<Text, ConfigError> {
     if name.is_empty() {
         let error = io::Error::from(rustix::io::Errno::NOENT);

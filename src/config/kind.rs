@@ -1,4 +1,4 @@
-//! How values of each kind are parsed and formatted.
+//! Parsing and formatting of each kind of values.
 //!
 //! A kind parses the arguments of a directive or of CONFIG SET to a typed value, or refuses them
 //! with a [`Reason`]. It formats values for CONFIG GET, as lines for CONFIG REWRITE and for the
@@ -17,7 +17,7 @@ pub use {number::parse_memory, text::expand_title};
 use super::reason::Reason;
 use super::value::*;
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The file or the command line: several `save` lines add up.
@@ -29,11 +29,11 @@ pub(super) enum Origin {
 /// A line that CONFIG REWRITE may write.
 pub(super) struct RewriteLine {
     pub text: Vec<u8>,
-    /// Add it if the old file has no line for this parameter: the value is not the default.
+    /// Add the line even if the old file has none for this parameter: the value is not the default.
     pub force: bool,
 }
 
-/// How values of type `T` are parsed and formatted.
+/// Parsing and formatting of values of type `T`.
 pub(super) trait Kind<T: Clone + PartialEq> {
     /// Whether the value may have several arguments; otherwise exactly one.
     const MULTI: bool = false;
@@ -50,7 +50,7 @@ pub(super) trait Kind<T: Clone + PartialEq> {
         vec![line(name, &self.format(value), value != default)]
     }
 
-    /// Which values are allowed, for the example file.
+    /// The allowed values, for the example file.
     fn describe(&self) -> String;
 
     /// The default as lines of the example file.

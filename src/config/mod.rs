@@ -1,12 +1,12 @@
 //! The configuration: a table of parameters, and the file and command line that set them.
 //!
-//! `params.rs` is the table; `param.rs` says what an entry consists of, `value.rs` has types of
-//! values, `kind.rs` parses and formats them, or refuses them with a reason of `reason.rs`.
-//! `quoting.rs` splits lines. At the start, `command_line.rs` turns the command line into text, and
-//! `file.rs` loads that and the file into a [`Config`]. CONFIG GET and SET are [`Config::get`] and
-//! [`Config::set`]; CONFIG REWRITE is `rewrite.rs`. From the table, `example.rs` writes
-//! `redis.conf.example`, `manual.rs` the manual page, and `completions.rs` what shells complete.
-//! Error texts are those of Redis 7.0.15.
+//! `params.rs` is the table; `param.rs` defines an entry, `value.rs` has types of values, `kind.rs`
+//! parses and formats them, or refuses them with a reason of `reason.rs`. `quoting.rs` splits
+//! lines. At the start, `command_line.rs` turns the command line into text, and `file.rs` loads
+//! that and the file into a [`Config`]. CONFIG GET and SET are [`Config::get`] and [`Config::set`];
+//! CONFIG REWRITE is `rewrite.rs`. From the table, `example.rs` writes `redis.conf.example`,
+//! `manual.rs` the manual page, and `completions.rs` the completions for shells. Error texts are
+//! those of Redis 7.0.15.
 //!
 //! This module knows no server and no clients: a change is returned as a [`ChangeSet`], and the
 //! server acts on it.
@@ -68,7 +68,7 @@ impl ChangeSet {
     }
 }
 
-/// Why CONFIG SET changed nothing. Its `Display` is the reply, without the leading `-`.
+/// The reason why CONFIG SET changed nothing. Its `Display` is the reply, without the leading `-`.
 #[derive(Debug, PartialEq)]
 pub enum SetError {
     /// No parameter has this name.
@@ -115,7 +115,7 @@ impl std::fmt::Display for SetError {
 impl std::error::Error for SetError {}
 
 impl Config {
-    /// How many databases there are: in a cluster `cluster-databases`.
+    /// The number of databases: in a cluster `cluster-databases`.
     pub fn database_count(&self) -> usize {
         if self.cluster_enabled { self.cluster_databases as usize } else { self.databases as usize }
     }

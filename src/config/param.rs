@@ -18,7 +18,7 @@ pub enum Action {
     TlsPort,
     /// Load certificates and TLS options again.
     Tls,
-    /// Serve HTTP elsewhere, or not.
+    /// Serve HTTP on other addresses, or stop serving it.
     Http,
     /// Change the process' working directory, if relative paths are used.
     Dir,
@@ -50,13 +50,13 @@ pub enum Action {
     ProcessTitle,
     /// Start or stop the allocator's background thread.
     AllocatorThread,
-    /// Announce it to the cluster.
+    /// Announce the new value to the cluster.
     ClusterAnnounce,
     /// Start or stop the watchdog.
     Watchdog,
 }
 
-/// How a parameter may be used.
+/// The allowed uses of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct Traits {
     /// CONFIG SET refuses it.
@@ -164,7 +164,7 @@ pub(super) trait AnyField {
     fn lines(&self, name: &str, config: &Config, defaults: &Config) -> Vec<RewriteLine>;
     /// The default as lines of the example file.
     fn example(&self, name: &str) -> Vec<Vec<u8>>;
-    /// Which values are allowed, for the example file.
+    /// The allowed values, for the example file.
     fn describe(&self) -> String;
 }
 
@@ -238,24 +238,24 @@ impl Config {
         self.redis_version = self.compatible_with.redis_version().into();
         let is_valkey = self.compatible_with.is_valkey();
         for (_, field) in ON_FOR_VALKEY {
-            // A value that was not the default was asked for.
+            // A value that differs from the default was set on purpose, and stays.
             if *field(self) == before.is_valkey() {
                 *field(self) = is_valkey;
             }
         }
     }
 
-    /// The values without any directive but this configuration's `compatible-with`.
+    /// The values without any directive except this configuration's `compatible-with`.
     pub(super) fn defaults(&self) -> Config {
         let mut defaults = Config { compatible_with: self.compatible_with, ..Config::default() };
         defaults.follow_compatibility(Config::default().compatible_with);
-        // It is a directive itself.
+        // `compatible-with` is a directive itself.
         defaults.compatible_with = Config::default().compatible_with;
         defaults
     }
 }
 
-/// As CONFIG GET shows it, without secrets.
+/// The output of CONFIG GET, without secrets.
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut map = f.debug_map();

@@ -24,7 +24,7 @@ pub trait Choice: Copy + PartialEq + 'static {
     }
 }
 
-/// Which keys are evicted when memory is full. Source: `maxmemory-policy`.
+/// The keys that are evicted when memory is full. Source: `maxmemory-policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxmemoryPolicy {
     VolatileLru,
@@ -170,7 +170,7 @@ impl Choice for Permission {
 pub enum SanitizeDumpPayload {
     No,
     Yes,
-    /// Those from clients, not those from a primary or a file.
+    /// Payloads from clients are checked, those from a primary or a file are not.
     Clients,
 }
 
@@ -182,7 +182,7 @@ impl Choice for SanitizeDumpPayload {
     ];
 }
 
-/// Which channels a new user may access. Source: `acl-pubsub-default`.
+/// The channels that a new user may access. Source: `acl-pubsub-default`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclPubsubDefault {
     AllChannels,
@@ -273,7 +273,7 @@ impl Choice for DisklessLoad {
 }
 
 bitflags! {
-    /// Which keyspace events are published, and to which channels. Source:
+    /// The keyspace events that are published, and their channels. Source:
     /// `notify-keyspace-events`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct KeyspaceEvents: u32 {
@@ -350,8 +350,9 @@ pub struct OutputBufferLimit {
 }
 
 impl OutputBufferLimit {
-    /// Whether `used` bytes are too many, at once or for too long. `over_soft_since_us`: since when
-    /// they exceed the soft limit, on the boot-time clock in microseconds; kept up here.
+    /// Whether `used` bytes exceed the hard limit, or have exceeded the soft limit for too long.
+    /// `over_soft_since_us`: the time since which they exceed the soft limit, on the boot-time
+    /// clock in microseconds; updated here.
     pub fn is_exceeded(
         &self,
         used: u64,

@@ -114,7 +114,7 @@ fn pause(state: &State) -> ShownPause {
         let reason = found.map_or("none", |(_, name)| name);
         return ShownPause { reason, actions, until_us: pause.until_us };
     }
-    // Only of the slots that are about to move.
+    // A pause of only the slots that are about to move.
     let ends_ms = state.slot_moves.jobs.0.iter().map(|job| job.pause_end_ms);
     match ends_ms.max().filter(|_| state.moving.is_pausing()) {
         Some(end_ms) => ShownPause {

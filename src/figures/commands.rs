@@ -43,7 +43,7 @@ fn call_samples(reading: &Reading<'_>, out: &mut Exposition) {
         (
             "redis_commands_duration_seconds_total",
             "Time of a command.",
-            // In whole microseconds, as INFO has it.
+            // In whole microseconds, as in INFO.
             |stats| (stats.nanoseconds / 1000) as f64 / 1e6,
         ),
         ("redis_commands_rejected_calls_total", "Calls that were refused.", |stats| {
@@ -104,7 +104,7 @@ fn latency_samples(reading: &Reading<'_>, out: &mut Exposition) {
         let cmd = ("cmd", &*command.full_name);
         for (percent, ns) in percents.iter().zip(histogram.percentiles(percents)) {
             let quantile = format!("{percent}");
-            // Rounded as INFO rounds it.
+            // Rounded as in INFO.
             let us = (ns as f64).round() / 1000.0;
             out.sample(name, &[cmd, ("quantile", &quantile)], us);
         }

@@ -189,7 +189,7 @@ pub const ROWS: &[Row] = &[
     gauge("latest_fork_usec", "redis_latest_fork_usec", Unit::Microseconds, "Always 0.", |_| {
         0u64.into()
     }),
-    // Redis would fork for these.
+    // Redis would fork for these jobs.
     counter("total_forks", "redis_forks_total", Unit::One, "Background jobs begun.", |r| {
         r.state.persistence.jobs.into()
     }),
@@ -355,7 +355,7 @@ fn kilobytes(rate: &Rate) -> Value {
     Value::Decimal(rate.per_second() as f64 / 1024.0, 2)
 }
 
-/// For how long memory has been above its limit.
+/// The time for which memory has been above its limit.
 fn over_us(reading: &Reading<'_>) -> u64 {
     let since_us = reading.keyspace.eviction.over_since_us;
     since_us.map_or(0, |since_us| (reading.state.now.boot_us - since_us).max(0) as u64)

@@ -9,7 +9,7 @@ use crate::state::State;
 pub const CLUSTER: &[Row] =
     &[field("cluster_enabled", |r| u64::from(r.state.config.cluster_enabled).into())];
 
-/// What CLUSTER INFO tells.
+/// The lines of CLUSTER INFO.
 pub const CLUSTER_INFO: &[Row] =
     &[Row::Lines(|reading, out| out.push_str(&cluster_info(reading.state).unwrap_or_default()))];
 
@@ -17,9 +17,10 @@ pub const ROWS: &[Row] = &[Row::Lines(lines), Row::Samples(samples)];
 
 /// Keys sampled for a database's average TTL.
 const TTL_SAMPLES: usize = 32;
-/// If fewer than one key in this number has a deadline, scrapes look for no keys to sample.
+/// If fewer than one key in this number has a deadline, scrapes sample no keys.
 const SPARSE: usize = 64;
-/// Databases with samples, of those with keys; and of empty ones, which redis_exporter reports too.
+/// The most databases with keys that have samples, the most databases visited, and the most empty
+/// databases with samples, which redis_exporter reports too.
 const SAMPLED_MAX: usize = 64;
 const LOOKED_AT_MAX: usize = 1024;
 const EMPTY_SAMPLED_MAX: usize = 16;
@@ -62,7 +63,7 @@ fn with_keys<'a>(reading: &'a Reading<'_>) -> impl Iterator<Item = Database> + '
 
 fn lines(reading: &Reading<'_>, out: &mut String) {
     for Database { index, keys, expiring, average_ttl_ms } in with_keys(reading) {
-        // Keys with expiring fields.
+        // The number of keys with expiring fields.
         let volatile = || reading.keyspace.keys_with_field_deadlines(index);
         let more = match reading.state.config.compatible_with {
             Compatibility::Redis70 | Compatibility::Redis72 => String::new(),

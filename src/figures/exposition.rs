@@ -26,9 +26,9 @@ impl Exposition {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}"); // cannot fail
     }
 
-    /// Adds a sample of the family. Of samples with the same labels the first is kept, as a series
-    /// that is there twice makes Prometheus reject all: two replicas may announce one address, and
-    /// two directives name one file.
+    /// Adds a sample of the family. Of samples with the same labels only the first is kept, as
+    /// Prometheus rejects a text in which a series appears twice: two replicas may announce one
+    /// address, and two directives name one file.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let start = self.text.len();
         self.text.push_str(name);

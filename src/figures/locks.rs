@@ -1,4 +1,4 @@
-//! Section Locks: those that are held, and the clients that wait for locks and permits.
+//! Section Locks: held locks, and the clients that wait for locks and permits.
 
 use super::exposition::Exposition;
 use crate::gate::cycles;

@@ -207,7 +207,7 @@ pub const ROWS: &[Row] = &[
         (r.memory().clients - r.memory().replicas).into()
     }),
     field("mem_cluster_links", |r| {
-        // Messages that this turn's end hands over are among them.
+        // Messages that leave at the end of this turn are included.
         let unsent = r.state.cluster_actions.iter().map(|action| match action {
             Action::Send { message, .. } => message.len(),
             _ => 0,
@@ -253,7 +253,7 @@ fn backlog(state: &State) -> usize {
     state.replication.backlog.as_ref().map_or(0, Backlog::memory)
 }
 
-/// Those of them that are only kept for slow replicas.
+/// The bytes of the backlog that are only kept for slow replicas.
 fn behind(state: &State) -> usize {
     if state.replication.replicas.is_empty() { 0 } else { state.bytes_behind() }
 }

@@ -1,15 +1,15 @@
 //! The table of figures: all that the server counts and measures, each with its name, help, unit,
 //! kind and source.
 //!
-//! INFO's lines, `/metrics` and JSON come from this table and from nothing else: a row that is
-//! added appears where it has a name. Rows stand in INFO's sections and in INFO's order, one file
-//! for each kind of section: `server`, `clients`, `memory`, `persistence`, `counters` (section
-//! Stats), `replication`, `commands` (three sections), `locks`, `databases`; `turns` has the loop's
-//! own. `exposition` writes Prometheus' text. The `redis_` names of metrics are those that
+//! INFO's lines, `/metrics` and JSON come from this table and from nothing else: a new row appears
+//! wherever it has a name. Rows are in INFO's sections and in INFO's order, with a file for each
+//! kind of section: `server`, `clients`, `memory`, `persistence`, `counters` (section Stats),
+//! `replication`, `commands` (three sections), `locks`, `databases`; `turns` has the loop's own.
+//! `exposition` writes Prometheus' text. The `redis_` names of metrics are those that
 //! redis_exporter gives INFO's fields.
 //!
-//! A reading for `/metrics` costs the same however many keys, locks and clients there are: what is
-//! counted by visiting all clients is INFO's alone ([`Cost::EachClient`]).
+//! The cost of a reading for `/metrics` does not depend on the number of keys, locks and clients:
+//! figures that need a visit to each client are only in INFO ([`Cost::EachClient`]).
 
 pub mod clients;
 pub mod commands;
@@ -96,14 +96,14 @@ pub enum Value {
     Absent,
     Count(u64),
     Whole(i64),
-    /// With this number of digits after the point.
+    /// A number, with this number of digits after the point.
     Decimal(f64, usize),
     Percent(f64),
     /// Bytes; INFO has a second line in a readable unit.
     Bytes(usize),
     /// `ok` or `err`.
     IsFine(bool),
-    /// INFO shows it as it is, so it must not contain a line break.
+    /// INFO shows the text unchanged, so it must not contain a line break.
     Text(String),
 }
 
@@ -194,7 +194,7 @@ impl Kind {
 /// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things, or a state.
+    /// A number of things, or a state.
     One,
     Bytes,
     Seconds,
@@ -234,9 +234,9 @@ pub type Read = fn(&Reading<'_>) -> Value;
 
 /// One figure.
 pub struct Figure {
-    /// INFO's field; empty: it has none.
+    /// Its field in INFO; empty: it has none.
     pub field: &'static str,
-    /// Its name in `/metrics`; empty: it is not there.
+    /// Its name in `/metrics`; empty: it has none.
     pub metric: &'static str,
     pub kind: Kind,
     pub unit: Unit,
@@ -355,7 +355,7 @@ impl Section {
     }
 }
 
-/// The figures of the table that are no families.
+/// The single figures of the table, without `Lines` and `Samples`.
 pub fn figures() -> impl Iterator<Item = &'static Figure> {
     let rows = SECTIONS.iter().flat_map(|section| section.rows);
     rows.filter_map(|row| if let Row::One(figure) = row { Some(figure) } else { None })
@@ -403,7 +403,7 @@ mod tests {
             assert!(figure.help.ends_with('.'), "{name}: {}", figure.help);
             assert_eq!(figure.cost, Cost::Constant, "{name} is too expensive");
             let is_total = name.ends_with("_total");
-            // redis_exporter's names do not always say what they count.
+            // redis_exporter's names do not always match the counted things.
             let is_foreign = name.starts_with("redis_");
             assert!(is_total == (figure.kind == Kind::Counter) || is_foreign, "{name}");
         }

@@ -282,13 +282,13 @@ fn copied(reading: &Reading<'_>) -> usize {
     }
 }
 
-/// Keys written by the running job, and in all.
+/// Keys written by the running job, and its total number of keys.
 fn keys_saved(reading: &Reading<'_>) -> (usize, u64) {
     let under_way = reading.state.persistence.under_way();
     under_way.map_or((0, 0), |job| (job.keys_done, job.keys_total))
 }
 
-/// When a job began that is running. A snapshot for replicas counts as a save.
+/// The start of the running job. A snapshot for replicas counts as a save.
 fn since(reading: &Reading<'_>, purpose: Purpose) -> Option<i64> {
     let job = reading.state.persistence.under_way()?;
     let counted_as = if job.purpose == Purpose::Sync { Purpose::Save } else { job.purpose };

@@ -181,7 +181,7 @@ fn heard_seconds(reading: &Reading<'_>, following: &Following) -> i64 {
     }
 }
 
-/// The same as metrics.
+/// The figures of the link as metrics.
 fn link(reading: &Reading<'_>, out: &mut Exposition) {
     let state = reading.state;
     let Some(following) = state.replication.following.as_deref() else { return };

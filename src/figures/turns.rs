@@ -78,7 +78,7 @@ fn seconds(seconds: f64) -> Value {
     Value::Decimal(seconds, 6)
 }
 
-/// Turns in a second times microseconds of a turn, of the last 1.6 seconds.
+/// Turns per second times microseconds per turn, over the last 1.6 seconds.
 fn busy_ratio(state: &State) -> f64 {
     let (turns, us) = (state.stats.turns_rate.per_second(), state.stats.turn_time.per_second());
     (turns as f64 * us as f64 / 1e6).min(1.0)

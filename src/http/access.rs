@@ -1,10 +1,10 @@
 //! Permissions of HTTP: the data that each visitor may see.
 //!
-//! Probes ask for no user. Listeners that only this machine reaches ask for none either, unless
+//! Probes ask for no user. Listeners that only this machine can reach ask for none either, unless
 //! `http-auth` is on. On other listeners HTTP Basic names a user of the ACL, who needs the
-//! permission for commands with the same information. Without a name it is the default user, if
-//! that needs no password. If it needs none and `protected-mode` is on, other machines get only
-//! probes, as on the main port.
+//! permission for commands with the same information. Without a name the user is the default user,
+//! if that one needs no password. If the default user needs none and `protected-mode` is on, other
+//! machines get only probes, as on the main port.
 
 use base64ct::{Base64, Encoding};
 
@@ -22,7 +22,7 @@ use crate::state::State;
 /// The sender of a request.
 pub struct Visitor {
     pub peer: Address,
-    /// By a listener that only this machine reaches.
+    /// The request came by a listener that only this machine can reach.
     pub is_inside: bool,
 }
 
@@ -70,7 +70,7 @@ impl Rights {
         }
     }
 
-    /// Whether they may run a request in a database.
+    /// Whether the visitor may run a request in a database.
     pub fn may_run(&self, state: &State, database: DbIndex, request: &[&[u8]]) -> bool {
         let Some(user) = self.user.map(|id| state.acl.user(id)) else { return true };
         if user.is_unrestricted() {
@@ -98,7 +98,7 @@ impl Rights {
         self.user.is_none() || self.may_run(state, database, &[b"TYPE", key])
     }
 
-    /// Whether they may see the owner of a lock: for a string it is the value.
+    /// Whether the visitor may see the owner of a lock, which for a string is the value.
     pub fn may_see_lock(&self, state: &State, database: DbIndex, key: &[u8]) -> bool {
         self.user.is_none() || self.may_run(state, database, &[b"LOCK.INFO", key])
     }
@@ -129,8 +129,8 @@ fn credentials(authorization: &str) -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Whether a request names this server by an address, as localhost, or by one of `http-hosts`. A
-/// foreign site could let its own name point here: then the browser would give its page the answers
-/// of this server.
+/// foreign site could point its own name here; then the browser would pass this server's answers to
+/// that site's page.
 pub fn names_this_server(state: &State, request: &Request) -> bool {
     let Some(host) = &request.host else {
         // HTTP/1.0. No browser speaks it.

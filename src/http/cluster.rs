@@ -8,11 +8,11 @@ use crate::net::http::head::Request;
 use crate::net::http::response::Response;
 use crate::state::State;
 
-/// Bytes of a node's slots that are shown: each range that moved is told.
+/// The most bytes of a node's slots that are shown: a node may have many ranges.
 const SLOTS_BYTES_MAX: usize = 400;
 
-/// `/api/cluster?limit=`: what CLUSTER INFO says, and the nodes with their links, roles and slots,
-/// as CLUSTER NODES.
+/// `/api/cluster?limit=`: the figures of CLUSTER INFO, and the nodes with their links, roles and
+/// slots, as in CLUSTER NODES.
 pub fn cluster(state: &State, rights: &Rights, request: &Request) -> Response {
     if !rights.may_run(state, DbIndex::ZERO, &[b"CLUSTER", b"NODES"]) {
         return Response::of_status(403);

@@ -50,7 +50,7 @@ pub fn slow(state: &State, request: &Request) -> Response {
     json_response(json)
 }
 
-/// `/api/latency?limit=`: the commands that took most time, with percentiles, and the latency
+/// `/api/latency?limit=`: the commands that took the most time, with percentiles, and the latency
 /// monitor's events.
 pub fn latency(state: &State, request: &Request) -> Response {
     let limit = limit(request);

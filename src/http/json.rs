@@ -4,14 +4,15 @@ use std::fmt::{Display, Write};
 
 use crate::resp::percent::percent_encoded;
 
-/// Bytes of the longest text; of a longer one the beginning is shown.
+/// Bytes of the longest text that is shown in full; a longer one is cut.
 const TEXT_BYTES_MAX: usize = 1024;
-/// Bytes of the longest text that is whole or not there: a head has room for it.
+/// Bytes of the longest text among those that are shown in full or not at all: a request's head has
+/// room for it.
 pub const WHOLE_BYTES_MAX: usize = 6 * 1024;
-/// Bytes after which a list ends: there are more.
+/// Bytes after which a list ends, although more items follow.
 pub const BYTES_MAX: usize = 1 << 20;
 
-/// A JSON text under construction. Commas are put where one is missing.
+/// A JSON text under construction. Commas are added where needed.
 #[derive(Default)]
 pub struct Json {
     text: String,
@@ -45,7 +46,7 @@ impl Json {
         let _ = write!(self.text, "{value}"); // cannot fail
     }
 
-    /// Bytes as text, the beginning of a long one; what is no UTF-8 is replaced.
+    /// Bytes as text. A long text is cut; invalid UTF-8 is replaced.
     pub fn text(&mut self, bytes: &[u8]) {
         let is_cut = bytes.len() > TEXT_BYTES_MAX;
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]);
@@ -59,7 +60,7 @@ impl Json {
             match letter {
                 '"' => self.text.push_str("\\\""),
                 '\\' => self.text.push_str("\\\\"),
-                // No mark-up, should a browser ever take it for a page.
+                // No mark-up, in case a browser ever takes the text for a page.
                 '\0'..='\x1f' | '\x7f' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
                     let _ = write!(self.text, "\\u{:04x}", letter as u32); // cannot fail
                 }
@@ -80,8 +81,7 @@ impl Json {
         self.text(bytes.as_ref());
     }
 
-    /// A text of which no part may be missing, as somebody uses it; null if it is longer than
-    /// [`WHOLE_BYTES_MAX`].
+    /// A text that is of use only in full; null if it is longer than [`WHOLE_BYTES_MAX`].
     pub fn named_whole(&mut self, name: &str, text: &str) {
         self.name(name);
         match text.len() <= WHOLE_BYTES_MAX {
@@ -112,7 +112,7 @@ impl Json {
     }
 }
 
-/// A name as it stands in a path; of a name that is too long for any, enough to see that.
+/// A name as encoded for a path. A name that is too long for a path is cut, but stays too long.
 pub fn id(name: &[u8]) -> String {
     percent_encoded(&name[..name.len().min(WHOLE_BYTES_MAX + 1)])
 }

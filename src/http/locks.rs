@@ -1,8 +1,7 @@
 //! `/api/locks`: held locks, by name or the worst first; one lock with its queue; and
 //! `/metrics/locks`, which groups them.
 //!
-//! All locks are looked at in slices, some in each turn, and the found ones are written in slices
-//! too.
+//! Locks are visited in slices, some in each turn, and the found ones are written in slices too.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -25,22 +24,22 @@ use crate::state::State;
 use crate::state::http_job::{HttpJob, LockGroup};
 use crate::types::lock::{self, Lock};
 
-/// Items of a list, unless `limit` says otherwise, and at most.
+/// The default number of items in a list, and the largest `limit`.
 pub const LIMIT: usize = 100;
 pub const LIMIT_MAX: usize = 1000;
-/// Locks looked at in one turn; with a user's rights to be checked, or their leases to be read.
+/// Locks visited in one turn: usually, and if a user's rights must be checked or leases read.
 const LOOKS: usize = 4000;
 const SLOW_LOOKS: usize = 400;
 /// Locks written in one turn.
 const WRITES: usize = 50;
-/// Waiting clients of one lock that are shown, and those that are asked what they wait for.
+/// The most waiting clients of one lock that are shown, and the most that are examined.
 const QUEUE_MAX: usize = 100;
 const WAITERS_MAX: usize = 2000;
 /// The last grants and ends of a lock that are shown.
 const EVENTS_MAX: usize = 10;
-/// The limit of distinct groups.
+/// The most distinct groups.
 const GROUPS_MAX: usize = 10_000;
-/// Bytes of such a name that are told apart.
+/// The bytes of a group's name that are compared.
 const GROUP_BYTES_MAX: usize = 128;
 
 /// The order of a list.
@@ -65,7 +64,7 @@ struct Asked {
     limit: usize,
 }
 
-/// How many items are asked for.
+/// The requested number of items.
 pub fn limit(request: &Request) -> usize {
     let limit = argument(request, "limit").and_then(|text| parse_i64(&text));
     limit.map_or(LIMIT, |limit| limit.clamp(1, LIMIT_MAX as i64) as usize)
@@ -99,7 +98,7 @@ impl Asked {
         after.is_none_or(|after| (rank, database, key) > (after.0, after.1, &*after.2))
     }
 
-    /// Adds a lock to the first ones, one more than asked for: then there are more.
+    /// Adds a lock to the first ones. One more than requested is kept, to show that there are more.
     fn keep(&self, first: &mut BTreeSet<Place>, rank: i64, database: DbIndex, key: &[u8]) {
         if self.is_after(rank, database, key) {
             keep_first(first, self.limit + 1, rank, database, key);
@@ -209,8 +208,8 @@ fn write_list(
     json_response(json).into()
 }
 
-/// Where a list goes on, as it stands in a query. After a name that is too long for one it goes on
-/// after all names that begin like it.
+/// The place where a list continues, as text for a query. After a name that is too long for a
+/// query, the list continues after all names that begin like it.
 fn after(rank: i64, database: DbIndex, key: &[u8]) -> String {
     let room = WHOLE_BYTES_MAX - 64;
     let whole = percent_encoded(&key[..key.len().min(room + 1)]);
@@ -250,7 +249,7 @@ fn by_name(keyspace: &Keyspace, asked: &Asked) -> BTreeSet<Place> {
     first
 }
 
-/// The locks that clients wait for, those that have been waited for longest first.
+/// The locks that clients wait for, the longest wait first.
 fn by_wait(keyspace: &Keyspace, state: &State, asked: &Asked) -> BTreeSet<Place> {
     let (mut first, mut seen) = (BTreeSet::new(), BTreeSet::new());
     for wait in state.longest_lock_waits(WAITERS_MAX) {
@@ -267,7 +266,7 @@ fn by_wait(keyspace: &Keyspace, state: &State, asked: &Asked) -> BTreeSet<Place>
     first
 }
 
-/// The locks that clients wait for, those first that most wait for.
+/// The locks that clients wait for, those with the most waiting clients first.
 fn by_waiters(keyspace: &Keyspace, asked: &Asked) -> BTreeSet<Place> {
     let mut first = BTreeSet::new();
     for (database, key, count) in keyspace.waiting.queues_for(Wanted::Lock) {
@@ -319,13 +318,13 @@ fn item(
                 false => "exclusive",
             };
             json.named_text("mode", mode);
-            // The owner, the fence and what follows are those of one of them.
+            // The owner, the fence and the following fields are those of one of the readers.
             if lock.readers > 0 {
                 json.named("readers", lock.readers);
             }
             json.named_text("owner", &*lock.owner);
             json.named("holds", lock.holds);
-            // As text: the page must not round it.
+            // As text: the page must not round the number.
             match lock.fence {
                 Some(fence) => json.named_text("fence", fence.to_string()),
                 None => json.named("fence", "null"),
@@ -383,7 +382,8 @@ pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reques
     if !rights.may_see_lock(state, database, &key) {
         return Response::of_status(403);
     }
-    // Any string could be a lock of another recipe: a value that nobody uses as one is not shown.
+    // Any string could be a lock made by another client library: a value that nobody uses as a lock
+    // is not shown.
     let is_lock = keyspace.entry_quietly(database, &key).is_none()
         || keyspace.locks.any(database, &key).is_some()
         || keyspace.waiting.next_after(database, &key, Wanted::Lock, 0).is_some()
@@ -419,7 +419,7 @@ pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reques
         write_end(&mut json, end);
     }
     json.close(']');
-    // A part of the command would break another lock.
+    // A truncated command would break another lock.
     if let Some((lock, _)) = find(keyspace, database, &key) {
         let fence = lock.fence.filter(|_| lock.readers == 0);
         let fence = fence.map_or(String::new(), |fence| format!(" FENCE {fence}"));
@@ -479,11 +479,11 @@ struct Event {
     what: &'static str,
     owner: Vec<u8>,
     fence: u64,
-    /// Of an end.
+    /// Only of an end: the time that the lock was held.
     held_us: Option<u64>,
 }
 
-/// How redis-cli is called for a database of this server.
+/// The call of redis-cli for a database of this server.
 pub fn redis_cli(state: &State, database: DbIndex) -> String {
     let port = state.process.identity.port;
     let port = if port == 6379 { String::new() } else { format!(" -p {port}") };
@@ -492,7 +492,7 @@ pub fn redis_cli(state: &State, database: DbIndex) -> String {
     format!("redis-cli{port}{database}")
 }
 
-/// A name as a shell takes it, whatever it contains: people copy it.
+/// A name quoted for a shell, whatever its bytes: people copy the command.
 fn shell_word(name: &[u8]) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_:./@%+,=-".contains(byte);
     match std::str::from_utf8(name) {
@@ -524,13 +524,13 @@ pub fn write_end(json: &mut Json, end: &End) {
     json.close('}');
 }
 
-/// `/metrics/locks?group=1&top=100`: held locks by what stands before the first colon of their
-/// names, the largest groups. Of the locks that the user may see.
+/// `/metrics/locks?group=1&top=100`: held locks that the user may see, grouped by the part of their
+/// names before the first colon; the largest groups.
 pub fn groups(keyspace: &Keyspace, state: &State, rights: &Rights, request: Request) -> Answer {
     go_on_with_groups(keyspace, state, rights, HttpJob::new(request))
 }
 
-/// Goes on with that.
+/// Continues the answer of [`groups`].
 pub fn go_on_with_groups(
     keyspace: &Keyspace,
     state: &State,
@@ -567,7 +567,7 @@ pub fn go_on_with_groups(
     }
     let top = argument(&job.request, "top").and_then(|text| parse_i64(&text));
     let top = top.map_or(LIMIT, |top| top.clamp(1, LIMIT as i64) as usize);
-    // Names that are no text may look alike: no series may be there twice.
+    // Names that are no text may look alike, but no series may appear twice.
     let mut alike: HashMap<String, LockGroup> = HashMap::new();
     for (name, group) in &job.groups {
         let name = String::from_utf8_lossy(name);

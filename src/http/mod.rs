@@ -1,15 +1,15 @@
 //! HTTP for operators and their tools: probes, metrics, and a page with the data it reads.
 //! Read-only.
 //!
-//! Connections and requests are `net/http.rs`'s. A turn of the loop ends with [`turn`], which
-//! answers what has come; nested turns do so too, so that a busy script, a load or a pause keeps
-//! nobody from seeing why nothing moves. `access` says who may, `ready` is for probes, `json`
-//! writes JSON, `routes` knows what there is. The answers to `/api`: `locks`, `waiting`, `queues`,
-//! `commands` (slow ones, latency), `people` (clients), `cluster`, `overview`. `page` is the page
-//! itself.
+//! `net/http.rs` has the connections and reads requests. A turn of the loop ends with [`turn`],
+//! which answers the requests that have arrived; nested turns do so too, so that operators can see
+//! the reason when a busy script, a load or a pause blocks the server. `access` checks permissions,
+//! `ready` answers probes, `json` writes JSON, `routes` has all paths. The answers to `/api`:
+//! `locks`, `waiting`, `queues`, `commands` (slow ones, latency), `people` (clients), `cluster`,
+//! `overview`. `page` is the page itself.
 //!
-//! The cost of an answer is bounded: figures are kept as they change, lists are slices cut by an
-//! index, and an answer that must look at all locks does so in slices, some in each turn
+//! The cost of an answer is bounded: figures are updated as they change, lists are slices cut by an
+//! index, and an answer that must visit all locks does so in slices, some in each turn
 //! ([`Answer::Later`]).
 
 mod access;
@@ -51,14 +51,14 @@ impl From<Response> for Answer {
     }
 }
 
-/// Notes which connections are ready.
+/// Notes the connections that are ready.
 pub fn look(state: &mut State, events: &Events) {
     events.iter().for_each(|event| state.net.http.look(event));
 }
 
 /// Accepts connections and answers requests, for a limited time.
 pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
-    // The clock is read only where there may be something to do.
+    // The clock is read only if there may be something to do.
     if !state.net.http.has_work() && !state.net.http.has_work_at(state.now.boot_us) {
         return;
     }
@@ -80,7 +80,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
             return;
         }
         if state.net.http.serve(slot, now_us) && answer(keyspace, state, slot, now_us) {
-            // A further request waits for those of other connections.
+            // A connection's next request waits for requests of other connections.
             if state.net.http.serve(slot, now_us) {
                 state.net.http.enqueue(slot);
             }
@@ -91,7 +91,7 @@ pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
 /// Does periodic work, several times a second.
 pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
     keyspace.flows.forget(state.now.boot_us);
-    // A scrape has less to do.
+    // This leaves less work for a scrape.
     keyspace.review_semaphores();
     queues::look_for_named(keyspace, state);
 }
@@ -133,7 +133,7 @@ fn argument(request: &Request, name: &str) -> Option<Vec<u8>> {
     arguments(request, name).next()
 }
 
-/// Percent-decoded bytes; in a query a plus is a blank. Invalid codes stay as they are.
+/// Percent-decoded bytes; in a query a plus is a blank. Invalid codes stay unchanged.
 fn decoded(text: &str, is_query: bool) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|&byte| (byte as char).to_digit(16));
     let bytes = text.as_bytes();

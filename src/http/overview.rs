@@ -17,13 +17,13 @@ use crate::state::State;
 use crate::sys::build;
 use crate::types::type_name;
 
-/// How long lost locks are shown. Unit: milliseconds.
+/// The time for which lost locks are shown. Unit: milliseconds.
 const LOST_MS: i64 = 300_000;
 const REPLICAS_MAX: usize = 100;
-/// Keys of a database whose bytes are counted, so many neighbours at once.
+/// Keys of a database whose bytes are counted, and the number of neighbours that are read together.
 const KEYS_SAMPLED: usize = 128;
 const NEIGHBOURS: usize = 8;
-/// Databases whose keys are counted, the largest of the first ones.
+/// Databases whose keys are counted, and the first ones from which the largest are chosen.
 const DATABASES_SAMPLED: usize = 4;
 const DATABASES_LOOKED_AT: usize = 64;
 
@@ -94,7 +94,7 @@ pub fn overview(keyspace: &Keyspace, state: &State, rights: &Rights) -> Response
     json_response(json)
 }
 
-/// Appends how many keys and bytes each type has, estimated from some keys of the largest
+/// Appends the numbers of keys and bytes of each type, estimated from some keys of the largest
 /// databases.
 fn memory_by_type(json: &mut Json, keyspace: &Keyspace) {
     let mut tables: Vec<_> = DbIndex::all(keyspace.databases().min(DATABASES_LOOKED_AT))
@@ -136,7 +136,7 @@ fn memory_by_type(json: &mut Json, keyspace: &Keyspace) {
     json.close(']');
 }
 
-/// The script that keeps the server busy, and how it is ended.
+/// The script that keeps the server busy, and the command that ends it.
 fn script(json: &mut Json, state: &State) {
     json.name("script");
     let (Some(us), Some(running)) = (script_us(state), &state.scripts.running) else {

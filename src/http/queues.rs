@@ -22,11 +22,11 @@ use crate::types::{Collection, Value, type_name};
 
 /// Keys that `page-keys` may name.
 const NAMED_MAX: usize = 100;
-/// Keys looked at for patterns in one turn of the periodic work.
+/// Keys compared with patterns in one turn of the periodic work.
 const LOOKS: usize = 2000;
 /// Groups of a stream that are shown.
 const GROUPS_MAX: usize = 10;
-/// Bytes of a name in a label.
+/// The most bytes of a name in a label.
 const LABEL_BYTES_MAX: usize = 1024;
 /// Scores from this on are taken for Unix milliseconds, lower ones for seconds: the year 2286 in
 /// seconds.
@@ -47,7 +47,7 @@ struct Queue {
     kind: &'static str,
     length: u64,
     consumers: usize,
-    /// Unix milliseconds of the oldest item, if it says.
+    /// Unix milliseconds of the oldest item, if it has a time.
     oldest_ms: Option<i64>,
     /// Members of a sorted set by due times whose time has come.
     overdue: Option<usize>,
@@ -102,7 +102,7 @@ fn of_stream(queue: Queue, stream: &Stream) -> Queue {
     Queue { length: stream.entries().len(), oldest_ms, groups: groups.collect(), ..queue }
 }
 
-/// The keys named by `page-keys`: as they are, and those that its patterns have found.
+/// The keys named by `page-keys`: directly, or by its patterns.
 fn named(state: &State) -> BTreeSet<&[u8]> {
     let plain = state.config.page_keys.iter().filter(|name| !is_pattern(name));
     let keys = &state.page_keys;
@@ -110,8 +110,7 @@ fn named(state: &State) -> BTreeSet<&[u8]> {
     plain.map(Vec::as_slice).chain(found).take(NAMED_MAX).collect()
 }
 
-/// Looks at some further keys to find matches of the patterns of `page-keys`. Call this in the
-/// periodic work.
+/// Compares some further keys with the patterns of `page-keys`. Call this in the periodic work.
 pub fn look_for_named(keyspace: &Keyspace, state: &mut State) {
     let keys = &mut state.page_keys;
     if keys.patterns != state.config.page_keys {
@@ -211,7 +210,7 @@ pub fn list(
     json_response(json)
 }
 
-/// The named queues as metrics: theirs are the only names of keys among those.
+/// The named queues as metrics: no other metrics have names of keys.
 pub fn metrics(keyspace: &Keyspace, state: &State, rights: &Rights) -> String {
     let mut keys = named(state);
     keys.retain(|key| rights.may_read(state, DbIndex::ZERO, key));
@@ -264,7 +263,7 @@ pub fn metrics(keyspace: &Keyspace, state: &State, rights: &Rights) -> String {
     out.text()
 }
 
-/// A name as a label has it: the beginning of a long one.
+/// A name for a label; a long one is cut.
 fn label(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(LABEL_BYTES_MAX)]).into_owned()
 }

@@ -9,7 +9,7 @@ use crate::state::{PauseCause, State};
 
 use super::arguments;
 
-/// Why a server is not ready; None: this is no reason.
+/// The reason why a server is not ready; None: the check has passed.
 type Check = fn(&State) -> Option<String>;
 
 /// All checks, in order.

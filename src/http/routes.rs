@@ -25,7 +25,7 @@ pub fn answer(
         "/replica" => return ready::role(state, true).into(),
         _ => {}
     }
-    // Names of keys are for nobody else's pages.
+    // Pages of other sites must not see names of keys.
     let is_metrics = request.path.starts_with("/metrics");
     if request.path != "/metrics" && !names_this_server(state, &request) {
         let text = "this name is none of http-hosts\n";

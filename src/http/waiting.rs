@@ -1,4 +1,4 @@
-//! `/api/waiting`: waiting clients and the owners they wait for, and the circles in which owners
+//! `/api/waiting`: waiting clients and the owners they wait for, and the cycles in which owners
 //! wait for each other.
 
 use super::access::Rights;
@@ -11,12 +11,12 @@ use crate::net::http::response::Response;
 use crate::state::State;
 use crate::types::lock;
 
-/// The limit of reported circles.
+/// The most cycles that are shown.
 const CIRCLES_MAX: usize = 20;
-/// Owners of a circle that are told.
+/// The most owners of a cycle that are shown.
 const OWNERS_MAX: usize = 50;
 
-/// `/api/waiting?limit=`: the longest waits for locks with the holders, and circles.
+/// `/api/waiting?limit=`: the longest waits for locks, with the holders, and cycles.
 pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Request) -> Response {
     let limit = limit(request);
     let (mut json, mut told) = (Json::default(), 0);
@@ -63,7 +63,7 @@ pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reque
     json_response(json)
 }
 
-/// The owners of each circle of locks that may be seen, beginning with the least name.
+/// The owners of each cycle of locks that the visitor may see, beginning with the least name.
 fn circles(keyspace: &Keyspace, state: &State, rights: &Rights) -> Vec<Vec<Vec<u8>>> {
     let databases = keyspace.waiting.databases();
     let all = databases.flat_map(|database| {

@@ -1,10 +1,10 @@
 //! The cluster bus: listeners and connections between nodes, in both directions.
 //!
-//! Bytes come in, whole messages go out; they are read and written by `crate::cluster`. The
-//! connections are no clients: `link` is one of them, with its queue of messages. A connection that
-//! has nothing to say owns no buffers, and no memory is reserved before the bytes are there.
-//! Anybody who reaches the port can connect, so the number of connections is bounded, and what a
-//! turn reads of each.
+//! Bytes come in, whole messages go out; `crate::cluster` reads and writes these. The connections
+//! are no clients: `link` is one of them, with its queue of messages. An idle connection owns no
+//! buffers, and no memory is reserved before bytes arrive. Anybody who reaches the port can
+//! connect, so the number of connections is bounded, and so are the bytes that a turn reads from
+//! each.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -26,18 +26,18 @@ pub mod link;
 #[cfg(test)]
 mod tests;
 
-/// Connections at once, of both directions.
+/// The most connections at once, in both directions.
 pub const LINKS_MAX: usize = 1 << 17;
-/// Listeners, at most: addresses of `bind`.
+/// The most listeners: addresses of `bind`.
 const LISTENERS_MAX: usize = 64;
 /// Connections accepted in one turn, and with TLS, where each costs more.
 const ACCEPTS_MAX: usize = 1000;
 const ACCEPTS_TLS_MAX: usize = 8;
-/// Read of one connection in one turn; the rest follows in the next.
+/// The most bytes read from one connection in one turn; the rest follows in the next.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Of a connection whose queue has more bytes nothing is read if it was accepted: each of its
-/// questions would make the queue longer.
+/// Nothing is read from an accepted connection whose queue is longer, as each of its requests would
+/// lengthen the queue. Unit: bytes.
 const UNTAKEN_MAX: usize = 1 << 20;
 
 /// Tokens below those of HTTP: one for each listener, then one for each connection.
@@ -53,8 +53,8 @@ const FIRST_OPENED: u64 = 1 << 63;
 pub struct Bus {
     listeners: Vec<Listener>,
     links: Slab<Link>,
-    /// The connections that the state machine knows. Those that end when all is sent are here no
-    /// more.
+    /// The connections that the state machine knows. Those that end once all is sent are no longer
+    /// here.
     by_id: HashMap<LinkId, usize>,
     /// Slots of connections that may have something to do, in order.
     ready: VecDeque<usize>,
@@ -62,16 +62,16 @@ pub struct Bus {
     to_send: Vec<usize>,
     /// Listeners at which connections may wait.
     accepts: Vec<usize>,
-    /// Connections may wait that were not accepted when they were announced.
+    /// Connections that were not accepted when they were announced may be waiting.
     is_postponed: bool,
-    /// Connections that could not be made or have ended, of which the state machine does not know
-    /// yet.
+    /// Connections that could not be made or have ended, and whose end the state machine does not
+    /// know yet.
     ended: Vec<LinkId>,
     accepted: u64,
     /// The last save that a message may have to wait for, and the last one on disk.
     awaited: u64,
     saved: u64,
-    /// What is read from any connection.
+    /// The buffer for reading from any connection.
     scratch: Vec<u8>,
     /// Connections closed for too long a queue.
     pub limit_exceeded: u64,
@@ -85,7 +85,7 @@ pub struct Accepted {
     pub local: IpAddr,
 }
 
-/// What is told of a connection.
+/// The facts about a connection that are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkFacts {
     /// Unix milliseconds.
@@ -95,14 +95,14 @@ pub struct LinkFacts {
     pub queued: usize,
 }
 
-/// What has happened to a connection.
+/// A connection's progress in a step.
 #[derive(Debug)]
 pub enum Progress {
     Waits,
-    /// It stands; this is its local address.
+    /// It is established; this is its local address.
     Connected(LinkId, IpAddr),
-    /// These bytes have come, with what was left before. The rest is to be given back by
-    /// [`Bus::keep`].
+    /// These bytes have arrived, after those left over before. The caller gives unused ones back
+    /// with [`Bus::keep`].
     Bytes(LinkId, Vec<u8>),
     Ended(LinkId),
 }
@@ -136,8 +136,8 @@ pub fn is_own(token: Token) -> bool {
 impl Bus {
     // ---- listeners ------------------------------------------------------------------------------
 
-    /// Replaces the listeners. The open connections stay. Further listeners than there are tokens
-    /// are dropped.
+    /// Replaces the listeners. The open connections stay. Listeners beyond the number of tokens are
+    /// dropped.
     pub fn listen(&mut self, listeners: Vec<Listener>) {
         self.listeners = listeners;
         self.listeners.truncate(LISTENERS_MAX);
@@ -151,7 +151,7 @@ impl Bus {
     /// Registers all listeners for readiness.
     pub fn register(&mut self, registry: &Registry) -> io::Result<()> {
         for (index, listener) in self.listeners.iter_mut().enumerate() {
-            // Fails harmlessly for a new one.
+            // Fails harmlessly for a new listener.
             let _ = listener.deregister(registry);
             listener.register(registry, Token(FIRST_LISTENER - index))?;
         }
@@ -212,7 +212,7 @@ impl Bus {
                     Some(tls) => stream.with_tls(tls),
                 };
                 let Ok(stream) = stream else { continue };
-                // Without it a peer that is gone is found out only when something is sent.
+                // Without keepalive, a vanished peer is only noticed when something is sent.
                 let _ = set_keepalive(&stream, keepalive_seconds);
                 accepted.extend(self.take_in(registry, stream, &peer, &local, now_ms));
             }
@@ -239,7 +239,7 @@ impl Bus {
 
     // ---- connections ----------------------------------------------------------------------------
 
-    /// Takes in a connection that is being made. Without a stream it could not even begin.
+    /// Takes in a connection that is being made. Without a stream, connecting has already failed.
     pub fn open(
         &mut self,
         registry: &Registry,
@@ -270,7 +270,7 @@ impl Bus {
         Ok(())
     }
 
-    /// Notes what an event announces.
+    /// Notes an event's announcement.
     pub fn look(&mut self, event: &Event) {
         let token = event.token();
         if !is_own(token) {
@@ -289,7 +289,7 @@ impl Bus {
         self.enqueue(slot);
     }
 
-    /// Takes all connections and listeners for ready: what the system has announced is not known.
+    /// Treats all connections and listeners as ready, as the system's announcements are unknown.
     pub fn look_at_all(&mut self) {
         self.accepts = (0..self.listeners.len()).collect();
         let slots: Vec<usize> = self.links.iter().map(|(slot, _)| slot).collect();
@@ -321,7 +321,7 @@ impl Bus {
         !self.accepts.is_empty()
     }
 
-    /// Connections whose end the state machine is to be told.
+    /// Takes the connections whose end the state machine does not know yet.
     pub fn take_ended(&mut self) -> Vec<LinkId> {
         std::mem::take(&mut self.ended)
     }
@@ -358,7 +358,7 @@ impl Bus {
                     _ => Progress::Waits,
                 }
             }
-            // One that only sends its last messages is not listened to.
+            // Bytes from a connection that only sends its last messages are ignored.
             Reading::Bytes(_) if !is_known => {
                 self.enqueue(slot);
                 Progress::Waits
@@ -378,8 +378,8 @@ impl Bus {
         }
     }
 
-    /// Gives back what was left of a connection's bytes. `again`: there are whole messages in it,
-    /// for a later turn.
+    /// Gives back a connection's bytes, of which the first `done` were used; a later read continues
+    /// with the others.
     pub fn keep(&mut self, id: LinkId, mut bytes: Vec<u8>, done: usize) {
         let Some(&slot) = self.by_id.get(&id) else { return };
         bytes.drain(..done);
@@ -396,7 +396,7 @@ impl Bus {
         }
     }
 
-    /// Whole messages were kept for a later turn, which needs no event for it.
+    /// Gives a held connection a turn without an event: whole messages may have been kept for it.
     pub fn read_again(&mut self, id: LinkId) {
         if let Some(&slot) = self.by_id.get(&id) {
             self.links[slot].rereads = true;
@@ -426,7 +426,7 @@ impl Bus {
 
     // ---- sending --------------------------------------------------------------------------------
 
-    /// Queues a message; it waits for the saves that were awaited before.
+    /// Queues a message. The message waits for the saves that were awaited before it.
     pub fn send(&mut self, id: LinkId, message: Arc<[u8]>) {
         let Some(&slot) = self.by_id.get(&id) else { return };
         self.links[slot].push(message, self.awaited);
@@ -441,7 +441,7 @@ impl Bus {
         }
     }
 
-    /// Ends a connection once its messages are sent, or at once if it does not take them.
+    /// Ends a connection once its messages are sent, or at once if the peer does not take them.
     pub fn close(&mut self, id: LinkId) {
         let Some(slot) = self.by_id.remove(&id) else { return };
         let link = &mut self.links[slot];
@@ -453,22 +453,22 @@ impl Bus {
         self.send_later(slot);
     }
 
-    /// Further messages wait until this save is on disk.
+    /// Makes further messages wait until this save is on disk.
     pub fn await_save(&mut self, number: u64) {
         self.awaited = self.awaited.max(number);
     }
 
-    /// Saves fail: messages do not wait for them.
+    /// Makes messages wait for no save, because saves fail.
     pub fn wait_for_no_save(&mut self) {
         self.saved = self.awaited;
     }
 
-    /// Saves up to this number are on disk.
+    /// Notes that saves up to this number are on disk.
     pub fn note_saved(&mut self, number: u64) {
         self.saved = self.saved.max(number);
     }
 
-    /// Sends what the system takes of all messages that need not wait.
+    /// Sends as much as the system takes of all messages that need not wait.
     pub fn flush(&mut self) {
         for slot in std::mem::take(&mut self.to_send) {
             let Some(link) = self.links.get_mut(slot) else { continue };
@@ -497,7 +497,7 @@ impl Bus {
         }
     }
 
-    /// Closes the connections whose queues have more bytes than this. Returns how many.
+    /// Closes the connections whose queues have more bytes than this. Returns their number.
     pub fn close_slow(&mut self, bytes_max: u64) -> usize {
         let slow = self.links.iter().filter(|(_, link)| link.queued() as u64 > bytes_max);
         let slow: Vec<(usize, LinkId)> = slow.map(|(slot, link)| (slot, link.id)).collect();
@@ -547,7 +547,7 @@ impl Bus {
     }
 }
 
-/// Whether a connection was accepted, and not asked for by the state machine.
+/// Whether a connection was accepted, rather than requested by the state machine.
 fn link_is_accepted(id: LinkId) -> bool {
     id.0 < FIRST_OPENED
 }

@@ -1,4 +1,4 @@
-//! How a server reaches its primary: the system's network, or one that a simulation moves byte by
+//! Connections to a primary: over the system's network, or over one that a simulation moves byte by
 //! byte.
 
 use std::io;

@@ -2,11 +2,10 @@
 //!
 //! Bytes come in, complete requests go out, and responses come back ([`Http::respond`]);
 //! `crate::http` decides about the answers. `head` parses a request's head, `connection` is one
-//! connection, `response` what it is sent.
+//! connection, `response` its response.
 //!
-//! The connections are no clients: nothing counts them but this file. When all places are taken,
-//! the least important connection gives its place up to a new one, so that nobody keeps a probe
-//! out.
+//! The connections are no clients: only this file counts them. When all places are taken, the least
+//! important connection gives up its place to a new one, so that nobody keeps a probe out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,9 +23,9 @@ pub mod connection;
 pub mod head;
 pub mod response;
 
-/// Connections at once.
+/// The most connections at once.
 pub const CONNECTIONS_MAX: usize = 64;
-/// Listeners, at most: addresses of `http-bind`.
+/// The most listeners: addresses of `http-bind`.
 const LISTENERS_MAX: usize = 16;
 /// Connections accepted in one turn.
 const ACCEPTS_MAX: usize = 32;
@@ -73,8 +72,8 @@ pub fn is_own(token: Token) -> bool {
 }
 
 impl<J> Http<J> {
-    /// Replaces the listeners. The open connections stay. Further listeners than there are tokens
-    /// are dropped.
+    /// Replaces the listeners. The open connections stay. Listeners beyond the number of tokens are
+    /// dropped.
     pub fn listen(&mut self, listeners: Vec<Listener>) {
         self.listeners = listeners;
         self.listeners.truncate(LISTENERS_MAX);
@@ -106,7 +105,7 @@ impl<J> Http<J> {
     /// Registers all listeners for readiness.
     pub fn register(&mut self, registry: &Registry) -> std::io::Result<()> {
         for (index, listener) in self.listeners.iter_mut().enumerate() {
-            // Fails harmlessly for a new one.
+            // Fails harmlessly for a new listener.
             let _ = listener.deregister(registry);
             listener.register(registry, Token(FIRST_LISTENER - index))?;
         }
@@ -115,7 +114,7 @@ impl<J> Http<J> {
         Ok(())
     }
 
-    /// Notes what an event announces.
+    /// Notes an event's announcement.
     pub fn look(&mut self, event: &Event) {
         let token = event.token().0;
         if !is_own(event.token()) {
@@ -135,7 +134,7 @@ impl<J> Http<J> {
         }
     }
 
-    /// A connection has its turn once more.
+    /// Queues a connection for another turn.
     pub fn enqueue(&mut self, slot: usize) {
         if !self.ready.contains(&slot) {
             self.ready.push_back(slot);
@@ -194,7 +193,7 @@ impl<J> Http<J> {
         self.accepts.clear();
     }
 
-    /// Takes a connection in. `is_inside`: its listener accepts local connections only.
+    /// Adds a connection. `is_inside`: its listener accepts local connections only.
     pub fn take_in(
         &mut self,
         registry: &Registry,
@@ -232,7 +231,7 @@ impl<J> Http<J> {
         self.ready.len()
     }
 
-    /// The one that has waited longest for its turn.
+    /// The connection that has waited longest for its turn.
     pub fn next_ready(&mut self) -> Option<usize> {
         self.ready.pop_front()
     }

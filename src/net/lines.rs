@@ -1,7 +1,7 @@
-//! Connections to other servers that the loop serves: for MIGRATE, and for moving slots. None of
-//! them is ever waited for.
+//! Connections to other servers that the loop serves: for MIGRATE, and for moving slots. The loop
+//! never waits for one.
 //!
-//! A line has a user, or is kept idle for a while for the next one to the same server.
+//! A line has a user, or is kept idle for a while for the next user of the same server.
 
 use std::io;
 
@@ -18,7 +18,7 @@ const LINES_MAX: usize = 1024;
 const KEPT_MAX: usize = 64;
 /// An idle line is closed after this time. Unit: microseconds.
 const UNUSED_MAX_US: i64 = 10_000_000;
-/// Read in one go.
+/// The most bytes of one read.
 const READ_BYTES: usize = 64 * 1024;
 
 /// Tokens below those of the cluster bus.
@@ -41,7 +41,7 @@ pub struct Line {
     pub database: Option<i64>,
     /// Bytes that have come and were not used yet.
     pub input: Vec<u8>,
-    /// Since when it is idle: boot-time clock, microseconds. None: it has a user.
+    /// The time since which it is idle: boot-time clock, microseconds. None: it has a user.
     idle_us: Option<i64>,
 }
 
@@ -88,7 +88,7 @@ impl Lines {
         self.lines.get(line)
     }
 
-    /// Notes what an event announces.
+    /// Notes an event's announcement.
     pub fn look(&mut self, event: &Event) {
         let token = event.token();
         if is_own(token)
@@ -112,7 +112,7 @@ impl Lines {
         reading
     }
 
-    /// Takes an idle line to a server, if there is one whose other end is not known to be gone.
+    /// Takes an idle line to a server, if there is one whose other end is not known to have closed.
     pub fn take(&mut self, peer: &Peer) -> Option<usize> {
         loop {
             let is_it = |(_, line): &(usize, &Line)| line.idle_us.is_some() && line.peer == *peer;
@@ -122,7 +122,7 @@ impl Lines {
                     self.lines[number].idle_us = None;
                     return Some(number);
                 }
-                // It has closed, or says something that was not asked for.
+                // The other end has closed, or has sent something unrequested.
                 Reading::Ended(_) | Reading::Bytes(_) => self.close(number),
             }
         }
@@ -152,7 +152,7 @@ impl Lines {
             .retain(|_, line| line.idle_us.is_none_or(|idle_us| now_us - idle_us <= UNUSED_MAX_US));
     }
 
-    /// Closes a line. The system forgets what it watches with the socket.
+    /// Closes a line. Closing the socket also ends its registration for events.
     pub fn close(&mut self, line: usize) {
         self.lines.try_remove(line);
     }

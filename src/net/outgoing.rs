@@ -122,8 +122,8 @@ impl Connection {
         socket.write_all(bytes).and_then(|()| socket.flush()).map_err(timeout_error)
     }
 
-    /// Reads a line, without its end. Errors: also if the other server has closed, or the line is
-    /// too long.
+    /// Reads a line, without its end. A closed connection and a line that is too long are errors
+    /// too.
     pub fn line(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         self.socket.by_ref().take(LINE_MAX).read_until(b'\n', &mut line).map_err(timeout_error)?;

@@ -1,8 +1,8 @@
 //! The socket to the primary: connecting, reading, and sending. Also used for other servers
 //! (`lines`).
 //!
-//! It stays in the state while the link is taken out of it to work: a script in the stream may keep
-//! the server busy, and nested turns then note readiness, and acknowledge.
+//! The socket stays in the state while the link is taken out of the state to work: a script in the
+//! stream may keep the server busy, and nested turns then note readiness and send acknowledgements.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -33,9 +33,9 @@ pub struct Socket {
     /// There may be bytes to read that the system will not announce again.
     pub can_read: bool,
     can_write: bool,
-    /// The other end has closed: read on after a short read, until the end.
+    /// The other end has closed: reading continues after a short read, until the end.
     is_closed: bool,
-    /// Requests to be sent, of which the first `sent` bytes are.
+    /// Requests to be sent. The first `sent` bytes are sent already.
     outgoing: Vec<u8>,
     sent: usize,
     /// Further addresses of the host name, the next one last.
@@ -65,8 +65,8 @@ impl Socket {
         Self::new(SocketState::Connecting(stream), Some(address), next_period_us)
     }
 
-    /// One to a host name, which a thread resolves; then it calls `wake`. Errors: there is no
-    /// thread for it.
+    /// A connection to a host name, which a thread resolves; then the thread calls `wake`. Errors:
+    /// the thread cannot be started.
     pub fn resolving(
         host: String,
         port: u16,

@@ -60,7 +60,7 @@ impl From<std::os::unix::net::UnixStream> for Stream {
 
 impl Stream {
     /// A connection to another server, with TLS and its handshake to come if `tls` is given; the
-    /// socket may still be connecting. `host`: the name it was given by.
+    /// socket may still be connecting. `host`: the server's name, as given.
     pub fn to_server(
         socket: TcpStream,
         tls: Option<&Arc<ClientConfig>>,

@@ -5,9 +5,9 @@
 //!   source -- this thread: read, checksum, decode, hash --> a few batches --> loop's thread: insert
 //! ```
 //!
-//! Inserting mostly waits for memory, and takes about as long as all the rest: two threads take
-//! half the time of one. Entries are allocated from the arena of the inserting thread, so that they
-//! lie in memory as if it had made them.
+//! Inserting mostly waits for memory, and takes about as long as all other steps together: two
+//! threads take half the time of one. Entries are allocated from the arena of the inserting thread,
+//! so that they lie in memory as if it had made them.
 //!
 //! Knows neither the keyspace's tables nor the treatment of skipped keys.
 
@@ -28,7 +28,7 @@ use crate::sys::{alloc, jemalloc};
 pub const BATCHES_AHEAD: usize = 4;
 /// Entries of a batch: enough to make the cost of waking the other thread negligible.
 const BATCH_ENTRIES: usize = 1024;
-/// A batch is sent when it has covered this much of the file. Unit: bytes.
+/// A batch is sent once it has covered this part of the file. Unit: bytes.
 const BATCH_BYTES: u64 = 256 << 10;
 
 /// The bits of an entry's access word that hold the LFU counter; the time of its last decrement is
@@ -110,15 +110,15 @@ impl EntryDecoder {
 #[derive(Default)]
 pub struct Batch {
     pub entries: Vec<LoadedEntry>,
-    /// Number of skipped expired keys, without those reported as [`Record::Expired`].
+    /// Number of skipped expired keys, except those reported as [`Record::Expired`].
     pub expired: u64,
-    /// How far the file is read. Unit: bytes.
+    /// The offset up to which the file is read. Unit: bytes.
     pub offset: u64,
     /// The record after the entries; None: more entries follow.
     pub record: Option<Record>,
 }
 
-/// A record other than an entry to be inserted.
+/// A record that is no entry to be inserted.
 pub enum Record {
     Aux {
         name: Vec<u8>,
@@ -144,7 +144,7 @@ pub enum Record {
     Failed(Failure),
 }
 
-/// Why an image cannot be read.
+/// The reason why an image cannot be read.
 #[derive(Debug, Error)]
 pub enum Failure {
     #[error(transparent)]

@@ -1,13 +1,13 @@
-//! The file in which a cluster's node keeps what it knows: read and locked at the start, and
-//! replaced by a thread.
+//! The file in which a cluster's node keeps its state: read and locked at the start, and replaced
+//! by a thread.
 //!
 //! ```text
 //!   text -> temporary file, locked, synced -> renamed -> folder synced -> messages that depend on it may leave
 //! ```
 //!
 //! The lock is the file's own, and lasts from the start to the end: a new file is locked before it
-//! gets the name, and the old one is kept open until then. One save is under way at a time; of
-//! those that come meanwhile the last one stands for all.
+//! gets the name, and the old one is kept open until then. One save is under way at a time; of the
+//! texts that arrive in that time, only the last is saved.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::saver::lock;
 use crate::sys::background::Background;
 use crate::sys::disk::{Disk, DiskFile, ReplaceStep, read_whole, replace_locked_file};
 
-/// A longer file is none of ours. Unit: bytes.
+/// A longer file is not this server's. Unit: bytes.
 const BYTES_MAX: u64 = 256 << 20;
 
 type Outcome = Arc<(Mutex<Option<Result<Arc<dyn DiskFile>, SaveError>>>, Condvar)>;
@@ -77,12 +77,12 @@ impl NodesFile {
         Ok(())
     }
 
-    /// Has a text saved, after what is being saved now.
+    /// Schedules a save of a text, after the save that is under way.
     pub fn save(&mut self, number: u64, text: Arc<[u8]>) {
         self.next = Some(Save { number, text });
     }
 
-    /// At the end: waits for the save that is under way, and saves what is left.
+    /// At the end: waits for the save that is under way, and makes the next one, if there is one.
     pub fn finish(&mut self, background: &Background) -> Result<(), SaveError> {
         if let Some((save, outcome)) = self.under_way.take() {
             let (result, ended) = &*outcome;
@@ -108,7 +108,7 @@ impl NodesFile {
 
     /// Begins the next save, if there is one and none is under way; at its end its thread calls
     /// `wake`. Returns the number of a save that has ended since the last call. After an error the
-    /// file is as it was, and the save is still to be done.
+    /// file is unchanged, and the save is still to be done.
     pub fn go_on(
         &mut self,
         background: &Background,

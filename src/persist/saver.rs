@@ -40,7 +40,7 @@ const WRITEBACK_BYTES: u64 = 4 << 20;
 const REST: Duration = Duration::from_micros(50);
 const BYTES_BETWEEN_RESTS: usize = 64 << 10;
 
-/// How access bits are saved.
+/// The form in which access bits are saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SavedAccess {
     /// Not at all: the eviction policy does not use them.
@@ -88,7 +88,7 @@ pub struct Plan {
     pub access: SavedAccess,
     /// The time of the snapshot.
     pub now: Now,
-    /// How far the wall clock is ahead of the boot-time clock, to convert deadlines.
+    /// The difference between the wall clock and the boot-time clock, to convert deadlines.
     pub wall_offset_ms: i64,
     /// For each database: the number of keys, and of those with a deadline.
     pub databases: PerDatabase<(u64, u64)>,
@@ -144,7 +144,7 @@ impl FormWriter<'_> {
     }
 }
 
-/// A file that is written with pauses, if `rests`, and not on when the save is aborted.
+/// A file that is written with pauses, if `rests`, and no further once the save is aborted.
 struct PacedFile<'a> {
     file: FileWriter<'a>,
     rests: bool,
@@ -336,7 +336,7 @@ pub fn save_now(
 pub fn write_now(db: &mut Keyspace, file: &dyn DiskFile, plan: &Plan) -> io::Result<u64> {
     let mut saver = FileSaver::new(file, plan, false, None)?;
     let (sender, receiver) = channel();
-    // The receiver is gone after an error.
+    // After an error the receiver no longer exists.
     let held = db.held.begin();
     db.begin_snapshot(Box::new(move |chunk| _ = sender.send(chunk)), held);
     loop {
@@ -360,7 +360,7 @@ pub struct Job {
     temporary: Option<PathBuf>,
     shared: Arc<Shared>,
     thread: Option<Thread>,
-    /// Whether the loop, the thread and their clients compete for few cores.
+    /// Whether the loop, the thread and the clients compete for few cores.
     pub shares_cores: bool,
     pub form: Form,
     pub started_us: i64,
@@ -406,14 +406,14 @@ impl Job {
         let shares_cores = has_threads && process::has_few_cores();
         let encode = move || {
             let encoding = || encode_all(&*file, &plan, &receiver, &in_thread, shares_cores);
-            // Without a result the save would never end.
+            // A panic must become a result, as without one the save would never end.
             let saved = catch_unwind(AssertUnwindSafe(encoding));
             let saved = saved.unwrap_or_else(|_| Err(io::Error::other("its thread has panicked")));
             let result = saved.map_err(|error| system_text(&error));
             *lock(&in_thread.result) = Some(result);
             (in_thread.wake)();
-            // Chunks that come before the walk has been ended are not freed by the loop: it may
-            // take long.
+            // Chunks that arrive before the walk has ended are not freed by the loop: that may take
+            // long.
             if has_threads {
                 receiver.iter().for_each(drop);
             }
@@ -437,7 +437,7 @@ impl Job {
 
     /// Whether the walk must pause until the thread has caught up.
     pub fn is_full(&self) -> bool {
-        // A simulation writes only once all of the snapshot is there.
+        // A simulation has no thread: it writes only after the whole snapshot is queued.
         self.thread.is_some() && self.shared.queued.load(Ordering::Relaxed) >= QUEUE_BYTES_MAX
     }
 
@@ -480,7 +480,7 @@ fn encode_all(
         }
         let written_before = saver.writer.written_bytes();
         saver.chunk(&chunk)?;
-        // Data that compresses well is more work than its written bytes show.
+        // Data that compresses well takes more work than its written bytes show.
         if rests && saver.writer.written_bytes() == written_before {
             std::thread::sleep(REST);
         }

@@ -1,4 +1,5 @@
-//! The end of the stream, kept once for all replicas, those connected and those that reconnect.
+//! The end of the stream, kept once for all replicas, both connected ones and those that will
+//! reconnect.
 //!
 //! Offsets count from 1, as in PSYNC. A backlog holds the bytes from [`Backlog::start`] up to
 //! before [`Backlog::end`].

@@ -7,8 +7,8 @@
 //!         | ( SELECT db )? MULTI request ( ( SELECT db )? request )+ EXEC       of a unit with several
 //! ```
 //!
-//! A unit is never divided: what is taken ends with a unit, also if it is taken while another one
-//! goes on, and a reader that comes within a unit gets all of it, or all that was heard of it. So
+//! A unit is never divided: the taken bytes end with a unit, even if another unit is under way, and
+//! a reader that comes within a unit gets the whole unit, or all that was collected of it. So
 //! positions within a unit count from its first byte.
 //!
 //! Requests are encoded as arrays of bulk strings. Redis 7.0.15's stream is the model, byte for
@@ -45,7 +45,7 @@ impl Default for RepeatedAt {
     }
 }
 
-/// The part of the stream that was not taken yet.
+/// The part of the stream that has not been taken yet.
 #[derive(Debug, Default)]
 pub struct Effects {
     heard: bool,
@@ -54,9 +54,9 @@ pub struct Effects {
     /// The database selected at the stream's end; None: a SELECT must come next.
     selected: Option<DbIndex>,
     unit: Unit,
-    /// A transaction or a script is under way: all that is added belongs to its unit.
+    /// A transaction or a script is under way: all added requests belong to its unit.
     is_gathering: bool,
-    /// Units that ended and were not taken.
+    /// Units that have ended and were not taken.
     ended: u64,
     /// Where the next requests are repeated.
     at: RepeatedAt,
@@ -94,7 +94,7 @@ struct Kept {
     at: RepeatedAt,
 }
 
-/// Whether what follows is a unit of its own, for [`Effects::end_apart`].
+/// Whether the following requests are a unit of their own, for [`Effects::end_apart`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Apart(bool);
@@ -119,8 +119,8 @@ impl Effects {
         self.added
     }
 
-    /// Starts or stops the stream. Stopping drops the rest that was not taken.
-    /// [`crate::keyspace::deletions::Deletions::listen`] must be told the same.
+    /// Starts or stops the stream. Stopping drops all that was not taken.
+    /// [`crate::keyspace::deletions::Deletions::listen`] must be called with the same value.
     pub fn listen(&mut self, heard: bool) {
         self.heard = heard;
         self.select_anew();
@@ -131,8 +131,8 @@ impl Effects {
         }
     }
 
-    /// A new reader follows from here: the next unit, or the one that has begun, is preceded by
-    /// SELECT.
+    /// Puts a SELECT before the next unit, or the one that has begun: a new reader follows from
+    /// here.
     pub fn select_anew(&mut self) {
         match self.is_between_units() {
             true => self.selected = None,
@@ -267,7 +267,8 @@ impl Effects {
         if self.is_between_units() {
             return;
         }
-        // A mark of before the unit is its start. The stream may have been dropped since.
+        // A mark from before the unit stands for the unit's start. The stream may have been dropped
+        // since.
         let from = (self.unit.start + mark.len).min(self.stream.len());
         let tail = self.stream.split_off(from);
         self.withheld.retain(|(range, _)| range.end <= from);
@@ -325,12 +326,12 @@ impl Effects {
         std::mem::replace(&mut self.is_gathering, is_gathering)
     }
 
-    /// Begins requests that are a unit of their own, unless a unit has begun or is being gathered.
+    /// Begins requests that form a unit of their own, unless a unit has begun or is being gathered.
     pub fn begin_apart(&self) -> Apart {
         Apart(self.is_between_units() && !self.is_gathering)
     }
 
-    /// Ends them.
+    /// Ends the requests of [`Self::begin_apart`].
     pub fn end_apart(&mut self, apart: Apart) {
         if apart.0 {
             self.end_unit();
@@ -350,7 +351,7 @@ impl Effects {
         self.drop_ended(end);
     }
 
-    /// As [`Self::take`], with the streams for the log and for replicas apart.
+    /// As [`Self::take`], with separate streams for the log and for replicas.
     pub fn take_apart(&mut self, read: impl FnOnce(&[u8], &[u8])) {
         if self.withheld.is_empty() {
             return self.take(|stream| read(stream, stream));
@@ -380,12 +381,12 @@ impl Effects {
         });
     }
 
-    /// How many units have ended since the last call.
+    /// The number of units that have ended since the last call.
     pub fn take_ended(&mut self) -> u64 {
         std::mem::take(&mut self.ended)
     }
 
-    /// The stream up to `end` without the ranges that are not repeated there.
+    /// The stream up to `end` without the ranges that `repeats` excludes.
     fn repeated(&self, end: usize, repeats: impl Fn(RepeatedAt) -> bool) -> Vec<u8> {
         let (mut stream, mut from) = (Vec::with_capacity(end), 0);
         let left_out = self.withheld.iter().filter(|(range, at)| range.end <= end && !repeats(*at));
@@ -397,7 +398,7 @@ impl Effects {
         stream
     }
 
-    /// Whether no unit has ended that was not taken.
+    /// Whether every ended unit was taken.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.unit_start() == 0
@@ -429,7 +430,7 @@ fn encode_select(database: DbIndex, stream: &mut Vec<u8>) {
     encode([b"SELECT", database], stream);
 }
 
-/// Which expired and evicted keys are repeated as UNLINK rather than DEL.
+/// The expired and evicted keys that are repeated as UNLINK rather than DEL.
 #[derive(Clone, Copy)]
 pub struct Unlinks {
     pub expired: bool,
@@ -559,7 +560,7 @@ mod tests {
         assert_eq!(lines(&mut effects), "SET a 2");
     }
 
-    /// One that follows the stream from some moment on, and what it should get.
+    /// A reader that follows the stream from some moment on, and the requests that it should get.
     #[derive(Default)]
     struct Reader {
         stream: Vec<u8>,
@@ -666,13 +667,13 @@ mod tests {
                     }
                     _ => {
                         effects.end_unit();
-                        // One from before a unit is one from before the next.
+                        // A mark from before this unit is also from before the next.
                         mark = mark.filter(|(_, len)| *len == 0);
                         for (which, readers) in readers.iter_mut().enumerate() {
                             let is_for = |it: &&Expected| [it.at.log, it.at.replicas][which];
                             let repeated = unit.iter().filter(is_for);
                             let repeated: Vec<_> = repeated.map(|it| it.request.clone()).collect();
-                            // If none of it is repeated, an empty transaction may remain.
+                            // If no request is repeated, an empty transaction may remain.
                             readers.iter_mut().for_each(|it| it.expected.push(repeated.clone()));
                         }
                         unit.clear();

@@ -44,7 +44,7 @@ pub struct Following {
     pub host: Vec<u8>,
     pub port: u16,
     pub progress: Progress,
-    /// The local data belongs to a history that the primary may continue; otherwise a snapshot is
+    /// The local data belongs to a history that the primary may continue. Otherwise a snapshot is
     /// needed.
     pub knows_history: bool,
     /// The database that the stream has selected.
@@ -52,24 +52,24 @@ pub struct Following {
     /// When something was last received from the primary, or a connection attempted: boot-time
     /// clock, microseconds.
     pub heard_us: i64,
-    /// The link's number among those of clients, and since when it is up: boot-time clock,
-    /// microseconds.
+    /// The link's number among those of clients, and the time since which it is up: boot-time
+    /// clock, microseconds.
     pub number: u64,
     pub up_since_us: i64,
     /// Attempts to synchronise, all of them and those since the link was last up.
     pub attempts: u64,
     pub attempts_now: u64,
-    /// How long the link was down between times when it was up. Unit: microseconds.
+    /// The total time that the link was down between times when it was up. Unit: microseconds.
     pub was_down_us: i64,
-    /// Since when the link is down, after it was up: boot-time clock, microseconds.
+    /// The time since which the link, once up, has been down: boot-time clock, microseconds.
     pub down_since_us: Option<i64>,
-    /// When the primary was heard last before the link went down: how old a cluster takes this
-    /// replica's data to be.
+    /// When the primary was last heard before the link went down: a cluster computes the age of
+    /// this replica's data from it.
     pub heard_before_us: i64,
     pub transfer: Transfer,
     /// Bytes of the stream received and not applied.
     pub unapplied: u64,
-    /// The followed server is the target of FAILOVER, and not the primary yet.
+    /// The followed server is the target of FAILOVER, and not yet the primary.
     pub is_failover: bool,
     /// The target of FAILOVER has refused or cannot be reached.
     pub failover_failed: bool,

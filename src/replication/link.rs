@@ -34,8 +34,8 @@ const LINE_MAX: usize = 16 * 1024;
 /// Length of a replication ID, and of the mark at a snapshot's end.
 const ID_BYTES: usize = 40;
 
-/// The announced version: that of the Valkey whose snapshots and commands are understood, with
-/// deadlines of hash fields.
+/// The announced version: the Valkey version whose snapshots and commands this server understands,
+/// with deadlines of hash fields.
 const VERSION: &[u8] = b"9.0.0";
 
 /// The announcements and requests of a replica in the handshake.
@@ -49,19 +49,19 @@ pub struct HandshakeOptions {
     pub address: Option<Vec<u8>>,
     /// The replication ID of the local data, and the offset of the first missing byte.
     pub continues: Option<(String, u64)>,
-    /// Of this process.
+    /// The run ID of this process.
     pub run_id: String,
     /// The replica's name in its cluster.
     pub node_id: Option<NodeId>,
-    /// PSYNC is sent with FAILOVER: the other side shall become the primary.
+    /// PSYNC is sent with FAILOVER: the other side is to become the primary.
     pub is_failover: bool,
 }
 
-/// Before the process's ID among the capabilities.
+/// The prefix of the process's ID among the capabilities.
 pub const RUN_ID: &[u8] = b"run-id=";
 
-/// Refusals of PSYNC that end by themselves. Redis takes the last two for a primary without PSYNC,
-/// and loses its place in the history.
+/// Refusals of PSYNC that end by themselves. After the last two, Redis assumes a primary without
+/// PSYNC, and loses its place in the history.
 const FOR_A_WHILE: [&[u8]; 4] = [b"-NOMASTERLINK", b"-LOADING", b"-MASTERDOWN", b"-BUSY"];
 
 /// The answer expected from the primary next.
@@ -123,7 +123,7 @@ pub struct Link {
     awaits: Awaits,
     /// Received bytes.
     input: Vec<u8>,
-    /// How many bytes of the input are used.
+    /// The number of used bytes of the input.
     used: usize,
     /// Bytes to send.
     pub output: Vec<u8>,
@@ -611,8 +611,8 @@ pub fn acknowledge(offset: u64, on_disk: Option<u64>, output: &mut Vec<u8>) {
     }
 }
 
-/// The bytes in which a request that begins at `at` is parsed: as many as places within it can
-/// count.
+/// The bytes in which a request that begins at `at` is parsed: at most as many as 32-bit places
+/// within it can count.
 fn request_bytes(input: &mut [u8], at: usize) -> &mut [u8] {
     let end = input.len().min(at.saturating_add(u32::MAX as usize));
     &mut input[at..end]

@@ -6,7 +6,7 @@
 //! stream    the changes as requests; the backlog holds its end, for all replicas together
 //! ```
 //!
-//! A replica has its primary's history, and sends the primary's bytes on unchanged. Source:
+//! A replica has its primary's history, and forwards the primary's bytes unchanged. Source:
 //! `replication.c` of Redis 7.0.15.
 //!
 //! - The stream: `effects` collects it, `backlog` keeps its end.
@@ -38,7 +38,7 @@ use following::Following;
 use pipe::Pipe;
 use replica::Filter;
 
-/// At -READONLY, clients that use sentinels ask them for the primary and retry there.
+/// After -READONLY, clients that use sentinels ask these for the primary and retry there.
 const RESTARTED: CommandError = CommandError::Text(
     "READONLY This primary has restarted, and takes no writes until its part is certain (primary-restart-read-only).",
 );
@@ -59,7 +59,7 @@ pub struct Broadcast {
     pub pipe: Arc<Pipe>,
     /// The bytes from the pipe that some replica still lacks. Offsets count from 0.
     pub bytes: Backlog,
-    /// It is written to its end, mark included.
+    /// The snapshot is completely written, mark included.
     pub is_complete: bool,
     /// The 40 random bytes that end it.
     pub mark: String,
@@ -71,14 +71,15 @@ pub struct Broadcast {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restart {
     /// The offset of its data, if it started without data or with an RDB file. None: replicas
-    /// cannot have newer data, as with an append-only file, which has everything that was answered.
+    /// cannot have newer data. An append-only file, for example, has every change that was
+    /// answered.
     pub data_end: Option<u64>,
     /// Histories that this server began since its start, and that have ended (`repl-backlog-ttl`).
     /// A replica with one of them has no data of another primary. The last comes first.
     pub ended: Vec<String>,
     /// It refuses writes until it is certain to be the primary: `primary-restart-read-only`.
     pub is_read_only: bool,
-    /// Since when it has had replicas continuously: boot-time clock, microseconds.
+    /// The time since which it has had replicas continuously: boot-time clock, microseconds.
     pub replicas_since_us: Option<i64>,
     /// When a replica with data was last held off (forgotten after a while), and when that was last
     /// logged: boot-time clock, microseconds.
@@ -128,11 +129,11 @@ pub struct Replication {
     pub offset: u64,
     /// Pings at the end of the stream, by their offsets.
     pings: Range<u64>,
-    /// None: there have been no replicas, or none for long; the stream is not recorded then.
+    /// None: there have been no replicas, or none for a long time; then the stream is not recorded.
     pub backlog: Option<Backlog>,
     /// Clients that are replicas, in any state.
     pub replicas: Vec<ClientId>,
-    /// Since when there are no replicas: boot-time clock, microseconds.
+    /// The time since which there have been no replicas: boot-time clock, microseconds.
     pub without_replicas_since_us: i64,
     /// Number of replicas that are online and acknowledged within `min-replicas-max-lag`.
     pub good_replicas: u32,
@@ -147,7 +148,7 @@ pub struct Replication {
     pub wants_acks: bool,
     /// Clients may have [`crate::client::ClientFlags::LOST_WRITES`].
     pub has_lost_writes: bool,
-    /// A replica could be sent more than one turn allows.
+    /// A replica has more to receive than one turn allows.
     pub has_more: bool,
     /// When the periodic work of each second is due: boot-time clock, microseconds.
     pub next_second_us: i64,
@@ -221,7 +222,7 @@ impl Replication {
         }
     }
 
-    /// Adds a request that changes nothing: a ping, or the question how far replicas are.
+    /// Adds a request that changes nothing: a ping, or REPLCONF GETACK.
     pub fn feed_ping(&mut self, bytes: &[u8]) {
         let begin = self.changes_end();
         self.feed(bytes);
@@ -233,8 +234,8 @@ impl Replication {
         if self.pings.end == self.offset { self.pings.start } else { self.offset }
     }
 
-    /// The first offset that must not be sent yet. `may_leave`: whether the log's policy allows to
-    /// show what comes before an offset of the log.
+    /// The first offset that must not be sent yet. `may_leave`: whether the log's policy allows
+    /// showing the data before an offset of the log.
     pub fn compute_sendable_end(&mut self, may_leave: impl Fn(LogOffset) -> bool) -> u64 {
         while let Some(&(offset, logged)) = self.logged.front() {
             if !may_leave(logged) {

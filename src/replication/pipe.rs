@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::sys::alloc;
 use crate::sys::disk::DiskFile;
 
-/// What a pipe holds at most. Unit: bytes.
+/// The most that a pipe holds. Unit: bytes.
 const HELD_BYTES_MAX: u64 = 16 << 20;
 /// The largest piece. Unit: bytes.
 const PIECE_BYTES: usize = 64 << 10;
@@ -23,7 +23,8 @@ const PIECE_BYTES: usize = 64 << 10;
 pub struct Pipe {
     state: Mutex<State>,
     room: Condvar,
-    /// The writer waits when this much is written and not released. Unit: bytes.
+    /// The writer waits when at least this number of bytes is written and not released. Unit:
+    /// bytes.
     held_max: u64,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
@@ -97,7 +98,7 @@ impl DiskFile for Pipe {
                 piece.extend_from_slice(&bytes[..count]);
             }
             _ => {
-                // The loop frees it: it is counted there.
+                // The loop frees the piece, so its memory counts as the loop's.
                 let mut piece = alloc::counted(None, || Vec::with_capacity(PIECE_BYTES));
                 piece.extend_from_slice(&bytes[..count]);
                 state.pieces.push(piece);

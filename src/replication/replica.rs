@@ -83,7 +83,7 @@ pub struct Replica {
     /// Its silence counts from here, or from the last bytes it has sent: boot-time clock,
     /// microseconds.
     pub heard_us: i64,
-    /// Where it accepts clients: `REPLCONF listening-port`, `ip-address`.
+    /// The port and address at which it accepts clients: `REPLCONF listening-port`, `ip-address`.
     pub port: u16,
     pub address: Option<Box<str>>,
     /// `REPLCONF capa eof`: it accepts a snapshot of unknown length, ended by a mark.

@@ -83,8 +83,8 @@ impl<'a> Args<'a> {
     }
 
     /// The bytes from the first argument's start to the last one's end, if the request was sent as
-    /// bulk strings: then they are what an encoder writes there. None for an inline request, or if
-    /// the arguments lie elsewhere.
+    /// bulk strings: then an encoder would write the same bytes there. None for an inline request,
+    /// or if the arguments lie elsewhere.
     pub fn sent_as_bulks(&self) -> Option<&'a [u8]> {
         let mut ranges = self.ranges.iter();
         let first = ranges.next()?;
@@ -225,7 +225,7 @@ impl Prehashed<'_> {
 mod tests {
     use super::*;
 
-    /// The result of [`Args::sent_as_bulks`] for a buffer in which these words lie, in order.
+    /// The result of [`Args::sent_as_bulks`] for a buffer that contains these words, in order.
     fn sent(buffer: &str, words: &[&str]) -> Option<String> {
         let mut from = 0;
         let ranges = words.iter().map(|word| {

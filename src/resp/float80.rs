@@ -3,7 +3,7 @@
 //!
 //! INCRBYFLOAT and HINCRBYFLOAT of Redis calculate in C's `long double`, on x86-64 this format, and
 //! users see its rounding in the last digits. Text comes in, a sum goes out as text; the caller
-//! decides which errors NaN and infinity are. Results are exact and rounded once: in 128 bits for
+//! chooses the errors for NaN and infinity. Results are exact and rounded once: in 128 bits for
 //! numbers of ordinary size, with big integers otherwise.
 
 use std::ops::Add;
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// Each line: a value, an increment, and what INCRBYFLOAT of Redis 7.0.15 on x86-64 answered.
+    /// Each line: a value, an increment, and the answer of INCRBYFLOAT in Redis 7.0.15 on x86-64.
     #[test]
     fn sums_agree_with_redis_to_the_last_digit() {
         for line in include_str!("float80_facts.txt").lines() {

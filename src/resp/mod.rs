@@ -7,7 +7,7 @@
 //! extended-precision floats of INCRBYFLOAT, `percent` shows names of any bytes without blanks.
 //!
 //! Specification: <https://redis.io/docs/latest/develop/reference/protocol-spec/>; where it is
-//! silent, what Redis 7.0.15 does.
+//! silent, the behaviour of Redis 7.0.15.
 
 pub mod args;
 pub mod float80;

@@ -1,8 +1,8 @@
 //! Text to numbers and back, as Redis 7.0.15 reads and writes them.
 //!
-//! Integers are strict: no sign `+`, no spaces, no leading zeros. Doubles are what C's `strtod`
-//! takes, hexadecimal ones included, but must be the whole text and a number. Doubles are written
-//! with 17 significant digits. Pure functions over byte slices; nothing allocates.
+//! Integers are strict: no sign `+`, no spaces, no leading zeros. Doubles are parsed like C's
+//! `strtod` does, hexadecimal ones included, but must be the whole text and not NaN. Doubles are
+//! written with 17 significant digits. Pure functions over byte slices; nothing allocates.
 
 use std::fmt::Write;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ const I64_LEN_MAX: usize = 20;
 /// The value of decimal digits; none is zero. `None` for anything else, and beyond 64 bits.
 #[inline]
 fn decimal(digits: &[u8]) -> Option<u64> {
-    // As many as always fit.
+    // Up to 19 digits always fit.
     if digits.len() <= 19 {
         let mut value = 0u64;
         for byte in digits {
@@ -263,8 +263,8 @@ fn push_special(text: &mut NumberText, value: f64) -> bool {
         0.0 => b"0",
         f64::INFINITY => b"inf",
         f64::NEG_INFINITY => b"-inf",
-        // printf shows a NaN's sign, and x86 sets it in those that operations make. Only scripts
-        // see one.
+        // printf shows a NaN's sign, and x86 sets it in the results of operations. Only scripts see
+        // one.
         _ if value.is_nan() && value.is_sign_negative() => b"-nan",
         _ if value.is_nan() => b"nan",
         _ => return false,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// Bytes as they stand in a path or a query.
+/// Bytes encoded for a path or a query.
 pub fn percent_encoded(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for &byte in bytes {

@@ -369,7 +369,8 @@ impl Cursor {
             };
             let data = self.at + line_len;
             let end = data + len + 2;
-            // Here, for whichever way the length was read: the limits must not depend on it.
+            // Checked here for both ways of reading the length: the limits must not depend on the
+            // way.
             check_bulk_length(len as u64, limits)?;
             if (end - self.start) as u64 > limits.request_bytes_max {
                 return Err(ProtocolError::InvalidBulkLength);
@@ -605,7 +606,7 @@ pub fn encode_length(marker: u8, length: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// How many bytes [`encode`] appends for these arguments.
+/// The number of bytes that [`encode`] appends for these arguments.
 pub fn encoded_len<'a, Args>(args: Args) -> usize
 where
     Args: IntoIterator<Item = &'a [u8], IntoIter: ExactSizeIterator>,
@@ -731,7 +732,7 @@ mod tests {
         assert_eq!((parsed, parser.bytes_wanted()), (Ok(Parsed::Incomplete), 999));
     }
 
-    /// Sends `bytes` and expects `requests` requests, then an error or none: what Redis 7.0.15
+    /// Sends `bytes` and expects `requests` requests, then an error or none, as Redis 7.0.15
     /// answered on a socket.
     fn check_error(bytes: &[u8], limits: &Limits, requests: usize, error: Option<&str>) {
         let (found, got) = parse(bytes, limits);
@@ -798,7 +799,7 @@ mod tests {
         for (bytes, requests, error) in table {
             check_error(bytes, &Limits::default(), *requests, *error);
         }
-        // The client sees a line end as a space, which is the reply's doing.
+        // In the reply the line end becomes a space.
         check_error(b"*1\r\n\r\n", &Limits::default(), 0, Some("expected '$', got '\r'"));
         check_error(b"*1\r\n\n\r\n", &Limits::default(), 0, Some("expected '$', got '\n'"));
     }

@@ -266,7 +266,7 @@ mod tests {
         for number in 1..=EVAL_SCRIPTS_MAX {
             assert_eq!(add(&mut cache, number, false), None);
         }
-        // 1 is used again, 2 is loaded later on: 3 goes, then 4.
+        // 1 is used again, 2 is loaded later: 3 is evicted first, then 4.
         add(&mut cache, 1, false);
         add(&mut cache, 2, true);
         assert_eq!(add(&mut cache, 1000, false), None);

@@ -2,8 +2,8 @@
 //!
 //! A library is a text whose first line names it (`#!lua name=mylib`) and whose code registers
 //! functions when run. Function names are global and case-insensitive; library names are
-//! case-sensitive. A library is replaced as a whole or not at all. A dump is the libraries as in an
-//! RDB file, with the footer of DUMP (`payload.rs`).
+//! case-sensitive. A library is replaced as a whole or not at all. A dump has the libraries in the
+//! form of an RDB file, with the footer of DUMP (`payload.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ use crate::config::split_args;
 /// Milliseconds that a library may take to register its functions.
 pub const LOAD_TIME_MAX_MS: u64 = 500;
 
-/// The name that clients see of the only engine.
+/// The name of the only engine, as clients see it.
 pub const ENGINE: &str = "LUA";
 
 /// A library that is loaded.
@@ -38,7 +38,7 @@ pub struct Callee {
     pub function: Function,
 }
 
-/// How RESTORE treats existing libraries.
+/// RESTORE's treatment of existing libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestorePolicy {
     /// Removes all first.
@@ -54,7 +54,7 @@ pub struct Loader<'a> {
     pub lua: &'a mut Lua,
     pub host: &'a mut dyn Host,
     pub limits: SourceLimits,
-    /// 0: as long as it takes.
+    /// 0: no limit.
     pub time_max_ms: u64,
 }
 
@@ -235,7 +235,7 @@ impl Libraries {
         for function in &library.functions {
             let Registered { name, flags, function, .. } = function;
             let callee = Callee { name: name.clone(), flags: *flags, function: *function };
-            // Of names that differ only in case the first one is called.
+            // Of names that differ only in case, the first one registered is called.
             self.functions.entry(name.to_ascii_lowercase().into()).or_insert(callee);
         }
         self.functions_len += library.functions.len();
@@ -265,7 +265,7 @@ fn quoted(before: &str, name: &[u8], behind: &str) -> Vec<u8> {
 }
 
 /// A library's name, and its code: from the end of the first line on, so that line numbers stay
-/// right.
+/// correct.
 type Header<'code> = (Box<[u8]>, &'code [u8]);
 
 /// Parses a library's first line. Errors: a text after `ERR `.

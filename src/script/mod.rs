@@ -1,9 +1,9 @@
 //! Scripts: the code that EVAL, EVALSHA and FCALL run.
 //!
 //! A body is compiled once (`lua/`), and cached by its bytes and SHA1 (`cache.rs`). A run borrows a
-//! [`Host`]: the script's calls of the server (above all `redis.call`) go through it as encoded
-//! requests, and return encoded replies, which become Lua values directly. The script's result
-//! becomes the client's reply.
+//! [`Host`]: the script's calls to the server (above all `redis.call`) go through the host as
+//! encoded requests, and return encoded replies, which become Lua values directly. The script's
+//! result becomes the client's reply.
 //!
 //! This module runs no commands and knows neither clients nor the keyspace. While a script runs,
 //! the engine is taken out of [`Scripts`]: a command inside it cannot start another script.
@@ -12,8 +12,8 @@
 //! repeatedly (`watchdog.rs`); each time the host serves other clients, and decides whether the
 //! script may continue.
 //!
-//! `shebang` is a script's first line, `functions` are libraries of functions and `payload` their
-//! dump; `libraries` are those that scripts may use, `number` is JSON's numbers.
+//! `shebang` parses a script's first line, `functions` has libraries of functions and `payload`
+//! their dump; `libraries` has Redis's libraries for scripts, and `number` parses JSON's numbers.
 
 pub mod cache;
 pub mod functions;
@@ -65,7 +65,7 @@ pub trait Host {
     /// Whether the user may run this request; None if there is no such command.
     fn may_call(&mut self, buffer: &[u8], ranges: &[Range]) -> Option<bool>;
 
-    /// Sets where further writes are repeated until the script ends: in the append-only log, by
+    /// Sets where further writes are repeated until the script ends: in the append-only file, by
     /// replicas, both, or nowhere.
     fn repeat_at(&mut self, log: bool, replicas: bool);
 
@@ -130,9 +130,9 @@ pub struct Running {
     pub rolls_back: bool,
     /// Its writes stay, but are not repeated elsewhere: the process ends.
     pub is_dropped: bool,
-    /// It has run long enough that other clients are served, mostly with a BUSY error.
+    /// It has run for `busy-reply-threshold`: other clients are served, mostly with a BUSY error.
     pub is_busy: bool,
-    /// When it becomes so in a cluster, where other nodes are answered earlier: boot-time clock,
+    /// When it becomes busy in a cluster, where other nodes are answered earlier: boot-time clock,
     /// microseconds.
     pub busy_at_us: i64,
     /// Other clients have been served once.

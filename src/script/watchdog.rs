@@ -46,7 +46,7 @@ pub struct Watchdog {
 
 impl Watchdog {
     pub fn start(target: impl Interrupt) -> Self {
-        // The thread frees a part of what it takes to start it.
+        // The thread frees a part of the memory that is allocated to start it.
         let _apart = Apart::begin();
         let shared = Arc::<Shared>::default();
         let seen = Arc::clone(&shared);

@@ -9,7 +9,7 @@ pub struct CommandStats {
     pub rejected: u64,
     /// Ran and answered with an error.
     pub failed: u64,
-    /// Came into the slow log.
+    /// Were added to the slow log.
     pub slow: u32,
     pub histogram: Option<Box<Histogram>>,
 }

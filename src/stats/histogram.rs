@@ -9,7 +9,7 @@ const BUCKETS: usize = 15;
 /// Counts of durations.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// The last one: longer than the last limit.
+    /// The last count: durations longer than the last limit.
     counts: [u64; BUCKETS + 1],
     sum_us: u64,
 }
@@ -20,7 +20,7 @@ impl Histogram {
         self.record_many_us(us, 1);
     }
 
-    /// Several of the same length.
+    /// Adds several durations of the same length.
     #[inline]
     pub fn record_many_us(&mut self, us: u64, count: u64) {
         // Bits of the largest number not above the limit's.
@@ -38,8 +38,8 @@ impl Histogram {
         self.sum_us
     }
 
-    /// The least limit that this part of all durations does not exceed, in microseconds; None:
-    /// there are no durations, or they exceed all limits.
+    /// The least limit within which this part of all durations lies, in microseconds; None: there
+    /// are no durations, or they exceed all limits.
     pub fn part_within_us(&self, part: f64) -> Option<u64> {
         let wanted = ((self.count() as f64 * part).ceil() as u64).max(1);
         self.cumulative().find(|(_, count)| *count >= wanted).map(|(limit_us, _)| limit_us)

@@ -1,7 +1,7 @@
 //! Counters and logs: per command, slow requests, latency events.
 //!
 //! `commands` counts calls, which `timing` measures; `command_log` keeps slow and large ones,
-//! `latency` long events, `histogram` durations; `slots` sums up what each hash slot costs.
+//! `latency` long events, `histogram` durations; `slots` sums up the costs of each hash slot.
 
 pub mod command_log;
 pub mod commands;

@@ -1,4 +1,4 @@
-//! What the requests of each hash slot cost: for CLUSTER SLOT-STATS, while
+//! The costs of the requests of each hash slot: for CLUSTER SLOT-STATS, while
 //! `cluster-slot-stats-enabled yes`.
 
 use crate::collections::hash_slot::{HashSlot, SLOTS};
@@ -23,7 +23,7 @@ pub struct SlotStats {
     pub effects_seen: u64,
     /// The version of the cluster for which `owners` holds.
     version: Option<u64>,
-    /// Who owned each slot then; a slot that gets another owner begins anew.
+    /// The owner of each slot in that version; a slot that gets another owner begins anew.
     owners: Box<[Option<u16>; SLOTS]>,
 }
 

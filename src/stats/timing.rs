@@ -65,7 +65,7 @@ impl Timing {
         self.clock.delta_as_nanos(0, self.turn_ticks) / 1000
     }
 
-    /// How long turns took, without the wait for events.
+    /// The durations of turns, without the wait for events.
     pub fn turn_times(&self) -> &Histogram {
         &self.turn_times
     }
@@ -132,7 +132,7 @@ impl Timing {
             Ok(0) | Err(_) => u64::MAX,
             Ok(ms) => ms.saturating_mul(1_000_000),
         };
-        // Each command is looked at closely while the costs of slots are counted.
+        // While the costs of slots are counted, every command counts as notable.
         let are_slots_counted = config.cluster_enabled && config.cluster_slot_stats_enabled;
         self.notable_ns = if are_slots_counted { 0 } else { slow.min(latency) };
         let bytes = |threshold| usize::try_from(threshold).unwrap_or(usize::MAX);

@@ -2,11 +2,12 @@
 //!
 //! `tikv-jemallocator` assumes alignments up to 16, which 8-byte classes do not give; so the few
 //! lines that pass the alignment are here. Every thread has its own count: a shared atomic would
-//! cost each allocation 5 ns. The counts add up in the process' account, or in one of several,
-//! where a simulation runs several servers.
+//! cost each allocation 5 ns. The counts add up in the process' account, or, in a simulation of
+//! several servers, in one of several accounts.
 //!
-//! The memory of a snapshot is no data, and is counted apart too: by [`counted`] on the thread that
-//! writes it, by the difference of two [`balance`]s on the thread that fills its chunks.
+//! The memory of a snapshot is no data, and is also counted separately: by [`counted`] on the
+//! thread that writes it, by the difference of two [`balance`]s on the thread that fills its
+//! chunks.
 #![allow(unsafe_code)] // GlobalAlloc is an unsafe trait, jemalloc a C library.
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -25,7 +26,8 @@ const QUANTUM: usize = 8;
 /// A thread adds its count to its account when it has changed by this many bytes.
 const HANDOVER: isize = 64 * 1024;
 
-/// Bytes allocated by those who share it: the process, or one of several simulated servers.
+/// Bytes allocated by all threads that share the account: those of the process, or of one of
+/// several simulated servers.
 #[derive(Debug)]
 pub struct Account(AtomicIsize);
 
@@ -53,7 +55,7 @@ impl Account {
         ACCOUNT.try_with(Cell::get).unwrap_or(&PROCESS)
     }
 
-    /// Replaces the count so far. Called by this thread alone, within the account.
+    /// Replaces the count so far. Only this thread may call it, within the account.
     pub fn set(&self, bytes: usize) {
         HERE.set(0);
         self.0.store(bytes as isize, Ordering::Relaxed);
@@ -66,8 +68,8 @@ impl Account {
     }
 }
 
-/// Until it is dropped, this thread counts for the process: a simulation's own memory is none of
-/// its servers'.
+/// Until it is dropped, this thread counts for the process: a simulation's own memory belongs to
+/// none of its servers.
 #[derive(Debug)]
 pub struct Apart(&'static Account);
 
@@ -104,7 +106,7 @@ pub fn balance() -> isize {
 }
 
 /// Adds to `gauge` the bytes that `run` allocates on this thread, and subtracts those that it
-/// frees. Within it, another gauge, or none, takes its place.
+/// frees. A nested call with another gauge, or with none, replaces this gauge for its time.
 pub fn counted<R>(gauge: Option<&AtomicIsize>, run: impl FnOnce() -> R) -> R {
     struct Restored(*const AtomicIsize);
     impl Drop for Restored {
@@ -126,7 +128,7 @@ pub fn is_counted() -> bool {
 #[cold]
 fn add(sum: isize) {
     Account::of_thread().0.fetch_add(sum, Ordering::Relaxed);
-    // A thread that is ending no longer has these.
+    // A thread that is ending no longer has these counters.
     let _ = HANDED.try_with(|handed| handed.set(handed.get() + sum));
     let gauge = GAUGE.try_with(Cell::get).unwrap_or(ptr::null());
     // SAFETY: `counted` borrows the gauge, and restores the previous one when it ends.

@@ -8,12 +8,12 @@ use super::{alloc, process};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// How background work is run.
+/// The way in which background work runs.
 #[derive(Clone)]
 pub enum Background {
-    /// Each in a thread of its own.
+    /// Each piece of work in a thread of its own.
     Threads,
-    /// When [`Background::run`] is called, and not before, so that a simulation is reproducible.
+    /// Only when [`Background::run`] is called, so that a simulation is reproducible.
     Later(Arc<Mutex<Vec<Work>>>),
 }
 

@@ -26,7 +26,7 @@ use crate::sys::log::{Level, Logger};
 
 /// The most stack frames stored.
 const FRAMES_MAX: usize = 100;
-/// How long a handler waits for the functions' names. Unit: milliseconds.
+/// The longest time that a handler waits for the functions' names. Unit: milliseconds.
 const NAMES_WAIT_MS: u32 = 5000;
 /// Size of the main thread's signal stack: handlers must work when its stack has overflowed.
 const SIGNAL_STACK_BYTES: usize = 64 << 10;
@@ -35,7 +35,7 @@ const START: &str = "=== LATCHKEY BUG REPORT START: copy from here ===";
 const END: &str = "=== LATCHKEY BUG REPORT END: copy up to here ===";
 const STACK: &str = "------ STACK TRACE ------";
 
-/// Signals that a faulty program ends by.
+/// Signals by which a faulty program ends.
 const FATAL: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
 
 // ---- data for handlers --------------------------------------------------------------------------
@@ -263,7 +263,7 @@ fn report_signal(ready: &Ready, signal: c_int, info: &libc::siginfo_t, context: 
         log.line(format_args!("Accessing address: {address:#x}"));
     }
     if code == libc::SI_USER {
-        // SAFETY: a signal that a process sent carries who it was.
+        // SAFETY: a signal sent by a process carries the sender's IDs.
         let (pid, uid) = unsafe { (info.si_pid(), info.si_uid()) };
         log.line(format_args!("Killed by PID: {pid}, UID: {uid}"));
     }
@@ -466,7 +466,7 @@ fn set_timer(ms: u32) {
     unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
 }
 
-/// Handler of SIGALRM: has the reporter report the main thread's stack.
+/// Handler of SIGALRM: makes the reporter report the main thread's stack.
 extern "C" fn on_watchdog(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(ready) = READY.get() else { return };
     // SAFETY: the main thread lives as long as the process, and the signal has a handler.

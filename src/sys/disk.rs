@@ -35,8 +35,8 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Opens a file for appending, creating it if needed, and locks it as [`DiskFile::lock`] does.
-    /// None: it is locked by another process. The lock is of the file that has the name now: one
-    /// that is replaced meanwhile is opened anew.
+    /// None: it is locked by another process. The lock is on the file that has the name now: if the
+    /// file is replaced during the call, the new one is opened.
     fn open_locked(&self, path: &Path) -> io::Result<Option<Arc<dyn DiskFile>>>;
 
     /// Opens a file for reading from its start.
@@ -66,7 +66,7 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
 
 /// A file open for appending. Shared: one thread writes while another syncs.
 pub trait DiskFile: Send + Sync + std::fmt::Debug {
-    /// Appends as much as the system accepts in one call; returns how many bytes.
+    /// Appends as many bytes as the system accepts in one call; returns their number.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
     /// Makes the file's bytes and length durable (fdatasync). After an error the content on disk is
@@ -86,7 +86,7 @@ pub trait DiskFile: Send + Sync + std::fmt::Debug {
     /// Asks the system to start writing a range out, so that a later [`DiskFile::sync_data`] is
     /// faster. Makes nothing durable.
     ///
-    /// Not all file systems can do it. An error of the disk is not taken from the file:
+    /// Not all file systems can do it. This does not consume an error of the disk:
     /// [`DiskFile::sync_data`] still reports it.
     fn start_writeback(&self, from: u64, len: u64);
 }
@@ -144,7 +144,7 @@ pub enum ReplaceStep {
 }
 
 /// Replaces a small file durably: written to a temporary file, synced, renamed, the folder synced.
-/// After a crash either the old or the new file is there, complete.
+/// After a crash either the old or the new file exists, complete.
 ///
 /// Errors name the step. If `SyncFolder` failed, the new file is in place but may not survive a
 /// power loss.
@@ -161,8 +161,8 @@ pub fn replace_file(
 }
 
 /// As [`replace_file`]; the new file is locked before it has the name, so that the name is never
-/// without a lock. Returns the file, which is locked until it is dropped: the old one is to be kept
-/// until then.
+/// without a lock. Returns the new file, which is locked until it is dropped. The caller must keep
+/// the old file open until this call returns.
 pub fn replace_locked_file(
     disk: &dyn Disk,
     folder: &Path,
@@ -206,8 +206,8 @@ impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(FILE_MODE);
-        // Without it a write after `set_len` would leave a hole. `OpenOptions::append` does not
-        // allow `truncate`.
+        // Without this flag, a write after `set_len` would leave a hole. `OpenOptions::append` does
+        // not allow `truncate`.
         options.custom_flags(libc::O_APPEND);
         Ok(Arc::new(RealFile(options.open(path)?)))
     }
@@ -230,7 +230,7 @@ impl Disk for RealDisk {
                     return Ok(Some(Arc::new(file)));
                 }
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                // Replaced between the two calls.
+                // The file was replaced between the two calls.
                 _ => {}
             }
         }

@@ -1,7 +1,7 @@
 //! The server's log, in Redis's line format: `pid:role day month year time.ms level message`; or in
 //! Valkey's logfmt and JSON, byte for byte.
 //!
-//! Not in these formats, as in Valkey: the logo, and the lines of a signal handler (`crash.rs`).
+//! The logo and the lines of a signal handler (`crash.rs`) never have these formats, as in Valkey.
 #![allow(unsafe_code)] // localtime_r, as the log tells local time, and syslog.
 
 use std::ffi::CString;
@@ -253,8 +253,8 @@ impl Line<'_> {
     }
 }
 
-/// A text as it may stand between quotation marks in logfmt, which knows no escapes: characters
-/// that would end the value or the line are replaced.
+/// A text for use between quotation marks in logfmt, which has no escapes: characters that would
+/// end the value or the line are replaced.
 fn logfmt_text(text: &str) -> String {
     let replaced = |c| match c {
         '"' => '\'',
@@ -264,7 +264,7 @@ fn logfmt_text(text: &str) -> String {
     text.chars().map(replaced).collect()
 }
 
-/// A text as it stands between quotation marks in JSON (RFC 8259, section 7).
+/// A text escaped for use between quotation marks in JSON (RFC 8259, section 7).
 fn json_text(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As valkey-server 9.1.2 was given it by DEBUG LOG.
+    /// The text that was passed to valkey-server 9.1.2 by DEBUG LOG.
     const HARD: &str = "a\"q\\b\ttab\rcr\nnl\x01\x1f\x7fé\x08\x0c";
 
     fn line(format: LineFormat, is_replica: bool, level: Level, message: &str) -> String {

@@ -43,7 +43,7 @@ thread_local! {
     static IS_SIMULATED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How a simulated server's turn unwinds that has ended its process.
+/// The payload with which a simulated server's turn unwinds when the server ends its process.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended(pub i32);
 
@@ -128,7 +128,7 @@ pub fn remove_when_interrupted(path: Option<&Path>) {
     let path = path.map_or(ptr::null_mut(), CString::into_raw);
     let before = UNFINISHED.swap(path, Ordering::SeqCst);
     if !before.is_null() {
-        // SAFETY: it came out of CString::into_raw, and the swap has left it to nobody else.
+        // SAFETY: it came out of CString::into_raw, and after the swap nobody else has it.
         drop(unsafe { CString::from_raw(before) });
     }
 }

@@ -2,8 +2,8 @@
 //! setproctitle(3) does.
 //!
 //! The kernel reads a title from where it placed the program's arguments, followed by the
-//! environment. Linux shows both addresses in /proc/self/stat. Data there is moved first: the
-//! environment is copied; the arguments are read once, before.
+//! environment. Linux shows both addresses in /proc/self/stat. The data there is moved first: the
+//! environment is copied, and the arguments have been read before.
 #![allow(unsafe_code)] // Memory that the kernel laid out, and the environment.
 
 use std::ffi::OsString;

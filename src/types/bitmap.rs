@@ -153,7 +153,7 @@ pub enum BitOperation {
     And,
     Or,
     Xor,
-    /// Of X alone.
+    /// The inverse of X, the only source.
     Not,
     /// X and none of Y.
     Diff,
@@ -178,7 +178,7 @@ pub fn bitop(operation: BitOperation, sources: &[StringView<'_>]) -> SharedBytes
     result
 }
 
-/// The same for slices.
+/// As [`bitop`], for slices.
 fn combined(operation: BitOperation, sources: &[&[u8]]) -> Vec<u8> {
     let mut result = vec![0; sources.iter().map(|source| source.len()).max().unwrap_or(0)];
     let Some((x, others)) = sources.split_first() else {
@@ -250,7 +250,7 @@ pub struct FieldType {
     bits: u32,
 }
 
-/// How BITFIELD handles a value that does not fit its field.
+/// BITFIELD's treatment of a value that does not fit its field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
     /// Keep the low bits.
@@ -380,7 +380,7 @@ fn bit_mask(offset: u64) -> u8 {
     0x80 >> (offset % 8)
 }
 
-/// Bits of a range as commands give it, clamped to the string. Empty if nothing is left.
+/// The bits of a command's range, clamped to the string. Empty if nothing is left.
 fn bit_range(len: usize, start: i64, end: i64, unit: Unit) -> Range<u64> {
     let bits_each = if unit == Unit::Byte { 8 } else { 1 };
     let len = (len as u64 * 8 / bits_each) as i64;

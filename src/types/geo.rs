@@ -16,7 +16,7 @@ use std::f64::consts::PI;
 
 /// Radius of the sphere. Unit: metres.
 const EARTH_RADIUS_M: f64 = 6372797.560856;
-/// Half of the circumference as the Mercator projection has it. Unit: metres.
+/// Half of the circumference in the Mercator projection. Unit: metres.
 const MERCATOR_MAX_M: f64 = 20037726.37;
 pub const LONGITUDE_MAX: f64 = 180.0;
 pub const LATITUDE_MAX: f64 = 85.05112878;
@@ -265,7 +265,7 @@ impl Area {
         }
     }
 
-    /// A radius around the centre that covers the area, about. Unit: metres.
+    /// A radius around the centre that approximately covers the area. Unit: metres.
     fn radius(&self, bounds: Bounds) -> f64 {
         match &self.shape {
             Shape::Circle { radius } => *radius,

@@ -17,7 +17,7 @@ use crate::collections::packed::{Element, Elements, Text};
 use crate::collections::packed_table::{Earliest, Entry, Form, PackedTable, Put, Take};
 use crate::collections::table::ValueRef;
 
-/// Up to which size a hash is reported as listpack, and the hasher of a larger one.
+/// The largest size at which a hash is reported as listpack, and the hasher of a larger one.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// `hash-max-listpack-entries`
@@ -45,7 +45,7 @@ pub struct HashTable {
     table: PackedTable,
     /// Whether its encoding is still `listpack`.
     is_listpack: bool,
-    /// The deadlines with which the key is in the keyspace's index.
+    /// The deadlines under which the keyspace's index has the key.
     pub noted: Earliest,
 }
 
@@ -111,8 +111,9 @@ impl Hash {
         }
     }
 
-    /// A hash of `count` saved fields, whose deadlines may have passed. `walk` must pass on the
-    /// same fields each time it is called; it is told of duplicates. Errors: those of `walk`.
+    /// A hash of `count` saved fields, whose deadlines may have passed. `walk` must pass the same
+    /// fields each time it is called; its argument returns false for duplicates. Errors: those of
+    /// `walk`.
     pub fn saved<E>(
         count: usize,
         limits: &Limits,
@@ -195,8 +196,8 @@ impl Hash {
 }
 
 impl Hash {
-    /// A hash of fields that all differ, as setting one after the other makes it, in a buffer that
-    /// need not be empty. None: it would not stay packed.
+    /// A hash of fields that all differ, with the same bytes as if they were set one after the
+    /// other, in a buffer that need not be empty. None: the hash would not stay packed.
     pub fn packed_of(
         fields: &[(&[u8], Element<'_>)],
         limits: &Limits,
@@ -279,7 +280,7 @@ impl Edit<'_, Hash> {
         }
     }
 
-    /// Removes a field. False if it was not there.
+    /// Removes a field. False if it did not exist.
     pub fn remove(&mut self, field: &[u8], now: &Now) -> bool {
         match &mut *self.value {
             Hash::Packed(bytes) => match find(bytes, field) {

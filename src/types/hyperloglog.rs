@@ -1,4 +1,5 @@
-//! HyperLogLog: how many different elements were added, to 0.81%, in at most 12304 bytes.
+//! HyperLogLog: estimates the number of different elements added, with a standard error of 0.81%,
+//! in at most 12304 bytes.
 //!
 //! The value of PFADD, PFCOUNT and PFMERGE is a string whose bytes GET, SET, DUMP and replicas see;
 //! they equal Redis's, bit for bit. The functions here work on these bytes; the caller looks up the
@@ -17,7 +18,7 @@
 //! of zeros seen in the other 50, plus one. A value that outgrows `hll-sparse-max-bytes`, or needs
 //! a register above 32, becomes dense and stays so. Which opcodes a sparse value consists of
 //! depends on its history (runs are merged only near the register set), and that history is
-//! reproduced too: otherwise a replica of the other make would hold different bytes.
+//! reproduced too: otherwise a replica that runs the other server would hold different bytes.
 //!
 //! SET can write anything under a valid header. Dense bytes are always meaningful; opcodes that do
 //! not cover exactly the 16384 registers are [`Corrupt`] where this is noticed (adding looks only
@@ -55,7 +56,7 @@ const ZERO_RUN_MAX: usize = 64;
 #[error("Corrupted HLL object detected")]
 pub struct Corrupt;
 
-/// How the registers lie in the value.
+/// The layout of the registers in the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     Dense,
@@ -565,7 +566,7 @@ struct Found {
 }
 
 /// The opcode that holds a register. Eight opcodes are skipped at a time: with up to 3000 opcodes
-/// this search is what PFADD of a sparse value costs.
+/// this search is the main cost of PFADD of a sparse value.
 fn find_opcode(hll: &[u8], index: usize, from: Boundary) -> Option<Found> {
     let mut here = from;
     let mut previous_at = None;
@@ -593,7 +594,8 @@ fn find_opcode(hll: &[u8], index: usize, from: Boundary) -> Option<Found> {
     }
 }
 
-/// How many registers eight opcodes of one byte hold; `None` if there is an XZERO among the bytes.
+/// The number of registers that eight opcodes of one byte hold; `None` if there is an XZERO among
+/// the bytes.
 #[inline]
 fn run_of_eight(opcodes: [u8; 8]) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -627,8 +629,8 @@ fn join_equal_runs(hll: &mut Vec<u8>, mut at: usize) {
     }
 }
 
-/// How many registers have each value. Four tables in turn, because most registers are alike and
-/// each increment of one counter waits for the one before.
+/// The number of registers with each value. Four tables in turn, because most registers are equal,
+/// and each increment of one counter waits for the previous one.
 struct Histogram {
     lanes: [[u32; 64]; 4],
 }

@@ -4,8 +4,8 @@
 //! Elements are only changed through an [`Edit`]: a collection and, if changes are to be undone, a
 //! journal. Once [`crate::keyspace`] has started the journal ([`Journal::begin`]), it notes the
 //! inverse of each step: a field's old value, the popped element, the index of an insertion.
-//! [`Journal::play_back`] applies these from the last to the first. Each inverse so finds the value
-//! as it was right after its step: an index means what it meant then.
+//! [`Journal::play_back`] applies these from the last to the first. So each inverse finds the value
+//! as it was right after its step, and an index has the same meaning as then.
 //!
 //! ```text
 //!   items  | Absent 5 | Popped(Back) 3 | Absent 2 |      a note and the length of its text
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A value whose form changes as a whole (integers that become a table) moves into the journal. The
-//! order of a small hash's fields cannot be recorded; such values ([`Value::can_be_noted`] is
-//! false) must be copied.
+//! order of a small hash's fields cannot be recorded; such values (for which
+//! [`Value::can_be_noted`] is false) must be copied.
 
 use std::ops::Deref;
 
@@ -204,8 +204,8 @@ impl Journal {
 }
 
 impl Value {
-    /// Whether changes of its elements can be recorded, and it takes more than `bytes` bytes. Cost:
-    /// O(1).
+    /// Whether changes of the value's elements can be recorded, and the value takes more than
+    /// `bytes` bytes. Cost: O(1).
     pub fn can_be_noted(&self, bytes: usize) -> bool {
         match self {
             Value::String(_) => false,

@@ -7,11 +7,11 @@
 //! last byte of `b`, which is dropped otherwise.
 //!
 //! The textbook table L (Redis keeps it: 4 bytes a cell) has L(i, j) for the first i bytes of `a`
-//! and j bytes of `b`. Along a row it rises by 0 or 1 a step, so a bit a cell tells all, and a row
-//! follows from the one before with one addition for 64 cells (Hyyrö, "Bit-parallel LCS-length
-//! computation revisited", 2004). These bits are also enough for the walk: where the bytes differ,
-//! dropping the last of `a` is strictly better than dropping the last of `b` exactly if L rises at
-//! (i, j), because L(i, j) is the larger of the two.
+//! and j bytes of `b`. Along a row it rises by 0 or 1 a step, so a bit for each cell is enough, and
+//! a row follows from the one before with one addition for 64 cells (Hyyrö, "Bit-parallel
+//! LCS-length computation revisited", 2004). These bits are also enough for the walk: where the
+//! bytes differ, dropping the last of `a` is strictly better than dropping the last of `b` exactly
+//! if L rises at (i, j), because L(i, j) is the larger of the two.
 
 /// Why the computation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,8 +57,8 @@ pub fn length(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<usize, LcsErro
     Ok(rises(&row, b.len()))
 }
 
-/// A longest common subsequence and where it lies: LCS without LEN, or with IDX (for MINMATCHLEN
-/// drop the shorter matches).
+/// A longest common subsequence and its ranges: LCS without LEN, or with IDX (for MINMATCHLEN drop
+/// the shorter matches).
 ///
 /// Refused if a table of (a + 1)(b + 1) cells of 4 bytes were larger than `table_bytes_max`, though
 /// less is used: clients get the same answer from any server of the protocol, and it bounds the

@@ -3,7 +3,7 @@
 //! Inside an entry of the keyspace: the number of elements (2 bytes, little-endian; nothing at all
 //! for an empty list), then the listpack entries (`collections/listpack.rs`).
 //!
-//! `OBJECT ENCODING` shows which form a list has, so it changes when Redis's does:
+//! `OBJECT ENCODING` shows the form of a list, so the form changes when Redis's does:
 //! [`List::make_room`] before elements are added, [`List::settle`] after some were removed.
 
 use super::journal::{Edit, Journal, NO_TEXT, Note};

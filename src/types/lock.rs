@@ -1,4 +1,4 @@
-//! A lock as plain data, and how it is read.
+//! A lock as plain data, and reading it from a value.
 //!
 //! ```text
 //! hash    owner -> holds,  :fence -> number of the grant,  :since -> Unix milliseconds of the grant,
@@ -29,15 +29,15 @@ pub const OWNER_MAX: usize = 256;
 pub const FENCE: &[u8] = b":fence";
 /// When the lock was granted, Unix milliseconds.
 pub const SINCE: &[u8] = b":since";
-/// That the server renews the lease: how long it lasts after the connection has closed, and after
-/// the last sign of life, in milliseconds.
+/// The session, in which the server renews the lease: the times that the lease lasts after the
+/// connection has closed, and after the last sign of life, in milliseconds.
 pub const SESSION: &[u8] = b":session";
-/// That the lock is held by readers, where its value is [`SHARED`].
+/// The mode. With the value [`SHARED`], readers hold the lock.
 pub const MODE: &[u8] = b":mode";
 pub const SHARED: &[u8] = b"shared";
 /// The beginning of a reader's field name; the owner follows.
 const READER: &[u8] = b":r:";
-/// The owner that nobody is: nobody gets the lock until its time is over.
+/// An owner that nobody can be: nobody gets the lock until its time is over.
 pub const KEEP: &[u8] = b":keep";
 
 /// The longest lease and grace: a hundred years.
@@ -50,22 +50,22 @@ const FIELDS_MAX: usize = 64;
 /// A held lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock<'a> {
-    /// Of several readers the one that was asked for, or else the first; the fence and the session
-    /// are those of its grant. The first of the owners of a foreign lock.
+    /// Of several readers, the asking one, or else the first; the fence and the session are those
+    /// of that reader's grant. Of a foreign lock, the first owner.
     pub owner: Cow<'a, [u8]>,
-    /// How often the owner holds it; 1 for a string, and for a reader.
+    /// The number of times that the owner holds it; 1 for a string, and for a reader.
     pub holds: i64,
-    /// None: it was not granted here.
+    /// None: the lock was not granted here.
     pub fence: Option<u64>,
-    /// Unix milliseconds; None: it was not granted here, or is a reader's.
+    /// Unix milliseconds; None: the lock was not granted here, or is a reader's.
     pub since_ms: Option<i64>,
     /// Grace and lease of its session, in milliseconds.
     pub session: Option<(i64, i64)>,
     /// Whether it is a string.
     pub is_string: bool,
-    /// Whether it is a foreign one with further owners.
+    /// Whether it is a foreign lock with further owners.
     pub is_shared: bool,
-    /// How many hold it for reading; 0: one owner has it alone.
+    /// The number of readers that hold it; 0: one owner has it alone.
     pub readers: usize,
 }
 
@@ -160,7 +160,7 @@ pub fn read<'a>(value: ValueRef<'a, Value>, now: &Now) -> Result<Option<Lock<'a>
     read_for(value, now, b"")
 }
 
-/// The same for an owner that asks: if it is one of several readers, it is the one shown.
+/// As [`read`], for an owner that asks: if it is one of several readers, it is the one shown.
 pub fn read_for<'a>(
     value: ValueRef<'a, Value>,
     now: &Now,
@@ -187,8 +187,8 @@ pub fn read_for<'a>(
     read_hash(hash, now, asking)
 }
 
-/// What precedes the fence and the time of a grant in a packed hash: the field's name, and the head
-/// of a long integer.
+/// The bytes before the fence and before the time of a grant in a packed hash: the field's name,
+/// and the head of a long integer.
 const FENCE_HEAD: &[u8; 8] = b"\x86:fence\xf4";
 const SINCE_HEAD: &[u8; 8] = b"\x86:since\xf4";
 
@@ -198,8 +198,8 @@ fn is_usual(owner: &[u8]) -> bool {
     may_own(owner) && owner.len() < 64 && !matches!(owner[0], b'-' | b'0'..=b'9')
 }
 
-/// A new lock of an owner as a packed hash, in a buffer that need not be empty: the same as setting
-/// its fields one after the other makes, at less cost. None: it needs another layout.
+/// A new lock of an owner as a packed hash, in a buffer that need not be empty: the same bytes as
+/// if its fields were set one after the other, at less cost. None: the lock needs another layout.
 pub fn usual(lock: &Lock<'_>, limits: &Limits, buffer: impl FnOnce() -> Vec<u8>) -> Option<Hash> {
     const LONG: std::ops::Range<i64> = (1 << 31)..i64::MAX;
     let (fence, since_ms) = (lock.fence? as i64, lock.since_ms?);
@@ -229,8 +229,9 @@ pub fn usual(lock: &Lock<'_>, limits: &Limits, buffer: impl FnOnce() -> Vec<u8>)
     Some(Hash::Packed(bytes))
 }
 
-/// A key's value if it is a lock that `owner` has in the layout of [`usual`]: the same as
-/// [`read_for`] finds, at less cost. None: it may be one of another kind, or of another owner.
+/// A key's value if it is a lock that `owner` has in the layout of [`usual`]: the same lock as
+/// [`read_for`] finds, at less cost. None: the value may be a lock of another layout, or of another
+/// owner.
 pub fn read_usual<'q>(value: ValueRef<'_, Value>, owner: &'q [u8]) -> Option<Lock<'q>> {
     usual_in(Hash::view(value)?.packed_bytes()?, owner)
 }
@@ -330,7 +331,7 @@ struct Fields<'a, 'q> {
     /// The first of the readers, or the one that asks.
     reader: Option<(Cow<'a, [u8]>, Reader)>,
     readers: usize,
-    /// A field is not one of a lock.
+    /// A field does not belong to a lock.
     is_foreign: bool,
 }
 

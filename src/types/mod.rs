@@ -101,7 +101,7 @@ pub trait Collection: Sized {
     /// The reverse of [`Stored::Inline`].
     fn unpack(kind: u8, bytes: Vec<u8>) -> Self;
 
-    /// Where it is stored: inline if packed and short.
+    /// The form in which it is stored: inline if packed and short.
     fn store(self) -> Stored;
 
     fn is_empty(&self) -> bool;
@@ -230,7 +230,7 @@ impl Value {
         }
     }
 
-    /// How many allocations freeing this value costs: large ones are freed in the background.
+    /// The number of allocations to free with this value: large values are freed in the background.
     pub fn free_effort(&self) -> usize {
         match self {
             Value::String(bytes) => bytes.count(),

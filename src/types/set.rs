@@ -1,4 +1,4 @@
-//! The set type: members that are integers alone, few short ones, or any.
+//! The set type: only integers, a few short members, or any members.
 //!
 //! ```text
 //!   Ints     sorted integers (`collections/intset.rs`)              reported as intset
@@ -39,7 +39,7 @@ const POP_WALK_RATIO: usize = 5;
 /// A sample of more than one in this number of members is drawn in one pass over all.
 const SAMPLE_WALK_RATIO: usize = 3;
 
-/// Up to which size a set has which encoding, and the hasher of a table.
+/// The size limits of each encoding, and the hasher of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Source: `set-max-intset-entries`.
@@ -88,8 +88,8 @@ impl Set {
         }
     }
 
-    /// A set of `count` saved members. `walk` must pass on the same members each time it is called;
-    /// it is told of duplicates. Errors: those of `walk`.
+    /// A set of `count` saved members. `walk` must pass the same members each time it is called;
+    /// its argument returns false for duplicates. Errors: those of `walk`.
     pub fn saved<E>(
         count: usize,
         limits: &Limits,
@@ -627,8 +627,8 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// The same before Redis 7.2, which stored texts in a table: they are visited in parts, even if
-    /// few. Cost: O(n).
+    /// As [`Self::scan`], but as before Redis 7.2, which stored texts in a table: they are visited
+    /// in parts, even if few. Cost: O(n).
     pub fn scan_in_parts(
         &self,
         cursor: u64,

@@ -22,7 +22,7 @@ use crate::collections::packed::Text;
 use crate::collections::score_tree::{self, Place, ScoreTree};
 use crate::collections::table::ValueRef;
 
-/// Up to which size a sorted set is reported as listpack.
+/// The largest size at which a sorted set is reported as listpack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub entries: usize,
@@ -229,7 +229,7 @@ impl Edit<'_, SortedSet> {
         }
     }
 
-    /// Sets a member's score. True if the member was not there.
+    /// Sets a member's score. True if the member is new.
     pub fn insert(&mut self, score: f64, member: &[u8], limits: Limits) -> bool {
         self.update(member, limits, |_| Some(score)) == Updated::Added
     }

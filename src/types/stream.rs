@@ -46,20 +46,19 @@ pub struct Stream {
     pub groups: Groups,
 }
 
-/// How large a node may become: `stream-node-max-bytes` and `stream-node-max-entries`. 0 is no
-/// limit.
+/// The limits of a node: `stream-node-max-bytes` and `stream-node-max-entries`. 0 is no limit.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeLimits {
     pub bytes: usize,
     pub entries: u64,
 }
 
-/// Which entries trimming keeps.
+/// The entries that trimming keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// At most this many, the newest.
+    /// At most this number of entries, the newest.
     Newest(u64),
-    /// Those with at least this ID.
+    /// The entries with at least this ID.
     From(StreamId),
 }
 
@@ -81,7 +80,7 @@ pub enum AddError {
     TooLarge,
 }
 
-/// How a new entry's ID is chosen.
+/// The choice of a new entry's ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewId {
     /// The given time, or the last entry's where that is later, and the next sequence number.
@@ -117,12 +116,12 @@ impl Stream {
         self.entries.heap_bytes() + self.groups_heap_bytes()
     }
 
-    /// Bytes of heap memory of its groups, about.
+    /// The approximate bytes of heap memory of its groups.
     pub fn groups_heap_bytes(&self) -> usize {
         self.groups.heap_bytes()
     }
 
-    /// How many allocations freeing it costs, about.
+    /// The approximate number of allocations to free with it.
     pub fn free_effort(&self) -> usize {
         self.entries.nodes.len() + self.groups.free_effort()
     }
@@ -207,7 +206,7 @@ impl Entries {
         self.nodes.len()
     }
 
-    /// How many nodes Redis's radix tree would have. Cost: the number of nodes.
+    /// The number of nodes that Redis's radix tree would have. Cost: the number of nodes.
     pub fn radix_tree_nodes(&self) -> usize {
         id::radix_tree_nodes(self.nodes.iter().map(|node| node.first))
     }

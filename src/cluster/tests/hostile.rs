@@ -1,5 +1,4 @@
-//! What somebody sends who means no good, or a file that was damaged: nothing of it may end the
-//! node or cost without end.
+//! Messages of an attacker, and damaged files: none may end the node or cause unbounded cost.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -51,7 +50,7 @@ fn gossip(id: NodeId) -> Gossip {
     }
 }
 
-/// A node and what it wants, with one accepted connection.
+/// A node with one accepted connection, and the actions that it asks for.
 struct Victim {
     cluster: Cluster,
     now: i64,
@@ -195,7 +194,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     /// Words and lines are exchanged, doubled, left out and damaged: a node that starts with such a
-    /// file lives.
+    /// file survives.
     #[test]
     fn a_damaged_file_is_refused_or_lived_with(
         changes in proptest::collection::vec((0u8..8, any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..6),

@@ -13,7 +13,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(default)
 }
 
-/// A world of three primaries, or four, with these replicas in all.
+/// A world of three or four primaries, with this total number of replicas.
 fn world(primaries: usize, replicas: usize, seed: u64) -> World {
     type Files = Vec<Vec<u8>>;
     static FILES: [OnceLock<Files>; 18] = [const { OnceLock::new() }; 18];
@@ -21,13 +21,13 @@ fn world(primaries: usize, replicas: usize, seed: u64) -> World {
     World::with_files(files.get_or_init(|| World::files(primaries, replicas)), seed)
 }
 
-/// A move of a slot by an administrator, key by key. It may end anywhere.
+/// A move of a slot by an administrator, key by key. It may stop at any step.
 struct Move {
     slot: HashSlot,
     from: usize,
     to: usize,
     step: u8,
-    /// When the last replies come: they wait for nodes.conf.
+    /// When the last replies arrive: they wait until nodes.conf is saved.
     replies_at: i64,
 }
 
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Two replicas of one primary that do not hear each other, when that is gone.
+    /// Kills a primary whose replicas do not hear each other.
     fn make_rivals(&mut self) {
         let primaries: Vec<usize> = (0..self.machines.len())
             .filter(|index| self.machines[*index].is_alive && self.replicas_of(*index).len() > 1)
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// A replica loses its stream, and later its primary is gone.
+    /// Cuts replicas off from their stream, and later kills their primary.
     fn leave_behind(&mut self) {
         let primaries: Vec<usize> =
             (0..self.machines.len()).filter(|index| !self.replicas_of(*index).is_empty()).collect();
@@ -121,14 +121,15 @@ impl World {
             replicas.truncate(1);
         }
         self.unfollowed.extend(replicas.into_iter().map(|replica| (replica, primary)));
-        // Longer than data may be old, or not.
+        // Shorter or longer than the greatest allowed age of data.
         let ms = [1_000, 5_000][self.random.usize(..2)];
         self.run(ms);
         self.kill_some(primary);
         self.run(3_000);
     }
 
-    /// A primary comes back that never hears who has its place. The others tell it.
+    /// A primary comes back and does not hear the node that took its place. Other nodes must inform
+    /// it.
     fn come_back_unheard(&mut self) {
         let slot = used_slots().nth(self.random.usize(..12)).expect("a slot");
         let owner = |world: &World| {
@@ -170,12 +171,13 @@ impl World {
         }
     }
 
-    /// An epoch without anybody's consent. A node that is cut off would win back with it what
-    /// others have taken over, so that no administrator who cares for the data does this then.
+    /// Makes a node take an epoch without consent. With it, a node that is cut off would win back
+    /// the slots that others have taken over, so an administrator who cares about the data does not
+    /// do this then.
     fn bump_epoch(&mut self, index: usize) {
         let machine = &self.machines[index];
-        // A source that takes an epoch before it has heard that its slot is the target's takes the
-        // slot back.
+        // A source that takes an epoch before it hears of the target's new ownership takes the slot
+        // back.
         let is_safe = self.cut.is_empty() && self.moving.is_empty();
         if is_safe
             && machine.is_alive
@@ -200,14 +202,14 @@ impl World {
         can.then_some(Move { slot, from, to, step: 0, replies_at: 0 })
     }
 
-    /// The next steps of a move. True: it has ended.
+    /// Takes the next steps of a move. True: the move has ended.
     fn go_on_with_move(&mut self, moving: &mut Move) -> bool {
         let Move { slot, from, to, .. } = *moving;
         if self.now < moving.replies_at {
             return false;
         }
-        // An epoch that a node takes before it has heard who has its place would win back all slots
-        // that it had.
+        // A node that takes an epoch before it hears of its successor would win back all its former
+        // slots.
         let are_there = [from, to].iter().all(|index| {
             let machine = &self.machines[*index];
             let has_heard = self.now - machine.disturbed_ms > 2 * TIMEOUT_MS;
@@ -237,7 +239,7 @@ impl World {
                 return self.machines[from].count_in_slot(slot) == 0
                     || !self.machines[from].cluster.owns(slot);
             }
-            // A crash has lost it.
+            // A crash has lost the mark of the move.
             1 if self.machines[to].cluster.importing_from(slot).is_none()
                 || self.machines[from].cluster.migrating_to(slot).is_none() =>
             {
@@ -251,7 +253,8 @@ impl World {
             }
             // The target takes a new epoch without consent.
             2 if !self.cut.is_empty() || self.now - self.bumped_ms < TIMEOUT_MS => return false,
-            // A replica that took over in the middle knows of no move, and takes new keys.
+            // A replica that took over in the middle does not know of the move, and accepts new
+            // keys.
             2 if self.machines[from].count_in_slot(slot) > 0 => moving.step = 1,
             2 => {
                 let own = self.machines[to].cluster.my_index();
@@ -261,7 +264,7 @@ impl World {
                 moving.step = 3;
                 moving.replies_at = self.saved_at(&[to]);
             }
-            // The administrator's work is not done before all have heard of it.
+            // The administrator waits until all nodes know the new owner.
             _ => {
                 if !self.machines[to].cluster.owns(slot) {
                     moving.step = 0;
@@ -291,13 +294,13 @@ fn whatever_happens_nobody_votes_twice_all_agree_in_the_end_and_nothing_acknowle
         let (primaries, replicas) = (3 + (seed % 2) as usize, 3 + (seed / 2 % 6) as usize);
         let mut world = world(primaries, replicas, seed);
         world.log(format!("seed {seed}"));
-        // Some clusters care for how old the data of a replica are.
+        // Some clusters limit the age of a replica's data.
         let factor = [0, 0, 0, 1][world.random.usize(..4)];
         world.crashing_voters = [0, 0, 1, 3][world.random.usize(..4)];
         world.has_contests = world.random.u8(..4) == 0;
         if world.has_contests {
             world.crashing_voters = 5;
-            // The longer nodes wait before they ask, the more can happen.
+            // The longer nodes wait before they ask for votes, the more can happen.
             world.machines.iter_mut().for_each(|one| one.settings.node_timeout_ms = 3 * TIMEOUT_MS);
         }
         for index in 0..world.machines.len() {

@@ -3,8 +3,8 @@
 //! whatever happens.
 //!
 //! A node's data are keys with numbers that only grow. Its history is the list of its changes: a
-//! replica has a part of its primary's history, or gets all anew. What the state machine wants done
-//! is done here as the server does it. `rules` are what holds whatever happens.
+//! replica has a part of its primary's history, or gets everything anew. The state machine's
+//! actions are carried out here as by the server. `rules` has the rules that always hold.
 
 mod rules;
 
@@ -23,9 +23,10 @@ use crate::collections::hash_slot::{HashSlot, SLOTS, SlotSet};
 pub const TIMEOUT_MS: i64 = 1_000;
 /// The longest that a healed cluster may take to agree. Unit: milliseconds.
 pub const HEALING_MS: i64 = 30_000;
-/// A node that was left alone for so long is expected to do as it should. Unit: milliseconds.
+/// A node that was undisturbed for this time is expected to behave normally. Unit: milliseconds.
 const CALM_MS: i64 = 6_000;
-/// Changes that a replica takes over in a tick, and ticks of taking over all anew.
+/// The limit of changes that a replica takes over in a tick, and the milliseconds of a full
+/// synchronization.
 const STREAM_CHANGES: usize = 40;
 const SYNC_MS: i64 = 300;
 /// Slots that have keys, and keys of each.
@@ -39,7 +40,7 @@ pub type Key = (u16, u8);
 pub struct Change {
     key: Key,
     value: Option<u64>,
-    /// Unlike any other.
+    /// Unique among all changes.
     number: u64,
 }
 
@@ -52,37 +53,37 @@ pub struct Machine {
     /// The other end of each connection, and when the last message over it arrives.
     ends: HashMap<LinkId, (usize, LinkId)>,
     arrivals: HashMap<LinkId, i64>,
-    /// Until when nothing comes over a connection: a packet of it is sent again.
+    /// Until when nothing arrives over a connection, because a packet is being sent again.
     blocked: HashMap<LinkId, i64>,
     accepted: u64,
-    /// Until then it is heard, and hears nothing.
+    /// Until then others hear it, but it hears nothing.
     pub deaf_until: i64,
-    /// When the last save that was asked for is on disk.
+    /// When the last requested save is on disk.
     pub saved_at: i64,
     /// When the save that is being written is on disk.
     writes_until: i64,
-    /// When the last save that messages wait for is.
+    /// When the last save that messages wait for is on disk.
     silent_until: i64,
     pub slow_until: i64,
     wall_offset: i64,
     history: Vec<Change>,
     keys: BTreeMap<Key, u64>,
     pub follows: Option<usize>,
-    /// When all of the primary's data will be there, if it is on its way.
+    /// When a full synchronization with the primary ends, if one is under way.
     syncs_until: Option<i64>,
     heard_ms: Option<i64>,
     pub paused_until: i64,
     drops: SlotSet,
-    /// When something unusual happened to it last.
+    /// When it was last disturbed.
     pub disturbed_ms: i64,
-    /// When it last heard that it may ask for votes, and when it asked.
+    /// When it last scheduled an election, and when it asked for votes.
     scheduled_ms: i64,
     asked_ms: Vec<i64>,
-    /// When it was told to take over, which it may do with whatever it has.
+    /// When an administrator told it to take over, which it may do with any data.
     pub by_hand_ms: Option<i64>,
     pub by_hand: Failover,
     pub dropped: usize,
-    /// Whose each used slot was at the end of its last turn, as it sees it.
+    /// The owner of each used slot at the end of its last turn, as it sees the cluster.
     known: Vec<Option<rules::Known>>,
 }
 
@@ -95,7 +96,7 @@ enum Due {
     TakeOver { at: usize },
 }
 
-/// A write that was acknowledged when all replicas had it, and who had it.
+/// A write that was acknowledged when all replicas had it, and the machines that had it.
 struct Safe {
     value: u64,
     number: u64,
@@ -114,30 +115,32 @@ pub struct World {
     pub cut: BTreeSet<(usize, usize)>,
     /// Pairs between which replication alone is cut.
     pub unfollowed: BTreeSet<(usize, usize)>,
-    /// Of ten messages that cannot arrive, how many are delayed, as TCP does, rather than lost.
+    /// Of ten messages that cannot arrive, the number that are delayed, as by TCP, rather than
+    /// lost.
     stalls: u8,
-    /// Of ten voters, how many crash when their vote has arrived.
+    /// Of ten voters, the number that crash when their vote has arrived.
     pub crashing_voters: u8,
-    /// Who is about to ask for votes becomes deaf, and another one asks meanwhile.
+    /// A node that is about to ask for votes becomes deaf, and another one asks in that time.
     pub has_contests: bool,
-    /// When each node suspected which other one last.
+    /// When each node last suspected another one.
     suspected: HashMap<(NodeId, NodeId), i64>,
-    /// Whom each node has voted for in each epoch.
+    /// The machine that each node has voted for in each epoch.
     votes: HashMap<(NodeId, u64), usize>,
-    /// Who was elected in each epoch.
+    /// The node elected in each epoch.
     elected: HashMap<u64, NodeId>,
     /// Epochs that nodes have taken without an election.
     unagreed: BTreeSet<u64>,
     /// Acknowledged writes that must not be lost.
     safe: BTreeMap<Key, Safe>,
-    /// When somebody called BUMPEPOCH last.
+    /// When BUMPEPOCH was last called.
     pub bumped_ms: i64,
-    /// Writes that wait for all replicas: by whom, until when.
+    /// Writes that wait for all replicas: the primary, its life, the change, and the number of
+    /// replicas.
     waiting: Vec<(usize, u64, Change, usize)>,
     written: u64,
     pub acknowledged: usize,
     pub promotions: usize,
-    /// Slots that are being moved: what a failover in the middle leaves is for the operator.
+    /// Slots that are being moved: the operator cleans up after a failover in the middle.
     pub moving: BTreeSet<u16>,
     /// A key is never written where another primary has it.
     pub has_no_failovers: bool,
@@ -593,7 +596,7 @@ impl World {
         }
     }
 
-    /// A step of replication: the next part of the history, or all anew.
+    /// Takes a step of replication: the next part of the history, or everything anew.
     fn replicate(&mut self, index: usize) {
         let Some(primary) = self.machines[index].follows else { return };
         if !self.streams(index, primary) {
@@ -646,7 +649,7 @@ impl World {
         self.machines[index].change(Change { key, value, number });
     }
 
-    /// Whether a node takes a write of a key: as the gate decides.
+    /// Whether a node accepts a write of a key, by the gate's rules.
     fn takes(&self, index: usize, key: Key, asks: bool) -> bool {
         let machine = &self.machines[index];
         let slot = HashSlot::new(key.0.into()).expect("a slot");
@@ -661,7 +664,7 @@ impl World {
             && (is_mine || is_asked)
     }
 
-    /// Clients write some keys, wherever they are taken.
+    /// Clients write some keys, at the nodes that accept them.
     fn write_some(&mut self) {
         for _ in 0..2 {
             let slot = used_slots().nth(self.random.usize(..USED_SLOTS)).expect("a slot");
@@ -670,7 +673,7 @@ impl World {
             let count = self.machines.len();
             let nodes = (0..count).map(|step| (first + step) % count);
             let place = nodes.clone().find(|index| self.takes(*index, key, false)).or_else(|| {
-                // The owner sends the client to where the key is or will be.
+                // The owner sends the client to the target of the key's move.
                 let owner = nodes.clone().find(|index| {
                     let machine = &self.machines[*index];
                     machine.is_alive && machine.cluster.owns(slot) && machine.cluster.is_ok()
@@ -727,7 +730,7 @@ impl World {
                         && has(other_machine)
                 })
                 .collect();
-            // In a minority it may have been replaced long ago.
+            // In a minority the primary may have been replaced long ago.
             if holders.len() >= replicas && machine.cluster.is_ok() {
                 holders.insert(index);
                 let value = change.value.expect("a write");
@@ -750,13 +753,13 @@ impl World {
         }
     }
 
-    /// What happened in a shard or a slot can lose its writes: nothing is expected of them any
-    /// more.
+    /// Stops expecting a slot's acknowledged writes, as an event may have lost them.
     pub fn forgive(&mut self, slot: HashSlot) {
         self.safe.retain(|key, _| key.0 != slot.number());
     }
 
-    /// An administrator has a replica take over without its primary, and accepts what is lost.
+    /// An administrator makes a replica take over without its primary, and accepts the loss of
+    /// data.
     pub fn take_over(&mut self, index: usize) {
         if !self.machines[index].is_alive || self.machines[index].follows.is_none() {
             return;
@@ -782,8 +785,8 @@ impl World {
 
     // ---- moving a slot --------------------------------------------------------------------------
 
-    /// MIGRATE of one key: the target has it before the source deletes it. Returns whether there
-    /// was one.
+    /// Moves one key as MIGRATE does: the target has the key before the source deletes it. Returns
+    /// whether a key was moved.
     pub fn migrate_key(&mut self, slot: HashSlot, from: usize, to: usize) -> bool {
         let range = (slot.number(), 0)..=(slot.number(), u8::MAX);
         let Some((&key, &value)) = self.machines[from].keys.range(range).next() else {
@@ -804,7 +807,7 @@ impl World {
         }
         self.change(to, key, Some(value));
         self.change(from, key, None);
-        // Others hold it now. WAIT at the source says nothing of them.
+        // Other machines hold the key now. WAIT at the source does not cover them.
         self.waiting.retain(|(index, _, change, _)| *index != from || change.key != key);
         if let Some(safe) = self.safe.get_mut(&key) {
             safe.holders = BTreeSet::from([to]);
@@ -818,7 +821,7 @@ impl World {
 
     // ---- agreement ------------------------------------------------------------------------------
 
-    /// Whether all nodes that are alive agree about everything. Errors: why not.
+    /// Checks that all living nodes agree about everything. Errors: the reason why not.
     pub fn agreement(&self) -> Result<(), String> {
         let alive = || self.machines.iter().filter(|machine| machine.is_alive);
         let first = &alive().next().expect("one is alive").cluster;
@@ -890,7 +893,7 @@ impl World {
         self.check_data();
     }
 
-    /// Every acknowledged write is at its slot's owner.
+    /// Checks that every acknowledged write is at its slot's owner.
     pub fn check_data(&self) {
         for (key, safe) in &self.safe {
             let slot = HashSlot::new(key.0.into()).expect("a slot");

@@ -21,8 +21,9 @@ struct Size {
 }
 
 impl PackedTable {
-    /// A spread table of `count` entries. `walk` is called twice and must pass on the same entries
-    /// each time; the second time it is told of duplicate fields. Errors: those of `walk`.
+    /// A spread table of `count` entries. `walk` is called twice and must pass the same entries
+    /// each time; the second time, [`Take`] returns false for duplicate fields. Errors: those of
+    /// `walk`.
     pub fn build<E>(
         hasher: KeyHasher,
         form: Form,
@@ -30,7 +31,7 @@ impl PackedTable {
         mut walk: impl FnMut(&mut Take<'_>) -> Result<(), E>,
     ) -> Result<PackedTable, E> {
         let mut sizes = vec![Size::default(); count.div_ceil(LOAD_MAX).max(1)];
-        // Only to look ahead with.
+        // Used only to look ahead.
         let mut pages: Vec<u32> = Vec::new();
         walk(&mut |entry| {
             let page = page_of(hasher.hash(entry.field), sizes.len());

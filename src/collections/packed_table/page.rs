@@ -152,7 +152,7 @@ impl Page {
         prefetch_bytes(&self.0[..self.0.len().min(HEADER + SLOT * 28)]);
     }
 
-    /// Prefetches where a short entry would be put.
+    /// Prefetches the place of a short new entry.
     #[inline]
     pub fn prefetch_room(&self) {
         let end = self.0.len().saturating_sub(self.used());

@@ -29,8 +29,8 @@ struct Node {
 }
 
 impl Descending {
-    /// Adds an element. False if it is not before the last one: then the tree must be built in
-    /// another way.
+    /// Adds an element. False if the element does not precede the last one: then the tree must be
+    /// built in another way.
     pub fn push(&mut self, score: f64, member: &[u8]) -> bool {
         if let Some(last) = self.elements.last() {
             let is_before = score < last.score

@@ -26,7 +26,7 @@ const FIELDS: usize = 16;
 #[derive(Clone, Debug)]
 enum Bytes {
     Own(Vec<u8>),
-    /// Of one long member: clones share it.
+    /// The allocation of one long member, which clones share.
     Shared(Arc<Vec<u8>>),
 }
 

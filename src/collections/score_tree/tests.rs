@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A score tree as anybody would write it.
+/// A naive score tree.
 #[derive(Default)]
 struct Model {
     scores: BTreeMap<Vec<u8>, i64>,
@@ -150,7 +150,7 @@ proptest! {
         let expected = model.order.iter().map(|(score, member)| (*score as f64, &member[..]));
         prop_assert!(tree.range(0..tree.len()).eq(expected));
 
-        // A member that comes again is noticed wherever its score puts it.
+        // A duplicate member is noticed, whatever its score.
         if model.order.is_empty() {
             return Ok(());
         }

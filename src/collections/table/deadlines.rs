@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// When a due key that is kept is looked at again. Unit: milliseconds.
+/// The time after which a due key that is kept is checked again. Unit: milliseconds.
 pub const KEPT_MS: u32 = 1_000;
 
 impl<O> Table<O> {
@@ -60,7 +60,7 @@ impl<O> Table<O> {
 
     /// Finds a key whose deadline has passed, to be removed. `budget`: how many buckets may be
     /// visited; deducted. `None` with budget left: no key is to be removed at `now`; without: there
-    /// may be more. Moves no entry. `is_kept`: keys that stay though due; they are looked at again
+    /// may be more. Moves no entry. `is_kept`: keys that stay though due; they are checked again
     /// after [`KEPT_MS`].
     pub fn find_due(
         &mut self,

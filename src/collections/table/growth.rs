@@ -3,7 +3,7 @@
 use super::walk::Progress;
 use super::*;
 
-/// How a sparse segment is shrunk.
+/// The way to shrink a sparse segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shrinking {
     None,
@@ -39,7 +39,7 @@ impl<O> Table<O> {
         self.outdate_slots();
     }
 
-    /// Frees room reserved for keys that did not come. Not while the table is being iterated.
+    /// Frees room reserved for keys that were not added. Not while the table is being iterated.
     pub fn fit(&mut self) {
         if self.is_walked() {
             return;
@@ -255,7 +255,7 @@ impl<O> Table<O> {
         }
     }
 
-    /// How to shrink a segment with `len` entries left.
+    /// The way to shrink a segment with `len` entries left.
     #[inline]
     pub(super) fn plan_shrinking(&self, id: u32, len: usize) -> Shrinking {
         // For a segment of one block only at every 16th removal, because the sibling is a cache
@@ -266,7 +266,7 @@ impl<O> Table<O> {
         self.plan_fitting(id, len)
     }
 
-    /// The same, at any cost.
+    /// As [`Self::plan_shrinking`], at any cost.
     #[inline]
     fn plan_fitting(&self, id: u32, len: usize) -> Shrinking {
         let (chunk, index) = self.chunk(id);

@@ -1,10 +1,10 @@
 //! The keys of each hash slot of a cluster: kept by the tables of a cluster's node, and by no
 //! others.
 //!
-//! One number for each key stands in an ordered set: the slot in the upper 14 bits, below them the
-//! upper 50 bits of the key's hash, by which the table finds the key's bucket. So a slot's keys are
-//! a range of the set. Two keys of a slot whose hashes agree in 50 bits share a number, which stays
-//! until both are gone; only the counts know of both.
+//! An ordered set has one number for each key: the slot in the upper 14 bits, below them the upper
+//! 50 bits of the key's hash, by which the table finds the key's bucket. So a slot's keys are a
+//! range of the set. Two keys of a slot whose hashes agree in 50 bits share a number, which stays
+//! until both are gone; only the counts distinguish them.
 
 use std::collections::BTreeSet;
 
@@ -76,7 +76,7 @@ impl<O> Table<O> {
         HashSlot::all().filter(|slot| self.count_in_slot(*slot) > 0).collect()
     }
 
-    /// Keys of a hash slot, in no order that means anything. None if slots are not kept.
+    /// Keys of a hash slot, in no particular order. None if slots are not kept.
     pub fn keys_in_slot(&self, slot: HashSlot) -> impl Iterator<Item = Slot> {
         let first = u64::from(slot.number()) << HASH_BITS;
         let numbers = first..=first | (u64::MAX >> HASH_SHIFT);
@@ -102,7 +102,7 @@ impl<O> Table<O> {
         u64::from(slot.number()) << HASH_BITS
     }
 
-    /// The hash slot of a place; None: of none.
+    /// The hash slot of a place; None: the place belongs to none.
     pub fn slot_of_place(place: u64) -> Option<HashSlot> {
         HashSlot::new((place >> HASH_BITS) as usize)
     }

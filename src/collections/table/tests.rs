@@ -63,7 +63,7 @@ impl<O> Table<O> {
         self.at(key).map(|slot| self.remove(slot)).is_some()
     }
 
-    /// Every invariant that is written in this module.
+    /// Checks every invariant stated in this module.
     fn check(&self) {
         let (mut len, mut volatile, mut bytes) = (0, 0, 0);
         let mut depth_counts = [0; DEPTH_MAX as usize + 1];

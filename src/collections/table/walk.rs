@@ -2,10 +2,11 @@
 //! once, as it was then.
 //!
 //! The iteration visits segments in the order of hashes ([`Table::walk_on`]), at any pace, and may
-//! pause between any two entries. An entry is shown before it changes or is removed. Which entries
-//! of a segment were shown is a mark in their links, so it moves with them, and nothing need be
-//! shown because others move. Marks are valid once a segment was partly shown in this iteration
-//! ([`Progress::Marked`]); entries store nothing, and without an iteration there is no cost.
+//! pause between any two entries. An entry is shown before it changes or is removed. Marks in the
+//! links of a segment's entries record which were shown. Marks move with the entries, so no entry
+//! need be shown because others move. Marks are valid once a segment was partly shown in this
+//! iteration ([`Progress::Marked`]); entries store nothing, and without an iteration there is no
+//! cost.
 //!
 //! Entries added during the iteration are marked as shown. Clearing or dropping a table ends its
 //! iteration, unless the table is taken ([`Table::take`]) and iterated further.
@@ -29,7 +30,7 @@ pub(super) struct Shown {
     is_whole: bool,
 }
 
-/// How much of a segment the iteration has shown.
+/// The part of a segment that the iteration has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Nothing: marks are invalid.
@@ -111,7 +112,7 @@ impl<O> Table<O> {
         }
     }
 
-    /// How much of a segment was shown.
+    /// The part of a segment that was shown.
     #[inline]
     pub(super) fn progress(&self, id: u32) -> Progress {
         if !self.is_walked() {
@@ -221,7 +222,7 @@ mod tests {
         has_more
     }
 
-    /// Steps of some operations each: keys are set, deleted, or the walk goes on.
+    /// Steps of some operations each: keys are set or deleted, or the walk continues.
     #[derive(Clone, Debug)]
     enum Step {
         Set(std::ops::Range<u32>),

@@ -289,8 +289,8 @@ fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
     if file.is_empty() { Err(NO_FILE) } else { Ok(file.clone()) }
 }
 
-/// `ACL LOAD`: `OK`. An error in the file changes nothing. Connections of deleted users are closed,
-/// and before Redis 7.2 those of all users but the default one.
+/// `ACL LOAD`: `OK`. An error in the file changes nothing. Connections of deleted users are closed;
+/// if Redis before 7.2 is emulated, those of all users except the default one.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
     let all_channels = users::all_channels(&ctx.state.config);
@@ -304,7 +304,7 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
         deleted.extend(others.filter(|&id| id != UserId::DEFAULT));
     }
     let mut closes = users::close_clients_of(ctx.keyspace, ctx.state, &deleted, caller);
-    // Usually few of the users are connected: this avoids a loop over all clients for each user.
+    // Usually only a few users are connected: this avoids a loop over all clients for each user.
     let in_use: HashSet<UserId> = ctx.state.clients.iter().map(|client| client.user).collect();
     for changed in loaded.changed.iter().filter(|changed| in_use.contains(&changed.id)) {
         closes |= users::update_clients_of(ctx.keyspace, ctx.state, changed, caller);
@@ -312,7 +312,7 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
     Ok(if closes { Outcome::Close } else { Outcome::Replied })
 }
 
-/// Replaces the users by those of a file. Error: a text.
+/// Replaces the users with those of a file. Error: a text.
 pub(crate) fn load_file(
     acl: &mut Acl,
     file: &[u8],
@@ -341,7 +341,7 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
 
 // ---- denials ------------------------------------------------------------------------------------
 
-/// `ACL DRYRUN username command [arg [arg ...]]`: `OK`, or why not.
+/// `ACL DRYRUN username command [arg [arg ...]]`: `OK`, or the reason for a denial.
 fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args.from(3);
     let (user_name, command_name) = (ctx.args.get(2), args.get(0));

@@ -143,8 +143,8 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Refuses `appendfsync always` while the append-only file cannot be written or synced: the process
-/// would end.
+/// Refuses `appendfsync always` while the append-only file cannot be written or synced: with it the
+/// process would end.
 fn check_fsync(state: &State) -> Result<(), String> {
     let log = state.persistence.log();
     match log.is_none_or(|log| log.allows(state.config.appendfsync)) {
@@ -231,7 +231,7 @@ pub fn log_level(config: &Config) -> Option<Level> {
     }
 }
 
-/// Replaces the TCP listeners by those of `bind`, `port` and `tls-port`. The old ones are closed
+/// Replaces the TCP listeners with those of `bind`, `port` and `tls-port`. The old ones are closed
 /// first, as `*` and a specific address cannot both be listened on. The Unix socket stays. Errors
 /// name the port; then no TCP address is listened on.
 pub fn listen(state: &mut State) -> Result<(), String> {
@@ -256,8 +256,8 @@ pub fn listen(state: &mut State) -> Result<(), String> {
     Ok(())
 }
 
-/// Replaces the listeners for HTTP by those of `http-bind` and `http-port`. Its open connections
-/// stay, unless it is off now. Errors name the port; then HTTP is off.
+/// Replaces the HTTP listeners with those of `http-bind` and `http-port`. Open HTTP connections
+/// stay, unless HTTP is now off. Errors name the port; then HTTP is off.
 pub fn listen_for_http(state: &mut State) -> Result<(), String> {
     state.net.http.listen(Vec::new());
     let config = &state.config;
@@ -335,11 +335,11 @@ fn carry_out(
             Action::MaxClients => raise_open_files(state),
             Action::OomScore => set_oom_score(state),
             Action::RequirePass => {
-                // Authenticated clients stay so.
+                // Authenticated clients stay authenticated.
                 state.acl.set_default_password(&state.config.requirepass);
                 Ok(())
             }
-            // Idle clients were not counted without a limit.
+            // Without a limit, idle clients were not counted.
             Action::MaxMemoryClients => {
                 count_clients_memory(state);
                 Ok(())

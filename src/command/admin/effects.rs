@@ -9,9 +9,9 @@ use crate::state::context::{Caller, CommandResult, Context, Outcome};
 
 const TAKEN: CommandError = CommandError::Text("ERR the append only file takes the stream");
 
-/// `DEBUG EFFECTS <ON | OFF | TAKE | LOAD part [part ...] | FOLLOW part [part ...]>`: OK, the
-/// stream since it was last taken, or how many requests were run, as those of a file or as those of
-/// a primary. A stream that is longer than `proto-max-bulk-len` is sent in parts.
+/// `DEBUG EFFECTS <ON | OFF | TAKE | LOAD part [part ...] | FOLLOW part [part ...]>`: OK; for TAKE
+/// the stream since the last TAKE; for LOAD and FOLLOW the number of requests run, as those of a
+/// file or of a primary. A stream longer than `proto-max-bulk-len` is sent in parts.
 pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
     let word = ctx.args.get(2).to_ascii_lowercase();
     match (word.as_slice(), ctx.args.len()) {
@@ -33,7 +33,7 @@ pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Runs a stream's requests, and replies their number. Stops at the first error.
+/// Runs a stream's requests, and replies with their number. Stops at the first error.
 fn repeat(ctx: &mut Context<'_>, caller: Caller) -> Result<(), CommandError> {
     let database = ctx.keyspace.selected();
     ctx.keyspace.begin_loading();

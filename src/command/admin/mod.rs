@@ -55,8 +55,8 @@ pub const COMMANDS: &[CommandSpec] = &[
 /// `TIME`: an array of seconds since 1970 and the microseconds of the current one, both as bulk
 /// strings.
 fn time(ctx: &mut Context<'_>) -> CommandResult {
-    // Since Redis 7.2 time stands still in a script, until it is busy, as it may be waiting for a
-    // time.
+    // Since Redis 7.2 time stands still in a script until it is busy: it may be waiting for time to
+    // pass.
     let stands_still = ctx.state.config.reports_7_2() && !ctx.state.scripts.is_busy();
     let now = match ctx.origin {
         Origin::Script if stands_still => ctx.state.now,

@@ -41,7 +41,7 @@ pub(super) fn reload(ctx: &mut Context<'_>) -> CommandResult {
         match purpose {
             Purpose::Save => ctx.state.persistence.queued.save = true,
             Purpose::Rewrite => ctx.state.persistence.queued.rewrite = true,
-            // Its replicas will reconnect.
+            // The replicas that wait for this snapshot will reconnect.
             Purpose::Sync => {}
         }
     }
@@ -79,7 +79,7 @@ fn done(ctx: &mut Context<'_>, text: &str) -> CommandResult {
 fn failed(ctx: &mut Context<'_>, why: &LoadError, error: CommandError) -> CommandResult {
     why.log(ctx.state);
     if ctx.state.persistence.loading.is_some() {
-        // The server ends, which is the answer.
+        // The server ends: the client sees its connection close.
         if let Some(id) = ctx.caller.client() {
             ctx.state.clients.suspend(id, Suspension::UntilReply);
         }

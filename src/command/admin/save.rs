@@ -100,8 +100,7 @@ fn schedule_save(ctx: &mut Context<'_>) {
     ctx.reply.simple("Background saving scheduled");
 }
 
-/// Gives up the background save, or one that is scheduled. Saves count as before: the last one has
-/// not failed.
+/// Gives up the running or scheduled background save. This does not count as a failed save.
 fn cancel_save(ctx: &mut Context<'_>) -> CommandResult {
     match under_way(ctx) {
         Some(purpose @ (Purpose::Save | Purpose::Sync)) => {

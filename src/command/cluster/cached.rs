@@ -1,10 +1,10 @@
-//! Replies of CLUSTER NODES, SLOTS and SHARDS, kept for as long as nothing that they show changes:
-//! clients of a large cluster ask for them all at once, when a node has failed.
+//! Replies of CLUSTER NODES, SLOTS and SHARDS, kept until something that they show changes: when a
+//! node has failed, all clients of a large cluster ask for them at once.
 //!
 //! A reply depends on the cluster, on this node's own offset, on the client's protocol, and on
-//! where the client comes from. Every message of another node may change it, so replies last for
-//! some hundredths of a second in a large cluster. In debug builds each kept reply is compared with
-//! a new one.
+//! where the client comes from. Every message of another node may change them, so in a large
+//! cluster replies are kept for only some hundredths of a second. In debug builds each kept reply
+//! is compared with a new one.
 
 use bytes::Bytes;
 
@@ -16,14 +16,14 @@ use crate::state::State;
 use crate::state::cluster_work::{Asked, KeptReply, Shown};
 use crate::state::context::{CommandResult, Context, Outcome};
 
-/// Replies to clients of different kinds are kept, each once.
+/// The most replies kept: one for each kind of client.
 const KEPT_MAX: usize = 24;
-/// A longer reply is made anew each time. Unit: bytes.
+/// Longer replies are not kept. Unit: bytes.
 const BYTES_MAX: usize = 4 << 20;
 
 type Write = fn(&State, Option<&Client>, &mut ReplyWriter<'_>);
 
-/// Replies what `write` writes, from what is kept if that holds.
+/// Replies with the output of `write`, or with a kept reply that is still valid.
 pub(super) fn reply(ctx: &mut Context<'_>, asked: Asked, write: Write) -> CommandResult {
     let changes = cluster(ctx.state)?.changes();
     let client = ctx.caller.client().and_then(|id| ctx.state.clients.get(id));
@@ -38,7 +38,7 @@ pub(super) fn reply(ctx: &mut Context<'_>, asked: Asked, write: Write) -> Comman
         },
         offset: match asked {
             Asked::Nodes => 0,
-            // Whether it has any data.
+            // SLOTS only depends on whether this node has any data.
             Asked::Slots => offset.min(1),
             Asked::Shards => offset,
         },
@@ -58,7 +58,7 @@ pub(super) fn reply(ctx: &mut Context<'_>, asked: Asked, write: Write) -> Comman
         None => {
             let bytes = anew();
             let replies = &mut ctx.state.cluster_work.replies;
-            // The offset alone may change often.
+            // Replaces replies that differ only in the offset, which may change often.
             replies.retain(|kept| {
                 let is_same = Shown { offset, ..kept.shown } == Shown { offset, ..shown };
                 kept.changes == changes && !is_same

@@ -1,5 +1,5 @@
-//! How commands change the cluster: data and role change at once, what concerns other nodes at the
-//! end of the turn.
+//! Changes of the cluster by commands: data and role change at once, other nodes are informed at
+//! the end of the turn.
 
 use crate::cluster::Cluster;
 use crate::cluster::action::{Action, Outside};
@@ -15,14 +15,14 @@ pub fn change<R>(
     f: impl FnOnce(&mut Cluster, &Outside, &mut Vec<Action>) -> R,
 ) -> Option<R> {
     let result = change_unconfirmed(ctx, f)?;
-    // Who was told that a slot moves relies on it, also after a crash.
+    // A client that was told of a slot's move relies on it, even after a crash.
     if let Some(client) = ctx.caller.client() {
         ctx.state.cluster_work.unconfirmed.push((client, None));
     }
     Some(result)
 }
 
-/// The same for a change that may be lost in a crash: the reply does not wait.
+/// As [`change`], for a change that may be lost in a crash: the reply does not wait.
 pub fn change_unconfirmed<R>(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Cluster, &Outside, &mut Vec<Action>) -> R,
@@ -40,7 +40,7 @@ pub fn change_unconfirmed<R>(
     Some(result)
 }
 
-/// These slots are about to come here: nothing is left of the keys that they had.
+/// Deletes the remaining old keys of slots that are about to come here.
 pub fn finish_drops(ctx: &mut Context<'_>, slots: &SlotSet) {
     let before = ctx.keyspace.changes_by_commands();
     roles::cluster::finish_drops(ctx.keyspace, ctx.state, slots);

@@ -1,12 +1,11 @@
-//! DEBUG's subcommands for clusters: losing messages and connections for tests.
+//! DEBUG's subcommands for clusters: tests make nodes lose messages and connections.
 
 use crate::cluster::Faults;
 use crate::cluster::node::NodeId;
 use crate::error::CommandError;
 use crate::state::context::{CommandResult, Context, Outcome};
 
-/// `DEBUG DROP-CLUSTER-PACKET-FILTER type`: messages of the type are not taken in; -1 ends that, -2
-/// drops all.
+/// `DEBUG DROP-CLUSTER-PACKET-FILTER type`: drops messages of the type; -1 drops none, -2 all.
 pub fn drop_packets(ctx: &mut Context<'_>) -> CommandResult {
     let kind = ctx.args.integer(2)?;
     if let Some(cluster) = &mut ctx.state.cluster {
@@ -27,8 +26,8 @@ pub fn switch(ctx: &mut Context<'_>, choose: fn(&mut Faults) -> &mut bool) -> Co
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG SLOTMIGRATION <PREVENT-PAUSE | PREVENT-FAILOVER> <0 | 1>`: moves of slots do not come to
-/// their pause, or not to their end.
+/// `DEBUG SLOTMIGRATION <PREVENT-PAUSE | PREVENT-FAILOVER> <0 | 1>`: moves of slots do not reach
+/// their pause, or not their end.
 pub fn slot_migration(ctx: &mut Context<'_>) -> CommandResult {
     let on = ctx.args.integer(3)? != 0;
     let moves = &mut ctx.state.slot_moves;

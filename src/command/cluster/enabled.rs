@@ -1,4 +1,4 @@
-//! Whether there is a cluster, and nodes in arguments.
+//! Access to the cluster if it is enabled, and to nodes named in arguments.
 
 use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeIndex};
@@ -6,14 +6,14 @@ use crate::error::CommandError;
 use crate::state::State;
 use crate::state::context::Context;
 
-/// The cluster of which this server is a node. Errors: it is none.
+/// The cluster of which this server is a node. Errors: it is not a node of any.
 pub fn cluster(state: &State) -> Result<&Cluster, CommandError> {
     state.cluster.as_deref().ok_or(CommandError::CLUSTER_DISABLED)
 }
 
 pub(super) use crate::command::key::scan::slot_of_text as slot;
 
-/// The node in argument `index`. `unknown`: the error's words before the name, if there is none.
+/// The node in argument `index`. `unknown`: the error's words before the name, if no node has it.
 pub fn node(ctx: &Context<'_>, index: usize, unknown: &str) -> Result<NodeIndex, CommandError> {
     let name = ctx.args.get(index);
     let found = NodeId::from_bytes(name).and_then(|id| cluster(ctx.state).ok()?.find(&id));

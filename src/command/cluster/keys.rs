@@ -11,7 +11,7 @@ use crate::state::context::{CommandResult, Context, Outcome};
 pub fn count_keys(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
     let slot = slot_number(ctx, "ERR Invalid slot")?;
-    // Of those that are being deleted none counts, as if it had been done at once.
+    // Keys that are being deleted in steps do not count, as if they had been deleted at once.
     let count = match is_dropping(ctx.state, &SlotSet::from_iter([slot])) {
         true => 0,
         false => ctx.keyspace.count_in_slot(ctx.keyspace.selected(), slot),
@@ -20,7 +20,7 @@ pub fn count_keys(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLUSTER GETKEYSINSLOT slot count`: an array of at most so many keys.
+/// `CLUSTER GETKEYSINSLOT slot count`: an array of at most `count` keys.
 pub fn get_keys(ctx: &mut Context<'_>) -> CommandResult {
     const INVALID: &str = "ERR Invalid slot or number of keys";
     cluster(ctx.state)?;
@@ -38,8 +38,8 @@ pub fn get_keys(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLUSTER FLUSHSLOT slot [ASYNC | SYNC]`: OK. Memory is freed by a thread, whatever the word.
-/// O(N), N being the number of keys.
+/// `CLUSTER FLUSHSLOT slot [ASYNC | SYNC]`: OK. A thread frees the memory with either word. O(N), N
+/// being the number of keys.
 pub fn flush(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
     if ctx.args.len() > 4 {
@@ -50,7 +50,7 @@ pub fn flush(ctx: &mut Context<'_>) -> CommandResult {
     if !arguments.is_at_end() && !arguments.take_word("ASYNC") && !arguments.take_word("SYNC") {
         return Err(CommandError::Syntax);
     }
-    // Replicas that are no Valkey know no such command.
+    // Only Valkey's replicas know this command.
     let is_repeated_whole = ctx.state.config.compatible_with.is_valkey();
     while let Some((database, key)) = ctx.keyspace.key_in_slot(slot) {
         ctx.keyspace.in_database(database, |keyspace| {

@@ -1,13 +1,13 @@
-//! CLUSTER, READONLY, READWRITE and ASKING. Of a server with `cluster-enabled no` all are refused,
-//! HELP too, as in Redis.
+//! CLUSTER, READONLY, READWRITE and ASKING. With `cluster-enabled no` all are refused, HELP too, as
+//! in Redis.
 //!
-//! - `enabled` is what all begin with: without a cluster they are refused.
-//! - `topology` says who owns which slots, from what `cached` keeps, `reports` what else there is
-//!   to know; `keys` are the keys of a slot, `scan` goes over those of all nodes, `slot_stats` says
-//!   what slots cost.
+//! - `enabled` is the check that all begin with: without a cluster they are refused.
+//! - `topology` shows the owners of slots, from replies that `cached` keeps, and `reports` other
+//!   facts. `keys` has the keys of a slot, `scan` iterates over those of all nodes, and
+//!   `slot_stats` shows the costs of slots.
 //! - `moves` moves slots to another node all at once.
 //! - `slots` changes owners of slots, `nodes` members and roles, by the functions of
-//!   `crate::cluster`, with what `change` holds for both. `debug` are DEBUG's subcommands.
+//!   `crate::cluster`; both use `change`. `debug` has DEBUG's subcommands.
 
 mod cached;
 mod change;
@@ -34,7 +34,7 @@ use enabled::cluster;
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
-/// A cursor leads to a node as a key does.
+/// A cursor leads to a node, as a key does.
 const CURSOR: &[KeySpec] = &[key(1, KeyFlags::NOT_KEY)];
 
 /// A subcommand that reads the cluster's state.
@@ -312,13 +312,13 @@ fn asking(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `READONLY`: OK. In a cluster; else only for clients with CLIENT CAPA REDIRECT, and for all if
-/// Valkey is emulated.
+/// `READONLY`: OK in a cluster. Without one, OK only for clients with CLIENT CAPA REDIRECT, and for
+/// all if Valkey is emulated.
 fn read_only(ctx: &mut Context<'_>) -> CommandResult {
     read_here(ctx, true)
 }
 
-/// `READWRITE`: OK, for the same.
+/// `READWRITE`: OK under the same conditions.
 fn read_write(ctx: &mut Context<'_>) -> CommandResult {
     read_here(ctx, false)
 }
@@ -335,8 +335,8 @@ fn read_here(ctx: &mut Context<'_>, on: bool) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// What a script says of a connection is not said of its caller's: a script is served where that
-/// is.
+/// Whether a script calls: then the flags of its caller's connection stay. A script is served at
+/// the node where its caller is served.
 fn is_scripted(ctx: &Context<'_>) -> bool {
     ctx.state.scripts.running.is_some()
 }

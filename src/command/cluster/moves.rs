@@ -47,8 +47,8 @@ fn check(cluster: &Cluster) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The ranges of slots from argument `first` on, the argument after them, and the owner of all.
-/// `owned`: whether they need one.
+/// The ranges of slots from argument `first` on, the index after them, and the owner of all.
+/// `owned`: whether they must have one owner.
 fn ranges(
     cluster: &Cluster,
     args: Args<'_>,
@@ -56,7 +56,7 @@ fn ranges(
     owned: bool,
 ) -> Result<(Ranges, usize, Option<NodeIndex>), CommandError> {
     let (mut ranges, mut owner, mut at) = (Ranges::new(), None, first);
-    // Anything else is the next option.
+    // An argument that is no number is the next option.
     while at < args.len() && parse_i64(args.get(at)).is_some() {
         let start = slot(args.get(at))?;
         if at + 1 >= args.len() {
@@ -192,7 +192,7 @@ pub fn list(ctx: &mut Context<'_>) -> CommandResult {
         reply.bulk(job.phase.name().as_bytes());
         reply.bulk(b"message");
         reply.bulk(job.message.as_bytes());
-        // Nothing is copied because of a fork.
+        // There is no fork, so no copy-on-write.
         reply.bulk(b"cow_size");
         reply.integer(0);
         reply.bulk(b"remaining_repl_size");
@@ -201,7 +201,7 @@ pub fn list(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLUSTER SYNCSLOTS word [argument ...]`: what the nodes say to each other while slots move.
+/// `CLUSTER SYNCSLOTS word [argument ...]`: the messages between two nodes while slots move.
 pub fn sync(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
     let word = ctx.args.get(2);
@@ -212,7 +212,7 @@ pub fn sync(ctx: &mut Context<'_>) -> CommandResult {
         return finish(ctx);
     }
     let client = ctx.caller.client();
-    // What a primary says to its source is nothing to its replicas.
+    // Messages between a primary and its source do not concern its replicas.
     let Some(client) = client else { return Ok(Outcome::Replied) };
     let Some(word) = Word::parse(word) else { return Err(CommandError::Syntax) };
     if word == Word::Capa {
@@ -249,7 +249,8 @@ fn establish(ctx: &mut Context<'_>) -> CommandResult {
             let id = name_after(args, at)?;
             at += 2;
             if client.is_none() {
-                // Here the cluster may look different, or may have then.
+                // The source is not checked: this node may see the cluster differently, or the
+                // cluster may have changed since.
                 continue;
             }
             let found = own.find(&id).ok_or(UNKNOWN_SOURCE)?;
@@ -291,8 +292,8 @@ fn establish(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLUSTER SYNCSLOTS FINISH STATE <success | failed> NAME name [MESSAGE text]`: OK. A primary says
-/// how a move to it has ended.
+/// `CLUSTER SYNCSLOTS FINISH STATE <success | failed> NAME name [MESSAGE text]`: OK. A primary
+/// reports the end of a move to it.
 fn finish(ctx: &mut Context<'_>) -> CommandResult {
     let (args, mut at) = (ctx.args, 3);
     let (mut name, mut is_success, mut message) = (None, None, None);
@@ -317,7 +318,7 @@ fn finish(ctx: &mut Context<'_>) -> CommandResult {
     let (Some(name), Some(is_success)) = (name, is_success) else {
         return Err(CommandError::Syntax);
     };
-    // Nobody else knows.
+    // Only the node that tracks a move, or a repeated request, may report its end.
     let is_tracked = ctx
         .state
         .slot_moves
@@ -325,7 +326,7 @@ fn finish(ctx: &mut Context<'_>) -> CommandResult {
         .find(&name)
         .is_some_and(|job| job.phase == Phase::OccurringOnPrimary || ctx.caller.is_repeating());
     let message = String::from_utf8_lossy(message.unwrap_or_default()).into_owned();
-    // It may be that it was not told of the beginning.
+    // This node may not have received the request that began the move.
     if !is_tracked && ctx.caller.is_repeating() {
         return Ok(Outcome::Replied);
     }

@@ -1,5 +1,5 @@
-//! CLUSTER MEET, FORGET, REPLICATE, FAILOVER, RESET and what concerns epochs: which nodes there
-//! are, and their roles.
+//! CLUSTER MEET, FORGET, REPLICATE, FAILOVER, RESET and the subcommands on epochs: the cluster's
+//! nodes and their roles.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::resp::number::parse_i64;
 use crate::state::context::{Caller, CommandResult, Context, Outcome};
 use crate::sys::random;
 
-/// `CLUSTER MEET ip port [cluster_bus_port]`: OK, when the other node is not asked yet.
+/// `CLUSTER MEET ip port [cluster_bus_port]`: OK, before the other node is contacted.
 pub fn meet(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
     if ctx.args.len() > 5 {
@@ -53,14 +53,14 @@ pub fn meet(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// From a node's port to that of its bus.
+/// The distance from a node's port to its bus port.
 const BUS_PORT_DISTANCE: i64 = 10_000;
 
 /// `CLUSTER FORGET node-id`: OK.
 pub fn forget(ctx: &mut Context<'_>) -> CommandResult {
     let known = cluster(ctx.state)?;
-    // Another node may have had this one forget it already, as in Valkey: who asks each node in
-    // turn gets OK from all.
+    // Another node may have made this one forget it already, as in Valkey: a client that asks each
+    // node in turn gets OK from all.
     if let Some(id) = NodeId::from_bytes(ctx.args.get(2))
         && known.is_blacklisted(&id)
     {
@@ -130,7 +130,7 @@ pub fn failover(ctx: &mut Context<'_>) -> CommandResult {
         () if options.take_word("TAKEOVER") => Failover::Takeover,
         () => return Err(CommandError::Syntax),
     };
-    // The primary ends, and names its heir.
+    // A primary that is ending names its successor.
     let by_primary = ctx.caller == Caller::Primary;
     if by_primary
         && options.take_word("REPLICAID")
@@ -146,7 +146,7 @@ pub fn failover(ctx: &mut Context<'_>) -> CommandResult {
     let Some(primary) = myself.primary.map(|index| known.node(index)) else {
         return Err(CommandError::Text("ERR I'm a replica but my master is unknown to me"));
     };
-    // Without the primary's stream the pause would be for nothing.
+    // Without the primary's stream the pause would be in vain.
     let is_linked = primary.outbound.is_some() && ctx.state.outside().is_link_up;
     if how == Failover::Agreed && (primary.flags.contains(NodeFlags::FAIL) || !is_linked) {
         return Err(CommandError::Text(

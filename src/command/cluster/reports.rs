@@ -1,4 +1,4 @@
-//! CLUSTER INFO, NODES, LINKS and others that tell of this node and those it knows.
+//! CLUSTER INFO, NODES, LINKS and other reports on this node and those that it knows.
 
 use super::cached;
 use super::change::change;
@@ -70,7 +70,7 @@ pub fn replicas(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLUSTER COUNT-FAILURE-REPORTS node-id`: how many nodes report it as failing.
+/// `CLUSTER COUNT-FAILURE-REPORTS node-id`: the number of nodes that report it as failing.
 pub fn count_failure_reports(ctx: &mut Context<'_>) -> CommandResult {
     cluster(ctx.state)?;
     let index = node(ctx, 2, "Unknown node")?;
@@ -79,7 +79,7 @@ pub fn count_failure_reports(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLUSTER LINKS`: an array of maps, of the connections to other nodes and from them.
+/// `CLUSTER LINKS`: an array of maps, one for each connection to and from other nodes.
 pub fn links(ctx: &mut Context<'_>) -> CommandResult {
     let cluster = cluster(ctx.state)?;
     let array = ctx.reply.defer_array();

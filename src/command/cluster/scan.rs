@@ -1,11 +1,11 @@
-//! CLUSTERSCAN: iterating over the keys of a whole cluster, some in each call.
+//! CLUSTERSCAN: iterates over the keys of a whole cluster, some in each call.
 //!
 //! A cursor is `fingerprint-{tag}-place`. Its hash tag, which is the shortest key of a slot, leads
-//! clients and proxies to the node that owns the slot, as a key would. The place is one in the
-//! order of the slot's keys, which depends on the secret for hashing keys; at a node with another
-//! secret, which the fingerprint tells, the slot begins anew. A call goes over adjoining slots of
-//! one owner; at their end the cursor leads to the next owner, and at the end of all slots it is 0.
-//! So a key that exists all the time is returned at least once, and exactly once if no slot moves.
+//! clients and proxies to the node that owns the slot, as a key would. The place is a position in
+//! the order of the slot's keys, which depends on the secret for hashing keys; at a node with
+//! another secret, shown by the fingerprint, the slot begins anew. A call covers adjacent slots of
+//! one owner; after them the cursor leads to the next owner, and after all slots it is 0. So a key
+//! that exists all the time is returned at least once, and exactly once if no slot moves.
 
 use super::enabled::cluster;
 use crate::collections::hash_slot::{HashSlot, SLOTS};
@@ -39,7 +39,7 @@ pub fn scan(ctx: &mut Context<'_>) -> CommandResult {
         return Err(OTHER_SLOT);
     }
     if let Some(wanted) = of_pattern.filter(|wanted| *wanted != slot) {
-        // Not back.
+        // The cursor never goes back to an earlier slot.
         return reply_only(ctx, (!is_nothing && wanted > slot).then_some(wanted));
     }
     let goes_on = options.slot.is_none() && of_pattern.is_none();
@@ -81,7 +81,7 @@ fn reply_only(ctx: &mut Context<'_>, slot: Option<HashSlot>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The cursor for the beginning of a slot; without one, the last.
+/// The cursor for the beginning of a slot; without a slot, the last cursor.
 fn first_cursor(slot: Option<HashSlot>) -> String {
     slot.map_or_else(|| "0".to_owned(), |slot| format!("0-{{{}}}-0", slot.tag()))
 }

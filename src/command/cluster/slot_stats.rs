@@ -16,7 +16,7 @@ const BAD_LIMIT: CommandError =
 const TWICE: CommandError =
     CommandError::Text("ERR Multiple filters of the same type are disallowed.");
 
-/// What a slot is sorted by.
+/// The figure by which slots are sorted.
 #[derive(Clone, Copy)]
 enum Metric {
     Keys,
@@ -57,7 +57,8 @@ pub fn slot_stats(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `ORDERBY metric [LIMIT limit] [ASC | DESC]`: by what, how many, whether the greatest come first.
+/// `ORDERBY metric [LIMIT limit] [ASC | DESC]`: the metric, the limit, and whether the greatest
+/// come first.
 fn parse_order(ctx: &Context<'_>) -> Result<(Metric, usize, bool), CommandError> {
     let is_counted = slot_costs::are_counted(ctx.state);
     let mut arguments = ctx.args.cursor(3);

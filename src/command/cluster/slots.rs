@@ -1,4 +1,5 @@
-//! CLUSTER ADDSLOTS, DELSLOTS, FLUSHSLOTS and SETSLOT: who owns a slot, and between whom it moves.
+//! CLUSTER ADDSLOTS, DELSLOTS, FLUSHSLOTS and SETSLOT: a slot's owner, and the nodes between which
+//! it moves.
 
 use super::change::{change, change_unconfirmed, finish_drops, has_keys};
 use super::enabled::{cluster, node, slot};
@@ -123,7 +124,7 @@ const BAD_ACTION: CommandError = CommandError::Text(
 );
 const NOT_PRIMARY: CommandError = CommandError::Text("ERR Target node is not a master");
 
-/// What CLUSTER SETSLOT does.
+/// A change by CLUSTER SETSLOT.
 #[derive(Clone, Copy)]
 enum Change {
     Migrates(NodeIndex),
@@ -132,7 +133,7 @@ enum Change {
     Assigns(NodeIndex),
 }
 
-/// How long SETSLOT waits for replicas if it does not say. Unit: milliseconds.
+/// The time that SETSLOT without TIMEOUT waits for replicas. Unit: milliseconds.
 const REPETITION_MS: i64 = 2_000;
 
 /// The first version of Valkey whose replicas repeat SETSLOT.
@@ -141,7 +142,8 @@ const REPEATS_SINCE: u32 = 8;
 /// `CLUSTER SETSLOT slot <MIGRATING node-id | IMPORTING node-id | NODE node-id | STABLE> [TIMEOUT
 /// milliseconds]`: OK.
 ///
-/// As in Valkey, replicas do it first: what a primary has answered is not lost with it.
+/// As in Valkey, replicas make the change first: a change that a primary has confirmed is not lost
+/// with it.
 pub fn set(ctx: &mut Context<'_>) -> CommandResult {
     if cluster(ctx.state)?.myself().is_replica() && ctx.caller != Caller::Primary {
         return Err(ON_REPLICA);
@@ -172,7 +174,7 @@ pub fn set(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// What is wanted, if it is possible now, and the index of the argument after it.
+/// The requested change, if it is possible now, and the index of the argument after it.
 fn wanted(ctx: &mut Context<'_>, slot: HashSlot) -> Result<(Change, usize), CommandError> {
     let (number, count) = (slot.number(), ctx.args.len());
     let takes_more = cluster(ctx.state)?.settings().as_valkey;
@@ -211,8 +213,8 @@ fn wanted(ctx: &mut Context<'_>, slot: HashSlot) -> Result<(Change, usize), Comm
     Err(BAD_ACTION)
 }
 
-/// Until when replicas may repeat it, by the arguments from `first` on. Other words than TIMEOUT
-/// mean nothing, as in Valkey.
+/// The deadline for replicas to repeat the request, from the arguments from `first` on. Words other
+/// than TIMEOUT mean nothing, as in Valkey.
 fn deadline(ctx: &Context<'_>, first: usize) -> Result<Option<i64>, CommandError> {
     let now_us = ctx.state.now.boot_us;
     let mut deadline_us = Some(now_us.saturating_add(REPETITION_MS * 1000));
@@ -228,8 +230,8 @@ fn deadline(ctx: &Context<'_>, first: usize) -> Result<Option<i64>, CommandError
     Ok(deadline_us)
 }
 
-/// How many replicas are to repeat the request before this node runs it. None do for one that they
-/// have repeated already.
+/// The number of replicas that are to repeat the request before this node runs it; 0 for one that
+/// they have repeated already.
 fn replicas_that_repeat(ctx: &Context<'_>) -> i64 {
     let state = &ctx.state;
     let as_valkey = state.cluster.as_ref().is_some_and(|cluster| cluster.settings().as_valkey);
@@ -259,15 +261,16 @@ fn carry_out(ctx: &mut Context<'_>, slot: HashSlot, wanted: Change) {
                 cluster.assign_slot(slot, target, has_keys, outside, actions);
             }
         };
-    // Without the first two, clients would not be sent to where their keys are. After a crash
-    // without the others, the source asks the target again, or the owner says that it is.
+    // If the two confirmed changes were lost, clients would not be sent to the node with their
+    // keys. If another is lost in a crash, the administrator asks the target again, or the owner
+    // claims the slot.
     match takes || matches!(wanted, Change::Migrates(_)) {
         true => change(ctx, carry_out),
         false => change_unconfirmed(ctx, carry_out),
     };
 }
 
-/// The primary in argument 4, which is not this node where Valkey refuses that.
+/// The primary in argument 4. As in Valkey, if that is emulated, this node itself is refused.
 fn other(ctx: &Context<'_>) -> Result<NodeIndex, CommandError> {
     const UNKNOWN: &str = "I don't know about node";
     let is_myself = node(ctx, 4, UNKNOWN)? == cluster(ctx.state)?.my_index();

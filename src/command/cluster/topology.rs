@@ -1,4 +1,4 @@
-//! CLUSTER SLOTS and SHARDS: who owns which slots, in replies for clients.
+//! CLUSTER SLOTS and SHARDS: the owners of slots, in replies for clients.
 
 use std::collections::BTreeMap;
 
@@ -77,14 +77,14 @@ fn reply_node(state: &State, client: Option<&Client>, node: &Node, reply: &mut R
     }
 }
 
-/// A node's zone, which Valkey tells.
+/// A node's zone, which Valkey shows.
 fn zone<'a>(state: &State, node: &'a Node) -> (&'static str, &'a str, bool) {
     let zone = &node.announced.availability_zone;
     let is_told = !zone.is_empty() && state.config.compatible_with.is_valkey();
     ("availability-zone", zone, is_told)
 }
 
-/// How far a node has got in its shard's history; of this node itself, its own offset.
+/// A node's offset in its shard's history.
 fn offset(state: &State, node: &Node) -> u64 {
     match node.flags.contains(NodeFlags::MYSELF) {
         true => state.outside().offset,
@@ -92,8 +92,8 @@ fn offset(state: &State, node: &Node) -> u64 {
     }
 }
 
-/// `CLUSTER SHARDS`: an array of maps of slots (first and last of each range) and nodes. Of Redis
-/// 7.0 each primary is one; of Valkey each shard is one, and has an id.
+/// `CLUSTER SHARDS`: an array of maps of slots (first and last of each range) and nodes. As in
+/// Redis 7.0 each primary has a map; as in Valkey each shard has one, with an id.
 pub(super) fn shards(ctx: &mut Context<'_>) -> CommandResult {
     cached::reply(ctx, Asked::Shards, write_shards)
 }

@@ -16,7 +16,7 @@ use crate::net::stream::Address;
 use crate::resp::args::Cursor;
 use crate::resp::number;
 
-/// Which numbers `ID` accepts.
+/// The numbers that `ID` accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdRule {
     /// At least one, valid or not: CLIENT LIST.
@@ -116,15 +116,15 @@ impl Test<'_> {
 /// Conditions on a client. None by default.
 #[derive(Debug, Default)]
 pub struct Filter<'a> {
-    /// Each condition, and whether it must hold or must not.
+    /// Each condition, and whether it must hold or must fail.
     tests: Vec<(bool, Test<'a>)>,
     /// Whether the calling client is skipped, if given.
     pub skip_me: Option<bool>,
 }
 
 impl<'a> Filter<'a> {
-    /// Whether the link to the primary, which is not a client, is to be ended: only if it is meant
-    /// by its class, address, flag or number.
+    /// Whether to end the link to the primary, which is not a client: only if the filter names its
+    /// class, address, flag or number.
     pub fn chooses_link(&self, link: &LinkLine) -> bool {
         let is_meant = |test: &Test<'_>| {
             matches!(test, Test::Class(None) | Test::Address(_) | Test::Ids(_))

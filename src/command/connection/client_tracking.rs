@@ -1,5 +1,5 @@
-//! Client tracking: CLIENT TRACKING, CACHING, GETREDIR and TRACKINGINFO. The messages are
-//! `gate/tracking.rs`'s.
+//! Client tracking: CLIENT TRACKING, CACHING, GETREDIR and TRACKINGINFO. `gate/tracking.rs` sends
+//! the messages.
 //!
 //! A client tracks the keys it reads, or all keys with certain prefixes; see
 //! `keyspace/tracking.rs`.
@@ -151,7 +151,8 @@ impl<'a> Options<'a> {
     }
 
     /// Adds the requested prefixes to the existing ones. No prefix may begin another, or keys would
-    /// be reported twice. Without any, the empty prefix is added, in addition to existing ones.
+    /// be reported twice. Without any requested prefix, the empty one is added to the existing
+    /// ones.
     fn with_prefixes(&self, mut prefixes: BTreeSet<Box<[u8]>>) -> Result<Mode, CommandError> {
         let overlapping = first_overlapping(&self.prefixes);
         for (index, prefix) in self.prefixes.iter().enumerate() {
@@ -190,8 +191,8 @@ fn first_overlapping(prefixes: &[&[u8]]) -> Option<usize> {
     let mut sorted: Vec<(&[u8], usize)> =
         prefixes.iter().enumerate().map(|(index, prefix)| (*prefix, index)).collect();
     sorted.sort_unstable();
-    // Sorted, all that begin with a prefix follow it. So one that overlaps with any overlaps with
-    // the first of those.
+    // In sorted order, all texts that begin with a prefix follow it directly. So a prefix that
+    // overlaps with any of them overlaps with the first.
     let (mut first, mut beginning) = (None::<usize>, *sorted.first()?);
     for &(prefix, index) in &sorted[1..] {
         if prefix.starts_with(beginning.0) {
@@ -204,8 +205,8 @@ fn first_overlapping(prefixes: &[&[u8]]) -> Option<usize> {
     first
 }
 
-/// The first existing prefix that overlaps with a new one. Among the existing only the empty one
-/// may begin others. O(log n).
+/// The first existing prefix that overlaps with a new one. Of the existing prefixes, only the empty
+/// one may begin others. O(log n).
 fn overlapping_with<'p>(prefixes: &'p BTreeSet<Box<[u8]>>, prefix: &[u8]) -> Option<&'p [u8]> {
     let names = |from, to| prefixes.range::<[u8], _>((from, to)).map(|found| &**found);
     let is_near = |other: &&[u8]| overlap(other, prefix);

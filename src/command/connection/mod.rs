@@ -195,8 +195,8 @@ struct Hello<'a> {
 }
 
 impl<'a> Hello<'a> {
-    /// Errors come in the order of the arguments, including a wrong password; then nothing was
-    /// changed. Valkey checks only the last password, at the end.
+    /// Errors come in the order of the arguments, including a wrong password; after an error
+    /// nothing was changed. Valkey checks only the last password, at the end.
     fn parse(ctx: &mut Context<'a>) -> Result<Self, CommandError> {
         let is_valkey = ctx.state.config.compatible_with.is_valkey();
         let mut last = None;
@@ -259,7 +259,8 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
         client.name = name.into();
     }
     if let Some(protocol) = hello.protocol {
-        // The client's protocol is for pushes by other clients, the writer's for its replies.
+        // The client's protocol is for pushes caused by other clients, the writer's for its own
+        // replies.
         client.protocol = protocol;
         ctx.reply.set_protocol(protocol);
     }

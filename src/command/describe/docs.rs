@@ -50,7 +50,7 @@ pub struct Argument {
     pub multiple: bool,
     /// The token is repeated with each value.
     pub multiple_token: bool,
-    /// Of a oneof or a block.
+    /// The arguments of a oneof or a block.
     pub arguments: Vec<Argument>,
 }
 
@@ -70,12 +70,12 @@ pub fn arguments_of(spec: &CommandSpec) -> Vec<Argument> {
     arguments
 }
 
-/// The kinds of values whose names are used for several.
+/// Sets the kinds of values whose names stand for several kinds.
 fn settle_kinds(arguments: &mut [Argument], spec: &CommandSpec) {
     for argument in arguments {
         let kind = match (argument.name.as_str(), spec.group) {
             ("increment", _) if spec.name.ends_with("FLOAT") => Some(Kind::Double),
-            // Of blocking commands; may have a fraction.
+            // The timeout of a blocking command may have a fraction.
             ("timeout", Group::List | Group::SortedSet) => Some(Kind::Double),
             ("min" | "max", _) if spec.name.ends_with("BYSCORE") || spec.name == "ZCOUNT" => {
                 Some(Kind::Double)

@@ -516,7 +516,7 @@ mod tests {
     /// keys.
     const REDIS: &str = include_str!("../../../tests/data/commands-7.0.tsv");
 
-    /// Those that newer servers' options or our ROLLBACK change.
+    /// The commands that options of newer servers or our ROLLBACK change.
     const NEWER: &[&str] =
         &["cluster|replicate", "zrank", "zrevrank", "function|kill", "script|kill"];
 
@@ -531,7 +531,7 @@ mod tests {
         assert!(multi.reported(true).contains(Flags::NOSCRIPT));
     }
 
-    /// The same line for one of ours.
+    /// The same line for one of our commands.
     fn facts(command: &Command) -> String {
         let spec = command.spec;
         let (range, movable) = legacy_range(spec.keys);

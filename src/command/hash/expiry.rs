@@ -1,4 +1,4 @@
-//! Fields of hashes that expire: setting, asking and clearing their deadlines, alone or together
+//! Fields of hashes that expire: setting, reading and clearing their deadlines, alone or together
 //! with their values.
 //!
 //! Options, replies, errors and events are Valkey 9.1's, which include those of Redis 8. Times and
@@ -63,7 +63,7 @@ fn plain_fields(args: Args<'_>, mismatch: CommandError) -> Result<usize, Command
 /// Valkey's clients, files and primaries may give any.
 const LATEST_MS: i64 = (1 << 48) - 2;
 
-/// The deadline of a time. Errors: it is negative, or too late for whoever sets it.
+/// The deadline at a time. Errors: it is negative, or too late for the caller.
 fn parse_deadline(
     unit: TimeUnit,
     time: &[u8],
@@ -163,8 +163,8 @@ fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: FieldEf
 // ---- deadlines alone ----------------------------------------------------------------------------
 
 /// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`: an array with, for
-/// each field, 1 if the deadline was set, 0 if the condition fails, 2 if the field was deleted as
-/// the deadline has passed, -2 if it does not exist.
+/// each field, 1 if the deadline was set, 0 if the condition fails, 2 if the field was deleted
+/// because the deadline has passed, -2 if it does not exist.
 pub(crate) fn hexpire(ctx: &mut Context<'_>) -> CommandResult {
     expire(ctx, TimeUnit::Seconds)
 }

@@ -201,10 +201,10 @@ const COUNT_OUT_OF_RANGE: CommandError = CommandError::Text(
     "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
 );
 
-/// Pages looked at for each field asked for: a table with few fields ends a call early.
+/// Pages visited for each requested field: limits a call on a nearly empty table.
 const STEPS_PER_FIELD: u64 = 10;
-/// A hash with more than this many times the fields that HRANDFIELD wants is not walked over:
-/// fields are drawn instead.
+/// HRANDFIELD draws fields, instead of walking over the hash, if the hash has more than this many
+/// times the requested number of fields.
 const DRAW_FROM: usize = 3;
 
 /// The limits of a listpack.
@@ -298,7 +298,7 @@ fn note_lock(ctx: &mut Context<'_>, key: Key<'_>) {
     let Some(slot) = ctx.keyspace.find_quietly(key).filter(|_| !is_of_readers) else { return };
     match Loaded::of(ctx.keyspace.entry(slot).value(), &now) {
         Some(loaded) => ctx.keyspace.locks.note_loaded(database, key.bytes, loaded, &now),
-        // It may have been one.
+        // The hash may have been a lock before.
         None => ctx.keyspace.locks.note_change(database, key.bytes),
     }
 }
@@ -332,7 +332,7 @@ fn hdel(ctx: &mut Context<'_>) -> CommandResult {
         args.iter_from(2).filter(|field| hash.remove(field, &now)).count()
     });
     if removed > 0 {
-        // Readers of a lock that have ended earlier, or at the primary.
+        // Readers of a lock that ended earlier, or at the primary.
         let are_readers =
             ctx.is_repeated() && fields(args, 1).all(|field| lock::reader_in(field).is_some());
         if are_readers {

@@ -112,11 +112,11 @@ impl RestoreOptions {
     }
 }
 
-/// Decodes the payload, a large one of a client in a thread. None: the client waits for it, and
-/// then the request runs again.
+/// Decodes the payload; a client's large payload is decoded by a thread. None: the client waits for
+/// the thread, and then the request runs again.
 fn decode(ctx: &mut Context<'_>, now: Now) -> Option<Restored> {
     let payload = ctx.args.get(PAYLOAD);
-    // A string is copied, which a thread could not do for less.
+    // A string is only copied, which would not be cheaper in a thread.
     let is_large = payload.len() > DECODED_HERE_MAX && payload.first() != Some(&value_type::STRING);
     let client = ctx.caller.client().filter(|_| is_large && ctx.origin == Origin::Client);
     let taken = client.map_or(Taken::NoThread, |id| ctx.state.arriving.take(id, payload));

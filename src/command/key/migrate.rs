@@ -1,8 +1,8 @@
 //! MIGRATE: moves keys to another server. They are restored there in one pipeline, and deleted here
 //! once the other server has confirmed.
 //!
-//! A client waits for that, and others are served meanwhile (`roles/moving.rs`). In a transaction
-//! or a script, which nothing may interrupt, the event loop is blocked, as always in Redis.
+//! The client waits for that while others are served (`roles/moving.rs`). In a transaction or a
+//! script, which nothing may interrupt, the event loop is blocked, as always in Redis.
 
 use std::io;
 use std::ops::Range;
@@ -168,7 +168,7 @@ fn begin(ctx: &mut Context<'_>, order: &Order<'_>, client: ClientId) -> CommandR
     Ok(Outcome::Moves(moving::begin(ctx.state, client, order)))
 }
 
-/// Moves the keys while everybody waits.
+/// Moves the keys while all clients wait.
 fn migrate_at_once(ctx: &mut Context<'_>, order: &Order<'_>) -> CommandResult {
     let mut keys: Vec<Key<'_>> = order.keys.clone().map(|index| ctx.key(index)).collect();
     keys.retain(|key| ctx.keyspace.find_for_read(*key).is_some());
@@ -207,8 +207,8 @@ fn delete<'a>(ctx: &mut Context<'_>, keys: &[Key<'a>]) -> Vec<&'a [u8]> {
     deleted.map(|key| key.bytes).collect()
 }
 
-/// Transfers keys on a kept connection or a new one. A kept one may be closed: if it breaks before
-/// the first reply, and not by a timeout, a new one is tried.
+/// Transfers keys on a kept connection or a new one. A kept connection may have been closed: if it
+/// breaks before the first reply, and not by a timeout, a new one is tried.
 fn hand_over_or_try_again<'a>(
     ctx: &mut Context<'_>,
     order: &Order<'_>,
@@ -314,7 +314,7 @@ fn refusal(mut line: Vec<u8>) -> Option<Vec<u8>> {
     (line.first() == Some(&b'-')).then(|| line.split_off(1))
 }
 
-/// Appends a RESTORE, or RESTORE-ASKING in a cluster, for each key that has not expired meanwhile;
+/// Appends a RESTORE, or RESTORE-ASKING in a cluster, for each key that has not expired by now;
 /// returns those keys.
 fn push_keys<'a>(
     ctx: &mut Context<'_>,
@@ -324,7 +324,7 @@ fn push_keys<'a>(
 ) -> Vec<Key<'a>> {
     // Connecting may have taken time: read the clock again.
     let now = ctx.state.clock.now();
-    // A slot that is being moved is not the target's yet.
+    // The target does not own a slot that is still being moved.
     let restore: &[u8] = match ctx.state.cluster {
         Some(_) => b"RESTORE-ASKING",
         None => b"RESTORE",

@@ -176,7 +176,7 @@ fn touch(ctx: &mut Context<'_>) -> CommandResult {
     result
 }
 
-/// Replies for how many of the keys `counts` returns true.
+/// Replies with the number of keys for which `counts` returns true.
 fn count_keys(
     ctx: &mut Context<'_>,
     mut counts: impl FnMut(&mut Keyspace, Key<'_>) -> bool,
@@ -254,7 +254,7 @@ impl CopyOptions {
                 };
                 options.database = database(cursor.take_integer()?, databases)?;
                 if is_one && options.database != DbIndex::ZERO {
-                    // An option behind it may be wrong.
+                    // A later option may be wrong, whose error comes first.
                     refused = Err(NO_COPY);
                     options.database = DbIndex::ZERO;
                 }

@@ -110,7 +110,7 @@ fn is_before_7_2(version: &[u8]) -> bool {
 fn encoding_of(value: ValueRef<'_, Value>) -> &'static str {
     match value {
         ValueRef::Object(object) => object.encoding(),
-        // Redis leaves a string that was edited in place as it is.
+        // Redis does not change the encoding of a string that was edited in place.
         ValueRef::Bytes { kind: kind::EDITED_STRING, .. } => "raw",
         ValueRef::Bytes { kind: kind::INTSET, .. } => "intset",
         ValueRef::Bytes { kind: kind::UNENCODED_STRING, .. } => "embstr",

@@ -2,8 +2,8 @@
 //!
 //! SCAN's cursor is a boundary in the table's order of keys, see `collections/table.rs`. So a key
 //! that exists from the first call to the last is returned exactly once, whatever is added, deleted
-//! or moved in between; one that does not may be returned, once for each time it was added. Expired
-//! keys are never returned.
+//! or moved in between; a key that does not exist all the time may be returned, once for each time
+//! that it was added. Expired keys are never returned.
 
 use crate::clock::Now;
 use crate::collections::glob;
@@ -53,21 +53,21 @@ pub(crate) fn slot_of_text(text: &[u8]) -> Result<HashSlot, CommandError> {
 
 /// Buckets visited for each requested key: limits a call on a nearly empty table.
 const STEPS_PER_KEY: u64 = 10;
-/// Keys that are not shown and that a call passes over at least, if it meets them.
+/// The least number of hidden keys that a call may pass over.
 const HIDDEN_LEAST: u64 = 2_000;
 
 /// SCAN's options: `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`.
 pub(crate) struct ScanOptions<'a> {
     pattern: Option<&'a [u8]>,
-    /// How many keys to visit, at least 1.
+    /// The number of keys to visit, at least 1.
     pub count: u64,
     type_name: Option<&'a [u8]>,
-    /// The hash slot to which CLUSTERSCAN keeps.
+    /// The hash slot to which CLUSTERSCAN is limited.
     pub slot: Option<HashSlot>,
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Those behind the cursor. `of_cluster`: of CLUSTERSCAN, which knows SLOT.
+    /// Parses the options after the cursor. `of_cluster`: those of CLUSTERSCAN, which has SLOT.
     pub fn parse(ctx: &Context<'a>, of_cluster: bool) -> Result<Self, CommandError> {
         let knows_types = of_cluster || ctx.state.config.compatible_with.is_valkey();
         let mut options = ScanOptions { pattern: None, count: 10, type_name: None, slot: None };
@@ -156,7 +156,7 @@ fn parse_cursor(text: &[u8]) -> Option<u64> {
 /// Options of HSCAN, SSCAN and ZSCAN: `[MATCH pattern] [COUNT count]`, and a word for names alone.
 pub(crate) struct MemberScan<'a> {
     pattern: Option<&'a [u8]>,
-    /// How many members to visit, at least 1.
+    /// The number of members to visit, at least 1.
     pub count: u64,
     /// Omit scores or values.
     pub names_only: bool,
@@ -187,7 +187,7 @@ impl<'a> MemberScan<'a> {
     }
 }
 
-/// How many more elements a call may visit.
+/// The number of elements that a call may still visit.
 pub(crate) fn count_left(count: u64, seen: u64) -> usize {
     usize::try_from(count.saturating_sub(seen)).unwrap_or(usize::MAX)
 }
@@ -204,7 +204,7 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.keyspace.now();
     let table = ctx.keyspace.table();
     let (mut seen, mut found, mut steps) = (0u64, 0, 0u64);
-    // Keys that are not shown are passed over, in bounds.
+    // Hidden keys are passed over, up to a limit.
     let is_any_hidden = ctx.keyspace.hidden_slots.is_some();
     let (mut hidden, hidden_max) = (0, options.count.max(HIDDEN_LEAST));
     let mut steps_max = options.count.saturating_mul(STEPS_PER_KEY);

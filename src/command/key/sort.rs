@@ -114,7 +114,7 @@ enum PatternUse {
     Get,
 }
 
-/// A name with `*`, which is replaced by an element: of a key, or of a hash's field.
+/// The name of a key or of a hash's field, with `*`, which an element replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pattern<'a> {
     /// `#`: the element itself.
@@ -193,7 +193,8 @@ impl Named<'_> {
 }
 
 /// SORT's options: `[BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC]
-/// [ALPHA] [STORE destination]`, in any order; the last of each counts, but every GET.
+/// [ALPHA] [STORE destination]`, in any order; the last of each counts, except GET, of which every
+/// one counts.
 struct SortOptions<'a> {
     /// Sort by these instead of by the elements.
     by: Option<Pattern<'a>>,
@@ -461,8 +462,8 @@ fn sort_ro(ctx: &mut Context<'_>) -> CommandResult {
     run(ctx, false)
 }
 
-/// Whether a request may look up the keys that a pattern names: in a cluster they have to be with
-/// the sorted key.
+/// Checks that a request may look up the keys that a pattern names: in a cluster they must be in
+/// the sorted key's slot.
 fn check_option(ctx: &Context<'_>, option: PatternUse, pattern: &[u8]) -> Result<(), CommandError> {
     let is_by = option == PatternUse::By;
     if ctx.state.cluster.is_some() && !ctx.is_repeated() {
@@ -489,8 +490,8 @@ fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
     let elements = Elements::load(ctx.keyspace, ctx.key(1), reversed)?;
     let is_seen_once = options.store.is_none() && ctx.origin != Origin::Script;
     if options.keeps_order && !is_seen_once && is_set(ctx.keyspace, ctx.key(1)) {
-        // A set is unordered, and what is stored, or a script does, must not depend on its internal
-        // order.
+        // A set is unordered, and neither a stored result nor a script's work may depend on its
+        // internal order.
         options = SortOptions { keeps_order: false, alphabetic: true, by: None, ..options };
     }
     let wanted = options.range(elements.items.len());
@@ -569,9 +570,9 @@ fn store_all<'e>(
     ctx.reply.integer(len as i64);
 }
 
-/// Repeats the stored list instead of the request: of members with equal weights, the set's inner
-/// order decides, which is another one elsewhere, and keys and fields that have expired here may
-/// still be there.
+/// Repeats the stored list instead of the request: members with equal weights are in the set's
+/// internal order, which differs at other servers, and keys and fields that have expired here may
+/// still exist there.
 fn repeat_stored(ctx: &mut Context<'_>, key: Key<'_>, was_there: bool) {
     ctx.instead_stored(key, was_there, b"RPUSH", 1, |value| {
         let elements = List::view(value)?.forwards(0);

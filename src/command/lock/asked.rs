@@ -28,12 +28,12 @@ const CANNOT_CONFIRM: CommandError = CommandError::Text(
 pub(super) const QUEUE_IS_FULL: CommandError =
     CommandError::Text("LOCKQUEUE as many clients wait for locks as lock-max-waiters allows");
 
-/// Whether nobody else may wait: for a lock, or for replicas to acknowledge one.
+/// Whether no further client may wait for a lock, or for replicas to acknowledge one.
 pub(super) fn is_queue_full(ctx: &Context<'_>) -> bool {
     ctx.state.blocking.all_lock_waiters() >= ctx.state.config.lock_max_waiters as usize
 }
 
-/// An owner's name. Errors: it is not one.
+/// An owner's name. Errors: the argument is not a valid name.
 pub(in crate::command) fn owner_of(argument: &[u8]) -> Result<&[u8], CommandError> {
     Some(argument).filter(|name| may_own(name)).ok_or(BAD_OWNER)
 }
@@ -67,13 +67,13 @@ pub(super) struct Acquire<'a> {
     pub owner: &'a [u8],
     pub lease_ms: i64,
     pub waits: Waits,
-    /// SESSION: how long the lease lasts after the connection has closed.
+    /// SESSION: the time that the lease lasts after the connection has closed.
     pub grace_ms: Option<i64>,
-    /// REENTRANT: how often the owner may hold the lock.
+    /// REENTRANT: the number of times that the owner may hold the lock.
     pub holds_max: Option<i64>,
     /// The replicas that must acknowledge the grant before the reply leaves.
     pub acks: Option<AcksAsked>,
-    /// SHARED: it may have the lock together with other readers.
+    /// SHARED: the owner may hold the lock together with other readers.
     pub is_shared: bool,
 }
 
@@ -120,8 +120,8 @@ pub(super) fn take_acks(arguments: &mut Cursor<'_>) -> Result<Option<AcksAsked>,
     }
 }
 
-/// The acknowledgements that a command needs: those that it asks for, or else those that are
-/// configured. Errors: it cannot wait for any.
+/// The acknowledgements that a command needs: those that it asks for, else the configured ones.
+/// Errors: the command cannot wait for any.
 pub(super) fn acks_needed(
     ctx: &Context<'_>,
     asked: Option<AcksAsked>,

@@ -1,6 +1,6 @@
 //! LOCK.MACQUIRE: several locks at once. A waiting client holds none of them and has a place in the
-//! queue of each. Places are given in one order for all keys, so no two such clients can keep each
-//! other waiting.
+//! queue of each. One order of places serves all keys, so no two such clients can wait for each
+//! other.
 
 use super::{
     Acquire, Granted, TOO_MANY_HOLDS, Waiting, Waits, check_room, find, grants_nothing_now,
@@ -16,12 +16,13 @@ use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::types::lock::Lock;
 use std::ops::Range;
 
-/// Locks that one request may take. A client that waits for several looks at all when one changes.
+/// Locks that one request may take. A client that waits for several checks all of them when one
+/// changes.
 const KEYS_MAX: usize = 100;
 const TOO_MANY_KEYS: CommandError = CommandError::Text("ERR a request takes 100 locks at most");
 const DUPLICATE_KEYS: CommandError = CommandError::Text("ERR a key is named twice");
 
-/// Why not all locks can be granted: the first key in the way.
+/// The reason why not all locks can be granted: the first key that is not free.
 struct Obstacle<'a> {
     key: Key<'a>,
     /// -1: the lease does not end, or nobody holds the lock and other clients have waited for it
@@ -64,7 +65,8 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
         let key = ctx.key(index);
         find(ctx, key, asked.owner)?;
     }
-    // The former holders have lost them, which may keep them from everybody for a time.
+    // The former holders may have lost these locks, which may then be withheld from all clients for
+    // a time.
     review(ctx);
     let mut obstacle = obstacle(ctx, keys.clone(), &asked)?;
     if obstacle.is_none() && grants_nothing_now(ctx) {
@@ -96,7 +98,7 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
             taken.push(key.bytes.into());
             continue;
         };
-        // One that the owner holds already keeps its session and a longer lease; the only reader
+        // A lock that the owner already holds keeps its session and a longer lease; the only reader
         // becomes the writer.
         if lock.readers > 0 {
             shared::grant_alone(ctx, key, slot, &lock, &asked, fence);
@@ -166,7 +168,8 @@ fn obstacle<'a>(
     Ok(held.or(awaited))
 }
 
-/// The fence of a grant by which the owner holds all locks already; not if holds are counted.
+/// The fence of the one grant by which the owner already holds all locks; None if holds are
+/// counted.
 fn common_fence(
     ctx: &mut Context<'_>,
     keys: Range<usize>,
@@ -176,7 +179,7 @@ fn common_fence(
     for index in keys {
         let key = ctx.key(index);
         let (_, lock) = find(ctx, key, asked.owner)?;
-        // A reader's grant is another one.
+        // A reader's grant does not count: it is a different one.
         let fence = lock.filter(|lock| lock.readers == 0).and_then(|lock| lock.fence);
         if fence.is_none() || asked.holds_max.is_some() || common.is_some_and(|it| it != fence) {
             return Ok(None);

@@ -116,8 +116,8 @@ const TOO_MANY_AT_ONCE: CommandError =
 const NO_LOCK: i64 = -1;
 const NOT_YOURS: i64 = -2;
 
-/// A key's lock and where it lies; None: nobody holds it. The name of another owner than the one
-/// that asks is copied. Errors: WRONGTYPE.
+/// A key's slot and lock; None: no such key, or nobody holds the lock. The owner's name is copied
+/// if it is not `asking`. Errors: WRONGTYPE.
 pub(super) fn find<'a>(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -133,7 +133,8 @@ pub(super) fn find<'a>(
         false => lock.into_owned(),
     });
     if let Some(readers) = found.as_ref().map(|lock| lock.readers).filter(|&readers| readers > 0) {
-        // An earlier command of a transaction may have changed their fields, or they lie in a copy.
+        // An earlier command of a transaction may have changed the readers' fields, or this hash is
+        // a copy.
         if ctx.keyspace.locks.has_changed() {
             review(ctx);
             return find(ctx, key, asking);
@@ -163,7 +164,8 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let mut found = find(ctx, key, asked.owner)?;
     if found.1.is_none() && ctx.keyspace.locks.has_changed() {
-        // The former holder has lost it, which may keep it from everybody for a time.
+        // The former holder may have lost the lock, which may then be withheld from all clients for
+        // a time.
         review(ctx);
         found = find(ctx, key, asked.owner)?;
     }
@@ -199,14 +201,15 @@ fn review(ctx: &mut Context<'_>) {
     ctx.note_own_effects(before);
 }
 
-/// Whether replicas have yet to acknowledge a grant that failed: until then no grant that needs
-/// more of them is made.
+/// Whether replicas still have to acknowledge a grant that failed: until then no grant is made that
+/// needs more replicas than have acknowledged that one.
 fn is_held_back(ctx: &mut Context<'_>, asked: &Acquire<'_>, keys: ops::Range<usize>) -> bool {
     if !needs_acks_that_failed(ctx, asked) {
         return false;
     }
     let database = ctx.keyspace.selected();
-    // Only for a client that is about to wait: nobody else takes the key off that list again.
+    // Only for a client that is about to wait: only such a client takes the key off that list
+    // again.
     let will_wait = asked.waits != Waits::Not
         && ctx.origin != Origin::TimedOut
         && ctx.may_wait()
@@ -221,18 +224,18 @@ fn needs_acks_that_failed(ctx: &Context<'_>, asked: &Acquire<'_>) -> bool {
     asked.acks.is_some_and(|acks| confirm::holds_back(ctx.state, acks.replicas))
 }
 
-/// Whether a client whose time is over can be granted nothing now.
+/// Whether nothing can be granted now to this client, whose time is over.
 fn ends_in_vain(ctx: &Context<'_>) -> bool {
     ctx.origin == Origin::TimedOut && ctx.state.grants_nothing()
 }
 
-/// Whether nobody is granted anything, or not a client whose time is over.
+/// Whether nothing is granted now: to any client, or to this one because its time is over.
 fn grants_nothing_now(ctx: &Context<'_>) -> bool {
     ends_in_vain(ctx) || ctx.state.is_recovering_locks() && !ctx.is_repeated()
 }
 
-/// Whether other clients have waited longer for a lock that nobody holds. A woken client comes when
-/// it is its turn.
+/// Whether other clients have waited longer for a lock that nobody holds. A woken client is woken
+/// when it is its turn.
 fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>, wanted: Wanted) -> bool {
     let database = ctx.keyspace.selected();
     grants_nothing_now(ctx)
@@ -240,9 +243,9 @@ fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>, wanted: Wanted) -> bool {
             && ctx.keyspace.waiting.next_after(database, key.bytes, wanted, 0).is_some()
 }
 
-/// The way in which a client waits for a refused grant.
+/// A client's way of waiting for a refused grant.
 enum Waiting {
-    /// It does not, or its time is over.
+    /// It does not wait, or its time is over.
     Not,
     /// It has no reply yet.
     Blocked(CommandResult),
@@ -250,8 +253,8 @@ enum Waiting {
     Async(Ticket),
 }
 
-/// A place kept for an owner is not needed once its wait is granted. `keys`: the owner is the
-/// argument after them.
+/// Gives up the place kept for an owner whose wait is granted. `keys`: the owner is the argument
+/// after them.
 fn leave_place(ctx: &mut Context<'_>, wanted: Wanted, keys: ops::Range<usize>) {
     if ctx.state.blocking.places.is_empty() {
         return;
@@ -261,8 +264,7 @@ fn leave_place(ctx: &mut Context<'_>, wanted: Wanted, keys: ops::Range<usize>) {
     ctx.state.blocking.places.take(&asker);
 }
 
-/// Makes a client wait for a refused lock, if it asked for that. Errors: too many clients wait
-/// already.
+/// Makes a client wait for a refused lock, if it asked to. Errors: too many clients wait already.
 fn wait(
     ctx: &mut Context<'_>,
     wanted: Wanted,
@@ -273,7 +275,7 @@ fn wait(
     wait_in_place(ctx, wanted, keys, waits, obstacle, false)
 }
 
-/// The same, at the head of the queue if `is_first`.
+/// As [`wait`], at the head of the queue if `is_first`.
 fn wait_in_place(
     ctx: &mut Context<'_>,
     wanted: Wanted,
@@ -316,11 +318,11 @@ fn grant(
     mut slot: Option<Slot>,
     asked: &Acquire<'_>,
 ) -> CommandResult {
-    // Whoever has waited gets the lock without memory too.
+    // A client that has waited gets the lock even when memory is short.
     if !matches!(ctx.origin, Origin::Woken(_)) {
         check_room(ctx)?;
         if slot.is_some() {
-            // It may have been evicted just now.
+            // The hash may have been evicted just now.
             slot = ctx.keyspace.find_for_write(key);
         }
     }
@@ -372,7 +374,7 @@ fn leave_to_confirm(
         counted_hold,
     };
     if is_pushed && !ctx.state.blocking.serves_async {
-        // In the place of those that wait: nobody is before it.
+        // The reply of a client that waits at place 0; the grant follows as a push message.
         ctx.reply.array(4);
         ctx.reply.integer(0);
         ctx.reply.integer(-1);
@@ -415,7 +417,7 @@ fn write_grant(
     note_handover(ctx, key);
 }
 
-/// Measures how long a client's grant that has waited took since the lock became free.
+/// Measures the time from a lock's release to its grant to a client that has waited.
 fn note_handover(ctx: &mut Context<'_>, key: Key<'_>) {
     let freed_us = ctx.keyspace.locks.take_freed(ctx.keyspace.selected(), key.bytes);
     if let Some(freed_us) = freed_us
@@ -442,7 +444,7 @@ fn grant_again(
     };
     let old = ctx.keyspace.entry(slot).deadline();
     let deadline = longer_lease(ctx, old, asked.lease_ms);
-    // One that was made by a client library gets a fence now.
+    // A lock made by a client library gets a fence now.
     let fence = lock.fence.unwrap_or_else(|| ctx.keyspace.locks.fences.grant());
     let again = Lock {
         holds,
@@ -474,7 +476,7 @@ fn grant_again(
     Ok(leave_to_confirm(ctx, 1..2, asked, Confirmed::Lock { holds }, granted))
 }
 
-/// Adds a lock to the index, as one of the calling client.
+/// Adds a lock to the index, bound to the calling client.
 fn note_held(ctx: &mut Context<'_>, key: Key<'_>, fence: u64, lock: &Lock<'_>) {
     let at = At::key(ctx.keyspace.selected(), key.bytes);
     let session = lock
@@ -496,8 +498,8 @@ fn reply_granted(ctx: &mut Context<'_>, fence: u64, holds: i64, ms_left: i64) {
     ctx.reply.integer(ms_left);
 }
 
-/// Waits for a lock that another owner has, or replies that owner. None: it is free, but other
-/// clients have waited longer.
+/// Waits for a lock that another owner holds, or replies with that owner. None: the lock is free,
+/// but other clients have waited longer.
 fn refuse(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -533,7 +535,8 @@ fn reply_refused(ctx: &mut Context<'_>, ms_left: i64, place: usize, holder: &[u8
     ctx.reply.bulk(holder);
 }
 
-/// Errors: there is no memory for another lock, and nothing to evict.
+/// Checks that there is memory for another lock, evicting keys if needed. Errors: there is none,
+/// and nothing to evict.
 fn check_room(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     if !ctx.state.applies_maxmemory() || ctx.is_repeated() {
         return Ok(());
@@ -551,7 +554,7 @@ fn check_room(ctx: &mut Context<'_>) -> Result<(), CommandError> {
 
 // ---- changes ------------------------------------------------------------------------------------
 
-/// Writes a lock and its deadline. `slot`: where the key lies, if there is one.
+/// Writes a lock and its deadline. `slot`: the key's slot, if it exists.
 fn write(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -643,7 +646,7 @@ fn repeat_fields(ctx: &mut Context<'_>, key: Key<'_>, lock: &Lock<'_>) {
     ctx.instead(&request);
 }
 
-/// Writes a lock into a hash that had no owner, or only a reader: nothing else stays in it.
+/// Writes a lock into a hash that had no owner, or only a reader: no other field stays.
 fn write_alone(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -737,8 +740,8 @@ impl ReleaseOptions {
     }
 }
 
-/// `LOCK.RELEASE key owner [ALL] [FENCE fence] [KEEP ms]`: how often the owner still holds the
-/// lock; -1 if there is none, -2 if another owner or another grant has it.
+/// `LOCK.RELEASE key owner [ALL] [FENCE fence] [KEEP ms]`: the number of times that the owner still
+/// holds the lock; -1 if there is none, -2 if another owner or another grant has it.
 fn release(ctx: &mut Context<'_>) -> CommandResult {
     let owner = owner_of(ctx.args.get(2))?;
     let options = ReleaseOptions::parse(ctx)?;
@@ -770,7 +773,7 @@ fn release(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Frees a lock for the next client, or keeps it from everybody for a time.
+/// Frees a lock for the next client, or withholds it from all clients for a time.
 fn pass_on(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -837,7 +840,7 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Syntax);
     }
     let acks = acks_needed(ctx, acks)?;
-    // It is no lock: nothing is renewed.
+    // If a key is no lock, nothing is renewed.
     for index in keys.clone() {
         let key = ctx.key(index);
         find(ctx, key, owner)?;
@@ -909,8 +912,8 @@ pub(super) fn may_use(ctx: &Context<'_>, name: &'static str, arguments: &[&[u8]]
     users::check_client(ctx.state, ctx.caller.client(), command, args).is_ok()
 }
 
-/// `LOCK.ATTACH owner [owner ...]`: how many locks with sessions of these owners, and semaphores of
-/// which they have permits with sessions, are bound to this connection now.
+/// `LOCK.ATTACH owner [owner ...]`: binds these owners' locks with sessions, and semaphores of
+/// which they have permits with sessions, to this connection; replies with their number.
 fn attach(ctx: &mut Context<'_>) -> CommandResult {
     for owner in ctx.args.iter_from(1) {
         owner_of(owner)?;
@@ -920,7 +923,7 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
     let selected = ctx.keyspace.selected();
     for owner in ctx.args.iter_from(1) {
         for place in ctx.keyspace.locks.of_owner(owner) {
-            // Locks of other databases, or that the user may not renew, are skipped.
+            // Locks in other databases, and locks that the user may not renew, are skipped.
             let at = place.at();
             if at.database != selected
                 || !may_use(ctx, "LOCK.RENEW", &[b"1", at.key, owner, b"PX", b"1"])

@@ -1,4 +1,4 @@
-//! Locks as operators see them: LOCK.INFO, LOCK.WAITERS, LOCK.LIST, and LOCK.BREAK, which ends one.
+//! Locks for operators: LOCK.INFO, LOCK.WAITERS, LOCK.LIST, and LOCK.BREAK, which ends one.
 
 use super::shared::{break_reader, reader_ms_left};
 use super::{find, lock_spec, may_use, ms_left, owner_of, pass_on_broken, take_fence};
@@ -53,7 +53,7 @@ pub const COMMANDS: &[CommandSpec] = &[
 const BAD_CURSOR: CommandError = CommandError::NegativeOrInvalidCursor;
 /// Locks and waiting clients in a reply, unless COUNT says otherwise.
 const COUNT: usize = 100;
-/// Locks that one LOCK.LIST looks at.
+/// The most locks that one LOCK.LIST visits.
 const LOOKS_MAX: usize = 10_000;
 
 /// `LOCK.INFO key`: a map of mode, owners, waiters and the last involuntary end.
@@ -81,7 +81,7 @@ struct Holder {
     client: Option<ClientId>,
 }
 
-/// Those who hold a lock. `ms_left` of its lease if it is not one of readers.
+/// The holders of a lock. `ms_left`: of its lease, if readers do not hold it.
 fn holders(ctx: &Context<'_>, key: Key<'_>, lock: Lock<'_>, ms_left: i64) -> Vec<Holder> {
     let database = ctx.keyspace.selected();
     if lock.readers == 0 {
@@ -291,8 +291,8 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LOCK.CYCLES`: an array of circles, each an array of pairs of an owner and the key for which it
-/// waits, which the next one holds.
+/// `LOCK.CYCLES`: an array of cycles, each an array of pairs of an owner and the key for which it
+/// waits; the next pair's owner holds that key.
 fn cycles(ctx: &mut Context<'_>) -> CommandResult {
     let database = ctx.keyspace.selected();
     let found = cycles::find(ctx.keyspace, ctx.state, database);
@@ -310,8 +310,8 @@ fn cycles(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LOCK.BREAK key [FENCE fence]`: 1 if a lock was broken, 0 if there is none, or another grant has
-/// it.
+/// `LOCK.BREAK key [FENCE fence]`: 1 if a lock was broken, 0 if there is none, or the fence is that
+/// of another grant.
 fn break_lock(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(2);
     let mut fence = None;

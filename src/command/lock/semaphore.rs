@@ -54,7 +54,8 @@ pub const COMMANDS: &[CommandSpec] = &[
 
 const BAD_LIMIT: CommandError = CommandError::Text("ERR LIMIT should be between 1 and 10000");
 const COUNT_ABOVE_LIMIT: CommandError = CommandError::Text("ERR COUNT is greater than LIMIT");
-/// Permits of a semaphore. A larger sorted set is none: a request looks at each permit.
+/// The most permits of a semaphore. A larger sorted set does not count as one: a request visits
+/// each permit.
 const LIMIT_MAX: usize = 10_000;
 /// The latest deadline: above it scores are not exact.
 const DEADLINE_MS_MAX: i64 = 1 << 53;
@@ -66,7 +67,7 @@ struct Acquire<'a> {
     lease_ms: i64,
     count: usize,
     waits: Waits,
-    /// SESSION: how long the permits last after the connection has closed.
+    /// SESSION: the time that the permits last after the connection has closed.
     grace_ms: Option<i64>,
 }
 
@@ -124,7 +125,7 @@ fn owner_in(permit: &[u8]) -> &[u8] {
 }
 
 /// `SEM.ACQUIRE key owner LIMIT n PX ms [COUNT c] [BLOCK ms] [SESSION GRACE ms]`: an array of the
-/// permits, their fence, and the number that is still free; if they are not granted, of 0, the
+/// permits, their fence, and the number of permits still free; if they are not granted, of 0, the
 /// milliseconds until the first permit ends (-1: none is held, but other clients have waited
 /// longer), and the number of waiting clients.
 fn acquire(ctx: &mut Context<'_>) -> CommandResult {
@@ -223,7 +224,7 @@ fn refuse(
     Ok(Outcome::Replied)
 }
 
-/// Removes the permits whose time is over. Returns where the semaphore lies, if permits are left.
+/// Removes the permits whose time is over. Returns the semaphore's slot, if permits are left.
 /// Errors: WRONGTYPE.
 fn remove_ended(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
     let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? else { return Ok(None) };
@@ -236,7 +237,7 @@ fn remove_ended(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, Com
     if view.iter().any(|(_, member)| !lock::is_permit(member.as_ref())) {
         return Err(CommandError::WrongType);
     }
-    // It may have come by another way.
+    // The index may not have the semaphore yet, if another command made its key.
     ctx.keyspace.semaphores.note(ctx.keyspace.selected(), key.bytes);
     let view = ctx.keyspace.view::<SortedSet>(slot)?;
     let ended = view.iter().take_while(|(at, _)| *at < now_ms);
@@ -249,7 +250,7 @@ fn remove_ended(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, Com
     Ok((!is_gone).then_some(slot))
 }
 
-/// Removes permits that are there. True: the semaphore is gone with them.
+/// Removes existing permits. Returns whether they were the last, so that the semaphore is deleted.
 fn remove(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -306,7 +307,7 @@ fn put(ctx: &mut Context<'_>, key: Key<'_>, permits: &[(f64, Vec<u8>)], event: &
     ctx.instead_with(&[b"PEXPIREAT", key.bytes], last);
 }
 
-/// `SEM.RELEASE key permit [permit ...]`: how many of these permits were held.
+/// `SEM.RELEASE key permit [permit ...]`: the number of these permits that were held.
 fn release(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let Some(slot) = remove_ended(ctx, key)? else {

@@ -59,8 +59,8 @@ pub(super) fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) ->
     Ok(answer(ctx, asked, fence, asked.lease_ms, vec![key.bytes.into()]))
 }
 
-/// Replies the grant, once replicas have confirmed it if they must. `taken`: the key if it was not
-/// held before.
+/// Replies with the grant, after replicas have confirmed it if they must. `taken`: the key if it
+/// was not held before.
 fn answer(
     ctx: &mut Context<'_>,
     asked: &Acquire<'_>,
@@ -76,7 +76,7 @@ fn answer(
     leave_to_confirm(ctx, 1..2, asked, Confirmed::Lock { holds: 1 }, granted)
 }
 
-/// Adds a reader to the index, as one of the calling client.
+/// Adds a reader to the index, bound to the calling client.
 fn note_reader(
     ctx: &mut Context<'_>,
     at: At<'_>,
@@ -139,7 +139,7 @@ pub(super) fn prolong(ctx: &mut Context<'_>, at: At<'_>, lease_ms: i64) {
 }
 
 /// A reader asks for the lock alone: it becomes the writer, or waits until it is the only reader.
-/// Of two who would wait for each other the second is refused.
+/// Of two readers that would wait for each other, the second is refused.
 pub(super) fn become_writer(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -180,8 +180,7 @@ pub(super) fn become_writer(
     Ok(Outcome::Replied)
 }
 
-/// Whether another reader waits at the head of the queue to become the writer, when this one begins
-/// to.
+/// Whether another reader already waits at the head of the queue to become the writer.
 fn another_waits(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) -> bool {
     let database = ctx.keyspace.selected();
     let first = ctx.keyspace.waiting.at_head(database, key.bytes, Wanted::Lock);

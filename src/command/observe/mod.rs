@@ -1,4 +1,4 @@
-//! Commands that show how the server does: INFO (`info`), MEMORY (`memory`), LATENCY (`latency`),
+//! Commands that show the server's state: INFO (`info`), MEMORY (`memory`), LATENCY (`latency`),
 //! SLOWLOG and COMMANDLOG (`command_log`), MONITOR (`monitor`).
 
 pub(crate) mod command_log;

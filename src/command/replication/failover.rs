@@ -1,4 +1,4 @@
-//! FAILOVER: handing a primary's part to a replica.
+//! FAILOVER: hands a primary's role to a replica.
 
 use crate::error::CommandError;
 use crate::roles::failover;
@@ -100,7 +100,7 @@ fn fail_over(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The replica of that address, if it is online.
+/// The replica at that address, if it is online.
 fn find(ctx: &Context<'_>, host: String, port: i64) -> Result<(String, u16), CommandError> {
     let found = ctx.state.replicas().find(|(client, replica)| {
         host.eq_ignore_ascii_case(&client.replica_address()) && i64::from(replica.port) == port

@@ -1,4 +1,4 @@
-//! Replication: following a primary, being followed, and waiting for those who follow.
+//! Replication: following a primary, serving replicas, and waiting for them.
 
 pub(crate) mod failover;
 pub(crate) mod role;

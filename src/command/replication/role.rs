@@ -1,4 +1,4 @@
-//! Which part this server plays: REPLICAOF, ROLE.
+//! This server's role: REPLICAOF, ROLE.
 
 use crate::command::set_oom_score;
 use crate::error::CommandError;
@@ -44,7 +44,7 @@ pub const COMMANDS: &[CommandSpec] = &[
 const REPLICAOF_FLAGS: Flags =
     Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
 
-/// `ROLE`: of a primary, an array of `master`, the replication offset and the replicas; of a
+/// `ROLE`: at a primary, an array of `master`, the replication offset and the replicas; at a
 /// replica, of `slave`, the primary's host and port, the state of the link and the offset that was
 /// applied, -1 without a link.
 fn role(ctx: &mut Context<'_>) -> CommandResult {
@@ -128,6 +128,6 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
 
 /// Sets the process' OOM score for the role, if `oom-score-adj` is on.
 fn tell_system(ctx: &mut Context<'_>) {
-    // The log has the fault, which is no error of this command.
+    // A failure is logged; it is no error of this command.
     let _ = set_oom_score(ctx.state);
 }

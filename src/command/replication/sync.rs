@@ -81,7 +81,7 @@ fn sync(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// `PSYNC replicationid offset`: `CONTINUE [id]` and the stream from that offset on, or `FULLRESYNC
-/// id offset`, a snapshot, and the stream after that offset. The id `?` asks for all.
+/// id offset`, a snapshot, and the stream after that offset. The id `?` asks for a snapshot.
 fn psync(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.client().flags.contains(ClientFlags::REPLICA) {
         return Ok(Outcome::Replied);
@@ -98,7 +98,7 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::NotInteger);
     };
     ctx.client().replica.get_or_insert_default().uses_sync = false;
-    // Effects that were not spread yet belong to the end of the stream too.
+    // The end of the stream includes effects that have not been spread yet.
     persistence::spread_effects(ctx.state);
     let from = u64::try_from(offset).unwrap_or(0);
     if ctx.state.replication.can_continue(&history.to_ascii_lowercase(), from) {
@@ -116,7 +116,7 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// A primary that fails over wants this replica to take its part.
+/// Takes over from a primary that fails over to this replica.
 fn take_part(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     let history = ctx.args.get(1);
     let asked = String::from_utf8_lossy(history);
@@ -127,11 +127,12 @@ fn take_part(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     if !history.eq_ignore_ascii_case(ctx.state.replication.id.as_bytes()) {
         return Err(FAILOVER_OF_OTHER);
     }
-    // A transfer that broke off has deleted what it had. Everybody would lose it.
+    // A transfer that broke off has deleted this replica's data: with it as the primary, all
+    // servers would lose theirs.
     if ctx.state.replication.following.as_ref().is_some_and(|following| !following.knows_history) {
         return Err(FAILOVER_WITHOUT_DATA);
     }
-    // Nobody would be the primary.
+    // This server is shutting down: there would be no primary.
     if ctx.state.process.shutdown.is_some() {
         return Err(FAILOVER_OF_ENDING);
     }
@@ -214,7 +215,7 @@ fn replconf(ctx: &mut Context<'_>) -> CommandResult {
                 note_ack(ctx, at);
                 return Ok(Outcome::Replied);
             }
-            // A primary asks it of its replicas; the link to the primary answers.
+            // Only a primary sends it to its replicas; the link to the primary answers.
             b"getack" => return Ok(Outcome::Replied),
             _ => {}
         }
@@ -233,7 +234,7 @@ fn replconf(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The node of the cluster that a replica says it is.
+/// The node of the cluster that a replica claims to be.
 fn known_node(ctx: &Context<'_>, name: &[u8]) -> Result<NodeId, CommandError> {
     let Some(cluster) = &ctx.state.cluster else {
         return Err(CommandError::CLUSTER_DISABLED);
@@ -242,7 +243,7 @@ fn known_node(ctx: &Context<'_>, name: &[u8]) -> Result<NodeId, CommandError> {
     id.ok_or_else(|| CommandError::formatted([b"ERR Unknown node ", name].concat()))
 }
 
-/// `ACK offset [FACK offset]`, of a replica.
+/// `ACK offset [FACK offset]` from a replica.
 fn note_ack(ctx: &mut Context<'_>, at: usize) {
     if !ctx.client().flags.contains(ClientFlags::REPLICA) {
         return;
@@ -260,7 +261,7 @@ fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), 
             let port = number::parse_i64(value).ok_or(CommandError::NotInteger)?;
             replica.port = port.clamp(0, i64::from(u16::MAX)) as u16;
         }
-        // INFO shows it in a line of its own.
+        // INFO shows the address in a line, which control characters would break.
         b"ip-address" if value.iter().any(u8::is_ascii_control) => {
             return Err(CommandError::Text(
                 "ERR REPLCONF ip-address provided by replica instance has control characters",
@@ -300,7 +301,7 @@ fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), 
     Ok(())
 }
 
-/// The filter for a snapshot that contains only the parts that these words name.
+/// The filter for a snapshot with only the parts that these words name.
 fn filter(words: &[u8]) -> Result<Filter, CommandError> {
     let mut filter = Filter { keys: true, functions: true };
     for word in words.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty()) {

@@ -60,17 +60,17 @@ fn offset(ctx: &mut Context<'_>) -> u64 {
         return LOST;
     }
     let (commands, reached) = client.reached;
-    // Any command since its last turn has run just now.
+    // Commands after the noted ones ran in this turn: the end of the stream covers them.
     if client.commands == commands { reached.min(end) } else { end }
 }
 
-/// `WAIT numreplicas timeout`: how many replicas have it, as many as asked for or as there are when
-/// the time is up. The timeout is in milliseconds, 0 is for ever; within a transaction nothing is
-/// waited for.
+/// `WAIT numreplicas timeout`: the number of replicas that have the client's writes, as soon as
+/// `numreplicas` have them, or when the time is up. The timeout is in milliseconds, 0 means for
+/// ever; within a transaction there is no wait.
 ///
 /// `WAIT ALL timeout`: the same for all replicas that could be promoted, `wait-all-replicas` at
-/// least. NOTALL if some have not acknowledged all that this server has written, by whichever
-/// client, when the time is up.
+/// least. NOTALL if, when the time is up, some have not acknowledged all writes of this server, by
+/// any client.
 fn wait(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.state.replication.is_replica() {
         return Err(WAIT_ON_REPLICA);
@@ -82,15 +82,15 @@ fn wait(ctx: &mut Context<'_>) -> CommandResult {
     let deadline_us = ctx.timeout(2, TimeoutUnit::Milliseconds)?;
     let offset = match replicas {
         Replicas::All if ctx.state.config.wait_all_replicas == 0 => return Err(ALL_UNKNOWN),
-        // Of a pool's or a proxy's connections the one that waits need not be the one that wrote.
+        // With a pool or a proxy, the connection that waits need not be the one that wrote.
         Replicas::All => ctx.state.stream_end(),
         Replicas::Count(_) => offset(ctx),
     };
     finish(ctx, AcksAwaited { offset, replicas, on_disk: None, deadline_us })
 }
 
-/// `WAITAOF numlocal numreplicas timeout`: an array of whether it is on this server's disk, and on
-/// how many replicas'.
+/// `WAITAOF numlocal numreplicas timeout`: an array of 1 if the client's writes are on this
+/// server's disk, else 0, and the number of replicas that have them on disk.
 fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
     let local = match ctx.args.integer(1)? {
         local @ (0 | 1) => local,

@@ -247,8 +247,8 @@ fn with_loader(
 ) -> Result<(), CommandError> {
     let Some(mut engine) = ctx.state.take_engine() else { return Err(script::INSIDE) };
     let limits = script::source_limits(ctx);
-    // 0: none. A library that was loaded elsewhere in time is loaded here, however slow this
-    // machine is.
+    // 0: no limit. A library that another server loaded within its limit is loaded here even if
+    // this machine is slower.
     let time_max_ms = if ctx.is_repeated() { 0 } else { LOAD_TIME_MAX_MS };
     let (lua, libraries) = engine.functions();
     let mut host = LoadHost(ctx.state);

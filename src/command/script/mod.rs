@@ -1,6 +1,6 @@
 //! Scripts: EVAL and its like, and SCRIPT.
 //!
-//! A body is compiled and cached by `script/`; here are the commands, and [`ServerHost`], a
+//! `script/` compiles and caches bodies. This module has the commands, and [`ServerHost`], a
 //! script's access to the server: each call is looked up, checked by the rules for scripts, and run
 //! by the gate.
 
@@ -203,13 +203,14 @@ pub(crate) const UNKILLABLE: CommandError = CommandError::Text(
 pub(crate) const INSIDE: CommandError =
     CommandError::Text("ERR scripts cannot be used from within a script");
 
-/// The same for ROLLBACK.
+/// The refusal of a kill with ROLLBACK.
 const TOO_MUCH_TO_UNDO: CommandError = CommandError::Text(
     "UNKILLABLE Sorry the script has changed more than script-undo-limit keeps. You can either wait the script \
      termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
 );
 
-/// Its changes are in the history already: without them the data would differ.
+/// The refusal to kill a script of the primary: its changes are already in the history, so the data
+/// would differ without them.
 const OF_PRIMARY: CommandError = CommandError::Text(
     "UNKILLABLE The busy script was sent by a master instance in the context of replication and cannot be killed.",
 );
@@ -221,7 +222,7 @@ pub(crate) const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
 const KILLED_BY_POLICY: &str =
     "ERR Script killed by the server: it kept it busy for longer than busy-reply-threshold";
 
-/// `EVAL script numkeys [key ...] [arg ...]`: what the script returns.
+/// `EVAL script numkeys [key ...] [arg ...]`: the script's result.
 fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let body = ctx.args.get(1);
     with_engine(ctx, |ctx, engine| {
@@ -232,7 +233,7 @@ fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     })
 }
 
-/// `EVALSHA sha1 numkeys [key ...] [arg ...]`: what the script returns, or NOSCRIPT.
+/// `EVALSHA sha1 numkeys [key ...] [arg ...]`: the script's result, or NOSCRIPT.
 fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let sha = ctx.args.get(1);
     with_engine(ctx, |ctx, engine| {
@@ -396,8 +397,8 @@ fn run_script(
     conclude(ctx, name, result)
 }
 
-/// After how many milliseconds a script is interrupted for the first time: when it is busy, or
-/// earlier to answer other nodes of a cluster, which would take this one for dead. 0: never.
+/// The milliseconds until a script is first interrupted: when it is busy, or earlier to answer
+/// other nodes of a cluster, which would otherwise take this one for dead. 0: never.
 pub(crate) fn interrupted_after_ms(state: &State) -> u64 {
     let busy_ms = state.config.busy_reply_threshold.max(0);
     if state.cluster.is_none() {
@@ -407,7 +408,7 @@ pub(crate) fn interrupted_after_ms(state: &State) -> u64 {
     (if busy_ms == 0 { silent_ms } else { busy_ms.min(silent_ms) }) as u64
 }
 
-/// When a script that begins now is busy, in a cluster.
+/// When a script that begins now is busy, if this is a node of a cluster; else 0.
 fn busy_at_us(state: &State) -> i64 {
     match (&state.cluster, state.config.busy_reply_threshold) {
         (None, _) => 0,
@@ -420,7 +421,7 @@ fn busy_at_us(state: &State) -> i64 {
 #[derive(Clone, Copy)]
 pub(crate) struct Before {
     database: DbIndex,
-    /// Of the timing, see [`crate::stats`].
+    /// The timing's mark, see [`crate::stats`].
     pub begun: u64,
     /// The effects before it, and whether it is a part of a transaction.
     effects: Mark,
@@ -471,12 +472,12 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
         ctx.keyspace.set_now(now);
         replicas::excuse_silence(ctx.state);
     }
-    // The time of the commands it called is part of its own.
+    // The script's time includes that of the commands that it called.
     ctx.state.stats.timing.go_back(begun);
 }
 
-/// Counts the errors among the values a script or function has returned, or replies the error that
-/// ended it, with its position.
+/// Counts the errors among the values that a script or function has returned, or replies with the
+/// error that ended it, with its position.
 pub(crate) fn conclude(
     ctx: &mut Context<'_>,
     name: Name<'_>,
@@ -586,8 +587,8 @@ impl ServerHost<'_> {
 }
 
 impl ServerHost<'_> {
-    /// Whether the script is interrupted now: in a simulation, where only DEBUG SLEEP takes a
-    /// script's time, and no thread watches it.
+    /// Whether to interrupt the script now. Only in a simulation, where only DEBUG SLEEP takes a
+    /// script's time and no thread watches it.
     fn is_overdue(&self) -> bool {
         let State { clock, now, .. } = &*self.state;
         // The turn's time stands still.

@@ -215,8 +215,8 @@ fn zadd(ctx: &mut Context<'_>) -> CommandResult {
     add(ctx, false)
 }
 
-/// `ZINCRBY key increment member`: the new score. Parses ZADD's options, as Redis, although there
-/// is no room for them.
+/// `ZINCRBY key increment member`: the new score. Parses ZADD's options, as Redis does, although
+/// the arity leaves no room for them.
 fn zincrby(ctx: &mut Context<'_>) -> CommandResult {
     add(ctx, true)
 }
@@ -532,7 +532,8 @@ fn zscan(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// ZSCAN shows a listpack's integers as such, where otherwise they would have an exponent.
+/// Writes a score for ZSCAN: a listpack's integers without the exponent that they would otherwise
+/// have.
 fn write_scanned_score(writer: &mut ReplyWriter<'_>, score: f64, is_listpack: bool) {
     match f64_as_i64(score).filter(|_| is_listpack) {
         Some(integer) => writer.bulk_integer(integer),

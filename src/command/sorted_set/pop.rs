@@ -92,7 +92,7 @@ const BLOCKING_COUNTED: &[KeySpec] = &[KeySpec {
     notes: None,
 }];
 
-/// Which end of a sorted set.
+/// An end of a sorted set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Min,

@@ -10,8 +10,8 @@ pub(crate) struct Claims<'a> {
     group: &'a [u8],
     /// None while effects are not recorded.
     requests: Option<Vec<Vec<Vec<u8>>>>,
-    /// Replicas are informed about consumers that were only seen. A log is not, because loading
-    /// sets that time.
+    /// Whether replicas are informed about consumers that were only seen. A log is not informed,
+    /// because loading sets that time.
     tells_seen: bool,
 }
 
@@ -33,8 +33,8 @@ impl<'a> Claims<'a> {
         self.claim(consumer, id, pending, last, true);
     }
 
-    /// An entry was delivered again to its consumer. Without FORCE, which is not needed: so
-    /// replicas know that the consumer was not active.
+    /// An entry was delivered again to its consumer. The request omits FORCE, which is not needed:
+    /// from that, replicas know that the consumer was not active.
     pub fn redelivered(&mut self, consumer: &[u8], id: StreamId, pending: Pending, last: StreamId) {
         self.claim(consumer, id, pending, last, false);
     }

@@ -530,8 +530,8 @@ impl ClaimOptions {
                 return Err(CommandError::formatted(parts.concat()));
             }
         }
-        // An impossible time becomes now, as other machines' clocks computed it. A time from a file
-        // or the primary was valid once.
+        // An impossible time becomes now: another machine's clock may have computed it. A time from
+        // a file or the primary was valid once.
         let latest = if is_repeated { i64::MAX } else { now_ms };
         if !(0..=latest).contains(&options.delivered_ms) {
             options.delivered_ms = now_ms;

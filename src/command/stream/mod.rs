@@ -116,7 +116,7 @@ pub(crate) fn parse_ids(args: Args<'_>, start: usize) -> Result<Vec<StreamId>, C
     args.iter_from(start).map(|text| parse_id(text, 0)).collect()
 }
 
-/// Which end of a range.
+/// An end of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     Start,
@@ -473,8 +473,8 @@ fn xsetid(ctx: &mut Context<'_>) -> CommandResult {
             added = Some(Some(cursor.take_integer()?).filter(|it| *it >= 0).ok_or(NEGATIVE_ADDED)?);
         } else if cursor.remaining() >= 2 && cursor.take_word("MAXDELETEDID") {
             max_deleted = parse_id(cursor.take()?, 0)?;
-            // Only clients are told: without this option a stream can be set back like that, and
-            // what rebuilds it has the option.
+            // Only clients get this error: without the option a stream can be set back below this
+            // ID, and the request that rebuilds such a stream has the option.
             if last < max_deleted && !ctx.is_repeated() {
                 return Err(BELOW_DELETED);
             }

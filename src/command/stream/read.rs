@@ -72,7 +72,8 @@ const UNBALANCED: CommandError = CommandError::Text(
     "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.",
 );
 
-/// Valkey names the command, and the ID that it takes for the newest entries.
+/// The error for unequal numbers of keys and IDs. Valkey's names the command, and the ID that means
+/// the newest entries.
 fn unbalanced(ctx: &Context<'_>, in_group: bool) -> CommandError {
     if !ctx.state.config.compatible_with.is_valkey() {
         return UNBALANCED;
@@ -440,7 +441,8 @@ fn no_such_group(key: &[u8], group: &[u8]) -> CommandError {
     no_key_or_group(key, group, " in XREADGROUP with GROUP option")
 }
 
-/// A consumer is woken as its key has changed: possibly the stream or group was deleted.
+/// Serves a consumer that was woken because its key has changed: possibly the stream or group was
+/// deleted.
 fn read_woken(
     ctx: &mut Context<'_>,
     request: &ReadRequest<'_>,
@@ -463,8 +465,8 @@ fn read_woken(
     Ok(Outcome::Replied)
 }
 
-/// Replies a key with what a consumer requests. False if there is nothing; a list of pending
-/// entries is replied even if empty.
+/// Replies with a key and the entries that a consumer requests. False if there is nothing; a list
+/// of pending entries is replied even if empty.
 fn serve_group(
     ctx: &mut Context<'_>,
     request: &ReadRequest<'_>,

@@ -383,7 +383,7 @@ fn run_fields(ctx: &mut Context<'_>, operations: &[FieldOperation]) -> CommandRe
         }
         changes
     })?;
-    // If the string grew, writing an equal value is a change too, and so is nothing but growing.
+    // If the string grew, growth alone is a change, and so is writing an equal value.
     let changes = if has_grown { changes.written.max(1) } else { changes.different };
     if changes > 0 {
         ctx.keyspace.changed_by(changes, KeyspaceEvents::STRING, "setbit", key.bytes);
@@ -391,7 +391,7 @@ fn run_fields(ctx: &mut Context<'_>, operations: &[FieldOperation]) -> CommandRe
     Ok(Outcome::Replied)
 }
 
-/// How many fields were written, and how many with a different value.
+/// The number of fields written, and of those with a new value.
 #[derive(Default)]
 struct FieldChanges {
     written: u64,
@@ -448,7 +448,7 @@ fn parse_field_offset(text: &[u8], field: FieldType, bytes_max: u64) -> Result<u
     match text.strip_prefix(b"#") {
         Some(index) => {
             let index = number::parse_i64(index);
-            // Redis's product may wrap to a valid offset.
+            // In Redis the product may wrap to a valid offset.
             check_offset(index.and_then(|it| it.checked_mul(field.bits().into())), bytes_max)
         }
         None => parse_offset(text, bytes_max),

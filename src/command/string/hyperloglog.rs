@@ -1,4 +1,5 @@
-//! HyperLogLogs: how many different elements were added, within 0.81%.
+//! HyperLogLogs: estimates of the number of different elements added, with a standard error of
+//! 0.81%.
 //!
 //! The value is a string in the format of `types::hyperloglog`. Here it is looked up, checked,
 //! edited and stored.
@@ -72,7 +73,7 @@ const CORRUPT: CommandError = CommandError::Text("INVALIDOBJ Corrupted HLL objec
 const NO_KEY: CommandError = CommandError::Text("ERR The specified key does not exist");
 const NOT_SPARSE: CommandError = CommandError::Text("ERR HLL encoding is not sparse");
 
-/// How many elements PFSELFTEST adds, as Redis does: a third of a second.
+/// The number of elements that PFSELFTEST adds, as Redis does. That takes a third of a second.
 const SELF_TEST_ELEMENTS: u64 = 10_000_000;
 
 impl From<Corrupt> for CommandError {

@@ -53,8 +53,8 @@ impl Wanted {
 }
 
 /// `LCS key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]`: the subsequence, its
-/// length, or a map of the matching ranges (from the last to the first) and the length. A key that
-/// is not there counts as the empty string.
+/// length, or a map of the matching ranges (from the last to the first) and the length. An absent
+/// key counts as the empty string.
 pub(crate) fn lcs(ctx: &mut Context<'_>) -> CommandResult {
     // Errors are returned below: those of keys with other types come first.
     let wanted = Wanted::parse(ctx.args);

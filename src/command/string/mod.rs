@@ -290,8 +290,8 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Whether a key that is set is deleted instead, as in Valkey: its deadline lies in the past. Redis
-/// sets it, and it expires.
+/// Whether a key to be set is deleted instead because its deadline is past, as in Valkey. Redis
+/// sets such a key, which then expires.
 fn is_overdue(ctx: &Context<'_>, expiry: Expiry) -> bool {
     let Expiry::At(deadline) = expiry else { return false };
     ctx.keyspace.now().has_come(deadline)
@@ -329,7 +329,7 @@ fn announce_set(ctx: &mut Context<'_>, key: Key<'_>, expiry: Expiry) {
     }
 }
 
-/// `SETNX key value`: 1 if it was set, 0 if the key is there.
+/// `SETNX key value`: 1 if it was set, 0 if the key exists.
 fn setnx(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let found = ctx.keyspace.find_for_write(key);
@@ -485,8 +485,7 @@ fn digest(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `MGET key [key ...]`: an array of strings, nil for a key that is not there or holds something
-/// else.
+/// `MGET key [key ...]`: an array of strings, nil for a key that is absent or of another type.
 fn mget(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(ctx.args.len() - 1);
     for index in 1..ctx.args.len() {
@@ -506,7 +505,7 @@ fn mset(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `MSETNX key value [key value ...]`: 1 if all were set, 0 if one of the keys is there.
+/// `MSETNX key value [key value ...]`: 1 if all were set, 0 if one of the keys exists.
 fn msetnx(ctx: &mut Context<'_>) -> CommandResult {
     check_pairs(ctx)?;
     let end = ctx.args.len();
@@ -540,7 +539,7 @@ fn msetex(ctx: &mut Context<'_>) -> CommandResult {
         set_pairs(ctx, pairs.clone(), expiry);
         match ctx.state.config.compatible_with.is_valkey() {
             true => repeat_msetex(ctx, pairs, expiry),
-            // Each replica knows SET.
+            // Every replica knows SET.
             false => {
                 for index in pairs.step_by(2) {
                     ctx.instead_set(ctx.args.get(index), ctx.args.get(index + 1), expiry);

@@ -261,8 +261,7 @@ mod tests {
         ])
     }
 
-    /// How many different ones of these words are among the options, and how often any of them
-    /// stands there.
+    /// The number of different words among the options, of these, and their number of occurrences.
     fn count(options: &[Vec<&'static str>], words: &[&str]) -> (usize, usize) {
         let is_there =
             |word: &&&str| options.iter().any(|option| option[0].eq_ignore_ascii_case(word));

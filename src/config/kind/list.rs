@@ -325,7 +325,7 @@ impl Kind<Vec<Vec<u8>>> for Words {
     const MULTI: bool = true;
 
     fn parse(&self, args: &[&[u8]], _: &Vec<Vec<u8>>, _: Origin) -> Result<Vec<Vec<u8>>, Reason> {
-        // CONFIG SET gives them in one argument.
+        // CONFIG SET passes all words in one argument.
         let words = args.iter().flat_map(|arg| arg.split(u8::is_ascii_whitespace));
         let words: Vec<Vec<u8>> =
             words.filter(|word| !word.is_empty()).map(<[u8]>::to_vec).collect();

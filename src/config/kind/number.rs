@@ -62,11 +62,11 @@ impl Kind<u32> for Clamped {
     }
 }
 
-/// An amount of memory within bounds, in bytes or with a unit: 1k is 1000, 1kb 1024, and so for m
-/// and g. A negative number has no unit.
+/// An amount of memory within bounds, in bytes or with a unit: 1k is 1000, 1kb is 1024; m and g
+/// work alike. A negative number has no unit.
 pub(in crate::config) struct Memory {
     range: Int,
-    /// Less than this is accepted, but raised to it.
+    /// A smaller amount is accepted, but raised to this.
     floor: u64,
 }
 
@@ -184,8 +184,8 @@ fn parse_integer(text: &[u8]) -> Option<i64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// An integer as C's `strtoll` parses it, if that reaches the end of the text: leading spaces and a
-/// sign are allowed, empty text is 0, and a number beyond 64 bits is the nearest bound.
+/// An integer, parsed like C's `strtoll`, if parsing reaches the end of the text: leading spaces
+/// and a sign are allowed, empty text is 0, and a number beyond 64 bits is the nearest bound.
 pub(super) fn parse_strtoll(text: &[u8], radix: u32) -> Option<i64> {
     if text.is_empty() {
         return Some(0);

@@ -11,8 +11,8 @@ use crate::config::reason::system_text;
 pub(in crate::config) struct Text {
     /// An empty value means unset: CONFIG REWRITE removes the line.
     unset_if_empty: bool,
-    /// It may contain NUL bytes. Other texts are passed to the operating system, and end at the
-    /// first one.
+    /// The text may contain NUL bytes. Other texts are passed to the operating system, and end at
+    /// the first NUL.
     binary: bool,
     check: fn(&[u8]) -> Result<(), Reason>,
 }
@@ -99,7 +99,8 @@ pub fn expand_title(template: &[u8], variable: impl Fn(&[u8]) -> Vec<u8>) -> Vec
     title
 }
 
-/// The variables `title`, `server-mode` and `unixsocket` may be empty; the rest must not be blank.
+/// Checks a template. It must have more than spaces and the variables `title`, `server-mode` and
+/// `unixsocket`, which may be empty.
 fn check_title_template(template: &[u8]) -> Result<(), Reason> {
     let mut rest = template;
     let mut blank = true;

@@ -22,18 +22,18 @@ pub struct Link {
     phase: Phase,
     can_read: bool,
     can_write: bool,
-    /// The other end has closed: read on after a short read, until the end.
+    /// The other end has closed: reading continues after a short read, until the end.
     is_over: bool,
     /// It waits for its turn.
     pub(super) is_ready: bool,
     pub(super) is_to_send: bool,
-    /// It ends when its messages are sent.
+    /// It ends once its messages are sent.
     pub(super) is_closing: bool,
-    /// What is in `input` is to be looked at again.
+    /// The bytes in `input` are to be processed again.
     pub(super) rereads: bool,
-    /// Nothing is read: what came waits until no script runs.
+    /// Nothing is read: received messages wait until no script runs.
     pub(super) is_held: bool,
-    /// Nothing is read: the other end does not take the answers that it has.
+    /// Nothing is read: the other end does not take its answers.
     pub(super) is_held_back: bool,
     /// Bytes of an incomplete message, or of messages that wait.
     pub(super) input: Vec<u8>,
@@ -58,12 +58,12 @@ enum Phase {
     Open,
 }
 
-/// What a step has brought.
+/// The result of a step.
 pub(super) enum Reading {
     Waits,
     /// A further step needs no event.
     GoesOn,
-    /// The connection stands, with this local address.
+    /// The connection is established, with this local address.
     Connected(Option<IpAddr>),
     /// Bytes that are in the buffer now.
     Bytes(usize),
@@ -195,12 +195,12 @@ impl Link {
         !self.queue.is_empty() || self.stream.has_unsent()
     }
 
-    /// Whether the next message waits for a later save than this one.
+    /// Whether the next message waits for a save later than this one.
     pub(super) fn waits_for(&self, saved: u64) -> bool {
         self.queue.front().is_some_and(|first| first.after_save > saved)
     }
 
-    /// Sends what the system takes of the messages that need no later save than this one.
+    /// Sends as much as the system takes of the messages that need no save later than this one.
     pub(super) fn write(&mut self, saved: u64) -> io::Result<()> {
         if self.phase != Phase::Open {
             return Ok(());

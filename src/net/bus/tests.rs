@@ -5,7 +5,7 @@ use mio::{Events, Poll};
 use super::*;
 use crate::net::dialer::{Dialer, Route, SystemDialer};
 
-/// Two nodes' ends of the bus, and what has come at each.
+/// Two nodes' ends of the bus, and the bytes received at each.
 struct Pair {
     poll: Poll,
     bus: Bus,
@@ -166,7 +166,7 @@ fn a_connection_that_takes_no_answers_is_not_read_until_it_does() {
     let accepted = pair.accepted[0];
     let answers: Arc<[u8]> = vec![0; 1 << 20].into();
     (0..64).for_each(|_| pair.bus.send(accepted, answers.clone()));
-    // The other end reads nothing, as all its turns are spent otherwise.
+    // The other end reads nothing, as if its turns did other work.
     pair.bus.hold(OUT);
     pair.bus.send(OUT, b"more"[..].into());
     (0..20).for_each(|_| pair.turn());

@@ -23,12 +23,12 @@ use crate::net::tls::stream::Handshake;
 const HEAD_US: i64 = 5_000_000;
 /// Between requests, and for a response that is not taken.
 const IDLE_US: i64 = 30_000_000;
-/// For the rest of what a refused client sends: an end without reading it could destroy the
+/// For draining a refused client's remaining bytes: closing with unread bytes could destroy the
 /// response on its way.
 const DRAIN_US: i64 = 2_000_000;
 /// A connection that has waited for less is as important as one that is served.
 const YOUNG_US: i64 = 100_000;
-/// Bytes of such a rest in one turn.
+/// The most bytes drained in one turn.
 const DRAIN_BYTES: usize = 64 * 1024;
 
 /// A connection. `J`: an answer that takes more than one turn.
@@ -50,7 +50,7 @@ pub struct Connection<J> {
     /// Boot-time clock, microseconds.
     deadline_us: i64,
     connected_us: i64,
-    /// Since when it waits for a request, or for its response to be taken.
+    /// The time since which it waits for a request, or for its response to be taken.
     waits_since_us: i64,
 }
 
@@ -103,9 +103,10 @@ impl<J> Connection<J> {
         self.deadline_us
     }
 
-    /// The order in which connections give their places up: those that have waited for a request
-    /// for some time, those whose response is not taken, the others, and the longest first. So
-    /// nobody who asks for much, takes nothing or comes again and again keeps others out.
+    /// The order in which connections give up their places: first those that have waited for a
+    /// request for some time, then those whose response is not taken, then the others; the first
+    /// two groups by their wait, the last by the time since they connected, the longest first. So a
+    /// client that asks for much, takes nothing or reconnects again and again keeps no others out.
     pub fn importance(&self, now_us: i64) -> (u8, i64) {
         let has_waited = now_us - self.waits_since_us >= YOUNG_US;
         match self.phase {
@@ -116,7 +117,7 @@ impl<J> Connection<J> {
         }
     }
 
-    /// Notes what an event announces.
+    /// Notes an event's announcement.
     pub fn look(&mut self, event: &Event) {
         self.can_read |= event.is_readable() || event.is_read_closed() || event.is_error();
         self.can_write |= event.is_writable() || event.is_error();

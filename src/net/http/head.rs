@@ -22,7 +22,7 @@ pub struct Request {
     pub keeps_alive: bool,
 }
 
-/// Why a head is refused. The connection ends.
+/// The reason why a head is refused. The connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Malformed,

@@ -15,7 +15,7 @@ pub struct Response {
 pub const TEXT: &str = "text/plain; charset=utf-8";
 
 impl Response {
-    /// One with a body of this type.
+    /// A response with a body of this type.
     pub fn new(status: u16, content_type: &'static str, body: impl Into<Vec<u8>>) -> Self {
         Response { status, content_type, headers: Vec::new(), body: body.into() }
     }
@@ -25,13 +25,13 @@ impl Response {
         Self::new(status, TEXT, body)
     }
 
-    /// One with only the meaning of its status.
+    /// A response with only the meaning of its status.
     pub fn of_status(status: u16) -> Self {
         let response = Self::text(status, format!("{}\n", reason(status)));
         if status == 405 { response.with("Allow", "GET, HEAD".to_owned()) } else { response }
     }
 
-    /// The same with one more header, whose value has no line end.
+    /// Adds a header, whose value has no line end.
     pub fn with(mut self, name: &'static str, value: String) -> Self {
         debug_assert!(!value.contains(['\r', '\n']), "a header is one line");
         self.headers.push((name, value));

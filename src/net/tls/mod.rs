@@ -93,7 +93,7 @@ impl Tls {
         Parts::load(config, notes).map_err(first)?.build(config, clock, files)
     }
 
-    /// All that would prevent [`Tls::load`].
+    /// All faults that would prevent [`Tls::load`].
     pub fn faults(config: &Config, clock: &Clock, notes: &mut Vec<String>) -> Vec<Fault> {
         let built = Parts::load(config, notes).and_then(|parts| {
             let built = parts.build(config, clock, FileStates::of(config));
@@ -113,7 +113,7 @@ impl Tls {
     }
 }
 
-/// The parts made from files and settings, each of which may have a fault.
+/// The parts made from files and settings. Each may have a fault.
 struct Parts {
     versions: Vec<&'static SupportedProtocolVersion>,
     provider: Arc<CryptoProvider>,
@@ -123,7 +123,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Errors: all faults, in the order in which they are looked for.
+    /// Errors: all faults, in the order of the checks.
     fn load(config: &Config, notes: &mut Vec<String>) -> Result<Self, Vec<Fault>> {
         let mut faults = Vec::new();
         let fault = |directive, text: &str| Fault { directive, text: text.into() };

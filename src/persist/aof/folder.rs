@@ -10,7 +10,7 @@
 //!   it; write the manifest that lists it, with the earlier files as history; remove those; write a
 //!   manifest without them.
 //! - *taking over a single file*: write the manifest that lists it as base; move it into the
-//!   folder. If a crash comes in between, the next start moves it.
+//!   folder. After a crash between these steps, the next start moves it.
 //! - *a failed sync*: create a mark, an empty file. Unsynced bytes may be in the system's cache
 //!   alone, from which the next process would load them. A power loss would then leave a hole
 //!   before everything appended and synced later. So a start that finds the mark writes the loaded
@@ -260,14 +260,14 @@ impl AofFolder {
     }
 
     fn mark(&self) {
-        // If this fails too, the next start continues as if all were synced: there is no further
-        // remedy.
+        // If this fails too, the next start continues as if everything were synced: there is no
+        // further remedy.
         let _ = self.disk.create(&self.mark_path());
         let _ = self.disk.sync_folder(&self.path);
     }
 
     fn remove_mark(&self) {
-        // If it stays the next start writes another base.
+        // If the mark stays, the next start writes another base.
         let _ = self.disk.remove(&self.mark_path());
     }
 

@@ -7,8 +7,8 @@
 //! a line that names file, offset and fault; the files stay unchanged.
 //!
 //! Where an earlier process could not sync a file ([`AofFolder::is_marked`]) a power loss may leave
-//! a hole in it, or cut short one before the last. Then loading ends there, as later data was not
-//! promised to survive that; the start writes the loaded data to a new base.
+//! a hole in that file, or cut short a file before the last. Then loading ends there, as no later
+//! data was promised to survive a power loss; the start writes the loaded data to a new base.
 //!
 //! "The last file" is the last one that is not empty: a crash at the start of a rewrite can leave
 //! an empty one after it.

@@ -120,16 +120,16 @@ pub struct AppendLog {
     syncs_ahead: u32,
     /// The result of the last switch, until it is taken.
     switch_result: Option<Result<i64, String>>,
-    /// The last requested sync: up to which offset, when (on the boot-time clock), and whether it
-    /// wakes the loop when it is done.
+    /// The last requested sync: its offset, its time (on the boot-time clock), and whether it wakes
+    /// the loop when it is done.
     requested: LogOffset,
     requested_us: i64,
     requested_wakes: bool,
     late_was_counted: bool,
     delayed_fsync: u64,
     write_error: Option<WriteError>,
-    /// The thread's failed sync, as the loop has noted it at the end of a turn: refusing commands
-    /// from the middle of a turn on would be wrong.
+    /// The thread's failed sync, as noted by the loop at the end of a turn: commands must not be
+    /// refused from the middle of a turn on.
     sync_error: Option<String>,
     error_line_us: Option<i64>,
     notices: Vec<Notice>,
@@ -398,7 +398,7 @@ impl AppendLog {
         }
         self.write_error = Some(WriteError { text: system_text(&error), tried_us: now.boot_us });
         if count > 0 {
-            // A start without `aof-load-truncated` refuses a torn request at the end.
+            // Cuts off a torn request, which a start without `aof-load-truncated` would refuse.
             match self.current.file.set_len(self.current_bytes) {
                 Ok(()) => {}
                 Err(error) => {
@@ -887,8 +887,8 @@ impl Syncer {
             // A failed sync does not stop the rewrite, which repairs it by replacing the file.
             self.shared.folder().next_increment()
         } else {
-            // The process ends before the rewrite does: the loss must stay at the end of the last
-            // file.
+            // The process will end before the rewrite does: the lost data must stay at the end of
+            // the last file.
             let text = "Can't begin another AOF file: the one before could not be synced".into();
             Err(FolderError { text, source: None })
         };

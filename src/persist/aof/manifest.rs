@@ -92,7 +92,7 @@ impl Manifest {
         self.base.iter().chain(&self.increments)
     }
 
-    /// Whether there is neither base nor increment.
+    /// Whether the manifest has neither base nor increment.
     pub fn is_empty(&self) -> bool {
         self.base.is_none() && self.increments.is_empty()
     }
@@ -140,7 +140,7 @@ impl Manifest {
         let Ok(Some(words)) = parse_line(line) else {
             return Err(INVALID);
         };
-        // A later version may add more pairs to the three.
+        // A later version may add further pairs to the three.
         if words.len() < 6 || words.len() % 2 != 0 {
             return Err(INVALID);
         }

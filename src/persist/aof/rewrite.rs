@@ -21,8 +21,8 @@ use crate::types::string::StringView;
 /// The most elements of a collection that one command adds. Source: AOF_REWRITE_ITEMS_PER_CMD of
 /// Redis.
 const ELEMENTS_MAX: usize = 64;
-/// A command has fewer elements if they could be longer than this together, and a string that is
-/// longer is written in parts: a request of 4 GiB could not be read. Unit: bytes.
+/// A command has fewer elements if together they could exceed this limit, and a longer string is
+/// written in parts: a request of 4 GiB could not be read. Unit: bytes.
 const COMMAND_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 
 /// Writes a file of commands.

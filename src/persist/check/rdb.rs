@@ -169,7 +169,7 @@ fn check(
     }
 }
 
-/// How Valkey calls a version that it does not know.
+/// Valkey's name for the origin of a version that it does not know.
 fn origin(version: Version) -> &'static str {
     if version.is_valkey() { "Future" } else { "Foreign" }
 }
@@ -221,7 +221,7 @@ fn fault_text(fault: &Fault) -> String {
     }
 }
 
-/// The limits of the default configuration: they affect encodings only, not what is valid.
+/// The limits of the default configuration: they affect only encodings, not validity.
 fn limits() -> Limits {
     let config = Config::default();
     let hasher = KeyHasher::new([0, 0]);

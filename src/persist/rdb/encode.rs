@@ -22,8 +22,8 @@ use super::{Version, streams, value_type};
 
 /// The longest run of a list written as a listpack: Redis has none longer. Unit: bytes.
 const NODE_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
-/// The most that an element takes besides its bytes: its header and its length at the end. A score
-/// has 24 digits.
+/// The most bytes that an element takes besides its own: its header and its length at the end. A
+/// score has 24 digits.
 const ELEMENT_HEAD_MAX: usize = 10;
 const SCORE_BYTES_MAX: usize = 24;
 

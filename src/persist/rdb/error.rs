@@ -78,9 +78,9 @@ pub enum FileError {
 const FOREIGN_TYPES: std::ops::RangeInclusive<u8> = 22..=243;
 
 impl FileError {
-    /// Redis's and Valkey's line in the log about a file that they refuse by its version or, with
-    /// `check` relaxed, by an unknown type, which is no damage there. `is_valkey`: where they
-    /// differ, as Valkey. None: any other error.
+    /// The line that Redis or Valkey logs for a file refused because of its version or, with
+    /// `check` relaxed, because of an unknown type, which they do not treat as damage. `is_valkey`:
+    /// where the two differ, Valkey's. None: any other error.
     pub fn refusal(&self, check: VersionCheck, is_valkey: bool) -> Option<String> {
         match self {
             FileError::Header(HeaderFault::Signature(magic)) => {

@@ -240,8 +240,7 @@ pub(super) fn skip_record<I: Input>(input: &mut I, opcode: u8) -> Result<(), I::
             }
             Ok(())
         }
-        // What is moving to the node that wrote the file: the name of the move, and ranges of
-        // slots.
+        // A move of slots to the node that wrote the file: the move's name, and ranges of slots.
         opcode::SLOT_IMPORT => {
             skip_string(input, "the name of a move of slots")?;
             for _ in 0..length(input, "a count of ranges of slots")? {

@@ -14,8 +14,8 @@
 /// The longest string: a larger declared length is a fault. Unit: bytes.
 pub const LEN_MAX: u64 = 512 * 1024 * 1024;
 
-/// The longest output: a longer output is not worth the memory, as a length comes before it. Unit:
-/// bytes.
+/// The longest output. Output must stay in memory until its length is written before it; more is
+/// not worth the memory. Unit: bytes.
 const COMPRESSED_MAX: usize = 64 * 1024 * 1024;
 
 /// Bits of the table's index.
@@ -23,7 +23,7 @@ const TABLE_BITS: u32 = 16;
 const LITERALS_MAX: usize = 32;
 const OFFSET_MAX: usize = 1 << 13;
 const COPY_MAX: usize = (1 << 8) + (1 << 3);
-/// How far ahead of its position the compressor may look.
+/// The distance that the compressor may look ahead of its position.
 const AHEAD: usize = COPY_MAX + 2;
 
 /// Compresses strings.
@@ -59,7 +59,7 @@ impl Compressor {
         })
     }
 
-    /// The same for a text of `len` bytes in pieces. Calls `rest` after each of them.
+    /// As [`Self::compress`], for a text of `len` bytes in pieces. Calls `rest` after each piece.
     pub fn compress_pieces<'t>(
         &mut self,
         len: usize,
@@ -129,13 +129,13 @@ impl Compressor {
     }
 }
 
-/// How far a text is compressed.
+/// The progress of compressing a text.
 struct Coding {
     /// The text's length.
     len: usize,
     /// The next byte of the text.
     at: usize,
-    /// How many bytes before it are literals that the output does not have yet: fewer than
+    /// The number of bytes before `at` that are literals not yet in the output: fewer than
     /// [`LITERALS_MAX`].
     literals: usize,
     /// The output must end before this index.

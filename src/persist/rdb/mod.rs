@@ -13,8 +13,8 @@
 //! **Out.** [`Encoder`] writes a borrowed value as the oldest type that holds it; [`Writer`] writes
 //! a file of such values.
 //!
-//! Nothing here knows files, threads, clocks or the keyspace; duplicate keys are found by whoever
-//! inserts them. No memory is reserved by a declared length, and nothing recurses.
+//! Nothing here knows files, threads, clocks or the keyspace; the code that inserts entries finds
+//! duplicate keys. No memory is reserved by a declared length, and nothing recurses.
 
 mod decode;
 mod encode;

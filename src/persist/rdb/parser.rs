@@ -62,7 +62,7 @@ pub struct RawEntry<'a> {
     pub idle_seconds: Option<u64>,
     pub frequency: Option<u8>,
     pub value_type: u8,
-    /// The bytes to be decoded by [`super::Decoder`].
+    /// The bytes that [`super::Decoder`] decodes.
     pub value: &'a [u8],
     /// The value's offset in the file.
     pub offset: u64,
@@ -116,7 +116,7 @@ impl<R: Read> Parser<R> {
         Parser { source, version: None, db: 0, checks, version_check: VersionCheck::Strict }
     }
 
-    /// Sets which versions are read.
+    /// Sets the versions that are accepted.
     pub fn with_versions(mut self, check: VersionCheck) -> Self {
         self.version_check = check;
         self

@@ -4,13 +4,13 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// Which versions are read. Source: `rdb-version-check`.
+/// The versions that are accepted. Source: `rdb-version-check`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VersionCheck {
-    /// Those whose every type is known here.
+    /// Versions of which every type is known here.
     #[default]
     Strict,
-    /// All: an unknown type is an error when it comes.
+    /// All versions: an unknown type is an error where it occurs.
     Relaxed,
 }
 

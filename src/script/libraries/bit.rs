@@ -1,4 +1,4 @@
-//! `bit`: operations on 32-bit integers, as LuaBitOp 1.0.2 gives them to scripts of Redis.
+//! `bit`: operations on 32-bit integers, as in LuaBitOp 1.0.2, which scripts have in Redis.
 //!
 //! Numbers are taken modulo 2^32 (adding 2^52 + 2^51 puts them into a double's low 32 bits);
 //! results are signed.

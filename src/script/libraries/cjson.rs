@@ -1,4 +1,4 @@
-//! `cjson`: JSON for scripts, as lua-cjson 2.1.0 gives it to scripts of Redis.
+//! `cjson`: JSON for scripts, as in lua-cjson 2.1.0, which scripts have in Redis.
 //!
 //! `encode` traverses a Luau value and writes its text to a buffer; `decode` parses a text and
 //! builds values on Luau's stack, a table for each level. Neither is recursive: open levels are
@@ -6,7 +6,7 @@
 //! be UTF-8.
 //!
 //! The text ends at its first zero byte, as in the C library. Fields are written in iteration
-//! order, which for other than array elements is Luau's, not Lua 5.1's.
+//! order, which outside of the array part is Luau's, not Lua 5.1's.
 #![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -60,7 +60,7 @@ impl Options {
     };
 }
 
-/// How `encode` treats infinities and NaN, which JSON does not have.
+/// The treatment of infinities and NaN, which JSON lacks, by `encode`.
 #[derive(Clone, Copy, PartialEq)]
 enum InvalidNumbers {
     Refused,
@@ -887,8 +887,8 @@ unsafe fn boolean_setting(state: *mut lua_State, argument: c_int, setting: &mut 
     }
 }
 
-/// `encode_sparse_array([convert [, ratio [, safe]])`: an array with fewer than one of `ratio`
-/// elements, and with an index beyond `safe`, is refused or becomes an object.
+/// `encode_sparse_array([convert [, ratio [, safe]])`: an array of which fewer than one in `ratio`
+/// elements exist, and with an index beyond `safe`, is refused or becomes an object.
 unsafe extern "C-unwind" fn encode_sparse_array(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {

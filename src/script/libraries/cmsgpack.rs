@@ -1,4 +1,4 @@
-//! `cmsgpack`: MessagePack for scripts, as lua-cmsgpack 0.4.0 gives it to scripts of Redis.
+//! `cmsgpack`: MessagePack for scripts, as in lua-cmsgpack 0.4.0, which scripts have in Redis.
 //!
 //! Functions, and tables nested more than 16 deep, are written as nil. A table is an array if its
 //! keys are exactly 1 to their number, so the empty table is one. Integers are written in the

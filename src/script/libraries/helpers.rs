@@ -1,10 +1,10 @@
 //! Shared by the libraries for scripts: registration, arguments, errors, and buffers.
 //!
-//! They are C functions written against Luau's C interface: the safe one costs 0.3 us a call, and
-//! allocates. Luau raises an error as a C++ exception, which crosses our frames on its way to the
-//! script's `pcall`. So no frame that calls into Luau may own memory: bytes are collected in a
-//! [`Buffer`] inside a userdata, which the garbage collector frees in any case. Script-controlled
-//! sizes (a string, a depth) are checked before memory is allocated for them.
+//! They are C functions written against Luau's C interface: mlua's safe interface costs 0.3 us a
+//! call, and allocates. Luau raises an error as a C++ exception, which crosses our frames on its
+//! way to the script's `pcall`. So no frame that calls into Luau may own memory: bytes are
+//! collected in a [`Buffer`] inside a userdata, which the garbage collector frees in any case.
+//! Script-controlled sizes (a string, a depth) are checked before memory is allocated for them.
 //!
 //! Messages are Lua 5.1's (`bad argument #1 to 'decode' (string expected, got nil)`), as in Redis;
 //! Luau's own differ. Lua 5.1 names a function as its caller does; we use its own name.
@@ -87,7 +87,7 @@ pub(super) unsafe fn argument_error(state: *mut lua_State, argument: c_int, mess
         let mut own = MaybeUninit::<lua_Debug>::zeroed();
         let named = called_by_script && lua_getinfo(state, 0, c"n".as_ptr(), own.as_mut_ptr()) != 0;
         let name = (*own.as_ptr()).name;
-        // Lua 5.1 knows no name in a call by a C function, such as pcall.
+        // In a call by a C function, such as pcall, Lua 5.1 knows no name.
         let name = if named && !name.is_null() { name } else { c"?".as_ptr() };
         luaL_error(
             state,
@@ -195,13 +195,14 @@ pub(super) unsafe fn optional_integer(
     }
 }
 
-/// A double truncated to an integer as on x86: what does not fit becomes the smallest integer.
+/// A double truncated to an integer as on x86: a number out of range becomes the smallest integer.
 pub(super) fn to_i64(number: f64) -> i64 {
     const BEYOND: f64 = 9_223_372_036_854_775_808.0;
     if (-BEYOND..BEYOND).contains(&number) { number as i64 } else { i64::MIN }
 }
 
-/// As [`to_i64`], to an unsigned integer: negative numbers wrap, what is too large becomes zero.
+/// As [`to_i64`], to an unsigned integer: negative numbers wrap, a number that is too large becomes
+/// zero.
 pub(super) fn to_u64(number: f64) -> u64 {
     const HALF: f64 = 9_223_372_036_854_775_808.0;
     if number >= HALF { (to_i64(number - HALF) as u64) ^ (1 << 63) } else { to_i64(number) as u64 }
@@ -276,7 +277,7 @@ impl<T: Copy> Buffer<T> {
         self.len = self.len.saturating_sub(1);
     }
 
-    /// Empties the buffer and frees unusually much memory.
+    /// Empties the buffer, and frees its memory if that is unusually large.
     ///
     /// # Safety
     /// `state` is of the Luau instance that the buffer has always been used with.
@@ -397,6 +398,6 @@ pub(super) unsafe fn shared<'call, T>(state: *mut lua_State) -> &'call mut T {
 /// There is room on the stack. `T` needs an alignment of 8 at most.
 pub(super) unsafe fn push_shared<T>(state: *mut lua_State, value: T, destroy: ffi::lua_Destructor) {
     const { assert!(align_of::<T>() <= 8 && !std::mem::needs_drop::<T>()) };
-    // SAFETY: Luau gives that many bytes, aligned for a double at least.
+    // SAFETY: Luau gives `size_of::<T>()` bytes, aligned at least for a double.
     unsafe { ffi::lua_newuserdatadtor(state, size_of::<T>(), destroy).cast::<T>().write(value) };
 }

@@ -1,5 +1,5 @@
 //! Redis's libraries for scripts: `bit`, `cjson`, `cmsgpack`, and `struct` in `structs`. `helpers`
-//! is their common part.
+//! has their shared parts.
 #![allow(unsafe_code)] // Luau's C interface.
 
 mod bit;

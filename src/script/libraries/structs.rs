@@ -1,5 +1,5 @@
-//! `struct`: C structures for scripts, as the library of Roberto Ierusalimschy gives them to
-//! scripts of Redis.
+//! `struct`: C structures for scripts, as in Roberto Ierusalimschy's library, which scripts have in
+//! Redis.
 //!
 //! A format is a list of letters, some followed by a number: `>` and `<` set the byte order, `!N`
 //! the greatest alignment (1 at first; 8 if N is missing), a space is ignored. An item is aligned

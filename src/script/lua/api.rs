@@ -117,7 +117,7 @@ unsafe fn raise_error(state: *mut lua_State, text: &[u8]) -> ! {
     lua_error(state)
 }
 
-/// The same with the text of the server that scripts see.
+/// As [`raise_error`], with the text of the server that scripts see.
 unsafe fn raise_worded(state: *mut lua_State, redis: &'static str, valkey: &'static str) -> ! {
     raise_error(state, worded(state, redis, valkey).as_bytes())
 }
@@ -147,7 +147,7 @@ unsafe fn run(state: *mut lua_State, raises: bool) -> c_int {
             output.set_limit(shared.memory.left().saturating_sub(buffer.len()));
             let called = shared.with_host(|host| host.call(buffer, ranges, protocol, output));
             match called {
-                // The reply was cut: its values would not fit either.
+                // The reply was cut off: its values would not fit either.
                 Some(Called::Ran) if output.is_cut() => {
                     (push_refusal(state, b"ERR not enough memory", false), true)
                 }
@@ -447,7 +447,7 @@ unsafe extern "C-unwind" fn breakpoint(state: *mut lua_State) -> c_int {
     1
 }
 
-/// `redis.debug(...)`: nothing, likewise.
+/// `redis.debug(...)`: nothing, as there is no debugger.
 unsafe extern "C-unwind" fn debug(_: *mut lua_State) -> c_int {
     0
 }

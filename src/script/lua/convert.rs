@@ -15,8 +15,8 @@ use crate::resp::reply::{Protocol, ReplyWriter};
 use crate::script::libraries::helpers::safepoint;
 
 /// The place of a script's result on the stack of Redis's interpreter, and the highest place that
-/// it converts. Above is the limit of its stack, less the places that a conversion needs. Nested
-/// values are above the value that contains them ([`Open::inner`]).
+/// Redis converts: the limit of the stack, less the places that a conversion needs. Nested values
+/// are above the value that contains them ([`Open::inner`]).
 const RETURNED_AT: usize = 2;
 const HIGHEST: usize = 7996;
 /// Values and bytes converted between two checks for interrupts.
@@ -244,14 +244,15 @@ pub(super) struct Writing<'a, 'b> {
 /// A function of the API, called with a value and a [`Writing`] as light userdata: writes the value
 /// as a reply.
 pub(super) unsafe extern "C-unwind" fn write_returned(state: *mut lua_State) -> c_int {
-    // SAFETY: the caller's, who waits for this function and leaves it alone until it returns.
+    // SAFETY: the pointer is the caller's, who does not touch the value until this function
+    // returns.
     let writing = &mut *lua_touserdata(state, 2).cast::<Writing<'_, '_>>();
     lua_settop(state, 1);
     write_value(state, writing);
     0
 }
 
-/// How much was written, in total and at the last check for interrupts.
+/// The amount written, in total and at the last check for interrupts.
 struct Progress {
     begun: usize,
     values: usize,
@@ -352,7 +353,7 @@ unsafe fn push_next(state: *mut lua_State, table: &mut Open) -> Option<c_int> {
     Some(lua_type(state, -1))
 }
 
-/// Replaces the table on top by one of its fields, if that has this type.
+/// Replaces the table on top with one of its fields, if the field has this type.
 unsafe fn enter(state: *mut lua_State, name: Name, wanted: c_int) -> bool {
     lua_pushvalue(state, upvalue(name));
     lua_rawget(state, -2);
@@ -365,7 +366,7 @@ unsafe fn enter(state: *mut lua_State, name: Name, wanted: c_int) -> bool {
     is_wanted
 }
 
-/// Writes the start of the table on top. None: it was written whole and popped.
+/// Writes the start of the table on top. None: the table was completely written and popped.
 unsafe fn begin_table(
     state: *mut lua_State,
     reply: &mut ReplyWriter<'_>,
@@ -506,7 +507,7 @@ pub(super) unsafe fn write_simple(
     }
 }
 
-/// Converts a number to an integer as x86 does: what does not fit becomes the smallest one.
+/// Converts a number to an integer as x86 does: a number out of range becomes the smallest integer.
 fn truncated(number: f64) -> i64 {
     let limit = -(i64::MIN as f64);
     if (-limit..limit).contains(&number) { number as i64 } else { i64::MIN }

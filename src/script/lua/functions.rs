@@ -44,7 +44,7 @@ pub enum LibraryError {
     Syntax(Vec<u8>),
     /// The error's text.
     Failed(Vec<u8>),
-    /// A function cannot be registered, for Valkey, which looks when the chunk has run.
+    /// A function cannot be registered, according to Valkey, which checks after the chunk has run.
     Refused(&'static str),
 }
 
@@ -199,8 +199,8 @@ unsafe fn seal(state: *mut lua_State) {
     lua_setreadonly(state, -1, 1);
 }
 
-/// Sets where the chunks' globals look up other names: in a table of the registry, or the scripts'
-/// globals.
+/// Sets the table in which the chunks' globals look up other names: one in the registry, or the
+/// scripts' globals.
 unsafe fn look_behind(state: *mut lua_State, table: Option<&CStr>) {
     lua_rawgetfield(state, LUA_REGISTRYINDEX, METATABLE.as_ptr());
     lua_setreadonly(state, -1, 0);

@@ -18,7 +18,7 @@ pub(super) struct Memory {
     /// The largest single block: operations on a string or table cannot be interrupted.
     block_max: Cell<usize>,
     failed: Cell<bool>,
-    /// Looked at while large blocks are made.
+    /// The state whose interrupts are checked while large blocks are made.
     state: Cell<*mut lua_State>,
 }
 
@@ -63,8 +63,8 @@ impl Memory {
         self.state.set(state);
     }
 
-    /// Counts bytes outside of Lua that a script makes it hold. False if they are more than are
-    /// left.
+    /// Counts bytes outside of Lua's blocks that a script makes the server hold. False if they
+    /// exceed the memory left.
     pub fn take(&self, bytes: usize) -> bool {
         let fits = bytes <= self.left();
         match fits {

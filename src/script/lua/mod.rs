@@ -146,7 +146,7 @@ impl Shared {
         let mut host = self.host.take()?;
         let _back = PutBack(&self.host, Some(host));
         // SAFETY: `lend` put the pointer here from a `&mut` that lives until `lend` takes it away,
-        // and whoever uses it has taken it out of its place: there is no second reference.
+        // and whoever uses it has taken it out of its place: no second reference exists.
         Some(f(unsafe { host.as_mut() }))
     }
 
@@ -178,7 +178,7 @@ pub struct Returned {
     pub errors: Vec<Vec<u8>>,
     /// It contains errors.
     pub failed: bool,
-    /// Bytes of memory of the texts, about.
+    /// The approximate bytes of memory of the texts.
     errors_bytes: usize,
 }
 
@@ -262,8 +262,8 @@ unsafe fn must_end(state: *mut lua_State) -> bool {
             Some(Verdict::End(error)) => shared.ending.set(Some(error)),
             _ => return false,
         }
-        // Raised again at every safepoint: a script that catches the error gets only to the next
-        // one.
+        // Raised again at every safepoint: a script that catches the error only reaches the next
+        // safepoint.
         set_interrupt(lua_callbacks(state), true);
     }
     true

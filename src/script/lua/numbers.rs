@@ -2,8 +2,8 @@
 //! `1e15 .. ""` is `1e+15`.
 //!
 //! Luau writes the shortest digits that distinguish a double, up to 17, and scripts written for
-//! Redis would store other texts. Everything in it that makes a text of a number (`tostring`, `..`,
-//! `table.concat`, strings in place of numbers) asks one function of C++, `luai_num2str`, which is
+//! Redis would store other texts. All its conversions of a number to text (`tostring`, `..`,
+//! `table.concat`, numbers in place of strings) call one C++ function, `luai_num2str`, which is
 //! alone in its object file. The linker takes an object file out of a library only for a symbol
 //! that is missing, so this definition, which comes before that library, is used instead. A test
 //! below fails if that ever changes.
@@ -46,7 +46,7 @@ mod tests {
         buffer[..len].iter().map(|&byte| byte as u8).collect()
     }
 
-    /// The text that C's printf makes of it.
+    /// The text that C's printf writes for a number.
     fn printed(number: f64) -> Vec<u8> {
         let mut buffer = [0 as c_char; 64];
         // SAFETY: the length is the buffer's, and the format takes a double.
@@ -59,7 +59,7 @@ mod tests {
     fn numbers_are_written_as_printf_writes_them() {
         let mut numbers = vec![0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN];
         numbers.extend([f64::MAX, f64::MIN_POSITIVE, 5e-324, 0.1, 1e14, 1e15, 1e16, 1e-5, 1e100]);
-        // Numbers just between two texts.
+        // Numbers halfway between two texts.
         numbers.extend([100_000_000_000_005.0, 100_000_000_000_015.0, 1_234_567_890_123.25]);
         let mut random = fastrand::Rng::with_seed(14);
         for _ in 0..200_000 {

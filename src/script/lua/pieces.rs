@@ -18,7 +18,7 @@ use crate::script::number::format_json;
 
 /// Values processed between two checks for interrupts.
 const VALUES: c_int = 1000;
-/// Texts of at most as many bytes are joined by the interpreter.
+/// The interpreter joins texts of at most this size. Unit: bytes.
 const JOINED_BYTES: usize = 64 << 10;
 /// Longer texts are searched by another algorithm.
 const WANTED_MAX: usize = 1 << 16;
@@ -95,8 +95,8 @@ pub(super) unsafe fn open(state: *mut lua_State) {
     }
 }
 
-/// Calls the replaced function with the arguments on the stack. In the same frame, so its errors
-/// name the script's line.
+/// Calls the replaced function with the arguments on the stack, in the same frame, so that its
+/// errors name the script's line.
 unsafe fn call_original(state: *mut lua_State) -> c_int {
     match lua_tocfunction(state, lua_upvalueindex(1)) {
         Some(original) => original(state),
@@ -196,7 +196,7 @@ unsafe fn search(
     }
 }
 
-/// The same for a long text, byte by byte (Knuth, Morris, Pratt): in linear time whatever its
+/// As [`search`], for a long text, byte by byte (Knuth, Morris, Pratt): in linear time whatever its
 /// repetitions, and interruptible anywhere.
 unsafe fn search_long(state: *mut lua_State, text: &[u8], wanted: &[u8]) -> Option<usize> {
     // For each prefix the length of its longest proper prefix that is also its suffix.
@@ -290,8 +290,8 @@ unsafe extern "C-unwind" fn split(state: *mut lua_State) -> c_int {
     1
 }
 
-/// Converts long texts among the arguments to numbers, one at a time, and leaves the rest to the
-/// interpreter: each takes milliseconds, and there may be thousands.
+/// Converts long texts among the arguments to numbers, one at a time, as each takes milliseconds
+/// and there may be thousands. The interpreter does everything else.
 unsafe extern "C-unwind" fn with_numbers(state: *mut lua_State) -> c_int {
     for index in 1..=lua_gettop(state) {
         if !take_number(state, index) {
@@ -483,7 +483,7 @@ unsafe fn write_pieces(state: *mut lua_State, to: *mut u8, bytes: &[u8]) -> usiz
 }
 
 /// `table.create(count [, value])` and `table.clone(t)` make a large array at once: its size may be
-/// one that hash parts may not have.
+/// one that is not allowed for hash parts.
 unsafe extern "C-unwind" fn with_any_array(state: *mut lua_State) -> c_int {
     // 0 for a table, and for a value that the original refuses.
     if lua_tonumber(state, 1) > (MADE_BYTES_MAX / ELEMENT_BYTES) as f64 {

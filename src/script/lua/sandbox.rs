@@ -169,7 +169,7 @@ unsafe fn seal(state: *mut lua_State) {
     lua_settop(state, 0);
 }
 
-/// Replaces Luau's error texts that clients may look for by Lua 5.1's.
+/// Replaces those of Luau's error texts that clients may look for with Lua 5.1's.
 pub(super) fn familiar(text: &[u8]) -> Cow<'_, [u8]> {
     const READ_ONLY: &[u8] = b"attempt to modify a readonly table";
     const INDEX_NIL: &[u8] = b"attempt to index nil with '__index'";

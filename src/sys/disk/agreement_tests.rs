@@ -1,7 +1,7 @@
-//! The model is the real disk: random scripts of calls run on both, and each result and each file's
-//! bytes are compared.
+//! The model behaves like the real disk: random scripts of calls run on both, and each result and
+//! each file's bytes are compared.
 //!
-//! A short write is one whose caller gives fewer bytes to the real disk, and the whole to the model
+//! For a short write, the test passes fewer bytes to the real disk, and all of them to the model
 //! with [`Fault::Short`].
 
 use std::io;
@@ -13,10 +13,11 @@ use super::{Disk, DiskFile, DiskReader, RealDisk};
 
 const SCRIPTS: u64 = 150;
 const CALLS: usize = 80;
-/// Few names, so that scripts meet them again; some below a file or a folder that is not there.
+/// Few names, so that scripts use them again; some are below a file, or below a folder that does
+/// not exist.
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "d/a", "d/b", "a/b"];
 
-/// An error as a number of the system; the standard library has made some of them kinds.
+/// An error as the system's number. The standard library has replaced some numbers with kinds.
 fn comparable<T>(result: io::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{:?}", error.kind()))
 }

@@ -9,12 +9,12 @@
 //! The surviving data is drawn from the seed, so a failure is reproducible.
 //!
 //! After a power loss a file has its durable bytes, then a prefix of the unsynced writes, the last
-//! of them torn; its length may have survived without the bytes, which are NULs then. Of unsynced
+//! of them torn; its length may have survived without the bytes, which then are NULs. Of unsynced
 //! names any subset survives. Not modelled: a later write of a file survives while an earlier one
 //! is lost.
 //!
-//! A disk may have a capacity, which a write fills with what still fits, and be slow: a clock moves
-//! with each operation.
+//! A disk may have a capacity, up to which a write stores its first bytes, and may be slow: a clock
+//! moves with each operation.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -36,7 +36,7 @@ pub enum Death {
     PowerLoss,
 }
 
-/// A file's length is limited: it is in memory. Unit: bytes.
+/// The longest file, as files are in memory. Unit: bytes.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// A fault of one operation.
@@ -217,7 +217,7 @@ impl ModelDisk {
         self.lock().ended
     }
 
-    /// Restarts after a crash: with what survived, open files closed, and no planned faults.
+    /// Restarts after a crash: with the surviving data, all files closed, and no planned faults.
     pub fn restart(&self, death: Death) {
         let model = &mut *self.lock();
         if death == Death::PowerLoss {
@@ -274,7 +274,7 @@ impl ModelDisk {
     }
 }
 
-/// The model, whose memory is none of the servers'.
+/// The locked model. Its memory does not count as a server's.
 struct Locked<'a> {
     model: MutexGuard<'a, Model>,
     _apart: Apart,
@@ -384,7 +384,7 @@ impl Model {
         }
     }
 
-    /// The error for a name that is not there: a file where a folder should be is found first.
+    /// The error for a missing name. A file in place of a folder on the path is reported first.
     fn missing(&self, path: &Path) -> io::Error {
         let is_file = |path: &Path| matches!(self.names.get(path), Some(Node::File(_)));
         let number =
@@ -392,7 +392,7 @@ impl Model {
         error_of(number)
     }
 
-    /// The file of this name, if there is one. Errors: it cannot be one.
+    /// The file of this name, if there is one. Errors: the name cannot be that of a file.
     fn existing_file(&self, path: &Path) -> io::Result<Option<usize>> {
         self.parent_is_folder(path)?;
         match self.names.get(path) {
@@ -476,7 +476,7 @@ impl Disk for ModelDisk {
         self.handle(model, path)
     }
 
-    /// One process has the disk: nothing is locked by another.
+    /// Only one process uses the disk: no other process locks files.
     fn open_locked(&self, path: &Path) -> io::Result<Option<Arc<dyn DiskFile>>> {
         self.open_append(path).map(Some)
     }
@@ -551,7 +551,7 @@ impl Disk for ModelDisk {
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
-        // The names are the server's memory, so the model is locked without further ado.
+        // The names are the server's memory, so the model is locked directly.
         let model = self.model.lock().expect("no thread panics while it holds the model");
         model.alive()?;
         model.folder(path)?;
@@ -667,7 +667,7 @@ impl DiskFile for ModelFile {
     }
 
     fn start_writeback(&self, _from: u64, _len: u64) {
-        // Nobody learns of a failure.
+        // A failure is not reported.
         let _ = self.with(|model| model.operation(Call::StartWriteback));
     }
 }

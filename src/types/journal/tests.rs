@@ -1,4 +1,5 @@
-//! Large collections that are changed at random while it is noted, against copies made before.
+//! Large collections that are changed at random while a journal records, against copies made
+//! before.
 
 use fastrand::Rng;
 use proptest::prelude::*;
@@ -21,7 +22,7 @@ fn now() -> Now {
     Clock::Manual(ManualClock::new(UnixMillis(1_700_000_000_000))).now()
 }
 
-/// Everything that a client can see of a value; what has no order is sorted.
+/// Everything that a client can see of a value; elements without an order are sorted.
 fn shown(value: &Value) -> Vec<String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut lines: Vec<String> = match value {
@@ -79,7 +80,7 @@ fn shown(value: &Value) -> Vec<String> {
     lines
 }
 
-/// Has `change` change a value in several edits, and plays them back in two parts.
+/// Lets `change` change a value in several edits, and plays them back in two parts.
 fn check(mut value: Value, seed: u64, change: impl Fn(&mut Value, &mut Journal, &mut Rng)) {
     let mut random = Rng::with_seed(seed);
     let mut journal = Journal::default();

@@ -7,7 +7,7 @@ use crate::collections::listpack;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// How many, and each one's text.
+    /// The number of elements, and the text of each.
     Push(End, usize, Vec<u8>),
     Pop(End),
     Drop(End, usize),
@@ -71,7 +71,7 @@ fn check(list: &List, model: &[Vec<u8>], limits: &Limits) {
     assert_eq!(elements, model.len());
 }
 
-/// The list as it is after having lain in the keyspace.
+/// The list after it was stored in the keyspace.
 fn stored(list: List) -> List {
     match list.store() {
         Stored::Inline { kind, bytes } => {
@@ -179,7 +179,7 @@ fn the_form_changes_where_that_of_redis_does() {
         Edit::unnoted(&mut list).push(End::Back, b"a", &limits);
         assert_eq!(list.encoding(), if count > 3 { "quicklist" } else { "listpack" });
     }
-    // One run of two is too many still: half of the limit is one.
+    // One run of two elements is still too long: half of the limit is one.
     for expected in ["quicklist", "quicklist", "listpack"] {
         Edit::unnoted(&mut list).pop(End::Front, |_| ());
         Edit::unnoted(&mut list).settle(&limits);

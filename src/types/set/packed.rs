@@ -36,7 +36,7 @@ pub(super) fn contains(bytes: &[u8], wanted: Element<'_>) -> bool {
     matches!(search(bytes, wanted), Search::Found(_))
 }
 
-/// How many members there are.
+/// The number of members.
 pub(super) fn count(bytes: &[u8]) -> usize {
     let (mut at, mut members) = (0, 0);
     while let Some(len) = element_len(&bytes[at..]) {

@@ -132,7 +132,7 @@ fn random_members_are_equally_likely() {
         fn count(counts: &mut BTreeMap<Vec<u8>, usize>, member: Element<'_>) {
             *counts.entry(member.text().as_ref().to_vec()).or_default() += 1;
         }
-        // Made before it is known which set they are for.
+        // Made before their set is known.
         let mut draws = Draws::from_iter((0..2000).map(|_| Draw::make()));
         for _ in 0..4000 {
             count(&mut random, set.as_view().random().expect("the set has members"));

@@ -64,7 +64,7 @@ fn with_score<R>(score: f64, write: impl FnOnce(Element<'_>) -> R) -> R {
     }
 }
 
-/// How many members.
+/// The number of members.
 pub fn len(bytes: &[u8]) -> usize {
     Elements::new(bytes).count() / 2
 }

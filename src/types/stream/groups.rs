@@ -125,12 +125,12 @@ impl Groups {
         self.0.iter().map(|(name, group)| (&**name, &**group))
     }
 
-    /// Bytes of heap memory, about.
+    /// The approximate bytes of heap memory.
     pub(super) fn heap_bytes(&self) -> usize {
         self.0.heap_bytes() + sum_of(self.iter(), |(name, group)| name.len() + group.heap_bytes())
     }
 
-    /// How many allocations freeing them costs, about.
+    /// The approximate number of allocations to free with them.
     pub(super) fn free_effort(&self) -> usize {
         self.0.nodes() + sum_of(self.iter(), |(_, group)| group.free_effort())
     }

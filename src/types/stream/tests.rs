@@ -188,7 +188,7 @@ fn check(entries: &Entries, model: &Model) {
     check_saved(entries);
 }
 
-/// Whatever is there can be saved and loaded.
+/// Checks that the entries can be saved and loaded.
 fn check_saved(entries: &Entries) {
     let mut loader = Loader::default();
     for node in entries.saved_nodes() {
@@ -287,7 +287,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One of the IDs that are there or were, or one beside it.
+/// An existing or deleted ID, or one next to it.
 fn some_id(model: &Model, number: usize) -> StreamId {
     let ids: Vec<_> = model.nodes.iter().flatten().map(|entry| entry.id).collect();
     let id = ids.get(number / 3 % ids.len().max(1)).copied().unwrap_or_default();
@@ -333,7 +333,7 @@ proptest! {
                     let trim = Trim { keep, is_approximate, limit };
                     prop_assert_eq!(Edit::unnoted(&mut entries).trim(trim), model.trim(trim));
                 }
-                // XSETID: down to the greatest ID that is there.
+                // XSETID: down to the greatest existing ID.
                 Step::SetBack => {
                     model.last = model.live().last().map_or(StreamId::MIN, |entry| entry.id);
                     entries.last = model.last;

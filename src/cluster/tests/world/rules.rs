@@ -1,5 +1,5 @@
-//! The rules that hold whatever happens, looked at whenever something happens: after each event of
-//! a node, and at each vote, question for votes, promotion and failure.
+//! The rules that always hold, checked after each event of a node, and at each vote, request for
+//! votes, promotion and failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,13 @@ use crate::cluster::node::{NodeFlags, NodeId};
 use crate::cluster::wire::{self, Body, Decoded};
 use crate::collections::hash_slot::HashSlot;
 
-/// Messages that were delayed may tell of a suspicion that is so old. Unit: milliseconds.
+/// The greatest age of a suspicion that delayed messages may report. Unit: milliseconds.
 const SUSPICION_MS: i64 = 60_000;
 
-/// Replicas hear of a failure at one time if no more lies between. Unit: milliseconds.
+/// Replicas hear of a failure at the same time if at most this time lies between. Unit:
+/// milliseconds.
 const HEARING_MS: i64 = 30;
-/// Between two looks of a node at its election.
+/// The time between two checks of an election by its node. Unit: milliseconds.
 const TICK_MS: i64 = 100;
 
 /// A slot as a node sees it.
@@ -38,7 +39,8 @@ fn vote_in(message: &[u8]) -> Option<(NodeId, u64)> {
 }
 
 impl World {
-    /// After a node's turn: no slot has gone to a lower epoch. Notes whom the node suspects.
+    /// Checks after a node's turn that no slot has gone to an owner without a greater epoch. Notes
+    /// the nodes that the node suspects.
     pub(super) fn watch(&mut self, index: usize) {
         for (place, slot) in used_slots().enumerate() {
             let machine = &mut self.machines[index];
@@ -52,7 +54,7 @@ impl World {
                 && before.owner != now.owner
                 && !before.is_free
                 && now.epoch <= before.epoch
-                // It yields to who was elected with the same epoch while it was away.
+                // A node yields to one that was elected with the same epoch in its absence.
                 && !(now.epoch == before.epoch && before.owner == name(index))
                 && !self.moving.contains(&slot.number())
             {
@@ -69,7 +71,7 @@ impl World {
         self.suspected.extend(suspects.map(|(_, node)| ((id, node.id), now)));
     }
 
-    /// What a node logs tells when it decides something.
+    /// Checks the decisions of a node, which appear in its log.
     pub(super) fn watch_log(&mut self, index: usize, text: &str) {
         if let Some(rest) = text.strip_prefix("Marking node ") {
             let failed = rest.get(..NodeId::BYTES).and_then(|id| NodeId::from_bytes(id.as_bytes()));
@@ -89,7 +91,8 @@ impl World {
                 ));
             }
         }
-        // BUMPEPOCH, a takeover, or a collision: an election may give the same epoch to another.
+        // BUMPEPOCH, a takeover, or a collision: an election may give the same epoch to another
+        // node.
         if let Some((_, epoch)) = text.split_once("onfigEpoch set to ")
             && let Ok(epoch) = epoch.parse()
         {
@@ -99,7 +102,7 @@ impl World {
         if is_scheduled {
             self.machines[index].scheduled_ms = self.now;
         }
-        // A rival that has not heard of this one's question asks in the same epoch.
+        // A rival that has not heard of this node's request asks in the same epoch.
         if self.has_contests && is_scheduled && !text.contains("for 0 milliseconds") {
             let rivals: Vec<usize> = (0..self.machines.len())
                 .filter(|other| {
@@ -116,7 +119,7 @@ impl World {
         }
     }
 
-    /// A replica asks for votes: its data are not too old.
+    /// Checks, when a replica asks for votes, that its data is not too old.
     pub(super) fn check_age(&self, index: usize) {
         let machine = &self.machines[index];
         let settings = &machine.settings;
@@ -130,7 +133,7 @@ impl World {
         }
     }
 
-    /// A vote arrives: it is on its node's disk.
+    /// Checks, when a vote arrives, that it is on its node's disk.
     pub(super) fn check_vote_is_saved(&self, from: usize, message: &[u8]) {
         let Some((voter, epoch)) = vote_in(message) else { return };
         let conf = config_file::parse(&self.machines[from].file);
@@ -139,7 +142,7 @@ impl World {
         }
     }
 
-    /// A replica that has agreed with its primary takes over: it has everything.
+    /// Checks that a replica that takes over by agreement with its primary has all data.
     fn check_agreed(&self, index: usize, before: usize) {
         let (machine, old) = (&self.machines[index], &self.machines[before]);
         let Some(asked_ms) = machine.by_hand_ms.filter(|_| machine.by_hand == Failover::Agreed)
@@ -172,7 +175,7 @@ impl World {
         panic!("seed {} at {}: {text}", self.seed, self.now);
     }
 
-    /// A vote has arrived: the only one of its node in its epoch.
+    /// Checks that an arrived vote is the only one of its node in its epoch.
     pub(super) fn note_vote(&mut self, from: usize, to: usize, message: &[u8]) {
         let Some((voter, epoch)) = vote_in(message) else { return };
         let before = self.votes.insert((voter, epoch), to);
@@ -186,8 +189,8 @@ impl World {
         }
     }
 
-    /// A replica becomes a primary: the only one that was elected in its epoch, and the one that
-    /// should be.
+    /// Checks that a replica that becomes a primary is the only one elected in its epoch, and the
+    /// right one.
     pub(super) fn promote(&mut self, index: usize) {
         let before = self.machines[index].follows.take();
         self.machines[index].syncs_until = None;
@@ -223,13 +226,14 @@ impl World {
             let theirs = self.machines[other].history.len();
             let may_vote = !self.machines[other].settings.no_failover
                 && self.machines[other].settings.validity_factor == 0;
-            // After an attempt in vain each tries again in its own time.
+            // After a failed attempt, each replica tries again at a time of its own.
             let is_first = self.machines[other].asked_ms.is_empty()
                 && self.machines[index].asked_ms.len() == 1;
-            // Who hears late of the failure asks late.
+            // A replica that hears late of the failure asks late.
             let heard_ms = self.machines[other].scheduled_ms - self.machines[index].scheduled_ms;
             let heard_too = heard_ms.abs() <= HEARING_MS;
-            // With a short time-out ranks differ by less than the time between two looks at them.
+            // With a short node timeout, the delays of two ranks differ by less than the time
+            // between two checks.
             let differs = [index, other]
                 .iter()
                 .all(|index| 2 * self.machines[*index].cluster.delay_ms() >= TICK_MS + HEARING_MS);
@@ -240,7 +244,8 @@ impl World {
                 ));
             }
         }
-        // What this one does not have is lost, unless somebody who has it was there to take over.
+        // Writes that this replica does not have are lost, unless a replica that has them could
+        // have taken over.
         let cluster = &self.machines[index].cluster;
         let slots: BTreeSet<u16> =
             used_slots().filter(|slot| cluster.owns(*slot)).map(HashSlot::number).collect();
@@ -271,15 +276,15 @@ impl World {
             self.log(format!("{key:?} is forgiven"));
             self.safe.remove(&key);
         }
-        // Failovers in the middle of a move leave keys on both sides.
+        // A failover in the middle of a move leaves keys at both nodes.
         let moving: Vec<HashSlot> =
             self.moving.iter().filter_map(|slot| HashSlot::new((*slot).into())).collect();
         moving.into_iter().for_each(|slot| self.forgive(slot));
     }
 
-    /// A slot has one node that takes its writes in an epoch, if that was elected. One that is
-    /// being moved may have two, if epochs were taken without consent at that moment: its source
-    /// has not yet been told.
+    /// Checks that at most one node takes a slot's writes in an epoch that was won by election. A
+    /// slot that is being moved may have two, if an epoch was taken without consent at that moment:
+    /// its source does not know yet.
     pub(super) fn check_owners(&self) {
         for slot in used_slots().filter(|slot| !self.moving.contains(&slot.number())) {
             let mut epochs = BTreeMap::new();

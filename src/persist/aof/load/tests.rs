@@ -135,11 +135,11 @@ fn after_a_failed_sync_loading_ends_at_the_first_file_that_is_cut_short() {
         assert_eq!(loaded.bytes, 27);
         assert!(loaded.warnings[1].contains("ends at offset 27"), "{:?}", loaded.warnings);
         assert_eq!(notes.iter().filter(|note| *note == "SET").count(), 1, "{notes:?}");
-        // The start replaces it by a base; until then another start finds the same.
+        // The start replaces the file with a base; until then another start finds the same.
         assert_eq!(disk.bytes(Path::new("/aof/a.1.incr.aof")).unwrap(), torn.as_bytes());
         assert!(load(&folder, false).0.is_err());
     }
-    // More was written after bytes that a sync had lost.
+    // Further data was written after bytes that a sync had lost.
     let holed = format!("{GOOD}\0\0\0\0\0{GOOD}");
     let (disk, folder) = folder(b"", &[&holed]);
     assert!(load(&folder, true).0.is_err());

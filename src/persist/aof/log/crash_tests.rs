@@ -1,7 +1,8 @@
 //! The data that a crash loses, at every operation of the disk.
 //!
-//! The data is a row of units, counted from 1; a base says how many it holds. A start must find a
-//! beginning of that row without gaps or repetitions, at least as long as the acknowledged part.
+//! The data is a sequence of units, counted from 1; a base records the number of units in it. A
+//! start must find a prefix of the sequence without gaps or repetitions, at least as long as the
+//! acknowledged part.
 
 use std::path::{Path, PathBuf};
 
@@ -98,7 +99,7 @@ struct Life {
     snapshot: Option<u64>,
 }
 
-/// The life is over: the disk ended the process, or it ended by itself.
+/// The life is over: the disk ended the process, or the process ended by itself.
 struct Over;
 
 impl Life {

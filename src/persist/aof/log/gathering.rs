@@ -7,7 +7,7 @@
 
 /// No sync waits longer than this. Unit: microseconds.
 const WAIT_MAX_US: i64 = 2_000;
-/// The limit of syncs that begin at once after waits in vain.
+/// The most syncs in a row that begin at once after waits in vain.
 const SKIPS_MAX: u32 = 63;
 
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl Gathering {
         if self.skips_left > 0 {
             self.skips_left -= 1;
         } else {
-            // The last few are not worth a wait.
+            // The last eighth of the writers is not worth a wait.
             self.wanted = written.max(synced) + released - released / 8;
             self.until_us = now_us + took_us.min(WAIT_MAX_US);
         }
