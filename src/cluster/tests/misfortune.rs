@@ -128,6 +128,25 @@ impl World {
         self.run(3_000);
     }
 
+    /// Kills a primary one of whose replicas lags, when the cluster is otherwise undisturbed: a
+    /// replica with more data asks for votes first.
+    fn lose_primary_of_unequals(&mut self) {
+        self.cut.clear();
+        self.run(7_000);
+        let primaries: Vec<usize> = (0..self.machines.len())
+            .filter(|index| self.machines[*index].is_alive && self.replicas_of(*index).len() > 1)
+            .collect();
+        let Some(primary) = self.random.choice(&primaries).copied() else { return };
+        let replicas = self.replicas_of(primary);
+        let behind = replicas[self.random.usize(..replicas.len())];
+        self.unfollowed.insert((behind, primary));
+        let ms = self.random.i64(500..1_500);
+        self.run(ms);
+        self.kill_some(primary);
+        self.run(6_000);
+        self.unfollowed.remove(&(behind, primary));
+    }
+
     /// A primary comes back and does not hear the node that took its place. Other nodes must inform
     /// it.
     fn come_back_unheard(&mut self) {
@@ -339,6 +358,7 @@ fn whatever_happens_nobody_votes_twice_all_agree_in_the_end_and_nothing_acknowle
                         world.kill_some(primary);
                     }
                 }
+                23 => world.lose_primary_of_unequals(),
                 _ => {}
             }
             if moves_slots {
