@@ -482,7 +482,7 @@ fn begin_key(
     let bytes = migration.order.names.get(sent.name);
     keyspace.select(database);
     let key = keyspace.key(bytes);
-    let Some(slot) = keyspace.find(key) else { return };
+    let Some(slot) = keyspace.find_quietly(key) else { return };
     if !copies {
         sent.changes = keyspace.watch.add(database, bytes);
         state.moving.lock(database, bytes);
@@ -540,7 +540,7 @@ fn push_request(
     let name = order.names.get(sent.name);
     keyspace.select(order.database);
     let deadline = {
-        let slot = keyspace.find(keyspace.key(name));
+        let slot = keyspace.find_quietly(keyspace.key(name));
         slot.and_then(|slot| keyspace.entry(slot).deadline())
     };
     let ttl_ms = match deadline.map(|deadline| state.clock.now().remaining_ms(deadline)) {
@@ -635,7 +635,7 @@ fn take_reply(
 /// Sends a key that has changed on its way again, if it still exists.
 fn send_again(keyspace: &mut Keyspace, migration: &mut Migration, name: usize) {
     let key: Key<'_> = keyspace.key(migration.order.names.get(name));
-    if keyspace.find(key).is_none() {
+    if keyspace.find_quietly(key).is_none() {
         return;
     }
     if migration.repeated >= REPEATS_MAX * migration.order.names.len() {
