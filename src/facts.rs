@@ -114,6 +114,8 @@ bitflags! {
         const RW = 1 << 1;
         const OW = 1 << 2;
         const RM = 1 << 3;
+        /// The reply, or another key, gets data of the value (GET), not only its length or type
+        /// (STRLEN).
         const ACCESS = 1 << 4;
         const UPDATE = 1 << 5;
         const INSERT = 1 << 6;

@@ -3,9 +3,12 @@
 //! An entry consists of the parameter's effect and unit (the doc comment), its name and aliases,
 //! the field of [`Config`] with type and default, how values are parsed and formatted (`kind.rs`),
 //! and its [`Traits`](super::Traits). From this come the field, the default, CONFIG GET, SET and
-//! REWRITE, the directive of the file, and the entry in `redis.conf.example`. Names, bounds and
-//! defaults are those of Redis 7.0.15, or of the newer Redis or Valkey that has added the
-//! parameter.
+//! REWRITE, the directive of the file, and the entries in `redis.conf.example`, the manual page and
+//! the completions. Names, bounds and defaults are those of Redis 7.0.15, or of the newer Redis or
+//! Valkey that has added the parameter. The doc comment of any other parameter ends with "This
+//! server only."
+//!
+//! CONTRIBUTING.md says how to add one.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,7 @@
 //! Blocked commands run again when one of their keys has changed: for that key alone, before the
 //! next client's request. Commands with a timeout reply other than a null array also run once more
-//! when their deadline has passed.
+//! when their deadline has passed. Clients of WAIT are answered without a further run
+//! ([`serve_acks`]).
 
 use crate::client::blocked::{Blocked, Cause};
 use crate::client::{Client, ClientId};

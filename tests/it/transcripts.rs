@@ -29,8 +29,8 @@
 //! @close a             client a goes
 //! @closed a            the server has ended client a's connection
 //! @ok a                wait until the cluster is ok for client a's node: time passes
-//! @ours                the scenario shows what Redis 7.0.15 does not have, or does otherwise (docs/differences.md); as
-//!                      the first line of a file: all of its scenarios do
+//! @ours                the scenario shows what Redis 7.0.15 does not have, or does otherwise (docs/differences.md);
+//!                      anywhere in a scenario it counts for all of it, as the first line of a file for all scenarios
 //! ```
 //!
 //! `TRANSCRIPTS_PEER=127.0.0.1:PORT` runs the same files against a server that is there already,
@@ -38,7 +38,7 @@
 //! then, and the files run one after the other, since they share its data.
 //! `TRANSCRIPTS_CLUSTER_PEER` does the same with a node of a cluster, and the scenarios that have
 //! `@config cluster-enabled yes`, and no other of these directives. Each file is a test of its
-//! name: `cargo test --test it transcripts::list` runs those with `list` in it.
+//! name: `cargo test --test it transcripts::list` runs those whose names begin with `list`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

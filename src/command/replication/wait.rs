@@ -1,5 +1,6 @@
-//! WAIT and WAITAOF: waiting until replicas have the client's writes. `gate/acks.rs` counts the
-//! replicas and writes the reply, `gate/blocking.rs` ends the wait.
+//! WAIT and WAITAOF: waiting until replicas have the client's writes. Once a turn, `gate/waking.rs`
+//! (`serve_acks`) ends the waits for which enough replicas have acknowledged. `gate/acks.rs` counts
+//! the replicas and writes the reply.
 
 use crate::client::ClientFlags;
 use crate::client::acks::{LOST, OnDisk};
