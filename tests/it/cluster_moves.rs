@@ -147,6 +147,8 @@ fn what_cannot_move_is_refused() {
             "Slot range 4-6 overlaps with previous range 1-5.",
         ),
         ("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE x".into(), "Invalid node name: x"),
+        // As valkey-cli sends it.
+        ("CLUSTER MIGRATESLOTS SLOTSRANGE\0 1 2 NODE x".into(), "Invalid node name: x"),
         ("CLUSTER MIGRATESLOTS SLOTS 1 2 NODE".into(), "syntax error"),
         (format!("{all} SLOTSRANGE 2 3 NODE {other}"), "Slot ranges in migrations overlap"),
         ("CLUSTER CANCELSLOTMIGRATIONS".into(), "No migrations ongoing"),

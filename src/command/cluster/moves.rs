@@ -100,8 +100,9 @@ pub fn migrate(ctx: &mut Context<'_>) -> CommandResult {
     let own = cluster(ctx.state)?;
     check(own)?;
     let args = ctx.args;
+    // valkey-cli sends SLOTSRANGE with a NUL.
     let is = |index: usize, word: &str| {
-        index < args.len() && args.get(index).eq_ignore_ascii_case(word.as_bytes())
+        index < args.len() && before_nul(args.get(index)).eq_ignore_ascii_case(word.as_bytes())
     };
     let mut moves: Vec<(Ranges, NodeIndex)> = Vec::new();
     let mut at = 2;
@@ -133,9 +134,13 @@ pub fn migrate(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+/// The part of a text that C reads.
+fn before_nul(text: &[u8]) -> &[u8] {
+    text.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
 fn target(cluster: &Cluster, name: &[u8]) -> Result<NodeIndex, CommandError> {
-    // As in C, the name ends at a NUL.
-    let shown = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    let shown = before_nul(name);
     let error = |text: &str| CommandError::formatted([text.as_bytes(), shown].concat());
     if name.len() != NodeId::BYTES {
         return Err(error("ERR Invalid node name: "));
