@@ -234,7 +234,15 @@ fn the_counts_of_keys_in_slots_are_right_whatever_happens_to_keys() {
             client.call(&request);
         }
         match round % 6 {
-            0 => drop(client.call(&["DEBUG", "RELOAD"])),
+            0 => {
+                // As in Redis, a reload drops the keys that expire in that moment, and tells no
+                // replica.
+                for number in 0..400 {
+                    let key = format!("{}{}", tags[number % 5], number / 5);
+                    client.call(&["EXPIRE", &key, "100", "XX"]);
+                }
+                client.call(&["DEBUG", "RELOAD"]);
+            }
             1 => drop(client.call(&["FLUSHALL", "ASYNC"])),
             2 => {
                 let dumped = client.call(&["DUMP", "{foo}1"]);
