@@ -53,6 +53,14 @@ impl World {
             .collect()
     }
 
+    /// A living primary with several replicas.
+    fn pick_primary_of_many(&mut self) -> Option<usize> {
+        let primaries: Vec<usize> = (0..self.machines.len())
+            .filter(|index| self.machines[*index].is_alive && self.replicas_of(*index).len() > 1)
+            .collect();
+        self.random.choice(&primaries).copied()
+    }
+
     fn kill_some(&mut self, index: usize) {
         let dead = self.machines.iter().filter(|machine| !machine.is_alive).count();
         if self.machines[index].is_alive && dead < self.machines.len() / 3 {
@@ -66,10 +74,7 @@ impl World {
 
     /// Kills a primary whose replicas do not hear each other.
     fn make_rivals(&mut self) {
-        let primaries: Vec<usize> = (0..self.machines.len())
-            .filter(|index| self.machines[*index].is_alive && self.replicas_of(*index).len() > 1)
-            .collect();
-        let Some(primary) = self.random.choice(&primaries).copied() else { return };
+        let Some(primary) = self.pick_primary_of_many() else { return };
         let replicas = self.replicas_of(primary);
         for one in &replicas {
             for other in replicas.iter().filter(|other| *other != one) {
@@ -133,18 +138,15 @@ impl World {
     fn lose_primary_of_unequals(&mut self) {
         self.cut.clear();
         self.run(7_000);
-        let primaries: Vec<usize> = (0..self.machines.len())
-            .filter(|index| self.machines[*index].is_alive && self.replicas_of(*index).len() > 1)
-            .collect();
-        let Some(primary) = self.random.choice(&primaries).copied() else { return };
+        let Some(primary) = self.pick_primary_of_many() else { return };
         let replicas = self.replicas_of(primary);
-        let behind = replicas[self.random.usize(..replicas.len())];
-        self.unfollowed.insert((behind, primary));
+        let lagging = replicas[self.random.usize(..replicas.len())];
+        self.unfollowed.insert((lagging, primary));
         let ms = self.random.i64(500..1_500);
         self.run(ms);
         self.kill_some(primary);
         self.run(6_000);
-        self.unfollowed.remove(&(behind, primary));
+        self.unfollowed.remove(&(lagging, primary));
     }
 
     /// A primary comes back and does not hear the node that took its place. Other nodes must inform
