@@ -221,6 +221,11 @@ impl Prehashed<'_> {
     }
 }
 
+/// The part of a text that C reads: up to the first NUL.
+pub fn before_nul(text: &[u8]) -> &[u8] {
+    text.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

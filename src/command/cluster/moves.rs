@@ -7,7 +7,7 @@ use crate::cluster::node::{NodeId, NodeIndex};
 use crate::cluster::slot_job::{Phase, Ranges, Word, slots_of};
 use crate::collections::hash_slot::HashSlot;
 use crate::error::CommandError;
-use crate::resp::args::Args;
+use crate::resp::args::{Args, before_nul};
 use crate::resp::number::parse_i64;
 use crate::roles::slots;
 use crate::state::context::{CommandResult, Context, Effect, Outcome};
@@ -132,11 +132,6 @@ pub fn migrate(ctx: &mut Context<'_>) -> CommandResult {
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)
-}
-
-/// The part of a text that C reads.
-fn before_nul(text: &[u8]) -> &[u8] {
-    text.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
 fn target(cluster: &Cluster, name: &[u8]) -> Result<NodeIndex, CommandError> {

@@ -17,7 +17,7 @@ use crate::error::CommandError;
 use crate::gate::cluster::is_as_valkey;
 use crate::gate::users;
 use crate::keyspace::{Expiry, Key, Keyspace};
-use crate::resp::args::Args;
+use crate::resp::args::{Args, before_nul};
 use crate::resp::number::parse_f64;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{
@@ -132,7 +132,7 @@ enum Pattern<'a> {
 impl<'a> Pattern<'a> {
     /// Finds `*` and `->` up to the first NUL, as Redis does.
     fn parse(text: &'a [u8]) -> Self {
-        let shown = text.split(|&byte| byte == 0).next().unwrap_or_default();
+        let shown = before_nul(text);
         if shown == b"#" {
             return Pattern::Element;
         }
@@ -445,7 +445,7 @@ fn order_by<W>(
 /// Parses a weight as `strtod`: leading white space is skipped, the empty text is 0, and a NUL ends
 /// it.
 fn parse_score(text: &[u8]) -> Result<f64, CommandError> {
-    let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
+    let text = before_nul(text);
     if text.is_empty() {
         return Ok(0.0);
     }

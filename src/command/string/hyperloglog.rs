@@ -7,6 +7,7 @@
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::keyspace::{Expiry, Key, Keyspace};
+use crate::resp::args::before_nul;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
 use crate::types::hyperloglog::{self, Corrupt, Encoding, REGISTERS, Registers};
@@ -220,7 +221,7 @@ fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(was_sparse.into());
     } else {
         // In Redis a NUL ends the text.
-        let shown = subcommand.split(|&byte| byte == 0).next().unwrap_or_default();
+        let shown = before_nul(subcommand);
         let text = [b"ERR Unknown PFDEBUG subcommand '", shown, b"'"].concat();
         return Err(CommandError::formatted(text));
     }
