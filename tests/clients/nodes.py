@@ -14,6 +14,9 @@ import sys
 import tempfile
 import time
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from ports import free_port  # noqa: E402
+
 SLOTS = [(0, 5460), (5461, 10922), (10923, 16383)]
 
 
@@ -34,16 +37,6 @@ def call(port, *words):
         if line.startswith("-"):
             raise Failed(f"{words}: {line}")
         return reply.read(int(line[1:])).decode() if line.startswith("$") else line[1:]
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def until(holds):
@@ -118,11 +111,10 @@ def join(nodes):
 
 def main():
     with tempfile.TemporaryDirectory(prefix="latchkey") as folder:
-        ports = free_ports(12)
         nodes = []
         try:
-            for ports_of_one in zip(ports[:6], ports[6:]):
-                nodes.append(Node(folder, *ports_of_one))
+            for _ in range(6):
+                nodes.append(Node(folder, free_port(), free_port()))
             join(nodes)
             print("ready", *(node.port for node in nodes), flush=True)
             for line in sys.stdin:

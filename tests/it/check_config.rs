@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::ports::free_port;
 use crate::support::{PATIENCE, number_from, seed};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_latchkey");
@@ -262,11 +263,6 @@ struct Case {
     text: String,
 }
 
-fn free_ports() -> [u16; 3] {
-    let held = [0; 3].map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    held.map(|listener| listener.local_addr().expect("an address").port())
-}
-
 impl Case {
     fn new(fixtures: &Fixtures, choices: &[&Choice]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
@@ -278,8 +274,8 @@ impl Case {
         let mut text = lines.replace("%F", &fixtures.path().display().to_string());
         // Others may not be given to a file.
         text = text.replace("%G", &rustix::process::getegid().as_raw().to_string());
-        for (index, port) in free_ports().iter().enumerate() {
-            text = text.replace(&format!("%{}", index + 1), &port.to_string());
+        for place in ["%1", "%2", "%3"] {
+            text = text.replace(place, &free_port().to_string());
         }
         let file = fixtures.path().join("server.conf");
         std::fs::write(&file, &text).expect("a file");

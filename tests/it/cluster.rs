@@ -14,6 +14,7 @@ use latchkey::config::Config;
 use latchkey::server::{Ending, Handle, Server};
 use latchkey::sys::log::{Level, Logger};
 
+use crate::support::ports::free_port;
 use crate::support::{Client, Reply, wait_for};
 
 const SLOTS: usize = 16_384;
@@ -414,10 +415,7 @@ fn a_replica_that_is_to_follow_nobody_is_an_empty_primary_of_its_own_shard() {
 #[test]
 fn another_port_for_clients_leaves_the_bus_where_it_is() {
     let nodes = cluster(2, 2);
-    let port = {
-        let free = std::net::TcpListener::bind(anywhere()).expect("a free port");
-        free.local_addr().expect("an address").port()
-    };
+    let port = free_port();
     let id = nodes[0].id();
     let mut other = nodes[1].connect();
     nodes[0].ok(&format!("CONFIG SET port {port}"));

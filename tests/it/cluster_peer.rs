@@ -4,11 +4,11 @@
 //! Needs another server: `VALKEY=/path/valkey-server` (`make peer` names one). Names of nodes and
 //! shards, ports and times differ from run to run, and are made alike.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use crate::support::Client;
 use crate::support::peer::Peer;
+use crate::support::ports::free_port;
 
 /// Lines of configuration; each is a case.
 const CASES: &[&[&str]] = &[
@@ -61,9 +61,7 @@ fn comparable(reply: &str, ports: [u16; 2], ids: &[String]) -> String {
 
 fn replies(program: &Path, lines: &[&str], version: &str) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder");
-    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let bus_port = free.local_addr().expect("an address").port();
-    drop(free);
+    let bus_port = free_port();
     let bus = format!("cluster-port {bus_port}");
     let mut all = vec!["cluster-enabled yes", &bus];
     all.extend(lines);

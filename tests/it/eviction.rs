@@ -6,11 +6,11 @@
 #![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
 use std::io::Write;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
+use crate::support::ports::free_port;
 use crate::support::{Client, Reply, wait_for};
 
 /// Memory left below the limit: for clients' buffers, and for what other threads have not counted
@@ -25,9 +25,7 @@ struct Process {
 
 impl Process {
     fn start(lines: &str) -> Process {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
-        drop(listener);
+        let port = free_port();
         let dir = tempfile::tempdir().expect("a folder");
         let mut command = Command::new(env!("CARGO_BIN_EXE_latchkey"));
         command.env_remove("NOTIFY_SOCKET").env_remove("UPSTART_JOB").arg("-");

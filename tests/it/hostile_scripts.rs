@@ -1,10 +1,11 @@
 //! Scripts that mean harm. Whatever they do, the server answers, and the next script works.
 #![allow(clippy::disallowed_methods)] // answer times and the limit of patience are measured in real time
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::ports::free_port;
 use crate::support::{Client, PATIENCE, Reply, TestServer, wait_for};
 
 fn text(reply: &Reply) -> String {
@@ -595,9 +596,7 @@ impl Drop for Process {
 
 impl Process {
     fn start() -> (Self, SocketAddr) {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("an address");
-        drop(listener);
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_latchkey"));
         command.args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", ""]);
         let folder = tempfile::tempdir().expect("a folder");

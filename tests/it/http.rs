@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use crate::support::http::{Connection, get};
+use crate::support::ports::free_port;
 use crate::support::{Reply, TestServer, wait_for};
 
 fn start(lines: &[&str]) -> (TestServer, SocketAddr) {
@@ -155,9 +156,7 @@ fn open_connections_end_with_http_and_not_with_its_port() {
     let (server, address) = start(&[]);
     let mut open = Connection::open(address);
     assert_eq!(open.ask("/livez", "").status, 200);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = free.local_addr().expect("an address").port();
-    drop(free);
+    let port = free_port();
     call(&server, &format!("CONFIG SET http-port {port}"));
     assert_eq!(open.ask("/livez", "").status, 200);
     assert_eq!(get((address.ip(), port).into(), "/livez").status, 200);

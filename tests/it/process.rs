@@ -1,6 +1,6 @@
 //! The program as a process: command line, log, exit codes, files it leaves and takes away.
 //!
-//! Every server here has a directory of its own and a port the system has just given away. Waiting
+//! Every server here has a directory of its own and a free port. Waiting
 //! is for something the server says (a line of its log, a file, its end), never for time to pass.
 #![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
@@ -12,6 +12,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+use crate::support::ports::free_port;
 
 /// How long anything may take before the test fails: a limit against hanging, not a measure of
 /// speed.
@@ -58,12 +60,6 @@ fn run(args: &[&str], text: &str) -> Ended {
     let output = child.wait_with_output().expect("the program has ended");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     Ended { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) }
-}
-
-/// A port nobody listens on at the moment.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("a bound socket has an address").port()
 }
 
 /// Looks again and again, until there is something to see.

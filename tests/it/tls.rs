@@ -2,7 +2,7 @@
 //! connections to other servers.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use rustls::{
     SupportedProtocolVersion,
 };
 
+use crate::support::ports::free_port;
 use crate::support::{Client, PATIENCE, Reply, TestServer, decode, encode, wait_for};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls");
@@ -663,12 +664,6 @@ fn only_allowed_versions_and_ciphers_are_used() {
         let suite = client.stream.conn.negotiated_cipher_suite().expect("a negotiated suite");
         assert_eq!(suite.suite(), expected);
     }
-}
-
-/// A port that is not in use now.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("a bound socket has an address").port()
 }
 
 #[test]

@@ -1,11 +1,14 @@
 """The protocol on a blocking socket, and servers as processes."""
 
 import os
-import random
 import signal
 import socket
 import subprocess
+import sys
 import time
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from ports import free_port  # noqa: E402
 
 START_SECONDS = 30
 
@@ -130,18 +133,6 @@ def until(condition, what, seconds=20):
             pass
         time.sleep(0.005)
     raise TimeoutError(f"not within {seconds} s: {what}")
-
-
-def free_port():
-    """Below those that the system gives to clients, as a server comes back to its own."""
-    while True:
-        port = random.randrange(12_000, 30_000)
-        with socket.socket() as it:
-            try:
-                it.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                pass
 
 
 class Server:

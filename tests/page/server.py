@@ -3,14 +3,12 @@
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from ports import free_port  # noqa: E402
 
 
 class Server:
@@ -22,13 +20,17 @@ class Server:
             arguments = (*arguments, "--cluster-port", str(self.cluster_port))
         command = [os.environ["LATCHKEY"], "--port", str(self.port), "--http-port", str(self.http_port)]
         command += ["--bind", "127.0.0.1", "--save", "", *arguments]
-        self.process = subprocess.Popen(command, cwd=self.folder.name, stdout=subprocess.DEVNULL)
+        log = os.path.join(self.folder.name, "log")
+        with open(log, "wb") as file:
+            self.process = subprocess.Popen(command, cwd=self.folder.name, stdout=file)
         deadline = time.monotonic() + 20
         while True:
             try:
                 return self.client().close()
             except ConnectionRefusedError:
                 if time.monotonic() > deadline or self.process.poll() is not None:
+                    with open(log, errors="replace") as file:
+                        print(file.read())
                     raise
                 time.sleep(0.02)
 

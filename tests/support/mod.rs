@@ -7,6 +7,7 @@ pub mod derived;
 pub mod grammar;
 pub mod http;
 pub mod peer;
+pub mod ports;
 
 use std::cell::Cell;
 use std::collections::HashMap;

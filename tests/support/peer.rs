@@ -1,9 +1,10 @@
 //! Real servers as processes: another one's binary, or this one's.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use super::ports::free_port;
 use super::{Client, wait_for};
 
 /// A server as a process; ended when this is dropped.
@@ -16,9 +17,7 @@ impl Peer {
     /// Starts a server on a free port of 127.0.0.1, and waits until it has loaded what is in its
     /// folder.
     pub fn start(program: &Path, dir: &Path, lines: &[&str]) -> Peer {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
-        drop(listener);
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let mut command = Command::new(program);
         let port = address.port().to_string();
         command.args(["--port", &port, "--bind", "127.0.0.1", "--save", ""]);

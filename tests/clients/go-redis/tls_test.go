@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"math/rand"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,13 +15,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// freeAddress gives one below those that the system gives to clients and to listeners on any port.
+func freeAddress() *net.TCPAddr {
+	for {
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12_000+rand.Intn(10_000)))
+		if err == nil {
+			defer listener.Close()
+			return listener.Addr().(*net.TCPAddr)
+		}
+	}
+}
+
 // overTLS has the server speak TLS on a free port, and gives a client there with a certificate of its own.
 func (s *server) overTLS(t *testing.T, ctx context.Context) *redis.Client {
 	t.Helper()
 	file := func(name string) string { return filepath.Join(os.Getenv("TLS_CERTIFICATES"), name) }
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	address := listener.Addr().(*net.TCPAddr)
-	listener.Close()
+	address := freeAddress()
 	config := []any{"CONFIG", "SET", "tls-cert-file", file("server.crt"), "tls-key-file", file("server.key"),
 		"tls-ca-cert-file", file("ca.crt"), "tls-port", address.Port}
 	if err := s.connect(t, nil).Do(ctx, config...).Err(); err != nil {

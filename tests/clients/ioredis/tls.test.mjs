@@ -9,12 +9,12 @@ import { Heard, startServer } from "./server.mjs";
 
 const path = (name) => join(process.env.TLS_CERTIFICATES, name);
 
+// Below those that the system gives to clients and to listeners on any port.
 const freePort = () =>
   new Promise((resolve) => {
-    const listener = createServer().listen(0, "127.0.0.1", () => {
-      const { port } = listener.address();
-      listener.close(() => resolve(port));
-    });
+    const port = 12_000 + Math.floor(Math.random() * 10_000);
+    const listener = createServer().listen(port, "127.0.0.1", () => listener.close(() => resolve(port)));
+    listener.once("error", () => resolve(freePort()));
   });
 
 describe("over TLS", () => {

@@ -3,13 +3,13 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 import unittest
 import urllib.request
 
 import redis
+from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 from server import ServerTest
 
@@ -34,12 +34,6 @@ MEASURED = re.compile(
 GROWING = re.compile("redis_(net_|commands_|connections_received|total_reads|total_writes|master_repl|connected_slave_offset)")
 # The exporter and this test are clients.
 MOVING = re.compile("redis_connected_clients")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def samples(text):

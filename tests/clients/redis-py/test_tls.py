@@ -1,11 +1,11 @@
 """redis-py over TLS, with a certificate of the client's own."""
 
 import os
-import socket
 import unittest
 
 import redis
 
+from ports import free_port
 from server import ServerTest
 
 CERTIFICATES = os.environ["TLS_CERTIFICATES"]
@@ -13,11 +13,6 @@ CERTIFICATES = os.environ["TLS_CERTIFICATES"]
 
 def path(name):
     return os.path.join(CERTIFICATES, name)
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 class TlsTest(ServerTest):

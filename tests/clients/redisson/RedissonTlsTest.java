@@ -5,7 +5,6 @@ import java.io.BufferedReader;
 import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.net.Socket;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -63,10 +62,7 @@ class RedissonTlsTest {
     @BeforeAll
     void start() throws Exception {
         server = new Server();
-        int port;
-        try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            port = socket.getLocalPort();
-        }
+        int port = Server.freePort();
         try (Socket socket = new Socket(InetAddress.getLoopbackAddress(), server.port)) {
             String set = "CONFIG SET tls-cert-file " + file("server.crt") + " tls-key-file " + file("server.key")
                 + " tls-ca-cert-file " + file("ca.crt") + " tls-port " + port + "\r\n";
