@@ -28,12 +28,11 @@ use crate::gate::limits::evict_clients;
 use crate::gate::publish::publish_events;
 use crate::gate::{confirm, locks, sessions, tracking, waking};
 use crate::http;
-use crate::keyspace::Keyspace;
 use crate::net::primary::PRIMARY;
 use crate::persist::aof::log::Fatal;
 use crate::roles::following;
 use crate::roles::{arriving, cluster, failover, moving, replicas, slots};
-use crate::state::{State, Task};
+use crate::state::{Core, State, Task};
 use crate::sys::log::warning;
 use crate::sys::process::{self, Supervisor};
 use crate::sys::random;
@@ -73,8 +72,7 @@ const _: () = assert!(PRIMARY.0 == FIRST_LISTENER - LISTENERS_MAX);
 
 /// The server.
 pub struct Server {
-    keyspace: Keyspace,
-    state: State,
+    core: Core,
     waker: Arc<Waker>,
     intake: Intake,
     expire_again: bool,
@@ -99,8 +97,7 @@ pub struct Server {
 /// A turn's work for clients, borrowing the server's parts: for the loop's own turns, and for
 /// nested ones while a script keeps the server busy (`busy`).
 struct Turn<'a> {
-    keyspace: &'a mut Keyspace,
-    state: &'a mut State,
+    core: &'a mut Core,
     intake: &'a mut Intake,
     /// The outer turn has not ended: clients with requests in it
     /// ([`crate::client::readiness::Reading::is_held`]) are skipped.
@@ -162,50 +159,50 @@ impl Server {
 
     /// One turn of the loop, which waits at most `timeout` for events.
     fn turn(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
-        match self.state.net.poll.poll(events, timeout) {
+        match self.core.state.net.poll.poll(events, timeout) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
-        self.state.stats.timing.begin_turn();
+        self.core.state.stats.timing.begin_turn();
         self.sample_clock();
         self.end_pauses();
         self.take_signal();
         self.expire_fields();
-        self.state.stats.timing.start();
+        self.core.state.stats.timing.start();
         // Before the clients, so that they see the primary's earlier changes, or its loss.
-        http::look(&mut self.state, events);
-        following::look(&mut self.state, events);
-        cluster::look(&mut self.state, events);
-        moving::look(&mut self.state, events);
-        cluster::turn(&mut self.state);
-        following::turn(&mut self.keyspace, &mut self.state);
+        http::look(&mut self.core.state, events);
+        following::look(&mut self.core.state, events);
+        cluster::look(&mut self.core.state, events);
+        moving::look(&mut self.core.state, events);
+        cluster::turn(&mut self.core.state);
+        following::turn(&mut self.core);
         self.clients().take_in(events);
         // Received bytes are a sign of life, so their clients' leases are renewed before any lock
         // is found expired.
-        sessions::on_time(&mut self.keyspace, &mut self.state);
-        locks::on_time(&mut self.keyspace, &mut self.state);
+        sessions::on_time(&mut self.core);
+        locks::on_time(&mut self.core);
         self.clients().run_batch();
         self.clients().read_returned();
-        waking::on_time(&mut self.keyspace, &mut self.state);
-        waking::serve(&mut self.keyspace, &mut self.state);
-        waking::serve_acks(&mut self.keyspace, &mut self.state);
-        confirm::serve(&mut self.keyspace, &mut self.state);
-        moving::turn(&mut self.keyspace, &mut self.state);
-        arriving::turn(&mut self.state);
+        waking::on_time(&mut self.core);
+        waking::serve(&mut self.core);
+        waking::serve_acks(&mut self.core);
+        confirm::serve(&mut self.core);
+        moving::turn(&mut self.core);
+        arriving::turn(&mut self.core.state);
         self.do_tasks();
         // The stream must end with the data that SHUTDOWN has saved: a replica with more data could
         // not continue when this server is back.
         if !self.stopping {
-            sessions::on_time(&mut self.keyspace, &mut self.state);
-            locks::on_time(&mut self.keyspace, &mut self.state);
+            sessions::on_time(&mut self.core);
+            locks::on_time(&mut self.core);
             self.expire();
             self.evict();
-            waking::retry(&mut self.keyspace, &self.state);
+            waking::retry(&mut self.core);
             // Locks that have just expired are granted to the next clients in this turn.
-            waking::serve(&mut self.keyspace, &mut self.state);
-            failover::turn(&mut self.keyspace, &mut self.state);
-            cluster::end_turn(&mut self.keyspace, &mut self.state);
-            replicas::ask_for_acks(&mut self.state);
+            waking::serve(&mut self.core);
+            failover::turn(&mut self.core);
+            cluster::end_turn(&mut self.core);
+            replicas::ask_for_acks(&mut self.core.state);
         }
         self.invalidate();
         self.persist();
@@ -213,101 +210,102 @@ impl Server {
             // No reply may leave.
             return Ok(());
         }
-        slots::turn(&mut self.keyspace, &mut self.state);
-        replicas::turn(&mut self.keyspace, &mut self.state);
+        slots::turn(&mut self.core);
+        replicas::turn(&mut self.core);
         self.clients().flush();
-        persistence::walk(&mut self.keyspace, &mut self.state);
+        persistence::walk(&mut self.core);
         self.clients().run_handshakes();
-        http::turn(&mut self.keyspace, &mut self.state);
-        evict_clients(&mut self.state);
+        http::turn(&mut self.core);
+        evict_clients(&mut self.core.state);
         if !self.stopping {
             self.cron_if_due();
         }
         self.clients().close_clients();
-        confirm::take_back_given_up(&mut self.keyspace, &mut self.state);
-        locks::take_back(&mut self.keyspace, &mut self.state);
-        self.state.stats.timing.end_turn();
+        confirm::take_back_given_up(&mut self.core);
+        locks::take_back(&mut self.core);
+        self.core.state.stats.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
     /// The part of the turn that concerns clients.
     fn clients(&mut self) -> Turn<'_> {
-        let Server { keyspace, state, intake, .. } = self;
-        Turn { keyspace, state, intake, is_nested: false }
+        let Server { core, intake, .. } = self;
+        Turn { core, intake, is_nested: false }
     }
 
     /// How long to wait for events: until a key may be due, a timeout, or the periodic work.
     fn timeout(&self) -> Option<Duration> {
-        let now_us = self.state.now.boot_us;
+        let now_us = self.core.state.now.boot_us;
+        let more = !self.core.state.clients.to_read.is_empty()
+            || !self.core.state.net.pending.resumed.is_empty();
+        let more = more || !self.core.state.net.pending.handshakes.is_empty();
         let more =
-            !self.state.clients.to_read.is_empty() || !self.state.net.pending.resumed.is_empty();
-        let more = more || !self.state.net.pending.handshakes.is_empty();
-        let more = more || !self.state.tasks.is_empty() || self.keyspace.has_awaited_changes();
-        let keys_max = self.state.config.tracking_table_max_keys;
+            more || !self.core.state.tasks.is_empty() || self.core.keyspace.has_awaited_changes();
+        let keys_max = self.core.state.config.tracking_table_max_keys;
         let work = self.expire_again
-            || self.state.persistence.wants_turn(&self.keyspace)
-            || self.state.replication.has_more
-            || self.keyspace.eviction.unfinished
-            || following::wants_turn(&self.state)
-            || cluster::wants_turn(&self.state)
-            || moving::wants_turn(&self.state)
-            || slots::wants_turn(&self.state)
-            || self.keyspace.tracking.is_over(keys_max);
-        let more = more || self.state.net.http.has_work();
-        if work || more || !self.state.net.pending.accept_again.is_empty() {
+            || self.core.state.persistence.wants_turn(&self.core.keyspace)
+            || self.core.state.replication.has_more
+            || self.core.keyspace.eviction.unfinished
+            || following::wants_turn(&self.core.state)
+            || cluster::wants_turn(&self.core.state)
+            || moving::wants_turn(&self.core.state)
+            || slots::wants_turn(&self.core.state)
+            || self.core.keyspace.tracking.is_over(keys_max);
+        let more = more || self.core.state.net.http.has_work();
+        if work || more || !self.core.state.net.pending.accept_again.is_empty() {
             return Some(Duration::ZERO);
         }
         let mut wait_us = (self.next_cron_us - now_us).max(0);
-        if let Some(pause) = self.state.pauses.strictest() {
+        if let Some(pause) = self.core.state.pauses.strictest() {
             wait_us = wait_us.min((pause.until_us - now_us).max(0));
-        } else if let Some(ms) = self.keyspace.next_due_in_ms() {
+        } else if let Some(ms) = self.core.keyspace.next_due_in_ms() {
             // Part of this turn has passed since the clock was read; the deadline is checked
             // against the next reading.
             wait_us = wait_us.min(ms.saturating_mul(1000));
         }
-        if let Some(tick_us) = cluster::next_us(&self.state) {
+        if let Some(tick_us) = cluster::next_us(&self.core.state) {
             wait_us = wait_us.min((tick_us - now_us).max(0));
         }
-        let moving_us = [moving::next_us(&self.state), slots::next_us(&self.state)];
+        let moving_us = [moving::next_us(&self.core.state), slots::next_us(&self.core.state)];
         for us in moving_us.into_iter().flatten() {
             wait_us = wait_us.min((us - now_us).max(0));
         }
-        if let Some(call_us) = self.state.persistence.next_call_us() {
+        if let Some(call_us) = self.core.state.persistence.next_call_us() {
             wait_us = wait_us.min((call_us - now_us).max(0));
         }
-        if let Some(deadline) = self.state.blocking.next_deadline_us() {
+        if let Some(deadline) = self.core.state.blocking.next_deadline_us() {
             wait_us = wait_us.min((deadline - now_us).max(0));
         }
-        if self.keyspace.waiting.has_postponed() && self.state.is_recovering_locks() {
-            wait_us = wait_us.min(self.state.locks_recovered_us - now_us);
+        if self.core.keyspace.waiting.has_postponed() && self.core.state.is_recovering_locks() {
+            wait_us = wait_us.min(self.core.state.locks_recovered_us - now_us);
         }
-        if let Some(look_us) = sessions::next_us(&self.keyspace, &self.state) {
+        if let Some(look_us) = sessions::next_us(&self.core) {
             wait_us = wait_us.min((look_us - now_us).max(0));
         }
-        if let Some(end_us) = locks::next_us(&self.keyspace, &self.state) {
+        if let Some(end_us) = locks::next_us(&self.core) {
             wait_us = wait_us.min((end_us - now_us).max(0));
         }
-        if let Some(alarm) = self.keyspace.waiting.next_alarm_ms() {
-            let wall_us = self.state.now.wall_us;
+        if let Some(alarm) = self.core.keyspace.waiting.next_alarm_ms() {
+            let wall_us = self.core.state.now.wall_us;
             wait_us = wait_us.min(alarm.saturating_mul(1000).saturating_sub(wall_us).max(0));
         }
         Some(Duration::from_micros(wait_us as u64))
     }
 
     fn sample_clock(&mut self) {
-        let now = self.state.clock.now();
-        self.state.now = now;
-        self.keyspace.set_now(now);
+        let now = self.core.state.clock.now();
+        self.core.state.now = now;
+        self.core.keyspace.set_now(now);
     }
 
     /// Ends the pauses whose time is up, also those that ended late in the last turn: postponed
     /// requests come before newer ones.
     fn end_pauses(&mut self) {
-        if self.state.pauses.strictest().is_some() {
-            self.state.end_due_pauses();
+        if self.core.state.pauses.strictest().is_some() {
+            self.core.state.end_due_pauses();
         }
-        let State { pauses, net, .. } = &mut self.state;
+        let State { pauses, net, .. } = &mut self.core.state;
         if pauses.strictest().is_none() {
             net.pending.resumed.append(&mut pauses.waiting);
         }
@@ -317,19 +315,19 @@ impl Server {
 
     /// Does the tasks that commands have queued.
     fn do_tasks(&mut self) {
-        for task in std::mem::take(&mut self.state.tasks) {
+        for task in std::mem::take(&mut self.core.state.tasks) {
             match task {
                 Task::Listen => self.listen_again(),
-                Task::Resume(id) => self.state.net.pending.resumed.push(id),
+                Task::Resume(id) => self.core.state.net.pending.resumed.push(id),
                 Task::Unpause => {
-                    self.state.net.pending.resumed.append(&mut self.state.pauses.waiting)
+                    self.core.state.net.pending.resumed.append(&mut self.core.state.pauses.waiting)
                 }
                 Task::RefuseShutdown => self.refuse_shutdown(),
             }
         }
-        let waits = self.state.debug.cron_paused;
+        let waits = self.core.state.debug.cron_paused;
         if let Some(shutdown) =
-            self.state.process.shutdown.take_if(|order| !(order.by_signal && waits))
+            self.core.state.process.shutdown.take_if(|order| !(order.by_signal && waits))
         {
             self.shut_down(shutdown);
         }
@@ -337,38 +335,38 @@ impl Server {
 
     /// Adds keys deleted outside of commands to the effects, and publishes their events.
     fn announce_deletions(&mut self) {
-        if !self.keyspace.deletions.is_empty() {
-            note_deletions_apart(&mut self.keyspace, &mut self.state);
+        if !self.core.keyspace.deletions.is_empty() {
+            note_deletions_apart(&mut self.core);
         }
-        if !self.keyspace.events.is_empty() {
-            publish_events(&mut self.keyspace, &mut self.state);
+        if !self.core.keyspace.events.is_empty() {
+            publish_events(&mut self.core);
         }
     }
 
     /// Deletes due hash fields, in a bounded slice. Runs before the turn's commands, so that a key
     /// whose last field has expired is gone for them.
     fn expire_fields(&mut self) {
-        self.expire_again = self.state.pauses.strictest().is_none()
-            && self.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
+        self.expire_again = self.core.state.pauses.strictest().is_none()
+            && self.core.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
         self.announce_deletions();
     }
 
     /// Deletes due keys, in a bounded slice.
     fn expire(&mut self) {
         // Paused clients must find the data unchanged; the end of the pause starts a turn.
-        if self.state.pauses.strictest().is_some() {
+        if self.core.state.pauses.strictest().is_some() {
             self.expire_again = false;
             return;
         }
-        let threshold_ms = self.state.config.latency_monitor_threshold;
-        let start_us = (threshold_ms > 0).then(|| self.state.clock.now().boot_us);
-        self.expire_again |= self.keyspace.expire_due(EXPIRE_BUCKETS);
+        let threshold_ms = self.core.state.config.latency_monitor_threshold;
+        let start_us = (threshold_ms > 0).then(|| self.core.state.clock.now().boot_us);
+        self.expire_again |= self.core.keyspace.expire_due(EXPIRE_BUCKETS);
         self.announce_deletions();
         if let Some(start_us) = start_us {
-            let ms = (self.state.clock.now().boot_us - start_us) / 1000;
+            let ms = (self.core.state.clock.now().boot_us - start_us) / 1000;
             if ms >= threshold_ms {
-                let time = self.state.now.unix_seconds();
-                self.state.stats.latency.add("expire-cycle", time, ms as u64);
+                let time = self.core.state.now.unix_seconds();
+                self.core.state.stats.latency.add("expire-cycle", time, ms as u64);
             }
         }
     }
@@ -376,8 +374,8 @@ impl Server {
     /// Sends invalidation messages about changes outside of commands, and messages to clients that
     /// track prefixes.
     fn invalidate(&mut self) {
-        if self.keyspace.tracking.is_on() {
-            tracking::end_turn(&mut self.keyspace, &mut self.state);
+        if self.core.keyspace.tracking.is_on() {
+            tracking::end_turn(&mut self.core);
         }
     }
 
@@ -387,16 +385,16 @@ impl Server {
         if self.ending != Ending::InOrder {
             return;
         }
-        match persistence::turn(&mut self.keyspace, &mut self.state) {
-            Ok(ended) => replicas::job_ended(&mut self.state, ended),
+        match persistence::turn(&mut self.core) {
+            Ok(ended) => replicas::job_ended(&mut self.core.state, ended),
             Err(fatal) => self.fail(&fatal),
         }
     }
 
     /// Continues an eviction that exceeded its time limit.
     fn evict(&mut self) {
-        if self.keyspace.eviction.unfinished {
-            evict(&mut self.keyspace, &mut self.state);
+        if self.core.keyspace.eviction.unfinished {
+            evict(&mut self.core);
             self.announce_deletions();
         }
     }

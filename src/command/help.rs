@@ -8,7 +8,7 @@ pub(crate) fn reply_help(ctx: &mut Context<'_>, lines: &[&str]) -> CommandResult
     let name = ctx
         .command
         .parent
-        .map_or(ctx.command.spec.name, |parent| ctx.state.commands.get(parent).spec.name);
+        .map_or(ctx.command.spec.name, |parent| ctx.core.state.commands.get(parent).spec.name);
     ctx.reply.array(lines.len() + 3);
     let title = "<subcommand> [<arg> [value] [opt] ...]. Subcommands are:";
     ctx.reply.simple(format!("{name} {title}"));
@@ -22,7 +22,7 @@ pub(crate) fn reply_help(ctx: &mut Context<'_>, lines: &[&str]) -> CommandResult
 
 /// `<container> HELP`: the lines are the subcommands' syntax and summary, from their specs.
 pub(crate) fn help_from_specs(ctx: &mut Context<'_>) -> CommandResult {
-    let table = ctx.state.commands;
+    let table = ctx.core.state.commands;
     let Some(parent) = ctx.command.parent else {
         return reply_help(ctx, &[]);
     };

@@ -247,7 +247,7 @@ fn confirm(
     change: impl FnOnce(&mut PubSub, &mut Client, &mut ReplyWriter<'_>),
 ) -> CommandResult {
     let id = ctx.client_id();
-    let State { pubsub, clients, config, .. } = &mut *ctx.state;
+    let State { pubsub, clients, config, .. } = &mut ctx.core.state;
     let client = clients.get_mut(id).expect("a client outlives the command it runs");
     if !client.replies().are_sent() {
         let mut output = std::mem::take(&mut client.output);
@@ -279,21 +279,21 @@ fn confirmation(reply: &mut ReplyWriter<'_>, word: &str, name: Option<&[u8]>, co
 
 /// `PUBLISH channel message`, `SPUBLISH shardchannel message`: the number of deliveries.
 fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
-    let receivers = deliver(ctx.state, kind, ctx.args.get(1), ctx.args.get(2));
-    match &mut ctx.state.cluster {
+    let receivers = deliver(&mut ctx.core.state, kind, ctx.args.get(1), ctx.args.get(2));
+    match &mut ctx.core.state.cluster {
         None => ctx.repeat_message(),
         // The other nodes, this node's replicas among them, get the message over the bus.
         Some(cluster) => {
             let (channel, message) = (ctx.args.get(1), ctx.args.get(2));
             let is_shard = kind == Kind::Shard;
-            cluster.publish(channel, message, is_shard, &mut ctx.state.cluster_actions);
+            cluster.publish(channel, message, is_shard, &mut ctx.core.state.cluster_actions);
         }
     }
     ctx.reply.integer(receivers as i64);
     // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the
     // end.
     if !matches!(ctx.origin, Origin::Transaction | Origin::Script | Origin::Stream) {
-        take_pushed(ctx.state, ctx.caller, ctx.reply.output());
+        take_pushed(&mut ctx.core.state, ctx.caller, ctx.reply.output());
     }
     Ok(Outcome::Replied)
 }
@@ -308,7 +308,7 @@ fn channels(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let pattern = (ctx.args.len() == 3).then(|| ctx.args.get(2));
     let reply = ctx.reply.defer_array();
     let mut count = 0;
-    for name in ctx.state.pubsub.names(kind) {
+    for name in ctx.core.state.pubsub.names(kind) {
         if pattern.is_none_or(|pattern| glob::matches(pattern, name, false)) {
             ctx.reply.bulk(name);
             count += 1;
@@ -325,13 +325,13 @@ fn listener_counts(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     ctx.reply.array(2 * names.len());
     for name in names {
         ctx.reply.bulk(name);
-        ctx.reply.integer(ctx.state.pubsub.listeners(kind, name).len() as i64);
+        ctx.reply.integer(ctx.core.state.pubsub.listeners(kind, name).len() as i64);
     }
     Ok(Outcome::Replied)
 }
 
 /// `PUBSUB NUMPAT`: a number.
 fn pattern_count(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.state.pubsub.count(Kind::Pattern) as i64);
+    ctx.reply.integer(ctx.core.state.pubsub.count(Kind::Pattern) as i64);
     Ok(Outcome::Replied)
 }

@@ -179,12 +179,12 @@ const DIRECT_UNION_MAX: usize = 4;
 
 /// The configured limits of a set's encodings.
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
-    let config = &ctx.state.config;
+    let config = &ctx.core.state.config;
     Limits {
         intset_entries: config.set_max_intset_entries,
         listpack_entries: config.set_max_listpack_entries,
         listpack_value: config.set_max_listpack_value,
-        hasher: ctx.keyspace.hasher(),
+        hasher: ctx.core.keyspace.hasher(),
     }
 }
 
@@ -206,20 +206,20 @@ fn sadd(ctx: &mut Context<'_>) -> CommandResult {
     let add_all = |set: &mut Edit<'_, Set>| {
         members.map(|member| u64::from(set.add(member, &limits))).sum::<u64>()
     };
-    let added = match ctx.keyspace.slot_of::<Set>(key)? {
-        Some(slot) => ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
+    let added = match ctx.core.keyspace.slot_of::<Set>(key)? {
+        Some(slot) => ctx.core.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
             set.expect_more(count, &limits);
             add_all(set)
         }),
         None => {
             let mut set = Set::with_hint(ctx.args.get(2), count, &limits);
             let added = add_all(&mut Edit::unnoted(&mut set));
-            ctx.keyspace.insert_collection(key, set);
+            ctx.core.keyspace.insert_collection(key, set);
             added
         }
     };
     if added > 0 {
-        ctx.keyspace.changed_by(added, KeyspaceEvents::SET, "sadd", key.bytes);
+        ctx.core.keyspace.changed_by(added, KeyspaceEvents::SET, "sadd", key.bytes);
     }
     ctx.reply.integer(added as i64);
     Ok(Outcome::Replied)
@@ -228,17 +228,17 @@ fn sadd(ctx: &mut Context<'_>) -> CommandResult {
 /// `SREM key member [member ...]`: the number of removed members.
 fn srem(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let Some(slot) = ctx.keyspace.slot_of::<Set>(key)? else {
+    let Some(slot) = ctx.core.keyspace.slot_of::<Set>(key)? else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
     let members = ctx.args.iter_from(2);
-    let removed = ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
+    let removed = ctx.core.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
         members.map(|member| u64::from(set.remove(member))).sum::<u64>()
     });
     if removed > 0 {
-        ctx.keyspace.changed_by(removed, KeyspaceEvents::SET, "srem", key.bytes);
-        ctx.keyspace.delete_if_empty::<Set>(slot, key);
+        ctx.core.keyspace.changed_by(removed, KeyspaceEvents::SET, "srem", key.bytes);
+        ctx.core.keyspace.delete_if_empty::<Set>(slot, key);
     }
     ctx.reply.integer(removed as i64);
     Ok(Outcome::Replied)
@@ -246,7 +246,7 @@ fn srem(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SISMEMBER key member`: 1 or 0.
 fn sismember(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.keyspace.read::<Set>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<Set>(ctx.key(1))?;
     let is_member = set.is_some_and(|set| set.contains(ctx.args.get(2)));
     ctx.reply.integer(is_member.into());
     Ok(Outcome::Replied)
@@ -254,7 +254,7 @@ fn sismember(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SMISMEMBER key member [member ...]`: an array of 1 or 0.
 fn smismember(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.keyspace.read::<Set>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<Set>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);
     ctx.reply.array(members.len());
     for member in members {
@@ -265,14 +265,14 @@ fn smismember(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SCARD key`: the number of members.
 fn scard(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.keyspace.read::<Set>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<Set>(ctx.key(1))?;
     ctx.reply.integer(set.map_or(0, |set| set.len()) as i64);
     Ok(Outcome::Replied)
 }
 
 /// `SMEMBERS key`: a set.
 fn smembers(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.keyspace.read::<Set>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<Set>(ctx.key(1))?;
     reply_all(&mut ctx.reply, set);
     Ok(Outcome::Replied)
 }
@@ -288,7 +288,7 @@ fn reply_all(reply: &mut ReplyWriter<'_>, set: Option<SetView<'_>>) {
 fn smove(ctx: &mut Context<'_>) -> CommandResult {
     let (source, destination, member) = (ctx.key(1), ctx.key(2), ctx.args.get(3));
     let found = find_sets(
-        ctx.keyspace,
+        &mut ctx.core.keyspace,
         &[source, destination],
         |keyspace, key| keyspace.find_for_write(key),
         true,
@@ -298,29 +298,31 @@ fn smove(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     if found[0] == found[1] {
-        let is_member = ctx.keyspace.view::<Set>(slot)?.contains(member);
+        let is_member = ctx.core.keyspace.view::<Set>(slot)?.contains(member);
         ctx.reply.integer(is_member.into());
         return Ok(Outcome::Replied);
     }
-    if !ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| set.remove(member)) {
+    if !ctx.core.keyspace.edit(slot, |set: &mut Edit<'_, Set>| set.remove(member)) {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     }
-    ctx.keyspace.changed(KeyspaceEvents::SET, "srem", source.bytes);
-    ctx.keyspace.delete_if_empty::<Set>(slot, source);
+    ctx.core.keyspace.changed(KeyspaceEvents::SET, "srem", source.bytes);
+    ctx.core.keyspace.delete_if_empty::<Set>(slot, source);
     let limits = limits(ctx);
     // If the source was deleted, the destination may have moved.
-    let added = match ctx.keyspace.find(destination) {
-        Some(slot) => ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| set.add(member, &limits)),
+    let added = match ctx.core.keyspace.find(destination) {
+        Some(slot) => {
+            ctx.core.keyspace.edit(slot, |set: &mut Edit<'_, Set>| set.add(member, &limits))
+        }
         None => {
             let mut set = Set::with_hint(member, 1, &limits);
             Edit::unnoted(&mut set).add(member, &limits);
-            ctx.keyspace.insert_collection(destination, set);
+            ctx.core.keyspace.insert_collection(destination, set);
             true
         }
     };
     if added {
-        ctx.keyspace.changed(KeyspaceEvents::SET, "sadd", destination.bytes);
+        ctx.core.keyspace.changed(KeyspaceEvents::SET, "sadd", destination.bytes);
     }
     ctx.reply.integer(1);
     Ok(Outcome::Replied)
@@ -340,7 +342,7 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
         }
         _ => return Err(CommandError::Syntax),
     };
-    let Some(slot) = ctx.keyspace.slot_of::<Set>(key)? else {
+    let Some(slot) = ctx.core.keyspace.slot_of::<Set>(key)? else {
         match count {
             Some(_) => ctx.reply.set(0),
             None => ctx.reply.null(),
@@ -349,9 +351,9 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     };
     let reply = &mut ctx.reply;
     let Some(count) = count else {
-        let (is_heard, mut taken) = (ctx.state.effects.is_heard(), Vec::new());
-        let mut draws = std::mem::take(&mut ctx.keyspace.draws);
-        ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
+        let (is_heard, mut taken) = (ctx.core.state.effects.is_heard(), Vec::new());
+        let mut draws = std::mem::take(&mut ctx.core.keyspace.draws);
+        ctx.core.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
             set.pop(&mut draws, |member| {
                 if is_heard {
                     taken.extend_from_slice(member.text().as_ref());
@@ -359,13 +361,13 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
                 reply_member(reply, member);
             });
         });
-        ctx.keyspace.draws = draws;
-        ctx.keyspace.changed(KeyspaceEvents::SET, "spop", key.bytes);
+        ctx.core.keyspace.draws = draws;
+        ctx.core.keyspace.changed(KeyspaceEvents::SET, "spop", key.bytes);
         ctx.instead(&[b"SREM", key.bytes, &taken]);
-        ctx.keyspace.delete_if_empty::<Set>(slot, key);
+        ctx.core.keyspace.delete_if_empty::<Set>(slot, key);
         return Ok(Outcome::Replied);
     };
-    let set = ctx.keyspace.view::<Set>(slot)?;
+    let set = ctx.core.keyspace.view::<Set>(slot)?;
     let len = set.len();
     if count == 0 {
         reply.set(0);
@@ -374,8 +376,8 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     if count >= len {
         reply_all(reply, Some(set));
         // The deletion counts as one of the changes.
-        ctx.keyspace.changed_by(len as u64 - 1, KeyspaceEvents::SET, "spop", key.bytes);
-        ctx.keyspace.delete_at(slot, key, "del");
+        ctx.core.keyspace.changed_by(len as u64 - 1, KeyspaceEvents::SET, "spop", key.bytes);
+        ctx.core.keyspace.delete_at(slot, key, "del");
         ctx.instead_deleted(key.bytes);
         return Ok(Outcome::Replied);
     }
@@ -383,7 +385,7 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     let (is_heard, mut taken) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     reply.set(count);
-    ctx.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
+    ctx.core.keyspace.edit(slot, |set: &mut Edit<'_, Set>| {
         set.pop_many(count, &limits, |member| {
             if is_heard {
                 taken.push(member.text().as_ref().to_vec());
@@ -391,10 +393,10 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
             reply_member(reply, member);
         });
     });
-    ctx.keyspace.changed_by(count as u64, KeyspaceEvents::SET, "spop", key.bytes);
+    ctx.core.keyspace.changed_by(count as u64, KeyspaceEvents::SET, "spop", key.bytes);
     ctx.effect = Effect::Instead;
     // Valkey's requests have many members each.
-    let members = if ctx.state.config.compatible_with.is_valkey() { SREM_MEMBERS } else { 1 };
+    let members = if ctx.core.state.config.compatible_with.is_valkey() { SREM_MEMBERS } else { 1 };
     for members in taken.chunks(members) {
         ctx.instead_gathered(|_, request| {
             request.extend([b"SREM".to_vec(), key.bytes.to_vec()]);
@@ -417,7 +419,7 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(count @ ..0) = count {
         ctx.check_draws(count.unsigned_abs())?;
     }
-    let set = ctx.keyspace.read::<Set>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<Set>(ctx.key(1))?;
     let reply = &mut ctx.reply;
     match (set, count) {
         (None, None) => reply.null(),
@@ -447,7 +449,7 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
 fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = scan_cursor(ctx, 2)?;
     let (protocol, limits) = (ctx.reply.protocol(), limits(ctx));
-    let Some(set) = ctx.keyspace.read::<Set>(ctx.key(1))? else {
+    let Some(set) = ctx.core.keyspace.read::<Set>(ctx.key(1))? else {
         ctx.reply.array(2);
         ctx.reply.bulk(b"0");
         ctx.reply.array(0);
@@ -458,7 +460,7 @@ fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     // The cursor, first in the reply, is known last.
     let mut members = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut members, protocol);
-    let keeps_small_whole = ctx.state.config.reports_7_2();
+    let keeps_small_whole = ctx.core.state.config.reports_7_2();
     loop {
         let most = count_left(options.count, seen);
         let visit = |member: Element<'_>| {
@@ -525,7 +527,7 @@ fn read_sets(
     arguments: std::ops::Range<usize>,
 ) -> Result<Slots, CommandError> {
     let keys: SmallVec<[Key<'_>; 8]> = arguments.map(|index| ctx.key(index)).collect();
-    find_sets(ctx.keyspace, &keys, |keyspace, key| keyspace.find_for_read(key), false)
+    find_sets(&mut ctx.core.keyspace, &keys, |keyspace, key| keyspace.find_for_read(key), false)
 }
 
 fn views<'a>(
@@ -539,12 +541,12 @@ fn views<'a>(
 /// members.
 fn store(ctx: &mut Context<'_>, key: Key<'_>, set: Set, event: &'static str) -> CommandResult {
     let len = set.as_view().len();
-    let found = ctx.keyspace.find(key);
+    let found = ctx.core.keyspace.find(key);
     if len > 0 {
-        ctx.keyspace.set_collection(found, key, set, Expiry::Clear);
-        ctx.keyspace.changed(KeyspaceEvents::SET, event, key.bytes);
+        ctx.core.keyspace.set_collection(found, key, set, Expiry::Clear);
+        ctx.core.keyspace.changed(KeyspaceEvents::SET, event, key.bytes);
     } else if let Some(slot) = found {
-        ctx.keyspace.delete_at(slot, key, "del");
+        ctx.core.keyspace.delete_at(slot, key, "del");
     }
     ctx.reply.integer(len as i64);
     Ok(Outcome::Replied)
@@ -553,7 +555,7 @@ fn store(ctx: &mut Context<'_>, key: Key<'_>, set: Set, event: &'static str) -> 
 /// `SINTER key [key ...]`: a set.
 fn sinter(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 1..ctx.args.len())?;
-    let sets = intersected(ctx.keyspace, &slots)?;
+    let sets = intersected(&ctx.core.keyspace, &slots)?;
     let reply = &mut ctx.reply;
     if let [set] = sets[..] {
         reply_all(reply, Some(set));
@@ -586,7 +588,7 @@ fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
         limit = value.ok_or(CommandError::NEGATIVE_LIMIT)?;
     }
     let slots = read_sets(ctx, keys)?;
-    let sets = intersected(ctx.keyspace, &slots)?;
+    let sets = intersected(&ctx.core.keyspace, &slots)?;
     let limit = if limit == 0 { usize::MAX } else { limit };
     let count = match sets[..] {
         [set] => set.len().min(limit),
@@ -606,7 +608,7 @@ fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
 /// `SINTERSTORE destination key [key ...]`: the number of members stored.
 fn sinterstore(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 2..ctx.args.len())?;
-    let result = intersection(ctx.keyspace, &slots, &limits(ctx))?;
+    let result = intersection(&ctx.core.keyspace, &slots, &limits(ctx))?;
     store(ctx, ctx.key(1), result, "sinterstore")
 }
 
@@ -668,7 +670,7 @@ fn intersect<'a>(sets: &[SetView<'a>], mut visit: impl FnMut(Element<'a>) -> boo
 fn sunion(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 1..ctx.args.len())?;
     let limits = limits(ctx);
-    let sets = views(ctx.keyspace, slots.iter().flatten().copied())?;
+    let sets = views(&ctx.core.keyspace, slots.iter().flatten().copied())?;
     let reply = &mut ctx.reply;
     let are_integers = sets.iter().all(|set| matches!(set, SetView::Ints(_)));
     if sets.len() == 1 {
@@ -696,7 +698,7 @@ fn sunion(ctx: &mut Context<'_>) -> CommandResult {
 fn sunionstore(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 2..ctx.args.len())?;
     let limits = limits(ctx);
-    let union = unite(&views(ctx.keyspace, slots.iter().flatten().copied())?, &limits);
+    let union = unite(&views(&ctx.core.keyspace, slots.iter().flatten().copied())?, &limits);
     store(ctx, ctx.key(1), union, "sunionstore")
 }
 
@@ -714,7 +716,7 @@ fn unite(sets: &[SetView<'_>], limits: &Limits) -> Set {
 fn sdiff(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 1..ctx.args.len())?;
     let limits = limits(ctx);
-    let difference = Difference::of(ctx.keyspace, &slots)?;
+    let difference = Difference::of(&ctx.core.keyspace, &slots)?;
     let reply = &mut ctx.reply;
     if difference.removes_from_copy() {
         let result = difference.copy_and_remove(&limits);
@@ -733,7 +735,7 @@ fn sdiff(ctx: &mut Context<'_>) -> CommandResult {
 /// `SDIFFSTORE destination key [key ...]`: the number of members stored.
 fn sdiffstore(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 2..ctx.args.len())?;
-    let result = Difference::of(ctx.keyspace, &slots)?.to_set(&limits(ctx));
+    let result = Difference::of(&ctx.core.keyspace, &slots)?.to_set(&limits(ctx));
     store(ctx, ctx.key(1), result, "sdiffstore")
 }
 

@@ -79,7 +79,7 @@ fn multi(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.client().transaction.is_some() {
         return Err(NESTED);
     }
-    let spare = ctx.state.clients.spare_transaction.take();
+    let spare = ctx.core.state.clients.spare_transaction.take();
     let client = ctx.client();
     client.transaction = Some(spare.unwrap_or_default());
     client.flags |= ClientFlags::IN_TRANSACTION;
@@ -93,8 +93,9 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         return Err(EXEC_WITHOUT_MULTI);
     };
     let changed = watched_have_changed(ctx);
-    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
-    abandon(ctx.keyspace, client);
+    let client =
+        ctx.core.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    abandon(&mut ctx.core.keyspace, client);
     if transaction.failed {
         return Err(ABORTED);
     }
@@ -103,20 +104,19 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     if transaction.has_any(Flags::LONG) {
-        persistence::spread_effects(ctx.state);
+        persistence::spread_effects(&mut ctx.core.state);
     }
     ctx.reply.array(transaction.len());
-    let gathered = ctx.state.effects.gather(true);
+    let gathered = ctx.core.state.effects.gather(true);
     let mut last = Outcome::Replied;
     let protocol = ctx.reply.protocol();
     let mut gate = Gate {
-        keyspace: ctx.keyspace,
-        state: ctx.state,
+        core: ctx.core,
         caller: ctx.caller,
         reply: ReplyWriter::new(ctx.reply.output(), protocol),
     };
     for (command, args, prehashed) in transaction.requests() {
-        let command = gate.state.commands.get(command);
+        let command = gate.core.state.commands.get(command);
         let request = Request { args, command: Some(command), prehashed };
         match gate.run_queued(command, &request) {
             Ran::Closes => last = Outcome::Close,
@@ -126,14 +126,14 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     }
     let protocol = gate.reply.protocol();
     ctx.reply.set_protocol(protocol);
-    ctx.state.effects.gather(gathered);
-    if slot_costs::are_counted(ctx.state) {
-        let slot = transaction
-            .requests()
-            .find_map(|(command, args, _)| cluster::slot_of(ctx.state.commands.get(command), args));
-        slot_costs::note_group(ctx.state, slot);
+    ctx.core.state.effects.gather(gathered);
+    if slot_costs::are_counted(&ctx.core.state) {
+        let slot = transaction.requests().find_map(|(command, args, _)| {
+            cluster::slot_of(ctx.core.state.commands.get(command), args)
+        });
+        slot_costs::note_group(&mut ctx.core.state, slot);
     }
-    ctx.state.clients.spare_transaction = transaction.emptied();
+    ctx.core.state.clients.spare_transaction = transaction.emptied();
     Ok(last)
 }
 
@@ -141,7 +141,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
 /// now.
 fn guards_hold(ctx: &mut Context<'_>, transaction: &Transaction) -> bool {
     transaction.requests().all(|(command, args, _)| {
-        let is_guard = ctx.state.commands.get(command).is(Flags::GUARDS);
+        let is_guard = ctx.core.state.commands.get(command).is(Flags::GUARDS);
         !is_guard || is_guarded(ctx, args).unwrap_or(false)
     })
 }
@@ -149,7 +149,7 @@ fn guards_hold(ctx: &mut Context<'_>, transaction: &Transaction) -> bool {
 /// Whether one of the client's watched keys has changed or expired.
 fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
     let watching = ctx.client().watching.take();
-    let keyspace = &mut *ctx.keyspace;
+    let keyspace = &mut ctx.core.keyspace;
     let changed =
         watching.iter().flat_map(|watching| watching.keys()).any(|(database, key, changes)| {
             // The look-up deletes an expired key, which counts as a change.
@@ -162,11 +162,12 @@ fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
 
 /// `DISCARD`: OK.
 fn discard(ctx: &mut Context<'_>) -> CommandResult {
-    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    let client =
+        ctx.core.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     if client.transaction.is_none() {
         return Err(DISCARD_WITHOUT_MULTI);
     }
-    abandon(ctx.keyspace, client);
+    abandon(&mut ctx.core.keyspace, client);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -176,7 +177,7 @@ fn watch(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.client().transaction.is_some() {
         return Err(WATCH_INSIDE_MULTI);
     }
-    let database = ctx.keyspace.selected();
+    let database = ctx.core.keyspace.selected();
     for index in 1..ctx.args.len() {
         let key = ctx.key(index);
         let watching = ctx.client().watching.as_deref();
@@ -184,8 +185,8 @@ fn watch(ctx: &mut Context<'_>) -> CommandResult {
             continue;
         }
         // An expired key is deleted first, so that this does not count as a change later.
-        ctx.keyspace.find(key);
-        let changes = ctx.keyspace.watch.add(database, key.bytes);
+        ctx.core.keyspace.find(key);
+        let changes = ctx.core.keyspace.watch.add(database, key.bytes);
         ctx.client().watching.get_or_insert_default().insert(database, key.bytes, changes);
     }
     ctx.reply.ok();
@@ -194,8 +195,9 @@ fn watch(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `UNWATCH`: OK.
 fn unwatch(ctx: &mut Context<'_>) -> CommandResult {
-    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
-    forget_watched(ctx.keyspace, client);
+    let client =
+        ctx.core.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    forget_watched(&mut ctx.core.keyspace, client);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

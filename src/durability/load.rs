@@ -17,9 +17,9 @@ use crate::durability::unexpected;
 use crate::gate::effect;
 use crate::gate::execute::{Gate, Request};
 use crate::gate::looked_up::LookedUp;
+use crate::keyspace::DbIndex;
 use crate::keyspace::beside::Beside;
 use crate::keyspace::snapshot::LoadedEntry;
-use crate::keyspace::{DbIndex, Keyspace};
 use crate::persist::ahead::{
     BATCHES_AHEAD, Batch, DecodedEntry, EntryDecoder, Failure, KeysExpected, ReadAhead, Record,
 };
@@ -34,10 +34,10 @@ use crate::resp::number::parse_i64;
 use crate::resp::queue::RequestQueue;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
-use crate::state::State;
 use crate::state::context::Caller;
 use crate::state::persistence::{LAST_FENCE, LoadStats, Loading, Purpose};
 use crate::state::table::Command;
+use crate::state::{Core, State};
 use crate::sys::alloc::Account;
 use crate::sys::disk::DiskReader;
 use crate::sys::jemalloc;
@@ -45,20 +45,20 @@ use crate::sys::log::{Level, notice, warning};
 use crate::types::{hash, list, set, sorted_set};
 
 /// The encoding limits for decoding values.
-pub fn rdb_limits(keyspace: &Keyspace, state: &State) -> Limits {
-    let config = &state.config;
+pub fn rdb_limits(core: &Core) -> Limits {
+    let config = &core.state.config;
     Limits {
         list: list::Limits::from_setting(config.list_max_listpack_size),
         hash: hash::Limits {
             entries_max: config.hash_max_listpack_entries,
             bytes_max: config.hash_max_listpack_value,
-            hasher: keyspace.hasher(),
+            hasher: core.keyspace.hasher(),
         },
         set: set::Limits {
             intset_entries: config.set_max_intset_entries,
             listpack_entries: config.set_max_listpack_entries,
             listpack_value: config.set_max_listpack_value,
-            hasher: keyspace.hasher(),
+            hasher: core.keyspace.hasher(),
         },
         sorted_set: sorted_set::Limits {
             entries: config.zset_max_listpack_entries,
@@ -94,39 +94,34 @@ impl Progress {
 
     /// Called after each group of entries or requests, or after each single one if `key-load-delay`
     /// is set. `bytes`: the bytes of the file read so far. Errors: the server must shut down.
-    fn step(
-        &mut self,
-        keyspace: &mut Keyspace,
-        state: &mut State,
-        bytes: u64,
-    ) -> Result<(), String> {
-        let delay = state.config.key_load_delay;
+    fn step(&mut self, core: &mut Core, bytes: u64) -> Result<(), String> {
+        let delay = core.state.config.key_load_delay;
         self.steps += 1;
         if delay > 0 {
-            state.clock.sleep(Duration::from_micros(delay as u64));
+            core.state.clock.sleep(Duration::from_micros(delay as u64));
         } else if delay < 0 && self.steps.is_multiple_of(delay.unsigned_abs()) {
-            state.clock.sleep(Duration::from_micros(1));
+            core.state.clock.sleep(Duration::from_micros(1));
         }
-        let now = state.clock.now();
+        let now = core.state.clock.now();
         if now.boot_us - self.served_us < SERVE_EVERY_US {
             return Ok(());
         }
         self.served_us = now.boot_us;
-        state.now = now;
-        keyspace.set_now(now);
-        if let Some(loading) = &mut state.persistence.loading {
+        core.state.now = now;
+        core.keyspace.set_now(now);
+        if let Some(loading) = &mut core.state.persistence.loading {
             loading.loaded_bytes = self.earlier_bytes + bytes;
         }
         if now.boot_us - self.logged_us >= LOG_EVERY_US {
             self.logged_us = now.boot_us;
-            log_progress(keyspace, state);
+            log_progress(core);
         }
-        let serve = state.serve_while_busy;
-        serve(keyspace, state);
-        if !is_to_end(state) {
+        let serve = core.state.serve_while_busy;
+        serve(core);
+        if !is_to_end(&core.state) {
             return Ok(());
         }
-        if let Some(loading) = &mut state.persistence.loading {
+        if let Some(loading) = &mut core.state.persistence.loading {
             loading.is_interrupted = true;
         }
         Err(INTERRUPTED.into())
@@ -142,16 +137,16 @@ fn is_to_end(state: &State) -> bool {
 }
 
 /// Logs the progress.
-fn log_progress(keyspace: &Keyspace, state: &State) {
-    let Some(Loading { loaded_bytes, total_bytes, .. }) = state.persistence.loading else {
+fn log_progress(core: &Core) {
+    let Some(Loading { loaded_bytes, total_bytes, .. }) = core.state.persistence.loading else {
         return;
     };
-    let keys = DbIndex::all(keyspace.databases())
-        .map(|database| keyspace.table_of(database).len())
+    let keys = DbIndex::all(core.keyspace.databases())
+        .map(|database| core.keyspace.table_of(database).len())
         .sum::<usize>();
     let percent = loaded_bytes as f64 * 100.0 / total_bytes.max(1) as f64;
     let megabytes = total_bytes >> 20;
-    notice!(state, "Loading: {percent:.1}% of {megabytes} MB, {keys} keys so far");
+    notice!(core.state, "Loading: {percent:.1}% of {megabytes} MB, {keys} keys so far");
 }
 
 /// The treatment of expired keys in a file, and of keys that exist already.
@@ -167,15 +162,15 @@ pub struct Rules {
 }
 
 /// The decoder for a file that is loaded now.
-pub fn entry_decoder(keyspace: &Keyspace, state: &State, rules: Rules) -> EntryDecoder {
+pub fn entry_decoder(core: &Core, rules: Rules) -> EntryDecoder {
     EntryDecoder {
-        limits: rdb_limits(keyspace, state),
-        now: state.now,
-        databases: keyspace.databases(),
-        fresh_access: keyspace.fresh_access(),
-        is_lfu: keyspace.access.lfu,
+        limits: rdb_limits(core),
+        now: core.state.now,
+        databases: core.keyspace.databases(),
+        fresh_access: core.keyspace.fresh_access(),
+        is_lfu: core.keyspace.access.lfu,
         keeps_expired: rules.keeps_expired,
-        hides_keys: state.config.hide_user_data_from_log,
+        hides_keys: core.state.config.hide_user_data_from_log,
     }
 }
 
@@ -243,14 +238,13 @@ impl LoadError {
 /// Loads the RDB image at the start of a file of `file_bytes` bytes. Returns the image's length.
 /// Errors: a text, with key, type and offset if known; part of the data is loaded then.
 pub fn load_rdb(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     source: &mut dyn DiskReader,
     file_bytes: u64,
     rules: Rules,
 ) -> Result<u64, LoadError> {
-    let version_check = version_check(state);
-    let (decoder, checks) = (entry_decoder(keyspace, state, rules), state.config.rdbchecksum);
+    let version_check = version_check(&core.state);
+    let (decoder, checks) = (entry_decoder(core, rules), core.state.config.rdbchecksum);
     let reports_expired = rules.reports_expired;
     let arena = jemalloc::arena();
     std::thread::scope(|scope| {
@@ -268,8 +262,8 @@ pub fn load_rdb(
         let thread = std::thread::Builder::new().name("loader".into());
         let spawned = thread.spawn_scoped(scope, || ahead.run());
         spawned.map_err(|error| system_text(&error))?;
-        let loaded = insert_batches(keyspace, state, batches, file_bytes, rules);
-        keyspace.fit_tables();
+        let loaded = insert_batches(core, batches, file_bytes, rules);
+        core.keyspace.fit_tables();
         loaded
     })
 }
@@ -277,19 +271,16 @@ pub fn load_rdb(
 /// Inserts the entries from the thread that reads the file. The thread ends when the channel is
 /// closed.
 fn insert_batches(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     batches: Receiver<Batch>,
     file_bytes: u64,
     rules: Rules,
 ) -> Result<u64, LoadError> {
-    let mut progress = Progress::new(state);
+    let mut progress = Progress::new(&core.state);
     let mut expected = KeysExpected::of_file(file_bytes);
     for Batch { entries, expired, offset, record } in batches {
-        insert(keyspace, state, entries, rules, &mut |keyspace, state| {
-            progress.step(keyspace, state, offset)
-        })?;
-        state.persistence.loads.expired += expired;
+        insert(core, entries, rules, &mut |core| progress.step(core, offset))?;
+        core.state.persistence.loads.expired += expired;
         match record {
             None => {}
             Some(Record::Function(text)) => {
@@ -298,21 +289,21 @@ fn insert_batches(
                     request.push(b"REPLACE");
                 }
                 request.push(&text);
-                run(keyspace, state, &request)?;
+                run(core, &request)?;
             }
-            Some(Record::Aux { name, value }) => note_aux(keyspace, state, &name, &value),
+            Some(Record::Aux { name, value }) => note_aux(core, &name, &value),
             Some(Record::ResizeDb { database, keys }) => {
-                keyspace.expect_keys(database, expected.take(keys));
+                core.keyspace.expect_keys(database, expected.take(keys));
             }
             Some(Record::Expired { database, key }) => {
-                state.persistence.loads.expired += 1;
-                feed_expired(state, database, &key);
-                progress.step(keyspace, state, offset)?;
+                core.state.persistence.loads.expired += 1;
+                feed_expired(&mut core.state, database, &key);
+                progress.step(core, offset)?;
             }
-            Some(Record::Empty(key)) => skip_empty(state, &key),
+            Some(Record::Empty(key)) => skip_empty(&mut core.state, &key),
             Some(Record::End) => return Ok(offset),
             Some(Record::Failed(Failure::File(error))) => {
-                return Err(LoadError::of_file(state, error));
+                return Err(LoadError::of_file(&core.state, error));
             }
             Some(Record::Failed(Failure::Entry(why))) => return Err(why.into()),
         }
@@ -324,30 +315,30 @@ fn insert_batches(
 /// Inserts decoded entries, calling `step` after each group. Errors: a key exists already, or an
 /// error of `step`.
 fn insert(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     entries: Vec<LoadedEntry>,
     rules: Rules,
-    step: &mut dyn FnMut(&mut Keyspace, &mut State) -> Result<(), String>,
+    step: &mut dyn FnMut(&mut Core) -> Result<(), String>,
 ) -> Result<(), String> {
     let mut entries = entries.into_iter();
     while let Some(first) = entries.as_slice().first() {
-        let count = match rules.merges || state.config.key_load_delay != 0 {
+        let count = match rules.merges || core.state.config.key_load_delay != 0 {
             true => 1,
             false => GROUP_ENTRIES.min(entries.len()),
         };
         if rules.merges {
             let key = first.entry.key().to_vec();
-            keyspace.in_database(first.database, |keyspace| keyspace.clear_way(keyspace.key(&key)));
+            core.keyspace
+                .in_database(first.database, |keyspace| keyspace.clear_way(keyspace.key(&key)));
         }
-        keyspace.load_some(&mut entries, count).map_err(|duplicate| {
-            let hides_key = state.config.hide_user_data_from_log;
+        core.keyspace.load_some(&mut entries, count).map_err(|duplicate| {
+            let hides_key = core.state.config.hide_user_data_from_log;
             let key = (!hides_key).then(|| duplicate.entry.key().to_vec());
             let place = Place { db: duplicate.database.get() as u64, key, ..Place::default() };
             format!("{place}the key is there already")
         })?;
-        state.persistence.loads.keys += count as u64;
-        step(keyspace, state)?;
+        core.state.persistence.loads.keys += count as u64;
+        step(core)?;
     }
     Ok(())
 }
@@ -383,30 +374,30 @@ fn feed_expired(state: &mut State, database: DbIndex, key: &[u8]) {
 }
 
 /// Notes a field about the file itself, for the log and INFO.
-fn note_aux(keyspace: &mut Keyspace, state: &mut State, name: &[u8], value: &[u8]) {
-    state.persistence.moment.note(name, value);
+fn note_aux(core: &mut Core, name: &[u8], value: &[u8]) {
+    core.state.persistence.moment.note(name, value);
     let text = String::from_utf8_lossy(value);
     let number = || parse_i64(value).unwrap_or(0);
-    let notice = |line: std::fmt::Arguments<'_>| state.log(Level::Notice, line);
+    let notice = |line: std::fmt::Arguments<'_>| core.state.log(Level::Notice, line);
     match name {
         b"redis-ver" | b"valkey-ver" => {
             notice(format_args!("Loading RDB produced by version {text}"));
         }
         b"ctime" => {
-            let age = state.now.unix_seconds().saturating_sub(number()).max(0);
+            let age = core.state.now.unix_seconds().saturating_sub(number()).max(0);
             notice(format_args!("RDB age {age} seconds"));
         }
         b"used-mem" => {
             let megabytes = number() as f64 / (1 << 20) as f64;
             notice(format_args!("RDB memory usage when created {megabytes:.2} Mb"));
-            if let Some(loading) = &mut state.persistence.loading {
+            if let Some(loading) = &mut core.state.persistence.loading {
                 loading.memory_then = number().max(0) as u64;
             }
         }
         b"aof-preamble" if number() != 0 => notice(format_args!("RDB has an AOF tail")),
         b"aof-base" if number() != 0 => notice(format_args!("RDB is base AOF")),
         _ if name == LAST_FENCE.as_bytes() => {
-            keyspace.locks.fences.learn(u64::try_from(number()).unwrap_or(0));
+            core.keyspace.locks.fences.learn(u64::try_from(number()).unwrap_or(0));
         }
         _ => {}
     }
@@ -417,27 +408,26 @@ const GROUP_ENTRIES: usize = 64;
 
 /// Inserts an entry into databases beside the served ones. Errors: a text.
 pub fn load_beside(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     decoder: &EntryDecoder,
     raw: &RawEntry<'_>,
     beside: &mut Beside,
 ) -> Result<(), String> {
     match decoder.decode(raw)? {
-        DecodedEntry::Expired => state.persistence.loads.expired += 1,
-        DecodedEntry::Empty => skip_empty(state, &raw.key),
+        DecodedEntry::Expired => core.state.persistence.loads.expired += 1,
+        DecodedEntry::Empty => skip_empty(&mut core.state, &raw.key),
         DecodedEntry::Entry(loaded) => {
-            if !keyspace.load_beside(beside, loaded.database, loaded.entry) {
+            if !core.keyspace.load_beside(beside, loaded.database, loaded.entry) {
                 return Err(format!("{}the key is there already", raw.place()));
             }
-            state.persistence.loads.keys += 1;
+            core.state.persistence.loads.keys += 1;
         }
     }
     Ok(())
 }
 
 /// Runs a request. Errors: the text of an error reply.
-pub fn run(keyspace: &mut Keyspace, state: &mut State, args: &[&[u8]]) -> Result<(), String> {
+pub fn run(core: &mut Core, args: &[&[u8]]) -> Result<(), String> {
     let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
     for arg in args {
         ranges.push(Range { start: buffer.len() as u32, len: arg.len() as u32 });
@@ -445,8 +435,8 @@ pub fn run(keyspace: &mut Keyspace, state: &mut State, args: &[&[u8]]) -> Result
     }
     let mut output = OutputBuffer::default();
     let args = Args::new(&buffer, &ranges);
-    let looked_up = LookedUp::without_key(state, args);
-    run_request(keyspace, state, args, &looked_up, &mut output)?;
+    let looked_up = LookedUp::without_key(&core.state, args);
+    run_request(core, args, &looked_up, &mut output)?;
     match output.whole().strip_prefix(b"-") {
         Some(error) => Err(String::from_utf8_lossy(error).trim_end().to_owned()),
         None => Ok(()),
@@ -455,15 +445,14 @@ pub fn run(keyspace: &mut Keyspace, state: &mut State, args: &[&[u8]]) -> Result
 
 /// Runs a request of a file. Errors: it cannot run at all.
 fn run_request(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     args: Args<'_>,
     looked_up: &LookedUp,
     output: &mut OutputBuffer,
 ) -> Result<(), String> {
     let request = Request { args, command: looked_up.command, prehashed: looked_up.prehashed() };
     let reply = ReplyWriter::new(output, Protocol::Resp2);
-    let mut gate = Gate { keyspace, state, caller: Caller::Load, reply };
+    let mut gate = Gate { core, caller: Caller::Load, reply };
     let ran = gate.run_trusted(&request);
     ran.map_err(|error| match request.command {
         None => {
@@ -476,8 +465,7 @@ fn run_request(
 
 /// Applies the files of the append-only folder.
 struct Loader<'a> {
-    keyspace: &'a mut Keyspace,
-    state: &'a mut State,
+    core: &'a mut Core,
     /// The open transaction's requests.
     queued: RequestQueue,
     /// The commands and hashes of the next requests, in their order.
@@ -494,14 +482,14 @@ impl Loader<'_> {
     fn apply(&mut self, args: Args<'_>, looked_up: Option<LookedUp>) -> Result<(), String> {
         if args.get(0).eq_ignore_ascii_case(b"SELECT") {
             let number = if args.len() == 2 { args.integer(1).ok() } else { None };
-            let databases = self.keyspace.databases();
+            let databases = self.core.keyspace.databases();
             let database = number.and_then(|number| DbIndex::checked(number, databases));
-            self.keyspace.select(database.ok_or("a SELECT of a database that is not there")?);
+            self.core.keyspace.select(database.ok_or("a SELECT of a database that is not there")?);
             return Ok(());
         }
         self.output.clear();
-        let looked_up = looked_up.unwrap_or_else(|| LookedUp::without_key(self.state, args));
-        run_request(self.keyspace, self.state, args, &looked_up, &mut self.output)?;
+        let looked_up = looked_up.unwrap_or_else(|| LookedUp::without_key(&self.core.state, args));
+        run_request(self.core, args, &looked_up, &mut self.output)?;
         match self.output.whole().starts_with(b"-") {
             true => self.note_error(looked_up.command),
             false => Ok(()),
@@ -513,7 +501,7 @@ impl Loader<'_> {
     #[cold]
     fn note_error(&mut self, command: Option<&'static Command>) -> Result<(), String> {
         let name = command.map_or("<unknown>", |command| &command.full_name);
-        let told = unexpected::note(self.state, Caller::Load, name, &self.output.whole());
+        let told = unexpected::note(&mut self.core.state, Caller::Load, name, &self.output.whole());
         told.map_or(Ok(()), Err)
     }
 }
@@ -521,14 +509,14 @@ impl Loader<'_> {
 impl Sink for Loader<'_> {
     fn file_begins(&mut self, _: &[u8], bytes: u64) {
         self.progress.earlier_bytes += std::mem::replace(&mut self.file_bytes, bytes);
-        self.keyspace.select(DbIndex::ZERO);
+        self.core.keyspace.select(DbIndex::ZERO);
         self.transaction_abandoned();
     }
 
     fn rdb(&mut self, source: &mut dyn DiskReader, bytes: u64) -> Result<u64, String> {
         let rules = Rules { keeps_expired: true, ..Rules::default() };
-        load_rdb(self.keyspace, self.state, source, bytes, rules).map_err(|error| {
-            error.log_refusal(self.state);
+        load_rdb(self.core, source, bytes, rules).map_err(|error| {
+            error.log_refusal(&self.core.state);
             error.text
         })
     }
@@ -540,16 +528,16 @@ impl Sink for Loader<'_> {
         for index in requests {
             let request = batch.get(index);
             let args = Args::new(request.buf, request.args);
-            self.ahead.push(LookedUp::of(self.keyspace, self.state, args));
+            self.ahead.push(LookedUp::of(self.core, args));
         }
         let hashes = self.ahead.iter().filter_map(LookedUp::hash);
-        self.keyspace.table_of(self.keyspace.selected()).prefetch(hashes);
+        self.core.keyspace.table_of(self.core.keyspace.selected()).prefetch(hashes);
     }
 
     fn request(&mut self, request: &reader::Request<'_>) -> Result<(), String> {
         let looked_up = self.ahead.get(self.next).copied();
-        if self.next == 0 || self.state.config.key_load_delay != 0 {
-            self.progress.step(self.keyspace, self.state, request.end)?;
+        if self.next == 0 || self.core.state.config.key_load_delay != 0 {
+            self.progress.step(self.core, request.end)?;
         }
         self.next += 1;
         if !request.in_transaction {
@@ -574,22 +562,22 @@ impl Sink for Loader<'_> {
     }
 }
 
-fn begin(keyspace: &mut Keyspace, state: &mut State, total_bytes: u64) {
-    let started_unix = state.now.unix_seconds();
+fn begin(core: &mut Core, total_bytes: u64) {
+    let started_unix = core.state.now.unix_seconds();
     let loading = Loading { started_unix, total_bytes, ..Loading::default() };
-    state.persistence.loading = Some(loading);
-    state.note_gate();
-    keyspace.begin_loading();
+    core.state.persistence.loading = Some(loading);
+    core.state.note_gate();
+    core.keyspace.begin_loading();
 }
 
-fn end(keyspace: &mut Keyspace, state: &mut State) {
-    keyspace.select(DbIndex::ZERO);
-    if state.persistence.loading.is_some_and(|loading| loading.is_interrupted) {
+fn end(core: &mut Core) {
+    core.keyspace.select(DbIndex::ZERO);
+    if core.state.persistence.loading.is_some_and(|loading| loading.is_interrupted) {
         return;
     }
-    keyspace.end_loading();
-    state.persistence.loading = None;
-    state.note_gate();
+    core.keyspace.end_loading();
+    core.state.persistence.loading = None;
+    core.state.note_gate();
 }
 
 /// Whether deletions of keys that have expired in the RDB file are added to the stream. Not on a
@@ -601,44 +589,43 @@ pub fn reports_expired(state: &State) -> bool {
 
 /// Loads the append-only file if it is on, else the RDB file. After an error the server must not
 /// start. If [`reports_expired`], the stream has begun before.
-pub fn load_at_start(keyspace: &mut Keyspace, state: &mut State) -> Result<(), LoadError> {
-    remove_leftovers(state);
-    let started_us = state.clock.now().boot_us;
+pub fn load_at_start(core: &mut Core) -> Result<(), LoadError> {
+    remove_leftovers(&core.state);
+    let started_us = core.state.clock.now().boot_us;
     let seconds = |state: &State| (state.clock.now().boot_us - started_us) as f64 / 1e6;
-    if !state.config.appendonly {
-        let path = state.rdb_path();
-        let reports_expired = reports_expired(state);
+    if !core.state.config.appendonly {
+        let path = core.state.rdb_path();
+        let reports_expired = reports_expired(&core.state);
         let loaded = load_file(
-            keyspace,
-            state,
+            core,
             &path,
             Rules { reports_expired, keeps_expired: !reports_expired, ..Rules::default() },
         )?;
         if loaded {
-            let LoadStats { keys, expired, empty_skipped: empty } = state.persistence.loads;
+            let LoadStats { keys, expired, empty_skipped: empty } = core.state.persistence.loads;
             notice!(
-                state,
+                core.state,
                 "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."
             );
-            let took = seconds(state);
-            notice!(state, "DB loaded from disk: {took:.3} seconds");
+            let took = seconds(&core.state);
+            notice!(core.state, "DB loaded from disk: {took:.3} seconds");
         }
-        persistence::note_loaded(keyspace, state);
+        persistence::note_loaded(core);
         return Ok(());
     }
-    let folder = persistence::folder_at_start(state)?;
+    let folder = persistence::folder_at_start(&core.state)?;
     let bytes = folder.size().map_err(|error| error.to_string())?;
-    let may_cut = state.config.aof_load_truncated;
-    let loaded = load_folder(keyspace, state, &folder, bytes, may_cut)?;
+    let may_cut = core.state.config.aof_load_truncated;
+    let loaded = load_folder(core, &folder, bytes, may_cut)?;
     for warning in &loaded.warnings {
-        warning!(state, "{warning}");
+        warning!(core.state, "{warning}");
     }
     if bytes > 0 {
-        let took = seconds(state);
-        notice!(state, "DB loaded from append only file: {took:.3} seconds");
+        let took = seconds(&core.state);
+        notice!(core.state, "DB loaded from append only file: {took:.3} seconds");
     }
-    persistence::note_loaded(keyspace, state);
-    persistence::begin_aof_at_start(keyspace, state, folder, loaded.bytes, loaded.base_bytes)?;
+    persistence::note_loaded(core);
+    persistence::begin_aof_at_start(core, folder, loaded.bytes, loaded.base_bytes)?;
     Ok(())
 }
 
@@ -655,26 +642,24 @@ fn remove_leftovers(state: &State) {
 
 /// Loads the files of an append-only folder, `bytes` in total.
 fn load_folder(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     folder: &AofFolder,
     bytes: u64,
     may_cut: bool,
 ) -> Result<Loaded, String> {
-    begin(keyspace, state, bytes);
-    let progress = Progress::new(state);
+    begin(core, bytes);
+    let progress = Progress::new(&core.state);
     let mut loader = Loader {
         progress,
         file_bytes: 0,
-        keyspace,
-        state,
+        core,
         queued: RequestQueue::default(),
         ahead: Vec::new(),
         next: 0,
         output: OutputBuffer::default(),
     };
     let loaded = folder.load(may_cut, &mut loader);
-    end(keyspace, state);
+    end(core);
     loaded.map_err(|error| error.to_string())
 }
 
@@ -683,16 +668,15 @@ fn load_folder(
 /// `DEBUG RELOAD` without saving: loads the RDB file. `client`: the client that asked for it. A
 /// file of an unsupported version changes nothing.
 pub fn reload_rdb(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     client: Option<ClientId>,
     flushes: bool,
     merges: bool,
 ) -> Result<(), LoadError> {
-    let path = state.rdb_path();
-    check_header(state, &path).map_err(|error| error.at(&path))?;
-    load_again(keyspace, state, client, flushes, |keyspace, state| {
-        match load_file(keyspace, state, &path, Rules { merges, ..Rules::default() })? {
+    let path = core.state.rdb_path();
+    check_header(&core.state, &path).map_err(|error| error.at(&path))?;
+    load_again(core, client, flushes, |core| {
+        match load_file(core, &path, Rules { merges, ..Rules::default() })? {
             true => Ok(()),
             false => Err(format!("{} is not there", path.display()).into()),
         }
@@ -714,58 +698,51 @@ fn check_header(state: &State, path: &Path) -> Result<(), LoadError> {
 
 /// `DEBUG LOADAOF`: loads the append-only file, up to the last write. `client`: the client that
 /// asked for it. Errors: a text for the log.
-pub fn reload_aof(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    client: Option<ClientId>,
-) -> Result<(), String> {
-    if state.persistence.purpose() == Some(Purpose::Rewrite) {
+pub fn reload_aof(core: &mut Core, client: Option<ClientId>) -> Result<(), String> {
+    if core.state.persistence.purpose() == Some(Purpose::Rewrite) {
         return Err("the append-only file is being rewritten".into());
     }
-    persistence::write_log(state).map_err(|fatal| fatal.to_string())?;
-    let folder = persistence::folder_at_start(state)?;
+    persistence::write_log(&mut core.state).map_err(|fatal| fatal.to_string())?;
+    let folder = persistence::folder_at_start(&core.state)?;
     let bytes = folder.size().map_err(|error| error.to_string())?;
-    load_again(keyspace, state, client, true, |keyspace, state| {
-        load_folder(keyspace, state, &folder, bytes, false).map(drop)
-    })?;
-    persistence::note_loaded(keyspace, state);
+    load_again(core, client, true, |core| load_folder(core, &folder, bytes, false).map(drop))?;
+    persistence::note_loaded(core);
     Ok(())
 }
 
 /// Loads on a running server. Clients are served as during loading at the start, except the one
 /// that waits for the end. Nothing goes to the log or replicas.
 fn load_again<E>(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     client: Option<ClientId>,
     flushes: bool,
-    load: impl FnOnce(&mut Keyspace, &mut State) -> Result<(), E>,
+    load: impl FnOnce(&mut Core) -> Result<(), E>,
 ) -> Result<(), E> {
-    let selected = keyspace.selected();
-    effect::note_deletions(keyspace, state);
-    persistence::spread_effects(state);
+    let selected = core.keyspace.selected();
+    effect::note_deletions(core);
+    persistence::spread_effects(&mut core.state);
     // The recording is not stopped: effects of this turn, and of a transaction around this command,
     // must still be taken.
-    let effects = std::mem::take(&mut state.effects);
-    let is_heard = keyspace.deletions.is_heard();
-    keyspace.deletions.listen(false);
-    hold(state, client, true);
-    if flushes && let Some(mut engine) = state.take_engine() {
+    let effects = std::mem::take(&mut core.state.effects);
+    let is_heard = core.keyspace.deletions.is_heard();
+    core.keyspace.deletions.listen(false);
+    hold(&mut core.state, client, true);
+    if flushes && let Some(mut engine) = core.state.take_engine() {
         let (lua, libraries) = engine.functions();
         libraries.flush(lua);
-        state.scripts.put_engine(engine);
+        core.state.scripts.put_engine(engine);
     }
-    state.persistence.loads = LoadStats::default();
-    let loaded = keyspace.uncounted(|keyspace| {
-        if flushes {
-            keyspace.clear_all(true);
-        }
-        load(keyspace, state)
-    });
-    state.effects = effects;
-    keyspace.deletions.listen(is_heard);
-    hold(state, client, false);
-    keyspace.select(selected);
+    core.state.persistence.loads = LoadStats::default();
+    let changes = core.keyspace.begin_uncounted();
+    if flushes {
+        core.keyspace.clear_all(true);
+    }
+    let loaded = load(core);
+    core.keyspace.end_uncounted(changes);
+    core.state.effects = effects;
+    core.keyspace.deletions.listen(is_heard);
+    hold(&mut core.state, client, false);
+    core.keyspace.select(selected);
     loaded
 }
 
@@ -782,13 +759,8 @@ fn file_name(name: &[u8]) -> &Path {
 }
 
 /// Loads an RDB file. False: the file does not exist.
-pub fn load_file(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    path: &Path,
-    rules: Rules,
-) -> Result<bool, LoadError> {
-    let disk = state.persistence.disk().clone();
+pub fn load_file(core: &mut Core, path: &Path, rules: Rules) -> Result<bool, LoadError> {
+    let disk = core.state.persistence.disk().clone();
     let unreadable = |error: std::io::Error| LoadError::from(system_text(&error)).at(path);
     let mut source = match disk.open_read(path) {
         Ok(source) => source,
@@ -796,9 +768,9 @@ pub fn load_file(
         Err(error) => return Err(unreadable(error)),
     };
     let bytes = disk.size(path).map_err(unreadable)?;
-    begin(keyspace, state, bytes);
-    let loaded = load_rdb(keyspace, state, &mut *source, bytes, rules);
-    end(keyspace, state);
+    begin(core, bytes);
+    let loaded = load_rdb(core, &mut *source, bytes, rules);
+    end(core);
     loaded.map(|_| true).map_err(|error| error.at(path))
 }
 

@@ -15,18 +15,18 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 
 use crate::config::system_text;
+use crate::keyspace::DbIndex;
 use crate::keyspace::snapshot::Walked;
-use crate::keyspace::{DbIndex, Keyspace};
 use crate::persist::aof::log::{Fatal, SwitchError};
 use crate::persist::leftovers;
 use crate::persist::rdb::Version;
 use crate::persist::saver::{Form, Job, Plan, SavedAccess, lock, put_in_place, save_now};
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
-use crate::state::State;
 use crate::state::persistence::{
     LAST_FENCE, OPEN_SLOTS, Persistence, Placed, Purpose, Running, Work,
 };
+use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
 use crate::sys::process;
 
@@ -65,12 +65,12 @@ pub enum EndedJob {
 
 // ---- saving -------------------------------------------------------------------------------------
 
-fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
-    let database = if is_base { None } else { stream_database(state) };
-    let config = &state.config;
-    let mut plan = Plan::new(keyspace, state.scripts.library_texts());
+fn plan(core: &mut Core, is_base: bool) -> Plan {
+    let database = if is_base { None } else { stream_database(&mut core.state) };
+    let config = &core.state.config;
+    let mut plan = Plan::new(&core.keyspace, core.state.scripts.library_texts());
     // Replicas get expired keys too, and the deletions later.
-    plan.now.ignores_deadlines = state.replication.is_replica() || database.is_some();
+    plan.now.ignores_deadlines = core.state.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
     plan.starts_writeback = match is_base {
@@ -92,18 +92,18 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
     plan.aux = vec![
         ("redis-ver", config.redis_version.clone()),
         ("redis-bits", number(64)),
-        ("ctime", number(keyspace.now().unix_seconds())),
+        ("ctime", number(core.keyspace.now().unix_seconds())),
         ("used-mem", number(crate::sys::alloc::allocated() as i64)),
     ];
     if let Some(database) = database {
         plan.keeps_expired = true;
         plan.aux.extend([
             ("repl-stream-db", number(database.get() as i64)),
-            ("repl-id", state.replication.id.clone().into_bytes()),
-            ("repl-offset", number(state.replication.offset as i64)),
+            ("repl-id", core.state.replication.id.clone().into_bytes()),
+            ("repl-offset", number(core.state.replication.offset as i64)),
         ]);
     }
-    let cluster = state.cluster.as_deref().filter(|cluster| cluster.has_open_slots());
+    let cluster = core.state.cluster.as_deref().filter(|cluster| cluster.has_open_slots());
     if let (Some(_), Some(cluster)) = (database, cluster)
         && cluster.settings().as_valkey
     {
@@ -111,8 +111,8 @@ fn plan(keyspace: &Keyspace, state: &mut State, is_base: bool) -> Plan {
     }
     plan.aux.push(("aof-base", number(is_base as i64)));
     // Only if locks have been granted: other files are like those of Redis.
-    if keyspace.locks.fences.is_used() {
-        plan.aux.push((LAST_FENCE, number(keyspace.locks.fences.last() as i64)));
+    if core.keyspace.locks.fences.is_used() {
+        plan.aux.push((LAST_FENCE, number(core.keyspace.locks.fences.last() as i64)));
     }
     plan
 }
@@ -137,25 +137,25 @@ fn temporary_rdb(state: &State) -> PathBuf {
 }
 
 /// `SAVE`: writes the RDB file and waits for it. Errors: a text, already logged.
-pub fn save(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> {
-    let plan = plan(keyspace, state, false);
-    let (changes, target) = (keyspace.dirty(), state.rdb_path());
-    let temporary = temporary_rdb(state);
-    let disk = state.persistence.disk.clone();
-    state.persistence.saves.count += 1;
+pub fn save(core: &mut Core) -> Result<(), String> {
+    let plan = plan(core, false);
+    let (changes, target) = (core.keyspace.dirty(), core.state.rdb_path());
+    let temporary = temporary_rdb(&core.state);
+    let disk = core.state.persistence.disk.clone();
+    core.state.persistence.saves.count += 1;
     process::remove_when_interrupted(Some(&temporary));
-    let saved = save_now(keyspace, &*disk, &temporary, &target, &plan);
+    let saved = save_now(&mut core.keyspace, &*disk, &temporary, &target, &plan);
     process::remove_when_interrupted(None);
     match saved {
         Ok(_) => {
-            notice!(state, "DB saved on disk");
-            note_saved(state, changes);
+            notice!(core.state, "DB saved on disk");
+            note_saved(&mut core.state, changes);
             Ok(())
         }
         Err(error) => {
             let why = system_text(&error);
             let at = target.display();
-            warning!(state, "Failed saving the DB to {at}: {why}");
+            warning!(core.state, "Failed saving the DB to {at}: {why}");
             Err(why)
         }
     }
@@ -176,70 +176,65 @@ fn note_save_failed(state: &mut State) {
 }
 
 /// Starts a background save. False: it failed, which is logged.
-pub fn begin_save(keyspace: &mut Keyspace, state: &mut State) -> bool {
-    let plan = plan(keyspace, state, false);
-    let temporary = temporary_rdb(state);
-    state.persistence.saves.count += 1;
-    state.persistence.queued.save = false;
-    state.persistence.saves.last_try_us = state.now.boot_us;
-    let begun = begin_job(keyspace, state, Purpose::Save, temporary, plan);
+pub fn begin_save(core: &mut Core) -> bool {
+    let plan = plan(core, false);
+    let temporary = temporary_rdb(&core.state);
+    core.state.persistence.saves.count += 1;
+    core.state.persistence.queued.save = false;
+    core.state.persistence.saves.last_try_us = core.state.now.boot_us;
+    let begun = begin_job(core, Purpose::Save, temporary, plan);
     match begun {
         Ok(()) => {
-            notice!(state, "Background saving started");
+            notice!(core.state, "Background saving started");
             true
         }
         Err(error) => {
             let why = system_text(&error);
-            warning!(state, "Can't save in background: {why}");
-            note_save_failed(state);
+            warning!(core.state, "Can't save in background: {why}");
+            note_save_failed(&mut core.state);
             false
         }
     }
 }
 
-fn begin_job(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    purpose: Purpose,
-    temporary: PathBuf,
-    plan: Plan,
-) -> io::Result<()> {
-    let (changes, target) = (keyspace.dirty(), state.rdb_path());
-    let persistence = &mut state.persistence;
+fn begin_job(core: &mut Core, purpose: Purpose, temporary: PathBuf, plan: Plan) -> io::Result<()> {
+    let (changes, target) = (core.keyspace.dirty(), core.state.rdb_path());
+    let persistence = &mut core.state.persistence;
     let wake = persistence.wake.clone();
     let file = persistence.disk.create(&temporary)?;
-    let job = Job::begin(keyspace, file, Some(temporary), plan, wake, &persistence.background)?;
+    let job =
+        Job::begin(&mut core.keyspace, file, Some(temporary), plan, wake, &persistence.background)?;
     let folder = None;
     persistence.work = Work::Writing(Running { purpose, job, target, folder, changes });
     persistence.jobs += 1;
-    pause_syncs(state);
+    pause_syncs(&mut core.state);
     Ok(())
 }
 
 /// Starts a snapshot for replicas, written to a pipe, in this RDB version or a later one if the
 /// data needs that. Closing the pipe requires [`abort`].
 pub fn begin_sync(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     pipe: Arc<Pipe>,
     filter: Filter,
     version: Version,
 ) -> io::Result<()> {
-    let mut plan = plan(keyspace, state, false);
+    let mut plan = plan(core, false);
     plan.version = plan.version.max(version);
     plan.starts_writeback = false;
     plan.omits_keys = filter.keys;
     if filter.functions {
         plan.functions.clear();
     }
-    let changes = keyspace.dirty();
-    let wake = state.persistence.wake.clone();
-    let job = Job::begin(keyspace, pipe, None, plan, wake, &state.persistence.background)?;
+    let changes = core.keyspace.dirty();
+    let wake = core.state.persistence.wake.clone();
+    let job =
+        Job::begin(&mut core.keyspace, pipe, None, plan, wake, &core.state.persistence.background)?;
     let (purpose, target) = (Purpose::Sync, PathBuf::new());
     let running = Running { purpose, job, target, folder: None, changes };
-    state.persistence.work = Work::Writing(running);
-    state.persistence.saves.count += 1;
-    pause_syncs(state);
+    core.state.persistence.work = Work::Writing(running);
+    core.state.persistence.saves.count += 1;
+    pause_syncs(&mut core.state);
     Ok(())
 }
 
@@ -256,42 +251,42 @@ fn pause_syncs(state: &mut State) {
 /// that does it instead: two threads that work in one folder would remove each other's files. The
 /// caller must close a broadcast that is given up, because its writer may be blocked on the pipe.
 #[must_use = "replicas may wait for it"]
-pub fn abort(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) -> Option<EndedJob> {
+pub fn abort(core: &mut Core, purpose: Purpose) -> Option<EndedJob> {
     if purpose == Purpose::Rewrite {
-        state.persistence.forget_first_kept();
+        core.state.persistence.forget_first_kept();
     }
-    if state.persistence.purpose() != Some(purpose) {
+    if core.state.persistence.purpose() != Some(purpose) {
         return None;
     }
-    let running = match std::mem::take(&mut state.persistence.work) {
+    let running = match std::mem::take(&mut core.state.persistence.work) {
         Work::Placing(running, placing) => {
-            state.persistence.background.run();
+            core.state.persistence.background.run();
             let placed = placing.recv().unwrap_or_else(|_| Err(PLACER_ENDED.into()));
-            return conclude_job(keyspace, state, running, placed);
+            return conclude_job(core, running, placed);
         }
         Work::Writing(running) => running,
         Work::PreparingRewrite { .. } | Work::Idle => return None,
     };
-    let disk = state.persistence.disk.clone();
-    let seconds = (state.now.boot_us - running.job.started_us) / 1_000_000;
-    running.job.abort(keyspace, &*disk);
-    pause_syncs(state);
+    let disk = core.state.persistence.disk.clone();
+    let seconds = (core.state.now.boot_us - running.job.started_us) / 1_000_000;
+    running.job.abort(&mut core.keyspace, &*disk);
+    pause_syncs(&mut core.state);
     match purpose {
         Purpose::Save => {
-            state.persistence.saves.last_seconds = seconds;
+            core.state.persistence.saves.last_seconds = seconds;
             Some(EndedJob::SaveFailed)
         }
         Purpose::Sync => Some(EndedJob::SendFailed(None)),
         Purpose::Rewrite => {
-            notice!(state, "Killing running AOF rewrite child: a thread of this process");
+            notice!(core.state, "Killing running AOF rewrite child: a thread of this process");
             None
         }
     }
 }
 
 /// Cancels a rewrite, for which no replica waits.
-fn abort_rewrite(keyspace: &mut Keyspace, state: &mut State) {
-    let ended = abort(keyspace, state, Purpose::Rewrite);
+fn abort_rewrite(core: &mut Core) {
+    let ended = abort(core, Purpose::Rewrite);
     debug_assert!(ended.is_none());
 }
 
@@ -299,16 +294,16 @@ fn abort_rewrite(keyspace: &mut Keyspace, state: &mut State) {
 
 /// Writes the turn's changes to the log, and finishes a thread's work. Call this before replies are
 /// sent. Errors: the process must end, as changes cannot be made durable.
-pub fn turn(keyspace: &mut Keyspace, state: &mut State) -> Result<Option<EndedJob>, Fatal> {
-    write_log(state)?;
-    if state.persistence.work.is_preparing() {
-        match continue_rewrite(keyspace, state) {
+pub fn turn(core: &mut Core) -> Result<Option<EndedJob>, Fatal> {
+    write_log(&mut core.state)?;
+    if core.state.persistence.work.is_preparing() {
+        match continue_rewrite(core) {
             Ok(()) => {}
-            Err(RewriteError::Failed(why)) => note_rewrite_ended(state, Err(why)),
+            Err(RewriteError::Failed(why)) => note_rewrite_ended(&mut core.state, Err(why)),
             Err(RewriteError::Fatal(fatal)) => return Err(fatal),
         }
     }
-    Ok(finish_job(keyspace, state))
+    Ok(finish_job(core))
 }
 
 /// Writes the effects of ended units to the log.
@@ -339,31 +334,32 @@ pub fn write_log(state: &mut State) -> Result<(), Fatal> {
 
 /// Continues the snapshot's iteration for one slice, unless the thread lags. Call it after replies
 /// are sent, so that they wait for one slice at most.
-pub fn walk(keyspace: &mut Keyspace, state: &mut State) {
-    if !keyspace.has_snapshot() {
+pub fn walk(core: &mut Core) {
+    if !core.keyspace.has_snapshot() {
         return;
     }
-    let start_us = state.clock.now().boot_us;
-    while keyspace.has_snapshot() {
-        let full = state.persistence.work.running().is_none_or(|running| running.job.is_full());
-        if full || matches!(keyspace.walk_snapshot(), Walked::Done) {
+    let start_us = core.state.clock.now().boot_us;
+    while core.keyspace.has_snapshot() {
+        let full =
+            core.state.persistence.work.running().is_none_or(|running| running.job.is_full());
+        if full || matches!(core.keyspace.walk_snapshot(), Walked::Done) {
             break;
         }
-        if state.clock.now().boot_us - start_us >= SLICE_US {
+        if core.state.clock.now().boot_us - start_us >= SLICE_US {
             break;
         }
     }
     // The loop does not sleep between slices. A client on the same core would otherwise wait for a
     // whole time slice of the scheduler.
-    if state.persistence.work.running().is_some_and(|running| running.job.shares_cores) {
+    if core.state.persistence.work.running().is_some_and(|running| running.job.shares_cores) {
         std::thread::yield_now();
     }
 }
 
 /// Finishes a job whose thread has written the file: starts the thread that renames it, and logs
 /// the result.
-fn finish_job(keyspace: &mut Keyspace, state: &mut State) -> Option<EndedJob> {
-    let Persistence { work, aof, .. } = &mut state.persistence;
+fn finish_job(core: &mut Core) -> Option<EndedJob> {
+    let Persistence { work, aof, .. } = &mut core.state.persistence;
     let placed = match work {
         Work::Idle | Work::PreparingRewrite { .. } => return None,
         Work::Placing(_, placing) => match placing.try_recv() {
@@ -381,13 +377,13 @@ fn finish_job(keyspace: &mut Keyspace, state: &mut State) -> Option<EndedJob> {
             running.job.take_result()?
         }
     };
-    let is_placed = matches!(state.persistence.work, Work::Placing(..));
-    let running = state.persistence.work.take_running()?;
+    let is_placed = matches!(core.state.persistence.work, Work::Placing(..));
+    let running = core.state.persistence.work.take_running()?;
     let placed = match placed {
         Ok(bytes) if !is_placed && running.purpose != Purpose::Sync => {
-            match place(state, &running, bytes) {
+            match place(&mut core.state, &running, bytes) {
                 Ok(placing) => {
-                    state.persistence.work = Work::Placing(running, placing);
+                    core.state.persistence.work = Work::Placing(running, placing);
                     return None;
                 }
                 Err(why) => Err(why),
@@ -395,60 +391,55 @@ fn finish_job(keyspace: &mut Keyspace, state: &mut State) -> Option<EndedJob> {
         }
         placed => placed,
     };
-    conclude_job(keyspace, state, running, placed)
+    conclude_job(core, running, placed)
 }
 
 /// Finishes a job with this result, and reports it.
-fn conclude_job(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    running: Running,
-    placed: Placed,
-) -> Option<EndedJob> {
-    let copied = keyspace.snapshot_copied();
-    keyspace.abort_snapshot();
-    pause_syncs(state);
+fn conclude_job(core: &mut Core, running: Running, placed: Placed) -> Option<EndedJob> {
+    let copied = core.keyspace.snapshot_copied();
+    core.keyspace.abort_snapshot();
+    pause_syncs(&mut core.state);
     if placed.is_err()
         && let Some(temporary) = running.job.temporary()
     {
         // Fails harmlessly if it was renamed already.
-        let _ = state.persistence.disk.remove(temporary);
+        let _ = core.state.persistence.disk.remove(temporary);
     }
-    let seconds = (state.now.boot_us - running.job.started_us) / 1_000_000;
+    let seconds = (core.state.now.boot_us - running.job.started_us) / 1_000_000;
     match running.purpose {
         Purpose::Save => {
-            state.persistence.saves.last_seconds = seconds;
-            state.persistence.saves.last_copied = copied;
+            core.state.persistence.saves.last_seconds = seconds;
+            core.state.persistence.saves.last_copied = copied;
             match placed {
                 Ok(_) => {
-                    notice!(state, "Background saving terminated with success");
-                    note_saved(state, running.changes);
+                    notice!(core.state, "Background saving terminated with success");
+                    note_saved(&mut core.state, running.changes);
                     Some(EndedJob::Saved(running.target))
                 }
                 Err(why) => {
-                    warning!(state, "Background saving error: {why}");
-                    note_save_failed(state);
+                    warning!(core.state, "Background saving error: {why}");
+                    note_save_failed(&mut core.state);
                     Some(EndedJob::SaveFailed)
                 }
             }
         }
         Purpose::Sync => {
-            state.persistence.saves.last_copied = copied;
+            core.state.persistence.saves.last_copied = copied;
             Some(match placed {
                 Ok(_) => EndedJob::Sent,
                 Err(why) => EndedJob::SendFailed(Some(why)),
             })
         }
         Purpose::Rewrite => {
-            state.persistence.rewrites.last_seconds = seconds;
-            state.persistence.rewrites.last_copied = copied;
-            if let (Ok(bytes), Some(aof)) = (&placed, &mut state.persistence.aof) {
+            core.state.persistence.rewrites.last_seconds = seconds;
+            core.state.persistence.rewrites.last_copied = copied;
+            if let (Ok(bytes), Some(aof)) = (&placed, &mut core.state.persistence.aof) {
                 aof.is_aside = false;
                 aof.log.rewrite_finished(*bytes);
-                state.note_gate();
+                core.state.note_gate();
             }
-            state.persistence.forget_first_kept();
-            note_rewrite_ended(state, placed.map(drop));
+            core.state.persistence.forget_first_kept();
+            note_rewrite_ended(&mut core.state, placed.map(drop));
             None
         }
     }
@@ -511,45 +502,45 @@ pub enum RewriteError {
 
 /// Starts to rewrite the append-only file: a new increment, and a snapshot as the new base. With
 /// `appendonly no` the base is written too, as in Redis.
-pub fn begin_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
-    state.persistence.queued.rewrite = false;
-    if state.persistence.aof.is_none() {
-        return begin_rewrite_alone(keyspace, state);
+pub fn begin_rewrite(core: &mut Core) -> Result<(), RewriteError> {
+    core.state.persistence.queued.rewrite = false;
+    if core.state.persistence.aof.is_none() {
+        return begin_rewrite_alone(core);
     }
-    state.persistence.work = Work::PreparingRewrite { since_us: state.now.boot_us };
-    notice!(state, "Background append only file rewriting started");
-    continue_rewrite(keyspace, state)
+    core.state.persistence.work = Work::PreparingRewrite { since_us: core.state.now.boot_us };
+    notice!(core.state, "Background append only file rewriting started");
+    continue_rewrite(core)
 }
 
 /// BGREWRITEAOF while the append-only file is off: writes a folder with the base alone, for a start
 /// with it on.
-fn begin_rewrite_alone(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
-    let folder = open_folder(state).map_err(RewriteError::Failed)?;
+fn begin_rewrite_alone(core: &mut Core) -> Result<(), RewriteError> {
+    let folder = open_folder(&core.state).map_err(RewriteError::Failed)?;
     folder.create().map_err(|error| RewriteError::Failed(error.to_string()))?;
     let temporary = folder.path().join(leftovers::temporary_base(std::process::id()));
-    let plan = plan(keyspace, state, true);
-    let begun = begin_job(keyspace, state, Purpose::Rewrite, temporary, plan);
+    let plan = plan(core, true);
+    let begun = begin_job(core, Purpose::Rewrite, temporary, plan);
     begun.map_err(|error| RewriteError::Failed(system_text(&error)))?;
-    if let Work::Writing(running) = &mut state.persistence.work {
+    if let Work::Writing(running) = &mut core.state.persistence.work {
         running.folder = Some(Arc::new(Mutex::new(folder)));
     }
-    notice!(state, "Background append only file rewriting started");
+    notice!(core.state, "Background append only file rewriting started");
     Ok(())
 }
 
 /// Opens the next increment and starts the snapshot, once little of the log is unsynced.
-fn continue_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), RewriteError> {
-    let now = state.now;
-    let Some(aof) = &mut state.persistence.aof else { return Ok(()) };
+fn continue_rewrite(core: &mut Core) -> Result<(), RewriteError> {
+    let now = core.state.now;
+    let Some(aof) = &mut core.state.persistence.aof else { return Ok(()) };
     if !aof.log.sync_ahead(now) {
         return Ok(());
     }
-    state.persistence.work = Work::Idle;
-    debug_assert!(state.effects.is_between_units(), "a unit is in one increment");
+    core.state.persistence.work = Work::Idle;
+    debug_assert!(core.state.effects.is_between_units(), "a unit is in one increment");
     // Earlier changes go to the old increment, later ones to the next.
-    write_log(state).map_err(RewriteError::Fatal)?;
-    let plan = plan(keyspace, state, true);
-    let Some(aof) = &mut state.persistence.aof else { return Ok(()) };
+    write_log(&mut core.state).map_err(RewriteError::Fatal)?;
+    let plan = plan(core, true);
+    let Some(aof) = &mut core.state.persistence.aof else { return Ok(()) };
     let temporary = lock(&aof.folder).path().join(leftovers::temporary_base(std::process::id()));
     // If the log was just switched on, it has an increment of its own already.
     if aof.first_kept.is_none() {
@@ -559,10 +550,10 @@ fn continue_rewrite(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Re
             Err(SwitchError::Fatal(fatal)) => return Err(RewriteError::Fatal(fatal)),
         }
     }
-    state.effects.select_anew();
-    let begun = begin_job(keyspace, state, Purpose::Rewrite, temporary, plan);
+    core.state.effects.select_anew();
+    let begun = begin_job(core, Purpose::Rewrite, temporary, plan);
     begun.map_err(|error| {
-        state.persistence.forget_first_kept();
+        core.state.persistence.forget_first_kept();
         RewriteError::Failed(system_text(&error))
     })
 }
@@ -605,39 +596,39 @@ fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
 // ---- periodic work ------------------------------------------------------------------------------
 
 /// Starts due work: scheduled saves and rewrites, save points, a rewrite of a grown file.
-pub fn periodic(keyspace: &mut Keyspace, state: &mut State) -> Result<(), Fatal> {
+pub fn periodic(core: &mut Core) -> Result<(), Fatal> {
     // While loading the data is incomplete: nothing to save.
-    if state.persistence.under_way().is_some() || state.persistence.loading.is_some() {
+    if core.state.persistence.under_way().is_some() || core.state.persistence.loading.is_some() {
         return Ok(());
     }
-    let now_us = state.now.boot_us;
-    let may_retry = now_us >= state.persistence.rewrites.next_us;
-    if may_retry && (state.persistence.queued.rewrite || has_grown(state)) {
-        return match begin_rewrite(keyspace, state) {
+    let now_us = core.state.now.boot_us;
+    let may_retry = now_us >= core.state.persistence.rewrites.next_us;
+    if may_retry && (core.state.persistence.queued.rewrite || has_grown(&core.state)) {
+        return match begin_rewrite(core) {
             Ok(()) => Ok(()),
             Err(RewriteError::Failed(why)) => {
-                note_rewrite_ended(state, Err(why));
+                note_rewrite_ended(&mut core.state, Err(why));
                 Ok(())
             }
             Err(RewriteError::Fatal(fatal)) => Err(fatal),
         };
     }
-    if state.persistence.queued.save {
-        begin_save(keyspace, state);
+    if core.state.persistence.queued.save {
+        begin_save(core);
         return Ok(());
     }
-    let changes = state.changes_since_save(keyspace);
-    let since = state.now.unix_seconds() - state.persistence.saves.last_unix;
-    let failed_lately = state.persistence.saves.has_failed
-        && now_us - state.persistence.saves.last_try_us <= RETRY_US;
-    let points = state.config.save.iter();
+    let changes = core.state.changes_since_save(&core.keyspace);
+    let since = core.state.now.unix_seconds() - core.state.persistence.saves.last_unix;
+    let failed_lately = core.state.persistence.saves.has_failed
+        && now_us - core.state.persistence.saves.last_try_us <= RETRY_US;
+    let points = core.state.config.save.iter();
     let due = points
         .clone()
         .find(|point| changes >= point.changes && since > point.seconds as i64 && !failed_lately);
     if let Some(point) = due {
         let (changes, seconds) = (point.changes, point.seconds);
-        notice!(state, "{changes} changes in {seconds} seconds. Saving...");
-        begin_save(keyspace, state);
+        notice!(core.state, "{changes} changes in {seconds} seconds. Saving...");
+        begin_save(core);
     }
     Ok(())
 }

@@ -12,71 +12,75 @@ pub const ROWS: &[Row] = &[
         "redis_connected_clients",
         Unit::One,
         "Clients but replicas.",
-        |r| (r.state.clients.len() - r.state.replication.replicas.len()).into(),
+        |r| (r.core.state.clients.len() - r.core.state.replication.replicas.len()).into(),
     ),
-    field("cluster_connections", |r| r.state.net.bus.len().into()),
+    field("cluster_connections", |r| r.core.state.net.bus.len().into()),
     gauge("maxclients", "redis_config_maxclients", Unit::One, "Clients that there may be.", |r| {
-        r.state.config.maxclients.into()
+        r.core.state.config.maxclients.into()
     }),
     by_client("client_recent_max_input_buffer", Unit::Bytes, "The largest input.", |r| {
-        r.state.clients.iter().map(|client| client.input.capacity()).max().unwrap_or(0).into()
+        r.core.state.clients.iter().map(|client| client.input.capacity()).max().unwrap_or(0).into()
     }),
     by_client("client_recent_max_output_buffer", Unit::Bytes, "The largest output.", |r| {
-        r.state.clients.iter().map(|client| client.output.capacity()).max().unwrap_or(0).into()
+        r.core.state.clients.iter().map(|client| client.output.capacity()).max().unwrap_or(0).into()
     }),
     gauge(
         "blocked_clients",
         "redis_blocked_clients",
         Unit::One,
         "Clients that wait in a command, or for the end of a pause.",
-        |r| r.state.clients.suspended().into(),
+        |r| r.core.state.clients.suspended().into(),
     ),
     gauge(
         "tracking_clients",
         "redis_tracking_clients",
         Unit::One,
         "Clients that are told of changes.",
-        |r| r.keyspace.tracking.clients().into(),
+        |r| r.core.keyspace.tracking.clients().into(),
     ),
     by_client("pubsub_clients", Unit::One, "Clients with subscriptions.", |r| {
-        of_later(r.state, || count(r, |client| client.flags.contains(ClientFlags::SUBSCRIBED)))
+        of_later(&r.core.state, || {
+            count(r, |client| client.flags.contains(ClientFlags::SUBSCRIBED))
+        })
     }),
     by_client("watching_clients", Unit::One, "Clients that watch keys.", |r| {
         let watches = |client: &Client| {
             let watching = client.watching.as_deref();
             watching.is_some_and(|watching| watching.keys().next().is_some())
         };
-        of_later(r.state, || count(r, watches))
+        of_later(&r.core.state, || count(r, watches))
     }),
     gauge(
         "clients_in_timeout_table",
         "redis_clients_in_timeout_table",
         Unit::One,
         "Clients that wait with a timeout.",
-        |r| r.state.blocking.timing_out().into(),
+        |r| r.core.state.blocking.timing_out().into(),
     ),
-    field("total_watched_keys", |r| of_later(r.state, || r.keyspace.watch.keys().into())),
+    field("total_watched_keys", |r| {
+        of_later(&r.core.state, || r.core.keyspace.watch.keys().into())
+    }),
     gauge(
         "total_blocking_keys",
         "redis_total_blocking_keys",
         Unit::One,
         "Keys that clients wait for.",
-        |r| r.keyspace.waiting.keys().into(),
+        |r| r.core.keyspace.waiting.keys().into(),
     ),
     by_client("total_blocking_keys_on_nokey", Unit::One, "Keys whose end clients wait for.", |r| {
-        r.keyspace.waiting.keys_awaited_on_end().into()
+        r.core.keyspace.waiting.keys_awaited_on_end().into()
     }),
-    field("paused_reason", |r| of_valkey(r.state, || pause(r.state).reason.into())),
-    field("paused_actions", |r| of_valkey(r.state, || pause(r.state).actions.into())),
+    field("paused_reason", |r| of_valkey(&r.core.state, || pause(&r.core.state).reason.into())),
+    field("paused_actions", |r| of_valkey(&r.core.state, || pause(&r.core.state).actions.into())),
     field("paused_timeout_milliseconds", |r| {
-        let left_us = pause(r.state).until_us.saturating_sub(r.state.now.boot_us).max(0);
-        of_valkey(r.state, || (left_us / 1000).into())
+        let left_us = pause(&r.core.state).until_us.saturating_sub(r.core.state.now.boot_us).max(0);
+        of_valkey(&r.core.state, || (left_us / 1000).into())
     }),
     Row::Samples(blocked_by_command),
 ];
 
 fn count(reading: &Reading<'_>, is_counted: impl Fn(&Client) -> bool) -> Value {
-    reading.state.clients.iter().filter(|client| is_counted(client)).count().into()
+    reading.core.state.clients.iter().filter(|client| is_counted(client)).count().into()
 }
 
 /// A field that Redis 8 and Valkey have.
@@ -129,8 +133,8 @@ fn pause(state: &State) -> ShownPause {
 fn blocked_by_command(reading: &Reading<'_>, out: &mut Exposition) {
     let name = "latchkey_blocked_clients";
     out.family(name, "gauge", "Clients that wait in a command.");
-    for (command, count) in reading.state.blocking.by_command() {
-        let command = reading.state.commands.get(command);
+    for (command, count) in reading.core.state.blocking.by_command() {
+        let command = reading.core.state.commands.get(command);
         out.sample(name, &[("command", &command.full_name)], count as f64);
     }
 }

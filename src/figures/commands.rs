@@ -22,7 +22,7 @@ fn called(state: &State) -> impl Iterator<Item = (&'static Command, &CommandStat
 }
 
 fn calls(reading: &Reading<'_>, out: &mut String) {
-    for (command, stats) in called(reading.state) {
+    for (command, stats) in called(&reading.core.state) {
         let us = stats.nanoseconds / 1000;
         let per_call = if stats.calls == 0 { 0.0 } else { us as f64 / stats.calls as f64 };
         line(
@@ -53,7 +53,7 @@ fn call_samples(reading: &Reading<'_>, out: &mut Exposition) {
     ];
     for (name, help, value) in families {
         out.family(name, "counter", help);
-        for (command, stats) in called(reading.state) {
+        for (command, stats) in called(&reading.core.state) {
             out.sample(name, &[("cmd", &command.full_name)], value(stats));
         }
     }
@@ -68,24 +68,24 @@ fn sorted_errors(state: &State) -> Vec<(&str, u64)> {
 }
 
 fn errors(reading: &Reading<'_>, out: &mut String) {
-    for (word, count) in sorted_errors(reading.state) {
+    for (word, count) in sorted_errors(&reading.core.state) {
         line(out, &format!("errorstat_{word}"), format_args!("count={count}"));
     }
 }
 
 fn error_samples(reading: &Reading<'_>, out: &mut Exposition) {
     out.family("redis_errors_total", "counter", "Errors that clients were sent.");
-    for (word, count) in sorted_errors(reading.state) {
+    for (word, count) in sorted_errors(&reading.core.state) {
         out.sample("redis_errors_total", &[("err", word)], count as f64);
     }
 }
 
 fn latencies(reading: &Reading<'_>, out: &mut String) {
-    for (command, stats) in with_stats(reading.state) {
+    for (command, stats) in with_stats(&reading.core.state) {
         let Some(histogram) = &stats.histogram else {
             continue;
         };
-        let percents = &reading.state.config.latency_tracking_info_percentiles;
+        let percents = &reading.core.state.config.latency_tracking_info_percentiles;
         let percentiles = percents.iter().map(|percent| {
             let us = histogram.percentile(*percent) as f64 / 1000.0;
             format!("p{percent}={us:.3}")
@@ -98,8 +98,8 @@ fn latencies(reading: &Reading<'_>, out: &mut String) {
 fn latency_samples(reading: &Reading<'_>, out: &mut Exposition) {
     let name = "redis_latency_percentiles_usec";
     out.family(name, "summary", "Time of a call in microseconds.");
-    let percents = &reading.state.config.latency_tracking_info_percentiles;
-    for (command, stats) in called(reading.state) {
+    let percents = &reading.core.state.config.latency_tracking_info_percentiles;
+    for (command, stats) in called(&reading.core.state) {
         let Some(histogram) = &stats.histogram else { continue };
         let cmd = ("cmd", &*command.full_name);
         for (percent, ns) in percents.iter().zip(histogram.percentiles(percents)) {
@@ -114,7 +114,7 @@ fn latency_samples(reading: &Reading<'_>, out: &mut Exposition) {
 }
 
 fn slow_log(reading: &Reading<'_>, out: &mut Exposition) {
-    let log = &reading.state.stats.command_logs[LogKind::Slow as usize];
+    let log = &reading.core.state.stats.command_logs[LogKind::Slow as usize];
     out.family("redis_slowlog_length", "gauge", "Entries of the slow log.");
     out.sample("redis_slowlog_length", &[], log.len() as f64);
     let last = log.iter().next();
@@ -124,7 +124,7 @@ fn slow_log(reading: &Reading<'_>, out: &mut Exposition) {
     out.family(name, "gauge", "Time of the slow log's last entry.");
     out.sample(name, &[], last.map_or(0.0, |entry| entry.value as f64 / 1e6));
     out.family("latchkey_slow_commands_total", "counter", "Calls that came into the slow log.");
-    for (command, stats) in called(reading.state).filter(|(_, stats)| stats.slow > 0) {
+    for (command, stats) in called(&reading.core.state).filter(|(_, stats)| stats.slow > 0) {
         let labels = [("cmd", &*command.full_name)];
         out.sample("latchkey_slow_commands_total", &labels, f64::from(stats.slow));
     }

@@ -11,63 +11,63 @@ pub const ROWS: &[Row] = &[
         "redis_connections_received_total",
         Unit::One,
         "Connections of clients.",
-        |r| r.state.stats.counters.connections.into(),
+        |r| r.core.state.stats.counters.connections.into(),
     ),
     counter(
         "total_commands_processed",
         "redis_commands_processed_total",
         Unit::One,
         "Commands that have run.",
-        |r| r.state.stats.counters.commands.into(),
+        |r| r.core.state.stats.counters.commands.into(),
     ),
     gauge(
         "instantaneous_ops_per_sec",
         "redis_instantaneous_ops_per_sec",
         Unit::One,
         "Commands in the last second.",
-        |r| r.state.stats.commands_rate.per_second().into(),
+        |r| r.core.state.stats.commands_rate.per_second().into(),
     ),
     counter(
         "total_net_input_bytes",
         "redis_net_input_bytes_total",
         Unit::Bytes,
         "Bytes read from clients.",
-        |r| r.state.stats.counters.bytes_in.into(),
+        |r| r.core.state.stats.counters.bytes_in.into(),
     ),
     counter(
         "total_net_output_bytes",
         "redis_net_output_bytes_total",
         Unit::Bytes,
         "Bytes written to clients.",
-        |r| r.state.stats.counters.bytes_out.into(),
+        |r| r.core.state.stats.counters.bytes_out.into(),
     ),
     counter(
         "total_net_repl_input_bytes",
         "redis_net_repl_input_bytes_total",
         Unit::Bytes,
         "Bytes read from the primary.",
-        |r| r.state.stats.counters.replication_bytes_in.into(),
+        |r| r.core.state.stats.counters.replication_bytes_in.into(),
     ),
     counter(
         "total_net_repl_output_bytes",
         "redis_net_repl_output_bytes_total",
         Unit::Bytes,
         "Bytes written to replicas.",
-        |r| r.state.stats.counters.replica_bytes_out.into(),
+        |r| r.core.state.stats.counters.replica_bytes_out.into(),
     ),
     gauge(
         "instantaneous_input_kbps",
         "redis_instantaneous_input_kbps",
         Unit::One,
         "Kilobytes that came from clients in the last second.",
-        |r| kilobytes(&r.state.stats.input_rate),
+        |r| kilobytes(&r.core.state.stats.input_rate),
     ),
     gauge(
         "instantaneous_output_kbps",
         "redis_instantaneous_output_kbps",
         Unit::One,
         "Kilobytes that went to clients in the last second.",
-        |r| kilobytes(&r.state.stats.output_rate),
+        |r| kilobytes(&r.core.state.stats.output_rate),
     ),
     field("instantaneous_input_repl_kbps", |_| "0.00".into()),
     field("instantaneous_output_repl_kbps", |_| "0.00".into()),
@@ -76,38 +76,38 @@ pub const ROWS: &[Row] = &[
         "redis_rejected_connections_total",
         Unit::One,
         "Connections refused for maxclients or protected mode.",
-        |r| r.state.stats.counters.rejected_connections.into(),
+        |r| r.core.state.stats.counters.rejected_connections.into(),
     ),
     gauge("sync_full", "redis_replica_resyncs_full", Unit::One, "Replicas sent all data.", |r| {
-        r.state.stats.counters.full_syncs.into()
+        r.core.state.stats.counters.full_syncs.into()
     }),
     gauge(
         "sync_partial_ok",
         "redis_replica_partial_resync_accepted",
         Unit::One,
         "Replicas that could continue at their offset.",
-        |r| r.state.stats.counters.partial_syncs.into(),
+        |r| r.core.state.stats.counters.partial_syncs.into(),
     ),
     gauge(
         "sync_partial_err",
         "redis_replica_partial_resync_denied",
         Unit::One,
         "Replicas that could not continue at their offset.",
-        |r| r.state.stats.counters.partial_syncs_refused.into(),
+        |r| r.core.state.stats.counters.partial_syncs_refused.into(),
     ),
     counter("expired_keys", "redis_expired_keys_total", Unit::One, "Keys that expired.", |r| {
-        r.keyspace.stats.expired.into()
+        r.core.keyspace.stats.expired.into()
     }),
     field("expired_subkeys", |r| {
-        let is_redis_8 = r.state.config.compatible_with == Compatibility::Redis8;
-        is_redis_8.then_some(r.keyspace.stats.expired_fields).into()
+        let is_redis_8 = r.core.state.config.compatible_with == Compatibility::Redis8;
+        is_redis_8.then_some(r.core.keyspace.stats.expired_fields).into()
     }),
     counter(
         "expired_fields",
         "redis_expired_fields_total",
         Unit::One,
         "Fields of hashes that expired.",
-        |r| r.keyspace.stats.expired_fields.into(),
+        |r| r.core.keyspace.stats.expired_fields.into(),
     ),
     gauge(
         "expired_stale_perc",
@@ -121,7 +121,7 @@ pub const ROWS: &[Row] = &[
         "redis_expired_time_cap_reached_total",
         Unit::One,
         "Turns in which more keys were due than a turn deletes.",
-        |r| r.state.stats.counters.expired_slices_exhausted.into(),
+        |r| r.core.state.stats.counters.expired_slices_exhausted.into(),
     ),
     field("expire_cycle_cpu_milliseconds", |_| 0u64.into()),
     counter(
@@ -129,28 +129,28 @@ pub const ROWS: &[Row] = &[
         "redis_evicted_keys_total",
         Unit::One,
         "Keys evicted for memory.",
-        |r| r.keyspace.stats.evicted.into(),
+        |r| r.core.keyspace.stats.evicted.into(),
     ),
     counter(
         "evicted_clients",
         "redis_evicted_clients_total",
         Unit::One,
         "Clients closed for maxmemory-clients.",
-        |r| r.state.stats.counters.evicted_clients.into(),
+        |r| r.core.state.stats.counters.evicted_clients.into(),
     ),
     counter(
         "evicted_scripts",
         "redis_evicted_scripts_total",
         Unit::One,
         "Cached scripts that made room for others.",
-        |r| r.state.scripts.stats.evicted.into(),
+        |r| r.core.state.scripts.stats.evicted.into(),
     ),
     counter(
         "total_eviction_exceeded_time",
         "redis_eviction_exceeded_time_ms_total",
         Unit::Milliseconds,
         "Time above maxmemory.",
-        |r| ((r.keyspace.eviction.over_us + over_us(r)) / 1000).into(),
+        |r| ((r.core.keyspace.eviction.over_us + over_us(r)) / 1000).into(),
     ),
     gauge(
         "current_eviction_exceeded_time",
@@ -164,48 +164,48 @@ pub const ROWS: &[Row] = &[
         "redis_keyspace_hits_total",
         Unit::One,
         "Look-ups that found their key.",
-        |r| r.keyspace.stats.hits.into(),
+        |r| r.core.keyspace.stats.hits.into(),
     ),
     counter(
         "keyspace_misses",
         "redis_keyspace_misses_total",
         Unit::One,
         "Look-ups that found no key.",
-        |r| r.keyspace.stats.misses.into(),
+        |r| r.core.keyspace.stats.misses.into(),
     ),
     gauge("pubsub_channels", "redis_pubsub_channels", Unit::One, "Channels with clients.", |r| {
-        r.state.pubsub.count(Kind::Channel).into()
+        r.core.state.pubsub.count(Kind::Channel).into()
     }),
     gauge("pubsub_patterns", "redis_pubsub_patterns", Unit::One, "Patterns with clients.", |r| {
-        r.state.pubsub.count(Kind::Pattern).into()
+        r.core.state.pubsub.count(Kind::Pattern).into()
     }),
     gauge(
         "pubsubshard_channels",
         "redis_pubsubshard_channels",
         Unit::One,
         "Shard channels with clients.",
-        |r| r.state.pubsub.count(Kind::Shard).into(),
+        |r| r.core.state.pubsub.count(Kind::Shard).into(),
     ),
     gauge("latest_fork_usec", "redis_latest_fork_usec", Unit::Microseconds, "Always 0.", |_| {
         0u64.into()
     }),
     // Redis would fork for these jobs.
     counter("total_forks", "redis_forks_total", Unit::One, "Background jobs begun.", |r| {
-        r.state.persistence.jobs.into()
+        r.core.state.persistence.jobs.into()
     }),
     gauge(
         "migrate_cached_sockets",
         "redis_migrate_cached_sockets_total",
         Unit::One,
         "Connections kept for MIGRATE.",
-        |r| (r.state.net.lines.kept() + r.state.net.outgoing.len()).into(),
+        |r| (r.core.state.net.lines.kept() + r.core.state.net.outgoing.len()).into(),
     ),
     gauge(
         "slave_expires_tracked_keys",
         "redis_slave_expires_tracked_keys",
         Unit::One,
         "Keys that a writable replica expires itself.",
-        |r| r.keyspace.own_deadlines().into(),
+        |r| r.core.keyspace.own_deadlines().into(),
     ),
     gauge("active_defrag_hits", "redis_defrag_hits", Unit::One, "Always 0.", |_| 0u64.into()),
     gauge("active_defrag_misses", "redis_defrag_misses", Unit::One, "Always 0.", |_| 0u64.into()),
@@ -222,35 +222,35 @@ pub const ROWS: &[Row] = &[
         "redis_tracking_total_keys",
         Unit::One,
         "Keys at which tracking clients are listed.",
-        |r| r.keyspace.tracking.keys().into(),
+        |r| r.core.keyspace.tracking.keys().into(),
     ),
     gauge(
         "tracking_total_items",
         "redis_tracking_total_items",
         Unit::One,
         "Clients listed at keys, in all.",
-        |r| r.keyspace.tracking.items().into(),
+        |r| r.core.keyspace.tracking.items().into(),
     ),
     gauge(
         "tracking_total_prefixes",
         "redis_tracking_total_prefixes",
         Unit::One,
         "Prefixes that clients track.",
-        |r| r.keyspace.tracking.prefixes().into(),
+        |r| r.core.keyspace.tracking.prefixes().into(),
     ),
     counter(
         "unexpected_error_replies",
         "redis_unexpected_error_replies",
         Unit::One,
         "Commands of the primary that failed here.",
-        |r| r.state.stats.counters.unexpected_error_replies.into(),
+        |r| r.core.state.stats.counters.unexpected_error_replies.into(),
     ),
     counter(
         "total_error_replies",
         "redis_total_error_replies",
         Unit::One,
         "Errors that clients were sent.",
-        |r| r.state.stats.counters.error_replies.into(),
+        |r| r.core.state.stats.counters.error_replies.into(),
     ),
     field("dump_payload_sanitizations", |_| 0u64.into()),
     counter(
@@ -258,14 +258,14 @@ pub const ROWS: &[Row] = &[
         "redis_total_reads_processed",
         Unit::One,
         "Reads from clients.",
-        |r| r.state.stats.counters.reads.into(),
+        |r| r.core.state.stats.counters.reads.into(),
     ),
     counter(
         "total_writes_processed",
         "redis_total_writes_processed",
         Unit::One,
         "Writes to clients.",
-        |r| r.state.stats.counters.writes.into(),
+        |r| r.core.state.stats.counters.writes.into(),
     ),
     field("io_threaded_reads_processed", |_| 0u64.into()),
     field("io_threaded_writes_processed", |_| 0u64.into()),
@@ -274,14 +274,14 @@ pub const ROWS: &[Row] = &[
         "redis_client_query_buffer_limit_disconnections_total",
         Unit::One,
         "Clients closed for client-query-buffer-limit.",
-        |r| r.state.stats.counters.query_buffer_limit_disconnections.into(),
+        |r| r.core.state.stats.counters.query_buffer_limit_disconnections.into(),
     ),
     counter(
         "client_output_buffer_limit_disconnections",
         "redis_client_output_buffer_limit_disconnections_total",
         Unit::One,
         "Clients closed for client-output-buffer-limit.",
-        |r| r.state.stats.counters.output_buffer_limit_disconnections.into(),
+        |r| r.core.state.stats.counters.output_buffer_limit_disconnections.into(),
     ),
     field("reply_buffer_shrinks", |_| 0u64.into()),
     field("reply_buffer_expands", |_| 0u64.into()),
@@ -290,65 +290,65 @@ pub const ROWS: &[Row] = &[
         "redis_eventloop_cycles_total",
         Unit::One,
         "Turns of the loop.",
-        |r| r.state.stats.timing.turns().into(),
+        |r| r.core.state.stats.timing.turns().into(),
     ),
     counter(
         "eventloop_duration_sum",
         "redis_eventloop_duration_sum_usec_total",
         Unit::Microseconds,
         "Time of all turns, without the waits between them.",
-        |r| r.state.stats.timing.turns_us().into(),
+        |r| r.core.state.stats.timing.turns_us().into(),
     ),
     counter(
         "eventloop_duration_cmd_sum",
         "redis_eventloop_duration_cmd_sum_usec_total",
         Unit::Microseconds,
         "Time of all commands.",
-        |r| r.state.stats.timing.commands_us().into(),
+        |r| r.core.state.stats.timing.commands_us().into(),
     ),
     gauge(
         "instantaneous_eventloop_cycles_per_sec",
         "redis_instantaneous_eventloop_cycles_per_sec",
         Unit::One,
         "Turns in a second, of late.",
-        |r| r.state.stats.turns_rate.per_second().into(),
+        |r| r.core.state.stats.turns_rate.per_second().into(),
     ),
     gauge(
         "instantaneous_eventloop_duration_usec",
         "redis_instantaneous_eventloop_duration_usec",
         Unit::Microseconds,
         "Time of a turn, of late.",
-        |r| r.state.stats.turn_time.per_second().into(),
+        |r| r.core.state.stats.turn_time.per_second().into(),
     ),
     counter(
         "acl_access_denied_auth",
         "redis_acl_access_denied_auth_total",
         Unit::One,
         "Wrong passwords.",
-        |r| r.state.stats.counters.acl_denied_auth.into(),
+        |r| r.core.state.stats.counters.acl_denied_auth.into(),
     ),
     counter(
         "acl_access_denied_cmd",
         "redis_acl_access_denied_cmd_total",
         Unit::One,
         "Commands that their user may not run.",
-        |r| r.state.stats.counters.acl_denied_cmd.into(),
+        |r| r.core.state.stats.counters.acl_denied_cmd.into(),
     ),
     counter(
         "acl_access_denied_key",
         "redis_acl_access_denied_key_total",
         Unit::One,
         "Commands with keys that their user may not use.",
-        |r| r.state.stats.counters.acl_denied_key.into(),
+        |r| r.core.state.stats.counters.acl_denied_key.into(),
     ),
     counter(
         "acl_access_denied_channel",
         "redis_acl_access_denied_channel_total",
         Unit::One,
         "Commands with channels that their user may not use.",
-        |r| r.state.stats.counters.acl_denied_channel.into(),
+        |r| r.core.state.stats.counters.acl_denied_channel.into(),
     ),
-    field("acl_access_denied_db", |r| r.state.stats.counters.acl_denied_db.into()),
+    field("acl_access_denied_db", |r| r.core.state.stats.counters.acl_denied_db.into()),
 ];
 
 fn kilobytes(rate: &Rate) -> Value {
@@ -357,6 +357,6 @@ fn kilobytes(rate: &Rate) -> Value {
 
 /// The time for which memory has been above its limit.
 fn over_us(reading: &Reading<'_>) -> u64 {
-    let since_us = reading.keyspace.eviction.over_since_us;
-    since_us.map_or(0, |since_us| (reading.state.now.boot_us - since_us).max(0) as u64)
+    let since_us = reading.core.keyspace.eviction.over_since_us;
+    since_us.map_or(0, |since_us| (reading.core.state.now.boot_us - since_us).max(0) as u64)
 }

@@ -7,11 +7,12 @@ use crate::keyspace::DbIndex;
 use crate::state::State;
 
 pub const CLUSTER: &[Row] =
-    &[field("cluster_enabled", |r| u64::from(r.state.config.cluster_enabled).into())];
+    &[field("cluster_enabled", |r| u64::from(r.core.state.config.cluster_enabled).into())];
 
 /// The lines of CLUSTER INFO.
-pub const CLUSTER_INFO: &[Row] =
-    &[Row::Lines(|reading, out| out.push_str(&cluster_info(reading.state).unwrap_or_default()))];
+pub const CLUSTER_INFO: &[Row] = &[Row::Lines(|reading, out| {
+    out.push_str(&cluster_info(&reading.core.state).unwrap_or_default())
+})];
 
 pub const ROWS: &[Row] = &[Row::Lines(lines), Row::Samples(samples)];
 
@@ -42,8 +43,8 @@ struct Database {
 }
 
 fn database(reading: &Reading<'_>, index: DbIndex) -> Database {
-    let now = reading.keyspace.now();
-    let table = reading.keyspace.table_of(index);
+    let now = reading.core.keyspace.now();
+    let table = reading.core.keyspace.table_of(index);
     let (mut sum_ms, mut count) = (0i128, 0);
     table.sample(TTL_SAMPLES, true, |_, entry| {
         if let Some(deadline) = entry.deadline() {
@@ -56,16 +57,16 @@ fn database(reading: &Reading<'_>, index: DbIndex) -> Database {
 }
 
 fn with_keys<'a>(reading: &'a Reading<'_>) -> impl Iterator<Item = Database> + 'a {
-    let indices = DbIndex::all(reading.keyspace.databases());
-    let filled = indices.filter(|&index| !reading.keyspace.table_of(index).is_empty());
+    let indices = DbIndex::all(reading.core.keyspace.databases());
+    let filled = indices.filter(|&index| !reading.core.keyspace.table_of(index).is_empty());
     filled.map(|index| database(reading, index))
 }
 
 fn lines(reading: &Reading<'_>, out: &mut String) {
     for Database { index, keys, expiring, average_ttl_ms } in with_keys(reading) {
         // The number of keys with expiring fields.
-        let volatile = || reading.keyspace.keys_with_field_deadlines(index);
-        let more = match reading.state.config.compatible_with {
+        let volatile = || reading.core.keyspace.keys_with_field_deadlines(index);
+        let more = match reading.core.state.config.compatible_with {
             Compatibility::Redis70 | Compatibility::Redis72 => String::new(),
             Compatibility::Redis8 => format!(",subexpiry={}", volatile()),
             Compatibility::Valkey9 => format!(",keys_with_volatile_items={}", volatile()),
@@ -81,8 +82,8 @@ fn lines(reading: &Reading<'_>, out: &mut String) {
 fn samples(reading: &Reading<'_>, out: &mut Exposition) {
     type Of = fn(&Database) -> f64;
     let mut databases: Vec<Database> = Vec::new();
-    for index in DbIndex::all(reading.keyspace.databases()).take(LOOKED_AT_MAX) {
-        let table = reading.keyspace.table_of(index);
+    for index in DbIndex::all(reading.core.keyspace.databases()).take(LOOKED_AT_MAX) {
+        let table = reading.core.keyspace.table_of(index);
         let (keys, expiring) = (table.len(), table.volatile_len());
         if keys == 0 && index.get() >= EMPTY_SAMPLED_MAX || databases.len() >= SAMPLED_MAX {
             continue;

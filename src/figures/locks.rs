@@ -7,14 +7,14 @@ use super::{Reading, Row, Unit, counter, gauge};
 
 pub const ROWS: &[Row] = &[
     gauge("locks_held", "latchkey_locks_held", Unit::One, "Held locks.", |r| {
-        r.keyspace.locks.len().into()
+        r.core.keyspace.locks.len().into()
     }),
     gauge(
         "lock_waiters",
         "latchkey_lock_waiters",
         Unit::One,
         "Clients that wait for locks.",
-        |r| r.state.blocking.lock_waiters().into(),
+        |r| r.core.state.blocking.lock_waiters().into(),
     ),
     gauge("lock_longest_wait_ms", "", Unit::Milliseconds, "", |r| {
         (longest_wait_us(r) / 1000).into()
@@ -36,60 +36,64 @@ pub const ROWS: &[Row] = &[
         "How long the lock has been held that is held longest.",
         |r| super::Value::Decimal(longest_hold_us(r) as f64 / 1e6, 6),
     ),
-    counter("lock_grants_total", "", Unit::One, "", |r| r.keyspace.locks.stats.grants.into()),
-    counter("lock_timeouts_total", "", Unit::One, "", |r| r.keyspace.locks.stats.timeouts.into()),
-    counter("lock_expired_total", "", Unit::One, "", |r| r.keyspace.locks.stats.expired.into()),
+    counter("lock_grants_total", "", Unit::One, "", |r| r.core.keyspace.locks.stats.grants.into()),
+    counter("lock_timeouts_total", "", Unit::One, "", |r| {
+        r.core.keyspace.locks.stats.timeouts.into()
+    }),
+    counter("lock_expired_total", "", Unit::One, "", |r| {
+        r.core.keyspace.locks.stats.expired.into()
+    }),
     counter("lock_session_ended_total", "", Unit::One, "", |r| {
-        let stats = &r.keyspace.locks.stats;
+        let stats = &r.core.keyspace.locks.stats;
         (stats.sessions_ended + stats.promoted).into()
     }),
-    counter("lock_broken_total", "", Unit::One, "", |r| r.keyspace.locks.stats.broken.into()),
+    counter("lock_broken_total", "", Unit::One, "", |r| r.core.keyspace.locks.stats.broken.into()),
     counter("lock_noreplicas_total", "", Unit::One, "", |r| {
-        r.keyspace.locks.stats.no_replicas.into()
+        r.core.keyspace.locks.stats.no_replicas.into()
     }),
     gauge(
         "lock_wait_cycles",
         "latchkey_lock_wait_cycles",
         Unit::One,
         "Circles of owners that wait for each other's locks, among the 1,000 longest waits.",
-        |r| cycles::count(r.keyspace, r.state).into(),
+        |r| cycles::count(r.core).into(),
     ),
     gauge(
         "sem_permits_held",
         "latchkey_semaphore_permits_held",
         Unit::One,
         "Held permits of all semaphores.",
-        |r| r.keyspace.semaphores.held(r.state.now.unix().0).into(),
+        |r| r.core.keyspace.semaphores.held(r.core.state.now.unix().0).into(),
     ),
     gauge(
         "sem_waiters",
         "latchkey_semaphore_waiters",
         Unit::One,
         "Clients that wait for permits.",
-        |r| r.state.blocking.semaphore_waiters().into(),
+        |r| r.core.state.blocking.semaphore_waiters().into(),
     ),
     gauge(
         "",
         "latchkey_due_waiters",
         Unit::One,
         "Clients that wait until a sorted set's member is due.",
-        |r| r.state.blocking.due_waiters().into(),
+        |r| r.core.state.blocking.due_waiters().into(),
     ),
     Row::Samples(samples),
 ];
 
 fn longest_wait_us(reading: &Reading<'_>) -> i64 {
-    let now_us = reading.state.now.boot_us;
-    now_us - reading.state.blocking.waits_for_lock_since_us().unwrap_or(now_us).min(now_us)
+    let now_us = reading.core.state.now.boot_us;
+    now_us - reading.core.state.blocking.waits_for_lock_since_us().unwrap_or(now_us).min(now_us)
 }
 
 fn longest_hold_us(reading: &Reading<'_>) -> i64 {
-    let now_us = reading.state.now.boot_us;
-    now_us - reading.keyspace.locks.oldest_us().unwrap_or(now_us)
+    let now_us = reading.core.state.now.boot_us;
+    now_us - reading.core.keyspace.locks.oldest_us().unwrap_or(now_us)
 }
 
 fn samples(reading: &Reading<'_>, out: &mut Exposition) {
-    let stats = &reading.keyspace.locks.stats;
+    let stats = &reading.core.keyspace.locks.stats;
     let acquired = [
         ("granted", stats.grants),
         ("timeout", stats.timeouts),
@@ -115,7 +119,7 @@ fn samples(reading: &Reading<'_>, out: &mut Exposition) {
     ];
     let help = "Renewals of leases by requests or sessions, by their result.";
     counts(out, "latchkey_lock_renewals_total", help, "result", &renewed);
-    let durations = &reading.state.stats.durations;
+    let durations = &reading.core.state.stats.durations;
     let help = "How long granted locks and permits were waited for.";
     out.histogram("latchkey_lock_wait_seconds", help, &durations.lock_wait);
     let help = "How long locks were held that have ended.";

@@ -6,9 +6,9 @@ use crate::cluster::action::Action;
 use crate::config::Compatibility;
 use crate::figures::server::policy_name;
 use crate::gate::evict::not_counted;
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::DbIndex;
 use crate::replication::backlog::Backlog;
-use crate::state::State;
+use crate::state::{Core, State};
 use crate::sys::{alloc, jemalloc, machine};
 
 pub const ROWS: &[Row] = &[
@@ -30,10 +30,10 @@ pub const ROWS: &[Row] = &[
         |r| Value::Bytes(r.peak()),
     ),
     field("used_memory_peak_time", |r| {
-        let is_redis_8 = r.state.config.compatible_with == Compatibility::Redis8;
-        let at = match r.used() > r.state.stats.peak_memory {
-            true => r.state.now.unix_seconds(),
-            false => r.state.stats.peak_memory_unix,
+        let is_redis_8 = r.core.state.config.compatible_with == Compatibility::Redis8;
+        let at = match r.used() > r.core.state.stats.peak_memory {
+            true => r.core.state.now.unix_seconds(),
+            false => r.core.state.stats.peak_memory_unix,
         };
         is_redis_8.then_some(at).into()
     }),
@@ -46,7 +46,7 @@ pub const ROWS: &[Row] = &[
         "redis_memory_used_startup_bytes",
         Unit::Bytes,
         "Bytes allocated after the start.",
-        |r| r.state.stats.startup_memory.into(),
+        |r| r.core.state.stats.startup_memory.into(),
     ),
     by_client("used_memory_dataset", Unit::Bytes, "Bytes of data.", |r| {
         r.memory().dataset().into()
@@ -87,38 +87,38 @@ pub const ROWS: &[Row] = &[
         "redis_memory_used_lua_bytes",
         Unit::Bytes,
         "Bytes that Lua holds.",
-        |r| r.state.scripts.stats.lua_bytes.into(),
+        |r| r.core.state.scripts.stats.lua_bytes.into(),
     ),
-    field("used_memory_vm_eval", |r| r.state.scripts.stats.lua_bytes.into()),
-    field("used_memory_lua_human", |r| human_bytes(r.state.scripts.stats.lua_bytes).into()),
+    field("used_memory_vm_eval", |r| r.core.state.scripts.stats.lua_bytes.into()),
+    field("used_memory_lua_human", |r| human_bytes(r.core.state.scripts.stats.lua_bytes).into()),
     gauge(
         "used_memory_scripts_eval",
         "redis_memory_used_scripts_eval_bytes",
         Unit::Bytes,
         "Bytes of cached scripts.",
-        |r| r.state.scripts.stats.scripts_bytes.into(),
+        |r| r.core.state.scripts.stats.scripts_bytes.into(),
     ),
     gauge(
         "number_of_cached_scripts",
         "redis_number_of_cached_scripts",
         Unit::One,
         "Cached scripts.",
-        |r| r.state.scripts.stats.scripts.into(),
+        |r| r.core.state.scripts.stats.scripts.into(),
     ),
     gauge("number_of_functions", "redis_number_of_functions", Unit::One, "Functions.", |r| {
-        r.state.scripts.stats.functions.into()
+        r.core.state.scripts.stats.functions.into()
     }),
     gauge("number_of_libraries", "redis_number_of_libraries", Unit::One, "Libraries.", |r| {
-        r.state.scripts.stats.libraries.into()
+        r.core.state.scripts.stats.libraries.into()
     }),
     field("used_memory_vm_functions", |_| 0u64.into()),
-    field("used_memory_vm_total", |r| Value::Bytes(r.state.scripts.stats.lua_bytes)),
+    field("used_memory_vm_total", |r| Value::Bytes(r.core.state.scripts.stats.lua_bytes)),
     gauge(
         "used_memory_functions",
         "redis_memory_used_functions_bytes",
         Unit::Bytes,
         "Bytes of libraries.",
-        |r| r.state.scripts.stats.libraries_bytes.into(),
+        |r| r.core.state.scripts.stats.libraries_bytes.into(),
     ),
     gauge(
         "used_memory_scripts",
@@ -126,14 +126,14 @@ pub const ROWS: &[Row] = &[
         Unit::Bytes,
         "Bytes of scripts and libraries.",
         |r| {
-            let stats = r.state.scripts.stats;
+            let stats = r.core.state.scripts.stats;
             Value::Bytes(stats.scripts_bytes + stats.libraries_bytes)
         },
     ),
     gauge("maxmemory", "redis_memory_max_bytes", Unit::Bytes, "maxmemory; 0: no limit.", |r| {
-        Value::Bytes(r.state.config.maxmemory as usize)
+        Value::Bytes(r.core.state.config.maxmemory as usize)
     }),
-    field("maxmemory_policy", |r| policy_name(r.state.config.maxmemory_policy).into()),
+    field("maxmemory_policy", |r| policy_name(r.core.state.config.maxmemory_policy).into()),
     gauge(
         "allocator_frag_ratio",
         "redis_allocator_frag_ratio",
@@ -190,15 +190,15 @@ pub const ROWS: &[Row] = &[
         "redis_mem_not_counted_for_eviction_bytes",
         Unit::Bytes,
         "Bytes that maxmemory ignores.",
-        |r| not_counted(r.keyspace, r.state).into(),
+        |r| not_counted(r.core).into(),
     ),
-    field("mem_replication_backlog", |r| (backlog(r.state) - behind(r.state)).into()),
+    field("mem_replication_backlog", |r| (backlog(&r.core.state) - behind(&r.core.state)).into()),
     gauge(
         "mem_total_replication_buffers",
         "redis_mem_total_replication_buffers_bytes",
         Unit::Bytes,
         "Bytes of the stream kept for replicas.",
-        |r| backlog(r.state).into(),
+        |r| backlog(&r.core.state).into(),
     ),
     by_client("mem_clients_slaves", Unit::Bytes, "Bytes of replicas.", |r| {
         (r.memory().replicas + r.memory().replicas_behind).into()
@@ -208,18 +208,18 @@ pub const ROWS: &[Row] = &[
     }),
     field("mem_cluster_links", |r| {
         // Messages that leave at the end of this turn are included.
-        let unsent = r.state.cluster_actions.iter().map(|action| match action {
+        let unsent = r.core.state.cluster_actions.iter().map(|action| match action {
             Action::Send { message, .. } => message.len(),
             _ => 0,
         });
-        (r.state.net.bus.memory() + unsent.sum::<usize>()).into()
+        (r.core.state.net.bus.memory() + unsent.sum::<usize>()).into()
     }),
     gauge(
         "mem_aof_buffer",
         "redis_mem_aof_buffer_bytes",
         Unit::Bytes,
         "Bytes of the append-only file's buffer.",
-        |r| r.state.persistence.log().map_or(0, |log| log.buffer_memory()).into(),
+        |r| r.core.state.persistence.log().map_or(0, |log| log.buffer_memory()).into(),
     ),
     field("mem_allocator", |_| {
         let version = jemalloc::text("version").unwrap_or_default();
@@ -233,14 +233,14 @@ pub const ROWS: &[Row] = &[
         "redis_lazyfree_pending_objects",
         Unit::One,
         "Values that a thread has still to free.",
-        |r| r.keyspace.lazyfree.pending().into(),
+        |r| r.core.keyspace.lazyfree.pending().into(),
     ),
     gauge(
         "lazyfreed_objects",
         "redis_lazyfreed_objects",
         Unit::One,
         "Values that a thread has freed.",
-        |r| r.keyspace.lazyfree.freed().into(),
+        |r| r.core.keyspace.lazyfree.freed().into(),
     ),
 ];
 
@@ -290,27 +290,27 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
-    pub fn measure(keyspace: &Keyspace, state: &State) -> Self {
+    pub fn measure(core: &Core) -> Self {
         let used = alloc::allocated();
-        let databases = DbIndex::all(keyspace.databases())
-            .filter(|&index| !keyspace.table_of(index).is_empty());
+        let databases = DbIndex::all(core.keyspace.databases())
+            .filter(|&index| !core.keyspace.table_of(index).is_empty());
         MemoryUse {
             used,
-            peak: state.stats.peak_memory.max(used),
-            startup: state.stats.startup_memory,
-            clients: state.clients.iter().map(Client::memory).sum(),
-            replicas: state.replicas().map(|(client, _)| client.memory()).sum(),
-            backlog: state.replication.backlog.as_ref().map_or(0, Backlog::memory),
-            replicas_behind: match state.replication.replicas.is_empty() {
+            peak: core.state.stats.peak_memory.max(used),
+            startup: core.state.stats.startup_memory,
+            clients: core.state.clients.iter().map(Client::memory).sum(),
+            replicas: core.state.replicas().map(|(client, _)| client.memory()).sum(),
+            backlog: core.state.replication.backlog.as_ref().map_or(0, Backlog::memory),
+            replicas_behind: match core.state.replication.replicas.is_empty() {
                 true => 0,
-                false => state.bytes_behind(),
+                false => core.state.bytes_behind(),
             },
-            snapshots: keyspace.held.bytes(),
+            snapshots: core.keyspace.held.bytes(),
             tables: databases
-                .map(|database| (database, keyspace.table_of(database).memory()))
+                .map(|database| (database, core.keyspace.table_of(database).memory()))
                 .collect(),
-            keys: DbIndex::all(keyspace.databases())
-                .map(|index| keyspace.table_of(index).len())
+            keys: DbIndex::all(core.keyspace.databases())
+                .map(|index| core.keyspace.table_of(index).len())
                 .sum(),
             allocator: jemalloc::stats(),
             resident: machine::resident_bytes(),

@@ -27,8 +27,7 @@ use std::cell::OnceCell;
 use std::fmt::Write;
 
 use crate::config::Compatibility;
-use crate::keyspace::Keyspace;
-use crate::state::State;
+use crate::state::Core;
 use crate::sys::machine::{self, CpuTimes};
 use crate::sys::{alloc, jemalloc};
 use exposition::Exposition;
@@ -36,8 +35,7 @@ use memory::{MemoryUse, human_bytes};
 
 /// The state at one moment. Values that cost a system call or more are read at most once.
 pub struct Reading<'a> {
-    pub keyspace: &'a Keyspace,
-    pub state: &'a State,
+    pub core: &'a Core,
     used: OnceCell<usize>,
     resident: OnceCell<usize>,
     allocator: OnceCell<jemalloc::AllocatorStats>,
@@ -46,10 +44,9 @@ pub struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    pub fn new(keyspace: &'a Keyspace, state: &'a State) -> Self {
+    pub fn new(core: &'a Core) -> Self {
         Reading {
-            keyspace,
-            state,
+            core,
             used: OnceCell::new(),
             resident: OnceCell::new(),
             allocator: OnceCell::new(),
@@ -64,7 +61,7 @@ impl<'a> Reading<'a> {
     }
 
     pub fn peak(&self) -> usize {
-        self.state.stats.peak_memory.max(self.used())
+        self.core.state.stats.peak_memory.max(self.used())
     }
 
     /// Bytes of memory that the system has given.
@@ -78,10 +75,7 @@ impl<'a> Reading<'a> {
 
     /// Memory by use. Visits each client.
     pub fn memory(&self) -> &MemoryUse {
-        self.memory.get_or_init(|| MemoryUse {
-            used: self.used(),
-            ..MemoryUse::measure(self.keyspace, self.state)
-        })
+        self.memory.get_or_init(|| MemoryUse { used: self.used(), ..MemoryUse::measure(self.core) })
     }
 
     pub fn cpu(&self) -> CpuTimes {

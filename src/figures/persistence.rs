@@ -49,7 +49,7 @@ pub const ROWS: &[Row] = &[
         "redis_rdb_changes_since_last_save",
         Unit::One,
         "Changes since the last save.",
-        |r| r.state.changes_since_save(r.keyspace).into(),
+        |r| r.core.state.changes_since_save(&r.core.keyspace).into(),
     ),
     gauge(
         "rdb_bgsave_in_progress",
@@ -63,21 +63,21 @@ pub const ROWS: &[Row] = &[
         "redis_rdb_last_save_timestamp_seconds",
         Unit::UnixSeconds,
         "When the last save succeeded.",
-        |r| r.state.persistence.saves.last_unix.into(),
+        |r| r.core.state.persistence.saves.last_unix.into(),
     ),
     gauge(
         "rdb_last_bgsave_status",
         "redis_rdb_last_bgsave_status",
         Unit::One,
         "The last save succeeded.",
-        |r| Value::IsFine(!r.state.persistence.saves.has_failed),
+        |r| Value::IsFine(!r.core.state.persistence.saves.has_failed),
     ),
     gauge(
         "rdb_last_bgsave_time_sec",
         "redis_rdb_last_bgsave_duration_sec",
         Unit::Seconds,
         "Time of the last save.",
-        |r| r.state.persistence.saves.last_seconds.into(),
+        |r| r.core.state.persistence.saves.last_seconds.into(),
     ),
     gauge(
         "rdb_current_bgsave_time_sec",
@@ -87,31 +87,31 @@ pub const ROWS: &[Row] = &[
         |r| seconds(r, Purpose::Save),
     ),
     counter("rdb_saves", "redis_rdb_saves_total", Unit::One, "Saves.", |r| {
-        r.state.persistence.saves.count.into()
+        r.core.state.persistence.saves.count.into()
     }),
     gauge(
         "rdb_last_cow_size",
         "redis_rdb_last_cow_size_bytes",
         Unit::Bytes,
         "Bytes copied for the last save.",
-        |r| r.state.persistence.saves.last_copied.into(),
+        |r| r.core.state.persistence.saves.last_copied.into(),
     ),
     gauge(
         "rdb_last_load_keys_expired",
         "redis_last_load_keys_expired",
         Unit::One,
         "Keys of the loaded file that had expired.",
-        |r| r.state.persistence.loads.expired.into(),
+        |r| r.core.state.persistence.loads.expired.into(),
     ),
     gauge(
         "rdb_last_load_keys_loaded",
         "redis_last_load_keys_loaded",
         Unit::One,
         "Keys of the loaded file.",
-        |r| r.state.persistence.loads.keys.into(),
+        |r| r.core.state.persistence.loads.keys.into(),
     ),
     gauge("aof_enabled", "redis_aof_enabled", Unit::One, "The append-only file is on.", |r| {
-        r.state.persistence.is_aof_on().into()
+        r.core.state.persistence.is_aof_on().into()
     }),
     gauge(
         "aof_rewrite_in_progress",
@@ -125,14 +125,14 @@ pub const ROWS: &[Row] = &[
         "redis_aof_rewrite_scheduled",
         Unit::One,
         "A rewrite waits for another job.",
-        |r| r.state.persistence.queued.rewrite.into(),
+        |r| r.core.state.persistence.queued.rewrite.into(),
     ),
     gauge(
         "aof_last_rewrite_time_sec",
         "redis_aof_last_rewrite_duration_sec",
         Unit::Seconds,
         "Time of the last rewrite.",
-        |r| r.state.persistence.rewrites.last_seconds.into(),
+        |r| r.core.state.persistence.rewrites.last_seconds.into(),
     ),
     gauge(
         "aof_current_rewrite_time_sec",
@@ -146,13 +146,13 @@ pub const ROWS: &[Row] = &[
         "redis_aof_last_bgrewrite_status",
         Unit::One,
         "The last rewrite succeeded.",
-        |r| Value::IsFine(!r.state.persistence.rewrites.has_failed),
+        |r| Value::IsFine(!r.core.state.persistence.rewrites.has_failed),
     ),
     counter("aof_rewrites", "redis_aof_rewrites_total", Unit::One, "Rewrites.", |r| {
-        r.state.persistence.rewrites.count.into()
+        r.core.state.persistence.rewrites.count.into()
     }),
     field("aof_rewrites_consecutive_failures", |r| {
-        r.state.persistence.rewrites.failures_in_a_row.into()
+        r.core.state.persistence.rewrites.failures_in_a_row.into()
     }),
     gauge(
         "aof_last_write_status",
@@ -166,7 +166,7 @@ pub const ROWS: &[Row] = &[
         "redis_aof_last_cow_size_bytes",
         Unit::Bytes,
         "Bytes copied for the last rewrite.",
-        |r| r.state.persistence.rewrites.last_copied.into(),
+        |r| r.core.state.persistence.rewrites.last_copied.into(),
     ),
     gauge(
         "module_fork_in_progress",
@@ -201,7 +201,7 @@ pub const ROWS: &[Row] = &[
         "redis_aof_pending_rewrite",
         Unit::One,
         "A rewrite waits for another job.",
-        |r| log(r).map(|_| r.state.persistence.queued.rewrite).into(),
+        |r| log(r).map(|_| r.core.state.persistence.queued.rewrite).into(),
     ),
     gauge(
         "aof_buffer_length",
@@ -258,7 +258,7 @@ pub const ROWS: &[Row] = &[
         "latchkey_snapshot_bytes_waiting",
         Unit::Bytes,
         "Bytes of snapshots on their way to replicas.",
-        |r| r.state.bytes_of_snapshots().into(),
+        |r| r.core.state.bytes_of_snapshots().into(),
     ),
     Row::Samples(|r, out: &mut Exposition| {
         let syncs = log(r).map(AppendLog::sync_times).unwrap_or_default();
@@ -268,40 +268,40 @@ pub const ROWS: &[Row] = &[
 ];
 
 fn log<'a>(reading: &Reading<'a>) -> Option<&'a AppendLog> {
-    reading.state.persistence.log()
+    reading.core.state.persistence.log()
 }
 
 fn loading(reading: &Reading<'_>) -> Option<Loading> {
-    reading.state.persistence.loading
+    reading.core.state.persistence.loading
 }
 
 fn copied(reading: &Reading<'_>) -> usize {
-    match reading.state.persistence.under_way() {
-        Some(_) => reading.keyspace.snapshot_copied(),
+    match reading.core.state.persistence.under_way() {
+        Some(_) => reading.core.keyspace.snapshot_copied(),
         None => 0,
     }
 }
 
 /// Keys written by the running job, and its total number of keys.
 fn keys_saved(reading: &Reading<'_>) -> (usize, u64) {
-    let under_way = reading.state.persistence.under_way();
+    let under_way = reading.core.state.persistence.under_way();
     under_way.map_or((0, 0), |job| (job.keys_done, job.keys_total))
 }
 
 /// The start of the running job. A snapshot for replicas counts as a save.
 fn since(reading: &Reading<'_>, purpose: Purpose) -> Option<i64> {
-    let job = reading.state.persistence.under_way()?;
+    let job = reading.core.state.persistence.under_way()?;
     let counted_as = if job.purpose == Purpose::Sync { Purpose::Save } else { job.purpose };
     (counted_as == purpose).then_some(job.since_us)
 }
 
 fn seconds(reading: &Reading<'_>, purpose: Purpose) -> Value {
     let since_us = since(reading, purpose);
-    since_us.map_or(-1, |since_us| (reading.state.now.boot_us - since_us) / 1_000_000).into()
+    since_us.map_or(-1, |since_us| (reading.core.state.now.boot_us - since_us) / 1_000_000).into()
 }
 
 fn eta_seconds(reading: &Reading<'_>, loading: Loading) -> i64 {
-    let elapsed = (reading.state.now.unix_seconds() - loading.started_unix).max(0) as f64;
+    let elapsed = (reading.core.state.now.unix_seconds() - loading.started_unix).max(0) as f64;
     let left = loading.total_bytes.saturating_sub(loading.loaded_bytes) as f64;
     // Unknown during the first second, as in Redis.
     let seconds =

@@ -10,11 +10,13 @@ use crate::roles::{failover, replicas, restart};
 use crate::state::State;
 
 pub const ROWS: &[Row] = &[
-    field("role", |r| if r.state.replication.is_replica() { "slave" } else { "master" }.into()),
+    field("role", |r| {
+        if r.core.state.replication.is_replica() { "slave" } else { "master" }.into()
+    }),
     Row::Lines(primary),
     Row::Samples(link),
     gauge("connected_slaves", "redis_connected_slaves", Unit::One, "Replicas.", |r| {
-        r.state.replication.replicas.len().into()
+        r.core.state.replication.replicas.len().into()
     }),
     gauge(
         "min_slaves_good_slaves",
@@ -22,9 +24,9 @@ pub const ROWS: &[Row] = &[
         Unit::One,
         "Replicas that min-replicas-to-write counts.",
         |r| {
-            let config = &r.state.config;
+            let config = &r.core.state.config;
             let counts = config.min_replicas_to_write > 0 && config.min_replicas_max_lag > 0;
-            counts.then_some(r.state.replication.good_replicas).into()
+            counts.then_some(r.core.state.replication.good_replicas).into()
         },
     ),
     Row::Lines(each_replica),
@@ -34,22 +36,22 @@ pub const ROWS: &[Row] = &[
         "latchkey_primary_restart_read_only_left_seconds",
         Unit::Seconds,
         "How long replicas must stay until writes are accepted.",
-        |r| restart::seconds_left(r.state).into(),
+        |r| restart::seconds_left(&r.core.state).into(),
     ),
     gauge(
         "primary_lacks_data_of_replicas",
         "latchkey_primary_lacks_data_of_replicas",
         Unit::One,
         "Replicas have more data than this primary, and are sent none.",
-        |r| r.state.replication.restart.held_off_us.map(|_| true).into(),
+        |r| r.core.state.replication.restart.held_off_us.map(|_| true).into(),
     ),
     field("replicas_waiting_psync", |r| {
-        r.state.config.compatible_with.is_valkey().then_some(0u64).into()
+        r.core.state.config.compatible_with.is_valkey().then_some(0u64).into()
     }),
-    field("master_failover_state", |r| failover::state_name(r.state).into()),
-    field("master_replid", |r| r.state.replication.id.clone().into()),
+    field("master_failover_state", |r| failover::state_name(&r.core.state).into()),
+    field("master_replid", |r| r.core.state.replication.id.clone().into()),
     field("master_replid2", |r| {
-        let ancestor = r.state.replication.ancestor.as_ref();
+        let ancestor = r.core.state.replication.ancestor.as_ref();
         ancestor.map_or_else(|| "0".repeat(40), |ancestor| ancestor.id.clone()).into()
     }),
     gauge(
@@ -57,7 +59,7 @@ pub const ROWS: &[Row] = &[
         "redis_master_repl_offset",
         Unit::Bytes,
         "Bytes of the history.",
-        |r| r.state.replication.offset.into(),
+        |r| r.core.state.replication.offset.into(),
     ),
     gauge(
         "second_repl_offset",
@@ -65,7 +67,7 @@ pub const ROWS: &[Row] = &[
         Unit::Bytes,
         "Bytes of the history before the last change of roles, or -1.",
         |r| {
-            let ancestor = r.state.replication.ancestor.as_ref();
+            let ancestor = r.core.state.replication.ancestor.as_ref();
             ancestor.map_or(-1, |ancestor| ancestor.end as i64).into()
         },
     ),
@@ -74,45 +76,45 @@ pub const ROWS: &[Row] = &[
         "redis_repl_backlog_is_active",
         Unit::One,
         "There is a backlog.",
-        |r| r.state.replication.backlog.is_some().into(),
+        |r| r.core.state.replication.backlog.is_some().into(),
     ),
     gauge(
         "repl_backlog_size",
         "redis_replication_backlog_bytes",
         Unit::Bytes,
         "repl-backlog-size.",
-        |r| r.state.config.repl_backlog_size.into(),
+        |r| r.core.state.config.repl_backlog_size.into(),
     ),
     gauge(
         "repl_backlog_first_byte_offset",
         "redis_repl_backlog_first_byte_offset",
         Unit::Bytes,
         "Where the backlog begins.",
-        |r| r.state.replication.backlog.as_ref().map_or(0, Backlog::start).into(),
+        |r| r.core.state.replication.backlog.as_ref().map_or(0, Backlog::start).into(),
     ),
     gauge(
         "repl_backlog_histlen",
         "redis_repl_backlog_history_bytes",
         Unit::Bytes,
         "Bytes of the backlog.",
-        |r| r.state.replication.backlog.as_ref().map_or(0, Backlog::len).into(),
+        |r| r.core.state.replication.backlog.as_ref().map_or(0, Backlog::len).into(),
     ),
     gauge(
         "",
         "redis_cluster_state",
         Unit::One,
         "1 if the cluster serves all slots, or there is none.",
-        |r| r.state.cluster.as_ref().is_none_or(|cluster| cluster.is_ok()).into(),
+        |r| r.core.state.cluster.as_ref().is_none_or(|cluster| cluster.is_ok()).into(),
     ),
     gauge("", "redis_cluster_slots_fail", Unit::One, "Slots of primaries that have failed.", |r| {
-        slots_of(r.state, NodeFlags::FAIL).into()
+        slots_of(&r.core.state, NodeFlags::FAIL).into()
     }),
     gauge(
         "",
         "redis_cluster_slots_pfail",
         Unit::One,
         "Slots of primaries that may have failed.",
-        |r| slots_of(r.state, NodeFlags::PFAIL).into(),
+        |r| slots_of(&r.core.state, NodeFlags::PFAIL).into(),
     ),
 ];
 
@@ -127,7 +129,7 @@ const REPLICAS_MAX: usize = 1000;
 
 /// A replica's fields about its primary.
 fn primary(reading: &Reading<'_>, out: &mut String) {
-    let state = reading.state;
+    let state = &reading.core.state;
     let Some(following) = state.replication.following.as_deref() else { return };
     let config = &state.config;
     let seconds_since = |us: i64| (state.now.boot_us - us).max(0) / 1_000_000;
@@ -176,14 +178,14 @@ fn primary(reading: &Reading<'_>, out: &mut String) {
 /// Seconds since the primary was heard; -1: the link is down.
 fn heard_seconds(reading: &Reading<'_>, following: &Following) -> i64 {
     match following.is_connected() {
-        true => (reading.state.now.boot_us - following.heard_us).max(0) / 1_000_000,
+        true => (reading.core.state.now.boot_us - following.heard_us).max(0) / 1_000_000,
         false => -1,
     }
 }
 
 /// The figures of the link as metrics.
 fn link(reading: &Reading<'_>, out: &mut Exposition) {
-    let state = reading.state;
+    let state = &reading.core.state;
     let Some(following) = state.replication.following.as_deref() else { return };
     let (host, port) = (String::from_utf8_lossy(&following.host), following.port.to_string());
     let labels = [("master_host", &*host), ("master_port", &*port)];
@@ -218,7 +220,7 @@ fn link(reading: &Reading<'_>, out: &mut Exposition) {
 }
 
 fn each_replica(reading: &Reading<'_>, out: &mut String) {
-    let state = reading.state;
+    let state = &reading.core.state;
     let is_valkey = state.config.compatible_with.is_valkey();
     for (index, (client, replica)) in state.replicas().enumerate() {
         let lag = replicas::lag_seconds(state, replica);
@@ -239,7 +241,7 @@ fn each_replica(reading: &Reading<'_>, out: &mut String) {
 
 /// The lag of each replica, and its offset.
 fn lags(reading: &Reading<'_>, out: &mut Exposition) {
-    let state = reading.state;
+    let state = &reading.core.state;
     let of_all = |out: &mut Exposition, name: &str, help: &str, value: &dyn Fn(usize) -> f64| {
         out.family(name, "gauge", help);
         for (index, (client, replica)) in state.replicas().take(REPLICAS_MAX).enumerate() {

@@ -25,58 +25,58 @@ pub const ROWS: &[Row] = &[
     gauge("process_id", "redis_process_id", Unit::One, "Number of the process.", |_| {
         std::process::id().into()
     }),
-    field("process_supervised", |r| r.state.config.supervised.into()),
-    field("run_id", |r| r.state.process.identity.run_id.clone().into()),
-    field("tcp_port", |r| r.state.process.identity.port.into()),
-    field("server_time_usec", |r| r.state.now.wall_us.into()),
+    field("process_supervised", |r| r.core.state.config.supervised.into()),
+    field("run_id", |r| r.core.state.process.identity.run_id.clone().into()),
+    field("tcp_port", |r| r.core.state.process.identity.port.into()),
+    field("server_time_usec", |r| r.core.state.now.wall_us.into()),
     gauge(
         "uptime_in_seconds",
         "redis_uptime_in_seconds",
         Unit::Seconds,
         "Seconds since the start.",
-        |r| uptime(r.state).into(),
+        |r| uptime(&r.core.state).into(),
     ),
-    field("uptime_in_days", |r| (uptime(r.state) / 86_400).into()),
+    field("uptime_in_days", |r| (uptime(&r.core.state) / 86_400).into()),
     gauge("hz", "redis_hz", Unit::One, "Background work in a second.", |r| {
-        r.state.config.hz.into()
+        r.core.state.config.hz.into()
     }),
     gauge(
         "configured_hz",
         "redis_configured_hz",
         Unit::One,
         "Background work in a second, as configured.",
-        |r| r.state.config.hz.into(),
+        |r| r.core.state.config.hz.into(),
     ),
-    field("lru_clock", |r| Value::Text(r.keyspace.lru_clock().to_string())),
-    field("executable", |r| r.state.process.identity.executable.clone().into()),
+    field("lru_clock", |r| Value::Text(r.core.keyspace.lru_clock().to_string())),
+    field("executable", |r| r.core.state.process.identity.executable.clone().into()),
     field("config_file", |r| {
-        let file = r.state.config.config_file.as_deref();
+        let file = r.core.state.config.config_file.as_deref();
         file.map_or(String::new(), |file| file.display().to_string()).into()
     }),
     field("io_threads_active", |_| 0u64.into()),
     field("shutdown_in_milliseconds", |r| {
-        let until_us = r.state.process.shutdown.and_then(|order| order.waits_until_us);
-        until_us.map(|until_us| (until_us - r.state.now.boot_us) / 1000).into()
+        let until_us = r.core.state.process.shutdown.and_then(|order| order.waits_until_us);
+        until_us.map(|until_us| (until_us - r.core.state.now.boot_us) / 1000).into()
     }),
     Row::Lines(listeners),
     field("latchkey_version", |_| build::VERSION.into()),
     gauge("", "redis_up", Unit::One, "The server answers.", |_| true.into()),
     gauge("", "redis_start_time_seconds", Unit::UnixSeconds, "When the server was started.", |r| {
-        (r.state.now.unix_seconds() - uptime(r.state)).into()
+        (r.core.state.now.unix_seconds() - uptime(&r.core.state)).into()
     }),
     gauge(
         "",
         "latchkey_http_connections",
         Unit::One,
         "Connections for HTTP, which are no clients.",
-        |r| r.state.net.http.len().into(),
+        |r| r.core.state.net.http.len().into(),
     ),
     counter(
         "",
         "latchkey_http_requests_total",
         Unit::One,
         "Requests that HTTP has answered.",
-        |r| r.state.net.http.answered.into(),
+        |r| r.core.state.net.http.answered.into(),
     ),
     Row::Samples(scrape_error),
     Row::Samples(build_info),
@@ -84,14 +84,20 @@ pub const ROWS: &[Row] = &[
 
 /// Section TLS: of the certificates in use.
 pub const TLS: &[Row] = &[
-    field("tls_server_cert_serial", |r| serial(r.state, &r.state.config.tls_cert_file)),
-    field("tls_server_cert_expires_in_seconds", |r| left(r.state, &r.state.config.tls_cert_file)),
-    field("tls_client_cert_serial", |r| serial(r.state, &r.state.config.tls_client_cert_file)),
-    field("tls_client_cert_expires_in_seconds", |r| {
-        left(r.state, &r.state.config.tls_client_cert_file)
+    field("tls_server_cert_serial", |r| serial(&r.core.state, &r.core.state.config.tls_cert_file)),
+    field("tls_server_cert_expires_in_seconds", |r| {
+        left(&r.core.state, &r.core.state.config.tls_cert_file)
     }),
-    field("tls_ca_cert_serial", |r| serial(r.state, &r.state.config.tls_ca_cert_file)),
-    field("tls_ca_cert_expires_in_seconds", |r| left(r.state, &r.state.config.tls_ca_cert_file)),
+    field("tls_client_cert_serial", |r| {
+        serial(&r.core.state, &r.core.state.config.tls_client_cert_file)
+    }),
+    field("tls_client_cert_expires_in_seconds", |r| {
+        left(&r.core.state, &r.core.state.config.tls_client_cert_file)
+    }),
+    field("tls_ca_cert_serial", |r| serial(&r.core.state, &r.core.state.config.tls_ca_cert_file)),
+    field("tls_ca_cert_expires_in_seconds", |r| {
+        left(&r.core.state, &r.core.state.config.tls_ca_cert_file)
+    }),
 ];
 
 fn certificate<'s>(state: &'s State, file: &[u8]) -> Option<&'s CertificateFacts> {
@@ -113,7 +119,7 @@ fn uptime(state: &State) -> i64 {
 }
 
 fn version(reading: &Reading<'_>, out: &mut String) {
-    let config = &reading.state.config;
+    let config = &reading.core.state.config;
     line(out, "redis_version", String::from_utf8_lossy(&config.redis_version));
     if config.compatible_with.is_valkey() {
         line(out, "server_name", "valkey");
@@ -123,9 +129,9 @@ fn version(reading: &Reading<'_>, out: &mut String) {
 }
 
 fn mode(reading: &Reading<'_>, out: &mut String) {
-    let is_valkey = reading.state.config.compatible_with.is_valkey();
+    let is_valkey = reading.core.state.config.compatible_with.is_valkey();
     let name = if is_valkey { "server_mode" } else { "redis_mode" };
-    line(out, name, mode_name(reading.state));
+    line(out, name, mode_name(&reading.core.state));
 }
 
 fn mode_name(state: &State) -> &'static str {
@@ -134,7 +140,7 @@ fn mode_name(state: &State) -> &'static str {
 
 /// The listeners, by kind and number as in Valkey.
 fn listeners(reading: &Reading<'_>, out: &mut String) {
-    let state = reading.state;
+    let state = &reading.core.state;
     let config = &state.config;
     let addresses = config.bind.iter().map(|address| String::from_utf8_lossy(address));
     let bound: String = addresses.map(|address| format!(",bind={address}")).collect();
@@ -162,7 +168,7 @@ pub fn policy_name(policy: MaxmemoryPolicy) -> &'static str {
 }
 
 fn instance(reading: &Reading<'_>, out: &mut Exposition) {
-    let state = reading.state;
+    let state = &reading.core.state;
     let identity = &state.process.identity;
     out.family("redis_instance_info", "gauge", "What this server is.");
     let labels = [
@@ -190,7 +196,7 @@ fn build_info(reading: &Reading<'_>, out: &mut Exposition) {
     let labels = [
         ("version", build::VERSION),
         ("commit", build::commit().0),
-        ("redis_version", &String::from_utf8_lossy(&reading.state.config.redis_version)),
+        ("redis_version", &String::from_utf8_lossy(&reading.core.state.config.redis_version)),
     ];
     out.sample("latchkey_build_info", &labels, 1.0);
 }

@@ -53,23 +53,23 @@ pub const CPU: &[Row] = &[
 pub const ROWS: &[Row] = &[
     Row::Samples(|r, out: &mut Exposition| {
         let help = "How long turns of the loop took, without the waits between them.";
-        out.histogram("latchkey_loop_turn_seconds", help, r.state.stats.timing.turn_times());
+        out.histogram("latchkey_loop_turn_seconds", help, r.core.state.stats.timing.turn_times());
         let help = "How long after its deadline a key was deleted.";
-        out.histogram("latchkey_expiry_lag_seconds", help, &r.keyspace.stats.expiry_lag);
+        out.histogram("latchkey_expiry_lag_seconds", help, &r.core.keyspace.stats.expiry_lag);
     }),
     gauge(
         "",
         "latchkey_loop_busy_ratio",
         Unit::Ratio,
         "Part of the last seconds in which the loop worked.",
-        |r| Value::Decimal(busy_ratio(r.state), 4),
+        |r| Value::Decimal(busy_ratio(&r.core.state), 4),
     ),
     gauge(
         "",
         "latchkey_script_running_seconds",
         Unit::Seconds,
         "For how long a script has kept the server busy.",
-        |r| Value::Decimal(script_us(r.state).unwrap_or(0) as f64 / 1e6, 6),
+        |r| Value::Decimal(script_us(&r.core.state).unwrap_or(0) as f64 / 1e6, 6),
     ),
     Row::Samples(certificates),
 ];
@@ -92,7 +92,7 @@ pub fn script_us(state: &State) -> Option<i64> {
 }
 
 fn certificates(reading: &Reading<'_>, out: &mut Exposition) {
-    let Some(tls) = &reading.state.net.tls else { return };
+    let Some(tls) = &reading.core.state.net.tls else { return };
     let name = "latchkey_tls_certificate_expiry_timestamp_seconds";
     out.family(name, "gauge", "When a certificate ends.");
     for certificate in tls.certificates() {

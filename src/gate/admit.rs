@@ -14,13 +14,12 @@ use crate::gate::moving;
 use crate::gate::redirect;
 use crate::gate::users;
 use crate::gate::verdict::{Asked, Verdict};
-use crate::keyspace::Keyspace;
 use crate::resp::args::Args;
 use crate::resp::reply::Protocol;
-use crate::state::State;
 use crate::state::context::Caller;
 use crate::state::spec::{Flags, Group};
 use crate::state::table::{Command, Opening, Passes};
+use crate::state::{Core, State};
 
 const NOT_IN_TRANSACTION: CommandError =
     CommandError::Text("ERR Command not allowed inside a transaction");
@@ -30,9 +29,9 @@ const NEEDS_CLIENT: CommandError =
 /// Whether [`admit`] would certainly say `Run`, for a client whose flags need no check. Each new
 /// rule of `admit` must be added here or to [`State::gate`]; a test compares the two.
 #[inline(always)]
-pub fn is_open(keyspace: &Keyspace, state: &State, command: &Command, args: Args<'_>) -> bool {
-    (command.passes.through(state.gate()) || is_open_here(state, command, args))
-        && !keyspace.tracking.has_changes()
+pub fn is_open(core: &Core, command: &Command, args: Args<'_>) -> bool {
+    (command.passes.through(core.state.gate()) || is_open_here(&core.state, command, args))
+        && !core.keyspace.tracking.has_changes()
         && command.spec.accepts(args.len())
 }
 
@@ -48,9 +47,9 @@ fn is_open_here(state: &State, command: &Command, args: Args<'_>) -> bool {
 
 /// Whether a command may run now.
 #[inline]
-pub fn admit(keyspace: &Keyspace, state: &State, asked: &Asked<'_>) -> Verdict {
+pub fn admit(core: &Core, asked: &Asked<'_>) -> Verdict {
     let command = asked.command;
-    let client = asked.caller.client().and_then(|id| state.clients.get(id));
+    let client = asked.caller.client().and_then(|id| core.state.clients.get(id));
     let Some(client) = client else {
         // Requests without a client have full rights: those of a file have run before.
         if command.is(Flags::NEEDS_CLIENT) {
@@ -58,28 +57,29 @@ pub fn admit(keyspace: &Keyspace, state: &State, asked: &Asked<'_>) -> Verdict {
         }
         // As in Redis. No command is repeated as DEBUG.
         if command.is(Flags::PROTECTED) && asked.caller == Caller::Primary {
-            let address = state.link_socket.as_deref().and_then(|socket| socket.address);
+            let address = core.state.link_socket.as_deref().and_then(|socket| socket.address);
             let is_local = address.is_some_and(|address| address.ip().to_canonical().is_loopback());
-            return check_debug(state, is_local).map_or_else(Verdict::Refuse, |()| Verdict::Run);
+            return check_debug(&core.state, is_local)
+                .map_or_else(Verdict::Refuse, |()| Verdict::Run);
         }
         return Verdict::Run;
     };
     if client.flags.contains(ClientFlags::BRINGS_SLOTS) {
-        return admit_import(state, client, asked);
+        return admit_import(&core.state, client, asked);
     }
     let transaction = client.transaction.as_deref();
-    let is_busy = state.scripts.is_busy();
-    if state.applies_maxmemory() && !is_busy && asked.room.is_none() {
+    let is_busy = core.state.scripts.is_busy();
+    if core.state.applies_maxmemory() && !is_busy && asked.room.is_none() {
         // Rights first: no key is evicted for a command that is refused anyway.
-        return match check_rights(keyspace, state, client, asked) {
+        return match check_rights(core, client, asked) {
             Ok(()) => Verdict::MakeRoom,
             Err(verdict) => verdict,
         };
     }
-    match check(keyspace, state, client, asked, is_busy) {
+    match check(core, client, asked, is_busy) {
         Err(verdict) => verdict,
-        Ok(()) if !is_busy && is_held_back(state, client, asked) => Verdict::Postpone,
-        Ok(()) => match moving::check(keyspace, state, client, asked) {
+        Ok(()) if !is_busy && is_held_back(&core.state, client, asked) => Verdict::Postpone,
+        Ok(()) => match moving::check(core, client, asked) {
             Err(verdict) => verdict,
             Ok(()) if transaction.is_some() && !command.is(Flags::NEVER_QUEUED) => Verdict::Queue,
             Ok(()) => Verdict::Run,
@@ -106,32 +106,33 @@ fn admit_import(state: &State, client: &Client, asked: &Asked<'_>) -> Verdict {
 }
 
 /// The checks that come before keys are evicted for the command.
-fn check_rights(
-    keyspace: &Keyspace,
-    state: &State,
-    client: &Client,
-    asked: &Asked<'_>,
-) -> Result<(), Verdict> {
+fn check_rights(core: &Core, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
     let command = asked.command;
-    let lacks_password = !command.is(Flags::NO_AUTH) && state.needs_password(client.flags);
-    let is_told = !lacks_password || !state.config.compatible_with.is_valkey();
+    let lacks_password = !command.is(Flags::NO_AUTH) && core.state.needs_password(client.flags);
+    let is_told = !lacks_password || !core.state.config.compatible_with.is_valkey();
     if command.is(Flags::PROTECTED) && is_told {
-        check_debug_allowed(state, client)?;
+        check_debug_allowed(&core.state, client)?;
     }
     if lacks_password {
         return Err(CommandError::NoAuth.into());
     }
     if client.transaction.is_some() {
-        check_queueable(state, command)?;
+        check_queueable(&core.state, command)?;
     }
-    users::check(state, client, command, asked.args).map_err(Verdict::Deny)?;
-    if state.cluster.is_some() {
-        let flags = state.flags_of(command, asked.args);
-        cluster::check(keyspace, state, client, (command, flags), asked.args)?;
-    } else if state.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
+    users::check(&core.state, client, command, asked.args).map_err(Verdict::Deny)?;
+    if core.state.cluster.is_some() {
+        let flags = core.state.flags_of(command, asked.args);
+        cluster::check(core, client, (command, flags), asked.args)?;
+    } else if core.state.replication.is_replica()
+        && client.flags.contains(ClientFlags::CAN_REDIRECT)
+    {
         let queued = client.transaction.as_deref().filter(|_| command.is(Flags::RUNS_QUEUED));
         let queued = queued.map_or(Flags::empty(), Transaction::flags);
-        redirect::check(state, client, state.flags_of(command, asked.args).union(queued))?;
+        redirect::check(
+            &core.state,
+            client,
+            core.state.flags_of(command, asked.args).union(queued),
+        )?;
     }
     Ok(())
 }
@@ -156,50 +157,44 @@ fn check_queueable(state: &State, command: &Command) -> Result<(), CommandError>
 }
 
 /// All checks that refuse a client's command.
-fn check(
-    keyspace: &Keyspace,
-    state: &State,
-    client: &Client,
-    asked: &Asked<'_>,
-    is_busy: bool,
-) -> Result<(), Verdict> {
+fn check(core: &Core, client: &Client, asked: &Asked<'_>, is_busy: bool) -> Result<(), Verdict> {
     let command = asked.command;
     let transaction = client.transaction.as_deref();
     // If keys were evicted for it, its rights were checked before.
     if asked.room.is_none() {
-        check_rights(keyspace, state, client, asked)?;
+        check_rights(core, client, asked)?;
     }
     if asked.room == Some(Room::NoMore) && needs_room(transaction, command) {
         return Err(CommandError::OutOfMemory.into());
     }
     if runs_any(transaction, command, Flags::WRITE.union(Flags::TELLS_DISK))
-        && let Some(error) = state.disk_refusal()
+        && let Some(error) = core.state.disk_refusal()
     {
         return Err(error.into());
     }
-    if state.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
+    if core.state.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
         return Err(CommandError::NoReplicas.into());
     }
-    if let Some(error) = state.replication.restart.refusal()
-        && writes(state, transaction, asked)
+    if let Some(error) = core.state.replication.restart.refusal()
+        && writes(&core.state, transaction, asked)
     {
         return Err(error.into());
     }
-    if state.is_read_only() && writes(state, transaction, asked) {
+    if core.state.is_read_only() && writes(&core.state, transaction, asked) {
         return Err(CommandError::ReadOnlyReplica.into());
     }
     if client.flags.contains(ClientFlags::SUBSCRIBED) && asked.protocol == Protocol::Resp2 {
         check_subscribed(command)?;
     }
-    if state.is_stale() && !allows_stale_data(state, transaction, asked) {
+    if core.state.is_stale() && !allows_stale_data(&core.state, transaction, asked) {
         return Err(CommandError::PrimaryDown.into());
     }
-    if let Some(loading) = state.persistence.loading {
+    if let Some(loading) = core.state.persistence.loading {
         let queued = transaction.filter(|_| command.is(Flags::RUNS_QUEUED));
         let is_refused = match loading.is_beside {
             true => runs_any(transaction, command, Flags::NO_ASYNC_LOADING),
             false => {
-                !(command.is(Flags::LOADING) || tells_of_cluster(state, command))
+                !(command.is(Flags::LOADING) || tells_of_cluster(&core.state, command))
                     || queued.is_some_and(|it| !it.all_have(Flags::LOADING))
             }
         };
@@ -208,7 +203,7 @@ fn check(
         }
     }
     if is_busy && !command.is(Flags::ALLOW_BUSY) {
-        return Err(busy(state).into());
+        return Err(busy(&core.state).into());
     }
     if client.flags.intersects(ClientFlags::MONITOR | ClientFlags::REPLICA) {
         check_monitoring(command)?;
@@ -456,6 +451,7 @@ mod tests {
     use crate::command::TABLE;
     use crate::config::Config;
     use crate::gate::execute::{Gate, Request};
+    use crate::keyspace::Keyspace;
     use crate::net::stream::{Address, Stream};
     use crate::replication::following::{Following, Progress};
     use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -534,13 +530,17 @@ mod tests {
         states
     }
 
+    fn core(state: State, databases: usize) -> Core {
+        Core { keyspace: Keyspace::new(databases, KeyHasher::new([1, 2]), state.now), state }
+    }
+
     #[test]
     fn an_open_gate_says_what_admit_says() {
         let (mut opened, mut queued, mut opened_on_replicas, mut opened_in_cluster) = (0, 0, 0, 0);
-        for mut state in causes() {
-            let keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
+        for state in causes() {
+            let mut core = core(state, 1);
             let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
-            let id = state.clients.insert(|id| {
+            let id = core.state.clients.insert(|id| {
                 let flags = ClientFlags::AUTHENTICATED;
                 Client::new(id, flags, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
             });
@@ -548,32 +548,32 @@ mod tests {
                 for count in 1..6 {
                     let ranges = vec![Range { start: 0, len: 1 }; count];
                     let args = Args::new(b"x", &ranges);
-                    if !is_open(&keyspace, &state, command, args) {
+                    if !is_open(&core, command, args) {
                         continue;
                     }
                     opened += 1;
-                    opened_in_cluster += usize::from(state.cluster.is_some());
-                    opened_on_replicas += usize::from(state.replication.is_replica());
+                    opened_in_cluster += usize::from(core.state.cluster.is_some());
+                    opened_on_replicas += usize::from(core.state.replication.is_replica());
                     let (caller, protocol) = (Caller::Client(id), Protocol::Resp2);
                     let asked = Asked { caller, command, args, protocol, room: None };
-                    let verdict = admit(&keyspace, &state, &asked);
+                    let verdict = admit(&core, &asked);
                     assert!(matches!(verdict, Verdict::Run), "{}: {verdict:?}", command.full_name);
                     assert!(command.spec.accepts(count) && command.spec.handler.is_some());
                     if !command.is_queueable() {
                         continue;
                     }
                     queued += 1;
-                    let transaction = |state: &mut State, there: Option<Box<Transaction>>| {
-                        state.clients.get_mut(id).expect("it is there").transaction = there;
+                    let transaction = |core: &mut Core, there: Option<Box<Transaction>>| {
+                        core.state.clients.get_mut(id).expect("it is there").transaction = there;
                     };
-                    transaction(&mut state, Some(Box::default()));
-                    let verdict = admit(&keyspace, &state, &asked);
+                    transaction(&mut core, Some(Box::default()));
+                    let verdict = admit(&core, &asked);
                     assert!(
                         matches!(verdict, Verdict::Queue),
                         "{}: {verdict:?}",
                         command.full_name
                     );
-                    transaction(&mut state, None);
+                    transaction(&mut core, None);
                 }
             }
         }
@@ -587,13 +587,12 @@ mod tests {
 
     #[test]
     fn a_command_that_needs_a_client_does_not_run_without_one() {
-        let state = state("");
-        let keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
+        let core = core(state(""), 1);
         for command in &TABLE.commands {
             let args = Args::new(b"", &[]);
             let caller = Caller::Load;
             let asked = Asked { caller, command, args, protocol: Protocol::Resp2, room: None };
-            let runs = matches!(admit(&keyspace, &state, &asked), Verdict::Run);
+            let runs = matches!(admit(&core, &asked), Verdict::Run);
             assert_eq!(runs, !command.is(Flags::NEEDS_CLIENT), "{}", command.full_name);
         }
     }
@@ -603,9 +602,8 @@ mod tests {
     #[test]
     fn commands_run_without_a_client() {
         let left_out = ["debug", "save", "bgsave", "bgrewriteaof", "migrate", "config|rewrite"];
-        let mut state = state("");
-        let mut keyspace = Keyspace::new(16, KeyHasher::new([1, 2]), state.now);
-        state.stats.timing.start();
+        let mut core = core(state(""), 16);
+        core.state.stats.timing.start();
         let words: [&[u8]; 7] = [b"1", b"key", b"0", b"1", b"2", b"1", b"1"];
         for command in &TABLE.commands {
             let name: &str = &command.full_name;
@@ -627,8 +625,7 @@ mod tests {
                 let request = Request { args, command, prehashed: Default::default() };
                 let caller = Caller::Load;
                 // It does not matter whether the request is refused, fails or runs.
-                let _ = Gate { keyspace: &mut keyspace, state: &mut state, caller, reply }
-                    .run_trusted(&request);
+                let _ = Gate { core: &mut core, caller, reply }.run_trusted(&request);
             }
         }
     }

@@ -22,7 +22,7 @@ use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::Range;
 use crate::state::context::{Context, Origin, Wait};
 use crate::state::table::Command;
-use crate::state::{State, Task};
+use crate::state::{Core, State, Task};
 
 /// Unit of a timeout argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,14 +90,13 @@ fn kept<'a>(arguments: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Range>) 
 
 /// Blocks the client whose command returned [`crate::state::context::Outcome::Blocked`].
 pub(crate) fn begin(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     id: ClientId,
     command: &'static Command,
     args: Args<'_>,
     mut wait: Wait,
 ) {
-    let Some(client) = state.clients.get_mut(id) else { return };
+    let Some(client) = core.state.clients.get_mut(id) else { return };
     let (buffer, ranges) = match wait.rewritten.take() {
         Some(rewritten) => kept(rewritten.iter().map(Vec::as_slice)),
         None => kept(args.iter_from(0)),
@@ -110,21 +109,21 @@ pub(crate) fn begin(
         database: client.database,
         buffer,
         ranges,
-        since_us: state.now.boot_us,
+        since_us: core.state.now.boot_us,
         grace_ms,
     };
-    let kept = blocked.kept_place().and_then(|(asker, ..)| state.blocking.places.take(&asker));
-    let ticket = kept.unwrap_or_else(|| keyspace.waiting.next_ticket(is_first));
+    let kept = blocked.kept_place().and_then(|(asker, ..)| core.state.blocking.places.take(&asker));
+    let ticket = kept.unwrap_or_else(|| core.keyspace.waiting.next_ticket(is_first));
     blocked.cause = Cause::Keys { wanted, keys, ticket };
-    let is_postponed = blocked.waits_for_lock() && state.grants_nothing();
+    let is_postponed = blocked.waits_for_lock() && core.state.grants_nothing();
     for (_, key) in blocked.keys() {
-        keyspace.waiting.add(blocked.database, key, wanted, ticket, id);
-        set_alarm(keyspace, blocked.database, key, wanted);
+        core.keyspace.waiting.add(blocked.database, key, wanted, ticket, id);
+        set_alarm(&mut core.keyspace, blocked.database, key, wanted);
         if is_postponed {
-            keyspace.waiting.postpone(blocked.database, key);
+            core.keyspace.waiting.postpone(blocked.database, key);
         }
     }
-    suspend(state, id, blocked);
+    suspend(&mut core.state, id, blocked);
 }
 
 /// Blocks the client of WAIT or WAITAOF.
@@ -188,21 +187,15 @@ pub(crate) fn await_move(state: &mut State, id: ClientId, command: &'static Comm
 }
 
 /// Answers the client of a MIGRATE, if the client still waits for it.
-pub fn end_move(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    id: ClientId,
-    number: u64,
-    error: Option<&CommandError>,
-) {
-    let blocked = state.clients.get(id).and_then(|client| client.blocked.as_deref());
+pub fn end_move(core: &mut Core, id: ClientId, number: u64, error: Option<&CommandError>) {
+    let blocked = core.state.clients.get(id).and_then(|client| client.blocked.as_deref());
     if !blocked.is_some_and(|blocked| matches!(blocked.cause, Cause::Move(own) if own == number)) {
         return;
     }
-    let Some(blocked) = end(keyspace, state, id) else { return };
-    let reached = state.stream_end();
+    let Some(blocked) = end(core, id) else { return };
+    let reached = core.state.stream_end();
     let mut output = OutputBuffer::default();
-    if let Some(client) = state.clients.get_mut(id) {
+    if let Some(client) = core.state.clients.get_mut(id) {
         let mut reply = ReplyWriter::new(&mut output, client.protocol);
         match error {
             Some(error) => reply.error(error.wire()),
@@ -212,10 +205,10 @@ pub fn end_move(
         client.reached = (client.commands, reached);
     }
     if let Some(error) = error {
-        state.stats.count_error(&error.wire());
-        state.stats.command_stats[blocked.command.index()].failed += 1;
+        core.state.stats.count_error(&error.wire());
+        core.state.stats.command_stats[blocked.command.index()].failed += 1;
     }
-    answer(state, id, &output);
+    answer(&mut core.state, id, &output);
 }
 
 pub(super) fn suspend(state: &mut State, id: ClientId, blocked: Blocked) {
@@ -239,29 +232,25 @@ pub(super) fn set_alarm(keyspace: &mut Keyspace, database: DbIndex, key: &[u8], 
 }
 
 /// Takes a client out of all queues. None if it was not blocked.
-pub(super) fn end(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    id: ClientId,
-) -> Option<Box<Blocked>> {
-    let blocked = state.clients.get_mut(id)?.blocked.take()?;
+pub(super) fn end(core: &mut Core, id: ClientId) -> Option<Box<Blocked>> {
+    let blocked = core.state.clients.get_mut(id)?.blocked.take()?;
     match blocked.cause {
         Cause::Keys { wanted, ticket, .. } => {
             for (_, key) in blocked.keys() {
-                keyspace.waiting.remove(blocked.database, key, wanted, ticket);
+                core.keyspace.waiting.remove(blocked.database, key, wanted, ticket);
                 // The client may have kept other clients from a lock that is free.
                 if matches!(wanted, Wanted::Lock | Wanted::Semaphore) {
-                    keyspace.waiting.note_change(blocked.database, key);
+                    core.keyspace.waiting.note_change(blocked.database, key);
                 }
             }
         }
         Cause::Move(_) => {}
         Cause::Acks(_) | Cause::Repetition(_) => {
-            state.blocking.for_acks.retain(|&waiting| waiting != id);
+            core.state.blocking.for_acks.retain(|&waiting| waiting != id);
         }
-        Cause::Confirmation(number) => state.blocking.confirmations.give_up(number),
+        Cause::Confirmation(number) => core.state.blocking.confirmations.give_up(number),
     }
-    state.blocking.remove(id, &blocked);
+    core.state.blocking.remove(id, &blocked);
     Some(blocked)
 }
 
@@ -276,11 +265,11 @@ pub(super) enum Woken {
 }
 
 /// Takes a client that is about to be closed out of all queues.
-pub fn forget(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
-    if let Some(place) = end(keyspace, state, id).and_then(|blocked| blocked.kept_place()) {
-        state.blocking.keep_place(place, state.now.boot_us);
+pub fn forget(core: &mut Core, id: ClientId) {
+    if let Some(place) = end(core, id).and_then(|blocked| blocked.kept_place()) {
+        core.state.blocking.keep_place(place, core.state.now.boot_us);
     }
-    state.blocking.confirmations.forget_client(id);
+    core.state.blocking.confirmations.forget_client(id);
 }
 
 /// Sends a client that is no longer blocked its reply, and resumes its further requests.
@@ -295,41 +284,42 @@ pub(super) fn answer(state: &mut State, id: ClientId, reply: &OutputBuffer) {
 }
 
 /// Ends a wait whose deadline has passed, or whose acknowledgements have arrived.
-pub(super) fn end_wait(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
-    let Some(blocked) = end(keyspace, state, id) else { return };
-    let Some(client) = state.clients.get_mut(id) else { return };
+pub(super) fn end_wait(core: &mut Core, id: ClientId) {
+    let Some(blocked) = end(core, id) else { return };
+    let Some(client) = core.state.clients.get_mut(id) else { return };
     let protocol = client.protocol;
     let mut output = OutputBuffer::default();
     let mut reply = ReplyWriter::new(&mut output, protocol);
     match blocked.cause {
         Cause::Keys { .. } => reply.null_array(),
         Cause::Move(_) => reply.ok(),
-        Cause::Acks(awaited) => acks::reply(state, &awaited, &mut reply),
+        Cause::Acks(awaited) => acks::reply(&core.state, &awaited, &mut reply),
         Cause::Repetition(_) => {
             let error = CommandError::NoReplicas.wire();
-            state.stats.count_error(&error);
+            core.state.stats.count_error(&error);
             reply.error(error);
         }
         Cause::Confirmation(_) => reply.error(acks::NO_REPLICAS.wire()),
     }
-    let command = state.commands.get(blocked.command);
-    account_unserved(state, id, command, false);
-    answer(state, id, &output);
+    let command = core.state.commands.get(blocked.command);
+    account_unserved(&mut core.state, id, command, false);
+    answer(&mut core.state, id, &output);
 }
 
 /// Ends the wait with an error. False: the client was not blocked.
-pub fn unblock_with(keyspace: &mut Keyspace, state: &mut State, id: ClientId, text: &[u8]) -> bool {
-    let Some(blocked) = end(keyspace, state, id) else { return false };
+pub fn unblock_with(core: &mut Core, id: ClientId, text: &[u8]) -> bool {
+    let Some(blocked) = end(core, id) else { return false };
     if blocked.waits_for_lock() {
-        keyspace.locks.stats.unblocked += 1;
+        core.keyspace.locks.stats.unblocked += 1;
     }
-    let protocol = state.clients.get(id).map_or_else(Default::default, |client| client.protocol);
+    let protocol =
+        core.state.clients.get(id).map_or_else(Default::default, |client| client.protocol);
     let mut output = OutputBuffer::default();
     ReplyWriter::new(&mut output, protocol).error(text);
-    state.stats.count_error(text);
-    let command = state.commands.get(blocked.command);
-    account_unserved(state, id, command, true);
-    answer(state, id, &output);
+    core.state.stats.count_error(text);
+    let command = core.state.commands.get(blocked.command);
+    account_unserved(&mut core.state, id, command, true);
+    answer(&mut core.state, id, &output);
     true
 }
 
@@ -360,6 +350,6 @@ impl Context<'_> {
         if matches!(self.origin, Origin::Woken(_)) {
             return Ok(None);
         }
-        parse_timeout(self.args.get(index), unit, self.state.now)
+        parse_timeout(self.args.get(index), unit, self.core.state.now)
     }
 }

@@ -2,14 +2,13 @@
 
 use crate::client::ClientId;
 use crate::gate::{publish, tracking};
-use crate::keyspace::Keyspace;
-use crate::state::State;
+use crate::state::{Core, State};
 
 /// Closes a client: it is inactive at once, but its socket is closed at the end of the turn.
-pub fn close_client(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
-    forget_client(state, id);
-    tracking::stop(keyspace, state, id);
-    state.clients.close(id);
+pub fn close_client(core: &mut Core, id: ClientId) {
+    forget_client(&mut core.state, id);
+    tracking::stop(core, id);
+    core.state.clients.close(id);
 }
 
 /// Removes a client that is about to be closed from all lists that refer to it.

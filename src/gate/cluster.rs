@@ -16,12 +16,12 @@ use crate::collections::hash_slot::HashSlot;
 use crate::config::Config;
 use crate::error::CommandError;
 use crate::gate::keys::placed_by;
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::DbIndex;
 use crate::net::stream::Address;
 use crate::resp::args::Args;
-use crate::state::State;
 use crate::state::spec::{Begin, DatabaseUse, Find, Flags, Group, KeyFlags, KeyRule};
 use crate::state::table::Command;
+use crate::state::{Core, State};
 
 /// Why a request is not served here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,20 +176,18 @@ pub fn is_as_valkey(config: &Config) -> bool {
 /// Checks where a client's command with these flags is served; for EXEC, where all its commands
 /// are. Errors: the redirection.
 pub fn check(
-    keyspace: &Keyspace,
-    state: &State,
+    core: &Core,
     client: &Client,
     (command, flags): (&'static Command, Flags),
     args: Args<'_>,
 ) -> Result<(), CommandError> {
-    let Some(cluster) = state.cluster.as_deref() else { return Ok(()) };
-    let placed = place(keyspace, state, cluster, client, (command, flags), args);
-    placed.map(drop).map_err(|elsewhere| error(state, Some(client), elsewhere))
+    let Some(cluster) = core.state.cluster.as_deref() else { return Ok(()) };
+    let placed = place(core, cluster, client, (command, flags), args);
+    placed.map(drop).map_err(|elsewhere| error(&core.state, Some(client), elsewhere))
 }
 
 fn place(
-    keyspace: &Keyspace,
-    state: &State,
+    core: &Core,
     cluster: &Cluster,
     client: &Client,
     (command, flags): (&'static Command, Flags),
@@ -200,8 +198,8 @@ fn place(
     if command.spec.keys.is_empty() && queued.is_none() {
         return Ok(None);
     }
-    let selected = keyspace.selected();
-    let exists = |key: Named<'_>| keyspace.entry_quietly(key.database, key.name).is_some();
+    let selected = core.keyspace.selected();
+    let exists = |key: Named<'_>| core.keyspace.entry_quietly(key.database, key.name).is_some();
     let mut decision = Decision {
         cluster,
         client: client.flags,
@@ -209,9 +207,9 @@ fn place(
         is_migrate: command.spec.key_rule == KeyRule::Migrated,
         leaves_database: false,
         is_queued: transaction.is_some() && queued.is_none() && !command.is(Flags::NEVER_QUEUED),
-        serves_reads_when_down: state.config.cluster_allow_reads_when_down,
-        serves_channels_when_down: state.config.cluster_allow_pubsubshard_when_down,
-        as_valkey: is_as_valkey(&state.config),
+        serves_reads_when_down: core.state.config.cluster_allow_reads_when_down,
+        serves_channels_when_down: core.state.config.cluster_allow_pubsubshard_when_down,
+        as_valkey: is_as_valkey(&core.state.config),
     };
     let Some(queued) = queued else {
         decision.leaves_database = decision.as_valkey && leaves_database(command, args, selected);
@@ -219,10 +217,10 @@ fn place(
     };
     decision.flags |= queued.flags() - Flags::ASKING;
     decision.leaves_database = decision.as_valkey
-        && queued
-            .requests()
-            .any(|(command, args, _)| leaves_database(state.commands.get(command), args, selected));
-    decision.place(names_queued(state, queued, selected), exists)
+        && queued.requests().any(|(command, args, _)| {
+            leaves_database(core.state.commands.get(command), args, selected)
+        });
+    decision.place(names_queued(&core.state, queued, selected), exists)
 }
 
 /// Whether a request is certainly served here: all its names have fixed positions and are in one
@@ -302,16 +300,15 @@ fn leaves_database(command: &Command, args: Args<'_>, selected: DbIndex) -> bool
 /// Checks where a script's call is served, and that all its calls are in one slot unless the script
 /// allows several. Errors: the whole text.
 pub fn check_scripted(
-    keyspace: &Keyspace,
-    state: &mut State,
+    core: &mut Core,
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<(), &'static str> {
-    let Some(cluster) = state.cluster.as_deref() else { return Ok(()) };
-    let running = state.scripts.running.as_ref();
+    let Some(cluster) = core.state.cluster.as_deref() else { return Ok(()) };
+    let running = core.state.scripts.running.as_ref();
     let client = running.and_then(|running| running.client);
     // Requests of the primary or a file have no client.
-    let Some(client) = client.and_then(|id| state.clients.get(id)) else { return Ok(()) };
+    let Some(client) = client.and_then(|id| core.state.clients.get(id)) else { return Ok(()) };
     let decision = Decision {
         cluster,
         client: client.flags,
@@ -319,12 +316,12 @@ pub fn check_scripted(
         is_migrate: command.spec.key_rule == KeyRule::Migrated,
         leaves_database: false,
         is_queued: false,
-        serves_reads_when_down: state.config.cluster_allow_reads_when_down,
-        serves_channels_when_down: state.config.cluster_allow_pubsubshard_when_down,
-        as_valkey: is_as_valkey(&state.config),
+        serves_reads_when_down: core.state.config.cluster_allow_reads_when_down,
+        serves_channels_when_down: core.state.config.cluster_allow_pubsubshard_when_down,
+        as_valkey: is_as_valkey(&core.state.config),
     };
-    let exists = |key: Named<'_>| keyspace.entry_quietly(key.database, key.name).is_some();
-    let placed = decision.place(names(command, args, keyspace.selected()), exists);
+    let exists = |key: Named<'_>| core.keyspace.entry_quietly(key.database, key.name).is_some();
+    let placed = decision.place(names(command, args, core.keyspace.selected()), exists);
     let slot = placed.map_err(|elsewhere| match elsewhere {
         Elsewhere::Down => "ERR Script attempted to execute a command while the cluster is down",
         Elsewhere::DownForWrites => {
@@ -332,7 +329,7 @@ pub fn check_scripted(
         }
         _ => "ERR Script attempted to access a non local key in a cluster node",
     })?;
-    if let (Some(slot), Some(running)) = (slot, &mut state.scripts.running)
+    if let (Some(slot), Some(running)) = (slot, &mut core.state.scripts.running)
         && !running.allows_cross_slot
         && *running.slot.get_or_insert(slot) != slot
     {

@@ -15,8 +15,8 @@ use crate::gate::{acks, limits, locks};
 use crate::keyspace::Keyspace;
 use crate::keyspace::locks::{At, Granted, Held};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
-use crate::state::State;
 use crate::state::table::Command;
+use crate::state::{Core, State};
 use crate::types::lock;
 
 const LOST: CommandError =
@@ -74,15 +74,15 @@ pub fn holds_back(state: &State, replicas: i64) -> bool {
 
 /// Answers the grants that enough replicas have acknowledged, and takes back those that too few
 /// have acknowledged in time.
-pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
-    take_back_given_up(keyspace, state);
-    retry(keyspace, state);
-    if state.blocking.confirmations.is_empty() {
+pub fn serve(core: &mut Core) {
+    take_back_given_up(core);
+    retry(core);
+    if core.state.blocking.confirmations.is_empty() {
         return;
     }
     let mut confirmed = Vec::new();
-    for (number, confirmation) in state.blocking.confirmations.iter() {
-        let count = acks::count(state, &confirmation.awaited);
+    for (number, confirmation) in core.state.blocking.confirmations.iter() {
+        let count = acks::count(&core.state, &confirmation.awaited);
         if count >= wanted(confirmation) {
             confirmed.push(number);
         } else if count == 0 {
@@ -91,22 +91,22 @@ pub fn serve(keyspace: &mut Keyspace, state: &mut State) {
         }
     }
     for number in confirmed {
-        confirm(keyspace, state, number);
+        confirm(core, number);
     }
-    while let Some(number) = state.blocking.confirmations.overdue(state.now.boot_us) {
-        refuse(keyspace, state, number);
+    while let Some(number) = core.state.blocking.confirmations.overdue(core.state.now.boot_us) {
+        refuse(core, number);
     }
 }
 
 /// Ends all waits that push messages answer, because this server now follows another one: the
 /// primary decides about their grants.
-pub fn end_pushed(keyspace: &mut Keyspace, state: &mut State, error: &'static [u8]) {
-    let confirmations = &mut state.blocking.confirmations;
+pub fn end_pushed(core: &mut Core, error: &'static [u8]) {
+    let confirmations = &mut core.state.blocking.confirmations;
     confirmations.given_up.clear();
     confirmations.failed = None;
     for confirmation in confirmations.take_all() {
         let Confirmation { client, unconfirmed, .. } = confirmation;
-        send(keyspace, state, client, &unconfirmed, Err(CommandError::formatted(error.to_vec())));
+        send(core, client, &unconfirmed, Err(CommandError::formatted(error.to_vec())));
     }
 }
 
@@ -117,69 +117,64 @@ fn wanted(confirmation: &Confirmation) -> i64 {
 
 /// Retries the clients that were held back, once a further replica has acknowledged the failed
 /// grant.
-fn retry(keyspace: &mut Keyspace, state: &mut State) {
-    let Some((offset, before)) = state.blocking.confirmations.failed else { return };
+fn retry(core: &mut Core) {
+    let Some((offset, before)) = core.state.blocking.confirmations.failed else { return };
     let (replicas, deadline_us) = (Replicas::Count(1), None);
     let awaited = AcksAwaited { offset, replicas, on_disk: None, deadline_us };
-    let count = acks::count(state, &awaited);
-    state.blocking.confirmations.failed = Some((offset, count));
+    let count = acks::count(&core.state, &awaited);
+    core.state.blocking.confirmations.failed = Some((offset, count));
     if count > before {
-        keyspace.waiting.retry_held_back();
+        core.keyspace.waiting.retry_held_back();
     }
 }
 
 /// Sends the reply of a grant or renewal.
-fn confirm(keyspace: &mut Keyspace, state: &mut State, number: u64) {
-    let Some(confirmation) = state.blocking.confirmations.remove(number) else { return };
+fn confirm(core: &mut Core, number: u64) {
+    let Some(confirmation) = core.state.blocking.confirmations.remove(number) else { return };
     let Confirmation { client, unconfirmed, .. } = confirmation;
-    let Some(ms_left) = ms_left(keyspace, &unconfirmed) else {
-        keyspace.locks.stats.no_replicas += 1;
-        return send(keyspace, state, client, &unconfirmed, Err(LOST));
+    let Some(ms_left) = ms_left(&mut core.keyspace, &unconfirmed) else {
+        core.keyspace.locks.stats.no_replicas += 1;
+        return send(core, client, &unconfirmed, Err(LOST));
     };
     for key in &unconfirmed.taken {
-        let at = place(keyspace, &unconfirmed, key);
-        keyspace.locks.note_granted(at, unconfirmed.fence, client);
+        let at = place(&core.keyspace, &unconfirmed, key);
+        core.keyspace.locks.note_granted(at, unconfirmed.fence, client);
     }
-    send(keyspace, state, client, &unconfirmed, Ok(ms_left));
+    send(core, client, &unconfirmed, Ok(ms_left));
 }
 
 /// Announces a grant by a push message, without waiting for replicas.
-pub fn push_unasked(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    id: ClientId,
-    granted: &Unconfirmed,
-) {
-    if let Some(ms_left) = ms_left(keyspace, granted) {
-        push_granted(state, id, granted, ms_left);
+pub fn push_unasked(core: &mut Core, id: ClientId, granted: &Unconfirmed) {
+    if let Some(ms_left) = ms_left(&mut core.keyspace, granted) {
+        push_granted(&mut core.state, id, granted, ms_left);
     }
 }
 
 /// Takes back grants that too few replicas have acknowledged in time.
-fn refuse(keyspace: &mut Keyspace, state: &mut State, number: u64) {
-    let Some(confirmation) = state.blocking.confirmations.remove(number) else { return };
-    take_back(keyspace, state, &confirmation);
+fn refuse(core: &mut Core, number: u64) {
+    let Some(confirmation) = core.state.blocking.confirmations.remove(number) else { return };
+    take_back(core, &confirmation);
     let Confirmation { client, unconfirmed, .. } = confirmation;
-    send(keyspace, state, client, &unconfirmed, Err(acks::NO_REPLICAS));
+    send(core, client, &unconfirmed, Err(acks::NO_REPLICAS));
 }
 
 /// Takes back grants for which clients no longer wait.
-pub fn take_back_given_up(keyspace: &mut Keyspace, state: &mut State) {
-    for confirmation in std::mem::take(&mut state.blocking.confirmations.given_up) {
-        take_back(keyspace, state, &confirmation);
+pub fn take_back_given_up(core: &mut Core) {
+    for confirmation in std::mem::take(&mut core.state.blocking.confirmations.given_up) {
+        take_back(core, &confirmation);
     }
 }
 
-fn take_back(keyspace: &mut Keyspace, state: &mut State, confirmation: &Confirmation) {
+fn take_back(core: &mut Core, confirmation: &Confirmation) {
     let Confirmation { client, awaited, unconfirmed, .. } = confirmation;
-    let stats = &mut keyspace.locks.stats;
+    let stats = &mut core.keyspace.locks.stats;
     match &unconfirmed.confirmed {
         Confirmed::Renewal(_) => stats.renewals_unconfirmed += 1,
         Confirmed::Lock { .. } | Confirmed::Locks => stats.no_replicas += 1,
     }
-    let count = acks::count(state, awaited);
+    let count = acks::count(&core.state, awaited);
     if count < wanted(confirmation) {
-        let failed = &mut state.blocking.confirmations.failed;
+        let failed = &mut core.state.blocking.confirmations.failed;
         if failed.is_none_or(|(offset, _)| offset <= awaited.offset) {
             *failed = Some((awaited.offset, count));
         }
@@ -187,12 +182,12 @@ fn take_back(keyspace: &mut Keyspace, state: &mut State, confirmation: &Confirma
     let Unconfirmed { database, fence, .. } = *unconfirmed;
     let granted = Granted { client: *client, fence, sent_at: None };
     for key in &unconfirmed.taken {
-        let at = place(keyspace, unconfirmed, key);
-        locks::give_up(keyspace, state, at, &granted);
+        let at = place(&core.keyspace, unconfirmed, key);
+        locks::give_up(core, at, &granted);
     }
     if unconfirmed.counted_hold {
         for key in &unconfirmed.keys {
-            locks::take_hold_back(keyspace, state, database, key, unconfirmed);
+            locks::take_hold_back(core, database, key, unconfirmed);
         }
     }
 }
@@ -234,35 +229,34 @@ fn ms_left(keyspace: &mut Keyspace, unconfirmed: &Unconfirmed) -> Option<i64> {
 
 /// Sends the reply, or the push message of an asynchronous request.
 fn send(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     id: ClientId,
     unconfirmed: &Unconfirmed,
     result: Result<i64, CommandError>,
 ) {
     if let Err(error) = &result {
-        state.stats.count_error(&error.wire());
+        core.state.stats.count_error(&error.wire());
     }
     if unconfirmed.is_pushed {
         return match result {
-            Ok(ms_left) => push_granted(state, id, unconfirmed, ms_left),
+            Ok(ms_left) => push_granted(&mut core.state, id, unconfirmed, ms_left),
             Err(error) => {
                 let names = unconfirmed.keys.iter().chain([&unconfirmed.owner]);
                 let names: Vec<&[u8]> = names.map(|name| &**name).collect();
                 let is_array = unconfirmed.confirmed == Confirmed::Locks;
-                push_failed(state, id, &names, is_array, &error.wire());
+                push_failed(&mut core.state, id, &names, is_array, &error.wire());
             }
         };
     }
-    let Some(client) = state.clients.get(id) else { return };
+    let Some(client) = core.state.clients.get(id) else { return };
     let mut output = OutputBuffer::default();
     let mut reply = ReplyWriter::new(&mut output, client.protocol);
     match result {
         Err(error) => reply.error(error.wire()),
         Ok(ms_left) => write(&mut reply, unconfirmed, ms_left),
     }
-    end(keyspace, state, id);
-    answer(state, id, &output);
+    end(core, id);
+    answer(&mut core.state, id, &output);
 }
 
 fn write(reply: &mut ReplyWriter<'_>, unconfirmed: &Unconfirmed, ms_left: i64) {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::keyspace::{DbIndex, Keyspace};
-use crate::state::State;
+use crate::state::Core;
 use crate::state::lock_waits::LockWait;
 use crate::types::lock;
 
@@ -132,9 +132,9 @@ impl<'a> Graph<'a> {
 }
 
 /// The cycles among the locks of a database.
-pub fn find(keyspace: &Keyspace, state: &State, database: DbIndex) -> Vec<Cycle> {
-    let waits = state.longest_lock_waits(LISTED.waits);
-    find_among(keyspace, &waits, database, LISTED.edges)
+pub fn find(core: &Core, database: DbIndex) -> Vec<Cycle> {
+    let waits = core.state.longest_lock_waits(LISTED.waits);
+    find_among(&core.keyspace, &waits, database, LISTED.edges)
 }
 
 /// The cycles among the locks of a database, as far as these waits form them.
@@ -171,14 +171,15 @@ fn holders<'a>(keyspace: &'a Keyspace, database: DbIndex, key: &[u8]) -> Vec<Cow
 }
 
 /// Number of cycles in all databases, among fewer waits than [`find`] looks at.
-pub fn count(keyspace: &Keyspace, state: &State) -> usize {
-    if state.blocking.lock_waiters() < 2 {
+pub fn count(core: &Core) -> usize {
+    if core.state.blocking.lock_waiters() < 2 {
         return 0;
     }
-    let waits = state.longest_lock_waits(COUNTED.waits);
+    let waits = core.state.longest_lock_waits(COUNTED.waits);
     let databases: BTreeSet<DbIndex> = waits.iter().map(|wait| wait.database).collect();
-    let found =
-        databases.into_iter().map(|database| find_among(keyspace, &waits, database, COUNTED.edges));
+    let found = databases
+        .into_iter()
+        .map(|database| find_among(&core.keyspace, &waits, database, COUNTED.edges));
     found.map(|cycles| cycles.len()).sum()
 }
 

@@ -6,10 +6,10 @@
 //! are repeated as their results. Expired and evicted keys are repeated as DEL.
 
 use crate::collections::table::{Slot, ValueRef};
-use crate::keyspace::{DbIndex, Expiry, Key, Keyspace};
+use crate::keyspace::{DbIndex, Expiry, Key};
 use crate::replication::effects::Unlinks;
-use crate::state::State;
 use crate::state::context::{Context, Effect};
+use crate::state::{Core, State};
 use crate::types::Value;
 
 /// Elements of a stored value in one request.
@@ -19,7 +19,7 @@ impl Context<'_> {
     /// Whether the effects are used at all. If not, requests to be repeated need not be built.
     #[inline]
     pub fn is_heard(&self) -> bool {
-        self.state.effects.is_heard()
+        self.core.state.effects.is_heard()
     }
 
     /// Repeats this request instead of the command's own. Several requests keep the order of the
@@ -28,7 +28,7 @@ impl Context<'_> {
     pub fn instead(&mut self, request: &[&[u8]]) {
         self.effect = Effect::Instead;
         if self.is_heard() {
-            self.instead_of(self.keyspace.selected(), request.iter().copied());
+            self.instead_of(self.core.keyspace.selected(), request.iter().copied());
         }
     }
 
@@ -49,8 +49,8 @@ impl Context<'_> {
         if !self.is_heard() {
             return;
         }
-        let Some(slot) = self.keyspace.find(key) else { return };
-        let Some(words) = words(self.keyspace.entry(slot).value()) else { return };
+        let Some(slot) = self.core.keyspace.find(key) else { return };
+        let Some(words) = words(self.core.keyspace.entry(slot).value()) else { return };
         for some in words.chunks(ELEMENTS_REPEATED_MAX * words_each) {
             let request = [verb, key.bytes].into_iter().chain(some.iter().map(Vec::as_slice));
             self.instead(&request.collect::<Vec<_>>());
@@ -60,7 +60,7 @@ impl Context<'_> {
     /// Notes that the changes since `before` ([`Keyspace::changes_by_commands`]) are in the stream
     /// already.
     pub fn note_own_effects(&mut self, before: u64) {
-        if self.keyspace.changes_by_commands() != before {
+        if self.core.keyspace.changes_by_commands() != before {
             self.effect = Effect::Instead;
         }
     }
@@ -73,8 +73,8 @@ impl Context<'_> {
     ) {
         self.effect = Effect::Instead;
         if self.is_heard() {
-            note_deletions(self.keyspace, self.state);
-            self.state.effects.push(database, request);
+            note_deletions(self.core);
+            self.core.state.effects.push(database, request);
         }
     }
 
@@ -85,7 +85,7 @@ impl Context<'_> {
         if self.is_heard() {
             let mut request = Vec::new();
             gather(self, &mut request);
-            let database = self.keyspace.selected();
+            let database = self.core.keyspace.selected();
             self.instead_of(database, request.iter().map(Vec::as_slice));
         }
     }
@@ -103,35 +103,35 @@ impl Context<'_> {
     fn instead_with_digits(&mut self, request: &[&[u8]], number: i64) {
         let mut digits = itoa::Buffer::new();
         let number = digits.format(number).as_bytes();
-        let database = self.keyspace.selected();
+        let database = self.core.keyspace.selected();
         let all: smallvec::SmallVec<[&[u8]; 8]> = request.iter().copied().chain([number]).collect();
         self.instead_of(database, all.into_iter());
     }
 
     /// Adds this request, a message, to the replicas' stream.
     pub fn repeat_message(&mut self) {
-        let replication = &self.state.replication;
+        let replication = &self.core.state.replication;
         if replication.backlog.is_some() && !replication.is_replica() {
-            note_deletions(self.keyspace, self.state);
-            let database = self.keyspace.selected();
-            self.state.effects.push_message(database, self.args.iter_from(0));
+            note_deletions(self.core);
+            let database = self.core.keyspace.selected();
+            self.core.state.effects.push_message(database, self.args.iter_from(0));
         }
     }
 
     /// Deletes a key whose new deadline is in the past, and repeats the deletion.
     pub fn delete_overdue(&mut self, slot: Slot, key: Key<'_>) {
-        match self.state.config.compatible_with.is_valkey() {
-            true => self.keyspace.delete_as_expired(slot, key),
-            false => self.keyspace.delete_at(slot, key, "del"),
+        match self.core.state.config.compatible_with.is_valkey() {
+            true => self.core.keyspace.delete_as_expired(slot, key),
+            false => self.core.keyspace.delete_at(slot, key, "del"),
         }
-        let unlinks = self.state.config.lazyfree_lazy_expire;
+        let unlinks = self.core.state.config.lazyfree_lazy_expire;
         self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key.bytes]);
     }
 
     /// Repeats the deletion of a key by a command with another purpose. Redis 7.0 writes DEL,
     /// whichever way the memory is freed.
     pub fn instead_deleted(&mut self, key: &[u8]) {
-        let config = &self.state.config;
+        let config = &self.core.state.config;
         let unlinks = config.lazyfree_lazy_server_del && config.compatible_with.is_valkey();
         self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key]);
     }
@@ -142,7 +142,7 @@ impl Context<'_> {
             Expiry::Clear => self.instead(&[b"SET", key, value]),
             Expiry::Keep => self.instead(&[b"SET", key, value, b"KEEPTTL"]),
             Expiry::At(deadline) => {
-                let at = deadline.unix(self.keyspace.told_offset_ms()).0;
+                let at = deadline.unix(self.core.keyspace.told_offset_ms()).0;
                 self.instead_with(&[b"SET", key, value, b"PXAT"], at);
             }
         }
@@ -158,26 +158,30 @@ fn unlinks(state: &State) -> Unlinks {
 
 /// Adds the keys that expired or were evicted since the last call.
 #[inline]
-pub fn note_deletions(keyspace: &mut Keyspace, state: &mut State) {
-    if !keyspace.deletions.is_empty() {
-        note_all_deletions(keyspace, state);
+pub fn note_deletions(core: &mut Core) {
+    if !core.keyspace.deletions.is_empty() {
+        note_all_deletions(core);
     }
 }
 
 #[cold]
-fn note_all_deletions(keyspace: &mut Keyspace, state: &mut State) {
-    let unlinks = unlinks(state);
-    let effects = &mut state.effects;
-    keyspace.deletions.take().iter().for_each(|deletion| effects.push_deletion(deletion, unlinks));
+fn note_all_deletions(core: &mut Core) {
+    let unlinks = unlinks(&core.state);
+    let effects = &mut core.state.effects;
+    core.keyspace
+        .deletions
+        .take()
+        .iter()
+        .for_each(|deletion| effects.push_deletion(deletion, unlinks));
 }
 
 /// Adds keys that were deleted outside of commands, each as a unit of its own; inside a unit, to
 /// that unit.
-pub fn note_deletions_apart(keyspace: &mut Keyspace, state: &mut State) {
-    let apart = state.effects.begin_apart();
-    let unlinks = unlinks(state);
-    for deletion in keyspace.deletions.take() {
-        state.effects.push_deletion(&deletion, unlinks);
-        state.effects.end_apart(apart);
+pub fn note_deletions_apart(core: &mut Core) {
+    let apart = core.state.effects.begin_apart();
+    let unlinks = unlinks(&core.state);
+    for deletion in core.keyspace.deletions.take() {
+        core.state.effects.push_deletion(&deletion, unlinks);
+        core.state.effects.end_apart(apart);
     }
 }

@@ -14,7 +14,7 @@ use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
 use crate::keyspace::Keyspace;
 use crate::keyspace::evict::InVain;
-use crate::state::State;
+use crate::state::Core;
 use crate::sys::alloc;
 
 /// Keys evicted between two readings of the clock.
@@ -46,68 +46,73 @@ pub enum Room {
 /// the gate, after CONFIG SET changed `maxmemory`, and in each turn while [`Keyspace::eviction`] is
 /// unfinished.
 #[inline]
-pub fn evict(keyspace: &mut Keyspace, state: &mut State) -> Room {
-    if !is_over(keyspace, state) && keyspace.eviction.over_since_us.is_none() {
+pub fn evict(core: &mut Core) -> Room {
+    if !is_over(core) && core.keyspace.eviction.over_since_us.is_none() {
         return Room::Enough;
     }
-    evict_slice(keyspace, state)
+    evict_slice(core)
 }
 
 #[cold]
-fn evict_slice(keyspace: &mut Keyspace, state: &mut State) -> Room {
-    let room = evict_for_a_while(keyspace, state);
-    if !keyspace.deletions.is_empty() {
-        note_deletions_apart(keyspace, state);
+fn evict_slice(core: &mut Core) -> Room {
+    let room = evict_for_a_while(core);
+    if !core.keyspace.deletions.is_empty() {
+        note_deletions_apart(core);
     }
-    keyspace.eviction.unfinished = room == Room::Unfinished;
-    let now_us = state.now.boot_us;
+    core.keyspace.eviction.unfinished = room == Room::Unfinished;
+    let now_us = core.state.now.boot_us;
     if room != Room::Enough {
-        keyspace.eviction.over_since_us.get_or_insert(now_us);
-    } else if let Some(since_us) = keyspace.eviction.over_since_us.take() {
-        keyspace.eviction.over_us += now_us.saturating_sub(since_us).max(0) as u64;
+        core.keyspace.eviction.over_since_us.get_or_insert(now_us);
+    } else if let Some(since_us) = core.keyspace.eviction.over_since_us.take() {
+        core.keyspace.eviction.over_us += now_us.saturating_sub(since_us).max(0) as u64;
     }
     room
 }
 
-fn evict_for_a_while(keyspace: &mut Keyspace, state: &mut State) -> Room {
-    let policy = state.config.maxmemory_policy;
+fn evict_for_a_while(core: &mut Core) -> Room {
+    let policy = core.state.config.maxmemory_policy;
     // Paused clients must find the data unchanged, and so must the part of a file that is still
     // loaded.
-    let stands_still = state.pauses.strictest().is_some() || state.persistence.loading.is_some();
-    if stands_still || !is_over(keyspace, state) {
+    let stands_still =
+        core.state.pauses.strictest().is_some() || core.state.persistence.loading.is_some();
+    if stands_still || !is_over(core) {
         return Room::Enough;
     }
     // Empty buffers are freed before keys: otherwise, buffers that have sent messages about evicted
     // keys would cost further keys.
-    state.clients.drop_spare_buffers(SPARE_BYTES_KEPT);
-    if !is_over(keyspace, state) {
+    core.state.clients.drop_spare_buffers(SPARE_BYTES_KEPT);
+    if !is_over(core) {
         return Room::Enough;
     }
     if policy == MaxmemoryPolicy::NoEviction
-        || state.config.import_mode
-        || keyspace.eviction.in_vain.is_some_and(|in_vain| state.now.boot_us < in_vain.until_us)
+        || core.state.config.import_mode
+        || core
+            .keyspace
+            .eviction
+            .in_vain
+            .is_some_and(|in_vain| core.state.now.boot_us < in_vain.until_us)
     {
         return Room::NoMore;
     }
-    let samples = state.config.maxmemory_samples as usize;
-    let limit_us = time_limit_us(state.config.maxmemory_eviction_tenacity);
-    let start_us = state.clock.now().boot_us;
+    let samples = core.state.config.maxmemory_samples as usize;
+    let limit_us = time_limit_us(core.state.config.maxmemory_eviction_tenacity);
+    let start_us = core.state.clock.now().boot_us;
     let (room, elapsed_us) = loop {
-        let used_before = used(keyspace, state) as i64;
-        let mut room = evict_some(keyspace, state, policy, samples);
-        keyspace.eviction.freed_bytes += used_before - used(keyspace, state) as i64;
-        if is_in_vain(keyspace, state.now.boot_us) && room == Room::Unfinished {
+        let used_before = used(core) as i64;
+        let mut room = evict_some(core, policy, samples);
+        core.keyspace.eviction.freed_bytes += used_before - used(core) as i64;
+        if is_in_vain(&mut core.keyspace, core.state.now.boot_us) && room == Room::Unfinished {
             room = Room::NoMore;
         }
-        let elapsed_us = state.clock.now().boot_us.saturating_sub(start_us);
+        let elapsed_us = core.state.clock.now().boot_us.saturating_sub(start_us);
         if room != Room::Unfinished || elapsed_us > limit_us {
             break (room, elapsed_us);
         }
     };
-    let threshold_ms = state.config.latency_monitor_threshold;
+    let threshold_ms = core.state.config.latency_monitor_threshold;
     if threshold_ms > 0 && elapsed_us / 1000 >= threshold_ms {
-        let time = state.now.unix_seconds();
-        state.stats.latency.add("eviction-cycle", time, (elapsed_us / 1000) as u64);
+        let time = core.state.now.unix_seconds();
+        core.state.stats.latency.add("eviction-cycle", time, (elapsed_us / 1000) as u64);
     }
     room
 }
@@ -132,21 +137,16 @@ fn is_in_vain(keyspace: &mut Keyspace, now_us: i64) -> bool {
 ///
 /// Each key's event is published at once: a small keyspace's queued events could hold more memory
 /// than its keys did, and the eviction would never end.
-fn evict_some(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    policy: MaxmemoryPolicy,
-    samples: usize,
-) -> Room {
+fn evict_some(core: &mut Core, policy: MaxmemoryPolicy, samples: usize) -> Room {
     for _ in 0..KEYS_PER_LOOK {
-        match keyspace.evict_one(policy, samples) {
-            Some(bytes) => keyspace.eviction.evicted_bytes += bytes as i64,
+        match core.keyspace.evict_one(policy, samples) {
+            Some(bytes) => core.keyspace.eviction.evicted_bytes += bytes as i64,
             None => return Room::NoMore,
         }
-        if !keyspace.events.is_empty() {
-            publish_events(keyspace, state);
+        if !core.keyspace.events.is_empty() {
+            publish_events(core);
         }
-        if !is_over(keyspace, state) {
+        if !is_over(core) {
             return Room::Enough;
         }
     }
@@ -155,27 +155,27 @@ fn evict_some(
 
 /// Whether more memory is in use than allowed.
 #[inline]
-fn is_over(keyspace: &Keyspace, state: &State) -> bool {
-    let limit = state.config.maxmemory;
-    state.applies_maxmemory() && alloc::allocated() as u64 > limit && used(keyspace, state) > limit
+fn is_over(core: &Core) -> bool {
+    let limit = core.state.config.maxmemory;
+    core.state.applies_maxmemory() && alloc::allocated() as u64 > limit && used(core) > limit
 }
 
 /// Bytes of memory that count for the limit.
-fn used(keyspace: &Keyspace, state: &State) -> u64 {
-    alloc::allocated().saturating_sub(not_counted(keyspace, state)) as u64
+fn used(core: &Core) -> u64 {
+    alloc::allocated().saturating_sub(not_counted(core)) as u64
 }
 
 /// Bytes of memory that evicting keys would not free, or would even increase. They are freed by the
 /// background thread, or when their data has been sent to replicas and tracking clients or written
 /// to a file. Source: `mem_not_counted_for_evict`.
-pub fn not_counted(keyspace: &Keyspace, state: &State) -> usize {
-    keyspace.lazyfree.pending_bytes()
-        + keyspace.tracking.changes_bytes()
-        + keyspace.held.bytes()
-        + state.bytes_behind()
-        + state.slot_moves.bytes_behind()
-        + state.bytes_of_snapshots()
-        + state.persistence.log().map_or(0, |log| log.buffer_memory())
+pub fn not_counted(core: &Core) -> usize {
+    core.keyspace.lazyfree.pending_bytes()
+        + core.keyspace.tracking.changes_bytes()
+        + core.keyspace.held.bytes()
+        + core.state.bytes_behind()
+        + core.state.slot_moves.bytes_behind()
+        + core.state.bytes_of_snapshots()
+        + core.state.persistence.log().map_or(0, |log| log.buffer_memory())
 }
 
 /// The time limit of one call in microseconds: up to 500 for a tenacity of 10, 15% more for each

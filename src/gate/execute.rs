@@ -45,7 +45,7 @@ impl Gate<'_> {
         // For most requests this one condition replaces the checks of `run`.
         if is_quiet
             && let Some(command) = request.command
-            && admit::is_open(self.keyspace, self.state, command, request.args)
+            && admit::is_open(self.core, command, request.args)
         {
             if !flags.contains(ClientFlags::IN_TRANSACTION) {
                 return self.run_handler(command, request, Origin::Client);
@@ -55,14 +55,14 @@ impl Gate<'_> {
             }
         }
         if is_quiet
-            && !self.state.is_monitored()
-            && self.state.pauses.strictest().is_none()
-            && !self.keyspace.leaves_expiry()
+            && !self.core.state.is_monitored()
+            && self.core.state.pauses.strictest().is_none()
+            && !self.core.keyspace.leaves_expiry()
         {
             let ran = self.run(request);
             // EXEC may have run CLIENT CACHING.
             if flags.contains(ClientFlags::IN_TRANSACTION) && ran != Ran::NotYet {
-                tracking::end_caching(self.state, self.caller, request);
+                tracking::end_caching(&mut self.core.state, self.caller, request);
             }
             return ran;
         }
@@ -83,29 +83,29 @@ impl Gate<'_> {
         let imports = client.flags.contains(ClientFlags::IMPORT_SOURCE);
         let brings = client.flags.contains(ClientFlags::BRINGS_SLOTS);
         let asks = client.flags.contains(ClientFlags::ASKING);
-        self.keyspace.no_touch = leaves_no_mark
+        self.core.keyspace.no_touch = leaves_no_mark
             && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
         // The flags are those of the subcommand, because the subcommand may write.
-        let is = |flags| resolve(self.state, request).is_ok_and(|command| command.is(flags));
-        self.keyspace.hides_expired = self.hides_expired(is);
-        let before = (imports && self.state.config.import_mode || brings)
-            .then(|| self.keyspace.ignore_deadlines(true));
-        let errors = self.state.stats.counters.error_replies;
+        let is = |flags| resolve(&self.core.state, request).is_ok_and(|command| command.is(flags));
+        self.core.keyspace.hides_expired = self.hides_expired(is);
+        let before = (imports && self.core.state.config.import_mode || brings)
+            .then(|| self.core.keyspace.ignore_deadlines(true));
+        let errors = self.core.state.stats.counters.error_replies;
         let ran = if is_muted { self.run_muted(request) } else { self.run(request) };
         if ran != Ran::NotYet {
-            tracking::end_caching(self.state, self.caller, request);
+            tracking::end_caching(&mut self.core.state, self.caller, request);
             if asks && !request.command.is_some_and(|command| command.is(Flags::KEEPS_ASKING)) {
                 self.end_asking();
             }
         }
         if brings && ran != Ran::NotYet {
-            let has_failed = self.state.stats.counters.error_replies != errors;
-            self.state.note_import(self.caller.client(), has_failed, request.args);
+            let has_failed = self.core.state.stats.counters.error_replies != errors;
+            self.core.state.note_import(self.caller.client(), has_failed, request.args);
         }
-        self.keyspace.no_touch = false;
-        self.keyspace.stop_hiding_expired();
+        self.core.keyspace.no_touch = false;
+        self.core.keyspace.stop_hiding_expired();
         if let Some(before) = before {
-            self.keyspace.ignore_deadlines(before);
+            self.core.keyspace.ignore_deadlines(before);
         }
         ran
     }
@@ -123,10 +123,10 @@ impl Gate<'_> {
     /// or data is imported, and on a replica for all commands that do not write. `is`: whether the
     /// command has any of these flags.
     fn hides_expired(&self, is: impl Fn(Flags) -> bool) -> bool {
-        match self.keyspace.expiry_by() {
+        match self.core.keyspace.expiry_by() {
             ExpiryBy::Primary if !is(Flags::WRITE) => true,
             ExpiryBy::ImportSource if !is(MAY_WRITE) => true,
-            _ => self.state.pauses.strictest().is_some() && !is(MAY_WRITE),
+            _ => self.core.state.pauses.strictest().is_some() && !is(MAY_WRITE),
         }
     }
 
@@ -134,8 +134,7 @@ impl Gate<'_> {
     fn run_muted(&mut self, request: &Request<'_>) -> Ran {
         let mut unheard = OutputBuffer::with_limit_of(self.reply.output());
         let mut gate = Gate {
-            keyspace: self.keyspace,
-            state: self.state,
+            core: self.core,
             caller: self.caller,
             reply: ReplyWriter::new(&mut unheard, self.reply.protocol()),
         };
@@ -143,7 +142,7 @@ impl Gate<'_> {
         let protocol = gate.reply.protocol();
         self.reply.set_protocol(protocol);
         if let Some(id) = self.caller.client()
-            && let Some(client) = self.state.clients.get_mut(id)
+            && let Some(client) = self.core.state.clients.get_mut(id)
         {
             // Keep confirmations of subscriptions, and messages of the client to itself.
             self.reply.output().append(&client.output);
@@ -161,17 +160,17 @@ impl Gate<'_> {
     #[cold]
     fn tells_strangers_nothing(&mut self) -> bool {
         let Some(flags) = self.client().map(|client| client.flags) else { return false };
-        self.state.config.compatible_with.is_valkey() && self.state.needs_password(flags)
+        self.core.state.config.compatible_with.is_valkey() && self.core.state.needs_password(flags)
     }
 
     /// Checks, runs and counts one request of a client.
     fn run(&mut self, request: &Request<'_>) -> Ran {
-        let command = match resolve(self.state, request) {
+        let command = match resolve(&self.core.state, request) {
             Ok(command) => command,
             Err(_) if speaks_http(request) => {
                 if let Some(id) = self.caller.client() {
-                    log_other_protocol(self.state, id);
-                    self.state.clients.close(id);
+                    log_other_protocol(&self.core.state, id);
+                    self.core.state.clients.close(id);
                 }
                 return Ran::Closes;
             }
@@ -196,8 +195,8 @@ impl Gate<'_> {
             room: None,
         };
         let verdict = loop {
-            match admit(self.keyspace, self.state, &asked) {
-                Verdict::MakeRoom => asked.room = Some(evict(self.keyspace, self.state)),
+            match admit(self.core, &asked) {
+                Verdict::MakeRoom => asked.room = Some(evict(self.core)),
                 verdict => break verdict,
             }
         };
@@ -217,22 +216,22 @@ impl Gate<'_> {
             }
             Verdict::Deny(denied) => {
                 let id = self.caller.client();
-                users::log_denied(self.state, id, None, denied, command, request.args);
+                users::log_denied(&mut self.core.state, id, None, denied, command, request.args);
                 self.abandon_if_exec(command);
-                let error = users::denied_error(self.state, id, command, denied);
+                let error = users::denied_error(&self.core.state, id, command, denied);
                 return self.reject(Some(command), &error);
             }
         }
-        if self.keyspace.tracking.has_changes() {
+        if self.core.keyspace.tracking.has_changes() {
             tracking::before_command(self);
         }
         if matches!(verdict, Verdict::Queue) {
             return self.queue(command, request);
         }
         let ran = self.run_handler(command, request, Origin::Client);
-        if self.state.is_monitored() && ran != Ran::NotYet {
+        if self.core.state.is_monitored() && ran != Ran::NotYet {
             monitor::feed_monitors(
-                self.state,
+                &mut self.core.state,
                 self.caller,
                 command,
                 request.args,
@@ -244,11 +243,11 @@ impl Gate<'_> {
 
     /// Queues a request until EXEC.
     fn queue(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
-        match transaction::queue(self.state, self.caller, command, request) {
+        match transaction::queue(&mut self.core.state, self.caller, command, request) {
             Ok(()) => {
                 self.reply.queued();
-                if slot_costs::are_counted(self.state) {
-                    slot_costs::charge_queued(self.state, command, request);
+                if slot_costs::are_counted(&self.core.state) {
+                    slot_costs::charge_queued(&mut self.core.state, command, request);
                 }
                 Ran::Done
             }
@@ -264,19 +263,19 @@ impl Gate<'_> {
             Caller::Primary => Origin::Stream,
             Caller::Load | Caller::Client(_) => Origin::Client,
         };
-        let command = resolve(self.state, request)?;
+        let command = resolve(&self.core.state, request)?;
         if !command.spec.accepts(request.args.len()) {
             return Err(CommandError::WrongArity(command.full_name.clone()));
         }
         let (caller, protocol) = (self.caller, self.reply.protocol());
         let asked = Asked { caller, command, args: request.args, protocol, room: None };
-        if let Verdict::Refuse(error) = admit(self.keyspace, self.state, &asked) {
+        if let Verdict::Refuse(error) = admit(self.core, &asked) {
             return Err(error);
         }
         self.run_handler(command, request, origin);
         // A file may have any number of changed locks.
-        if self.keyspace.locks.has_changed() {
-            locks::review(self.keyspace, self.state);
+        if self.core.keyspace.locks.has_changed() {
+            locks::review(self.core);
         }
         Ok(())
     }
@@ -291,9 +290,9 @@ impl Gate<'_> {
     ) -> Option<Ran> {
         let id = self.caller.client();
         // The user may have lost the permission while the client waited.
-        if let Err(denied) = users::check_client(self.state, id, command, request.args) {
-            users::log_denied(self.state, id, None, denied, command, request.args);
-            let error = users::denied_error(self.state, id, command, denied);
+        if let Err(denied) = users::check_client(&self.core.state, id, command, request.args) {
+            users::log_denied(&mut self.core.state, id, None, denied, command, request.args);
+            let error = users::denied_error(&self.core.state, id, command, denied);
             return Some(self.reject(Some(command), &error));
         }
         let before = self.reply.output().len();
@@ -302,7 +301,7 @@ impl Gate<'_> {
             .map_or_else(|ended| ended, |()| Ok(Outcome::Replied));
         if matches!(ended, Ok(Outcome::Blocked(_) | Outcome::WaitsOn)) {
             self.announce(command, request, origin);
-            self.state.effects.end_unit();
+            self.core.state.effects.end_unit();
             return None;
         }
         Some(self.conclude(command, request, origin, ended, before))
@@ -311,29 +310,35 @@ impl Gate<'_> {
     /// Runs a queued command of EXEC. Monitoring clients see it before the EXEC.
     pub fn run_queued(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
         let id = self.caller.client();
-        if let Err(denied) = users::check_client(self.state, id, command, request.args) {
+        if let Err(denied) = users::check_client(&self.core.state, id, command, request.args) {
             let context = Some(LogContext::Transaction);
-            users::log_denied(self.state, id, context, denied, command, request.args);
+            users::log_denied(&mut self.core.state, id, context, denied, command, request.args);
             self.write_error(&users::exec_denied_error(denied));
             return Ran::Done;
         }
-        self.keyspace.hides_expired = self.hides_expired(|flags| command.is(flags));
+        self.core.keyspace.hides_expired = self.hides_expired(|flags| command.is(flags));
         let ran = self.run_handler(command, request, Origin::Transaction);
-        if self.state.is_monitored() {
+        if self.core.state.is_monitored() {
             let mut apart = OutputBuffer::default();
-            monitor::feed_monitors(self.state, self.caller, command, request.args, &mut apart);
+            monitor::feed_monitors(
+                &mut self.core.state,
+                self.caller,
+                command,
+                request.args,
+                &mut apart,
+            );
         }
         ran
     }
 
     /// Runs a command called by a script, after [`admit::admit_scripted`] has allowed it.
     pub fn run_scripted(&mut self, command: &'static Command, request: &Request<'_>) {
-        if self.keyspace.leaves_expiry() {
-            self.keyspace.hides_expired = self.hides_expired(|flags| command.is(flags));
+        if self.core.keyspace.leaves_expiry() {
+            self.core.keyspace.hides_expired = self.hides_expired(|flags| command.is(flags));
         }
         self.run_handler(command, request, Origin::Script);
-        if self.state.is_monitored() {
-            monitor::feed_scripted(self.state, self.caller, command, request.args);
+        if self.core.state.is_monitored() {
+            monitor::feed_scripted(&mut self.core.state, self.caller, command, request.args);
         }
     }
 
@@ -369,8 +374,7 @@ impl Gate<'_> {
         let handler = command.spec.handler.expect("a command without subcommands has a handler");
         let protocol = self.reply.protocol();
         let mut context = Context {
-            keyspace: self.keyspace,
-            state: self.state,
+            core: self.core,
             reply: ReplyWriter::new(self.reply.output(), protocol),
             args: request.args,
             command,
@@ -379,13 +383,13 @@ impl Gate<'_> {
             origin,
             effect: Effect::AsSent,
         };
-        let is_heard = context.state.effects.is_heard();
-        let changes = if is_heard { context.keyspace.changes_by_commands() } else { 0 };
+        let is_heard = context.core.state.effects.is_heard();
+        let changes = if is_heard { context.core.keyspace.changes_by_commands() } else { 0 };
         let result: CommandResult = handler(&mut context);
         let (protocol, effect) = (context.reply.protocol(), context.effect);
         self.reply.set_protocol(protocol);
         // CONFIG SET may have changed whether effects are used.
-        if is_heard && self.state.effects.is_heard() {
+        if is_heard && self.core.state.effects.is_heard() {
             self.note_effect(command, request, effect, changes);
         }
         match result {
@@ -408,14 +412,14 @@ impl Gate<'_> {
         effect: Effect,
         changes: u64,
     ) {
-        let has_changed = self.keyspace.changes_by_commands() != changes;
+        let has_changed = self.core.keyspace.changes_by_commands() != changes;
         if has_changed
-            && self.state.replication.has_lost_writes
+            && self.core.state.replication.has_lost_writes
             && let Some(client) = self.client()
         {
             client.flags.remove(ClientFlags::LOST_WRITES);
         }
-        effect::note_deletions(self.keyspace, self.state);
+        effect::note_deletions(self.core);
         let runs_others = command.is(Flags::RUNS_SCRIPT | Flags::RUNS_QUEUED);
         debug_assert!(
             match effect {
@@ -438,8 +442,8 @@ impl Gate<'_> {
             Effect::Instead | Effect::Hint | Effect::Nothing => false,
         };
         if repeats {
-            let database = self.keyspace.selected();
-            self.state.effects.push_as_sent(database, &request.args);
+            let database = self.core.keyspace.selected();
+            self.core.state.effects.push_as_sent(database, &request.args);
         }
     }
 
@@ -459,7 +463,7 @@ impl Gate<'_> {
             self.write_error(&error);
             Outcome::Replied
         });
-        let unconfirmed = self.state.blocking.unconfirmed.as_ref();
+        let unconfirmed = self.core.state.blocking.unconfirmed.as_ref();
         let ran = match outcome {
             Outcome::Replied => Ran::Done,
             Outcome::Unconfirmed if unconfirmed.is_some_and(|it| it.is_pushed) => Ran::Done,
@@ -477,22 +481,28 @@ impl Gate<'_> {
             Outcome::Postponed | Outcome::WaitsOn => {}
             Outcome::Blocked(wait) => {
                 if let Some(id) = self.caller.client() {
-                    blocking::begin(self.keyspace, self.state, id, command, request.args, *wait);
+                    blocking::begin(self.core, id, command, request.args, *wait);
                 }
             }
             Outcome::AwaitsAcks(acks) => {
                 if let Some(id) = self.caller.client() {
-                    blocking::await_acks(self.state, id, command, *acks);
+                    blocking::await_acks(&mut self.core.state, id, command, *acks);
                 }
             }
             Outcome::AwaitsRepetition(acks) => {
                 if let Some(id) = self.caller.client() {
-                    blocking::await_repetition(self.state, id, command, request.args, *acks);
+                    blocking::await_repetition(
+                        &mut self.core.state,
+                        id,
+                        command,
+                        request.args,
+                        *acks,
+                    );
                 }
             }
             Outcome::Moves(number) => {
                 if let Some(id) = self.caller.client() {
-                    blocking::await_move(self.state, id, command, number);
+                    blocking::await_move(&mut self.core.state, id, command, number);
                 }
                 // The command's further work happens outside of the loop, and is not part of its
                 // time.
@@ -504,10 +514,10 @@ impl Gate<'_> {
         let ended = self.end_unit(origin);
         // The effects are complete now. A woken client must first be taken out of its queues.
         if origin == Origin::Client
-            && let Some(unconfirmed) = self.state.blocking.unconfirmed.take()
+            && let Some(unconfirmed) = self.core.state.blocking.unconfirmed.take()
             && let Some(id) = self.caller.client()
         {
-            confirm::suspend(self.state, id, command, *unconfirmed);
+            confirm::suspend(&mut self.core.state, id, command, *unconfirmed);
         }
         if ran == Ran::Done { ended } else { ran }
     }
@@ -517,12 +527,12 @@ impl Gate<'_> {
     #[inline(always)]
     fn end_unit(&mut self, origin: Origin) -> Ran {
         // A command that runs while a script keeps the server busy does not end the script's unit.
-        if !self.state.effects.is_between_units()
+        if !self.core.state.effects.is_between_units()
             && matches!(origin, Origin::Client | Origin::Woken(_) | Origin::TimedOut)
-            && self.state.scripts.running.is_none()
+            && self.core.state.scripts.running.is_none()
         {
-            self.state.effects.end_unit();
-            if self.state.effects.are_many() {
+            self.core.state.effects.end_unit();
+            if self.core.state.effects.are_many() {
                 return Ran::DoneMuch;
             }
         }
@@ -532,39 +542,39 @@ impl Gate<'_> {
     /// Sends a command's changes to tracking clients and keyspace events to subscribers.
     #[inline(always)]
     fn announce(&mut self, command: &'static Command, request: &Request<'_>, origin: Origin) {
-        if self.keyspace.tracking.is_on() {
+        if self.core.keyspace.tracking.is_on() {
             tracking::after_command(self, command, request, origin);
         }
-        self.keyspace.delete_found_expired();
-        if !self.keyspace.events.is_empty() {
-            publish::publish_events(self.keyspace, self.state);
+        self.core.keyspace.delete_found_expired();
+        if !self.core.keyspace.events.is_empty() {
+            publish::publish_events(self.core);
             // A push cannot stand inside the reply of EXEC or a reply that a script reads, so it
             // follows at the end. A woken client's push follows its reply (`waking::wake`).
             if origin == Origin::Client {
-                publish::take_pushed(self.state, self.caller, self.reply.output());
+                publish::take_pushed(&mut self.core.state, self.caller, self.reply.output());
             }
         }
     }
 
     fn client(&mut self) -> Option<&mut Client> {
-        self.state.clients.get_mut(self.caller.client()?)
+        self.core.state.clients.get_mut(self.caller.client()?)
     }
 
     /// Suspends a client until CLIENT PAUSE ends.
     fn hold_back(&mut self) {
         if let Some(id) = self.caller.client()
-            && self.state.clients.suspend(id, Suspension::UntilRetry)
+            && self.core.state.clients.suspend(id, Suspension::UntilRetry)
         {
-            self.state.pauses.waiting.push(id);
+            self.core.state.pauses.waiting.push(id);
         }
     }
 
     /// Suspends a client until a key is no longer on its way to another server.
     fn wait_for(&mut self, database: DbIndex, key: &[u8]) {
         if let Some(id) = self.caller.client()
-            && self.state.clients.suspend(id, Suspension::UntilRetry)
+            && self.core.state.clients.suspend(id, Suspension::UntilRetry)
         {
-            self.state.moving.wait(database, key, id);
+            self.core.state.moving.wait(database, key, id);
         }
     }
 
@@ -572,9 +582,9 @@ impl Gate<'_> {
     fn abandon_if_exec(&mut self, command: &Command) {
         if command.is(Flags::RUNS_QUEUED)
             && let Some(id) = self.caller.client()
-            && let Some(client) = self.state.clients.get_mut(id)
+            && let Some(client) = self.core.state.clients.get_mut(id)
         {
-            transaction::abandon(self.keyspace, client);
+            transaction::abandon(&mut self.core.keyspace, client);
         }
     }
 
@@ -582,13 +592,13 @@ impl Gate<'_> {
     #[cold]
     fn reject(&mut self, command: Option<&'static Command>, error: &CommandError) -> Ran {
         if let Some(command) = command {
-            self.state.stats.command_stats[command.id.index()].rejected += 1;
+            self.core.state.stats.command_stats[command.id.index()].rejected += 1;
             // A replica that gets an error is disconnected: the log names the command.
             if let Some(client) = self.client().filter(|client| client.replica.is_some()) {
                 client.last_command = Some(command.id);
             }
         }
-        transaction::fail(self.state, self.caller);
+        transaction::fail(&mut self.core.state, self.caller);
         match command {
             Some(command) if command.is(Flags::RUNS_QUEUED) => {
                 self.write_error(&transaction::refused(error));
@@ -601,7 +611,7 @@ impl Gate<'_> {
     #[cold]
     fn write_error(&mut self, error: &CommandError) {
         let text = error.wire();
-        self.state.stats.count_error(&text);
+        self.core.state.stats.count_error(&text);
         self.reply.error(&text);
     }
 
@@ -619,7 +629,7 @@ impl Gate<'_> {
         // An output beyond its limit is dropped. The difference then wraps to a large number, and
         // `note` checks it.
         let replied = self.reply.output().len().wrapping_sub(before);
-        let state = &mut *self.state;
+        let state = &mut self.core.state;
         let nanoseconds = state.stats.timing.lap();
         state.stats.counters.commands += 1;
         let stats = &mut state.stats.command_stats[command.id.index()];

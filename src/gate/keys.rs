@@ -273,10 +273,10 @@ mod tests {
     use crate::keyspace::{DbIndex, Keyspace};
     use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
     use crate::resp::request::Range;
-    use crate::state::State;
     use crate::state::context::Caller;
     use crate::state::spec::{Flags, counted_keys, key, keys, spec};
     use crate::state::table::Command;
+    use crate::state::{Core, State};
     use crate::sys::log::Logger;
 
     /// Makes requests from the syntax in a command's documentation. Names in these requests are
@@ -429,7 +429,8 @@ mod tests {
         let poll = mio::Poll::new().expect("a poll");
         let mut state = State::new(&TABLE, config, Clock::System, Logger::silent(), poll);
         state.stats.timing.start();
-        let mut keyspace = Keyspace::new(16, KeyHasher::new([1, 2]), state.now);
+        let keyspace = Keyspace::new(16, KeyHasher::new([1, 2]), state.now);
+        let mut core = Core { keyspace, state };
         let mut author = Author { random: fastrand::Rng::with_seed(7), count: 1 };
         let mut succeeded = BTreeSet::new();
         for round in 0..300 * TABLE.commands.len() {
@@ -447,20 +448,18 @@ mod tests {
                 .iter()
                 .map(|key| args.get(key.index).to_vec())
                 .collect();
-            if keyspace.table().len() > 50 {
-                keyspace.clear_all(true);
+            if core.keyspace.table().len() > 50 {
+                core.keyspace.clear_all(true);
             }
-            keyspace.select(DbIndex::ZERO);
+            core.keyspace.select(DbIndex::ZERO);
             let mut output = OutputBuffer::default();
             let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
             take_looked_up();
             let asked =
                 Request { args, command: TABLE.find(args.get(0)), prehashed: Default::default() };
-            let ran =
-                Gate { keyspace: &mut keyspace, state: &mut state, caller: Caller::Load, reply }
-                    .run_trusted(&asked);
+            let ran = Gate { core: &mut core, caller: Caller::Load, reply }.run_trusted(&asked);
             let looked_up = take_looked_up();
-            keyspace.delete_found_expired();
+            core.keyspace.delete_found_expired();
             let mut strangers =
                 looked_up.difference(&named).map(|key| key.escape_ascii().to_string());
             let stranger = strangers.next();

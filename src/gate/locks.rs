@@ -16,42 +16,42 @@ use crate::keyspace::{DbIndex, Key, Keyspace};
 use crate::pubsub::Kind;
 use crate::resp::number::format_i64;
 use crate::resp::reply::{Protocol, ReplyWriter};
-use crate::state::State;
+use crate::state::{Core, State};
 use crate::types::hash::Hash;
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Lock, Reader};
 
 /// Compares changed keys with the index of locks. A lock that its key no longer has was lost.
-pub fn review(keyspace: &mut Keyspace, state: &mut State) {
-    if !keyspace.locks.has_changed() {
+pub fn review(core: &mut Core) {
+    if !core.keyspace.locks.has_changed() {
         return;
     }
-    for (database, key, is_expired) in keyspace.locks.take_changed() {
-        for (place, reason) in lost(keyspace, database, &key, is_expired) {
-            end(keyspace, state, place.at(), reason);
+    for (database, key, is_expired) in core.keyspace.locks.take_changed() {
+        for (place, reason) in lost(&mut core.keyspace, database, &key, is_expired) {
+            end(core, place.at(), reason);
         }
     }
-    let databases = keyspace.locks.take_all_changed();
+    let databases = core.keyspace.locks.take_all_changed();
     if !databases.is_empty() {
-        review_databases(keyspace, state, &databases);
+        review_databases(core, &databases);
     }
-    keyspace.locks.forget_owners();
+    core.keyspace.locks.forget_owners();
 }
 
 /// Reviews whole databases that were emptied, exchanged or loaded anew. They may have a million
 /// locks: if most of the keys are gone, their locks are taken out of the index as a whole.
-fn review_databases(keyspace: &mut Keyspace, state: &mut State, databases: &BTreeSet<DbIndex>) {
+fn review_databases(core: &mut Core, databases: &BTreeSet<DbIndex>) {
     let (mut emptied, mut left) = (BTreeSet::new(), BTreeSet::new());
     for &database in databases {
-        let selected = keyspace.selected();
-        keyspace.select(database);
-        let (compared, are_others_gone) = to_compare(keyspace);
-        keyspace.select(selected);
+        let selected = core.keyspace.selected();
+        core.keyspace.select(database);
+        let (compared, are_others_gone) = to_compare(&core.keyspace);
+        core.keyspace.select(selected);
         for key in compared {
-            for (place, reason) in lost(keyspace, database, &key, false) {
-                end(keyspace, state, place.at(), reason);
+            for (place, reason) in lost(&mut core.keyspace, database, &key, false) {
+                end(core, place.at(), reason);
             }
-            if are_others_gone && keyspace.locks.is_held(database, &key) {
+            if are_others_gone && core.keyspace.locks.is_held(database, &key) {
                 left.insert((database, key));
             }
         }
@@ -60,10 +60,10 @@ fn review_databases(keyspace: &mut Keyspace, state: &mut State, databases: &BTre
         }
     }
     if !emptied.is_empty() {
-        let gone = keyspace.locks.take_databases(&emptied, &left);
-        announce_gone(keyspace, state, &gone);
-        if let Some(gone) = keyspace.locks.forget_gone(gone) {
-            keyspace.lazyfree.discard_locks(gone);
+        let gone = core.keyspace.locks.take_databases(&emptied, &left);
+        announce_gone(core, &gone);
+        if let Some(gone) = core.keyspace.locks.forget_gone(gone) {
+            core.keyspace.lazyfree.discard_locks(gone);
         }
     }
 }
@@ -145,9 +145,9 @@ fn end_of_lease(held: &Held) -> EndReason {
 
 /// Takes a lost holding out of the index, announces its end, and notifies the client that asked for
 /// it. A replica only follows its primary, which notifies.
-pub fn end(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, reason: EndReason) {
-    if let Some(held) = keyspace.locks.remove(at) {
-        announce_end(keyspace, state, at, &held, reason);
+pub fn end(core: &mut Core, at: At<'_>, reason: EndReason) {
+    if let Some(held) = core.keyspace.locks.remove(at) {
+        announce_end(core, at, &held, reason);
     }
 }
 
@@ -169,87 +169,81 @@ fn client_had(state: &State, held: &Held) -> Box<[u8]> {
 }
 
 /// Announces the end of a holding that is no longer in the index, and notifies its client.
-pub fn announce_end(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    at: At<'_>,
-    held: &Held,
-    reason: EndReason,
-) {
-    if state.replication.is_replica() || state.persistence.loading.is_some() {
+pub fn announce_end(core: &mut Core, at: At<'_>, held: &Held, reason: EndReason) {
+    if core.state.replication.is_replica() || core.state.persistence.loading.is_some() {
         return;
     }
     let At { database, key, .. } = at;
     // A shared lock is free after its last reader.
-    let is_free = !keyspace.locks.is_held(database, key);
+    let is_free = !core.keyspace.locks.is_held(database, key);
     if is_free {
-        note_freed(keyspace, state, database, key);
+        note_freed(core, database, key);
     }
     if held.is_kept {
-        return tell_redisson(keyspace, state, database, key);
+        return tell_redisson(core, database, key);
     }
-    let at_ms = state.now.unix().0;
-    let owner = owner_had(keyspace, at, held);
-    note_ended(keyspace, state, at, held, HoldingEnd::Lost(reason), owner.as_deref());
-    let who = owner.unwrap_or_else(|| client_had(state, held));
+    let at_ms = core.state.now.unix().0;
+    let owner = owner_had(&mut core.keyspace, at, held);
+    note_ended(core, at, held, HoldingEnd::Lost(reason), owner.as_deref());
+    let who = owner.unwrap_or_else(|| client_had(&core.state, held));
     let fence = held.fence;
-    keyspace.locks.note_end(End { database, key: key.into(), fence, reason, at_ms, who });
-    keyspace.in_database(database, |keyspace| {
+    core.keyspace.locks.note_end(End { database, key: key.into(), fence, reason, at_ms, who });
+    core.keyspace.in_database(database, |keyspace| {
         keyspace.notify(KeyspaceEvents::LOCK, "locklost", key);
     });
-    if !keyspace.events.is_empty() {
-        publish::publish_events(keyspace, state);
+    if !core.keyspace.events.is_empty() {
+        publish::publish_events(core);
     }
     if reason != EndReason::Overwritten && is_free {
-        tell_redisson(keyspace, state, database, key);
+        tell_redisson(core, database, key);
     }
     if let Some(id) = held.client {
-        tell_holder(state, id, key, held.fence, reason);
+        tell_holder(&mut core.state, id, key, held.fence, reason);
     }
-    let delay_ms = state.config.lock_delay;
+    let delay_ms = core.state.config.lock_delay;
     if delay_ms > 0 && is_free && !matches!(reason, EndReason::Deleted | EndReason::Overwritten) {
-        keep(keyspace, state, database, key, delay_ms);
+        keep(core, database, key, delay_ms);
     }
 }
 
 /// Announces the ends of all locks of whole databases, and notifies the clients that asked for
 /// them. Goes through all locks only if a subscriber or client is to be notified.
-fn announce_gone(keyspace: &mut Keyspace, state: &mut State, gone: &Gone) {
-    if state.persistence.loading.is_some() {
+fn announce_gone(core: &mut Core, gone: &Gone) {
+    if core.state.persistence.loading.is_some() {
         return;
     }
-    tell_redisson_of_all(keyspace, state, gone);
-    if state.replication.is_replica() {
+    tell_redisson_of_all(core, gone);
+    if core.state.replication.is_replica() {
         return;
     }
     let mut count = 0;
     for (since_us, holdings) in gone.since.counts() {
         count += holdings as u64;
-        note_holds(state, since_us, holdings as u64);
+        note_holds(&mut core.state, since_us, holdings as u64);
     }
     let lost = || gone.holdings().filter(|(_, held)| !held.is_kept);
-    let (reason, at_ms) = (EndReason::Deleted, state.now.unix().0);
-    note_history(keyspace, state, gone);
+    let (reason, at_ms) = (EndReason::Deleted, core.state.now.unix().0);
+    note_history(core, gone);
     let last: Vec<_> = lost().rev().take(ENDS_KEPT).collect();
-    keyspace.locks.stats.deleted += count - last.len() as u64;
+    core.keyspace.locks.stats.deleted += count - last.len() as u64;
     for &(at, held) in last.iter().rev() {
         let (database, key, fence) = (at.database, at.key.into(), held.fence);
-        let owner = owner_had(keyspace, at, held);
-        let who = owner.unwrap_or_else(|| client_had(state, held));
-        keyspace.locks.note_end(End { database, key, fence, reason, at_ms, who });
+        let owner = owner_had(&mut core.keyspace, at, held);
+        let who = owner.unwrap_or_else(|| client_had(&core.state, held));
+        core.keyspace.locks.note_end(End { database, key, fence, reason, at_ms, who });
     }
-    if keyspace.events.wants(KeyspaceEvents::LOCK) {
+    if core.keyspace.events.wants(KeyspaceEvents::LOCK) {
         for (at, _) in lost() {
-            keyspace.in_database(at.database, |keyspace| {
+            core.keyspace.in_database(at.database, |keyspace| {
                 keyspace.notify(KeyspaceEvents::LOCK, "locklost", at.key);
             });
-            publish::publish_events(keyspace, state);
+            publish::publish_events(core);
         }
     }
-    if state.clients.iter().any(|client| client.protocol == Protocol::Resp3) {
+    if core.state.clients.iter().any(|client| client.protocol == Protocol::Resp3) {
         for (at, held) in lost() {
             if let Some(id) = held.client {
-                tell_holder(state, id, at.key, held.fence, reason);
+                tell_holder(&mut core.state, id, at.key, held.fence, reason);
             }
         }
     }
@@ -257,35 +251,36 @@ fn announce_gone(keyspace: &mut Keyspace, state: &mut State, gone: &Gone) {
 
 /// Remembers the last holdings of locks of whole databases: of those whose history is known, and of
 /// a few others. Notes which of the locks clients wait for.
-fn note_history(keyspace: &mut Keyspace, state: &State, gone: &Gone) {
+fn note_history(core: &mut Core, gone: &Gone) {
     let named = |(database, key): (DbIndex, &[u8])| (database, Box::<[u8]>::from(key));
-    let known = keyspace.locks.history.locks().map(named);
+    let known = core.keyspace.locks.history.locks().map(named);
     let last = gone.holdings().rev().take(ENDS_KEPT).map(|(at, _)| named((at.database, at.key)));
     for (database, key) in known.chain(last).collect::<BTreeSet<_>>() {
         for (reader, held) in gone.of_key(database, &key).filter(|(_, held)| !held.is_kept) {
-            let owner = owner_had(keyspace, At { database, key: &key, reader }, held);
+            let owner = owner_had(&mut core.keyspace, At { database, key: &key, reader }, held);
             let end = HoldingEnd::Lost(EndReason::Deleted);
-            let key = keyspace.key(&key);
-            note_holding(keyspace, state, (database, key), held, end, &owner.unwrap_or_default());
+            let key = core.keyspace.key(&key);
+            note_holding(core, (database, key), held, end, &owner.unwrap_or_default());
         }
     }
-    let awaited = keyspace.waiting.ready().filter(|(database, key)| gone.contains(*database, key));
+    let awaited =
+        core.keyspace.waiting.ready().filter(|(database, key)| gone.contains(*database, key));
     let awaited: Vec<_> = awaited.map(named).take(FREED_KEPT).collect();
     for (database, key) in awaited {
-        note_freed(keyspace, state, database, &key);
+        note_freed(core, database, &key);
     }
 }
 
 /// Withholds a lost lock from all clients for a time: its former holder may not know yet that it is
 /// lost. Source: `lock-delay`.
-fn keep(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, key: &[u8], ms: i64) {
-    let limits = readers::limits(keyspace, state);
-    let fence = keyspace.locks.fences.grant();
-    let (now, deadline) = (keyspace.now(), keyspace.now().after(ms));
-    let (fence_text, since) = (format_i64(fence as i64), format_i64(state.now.unix().0));
+fn keep(core: &mut Core, database: DbIndex, key: &[u8], ms: i64) {
+    let limits = readers::limits(core);
+    let fence = core.keyspace.locks.fences.grant();
+    let (now, deadline) = (core.keyspace.now(), core.keyspace.now().after(ms));
+    let (fence_text, since) = (format_i64(fence as i64), format_i64(core.state.now.unix().0));
     let fields: [&[u8]; 6] =
         [lock::KEEP, b"1", lock::FENCE, fence_text.as_ref(), lock::SINCE, since.as_ref()];
-    let is_kept = keyspace.in_database(database, |keyspace| {
+    let is_kept = core.keyspace.in_database(database, |keyspace| {
         if keyspace.find_quietly(keyspace.key(key)).is_some() {
             return false;
         }
@@ -302,54 +297,54 @@ fn keep(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, key: &[u8
     if !is_kept {
         return;
     }
-    let (client, session, since_us) = (None, None, state.now.boot_us);
+    let (client, session, since_us) = (None, None, core.state.now.boot_us);
     let (renewals, reading) = (0, None);
     let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
-    keyspace.locks.insert(At::key(database, key), held);
-    if state.effects.is_heard() {
-        let at_ms = format_i64(deadline.unix(keyspace.told_offset_ms()).0);
-        let apart = state.effects.begin_apart();
-        effect::note_deletions(keyspace, state);
+    core.keyspace.locks.insert(At::key(database, key), held);
+    if core.state.effects.is_heard() {
+        let at_ms = format_i64(deadline.unix(core.keyspace.told_offset_ms()).0);
+        let apart = core.state.effects.begin_apart();
+        effect::note_deletions(core);
         let set = [b"HSET", key].into_iter().chain(fields).collect::<Vec<_>>();
-        state.effects.push(database, set.into_iter());
+        core.state.effects.push(database, set.into_iter());
         let expire = [&b"PEXPIREAT"[..], key, at_ms.as_ref()];
-        state.effects.push(database, expire.into_iter());
-        state.effects.end_apart(apart);
+        core.state.effects.push(database, expire.into_iter());
+        core.state.effects.end_apart(apart);
     }
 }
 
 /// Ends the leases of readers whose time is over. Not under CLIENT PAUSE, and not on a replica,
 /// which follows its primary.
-pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
-    if stands_still(keyspace, state) {
+pub fn on_time(core: &mut Core) {
+    if stands_still(core) {
         return;
     }
-    while let Some(place) = keyspace.locks.ended_reader(state.now.boot_us) {
-        let Some(held) = keyspace.locks.remove(place.at()) else { return };
-        readers::take_out(keyspace, state, place.at(), &held, true);
-        state.effects.end_unit();
-        announce_end(keyspace, state, place.at(), &held, end_of_lease(&held));
+    while let Some(place) = core.keyspace.locks.ended_reader(core.state.now.boot_us) {
+        let Some(held) = core.keyspace.locks.remove(place.at()) else { return };
+        readers::take_out(core, place.at(), &held, true);
+        core.state.effects.end_unit();
+        announce_end(core, place.at(), &held, end_of_lease(&held));
     }
 }
 
 /// When [`on_time`] is due: boot-time clock, microseconds.
-pub fn next_us(keyspace: &Keyspace, state: &State) -> Option<i64> {
-    keyspace.locks.next_end_us().filter(|_| !stands_still(keyspace, state))
+pub fn next_us(core: &Core) -> Option<i64> {
+    core.keyspace.locks.next_end_us().filter(|_| !stands_still(core))
 }
 
-fn stands_still(keyspace: &Keyspace, state: &State) -> bool {
-    state.pauses.strictest().is_some() || keyspace.leaves_expiry()
+fn stands_still(core: &Core) -> bool {
+    core.state.pauses.strictest().is_some() || core.keyspace.leaves_expiry()
 }
 
 /// At the end of a turn: takes back grants to clients that were closed before the reply had left.
 /// Waiting clients are served in the next turn.
-pub fn take_back(keyspace: &mut Keyspace, state: &mut State) {
-    if !keyspace.locks.has_granted() {
+pub fn take_back(core: &mut Core) {
+    if !core.keyspace.locks.has_granted() {
         return;
     }
     let mut lost = Vec::new();
-    keyspace.locks.retain_granted(|at, granted| {
-        let Some(client) = state.clients.get(granted.client) else {
+    core.keyspace.locks.retain_granted(|at, granted| {
+        let Some(client) = core.state.clients.get(granted.client) else {
             lost.push((at.to_place(), granted.clone()));
             return false;
         };
@@ -357,49 +352,49 @@ pub fn take_back(keyspace: &mut Keyspace, state: &mut State) {
         client.bytes_out < *granted.sent_at.get_or_insert(after_reply)
     });
     for (place, granted) in lost {
-        give_up(keyspace, state, place.at(), &granted);
+        give_up(core, place.at(), &granted);
     }
 }
 
 /// Deletes a lock whose owner will never learn of the grant, or takes that reader out of it.
-pub fn give_up(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, granted: &Granted) {
-    let held = keyspace.locks.get(at);
+pub fn give_up(core: &mut Core, at: At<'_>, granted: &Granted) {
+    let held = core.keyspace.locks.get(at);
     // No other client has asked for the lock since.
     let is_held = held.is_some_and(|held| {
         held.fence == granted.fence && held.client.is_none_or(|id| id == granted.client)
     });
-    if !is_held || state.is_read_only() {
+    if !is_held || core.state.is_read_only() {
         return;
     }
     let At { database, key, .. } = at;
-    let Some(held) = keyspace.locks.remove(at) else { return };
+    let Some(held) = core.keyspace.locks.remove(at) else { return };
     let owner = at.reader.map(Box::from).or_else(|| {
-        let entry = keyspace.entry_quietly(database, key)?;
-        let lock = lock::read(entry.value(), &keyspace.now()).ok()??;
+        let entry = core.keyspace.entry_quietly(database, key)?;
+        let lock = lock::read(entry.value(), &core.keyspace.now()).ok()??;
         Some(Box::from(&*lock.owner))
     });
-    note_ended(keyspace, state, at, &held, HoldingEnd::TakenBack, owner.as_deref());
-    if !keyspace.locks.is_held(database, key) {
-        note_freed(keyspace, state, database, key);
+    note_ended(core, at, &held, HoldingEnd::TakenBack, owner.as_deref());
+    if !core.keyspace.locks.is_held(database, key) {
+        note_freed(core, database, key);
     }
-    let apart = state.effects.begin_apart();
+    let apart = core.state.effects.begin_apart();
     if at.reader.is_some() {
-        readers::take_out(keyspace, state, at, &held, false);
+        readers::take_out(core, at, &held, false);
     } else {
-        keyspace.in_database(database, |keyspace| keyspace.delete(keyspace.key(key), "del"));
-        if state.effects.is_heard() {
-            state.effects.push(database, [&b"DEL"[..], key].into_iter());
+        core.keyspace.in_database(database, |keyspace| keyspace.delete(keyspace.key(key), "del"));
+        if core.state.effects.is_heard() {
+            core.state.effects.push(database, [&b"DEL"[..], key].into_iter());
         }
     }
-    state.effects.end_apart(apart);
-    keyspace.in_database(database, |keyspace| {
+    core.state.effects.end_apart(apart);
+    core.keyspace.in_database(database, |keyspace| {
         keyspace.notify(KeyspaceEvents::LOCK, "unlock", key);
     });
-    if !keyspace.events.is_empty() {
-        publish::publish_events(keyspace, state);
+    if !core.keyspace.events.is_empty() {
+        publish::publish_events(core);
     }
-    if !keyspace.locks.is_held(database, key) {
-        tell_redisson(keyspace, state, database, key);
+    if !core.keyspace.locks.is_held(database, key) {
+        tell_redisson(core, database, key);
     }
 }
 
@@ -411,18 +406,12 @@ fn push_apart(state: &mut State, database: DbIndex, request: &[&[u8]]) {
 }
 
 /// Takes back one hold of a reentrant lock, whose grant was not confirmed.
-pub fn take_hold_back(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    database: DbIndex,
-    key: &[u8],
-    unconfirmed: &Unconfirmed,
-) {
-    if state.is_read_only() {
+pub fn take_hold_back(core: &mut Core, database: DbIndex, key: &[u8], unconfirmed: &Unconfirmed) {
+    if core.state.is_read_only() {
         return;
     }
-    let limits = readers::limits(keyspace, state);
-    let left = keyspace.in_database(database, |keyspace| {
+    let limits = readers::limits(core);
+    let left = core.keyspace.in_database(database, |keyspace| {
         let slot = keyspace.find_quietly(keyspace.key(key))?;
         let now = keyspace.now();
         let lock = lock::read(keyspace.entry(slot).value(), &now).ok()??;
@@ -439,31 +428,31 @@ pub fn take_hold_back(
         Some(left)
     });
     if let Some(left) = left
-        && state.effects.is_heard()
+        && core.state.effects.is_heard()
     {
         let request = [&b"HSET"[..], key, &unconfirmed.owner, left.as_ref()];
-        push_apart(state, database, &request);
+        push_apart(&mut core.state, database, &request);
     }
 }
 
 /// Publishes the message by which Redisson's clients learn that a lock was released. Without it,
 /// they sleep until the end of the lease that they have seen. Not published if a client waits here,
 /// because that client takes the lock.
-pub fn tell_redisson(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, key: &[u8]) {
-    let has_backlog = state.replication.backlog.is_some();
-    if state.pubsub.is_silent() && !has_backlog
-        || keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_some()
+pub fn tell_redisson(core: &mut Core, database: DbIndex, key: &[u8]) {
+    let has_backlog = core.state.replication.backlog.is_some();
+    if core.state.pubsub.is_silent() && !has_backlog
+        || core.keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_some()
     {
         return;
     }
     let channel = redisson_channel(key);
-    publish::deliver(state, Kind::Channel, &channel, b"0");
-    if has_backlog && !state.replication.is_replica() {
-        let apart = state.effects.begin_apart();
-        effect::note_deletions(keyspace, state);
+    publish::deliver(&mut core.state, Kind::Channel, &channel, b"0");
+    if has_backlog && !core.state.replication.is_replica() {
+        let apart = core.state.effects.begin_apart();
+        effect::note_deletions(core);
         let request = [&b"PUBLISH"[..], &channel, b"0"];
-        state.effects.push_message(database, request.into_iter());
-        state.effects.end_apart(apart);
+        core.state.effects.push_message(database, request.into_iter());
+        core.state.effects.end_apart(apart);
     }
 }
 
@@ -479,17 +468,17 @@ fn redisson_channel(key: &[u8]) -> Vec<u8> {
 
 /// Publishes the same message for all locks of whole databases. It is not repeated: a replica sends
 /// it to its own subscribers when it repeats the request.
-fn tell_redisson_of_all(keyspace: &Keyspace, state: &mut State, gone: &Gone) {
+fn tell_redisson_of_all(core: &mut Core, gone: &Gone) {
     let is_literal = |byte: &u8| !b"*?[\\".contains(byte);
     let may_match = |pattern: &[u8]| {
         let literal: Vec<u8> = pattern.iter().copied().take_while(is_literal).collect();
         literal.starts_with(REDISSON_CHANNELS) || REDISSON_CHANNELS.starts_with(&literal)
     };
-    let mut keys: Vec<(DbIndex, &[u8])> = if state.pubsub.names(Kind::Pattern).any(may_match) {
+    let mut keys: Vec<(DbIndex, &[u8])> = if core.state.pubsub.names(Kind::Pattern).any(may_match) {
         gone.keys().collect()
     } else {
         // Subscribed channels are fewer than locks.
-        let names = state.pubsub.names(Kind::Channel);
+        let names = core.state.pubsub.names(Kind::Channel);
         let named = names.filter_map(|name| name.strip_prefix(REDISSON_CHANNELS));
         let keys = named.map(|name| match name {
             [b'{', key @ .., b'}'] if !key.contains(&b'{') => gone.find(key),
@@ -500,8 +489,8 @@ fn tell_redisson_of_all(keyspace: &Keyspace, state: &mut State, gone: &Gone) {
     keys.sort_unstable();
     for (database, key) in keys {
         // A client that waits here takes the lock.
-        if keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_none() {
-            publish::deliver(state, Kind::Channel, &redisson_channel(key), b"0");
+        if core.keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_none() {
+            publish::deliver(&mut core.state, Kind::Channel, &redisson_channel(key), b"0");
         }
     }
 }
@@ -524,53 +513,44 @@ fn tell_holder(state: &mut State, id: ClientId, key: &[u8], fence: u64, reason: 
 }
 
 /// Remembers a holding that ends now, and adds it to the latency monitor.
-pub fn note_ended(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    at: At<'_>,
-    held: &Held,
-    end: HoldingEnd,
-    owner: Option<&[u8]>,
-) {
-    let key = keyspace.key(at.key);
-    note_ended_at(keyspace, state, (at.database, key), held, end, owner.unwrap_or_default());
+pub fn note_ended(core: &mut Core, at: At<'_>, held: &Held, end: HoldingEnd, owner: Option<&[u8]>) {
+    let key = core.keyspace.key(at.key);
+    note_ended_at(core, (at.database, key), held, end, owner.unwrap_or_default());
 }
 
 /// The same for a key whose hash is known.
 pub fn note_ended_at(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     (database, key): (DbIndex, Key<'_>),
     held: &Held,
     end: HoldingEnd,
     owner: &[u8],
 ) {
-    note_holding(keyspace, state, (database, key), held, end, owner);
+    note_holding(core, (database, key), held, end, owner);
     if matches!(end, HoldingEnd::Released | HoldingEnd::Lost(_)) {
-        note_latency(state, "lock-hold", held.since_us);
+        note_latency(&mut core.state, "lock-hold", held.since_us);
     }
 }
 
 fn note_holding(
-    keyspace: &mut Keyspace,
-    state: &State,
+    core: &mut Core,
     (database, key): (DbIndex, Key<'_>),
     held: &Held,
     end: HoldingEnd,
     owner: &[u8],
 ) {
-    let held_us = (state.now.boot_us - held.since_us).max(0).unsigned_abs();
-    let (fence, at_ms) = (held.fence, state.now.unix().0);
+    let held_us = (core.state.now.boot_us - held.since_us).max(0).unsigned_abs();
+    let (fence, at_ms) = (held.fence, core.state.now.unix().0);
     let ended = Ended { fence, at_ms, held_us, end, owner };
-    keyspace.locks.history.note_holding(database, key, ended);
+    core.keyspace.locks.history.note_holding(database, key, ended);
 }
 
 /// Notes the time at which a lock that a client waits for became free, to measure the hand-over.
-pub fn note_freed(keyspace: &mut Keyspace, state: &State, database: DbIndex, key: &[u8]) {
-    if !keyspace.waiting.is_empty()
-        && keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_some()
+pub fn note_freed(core: &mut Core, database: DbIndex, key: &[u8]) {
+    if !core.keyspace.waiting.is_empty()
+        && core.keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_some()
     {
-        keyspace.locks.note_freed(database, key, state.clock.now().boot_us);
+        core.keyspace.locks.note_freed(database, key, core.state.clock.now().boot_us);
     }
 }
 

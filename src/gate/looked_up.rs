@@ -3,10 +3,9 @@
 
 use std::slice;
 
-use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};
-use crate::state::State;
 use crate::state::table::Command;
+use crate::state::{Core, State};
 
 /// A request's command, and its first key's hash.
 #[derive(Clone, Copy)]
@@ -18,11 +17,11 @@ pub struct LookedUp {
 }
 
 impl LookedUp {
-    pub fn of(keyspace: &Keyspace, state: &State, args: Args<'_>) -> Self {
-        let found = Self::without_key(state, args);
+    pub fn of(core: &Core, args: Args<'_>) -> Self {
+        let found = Self::without_key(&core.state, args);
         let first = found.command.map_or(0, |command| usize::from(command.fixed_keys.first));
         let has_key = (1..args.len()).contains(&first);
-        LookedUp { key: has_key.then(|| (first, keyspace.hash(args.get(first)))), ..found }
+        LookedUp { key: has_key.then(|| (first, core.keyspace.hash(args.get(first)))), ..found }
     }
 
     pub fn without_key(state: &State, args: Args<'_>) -> Self {

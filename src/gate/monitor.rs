@@ -50,12 +50,12 @@ pub fn feed_followed(state: &mut State, database: DbIndex, command: &Command, ar
 /// Sends EVAL and its like to monitoring clients, before the commands that the script calls.
 #[cold]
 pub fn feed_script(ctx: &mut Context<'_>) {
-    let (command, args, keyspace) = (ctx.command, ctx.args, ctx.keyspace.selected());
-    let client = ctx.caller.client().and_then(|id| ctx.state.clients.get(id));
+    let (command, args, keyspace) = (ctx.command, ctx.args, ctx.core.keyspace.selected());
+    let client = ctx.caller.client().and_then(|id| ctx.core.state.clients.get(id));
     let Some(client) = client else { return };
-    let (id, from) = (Some(client.id), address(ctx.state, client));
-    show(ctx.state, id, keyspace, &from, command, args);
-    publish::take_pushed(ctx.state, ctx.caller, ctx.reply.output());
+    let (id, from) = (Some(client.id), address(&ctx.core.state, client));
+    show(&mut ctx.core.state, id, keyspace, &from, command, args);
+    publish::take_pushed(&mut ctx.core.state, ctx.caller, ctx.reply.output());
 }
 
 /// Sends a command called by a script to monitoring clients.

@@ -5,38 +5,33 @@ use crate::client::Client;
 use crate::error::CommandError;
 use crate::gate::keys::keys_of;
 use crate::gate::verdict::{Asked, Verdict};
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
-use crate::state::State;
 use crate::state::spec::{DatabaseUse, Flags, KeyFlags};
 use crate::state::table::Command;
+use crate::state::{Core, State};
 
 /// The error of a request that cannot wait.
 const ON_ITS_WAY: &str = "TRYAGAIN The key is on its way to another server";
 
 /// Checks whether a client's request must wait for a moving key, or fails because it cannot wait.
-pub fn check(
-    keyspace: &Keyspace,
-    state: &State,
-    client: &Client,
-    asked: &Asked<'_>,
-) -> Result<(), Verdict> {
-    if !state.moving.is_in_the_way() {
+pub fn check(core: &Core, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
+    if !core.state.moving.is_in_the_way() {
         return Ok(());
     }
     let Asked { command, args, .. } = *asked;
     let queued = client.transaction.as_deref();
     if let Some(queued) = queued.filter(|_| command.is(Flags::RUNS_QUEUED)) {
-        let mut database = keyspace.selected();
+        let mut database = core.keyspace.selected();
         for (command, args, _) in queued.requests() {
-            let command = state.commands.get(command);
+            let command = core.state.commands.get(command);
             if command.spec.databases == DatabaseUse::Selects
                 && let Ok(selected) = args.integer(1)
-                && let Some(selected) = DbIndex::checked(selected, state.database_count())
+                && let Some(selected) = DbIndex::checked(selected, core.state.database_count())
             {
                 database = selected;
             }
-            check_one(state, database, command, args)?;
+            check_one(&core.state, database, command, args)?;
         }
         return Ok(());
     }
@@ -44,7 +39,7 @@ pub fn check(
     if queued.is_some() && !command.is(Flags::NEVER_QUEUED) {
         return Ok(());
     }
-    check_one(state, keyspace.selected(), command, args)
+    check_one(&core.state, core.keyspace.selected(), command, args)
 }
 
 fn check_one(
@@ -98,14 +93,14 @@ fn moving_key(
 /// Checks whether a script's call would write a moving key that the script did not declare: a
 /// running script cannot wait. Errors: the whole text.
 pub fn check_scripted(
-    keyspace: &Keyspace,
-    state: &State,
+    core: &Core,
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<(), &'static str> {
-    let is_free = !state.moving.is_in_the_way()
-        || moving_key(state, keyspace.selected(), command, args).is_none();
+    let is_free = !core.state.moving.is_in_the_way()
+        || moving_key(&core.state, core.keyspace.selected(), command, args).is_none();
     // Requests of the primary or a file have no client.
-    let has_client = state.scripts.running.as_ref().is_some_and(|running| running.client.is_some());
+    let has_client =
+        core.state.scripts.running.as_ref().is_some_and(|running| running.client.is_some());
     if is_free || !has_client { Ok(()) } else { Err(ON_ITS_WAY) }
 }

@@ -7,17 +7,18 @@ use std::collections::HashSet;
 use crate::client::ClientId;
 use crate::clock::UnixMillis;
 use crate::config::KeyspaceEvents;
+use crate::keyspace::DbIndex;
 use crate::keyspace::permits::PermitSession;
-use crate::keyspace::{DbIndex, Keyspace};
-use crate::state::State;
+use crate::state::{Core, State};
 use crate::types::sorted_set::{Limits, SortedSet};
 
 /// Begins a session, and adds the permits of the owner's earlier session to it.
-pub fn begin(keyspace: &mut Keyspace, state: &State, mut session: PermitSession) {
-    if let Some(before) = keyspace.permits.take(session.database, &session.key, &session.owner) {
+pub fn begin(core: &mut Core, mut session: PermitSession) {
+    if let Some(before) = core.keyspace.permits.take(session.database, &session.key, &session.owner)
+    {
         let new: HashSet<&[u8]> = session.permits.iter().map(|permit| &**permit).collect();
-        let now_ms = state.now.unix().0;
-        let held: Vec<Box<[u8]>> = keyspace.in_database(session.database, |keyspace| {
+        let now_ms = core.state.now.unix().0;
+        let held: Vec<Box<[u8]>> = core.keyspace.in_database(session.database, |keyspace| {
             let slot = keyspace.find_quietly(keyspace.key(&session.key));
             let view = slot.and_then(|slot| keyspace.view::<SortedSet>(slot).ok());
             let is_held = |permit: &[u8]| {
@@ -29,8 +30,8 @@ pub fn begin(keyspace: &mut Keyspace, state: &State, mut session: PermitSession)
         });
         session.permits.extend(held);
     }
-    let at_us = half_from_now(state, session.lease_ms);
-    keyspace.permits.insert(session, at_us);
+    let at_us = half_from_now(&core.state, session.lease_ms);
+    core.keyspace.permits.insert(session, at_us);
 }
 
 /// When half of `ms` has passed: boot-time clock, microseconds.
@@ -39,23 +40,23 @@ fn half_from_now(state: &State, ms: i64) -> i64 {
 }
 
 /// Renews the permits of which half the lease has passed, if their clients have shown life since.
-pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
-    while let Some(session) = keyspace.permits.take_look(state.now.boot_us) {
-        if state.replication.is_replica() {
+pub fn on_time(core: &mut Core) {
+    while let Some(session) = core.keyspace.permits.take_look(core.state.now.boot_us) {
+        if core.state.replication.is_replica() {
             continue;
         }
-        let client = session.client.and_then(|id| state.clients.get(id));
+        let client = session.client.and_then(|id| core.state.clients.get(id));
         let silent_ms =
-            client.filter(|one| !one.is_closing()).map(|one| one.silent_ms(state.now.boot_us));
+            client.filter(|one| !one.is_closing()).map(|one| one.silent_ms(core.state.now.boot_us));
         let until_ms = match silent_ms {
-            Some(silent_ms) => state.now.unix().0 + session.lease_ms - silent_ms,
+            Some(silent_ms) => core.state.now.unix().0 + session.lease_ms - silent_ms,
             // Without a client, the permits are not renewed.
             None => 0,
         };
-        let left_ms = set_deadlines(keyspace, state, &session, until_ms, Change::Later);
+        let left_ms = set_deadlines(core, &session, until_ms, Change::Later);
         if let Some(left_ms) = left_ms {
-            let at_us = half_from_now(state, left_ms);
-            keyspace.permits.insert(session, at_us);
+            let at_us = half_from_now(&core.state, left_ms);
+            core.keyspace.permits.insert(session, at_us);
         }
     }
 }
@@ -63,47 +64,46 @@ pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
 /// Binds the permits of an owner to a client, and renews them. False: the owner has none of this
 /// semaphore.
 pub fn bind(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     (database, key, owner): (DbIndex, &[u8], &[u8]),
     client: ClientId,
 ) -> bool {
-    let Some(session) = keyspace.permits.take(database, key, owner) else { return false };
-    let until_ms = state.now.unix().0 + session.lease_ms;
-    let is_held = set_deadlines(keyspace, state, &session, until_ms, Change::Later).is_some();
+    let Some(session) = core.keyspace.permits.take(database, key, owner) else { return false };
+    let until_ms = core.state.now.unix().0 + session.lease_ms;
+    let is_held = set_deadlines(core, &session, until_ms, Change::Later).is_some();
     if is_held {
-        begin(keyspace, state, PermitSession { client: Some(client), ..session });
+        begin(core, PermitSession { client: Some(client), ..session });
     }
     is_held
 }
 
 /// Lets the permits of a client that is being closed end after their grace period.
-pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
-    if keyspace.permits.is_empty() {
+pub fn forget(core: &mut Core, client: ClientId) {
+    if core.keyspace.permits.is_empty() {
         return;
     }
-    for session in keyspace.permits.take_of_client(client) {
-        grant_grace(keyspace, state, session);
+    for session in core.keyspace.permits.take_of_client(client) {
+        grant_grace(core, session);
     }
 }
 
 /// Starts the grace periods of all sessions, which have lost their connections by a start or
 /// promotion.
-pub fn lose_connections(keyspace: &mut Keyspace, state: &mut State) {
-    for session in keyspace.permits.take_all() {
-        grant_grace(keyspace, state, session);
+pub fn lose_connections(core: &mut Core) {
+    for session in core.keyspace.permits.take_all() {
+        grant_grace(core, session);
     }
 }
 
-fn grant_grace(keyspace: &mut Keyspace, state: &mut State, session: PermitSession) {
-    if state.replication.is_replica() {
+fn grant_grace(core: &mut Core, session: PermitSession) {
+    if core.state.replication.is_replica() {
         return;
     }
-    let until_ms = state.now.unix().0 + session.grace_ms;
-    if set_deadlines(keyspace, state, &session, until_ms, Change::Exact).is_some() {
+    let until_ms = core.state.now.unix().0 + session.grace_ms;
+    if set_deadlines(core, &session, until_ms, Change::Exact).is_some() {
         // The session can be attached again until then.
-        let at_us = state.now.boot_us.saturating_add(session.grace_ms.saturating_mul(1000));
-        keyspace.permits.insert(PermitSession { client: None, ..session }, at_us);
+        let at_us = core.state.now.boot_us.saturating_add(session.grace_ms.saturating_mul(1000));
+        core.keyspace.permits.insert(PermitSession { client: None, ..session }, at_us);
     }
 }
 
@@ -119,17 +119,16 @@ enum Change {
 /// the log and at replicas. Returns the milliseconds left until the first of them. None: none is
 /// held.
 fn set_deadlines(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     session: &PermitSession,
     until_ms: i64,
     change: Change,
 ) -> Option<i64> {
-    let config = &state.config;
+    let config = &core.state.config;
     let limits =
         Limits { entries: config.zset_max_listpack_entries, value: config.zset_max_listpack_value };
-    let now_ms = state.now.unix().0;
-    let (first_ms, changed, last_ms) = keyspace.in_database(session.database, |keyspace| {
+    let now_ms = core.state.now.unix().0;
+    let (first_ms, changed, last_ms) = core.keyspace.in_database(session.database, |keyspace| {
         let key = keyspace.key(&session.key);
         let slot = keyspace.find_quietly(key)?;
         let view = keyspace.view::<SortedSet>(slot).ok()?;
@@ -156,15 +155,15 @@ fn set_deadlines(
         keyspace.changed(KeyspaceEvents::LOCK, "semrenew", &session.key);
         Some((first_ms, changed, last_ms))
     })?;
-    if !changed.is_empty() && state.effects.is_heard() {
-        let apart = state.effects.begin_apart();
+    if !changed.is_empty() && core.state.effects.is_heard() {
+        let apart = core.state.effects.begin_apart();
         let (score, at_ms) = (until_ms.to_string(), last_ms.to_string());
         let pairs = changed.iter().flat_map(|permit| [score.as_bytes(), *permit]);
         let request: Vec<&[u8]> = [&b"ZADD"[..], &session.key].into_iter().chain(pairs).collect();
-        state.effects.push(session.database, request.into_iter());
+        core.state.effects.push(session.database, request.into_iter());
         let expire = [&b"PEXPIREAT"[..], &session.key, at_ms.as_bytes()];
-        state.effects.push(session.database, expire.into_iter());
-        state.effects.end_apart(apart);
+        core.state.effects.push(session.database, expire.into_iter());
+        core.state.effects.end_apart(apart);
     }
     Some(first_ms - now_ms)
 }

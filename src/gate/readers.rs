@@ -12,7 +12,7 @@ use crate::gate::effect;
 use crate::keyspace::locks::{At, Held};
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::resp::number::format_i64;
-use crate::state::State;
+use crate::state::Core;
 use crate::types::hash::{Hash, Limits};
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Reader};
@@ -29,34 +29,28 @@ pub enum Change {
 
 /// Writes an indexed reader's field into the lock at `slot`, or into a new one, and sets the key's
 /// deadline. The effects are part of the present unit.
-pub fn write(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    at: At<'_>,
-    slot: Option<Slot>,
-    change: Change,
-) {
-    let (Some(held), Some(owner)) = (keyspace.locks.get(at), at.reader) else { return };
+pub fn write(core: &mut Core, at: At<'_>, slot: Option<Slot>, change: Change) {
+    let (Some(held), Some(owner)) = (core.keyspace.locks.get(at), at.reader) else { return };
     let (Some(until), fence) = (held.until(), held.fence) else { return };
     let before = match change {
         Change::Granted => None,
         Change::Renewed(before) => Some(before),
     };
     let session = held.session_ms();
-    let unix = until.unix(keyspace.told_offset_ms());
+    let unix = until.unix(core.keyspace.told_offset_ms());
     let text = Reader { fence, until: unix, session }.text();
     let (field, fence) = (lock::reader_field(owner), format_i64(fence as i64));
     let mut request: Vec<&[u8]> = vec![b"HSET", at.key, &field, text.as_bytes()];
     if change == Change::Granted {
         request.extend([lock::FENCE, fence.as_ref(), lock::MODE, lock::SHARED]);
     }
-    let (limits, now) = (limits(keyspace, state), keyspace.now());
+    let (limits, now) = (limits(core), core.keyspace.now());
     let set = |hash: &mut Edit<'_, Hash>| {
         for pair in request[2..].chunks_exact(2) {
             hash.set(pair[0], pair[1], Expiry::Clear, &limits, &now);
         }
     };
-    let slot = keyspace.in_database(at.database, |keyspace| {
+    let slot = core.keyspace.in_database(at.database, |keyspace| {
         keyspace.locks.begin_own_change();
         let slot = match slot {
             Some(slot) => {
@@ -74,23 +68,17 @@ pub fn write(
         keyspace.locks.end_own_change();
         slot
     });
-    repeat(keyspace, state, at.database, &request);
-    set_last_deadline(keyspace, state, at, slot, before, Some(until));
+    repeat(core, at.database, &request);
+    set_last_deadline(core, at, slot, before, Some(until));
 }
 
 /// Takes the field of a reader that is no longer in the index out of its lock. Deletes the key with
 /// the last field. The effects are part of the present unit.
-pub fn take_out(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    at: At<'_>,
-    held: &Held,
-    is_expired: bool,
-) {
+pub fn take_out(core: &mut Core, at: At<'_>, held: &Held, is_expired: bool) {
     let Some(owner) = at.reader else { return };
     let field = lock::reader_field(owner);
-    let now = keyspace.now();
-    let is_key_left = keyspace.in_database(at.database, |keyspace| {
+    let now = core.keyspace.now();
+    let is_key_left = core.keyspace.in_database(at.database, |keyspace| {
         let key = keyspace.key(at.key);
         let slot = keyspace.find_even_expired(key).or_else(|| keyspace.find(key))?;
         keyspace.view::<Hash>(slot).ok()?.get(&field, &now)?;
@@ -110,13 +98,13 @@ pub fn take_out(
     match is_key_left {
         None => {}
         Some(None) => {
-            let unlinks = is_expired && state.config.lazyfree_lazy_expire;
+            let unlinks = is_expired && core.state.config.lazyfree_lazy_expire;
             let delete = if unlinks { &b"UNLINK"[..] } else { b"DEL" };
-            repeat(keyspace, state, at.database, &[delete, at.key]);
+            repeat(core, at.database, &[delete, at.key]);
         }
         Some(Some(slot)) => {
-            repeat(keyspace, state, at.database, &[b"HDEL", at.key, &field]);
-            set_last_deadline(keyspace, state, at, slot, held.until(), None);
+            repeat(core, at.database, &[b"HDEL", at.key, &field]);
+            set_last_deadline(core, at, slot, held.until(), None);
         }
     }
 }
@@ -131,65 +119,65 @@ fn is_last(keyspace: &Keyspace, at: At<'_>, slot: Slot) -> bool {
 /// Sets the key's deadline to that of its last reader, after the deadline of one reader has changed
 /// from `before` to `after`.
 fn set_last_deadline(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     at: At<'_>,
     slot: Slot,
     before: Option<Deadline>,
     after: Option<Deadline>,
 ) {
-    let now = keyspace.now();
+    let now = core.keyspace.now();
     let ms_left = |deadline: Option<Deadline>| deadline.map(|it| now.remaining_ms(it));
     let (old, old_ms) = {
-        let old = keyspace.in_database(at.database, |keyspace| keyspace.entry(slot).deadline());
+        let old =
+            core.keyspace.in_database(at.database, |keyspace| keyspace.entry(slot).deadline());
         (old, ms_left(old))
     };
     let last = match old_ms {
         Some(old_ms) if ms_left(after).is_some_and(|ms| ms >= old_ms) => after,
         // Another reader is still the last one.
         Some(old_ms) if ms_left(before).is_none_or(|ms| ms < old_ms) => old,
-        _ => keyspace.locks.last_until(at.database, at.key),
+        _ => core.keyspace.locks.last_until(at.database, at.key),
     };
     let Some(last) = last.filter(|last| ms_left(Some(*last)) != old_ms) else { return };
-    keyspace.in_database(at.database, |keyspace| keyspace.set_deadline(slot, Some(last)));
-    let at_ms = format_i64(last.unix(keyspace.told_offset_ms()).0);
-    repeat(keyspace, state, at.database, &[b"PEXPIREAT", at.key, at_ms.as_ref()]);
+    core.keyspace.in_database(at.database, |keyspace| keyspace.set_deadline(slot, Some(last)));
+    let at_ms = format_i64(last.unix(core.keyspace.told_offset_ms()).0);
+    repeat(core, at.database, &[b"PEXPIREAT", at.key, at_ms.as_ref()]);
 }
 
 /// The limits of a listpack.
-pub fn limits(keyspace: &Keyspace, state: &State) -> Limits {
-    let config = &state.config;
+pub fn limits(core: &Core) -> Limits {
+    let config = &core.state.config;
     Limits {
         entries_max: config.hash_max_listpack_entries,
         bytes_max: config.hash_max_listpack_value,
-        hasher: keyspace.hasher(),
+        hasher: core.keyspace.hasher(),
     }
 }
 
-fn repeat(keyspace: &mut Keyspace, state: &mut State, database: DbIndex, request: &[&[u8]]) {
-    if state.effects.is_heard() {
-        effect::note_deletions(keyspace, state);
-        state.effects.push(database, request.iter().copied());
+fn repeat(core: &mut Core, database: DbIndex, request: &[&[u8]]) {
+    if core.state.effects.is_heard() {
+        effect::note_deletions(core);
+        core.state.effects.push(database, request.iter().copied());
     }
 }
 
 /// Sets when a reader's lease ends, outside of commands.
-pub fn set_until(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, until: Deadline) {
-    let apart = state.effects.begin_apart();
-    renew(keyspace, state, at, until);
-    state.effects.end_apart(apart);
+pub fn set_until(core: &mut Core, at: At<'_>, until: Deadline) {
+    let apart = core.state.effects.begin_apart();
+    renew(core, at, until);
+    core.state.effects.end_apart(apart);
 }
 
 /// Sets when a reader's lease ends. The effects are part of the present unit.
-pub fn renew(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, until: Deadline) {
-    let Some(before) = keyspace.locks.get(at).and_then(Held::until) else { return };
-    let slot = keyspace.in_database(at.database, |keyspace| {
+pub fn renew(core: &mut Core, at: At<'_>, until: Deadline) {
+    let Some(before) = core.keyspace.locks.get(at).and_then(Held::until) else { return };
+    let slot = core.keyspace.in_database(at.database, |keyspace| {
         let key = keyspace.key(at.key);
         keyspace.find_even_expired(key).or_else(|| keyspace.find(key))
     });
     if slot.is_some() && before != until {
-        keyspace.locks.set_until(at, until);
-        write(keyspace, state, at, slot, Change::Renewed(before));
+        core.keyspace.locks.set_until(at, until);
+        write(core, at, slot, Change::Renewed(before));
     }
 }
 

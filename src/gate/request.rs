@@ -1,9 +1,8 @@
 //! A request, the context in which it runs, and the outcome for its sender.
 
-use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::reply::ReplyWriter;
-use crate::state::State;
+use crate::state::Core;
 use crate::state::context::Caller;
 use crate::state::table::Command;
 
@@ -36,9 +35,7 @@ pub enum Ran {
 /// Everything that a running command needs: borrowed for one or a few requests.
 pub struct Gate<'a> {
     /// The keyspace, with the caller's database selected.
-    pub keyspace: &'a mut Keyspace,
-    /// Everything else the server owns.
-    pub state: &'a mut State,
+    pub core: &'a mut Core,
     pub caller: Caller,
     pub reply: ReplyWriter<'a>,
 }

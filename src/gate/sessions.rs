@@ -15,7 +15,7 @@ use crate::gate::{permits, readers};
 use crate::keyspace::locks::{At, Held};
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::resp::number::format_i64;
-use crate::state::State;
+use crate::state::Core;
 
 /// A look this late means that the server stood still: a long script, a pause, a stopped process.
 /// Unit: microseconds.
@@ -23,44 +23,44 @@ const STALL_US: i64 = 50_000;
 
 /// Renews the leases of which half has passed, if their clients have shown life since. Under CLIENT
 /// PAUSE nothing changes.
-pub fn on_time(keyspace: &mut Keyspace, state: &mut State) {
-    if state.pauses.strictest().is_some() {
+pub fn on_time(core: &mut Core) {
+    if core.state.pauses.strictest().is_some() {
         return;
     }
     // Look-ups outside of commands may have found expired keys. Until these are deleted, `look`
     // takes no lock for expired.
-    keyspace.delete_found_expired();
-    while let Some((at_us, place)) = keyspace.locks.take_look(state.now.boot_us) {
-        if !state.replication.is_replica() {
-            look(keyspace, state, place.at(), at_us);
+    core.keyspace.delete_found_expired();
+    while let Some((at_us, place)) = core.keyspace.locks.take_look(core.state.now.boot_us) {
+        if !core.state.replication.is_replica() {
+            look(core, place.at(), at_us);
         }
     }
-    permits::on_time(keyspace, state);
+    permits::on_time(core);
 }
 
 /// When [`on_time`] is due: boot-time clock, microseconds.
-pub fn next_us(keyspace: &Keyspace, state: &State) -> Option<i64> {
-    let looks = [keyspace.locks.next_look_us(), keyspace.permits.next_look_us()];
-    looks.into_iter().flatten().min().filter(|_| state.pauses.strictest().is_none())
+pub fn next_us(core: &Core) -> Option<i64> {
+    let looks = [core.keyspace.locks.next_look_us(), core.keyspace.permits.next_look_us()];
+    looks.into_iter().flatten().min().filter(|_| core.state.pauses.strictest().is_none())
 }
 
 /// Renews a lease if its client has shown life. `at_us`: the planned time of this look. A server
 /// that stood still until the lease had ended cannot know of signs of life, and begins the lease
 /// anew.
-fn look(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, at_us: i64) {
-    let Some(held) = keyspace.locks.get(at) else { return };
+fn look(core: &mut Core, at: At<'_>, at_us: i64) {
+    let Some(held) = core.keyspace.locks.get(at) else { return };
     let Some(session) = &held.session else { return };
-    let client = held.client.and_then(|id| state.clients.get(id));
+    let client = held.client.and_then(|id| core.state.clients.get(id));
     let Some(client) = client.filter(|client| !client.is_closing()) else { return };
-    let now_us = state.now.boot_us;
+    let now_us = core.state.now.boot_us;
     let silent_ms = client.silent_ms(now_us);
     let lease_ms = session.lease_ms;
     let is_past = match at.reader {
-        Some(_) => readers::is_over(keyspace, at),
-        None => keyspace.in_database(at.database, |keyspace| {
+        Some(_) => readers::is_over(&core.keyspace, at),
+        None => core.keyspace.in_database(at.database, |keyspace| {
             let found = keyspace.find_even_expired(keyspace.key(at.key));
             let deadline = found.and_then(|slot| keyspace.entry(slot).deadline());
-            deadline.is_some_and(|deadline| state.now.is_past(deadline))
+            deadline.is_some_and(|deadline| core.state.now.is_past(deadline))
         }),
     };
     if is_past {
@@ -68,12 +68,12 @@ fn look(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, at_us: i64) {
         // still holds the lock.
         let silent_ms = if now_us - at_us > STALL_US { 0 } else { silent_ms };
         if silent_ms < lease_ms {
-            set_deadline(keyspace, state, at, state.now.after(lease_ms - silent_ms));
+            set_deadline(core, at, core.state.now.after(lease_ms - silent_ms));
         }
     } else {
-        extend(keyspace, state, at, state.now.after(lease_ms - silent_ms));
+        extend(core, at, core.state.now.after(lease_ms - silent_ms));
     }
-    look_again(keyspace, at);
+    look_again(&mut core.keyspace, at);
 }
 
 /// The end of a lease. None: it has ended already.
@@ -107,56 +107,57 @@ pub fn look_again(keyspace: &mut Keyspace, at: At<'_>) {
 }
 
 /// Binds a lock with a session to a client, and renews its lease. False: the lease has just ended.
-pub fn bind(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, client: ClientId) -> bool {
-    let is_held = keyspace
+pub fn bind(core: &mut Core, at: At<'_>, client: ClientId) -> bool {
+    let is_held = core
+        .keyspace
         .in_database(at.database, |keyspace| keyspace.find_quietly(keyspace.key(at.key)).is_some());
-    if !is_held || at.reader.is_some() && readers::is_over(keyspace, at) {
+    if !is_held || at.reader.is_some() && readers::is_over(&core.keyspace, at) {
         return false;
     }
-    keyspace.locks.bind(at, Some(client));
-    let session = keyspace.locks.get(at).and_then(|held| held.session.as_ref());
+    core.keyspace.locks.bind(at, Some(client));
+    let session = core.keyspace.locks.get(at).and_then(|held| held.session.as_ref());
     if let Some(lease_ms) = session.map(|session| session.lease_ms) {
-        let deadline = state.now.after(lease_ms);
-        extend(keyspace, state, at, deadline);
-        look_again(keyspace, at);
+        let deadline = core.state.now.after(lease_ms);
+        extend(core, at, deadline);
+        look_again(&mut core.keyspace, at);
     }
     true
 }
 
 /// Lets the leases of a client that is being closed end after their grace period.
-pub fn forget(keyspace: &mut Keyspace, state: &mut State, client: ClientId) {
-    permits::forget(keyspace, state, client);
-    for place in keyspace.locks.of_client(client) {
-        keyspace.locks.bind(place.at(), None);
-        if !state.replication.is_replica() {
-            grant_grace(keyspace, state, place.at());
+pub fn forget(core: &mut Core, client: ClientId) {
+    permits::forget(core, client);
+    for place in core.keyspace.locks.of_client(client) {
+        core.keyspace.locks.bind(place.at(), None);
+        if !core.state.replication.is_replica() {
+            grant_grace(core, place.at());
         }
     }
 }
 
 /// After a start: begins new fences above all earlier ones. All sessions have lost their
 /// connections, so their grace periods begin.
-pub fn gain_authority(keyspace: &mut Keyspace, state: &mut State) {
-    keyspace.locks.fences.begin_epoch(state.now.unix_seconds());
-    let delay_us = state.config.lock_recovery_delay * 1000;
-    state.locks_recovered_us = state.now.boot_us + delay_us;
-    permits::lose_connections(keyspace, state);
-    count_on_boot_clock(keyspace);
-    for place in keyspace.locks.with_sessions() {
-        keyspace.locks.bind(place.at(), None);
+pub fn gain_authority(core: &mut Core) {
+    core.keyspace.locks.fences.begin_epoch(core.state.now.unix_seconds());
+    let delay_us = core.state.config.lock_recovery_delay * 1000;
+    core.state.locks_recovered_us = core.state.now.boot_us + delay_us;
+    permits::lose_connections(core);
+    count_on_boot_clock(&mut core.keyspace);
+    for place in core.keyspace.locks.with_sessions() {
+        core.keyspace.locks.bind(place.at(), None);
         // A reader whose lease has ended gets no grace period.
-        if !readers::is_over(keyspace, place.at()) {
-            grant_grace(keyspace, state, place.at());
+        if !readers::is_over(&core.keyspace, place.at()) {
+            grant_grace(core, place.at());
         }
     }
 }
 
 /// After a promotion: does the same as after a start, and notes that the sessions' connections were
 /// to another primary.
-pub fn be_promoted(keyspace: &mut Keyspace, state: &mut State) {
-    gain_authority(keyspace, state);
-    for place in keyspace.locks.with_sessions() {
-        keyspace.locks.leave_behind(place.at());
+pub fn be_promoted(core: &mut Core) {
+    gain_authority(core);
+    for place in core.keyspace.locks.with_sessions() {
+        core.keyspace.locks.leave_behind(place.at());
     }
 }
 
@@ -179,31 +180,31 @@ pub fn count_on_boot_clock(keyspace: &mut Keyspace) {
     }
 }
 
-fn grant_grace(keyspace: &mut Keyspace, state: &mut State, at: At<'_>) {
-    let session = keyspace.locks.get(at).and_then(|held| held.session.as_ref());
+fn grant_grace(core: &mut Core, at: At<'_>) {
+    let session = core.keyspace.locks.get(at).and_then(|held| held.session.as_ref());
     if let Some(grace_ms) = session.map(|session| session.grace_ms) {
-        let deadline = state.now.after(grace_ms);
-        set_deadline(keyspace, state, at, deadline);
+        let deadline = core.state.now.after(grace_ms);
+        set_deadline(core, at, deadline);
     }
 }
 
 /// Sets a lease's deadline if it is later than the present one.
-fn extend(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, new: Deadline) {
-    let before = deadline(keyspace, at);
-    let now = keyspace.now();
+fn extend(core: &mut Core, at: At<'_>, new: Deadline) {
+    let before = deadline(&mut core.keyspace, at);
+    let now = core.keyspace.now();
     if before.is_some_and(|before| now.remaining_ms(before) < now.remaining_ms(new)) {
-        set_deadline(keyspace, state, at, new);
+        set_deadline(core, at, new);
     }
 }
 
 /// Sets a lease's deadline, here, in the log and at replicas.
-fn set_deadline(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, deadline: Deadline) {
+fn set_deadline(core: &mut Core, at: At<'_>, deadline: Deadline) {
     if at.reader.is_some() {
-        keyspace.locks.stats.renewals += 1;
-        return readers::set_until(keyspace, state, at, deadline);
+        core.keyspace.locks.stats.renewals += 1;
+        return readers::set_until(core, at, deadline);
     }
     let At { database, key, .. } = at;
-    let is_set = keyspace.in_database(database, |keyspace| {
+    let is_set = core.keyspace.in_database(database, |keyspace| {
         let found = keyspace.find_even_expired(keyspace.key(key));
         let Some(slot) = found else { return false };
         keyspace.locks.begin_own_change();
@@ -213,12 +214,12 @@ fn set_deadline(keyspace: &mut Keyspace, state: &mut State, at: At<'_>, deadline
         keyspace.locks.end_own_change();
         true
     });
-    if !is_set || !state.effects.is_heard() {
+    if !is_set || !core.state.effects.is_heard() {
         return;
     }
-    let apart = state.effects.begin_apart();
-    let at_ms = format_i64(deadline.unix(keyspace.told_offset_ms()).0);
+    let apart = core.state.effects.begin_apart();
+    let at_ms = format_i64(deadline.unix(core.keyspace.told_offset_ms()).0);
     let request = [&b"PEXPIREAT"[..], key, at_ms.as_ref()];
-    state.effects.push(database, request.into_iter());
-    state.effects.end_apart(apart);
+    core.state.effects.push(database, request.into_iter());
+    core.state.effects.end_apart(apart);
 }

@@ -7,45 +7,44 @@ use crate::cluster::Cluster;
 use crate::collections::hash_slot::HashSlot;
 use crate::gate::cluster::{Elsewhere, error, follows};
 use crate::gate::{asynchronous, blocking, limits};
-use crate::keyspace::Keyspace;
 use crate::pubsub::{Kind, Name};
 use crate::resp::reply::ReplyWriter;
-use crate::state::State;
 use crate::state::spec::Flags;
+use crate::state::{Core, State};
 
 /// Looks through the clients that wait for keys and the subscribers of shard channels, after slots
 /// have changed their owner or the cluster its state. O(waiting clients + shard channels).
-pub fn recheck(keyspace: &mut Keyspace, state: &mut State) {
-    state.note_gate();
-    let Some(cluster) = state.cluster.as_deref() else { return };
+pub fn recheck(core: &mut Core) {
+    core.state.note_gate();
+    let Some(cluster) = core.state.cluster.as_deref() else { return };
     let mut sent = Vec::new();
-    for client in state.clients.iter().filter(|client| client.blocked.is_some()) {
-        if let Some(elsewhere) = blocked_elsewhere(state, cluster, client) {
+    for client in core.state.clients.iter().filter(|client| client.blocked.is_some()) {
+        if let Some(elsewhere) = blocked_elsewhere(&core.state, cluster, client) {
             sent.push((client.id, elsewhere));
         }
     }
     let mut told = Vec::new();
-    for (ticket, wait) in state.blocking.asynchronous.iter() {
+    for (ticket, wait) in core.state.blocking.asynchronous.iter() {
         let key = wait.names().first().map_or(&b""[..], |name| *name);
         if let Some(elsewhere) = waits_elsewhere(cluster, key, false) {
             told.push((ticket, wait.client, elsewhere));
         }
     }
     let mut ended: Vec<Name> = Vec::new();
-    for channel in state.pubsub.names(Kind::Shard) {
+    for channel in core.state.pubsub.names(Kind::Shard) {
         if !serves_channel(cluster, channel) {
             ended.push(channel.into());
         }
     }
     for (id, elsewhere) in sent {
-        let text = error(state, state.clients.get(id), elsewhere).wire().into_owned();
-        blocking::unblock_with(keyspace, state, id, &text);
+        let text = error(&core.state, core.state.clients.get(id), elsewhere).wire().into_owned();
+        blocking::unblock_with(core, id, &text);
     }
     for (ticket, id, elsewhere) in told {
-        let text = error(state, state.clients.get(id), elsewhere).wire().into_owned();
-        asynchronous::end_with(keyspace, state, ticket, &text);
+        let text = error(&core.state, core.state.clients.get(id), elsewhere).wire().into_owned();
+        asynchronous::end_with(core, ticket, &text);
     }
-    ended.iter().for_each(|channel| end_subscriptions(state, channel));
+    ended.iter().for_each(|channel| end_subscriptions(&mut core.state, channel));
 }
 
 /// The reason why a blocked client should wait elsewhere. None: it may wait here.

@@ -17,14 +17,13 @@ use crate::gate::keys::keys_of;
 use crate::gate::limits::{self, OUTPUT_UNCOUNTED_MAX};
 use crate::gate::publish;
 use crate::gate::request::{Gate, Request};
-use crate::keyspace::Keyspace;
 use crate::keyspace::tracking::Change;
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
-use crate::state::State;
 use crate::state::context::{Caller, Origin};
 use crate::state::spec::Flags;
 use crate::state::table::Command;
+use crate::state::{Core, State};
 
 /// The channel of messages redirected to a RESP2 client.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
@@ -37,12 +36,12 @@ const SHARED_MIN: usize = 4 * 1024;
 const FORGET_KEYS: usize = 1000;
 
 /// Stops a client's tracking, if it tracks.
-pub fn stop(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
-    let Some(client) = state.clients.get_mut(id) else { return };
+pub fn stop(core: &mut Core, id: ClientId) {
+    let Some(client) = core.state.clients.get_mut(id) else { return };
     client.flags.remove(ClientFlags::CACHING);
     if let Some(tracking) = client.tracking.take() {
         let prefixes = tracking.prefixes().into_iter().flatten();
-        keyspace.tracking.leave(id, prefixes.map(|prefix| &**prefix));
+        core.keyspace.tracking.leave(id, prefixes.map(|prefix| &**prefix));
     }
 }
 
@@ -52,8 +51,8 @@ pub fn stop(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
 /// own copies come before its reply.
 #[cold]
 pub fn before_command(gate: &mut Gate<'_>) {
-    send_changes(gate.keyspace, gate.state, None);
-    publish::take_pushed(gate.state, gate.caller, gate.reply.output());
+    send_changes(gate.core, None);
+    publish::take_pushed(&mut gate.core.state, gate.caller, gate.reply.output());
 }
 
 /// Sends messages about a command's changes, and notes the keys it has read. Called while any
@@ -66,29 +65,23 @@ pub fn after_command(
     origin: Origin,
 ) {
     let client = gate.caller.client();
-    send_changes(gate.keyspace, gate.state, client);
+    send_changes(gate.core, client);
     // A command that blocked was noted before it began to wait.
     if command.is(Flags::READONLY)
         && !matches!(origin, Origin::Woken(_))
         && let Some(id) = client
     {
-        remember(gate.keyspace, gate.state, id, command, request.args);
+        remember(gate.core, id, command, request.args);
     }
     // A push cannot come inside another reply: it follows at the end.
     if origin == Origin::Client {
-        publish::take_pushed(gate.state, gate.caller, gate.reply.output());
+        publish::take_pushed(&mut gate.core.state, gate.caller, gate.reply.output());
     }
 }
 
 /// Notes the keys that a client's command has read, if the client tracks them.
-fn remember(
-    keyspace: &mut Keyspace,
-    state: &State,
-    id: ClientId,
-    command: &Command,
-    args: Args<'_>,
-) {
-    let Some(client) = state.clients.get(id) else { return };
+fn remember(core: &mut Core, id: ClientId, command: &Command, args: Args<'_>) {
+    let Some(client) = core.state.clients.get(id) else { return };
     let caching = client.flags.contains(ClientFlags::CACHING);
     let tracks = match client.tracking.as_deref().map(|tracking| &tracking.mode) {
         None | Some(Mode::Prefixes(_)) => false,
@@ -101,7 +94,7 @@ fn remember(
         return;
     }
     for key in keys_of(command.spec, args) {
-        keyspace.tracking.remember(id, args.get(key.index));
+        core.keyspace.tracking.remember(id, args.get(key.index));
     }
 }
 
@@ -123,20 +116,20 @@ pub fn end_caching(state: &mut State, caller: Caller, request: &Request<'_>) {
 
 /// At the end of a turn: forgets keys beyond the limit. Sends messages about changes outside of
 /// commands, and messages to clients that track prefixes.
-pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
-    if keyspace.tracking.has_changes() {
-        send_changes(keyspace, state, None);
+pub fn end_turn(core: &mut Core) {
+    if core.keyspace.tracking.has_changes() {
+        send_changes(core, None);
     }
-    let keys_max = state.config.tracking_table_max_keys;
+    let keys_max = core.state.config.tracking_table_max_keys;
     for _ in 0..FORGET_KEYS {
-        if !keyspace.tracking.is_over(keys_max) {
+        if !core.keyspace.tracking.is_over(keys_max) {
             break;
         }
-        let Some((key, readers)) = keyspace.tracking.forget_random() else { break };
-        readers.iter().for_each(|&reader| send_to_reader(state, reader, &key));
+        let Some((key, readers)) = core.keyspace.tracking.forget_random() else { break };
+        readers.iter().for_each(|&reader| send_to_reader(&mut core.state, reader, &key));
     }
-    if keyspace.tracking.has_broadcasts() {
-        broadcast(keyspace, state);
+    if core.keyspace.tracking.has_broadcasts() {
+        broadcast(core);
     }
 }
 
@@ -144,27 +137,29 @@ pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
 
 /// Handles pending changes: sends to readers, and collects keys for clients that track prefixes.
 /// `by`: the client whose command made them.
-fn send_changes(keyspace: &mut Keyspace, state: &mut State, by: Option<ClientId>) {
-    for change in keyspace.tracking.take_changes() {
+fn send_changes(core: &mut Core, by: Option<ClientId>) {
+    for change in core.keyspace.tracking.take_changes() {
         match change {
             Change::Key { key, readers, by_client } => {
-                keyspace.tracking.collect(&key, by.filter(|_| by_client));
+                core.keyspace.tracking.collect(&key, by.filter(|_| by_client));
                 for reader in readers {
-                    let tracking = state.clients.get(reader).and_then(|it| it.tracking.as_deref());
+                    let tracking =
+                        core.state.clients.get(reader).and_then(|it| it.tracking.as_deref());
                     let is_own = by == Some(reader);
                     if tracking.is_some_and(|tracking| !(is_own && tracking.no_loop)) {
-                        send_to_reader(state, reader, &key);
+                        send_to_reader(&mut core.state, reader, &key);
                     }
                 }
             }
             Change::All => {
-                let ids: Vec<ClientId> = state
+                let ids: Vec<ClientId> = core
+                    .state
                     .clients
                     .iter()
                     .filter(|client| client.tracking.is_some())
                     .map(|client| client.id)
                     .collect();
-                ids.into_iter().for_each(|id| send(state, id, |reply| reply.null()));
+                ids.into_iter().for_each(|id| send(&mut core.state, id, |reply| reply.null()));
             }
         }
     }
@@ -182,22 +177,22 @@ fn send_to_reader(state: &mut State, id: ClientId, key: &[u8]) {
 }
 
 /// Sends the collected keys to the clients that track their prefixes: a message for each prefix.
-fn broadcast(keyspace: &mut Keyspace, state: &mut State) {
-    for told in keyspace.tracking.take_broadcasts() {
+fn broadcast(core: &mut Core) {
+    for told in core.keyspace.tracking.take_broadcasts() {
         // The same list for all clients but those with NOLOOP.
         let mut all = None;
         for &id in &told.clients {
-            let tracking = state.clients.get(id).and_then(|client| client.tracking.as_deref());
+            let tracking = core.state.clients.get(id).and_then(|client| client.tracking.as_deref());
             let no_loop = tracking.is_some_and(|tracking| tracking.no_loop);
             if no_loop && told.keys.values().any(|by| *by == Some(id)) {
                 let others = told.keys.iter().filter(|(_, by)| **by != Some(id));
                 let keys: Vec<&[u8]> = others.map(|(key, _)| &**key).collect();
                 if !keys.is_empty() {
-                    send_keys(state, id, &encode(keys.into_iter()));
+                    send_keys(&mut core.state, id, &encode(keys.into_iter()));
                 }
             } else {
                 let all = all.get_or_insert_with(|| encode(told.keys.keys().map(|key| &**key)));
-                send_keys(state, id, all);
+                send_keys(&mut core.state, id, all);
             }
         }
     }

@@ -13,12 +13,12 @@ use crate::gate::closing::close_client;
 use crate::gate::keys::keys_of;
 use crate::gate::limits::describe_client;
 use crate::ids::UserId;
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::DbIndex;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::args::Args;
-use crate::state::State;
 use crate::state::spec::{Categories, Flags, all_categories};
 use crate::state::table::Command;
+use crate::state::{Core, State};
 
 /// Whether new users and selectors may access all channels.
 pub fn all_channels(config: &Config) -> bool {
@@ -345,15 +345,10 @@ pub fn log_in(state: &mut State, id: ClientId, user: UserId) {
 
 /// Updates the clients of a changed user, and closes those that are subscribed to channels it may
 /// no longer access. True: the `caller` must be closed too.
-pub fn update_clients_of(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    changed: &ChangedUser,
-    caller: Option<ClientId>,
-) -> bool {
-    let is_unrestricted = state.acl.user(changed.id).is_unrestricted();
+pub fn update_clients_of(core: &mut Core, changed: &ChangedUser, caller: Option<ClientId>) -> bool {
+    let is_unrestricted = core.state.acl.user(changed.id).is_unrestricted();
     let mut closing = Vec::new();
-    for client in state.clients.iter_mut().filter(|client| client.user == changed.id) {
+    for client in core.state.clients.iter_mut().filter(|client| client.user == changed.id) {
         set_user(client, changed.id, is_unrestricted);
         if let (Some(permitted), Some(subscriptions)) =
             (&changed.remaining_channels, &client.subscriptions)
@@ -362,7 +357,7 @@ pub fn update_clients_of(
             closing.push(client.id);
         }
     }
-    close_all(keyspace, state, &closing, caller)
+    close_all(core, &closing, caller)
 }
 
 /// Whether a client is subscribed to a channel that no pattern permits.
@@ -374,34 +369,21 @@ fn exceeds_channels(subscriptions: &Subscriptions, permitted: &[Box<[u8]>]) -> b
 }
 
 /// Closes the clients of deleted users. True: the `caller` must be closed too.
-pub fn close_clients_of(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    deleted: &[UserId],
-    caller: Option<ClientId>,
-) -> bool {
-    let is_unrestricted = state.acl.user(UserId::DEFAULT).is_unrestricted();
+pub fn close_clients_of(core: &mut Core, deleted: &[UserId], caller: Option<ClientId>) -> bool {
+    let is_unrestricted = core.state.acl.user(UserId::DEFAULT).is_unrestricted();
     let deleted: HashSet<UserId> = deleted.iter().copied().collect();
     let mut closing = Vec::new();
-    for client in state.clients.iter_mut().filter(|client| deleted.contains(&client.user)) {
+    for client in core.state.clients.iter_mut().filter(|client| deleted.contains(&client.user)) {
         set_user(client, UserId::DEFAULT, is_unrestricted);
         client.flags.remove(ClientFlags::AUTHENTICATED);
         closing.push(client.id);
     }
-    close_all(keyspace, state, &closing, caller)
+    close_all(core, &closing, caller)
 }
 
 /// Closes all clients but the caller, whose reply must be sent first. True: the caller is among
 /// them.
-fn close_all(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    closing: &[ClientId],
-    caller: Option<ClientId>,
-) -> bool {
-    closing
-        .iter()
-        .filter(|&&id| Some(id) != caller)
-        .for_each(|&id| close_client(keyspace, state, id));
+fn close_all(core: &mut Core, closing: &[ClientId], caller: Option<ClientId>) -> bool {
+    closing.iter().filter(|&&id| Some(id) != caller).for_each(|&id| close_client(core, id));
     caller.is_some_and(|caller| closing.contains(&caller))
 }

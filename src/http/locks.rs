@@ -20,8 +20,8 @@ use crate::net::http::head::Request;
 use crate::net::http::response::Response;
 use crate::resp::number::parse_i64;
 use crate::resp::percent::percent_encoded;
-use crate::state::State;
 use crate::state::http_job::{HttpJob, LockGroup};
+use crate::state::{Core, State};
 use crate::types::lock::{self, Lock};
 
 /// The default number of items in a list, and the largest `limit`.
@@ -115,36 +115,31 @@ pub fn is_named(key: &[u8], wanted: &[u8]) -> bool {
 }
 
 /// `/api/locks?q=&sort=&after=&limit=`: a list of held locks.
-pub fn list(keyspace: &mut Keyspace, state: &State, rights: &Rights, request: Request) -> Answer {
+pub fn list(core: &mut Core, rights: &Rights, request: Request) -> Answer {
     let asked = Asked::of(&request);
     let mut job = HttpJob::new(request);
     match asked.sort {
-        Sort::Wait => job.found(by_wait(keyspace, state, &asked)),
-        Sort::Waiters => job.found(by_waiters(keyspace, &asked)),
+        Sort::Wait => job.found(by_wait(core, &asked)),
+        Sort::Waiters => job.found(by_waiters(&core.keyspace, &asked)),
         // The index has this order.
         Sort::Name if asked.wanted.is_none() => {
-            job.found(by_name(keyspace, &asked));
+            job.found(by_name(&core.keyspace, &asked));
         }
         Sort::Name | Sort::Hold | Sort::Lease => {}
     }
-    go_on_with_list(keyspace, state, rights, job)
+    go_on_with_list(core, rights, job)
 }
 
 /// Continues a list.
-pub fn go_on_with_list(
-    keyspace: &mut Keyspace,
-    state: &State,
-    rights: &Rights,
-    mut job: Box<HttpJob>,
-) -> Answer {
+pub fn go_on_with_list(core: &mut Core, rights: &Rights, mut job: Box<HttpJob>) -> Answer {
     let asked = Asked::of(&job.request);
     if let Some(mut scan) = job.scan.take() {
         let is_slow = asked.sort == Sort::Lease;
-        let looks = if is_slow || !rights.are_all(state) { SLOW_LOOKS } else { LOOKS };
-        let (locks, databases) = (&keyspace.locks, keyspace.databases());
-        let tables = &*keyspace;
+        let looks = if is_slow || !rights.are_all(&core.state) { SLOW_LOOKS } else { LOOKS };
+        let (locks, databases) = (&core.keyspace.locks, core.keyspace.databases());
+        let tables = &core.keyspace;
         let done = scan.step(locks, databases, looks, |first, database, key, held| {
-            if !asked.has_name(key) || !rights.may_see_lock(state, database, key) {
+            if !asked.has_name(key) || !rights.may_see_lock(&core.state, database, key) {
                 return;
             }
             let rank = match asked.sort {
@@ -160,22 +155,16 @@ pub fn go_on_with_list(
         }
         job.found(scan.first);
     }
-    write_list(keyspace, state, rights, &asked, job)
+    write_list(core, rights, &asked, job)
 }
 
 /// Writes some of the locks that were found.
-fn write_list(
-    keyspace: &Keyspace,
-    state: &State,
-    rights: &Rights,
-    asked: &Asked,
-    mut job: Box<HttpJob>,
-) -> Answer {
+fn write_list(core: &Core, rights: &Rights, asked: &Asked, mut job: Box<HttpJob>) -> Answer {
     let mut json = Json::from(std::mem::take(&mut job.text));
     if json.len() == 0 {
         json.open('{');
-        json.named("held", keyspace.locks.len());
-        json.named("waiters", state.blocking.lock_waiters());
+        json.named("held", core.keyspace.locks.len());
+        json.named("waiters", core.state.blocking.lock_waiters());
         json.name("items");
         json.open('[');
     }
@@ -185,10 +174,10 @@ fn write_list(
         && json.len() < BYTES_MAX
         && let Some((rank, database, key)) = job.places.pop_front()
     {
-        if let Some(held) = keyspace.locks.any(database, &key)
-            && rights.may_see_lock(state, database, &key)
+        if let Some(held) = core.keyspace.locks.any(database, &key)
+            && rights.may_see_lock(&core.state, database, &key)
         {
-            item(&mut json, keyspace, state, database, &key, Some(held));
+            item(&mut json, core, database, &key, Some(held));
             job.written += 1;
         }
         job.last = Some((rank, database, key));
@@ -250,11 +239,11 @@ fn by_name(keyspace: &Keyspace, asked: &Asked) -> BTreeSet<Place> {
 }
 
 /// The locks that clients wait for, the longest wait first.
-fn by_wait(keyspace: &Keyspace, state: &State, asked: &Asked) -> BTreeSet<Place> {
+fn by_wait(core: &Core, asked: &Asked) -> BTreeSet<Place> {
     let (mut first, mut seen) = (BTreeSet::new(), BTreeSet::new());
-    for wait in state.longest_lock_waits(WAITERS_MAX) {
+    for wait in core.state.longest_lock_waits(WAITERS_MAX) {
         for &key in wait.keys() {
-            let is_held = keyspace.locks.is_held(wait.database, key);
+            let is_held = core.keyspace.locks.is_held(wait.database, key);
             if is_held && asked.has_name(key) && seen.insert((wait.database, key)) {
                 asked.keep(&mut first, wait.since_us, wait.database, key);
             }
@@ -295,20 +284,13 @@ fn lease_left_ms(keyspace: &Keyspace, database: DbIndex, key: &[u8]) -> Option<i
 }
 
 /// Appends a lock, unless nobody holds it now.
-fn item(
-    json: &mut Json,
-    keyspace: &Keyspace,
-    state: &State,
-    database: DbIndex,
-    key: &[u8],
-    held: Option<&Held>,
-) {
+fn item(json: &mut Json, core: &Core, database: DbIndex, key: &[u8], held: Option<&Held>) {
     json.open('{');
     json.named_text("key", key);
     json.named_whole("id", &id(key));
     json.named("db", database);
-    let now_us = state.now.boot_us;
-    match find(keyspace, database, key) {
+    let now_us = core.state.now.boot_us;
+    match find(&core.keyspace, database, key) {
         None => json.named_text("mode", "free"),
         Some((lock, left_ms)) => {
             let is_kept = *lock.owner == *lock::KEEP;
@@ -337,16 +319,16 @@ fn item(
     }
     json.maybe("held_ms", held.map(|held| (now_us - held.since_us).max(0) / 1000));
     json.maybe("renewals", held.map(|held| held.renewals));
-    let name = keyspace.key(key);
-    json.named("grants", keyspace.locks.grants_of(database, name));
-    let history = keyspace.locks.history.of(database, name);
+    let name = core.keyspace.key(key);
+    json.named("grants", core.keyspace.locks.grants_of(database, name));
+    let history = core.keyspace.locks.history.of(database, name);
     json.maybe("median_hold_us", history.map(History::median_us));
-    json.named("waiters", keyspace.waiting.len(database, key, Wanted::Lock));
-    let first = keyspace.waiting.iter(database, key, Wanted::Lock).next();
-    let first = first.and_then(|(ticket, id)| state.lock_wait(ticket, id));
+    json.named("waiters", core.keyspace.waiting.len(database, key, Wanted::Lock));
+    let first = core.keyspace.waiting.iter(database, key, Wanted::Lock).next();
+    let first = first.and_then(|(ticket, id)| core.state.lock_wait(ticket, id));
     json.maybe("longest_wait_ms", first.map(|wait| (now_us - wait.since_us) / 1000));
     json.name("client");
-    client(json, state, held.and_then(|held| held.client));
+    client(json, &core.state, held.and_then(|held| held.client));
     json.close('}');
 }
 
@@ -372,59 +354,64 @@ pub fn client_fields(json: &mut Json, state: &State, client: &Client) {
 
 /// `/api/locks/KEY?db=`: a lock, the clients that wait for it in order, the losses of its last
 /// leases, and the command that breaks it.
-pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Request) -> Response {
+pub fn one(core: &Core, rights: &Rights, request: &Request) -> Response {
     let name = request.path.strip_prefix("/api/locks/").unwrap_or_default();
     let key = decoded(name, false);
     let database = argument(request, "db").and_then(|text| parse_i64(&text)).unwrap_or(0);
-    let Some(database) = DbIndex::checked(database, keyspace.databases()) else {
+    let Some(database) = DbIndex::checked(database, core.keyspace.databases()) else {
         return Response::of_status(404);
     };
-    if !rights.may_see_lock(state, database, &key) {
+    if !rights.may_see_lock(&core.state, database, &key) {
         return Response::of_status(403);
     }
     // Any string could be a lock made by another client library: a value that nobody uses as a lock
     // is not shown.
-    let is_lock = keyspace.entry_quietly(database, &key).is_none()
-        || keyspace.locks.any(database, &key).is_some()
-        || keyspace.waiting.next_after(database, &key, Wanted::Lock, 0).is_some()
-        || keyspace.locks.history.ends().any(|end| end.database == database && *end.key == *key);
+    let is_lock = core.keyspace.entry_quietly(database, &key).is_none()
+        || core.keyspace.locks.any(database, &key).is_some()
+        || core.keyspace.waiting.next_after(database, &key, Wanted::Lock, 0).is_some()
+        || core
+            .keyspace
+            .locks
+            .history
+            .ends()
+            .any(|end| end.database == database && *end.key == *key);
     if !is_lock {
         return Response::of_status(404);
     }
     let mut json = Json::default();
     json.open('{');
     json.name("lock");
-    item(&mut json, keyspace, state, database, &key, keyspace.locks.any(database, &key));
+    item(&mut json, core, database, &key, core.keyspace.locks.any(database, &key));
     json.name("queue");
     json.open('[');
-    let queue = keyspace.waiting.iter(database, &key, Wanted::Lock);
+    let queue = core.keyspace.waiting.iter(database, &key, Wanted::Lock);
     for (place, (ticket, id)) in queue.take(QUEUE_MAX).enumerate() {
-        let Some(wait) = state.lock_wait(ticket, id) else { continue };
+        let Some(wait) = core.state.lock_wait(ticket, id) else { continue };
         json.open('{');
         json.named("place", place + 1);
         json.named_text("owner", wait.owner());
-        json.named("waited_ms", (state.now.boot_us - wait.since_us) / 1000);
-        let left_us = wait.deadline_us.map(|at_us| (at_us - state.now.boot_us).max(0));
+        json.named("waited_ms", (core.state.now.boot_us - wait.since_us) / 1000);
+        let left_us = wait.deadline_us.map(|at_us| (at_us - core.state.now.boot_us).max(0));
         json.maybe("left_ms", left_us.map(|us| us / 1000));
         json.name("client");
-        client(&mut json, state, Some(id));
+        client(&mut json, &core.state, Some(id));
         json.close('}');
     }
     json.close(']');
-    events(&mut json, keyspace, state, database, &key);
+    events(&mut json, core, database, &key);
     json.name("ends");
     json.open('[');
-    let ends = keyspace.locks.history.ends().rev();
+    let ends = core.keyspace.locks.history.ends().rev();
     for end in ends.filter(|end| end.database == database && *end.key == *key).take(10) {
         write_end(&mut json, end);
     }
     json.close(']');
     // A truncated command would break another lock.
-    if let Some((lock, _)) = find(keyspace, database, &key) {
+    if let Some((lock, _)) = find(&core.keyspace, database, &key) {
         let fence = lock.fence.filter(|_| lock.readers == 0);
         let fence = fence.map_or(String::new(), |fence| format!(" FENCE {fence}"));
         let name = shell_word(&key);
-        let command = format!("{} LOCK.BREAK {name}{fence}", redis_cli(state, database));
+        let command = format!("{} LOCK.BREAK {name}{fence}", redis_cli(&core.state, database));
         json.named_whole("break", &command);
     }
     json.close('}');
@@ -432,24 +419,22 @@ pub fn one(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reques
 }
 
 /// Appends the last grants and ends of a lock, the latest first.
-fn events(json: &mut Json, keyspace: &Keyspace, state: &State, database: DbIndex, key: &[u8]) {
+fn events(json: &mut Json, core: &Core, database: DbIndex, key: &[u8]) {
     let mut events: Vec<Event> = Vec::new();
-    for place in keyspace.locks.holdings(database, key) {
-        let Some(held) = keyspace.locks.get(place.at()).filter(|held| !held.is_kept) else {
+    for place in core.keyspace.locks.holdings(database, key) {
+        let Some(held) = core.keyspace.locks.get(place.at()).filter(|held| !held.is_kept) else {
             continue;
         };
-        let at_ms = state.now.unix().0 - (state.now.boot_us - held.since_us).max(0) / 1000;
+        let at_ms =
+            core.state.now.unix().0 - (core.state.now.boot_us - held.since_us).max(0) / 1000;
         let session = held.session.as_deref().map(|session| session.owner.to_vec());
-        let owner = place
-            .at()
-            .reader
-            .map(<[u8]>::to_vec)
-            .or(session)
-            .or_else(|| find(keyspace, database, key).map(|(lock, _)| lock.owner.into_owned()));
+        let owner = place.at().reader.map(<[u8]>::to_vec).or(session).or_else(|| {
+            find(&core.keyspace, database, key).map(|(lock, _)| lock.owner.into_owned())
+        });
         let owner = owner.unwrap_or_default();
         events.push(Event { at_ms, what: "granted", owner, fence: held.fence, held_us: None });
     }
-    let history = keyspace.locks.history.of(database, keyspace.key(key));
+    let history = core.keyspace.locks.history.of(database, core.keyspace.key(key));
     for ended in history.into_iter().flat_map(History::last) {
         let Holding { fence, at_ms, held_us, ref owner, .. } = *ended;
         let (what, held_us) = (ended.end.name(), Some(held_us));
@@ -526,23 +511,18 @@ pub fn write_end(json: &mut Json, end: &End) {
 
 /// `/metrics/locks?group=1&top=100`: held locks that the user may see, grouped by the part of their
 /// names before the first colon; the largest groups.
-pub fn groups(keyspace: &Keyspace, state: &State, rights: &Rights, request: Request) -> Answer {
-    go_on_with_groups(keyspace, state, rights, HttpJob::new(request))
+pub fn groups(core: &Core, rights: &Rights, request: Request) -> Answer {
+    go_on_with_groups(core, rights, HttpJob::new(request))
 }
 
 /// Continues the answer of [`groups`].
-pub fn go_on_with_groups(
-    keyspace: &Keyspace,
-    state: &State,
-    rights: &Rights,
-    mut job: Box<HttpJob>,
-) -> Answer {
+pub fn go_on_with_groups(core: &Core, rights: &Rights, mut job: Box<HttpJob>) -> Answer {
     let mut scan = job.scan.take().unwrap_or_default();
     let groups = &mut job.groups;
-    let looks = if rights.are_all(state) { LOOKS } else { SLOW_LOOKS };
-    let databases = keyspace.databases();
-    let done = scan.step(&keyspace.locks, databases, looks, |_, database, key, held| {
-        if !rights.may_see_lock(state, database, key) {
+    let looks = if rights.are_all(&core.state) { LOOKS } else { SLOW_LOOKS };
+    let databases = core.keyspace.databases();
+    let done = scan.step(&core.keyspace.locks, databases, looks, |_, database, key, held| {
+        if !rights.may_see_lock(&core.state, database, key) {
             return;
         }
         let name = key.split(|&byte| byte == b':').next().unwrap_or_default();
@@ -588,7 +568,7 @@ pub fn go_on_with_groups(
     let name = "latchkey_group_lock_longest_hold_seconds";
     out.family(name, "gauge", "How long the one has been held that is held longest.");
     for (group, found) in &groups {
-        let seconds = (state.now.boot_us - found.oldest_us).max(0) as f64 / 1e6;
+        let seconds = (core.state.now.boot_us - found.oldest_us).max(0) as f64 / 1e6;
         out.sample(name, &[("group", group)], seconds);
     }
     Response::new(200, CONTENT_TYPE, out.text()).into()

@@ -27,11 +27,10 @@ mod waiting;
 
 use mio::Events;
 
-use crate::keyspace::Keyspace;
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
-use crate::state::State;
 use crate::state::http_job::HttpJob;
+use crate::state::{Core, State};
 use access::Visitor;
 
 /// Time for answers in one turn; the last one may exceed it. The others have their turn in the
@@ -57,65 +56,70 @@ pub fn look(state: &mut State, events: &Events) {
 }
 
 /// Accepts connections and answers requests, for a limited time.
-pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
+pub fn turn(core: &mut Core) {
     // The clock is read only if there may be something to do.
-    if !state.net.http.has_work() && !state.net.http.has_work_at(state.now.boot_us) {
+    if !core.state.net.http.has_work() && !core.state.net.http.has_work_at(core.state.now.boot_us) {
         return;
     }
-    let begun_us = state.clock.now().boot_us;
-    state.net.http.close_late(begun_us);
-    let tls =
-        state.net.tls.as_ref().filter(|_| state.config.http_tls).map(|tls| tls.server.clone());
-    let network = &mut state.net;
-    match state.config.http_tls && tls.is_none() {
+    let begun_us = core.state.clock.now().boot_us;
+    core.state.net.http.close_late(begun_us);
+    let tls = core
+        .state
+        .net
+        .tls
+        .as_ref()
+        .filter(|_| core.state.config.http_tls)
+        .map(|tls| tls.server.clone());
+    let network = &mut core.state.net;
+    match core.state.config.http_tls && tls.is_none() {
         // Without certificates nobody is served.
         true => network.http.accept_nobody(),
         false => network.http.accept(network.poll.registry(), tls.as_ref(), begun_us),
     }
-    for _ in 0..state.net.http.ready() {
-        let Some(slot) = state.net.http.next_ready() else { return };
-        let now_us = state.clock.now().boot_us;
+    for _ in 0..core.state.net.http.ready() {
+        let Some(slot) = core.state.net.http.next_ready() else { return };
+        let now_us = core.state.clock.now().boot_us;
         if now_us - begun_us >= TURN_US {
-            state.net.http.enqueue(slot);
+            core.state.net.http.enqueue(slot);
             return;
         }
-        if state.net.http.serve(slot, now_us) && answer(keyspace, state, slot, now_us) {
+        if core.state.net.http.serve(slot, now_us) && answer(core, slot, now_us) {
             // A connection's next request waits for requests of other connections.
-            if state.net.http.serve(slot, now_us) {
-                state.net.http.enqueue(slot);
+            if core.state.net.http.serve(slot, now_us) {
+                core.state.net.http.enqueue(slot);
             }
         }
     }
 }
 
 /// Does periodic work, several times a second.
-pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
-    keyspace.flows.forget(state.now.boot_us);
+pub fn periodic(core: &mut Core) {
+    core.keyspace.flows.forget(core.state.now.boot_us);
     // This leaves less work for a scrape.
-    keyspace.review_semaphores();
-    queues::look_for_named(keyspace, state);
+    core.keyspace.review_semaphores();
+    queues::look_for_named(core);
 }
 
 /// Answers a connection's request, or continues its answer. False: that takes another turn.
-fn answer(keyspace: &mut Keyspace, state: &mut State, slot: usize, now_us: i64) -> bool {
-    let Some(connection) = state.net.http.get_mut(slot) else { return false };
-    keyspace.review_semaphores();
+fn answer(core: &mut Core, slot: usize, now_us: i64) -> bool {
+    let Some(connection) = core.state.net.http.get_mut(slot) else { return false };
+    core.keyspace.review_semaphores();
     let visitor = Visitor { peer: connection.peer.clone(), is_inside: connection.is_inside };
     let answer = match (connection.take_request(), connection.job.take()) {
-        (Some(request), _) => routes::answer(keyspace, state, &visitor, request),
-        (None, Some(job)) => routes::go_on(keyspace, state, &visitor, job),
+        (Some(request), _) => routes::answer(core, &visitor, request),
+        (None, Some(job)) => routes::go_on(core, &visitor, job),
         (None, None) => Response::of_status(500).into(),
     };
-    let Some(connection) = state.net.http.get_mut(slot) else { return false };
+    let Some(connection) = core.state.net.http.get_mut(slot) else { return false };
     match answer {
         Answer::Now(response) => {
             connection.respond(&response, now_us);
-            state.net.http.answered += 1;
+            core.state.net.http.answered += 1;
             true
         }
         Answer::Later(job) => {
             connection.job = Some(job);
-            state.net.http.enqueue(slot);
+            core.state.net.http.enqueue(slot);
             false
         }
     }

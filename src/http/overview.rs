@@ -13,7 +13,7 @@ use crate::figures::{Reading, Value, figures};
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::net::http::response::Response;
 use crate::roles::replicas::lag_seconds;
-use crate::state::State;
+use crate::state::{Core, State};
 use crate::sys::build;
 use crate::types::type_name;
 
@@ -28,49 +28,52 @@ const DATABASES_SAMPLED: usize = 4;
 const DATABASES_LOOKED_AT: usize = 64;
 
 /// `/api/overview`.
-pub fn overview(keyspace: &Keyspace, state: &State, rights: &Rights) -> Response {
+pub fn overview(core: &Core, rights: &Rights) -> Response {
     let mut json = Json::default();
     json.open('{');
     json.named_text("version", build::VERSION);
-    json.named_text("role", if state.replication.is_replica() { "replica" } else { "primary" });
-    json.named("port", state.process.identity.port);
-    json.named("time_ms", state.clock.now().wall_us / 1000);
-    json.maybe("hold_median_us", state.stats.durations.lock_hold.part_within_us(0.5));
-    json.maybe("turn_p99_us", state.stats.timing.turn_times().part_within_us(0.99));
-    json.maybe("expiry_lag_p99_us", keyspace.stats.expiry_lag.part_within_us(0.99));
+    json.named_text(
+        "role",
+        if core.state.replication.is_replica() { "replica" } else { "primary" },
+    );
+    json.named("port", core.state.process.identity.port);
+    json.named("time_ms", core.state.clock.now().wall_us / 1000);
+    json.maybe("hold_median_us", core.state.stats.durations.lock_hold.part_within_us(0.5));
+    json.maybe("turn_p99_us", core.state.stats.timing.turn_times().part_within_us(0.99));
+    json.maybe("expiry_lag_p99_us", core.keyspace.stats.expiry_lag.part_within_us(0.99));
     json.name("not_ready");
     json.open('[');
     for (name, check) in CHECKS {
-        if let Some(why) = check(state) {
+        if let Some(why) = check(&core.state) {
             json.text(format!("{name}: {why}").as_bytes());
         }
     }
     json.close(']');
-    script(&mut json, state);
+    script(&mut json, &core.state);
     json.name("lost");
     json.open('[');
-    let from_ms = state.now.unix().0 - LOST_MS;
-    for end in keyspace.locks.history.ends().rev().take_while(|end| end.at_ms >= from_ms) {
-        if rights.may_see_lock(state, end.database, &end.key) {
+    let from_ms = core.state.now.unix().0 - LOST_MS;
+    for end in core.keyspace.locks.history.ends().rev().take_while(|end| end.at_ms >= from_ms) {
+        if rights.may_see_lock(&core.state, end.database, &end.key) {
             write_end(&mut json, end);
         }
     }
     json.close(']');
     json.name("replicas");
     json.open('[');
-    for (replica, facts) in state.replicas().take(REPLICAS_MAX) {
+    for (replica, facts) in core.state.replicas().take(REPLICAS_MAX) {
         json.open('{');
         json.named_text("addr", format!("{}:{}", replica.replica_address(), facts.port));
         json.named_text("state", facts.stage_name());
-        json.named("lag_seconds", lag_seconds(state, facts));
-        let behind = state.replication.offset.saturating_sub(facts.acknowledged.unwrap_or(0));
+        json.named("lag_seconds", lag_seconds(&core.state, facts));
+        let behind = core.state.replication.offset.saturating_sub(facts.acknowledged.unwrap_or(0));
         json.named("behind_bytes", behind);
         json.close('}');
     }
     json.close(']');
     json.name("certificates");
     json.open('[');
-    for certificate in state.net.tls.iter().flat_map(|tls| tls.certificates()) {
+    for certificate in core.state.net.tls.iter().flat_map(|tls| tls.certificates()) {
         json.open('{');
         json.named_text("file", &certificate.file);
         json.named_text("serial", &certificate.serial);
@@ -78,11 +81,11 @@ pub fn overview(keyspace: &Keyspace, state: &State, rights: &Rights) -> Response
         json.close('}');
     }
     json.close(']');
-    json.named("cluster", state.cluster.is_some());
-    memory_by_type(&mut json, keyspace);
+    json.named("cluster", core.state.cluster.is_some());
+    memory_by_type(&mut json, &core.keyspace);
     json.name("figures");
     json.open('{');
-    let reading = Reading::new(keyspace, state);
+    let reading = Reading::new(core);
     for figure in figures().filter(|figure| !figure.metric.is_empty()) {
         let value = (figure.read)(&reading);
         if value != Value::Absent {

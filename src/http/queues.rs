@@ -13,8 +13,8 @@ use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
-use crate::state::State;
 use crate::state::http_job::PageKeys;
+use crate::state::{Core, State};
 use crate::types::list::List;
 use crate::types::sorted_set::SortedSet;
 use crate::types::stream::Stream;
@@ -111,19 +111,19 @@ fn named(state: &State) -> BTreeSet<&[u8]> {
 }
 
 /// Compares some further keys with the patterns of `page-keys`. Call this in the periodic work.
-pub fn look_for_named(keyspace: &Keyspace, state: &mut State) {
-    let keys = &mut state.page_keys;
-    if keys.patterns != state.config.page_keys {
-        *keys = PageKeys { patterns: state.config.page_keys.clone(), ..PageKeys::default() };
+pub fn look_for_named(core: &mut Core) {
+    let keys = &mut core.state.page_keys;
+    if keys.patterns != core.state.config.page_keys {
+        *keys = PageKeys { patterns: core.state.config.page_keys.clone(), ..PageKeys::default() };
     }
-    if !state.net.http.is_listening() || !keys.patterns.iter().any(|name| is_pattern(name)) {
+    if !core.state.net.http.is_listening() || !keys.patterns.iter().any(|name| is_pattern(name)) {
         return;
     }
     let mut left = LOOKS;
     while left > 0 {
         let (patterns, found) = (&keys.patterns, &mut keys.of_this_round);
         let mut looked = 0;
-        keys.cursor = keyspace.table_of(DbIndex::ZERO).scan(keys.cursor, left, |entry| {
+        keys.cursor = core.keyspace.table_of(DbIndex::ZERO).scan(keys.cursor, left, |entry| {
             looked += 1;
             let is_queue = matches!(type_name(entry.value()), "list" | "zset" | "stream");
             let named =
@@ -145,18 +145,13 @@ fn is_pattern(name: &[u8]) -> bool {
 }
 
 /// `/api/queues?limit=`: the queues that clients wait for, and the named ones of database 0.
-pub fn list(
-    keyspace: &mut Keyspace,
-    state: &State,
-    rights: &Rights,
-    request: &Request,
-) -> Response {
+pub fn list(core: &mut Core, rights: &Rights, request: &Request) -> Response {
     let limit = limit(request);
     let mut found: BTreeSet<(DbIndex, Box<[u8]>)> =
-        named(state).into_iter().map(|key| (DbIndex::ZERO, key.into())).collect();
+        named(&core.state).into_iter().map(|key| (DbIndex::ZERO, key.into())).collect();
     let mut has_more = false;
     for wanted in WANTED {
-        for (database, key, _) in keyspace.waiting.queues_for(wanted) {
+        for (database, key, _) in core.keyspace.waiting.queues_for(wanted) {
             let name = (database, key.into());
             if found.len() >= limit && !found.contains(&name) {
                 has_more = true;
@@ -165,21 +160,21 @@ pub fn list(
             found.insert(name);
         }
     }
-    let now_ms = state.now.unix().0;
+    let now_ms = core.state.now.unix().0;
     let mut json = Json::default();
     json.open('{');
     json.name("items");
     json.open('[');
     for (database, key) in found {
         let key = &*key;
-        if !rights.may_read(state, database, key) {
+        if !rights.may_read(&core.state, database, key) {
             continue;
         }
         if json.len() >= BYTES_MAX {
             has_more = true;
             break;
         }
-        let queue = look(keyspace, database, key);
+        let queue = look(&core.keyspace, database, key);
         json.open('{');
         json.named_text("key", key);
         json.named_whole("id", &id(key));
@@ -187,7 +182,7 @@ pub fn list(
         json.named_text("type", queue.kind);
         json.named("length", queue.length);
         json.named("consumers", queue.consumers);
-        let flow = keyspace.flows.look(database, key, state.now.boot_us);
+        let flow = core.keyspace.flows.look(database, key, core.state.now.boot_us);
         json.maybe("arrived", flow.map(|flow| flow.arrived));
         json.maybe("left", flow.map(|flow| flow.left));
         json.maybe("oldest_ms", queue.oldest_ms.map(|at_ms| now_ms.saturating_sub(at_ms)));
@@ -211,21 +206,21 @@ pub fn list(
 }
 
 /// The named queues as metrics: no other metrics have names of keys.
-pub fn metrics(keyspace: &Keyspace, state: &State, rights: &Rights) -> String {
-    let mut keys = named(state);
-    keys.retain(|key| rights.may_read(state, DbIndex::ZERO, key));
+pub fn metrics(core: &Core, rights: &Rights) -> String {
+    let mut keys = named(&core.state);
+    keys.retain(|key| rights.may_read(&core.state, DbIndex::ZERO, key));
     let mut out = Exposition::default();
     if keys.is_empty() {
         return out.text();
     }
-    let now_ms = state.now.unix().0;
+    let now_ms = core.state.now.unix().0;
     // No series may appear twice. Names that are long or no text can have the same label: only the
     // first of them is shown.
     let mut queues: Vec<(String, Queue)> = Vec::new();
     for key in keys {
         let label = label(key);
         if !queues.iter().any(|(other, _)| *other == label) {
-            queues.push((label, look(keyspace, DbIndex::ZERO, key)));
+            queues.push((label, look(&core.keyspace, DbIndex::ZERO, key)));
         }
     }
     let name = "latchkey_queue_length";

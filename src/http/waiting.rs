@@ -5,10 +5,9 @@ use super::access::Rights;
 use super::json::{BYTES_MAX, Json, id};
 use super::locks::{client, json_response, limit};
 use crate::gate::cycles::{self, Cycle};
-use crate::keyspace::Keyspace;
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
-use crate::state::State;
+use crate::state::Core;
 use crate::types::lock;
 
 /// The most cycles that are shown.
@@ -17,23 +16,24 @@ const CIRCLES_MAX: usize = 20;
 const OWNERS_MAX: usize = 50;
 
 /// `/api/waiting?limit=`: the longest waits for locks, with the holders, and cycles.
-pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Request) -> Response {
+pub fn list(core: &Core, rights: &Rights, request: &Request) -> Response {
     let limit = limit(request);
     let (mut json, mut told) = (Json::default(), 0);
     json.open('{');
     json.name("items");
     json.open('[');
     let mut has_more = false;
-    for wait in state.longest_lock_waits(limit) {
+    for wait in core.state.longest_lock_waits(limit) {
         for key in wait.keys() {
             if told >= limit || json.len() >= BYTES_MAX {
                 has_more = true;
                 break;
             }
-            let found = keyspace.entry_quietly(wait.database, key);
-            let found = found.and_then(|entry| lock::read(entry.value(), &keyspace.now()).ok()?);
+            let found = core.keyspace.entry_quietly(wait.database, key);
+            let found =
+                found.and_then(|entry| lock::read(entry.value(), &core.keyspace.now()).ok()?);
             let Some(found) = found else { continue };
-            if !rights.may_see_lock(state, wait.database, key) {
+            if !rights.may_see_lock(&core.state, wait.database, key) {
                 continue;
             }
             json.open('{');
@@ -42,18 +42,18 @@ pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reque
             json.named_text("key", key);
             json.named_whole("id", &id(key));
             json.named("db", wait.database);
-            json.named("waited_ms", (state.now.boot_us - wait.since_us).max(0) / 1000);
+            json.named("waited_ms", (core.state.now.boot_us - wait.since_us).max(0) / 1000);
             json.name("client");
-            client(&mut json, state, Some(wait.client));
+            client(&mut json, &core.state, Some(wait.client));
             json.close('}');
             told += 1;
         }
     }
     json.close(']');
-    json.named("more", has_more || state.blocking.lock_waiters() > limit);
+    json.named("more", has_more || core.state.blocking.lock_waiters() > limit);
     json.name("circles");
     json.open('[');
-    for circle in circles(keyspace, state, rights) {
+    for circle in circles(core, rights) {
         json.open('[');
         circle.iter().take(OWNERS_MAX).for_each(|owner| json.text(owner));
         json.close(']');
@@ -64,12 +64,12 @@ pub fn list(keyspace: &Keyspace, state: &State, rights: &Rights, request: &Reque
 }
 
 /// The owners of each cycle of locks that the visitor may see, beginning with the least name.
-fn circles(keyspace: &Keyspace, state: &State, rights: &Rights) -> Vec<Vec<Vec<u8>>> {
-    let databases = keyspace.waiting.databases();
+fn circles(core: &Core, rights: &Rights) -> Vec<Vec<Vec<u8>>> {
+    let databases = core.keyspace.waiting.databases();
     let all = databases.flat_map(|database| {
-        let found = cycles::find(keyspace, state, database).into_iter();
+        let found = cycles::find(core, database).into_iter();
         found.filter(move |cycle| {
-            cycle.iter().all(|(_, key)| rights.may_see_lock(state, database, key))
+            cycle.iter().all(|(_, key)| rights.may_see_lock(&core.state, database, key))
         })
     });
     let owners = |cycle: Cycle| {

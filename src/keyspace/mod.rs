@@ -278,13 +278,15 @@ impl Keyspace {
         std::mem::replace(&mut self.now.ignores_deadlines, ignore)
     }
 
-    /// Calls `change` without counting changes: for loading, where memory equals the file.
-    pub fn uncounted<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
+    /// The count of changes before a load, after which memory equals the file:
+    /// [`Keyspace::end_uncounted`] puts it back.
+    pub fn begin_uncounted(&mut self) -> u64 {
         self.delete_found_expired();
-        let before = self.dirty;
-        let result = change(self);
-        self.dirty = before;
-        result
+        self.dirty
+    }
+
+    pub fn end_uncounted(&mut self, count: u64) {
+        self.dirty = count;
     }
 
     /// How far the wall clock is ahead of the boot-time clock, for showing deadlines

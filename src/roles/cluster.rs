@@ -21,12 +21,12 @@ use crate::config::PrimaryAddress;
 use crate::gate::cluster::is_as_valkey;
 use crate::gate::publish::deliver;
 use crate::gate::slots_left;
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::DbIndex;
 use crate::pubsub::Kind;
 use crate::replication::replica::Replica;
 use crate::resp::request::encode;
 use crate::roles::following;
-use crate::state::{Pause, PauseCause, State};
+use crate::state::{Core, Pause, PauseCause, State};
 use crate::sys::log::{notice, warning};
 use crate::sys::random;
 
@@ -104,32 +104,32 @@ pub fn refresh_settings(state: &mut State) {
 
 /// Checks the loaded keys against the cluster. Errors: a text for the log; the server must not
 /// start.
-pub fn loaded(keyspace: &mut Keyspace, state: &mut State) -> Result<(), String> {
-    if state.cluster.is_none() {
+pub fn loaded(core: &mut Core) -> Result<(), String> {
+    if core.state.cluster.is_none() {
         return Ok(());
     }
-    state.net.bus.accept_postponed();
-    let is_foreign = |database| !keyspace.table_of(database).is_empty();
-    if state.config.cluster_databases == 1
-        && DbIndex::all(keyspace.databases()).skip(1).any(is_foreign)
+    core.state.net.bus.accept_postponed();
+    let is_foreign = |database| !core.keyspace.table_of(database).is_empty();
+    if core.state.config.cluster_databases == 1
+        && DbIndex::all(core.keyspace.databases()).skip(1).any(is_foreign)
     {
         return Err(
             "You can't have keys in a DB different than DB 0 when in Cluster mode. Exiting.".into(),
         );
     }
-    claim_loaded(keyspace, state);
+    claim_loaded(core);
     Ok(())
 }
 
 /// Takes each slot that has loaded keys, if no node owns it. If another node does, the slot is set
 /// to importing from it.
-fn claim_loaded(keyspace: &mut Keyspace, state: &mut State) {
-    let Some(cluster) = &mut state.cluster else { return };
+fn claim_loaded(core: &mut Core) {
+    let Some(cluster) = &mut core.state.cluster else { return };
     if cluster.myself().is_replica() {
         return;
     }
-    for slot in keyspace.slots_with_keys().iter() {
-        let is_moving = state.slot_moves.jobs.imports(slot);
+    for slot in core.keyspace.slots_with_keys().iter() {
+        let is_moving = core.state.slot_moves.jobs.imports(slot);
         if is_moving || cluster.owns(slot) || cluster.importing_from(slot).is_some() {
             continue;
         }
@@ -142,7 +142,7 @@ fn claim_loaded(keyspace: &mut Keyspace, state: &mut State) {
                 "I have keys for slot {number}, but the slot is assigned to another node. Setting it to importing state."
             ),
         };
-        state.cluster_actions.push(Action::Log { is_warning: true, text });
+        core.state.cluster_actions.push(Action::Log { is_warning: true, text });
     }
 }
 
@@ -220,23 +220,23 @@ pub fn turn(state: &mut State) {
 
 /// Carries out the actions that the state machine and commands ask for. Call this once a turn,
 /// before the turn's changes are written to the log.
-pub fn end_turn(keyspace: &mut Keyspace, state: &mut State) {
-    if state.cluster.is_none() {
+pub fn end_turn(core: &mut Core) {
+    if core.state.cluster.is_none() {
         return;
     }
-    tick_if_due(state);
-    if let (outside, Some(cluster)) = (state.outside(), &mut state.cluster) {
-        cluster.before_sleep(&outside, &mut state.cluster_actions);
+    tick_if_due(&mut core.state);
+    if let (outside, Some(cluster)) = (core.state.outside(), &mut core.state.cluster) {
+        cluster.before_sleep(&outside, &mut core.state.cluster_actions);
     }
-    carry_out_outside(state);
+    carry_out_outside(&mut core.state);
     // A reply need not wait if its command has changed nothing that is saved.
-    state.cluster_work.unconfirmed.retain(|(_, save)| save.is_some());
-    for action in std::mem::take(&mut state.cluster_actions) {
-        carry_out(keyspace, state, action);
+    core.state.cluster_work.unconfirmed.retain(|(_, save)| save.is_some());
+    for action in std::mem::take(&mut core.state.cluster_actions) {
+        carry_out(core, action);
     }
-    keys::drop_some(keyspace, state);
-    file::go_on(state);
-    state.net.bus.flush();
+    keys::drop_some(core);
+    file::go_on(&mut core.state);
+    core.state.net.bus.flush();
 }
 
 /// A nested turn, in which other nodes are answered.
@@ -314,74 +314,74 @@ fn carry_out_outside(state: &mut State) {
 
 /// Carries out at once the actions of a command that concern this server's data and role: the
 /// client's next request may depend on them. Other actions stay, in order.
-pub fn act(keyspace: &mut Keyspace, state: &mut State) {
+pub fn act(core: &mut Core) {
     let mut rest = Vec::new();
-    for action in std::mem::take(&mut state.cluster_actions) {
+    for action in std::mem::take(&mut core.state.cluster_actions) {
         match action {
             Action::Follow { .. }
             | Action::Promote
             | Action::EndPause
             | Action::DropKeys(_)
-            | Action::DropAllKeys => carry_out(keyspace, state, action),
+            | Action::DropAllKeys => carry_out(core, action),
             action => rest.push(action),
         }
     }
-    rest.append(&mut state.cluster_actions);
-    state.cluster_actions = rest;
+    rest.append(&mut core.state.cluster_actions);
+    core.state.cluster_actions = rest;
 }
 
 /// Deletes the remaining keys of slots that are about to come back.
-pub fn finish_drops(keyspace: &mut Keyspace, state: &mut State, slots: &SlotSet) {
-    act(keyspace, state);
-    keys::finish(keyspace, state, slots);
+pub fn finish_drops(core: &mut Core, slots: &SlotSet) {
+    act(core);
+    keys::finish(core, slots);
 }
 
 /// Carries out an action that concerns this server's data and role.
-fn carry_out(keyspace: &mut Keyspace, state: &mut State, action: Action) {
+fn carry_out(core: &mut Core, action: Action) {
     match action {
-        Action::Follow { ip, port } => follow(keyspace, state, &ip, port),
+        Action::Follow { ip, port } => follow(core, &ip, port),
         Action::Promote => {
-            keys::forget(keyspace, state);
-            following::unfollow(keyspace, state);
+            keys::forget(core);
+            following::unfollow(core);
         }
         Action::PauseWrites { until_boot_ms } => {
             let until_us = until_boot_ms.saturating_mul(1000);
             let pause = Pause { until_us, writes_only: true };
-            state.set_pause(PauseCause::ClusterFailover, Some(pause));
+            core.state.set_pause(PauseCause::ClusterFailover, Some(pause));
         }
-        Action::EndPause => state.end_pause(PauseCause::ClusterFailover),
+        Action::EndPause => core.state.end_pause(PauseCause::ClusterFailover),
         Action::DropKeys(slots) => {
-            log_drops(keyspace, state, &slots);
-            keys::add(keyspace, state, slots);
+            log_drops(core, &slots);
+            keys::add(core, slots);
         }
-        Action::DropAllKeys => keys::drop_all(keyspace, state),
-        Action::Recheck => slots_left::recheck(keyspace, state),
-        other => state.cluster_actions.push(other),
+        Action::DropAllKeys => keys::drop_all(core),
+        Action::Recheck => slots_left::recheck(core),
+        other => core.state.cluster_actions.push(other),
     }
 }
 
 /// Logs the slots whose keys are about to be deleted.
-fn log_drops(keyspace: &Keyspace, state: &State, slots: &SlotSet) {
-    let Some(myself) = state.cluster.as_ref().map(|cluster| cluster.myself()) else { return };
+fn log_drops(core: &Core, slots: &SlotSet) {
+    let Some(myself) = core.state.cluster.as_ref().map(|cluster| cluster.myself()) else { return };
     let (id, shard) = (myself.id, myself.shard_id);
-    for slot in slots.iter().filter(|slot| keyspace.has_keys_in_slot(*slot)) {
+    for slot in slots.iter().filter(|slot| core.keyspace.has_keys_in_slot(*slot)) {
         let number = slot.number();
-        notice!(state, "Deleting keys in dirty slot {number} on node {id} in shard {shard}");
+        notice!(core.state, "Deleting keys in dirty slot {number} on node {id} in shard {shard}");
     }
 }
 
 /// Follows the primary that the cluster names, unless this server does so already.
-fn follow(keyspace: &mut Keyspace, state: &mut State, ip: &str, port: u16) {
-    let followed = state.replication.following.as_deref();
+fn follow(core: &mut Core, ip: &str, port: u16) {
+    let followed = core.state.replication.following.as_deref();
     if followed.is_some_and(|primary| primary.host == ip.as_bytes() && primary.port == port) {
         return;
     }
-    if is_as_valkey(&state.config) {
+    if is_as_valkey(&core.state.config) {
         // Clients that wait for a key are redirected to its owner, instead of being told that this
         // node is now a replica.
-        slots_left::recheck(keyspace, state);
+        slots_left::recheck(core);
     }
     // The primary's stream deletes those keys.
-    keys::forget(keyspace, state);
-    following::follow(keyspace, state, ip.as_bytes(), port, false);
+    keys::forget(core);
+    following::follow(core, ip.as_bytes(), port, false);
 }

@@ -8,10 +8,9 @@
 //! Each step waits for the one before; ABORT and a timeout undo them. Texts are Redis's.
 
 use crate::durability::persistence;
-use crate::keyspace::Keyspace;
 use crate::replication::Failover;
 use crate::roles::following;
-use crate::state::{Pause, PauseCause, State};
+use crate::state::{Core, Pause, PauseCause, State};
 use crate::sys::log::notice;
 
 /// Starts a failover to this replica, or to the first that has the whole stream. Pauses writes.
@@ -45,14 +44,14 @@ pub fn state_name(state: &State) -> &'static str {
 }
 
 /// Returns to the state before the failover, unless a replica has become the primary already.
-pub fn abort(keyspace: &mut Keyspace, state: &mut State, why: &str) {
-    let Some(failover) = state.replication.failover.take() else { return };
+pub fn abort(core: &mut Core, why: &str) {
+    let Some(failover) = core.state.replication.failover.take() else { return };
     let target = name(&failover);
-    notice!(state, "FAILOVER to {target} aborted: {why}");
+    notice!(core.state, "FAILOVER to {target} aborted: {why}");
     if failover.is_under_way {
-        following::unfollow(keyspace, state);
+        following::unfollow(core);
     }
-    state.end_pause(PauseCause::Failover);
+    core.state.end_pause(PauseCause::Failover);
 }
 
 fn name(failover: &Failover) -> String {
@@ -63,27 +62,27 @@ fn name(failover: &Failover) -> String {
 }
 
 /// Takes the next step of a failover. Call this once a turn.
-pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
-    let Some(failover) = state.replication.failover.as_deref() else { return };
+pub fn turn(core: &mut Core) {
+    let Some(failover) = core.state.replication.failover.as_deref() else { return };
     if failover.is_under_way {
-        return look_at_target(keyspace, state);
+        return look_at_target(core);
     }
-    if failover.until_us.is_some_and(|until_us| until_us <= state.now.boot_us) {
+    if failover.until_us.is_some_and(|until_us| until_us <= core.state.now.boot_us) {
         if !failover.forces {
-            return abort(keyspace, state, "Replica never caught up before timeout");
+            return abort(core, "Replica never caught up before timeout");
         }
         let target = name(failover);
-        notice!(state, "FAILOVER to {target} time out exceeded, failing over.");
-        return hand_over(keyspace, state);
+        notice!(core.state, "FAILOVER to {target} time out exceeded, failing over.");
+        return hand_over(core);
     }
-    persistence::spread_effects(state);
-    let Some(found) = replica_with_all(state) else { return };
-    if let Some(failover) = state.replication.failover.as_deref_mut() {
+    persistence::spread_effects(&mut core.state);
+    let Some(found) = replica_with_all(&core.state) else { return };
+    if let Some(failover) = core.state.replication.failover.as_deref_mut() {
         failover.target = Some(found);
         let target = name(failover);
-        notice!(state, "Failover target {target} is synced, failing over.");
+        notice!(core.state, "Failover target {target} is synced, failing over.");
     }
-    hand_over(keyspace, state);
+    hand_over(core);
 }
 
 /// Address and port of a replica with the whole stream: of the requested one, if one was requested.
@@ -99,27 +98,27 @@ fn replica_with_all(state: &State) -> Option<(String, u16)> {
     found.next().map(|(client, replica)| (client.replica_address(), replica.port))
 }
 
-fn hand_over(keyspace: &mut Keyspace, state: &mut State) {
-    let Some(failover) = state.replication.failover.as_deref_mut() else { return };
+fn hand_over(core: &mut Core) {
+    let Some(failover) = core.state.replication.failover.as_deref_mut() else { return };
     failover.is_under_way = true;
     let Some((host, port)) = failover.target.clone() else { return };
-    following::follow(keyspace, state, host.as_bytes(), port, true);
+    following::follow(core, host.as_bytes(), port, true);
 }
 
 /// Checks whether the target has become the primary or has refused.
-fn look_at_target(keyspace: &mut Keyspace, state: &mut State) {
-    match state.replication.following.as_deref() {
+fn look_at_target(core: &mut Core) {
+    match core.state.replication.following.as_deref() {
         Some(following) if following.failover_failed => {
-            abort(keyspace, state, "Failover target rejected psync request");
+            abort(core, "Failover target rejected psync request");
         }
         Some(following) if following.is_failover => {}
         following => {
             let primary = following.map(|following| (following.host.clone(), following.port));
-            state.replication.failover = None;
+            core.state.replication.failover = None;
             if let Some((host, port)) = primary {
-                following::end_blocking(keyspace, state, &host, port);
+                following::end_blocking(core, &host, port);
             }
-            state.end_pause(PauseCause::Failover);
+            core.state.end_pause(PauseCause::Failover);
         }
     }
 }

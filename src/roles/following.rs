@@ -31,7 +31,7 @@ use crate::gate::looked_up::LookedUp;
 use crate::gate::monitor;
 use crate::gate::redirect::{self, Blocked};
 use crate::gate::{asynchronous, confirm, sessions, waking};
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::DbIndex;
 use crate::net::dialer::Route;
 use crate::net::primary::{PRIMARY, Reading, Socket};
 use crate::net::stream::Stream;
@@ -46,9 +46,9 @@ use crate::replication::{Ancestor, Replication, Restart};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::roles::replicas;
-use crate::state::State;
 use crate::state::context::Caller;
 use crate::state::persistence::Moment;
+use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
 use crate::sys::process;
 
@@ -84,26 +84,20 @@ enum Lost {
 // ---- roles --------------------------------------------------------------------------------------
 
 /// Starts to follow a primary other than the present one.
-pub fn follow(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    host: &[u8],
-    port: u16,
-    is_failover: bool,
-) {
-    let was_primary = !state.replication.is_replica();
-    state.effects.end_unit();
-    persistence::spread_effects(state);
-    let known = close_link(keyspace, state);
+pub fn follow(core: &mut Core, host: &[u8], port: u16, is_failover: bool) {
+    let was_primary = !core.state.replication.is_replica();
+    core.state.effects.end_unit();
+    persistence::spread_effects(&mut core.state);
+    let known = close_link(core);
     // Valkey waits for the failover's success: after an abort this is the primary again.
-    if !(is_failover && state.config.compatible_with.is_valkey()) {
-        end_blocking(keyspace, state, host, port);
+    if !(is_failover && core.state.config.compatible_with.is_valkey()) {
+        end_blocking(core, host, port);
     }
     let mut following = Following::new(host.to_vec(), port);
     following.is_failover = is_failover;
     if was_primary {
         notice!(
-            state,
+            core.state,
             "Before turning into a replica, using my own master parameters to synthesize a cached master: I may be able \
                  to synchronize with the new master with just a partial transfer."
         );
@@ -111,96 +105,86 @@ pub fn follow(
     } else if let Some((knows_history, selected)) = known {
         (following.knows_history, following.selected) = (knows_history, selected);
     }
-    take_role(keyspace, state, Some(following));
-    notice!(state, "Connecting to MASTER {}", primary_name(state));
-    connect(state);
+    take_role(core, Some(following));
+    notice!(core.state, "Connecting to MASTER {}", primary_name(&core.state));
+    connect(&mut core.state);
 }
 
 /// At the start, after loading: follows a primary, continuing at the history and offset saved in
 /// the RDB file, if it has them and no append-only file was loaded.
-pub fn follow_at_start(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    primary: Option<PrimaryAddress>,
-) {
-    let Moment { id, offset, stream_database } = std::mem::take(&mut state.persistence.moment);
-    let moment = id.zip(offset).filter(|_| !state.config.appendonly);
+pub fn follow_at_start(core: &mut Core, primary: Option<PrimaryAddress>) {
+    let Moment { id, offset, stream_database } = std::mem::take(&mut core.state.persistence.moment);
+    let moment = id.zip(offset).filter(|_| !core.state.config.appendonly);
     let Some(PrimaryAddress { host, port }) = primary else { return };
     let mut following = Following::new(host, port);
     if let Some((id, offset)) = moment {
-        (state.replication.id, state.replication.offset) = (id, offset);
+        (core.state.replication.id, core.state.replication.offset) = (id, offset);
         following.knows_history = true;
-        following.selected = stream_database.min(keyspace.last_database());
+        following.selected = stream_database.min(core.keyspace.last_database());
     }
-    take_role(keyspace, state, Some(following));
+    take_role(core, Some(following));
 }
 
 /// Stops following: this server becomes a primary with its present data. Replicas that know its
 /// history can continue.
-pub fn unfollow(keyspace: &mut Keyspace, state: &mut State) {
-    if !state.replication.is_replica() {
+pub fn unfollow(core: &mut Core) {
+    if !core.state.replication.is_replica() {
         return;
     }
-    state.effects.end_unit();
-    persistence::spread_effects(state);
-    close_link(keyspace, state);
-    state.replication.branch_off();
-    state.replication.without_replicas_since_us = state.now.boot_us;
-    close_replicas(state);
-    take_role(keyspace, state, None);
-    state.effects.select_anew();
-    if state.config.appendonly && !state.persistence.is_aof_on() {
-        restart_log(keyspace, state);
+    core.state.effects.end_unit();
+    persistence::spread_effects(&mut core.state);
+    close_link(core);
+    core.state.replication.branch_off();
+    core.state.replication.without_replicas_since_us = core.state.now.boot_us;
+    close_replicas(&mut core.state);
+    take_role(core, None);
+    core.state.effects.select_anew();
+    if core.state.config.appendonly && !core.state.persistence.is_aof_on() {
+        restart_log(core);
     }
-    sessions::be_promoted(keyspace, state);
+    sessions::be_promoted(core);
 }
 
-fn take_role(keyspace: &mut Keyspace, state: &mut State, following: Option<Following>) {
+fn take_role(core: &mut Core, following: Option<Following>) {
     let address = following.as_ref();
     // In a cluster the primary is not part of the configuration.
-    if !state.config.cluster_enabled {
-        state.config.replicaof = address
+    if !core.state.config.cluster_enabled {
+        core.state.config.replicaof = address
             .map(|following| PrimaryAddress { host: following.host.clone(), port: following.port });
     }
     let follows = following.is_some();
-    state.replication.restart = Restart::default();
-    state.replication.following = following.map(Box::new);
+    core.state.replication.restart = Restart::default();
+    core.state.replication.following = following.map(Box::new);
     // The failed grant belongs to another history.
-    state.blocking.confirmations.failed = None;
-    state.logger.set_role(follows);
-    keyspace.set_expiry_by(state.expiry_by());
-    persistence::note_listeners(keyspace, state);
-    state.note_gate();
+    core.state.blocking.confirmations.failed = None;
+    core.state.logger.set_role(follows);
+    core.keyspace.set_expiry_by(core.state.expiry_by());
+    persistence::note_listeners(core);
+    core.state.note_gate();
 }
 
 /// Unblocks the clients that are concerned when this server starts to follow another one.
-pub fn end_blocking(keyspace: &mut Keyspace, state: &mut State, host: &[u8], port: u16) {
-    let blocked = state.clients.iter().filter(|client| client.blocked.is_some());
+pub fn end_blocking(core: &mut Core, host: &[u8], port: u16) {
+    let blocked = core.state.clients.iter().filter(|client| client.blocked.is_some());
     let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
-    blocked.into_iter().for_each(|id| unblock_and_close(keyspace, state, id, host, port));
-    asynchronous::end_all(keyspace, state, CommandError::DEMOTED.as_bytes());
-    confirm::end_pushed(keyspace, state, CommandError::DEMOTED.as_bytes());
+    blocked.into_iter().for_each(|id| unblock_and_close(core, id, host, port));
+    asynchronous::end_all(core, CommandError::DEMOTED.as_bytes());
+    confirm::end_pushed(core, CommandError::DEMOTED.as_bytes());
 }
 
 /// Unblocks a client that the change of role concerns: either redirects it to the primary, or
 /// closes it.
-fn unblock_and_close(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    id: ClientId,
-    host: &[u8],
-    port: u16,
-) {
-    match redirect::blocked(state, id) {
+fn unblock_and_close(core: &mut Core, id: ClientId, host: &[u8], port: u16) {
+    match redirect::blocked(&core.state, id) {
         Blocked::Stays => return,
         Blocked::Redirected => {
-            blocking::unblock_with(keyspace, state, id, &redirect::error(host, port).wire());
+            blocking::unblock_with(core, id, &redirect::error(host, port).wire());
             return;
         }
         Blocked::Closed => {}
     }
-    blocking::unblock_with(keyspace, state, id, CommandError::DEMOTED.as_bytes());
-    state.clients.close_after_reply(id, state.now);
+    blocking::unblock_with(core, id, CommandError::DEMOTED.as_bytes());
+    core.state.clients.close_after_reply(id, core.state.now);
 }
 
 /// Closes this server's replicas: they learn of the change when they reconnect.
@@ -212,15 +196,15 @@ fn close_replicas(state: &mut State) {
 
 /// Closes the link, if one is open. Returns whether the primary knows this server's history, and
 /// the database that its stream has selected. None: no primary is followed.
-fn close_link(keyspace: &mut Keyspace, state: &mut State) -> Option<(bool, DbIndex)> {
-    let following = state.replication.following.as_deref()?;
+fn close_link(core: &mut Core) -> Option<(bool, DbIndex)> {
+    let following = core.state.replication.following.as_deref()?;
     let known = (following.knows_history, following.selected);
     if following.progress == Progress::Connected {
-        log_lost(state);
-        notice!(state, "Caching the disconnected master state.");
+        log_lost(&core.state);
+        notice!(core.state, "Caching the disconnected master state.");
     }
-    if let Some(link) = state.link.take() {
-        link.close(keyspace, state);
+    if let Some(link) = core.state.link.take() {
+        link.close(core);
     }
     Some(known)
 }
@@ -379,46 +363,46 @@ pub fn wants_turn(state: &State) -> bool {
 }
 
 /// Continues the link's handshake, snapshot or stream, for a bounded time.
-pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
-    let Some(mut link) = state.link.take() else { return };
-    let database = keyspace.selected();
-    match link.go_on(keyspace, state) {
-        Ok(()) => state.link = Some(link),
-        Err(lost) => lose(keyspace, state, link, lost),
+pub fn turn(core: &mut Core) {
+    let Some(mut link) = core.state.link.take() else { return };
+    let database = core.keyspace.selected();
+    match link.go_on(core) {
+        Ok(()) => core.state.link = Some(link),
+        Err(lost) => lose(core, link, lost),
     }
-    keyspace.select(database);
+    core.keyspace.select(database);
 }
 
 /// Several times a second: acknowledges, tries to connect, and closes a link after a timeout.
-pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
-    let Some(following) = state.replication.following.as_deref() else { return };
-    let now_us = state.now.boot_us;
+pub fn periodic(core: &mut Core) {
+    let Some(following) = core.state.replication.following.as_deref() else { return };
+    let now_us = core.state.now.boot_us;
     let silent_us = now_us - following.heard_us;
     let progress = following.progress;
-    let Some(mut link) = state.link.take() else {
+    let Some(mut link) = core.state.link.take() else {
         if silent_us >= PERIOD_US {
             let name = following.name();
-            notice!(state, "Connecting to MASTER {name}");
-            connect(state);
+            notice!(core.state, "Connecting to MASTER {name}");
+            connect(&mut core.state);
         }
         return;
     };
-    if take_period(state, now_us) {
+    if take_period(&mut core.state, now_us) {
         if link.sync.as_ref().is_some_and(Sync::is_loading) {
             link.link.output.push(b'\n');
         } else if progress == Progress::Connected {
             // A rewrite may have synced data, which is reported even if no write follows.
-            link.note_logged(state);
-            link.acknowledge(state, state.replication.offset);
+            link.note_logged(&mut core.state);
+            link.acknowledge(&core.state, core.state.replication.offset);
         }
     }
-    let timeout_us = i64::from(state.config.repl_timeout) * 1_000_000;
-    if !link.waits_for_bytes(state) {
-        note_heard(state, now_us);
+    let timeout_us = i64::from(core.state.config.repl_timeout) * 1_000_000;
+    if !link.waits_for_bytes(&core.state) {
+        note_heard(&mut core.state, now_us);
     } else if silent_us > timeout_us && progress != Progress::Connect {
-        return end_silent(keyspace, state, link);
+        return end_silent(core, link);
     }
-    state.link = Some(link);
+    core.state.link = Some(link);
 }
 
 /// Whether the link's periodic work is due. If so, notes it as done.
@@ -456,8 +440,8 @@ pub fn keep_alive(state: &mut State) {
 }
 
 /// Closes a link whose primary has been silent for too long.
-fn end_silent(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>) {
-    let Some(following) = state.replication.following.as_deref() else { return };
+fn end_silent(core: &mut Core, link: Box<PrimaryLink>) {
+    let Some(following) = core.state.replication.following.as_deref() else { return };
     let progress = following.progress;
     let text = match progress {
         Progress::Connect | Progress::Connecting | Progress::Handshake => {
@@ -469,16 +453,16 @@ fn end_silent(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>
         }
         Progress::Connected => "MASTER timeout: no data nor PING received...",
     };
-    warning!(state, "{text}");
+    warning!(core.state, "{text}");
     if progress != Progress::Connected {
-        set_progress(state, Progress::Sync);
+        set_progress(&mut core.state, Progress::Sync);
     }
-    lose(keyspace, state, link, Lost::Logged);
+    lose(core, link, Lost::Logged);
 }
 
 /// Closes a link and reconnects: at once if it worked before, otherwise after [`PERIOD_US`].
-fn lose(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>, lost: Lost) {
-    let Some(following) = state.replication.following.as_deref_mut() else { return };
+fn lose(core: &mut Core, link: Box<PrimaryLink>, lost: Lost) {
+    let Some(following) = core.state.replication.following.as_deref_mut() else { return };
     let progress = following.progress;
     // A target that cannot be reached is tried again; one that has refused would refuse again.
     if following.is_failover
@@ -488,7 +472,7 @@ fn lose(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>, lost
         following.failover_failed = true;
     }
     if progress == Progress::Connected {
-        following.down_since_us = Some(state.now.boot_us);
+        following.down_since_us = Some(core.state.now.boot_us);
         following.heard_before_us = following.heard_us;
         following.attempts_now = 0;
         following.knows_history = !matches!(lost, Lost::Broken(_));
@@ -499,45 +483,45 @@ fn lose(keyspace: &mut Keyspace, state: &mut State, link: Box<PrimaryLink>, lost
     };
     let stage = link.link.stage();
     if link.sync.as_ref().is_some_and(|sync| sync.is_loading() && !sync.reads_file()) {
-        let at = state.persistence.loading.map_or(0, |loading| loading.loaded_bytes);
+        let at = core.state.persistence.loading.map_or(0, |loading| loading.loaded_bytes);
         warning!(
-            state,
+            core.state,
             "Internal error in RDB reading offset {at}: the connection has ended. Failure loading rdb format from socket, \
                  assuming connection error, resuming operation."
         );
     }
-    link.close(keyspace, state);
+    link.close(core);
     let is_again = matches!(progress, Progress::Sync | Progress::Connected);
-    set_progress(state, Progress::Connect);
-    let name = primary_name(state);
+    set_progress(&mut core.state, Progress::Connect);
+    let name = primary_name(&core.state);
     match (progress, lost) {
         (Progress::Connected, lost) => {
             if let Lost::Broken(Broken(text)) = &lost {
-                warning!(state, "{text}");
+                warning!(core.state, "{text}");
             }
-            log_lost(state);
+            log_lost(&core.state);
             if !matches!(lost, Lost::Broken(_)) {
-                notice!(state, "Caching the disconnected master state.");
+                notice!(core.state, "Caching the disconnected master state.");
             }
-            notice!(state, "Reconnecting to MASTER {name}");
+            notice!(core.state, "Reconnecting to MASTER {name}");
         }
         (Progress::Sync, lost) => {
             if let Lost::Ended(_) = lost {
-                warning!(state, "I/O error trying to sync with MASTER: {why}");
+                warning!(core.state, "I/O error trying to sync with MASTER: {why}");
             }
-            notice!(state, "Reconnecting to MASTER {name} after failure");
+            notice!(core.state, "Reconnecting to MASTER {name} after failure");
         }
         (Progress::Connecting, Lost::Ended(_)) => {
-            warning!(state, "Error condition on socket for SYNC: {why}");
+            warning!(core.state, "Error condition on socket for SYNC: {why}");
         }
         (_, Lost::Ended(_)) if stage == Stage::Handshake => {
-            warning!(state, "Failed to read response from the server: {why}");
-            warning!(state, "Master did not respond to command during SYNC handshake");
+            warning!(core.state, "Failed to read response from the server: {why}");
+            warning!(core.state, "Master did not respond to command during SYNC handshake");
         }
         _ => {}
     }
     if is_again {
-        connect(state);
+        connect(&mut core.state);
     }
 }
 
@@ -570,40 +554,40 @@ impl PrimaryLink {
         !loads && !leaves && !self.holds_enough(self.is_paused(state))
     }
 
-    fn close(self: Box<Self>, keyspace: &mut Keyspace, state: &mut State) {
-        if let Some(socket) = state.link_socket.take() {
-            socket.close(state.net.poll.registry());
+    fn close(self: Box<Self>, core: &mut Core) {
+        if let Some(socket) = core.state.link_socket.take() {
+            socket.close(core.state.net.poll.registry());
         }
         if let Some(sync) = self.sync {
-            sync.abort(keyspace, state);
+            sync.abort(core);
         }
     }
 
-    fn go_on(&mut self, keyspace: &mut Keyspace, state: &mut State) -> Result<(), Lost> {
+    fn go_on(&mut self, core: &mut Core) -> Result<(), Lost> {
         if self.is_killed {
             return Err(Lost::Logged);
         }
-        self.continue_connecting(state)?;
-        if !state.link_socket.as_ref().is_some_and(|socket| socket.is_connected()) {
+        self.continue_connecting(&mut core.state)?;
+        if !core.state.link_socket.as_ref().is_some_and(|socket| socket.is_connected()) {
             return Ok(());
         }
-        let is_paused = self.is_paused(state);
+        let is_paused = self.is_paused(&core.state);
         if !is_paused && std::mem::take(&mut self.holds) {
-            self.apply(keyspace, state)?;
+            self.apply(core)?;
         }
         let reads = if self.sync.is_some() { SNAPSHOT_READS } else { 1 };
         for _ in 0..reads {
-            let may_read = state.link_socket.as_ref().is_some_and(|socket| socket.can_read);
+            let may_read = core.state.link_socket.as_ref().is_some_and(|socket| socket.can_read);
             let is_full = self.sync.as_ref().is_some_and(Sync::is_full);
             if !may_read || is_full || self.holds_enough(is_paused) {
                 break;
             }
-            let ended = self.read(state);
-            self.take_events(keyspace, state)?;
+            let ended = self.read(&mut core.state);
+            self.take_events(core)?;
             if is_paused {
-                self.hold(state);
+                self.hold(&mut core.state);
             } else if self.sync.is_none() {
-                self.apply(keyspace, state)?;
+                self.apply(core)?;
             }
             if let Some(error) = ended {
                 // A complete snapshot is loaded even if the link is closed.
@@ -611,14 +595,14 @@ impl PrimaryLink {
             }
         }
         if let Some(sync) = &mut self.sync
-            && sync.load(keyspace, state)? == Loaded::All
+            && sync.load(core)? == Loaded::All
             && let Some(sync) = self.sync.take()
         {
-            self.finish_sync(keyspace, state, sync);
-            self.take_events(keyspace, state)?;
-            self.apply(keyspace, state)?;
+            self.finish_sync(core, sync);
+            self.take_events(core)?;
+            self.apply(core)?;
         }
-        self.write(state)
+        self.write(&mut core.state)
     }
 
     /// Continues to connect.
@@ -661,42 +645,42 @@ impl PrimaryLink {
     }
 
     /// Acts on the events of the handshake and the snapshot.
-    fn take_events(&mut self, keyspace: &mut Keyspace, state: &mut State) -> Result<(), Lost> {
+    fn take_events(&mut self, core: &mut Core) -> Result<(), Lost> {
         while let Some(event) = self.link.next_event() {
             match event {
-                Event::Log(level, text) => state.log(level, format_args!("{text}")),
+                Event::Log(level, text) => core.state.log(level, format_args!("{text}")),
                 Event::Alive => {}
                 Event::Failed { .. } => return Err(Lost::Logged),
                 Event::Continues { id } => {
-                    end_failover(state);
-                    continue_history(state, id);
-                    set_progress(state, Progress::Connected);
+                    end_failover(&mut core.state);
+                    continue_history(&mut core.state, id);
+                    set_progress(&mut core.state, Progress::Connected);
                     notice!(
-                        state,
+                        core.state,
                         "MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization."
                     );
                 }
                 Event::FullSync { history } => {
-                    end_failover(state);
-                    set_progress(state, Progress::Sync);
-                    self.sync = Some(Sync::begin(keyspace, state, history).ok_or(Lost::Logged)?);
+                    end_failover(&mut core.state);
+                    set_progress(&mut core.state, Progress::Sync);
+                    self.sync = Some(Sync::begin(core, history).ok_or(Lost::Logged)?);
                 }
                 Event::Begins { bytes } => {
                     if let Some(sync) = &mut self.sync {
-                        sync.begins(keyspace, state, bytes);
+                        sync.begins(core, bytes);
                     }
                 }
                 Event::Snapshot(bytes) => {
-                    if let Some(following) = state.replication.following.as_deref_mut() {
+                    if let Some(following) = core.state.replication.following.as_deref_mut() {
                         following.transfer.read += bytes.len() as u64;
                     }
                     if let Some(sync) = &mut self.sync {
-                        sync.take(state, &bytes).ok_or(Lost::Logged)?;
+                        sync.take(&core.state, &bytes).ok_or(Lost::Logged)?;
                     }
                 }
                 Event::Ends { by_mark } => {
                     if let Some(sync) = &mut self.sync {
-                        sync.ends(keyspace, state, by_mark).ok_or(Lost::Logged)?;
+                        sync.ends(core, by_mark).ok_or(Lost::Logged)?;
                     }
                 }
             }
@@ -705,23 +689,24 @@ impl PrimaryLink {
     }
 
     /// Replaces the data by the loaded snapshot.
-    fn finish_sync(&mut self, keyspace: &mut Keyspace, state: &mut State, sync: Sync) {
+    fn finish_sync(&mut self, core: &mut Core, sync: Sync) {
         let by_mark = sync.is_by_mark();
-        if !sync.put_in_place(keyspace, state) {
+        if !sync.put_in_place(core) {
             return;
         }
-        set_progress(state, Progress::Connected);
+        set_progress(&mut core.state, Progress::Connected);
         self.logged.clear();
         self.on_disk = None;
         // Replacing the data may have taken long, and the primary may have waited in silence for
         // the acknowledgement.
-        note_heard(state, state.clock.now().boot_us);
-        notice!(state, "MASTER <-> REPLICA sync: Finished with success");
+        let now_us = core.state.clock.now().boot_us;
+        note_heard(&mut core.state, now_us);
+        notice!(core.state, "MASTER <-> REPLICA sync: Finished with success");
         if by_mark {
-            self.acknowledge(state, state.replication.offset);
+            self.acknowledge(&core.state, core.state.replication.offset);
         }
-        if state.config.appendonly {
-            restart_log(keyspace, state);
+        if core.state.config.appendonly {
+            restart_log(core);
         }
     }
 
@@ -769,33 +754,28 @@ impl PrimaryLink {
     }
 
     /// Applies received bytes of the stream, whole units only.
-    fn apply(&mut self, keyspace: &mut Keyspace, state: &mut State) -> Result<(), Lost> {
-        let Some(following) = state.replication.following.as_deref() else { return Ok(()) };
+    fn apply(&mut self, core: &mut Core) -> Result<(), Lost> {
+        let Some(following) = core.state.replication.following.as_deref() else { return Ok(()) };
         let mut selected = following.selected;
-        let applied = self.apply_units(keyspace, state, &mut selected);
+        let applied = self.apply_units(core, &mut selected);
         self.link.shrink();
-        self.note_logged(state);
-        if let Some(following) = state.replication.following.as_deref_mut() {
+        self.note_logged(&mut core.state);
+        if let Some(following) = core.state.replication.following.as_deref_mut() {
             following.selected = selected;
             following.unapplied = self.link.waiting() as u64;
         }
         applied.map_err(Lost::Broken)
     }
 
-    fn apply_units(
-        &mut self,
-        keyspace: &mut Keyspace,
-        state: &mut State,
-        selected: &mut DbIndex,
-    ) -> Result<(), Broken> {
+    fn apply_units(&mut self, core: &mut Core, selected: &mut DbIndex) -> Result<(), Broken> {
         let mut ahead = Ahead::default();
         loop {
-            ahead.look(&mut self.link, keyspace, state, *selected);
+            ahead.look(&mut self.link, core, *selected);
             let Some(unit) = self.link.next_unit()? else { return Ok(()) };
-            let asked = run_unit(keyspace, state, unit, selected, &mut ahead);
+            let asked = run_unit(core, unit, selected, &mut ahead);
             self.link.applied();
             if let Some(offset) = asked {
-                self.acknowledge(state, offset);
+                self.acknowledge(&core.state, offset);
             }
         }
     }
@@ -829,46 +809,51 @@ fn begin_backlog(state: &mut State) {
 }
 
 /// Switches the append-only file, which the snapshot has ended, on again.
-fn restart_log(keyspace: &mut Keyspace, state: &mut State) {
-    if let Err(why) = replicas::begin_aof(keyspace, state, false) {
-        warning!(state, "Failed enabling the AOF after successful master synchronization! {why}");
+fn restart_log(core: &mut Core) {
+    if let Err(why) = replicas::begin_aof(core, false) {
+        warning!(
+            core.state,
+            "Failed enabling the AOF after successful master synchronization! {why}"
+        );
     }
 }
 
 /// Runs one unit, and adds its bytes to the stream. Some: the offset before a REPLCONF GETACK in
 /// it, which is to be acknowledged.
 fn run_unit(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     unit: Requests<'_>,
     selected: &mut DbIndex,
     ahead: &mut Ahead,
 ) -> Option<u64> {
-    let (raw, before) = (unit.raw(), state.replication.offset);
+    let (raw, before) = (unit.raw(), core.state.replication.offset);
     let mut asked = false;
-    keyspace.begin_loading();
+    core.keyspace.begin_loading();
     for request in unit {
         let args = Args::new(request.buffer, request.ranges);
-        keyspace.select(*selected);
+        core.keyspace.select(*selected);
         match args.get(0) {
             name if name.eq_ignore_ascii_case(b"SELECT") && args.len() == 2 => {
                 let number = args.integer(1).ok();
-                match number.and_then(|number| DbIndex::checked(number, keyspace.databases())) {
+                match number.and_then(|number| DbIndex::checked(number, core.keyspace.databases()))
+                {
                     Some(database) => *selected = database,
-                    None => note_error(state, args, &CommandError::DbIndexOutOfRange.wire()),
+                    None => {
+                        note_error(&mut core.state, args, &CommandError::DbIndexOutOfRange.wire())
+                    }
                 }
             }
             name if name.eq_ignore_ascii_case(b"REPLCONF") => {
                 asked |= args.len() > 1 && args.get(1).eq_ignore_ascii_case(b"GETACK");
             }
-            _ => run_request(keyspace, state, args, ahead.take(request.at)),
+            _ => run_request(core, args, ahead.take(request.at)),
         }
     }
-    keyspace.end_loading();
-    state.effects.end_unit();
-    feed(state, raw);
-    if keyspace.has_awaited_changes() {
-        waking::serve(keyspace, state);
+    core.keyspace.end_loading();
+    core.state.effects.end_unit();
+    feed(&mut core.state, raw);
+    if core.keyspace.has_awaited_changes() {
+        waking::serve(core);
     }
     asked.then_some(before)
 }
@@ -886,26 +871,21 @@ fn feed(state: &mut State, raw: &[u8]) {
 }
 
 /// Runs one request. `ahead`: the command and hash, if they were looked up in advance.
-fn run_request(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    args: Args<'_>,
-    ahead: Option<LookedUp>,
-) {
-    let looked_up = ahead.unwrap_or_else(|| LookedUp::without_key(state, args));
+fn run_request(core: &mut Core, args: Args<'_>, ahead: Option<LookedUp>) {
+    let looked_up = ahead.unwrap_or_else(|| LookedUp::without_key(&core.state, args));
     let command = looked_up.command;
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
-    let mut gate = Gate { keyspace, state, caller: Caller::Primary, reply };
+    let mut gate = Gate { core, caller: Caller::Primary, reply };
     let request = Request { args, command, prehashed: looked_up.prehashed() };
     let ran = gate.run_trusted(&request);
-    if let (true, Some(command)) = (state.is_monitored(), command) {
-        let database = keyspace.selected();
-        monitor::feed_followed(state, database, command, args);
+    if let (true, Some(command)) = (core.state.is_monitored(), command) {
+        let database = core.keyspace.selected();
+        monitor::feed_followed(&mut core.state, database, command, args);
     }
     match (ran, output.whole().strip_prefix(b"-")) {
-        (Err(error), _) => note_error(state, args, &error.wire()),
-        (Ok(()), Some(error)) => note_error(state, args, error),
+        (Err(error), _) => note_error(&mut core.state, args, &error.wire()),
+        (Ok(()), Some(error)) => note_error(&mut core.state, args, error),
         (Ok(()), None) => {}
     }
 }

@@ -31,8 +31,8 @@ use crate::persist::rdb::{Encoder, payload};
 use crate::persist::saver::lock;
 use crate::resp::number::parse_i64;
 use crate::resp::request::{encode, encode_argument, encode_length};
-use crate::state::State;
 use crate::state::moving::{Awaited, Beside, Migration, MoveOrder, Outgoing, Payload, Sent};
+use crate::state::{Core, State};
 use crate::sys::log::verbose;
 use crate::types::Value;
 
@@ -107,56 +107,50 @@ pub fn next_us(state: &State) -> Option<i64> {
 }
 
 /// Continues all MIGRATEs, for a bounded time.
-pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
-    if state.moving.migrations.is_empty() {
+pub fn turn(core: &mut Core) {
+    if core.state.moving.migrations.is_empty() {
         return;
     }
-    note_deletions_apart(keyspace, state);
-    publish_events(keyspace, state);
-    let until_us = state.clock.now().boot_us + TURN_US;
-    for (number, mut migration) in mem::take(&mut state.moving.migrations) {
-        let ended = match state.is_read_only() {
+    note_deletions_apart(core);
+    publish_events(core);
+    let until_us = core.state.clock.now().boot_us + TURN_US;
+    for (number, mut migration) in mem::take(&mut core.state.moving.migrations) {
+        let ended = match core.state.is_read_only() {
             true => Some(Err(CommandError::Text(CommandError::DEMOTED))),
-            false => go_on(keyspace, state, &mut migration, until_us).transpose(),
+            false => go_on(core, &mut migration, until_us).transpose(),
         };
         match ended {
-            None => _ = state.moving.migrations.insert(number, migration),
-            Some(ended) => end(keyspace, state, number, *migration, ended),
+            None => _ = core.state.moving.migrations.insert(number, migration),
+            Some(ended) => end(core, number, *migration, ended),
         }
     }
-    let freed = state.moving.take_freed();
-    state.net.pending.resumed.extend(freed);
-    state.note_gate();
+    let freed = core.state.moving.take_freed();
+    core.state.net.pending.resumed.extend(freed);
+    core.state.note_gate();
 }
 
 /// Ends a MIGRATE: its client is answered, and requests that waited for its keys continue.
-fn end(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    number: u64,
-    mut migration: Migration,
-    ended: Result<(), Broken>,
-) {
+fn end(core: &mut Core, number: u64, mut migration: Migration, ended: Result<(), Broken>) {
     let is_whole = migration.is_done();
-    give_up_sent(keyspace, state, &mut migration);
+    give_up_sent(core, &mut migration);
     if let Some(line) = migration.line {
         match is_whole {
             true => {
-                if let Some(line) = state.net.lines.get_mut(line) {
+                if let Some(line) = core.state.net.lines.get_mut(line) {
                     let is_selected = migration.refused.is_none();
                     let database = parse_i64(&migration.order.target_database);
                     line.database = database.filter(|_| is_selected);
                 }
-                let now_us = state.clock.now().boot_us;
-                state.net.lines.keep(line, now_us);
+                let now_us = core.state.clock.now().boot_us;
+                core.state.net.lines.keep(line, now_us);
             }
-            false => state.net.lines.close(line),
+            false => core.state.net.lines.close(line),
         }
     }
     let refused = migration.refused.map(|error| refused_by_target(&error));
     let unstable = migration.is_unstable.then_some(UNSTABLE);
     let error = refused.or(ended.err()).or(unstable);
-    blocking::end_move(keyspace, state, migration.client, number, error.as_ref());
+    blocking::end_move(core, migration.client, number, error.as_ref());
 }
 
 /// The error that reports the target's error to the client.
@@ -166,10 +160,10 @@ pub fn refused_by_target(error: &[u8]) -> CommandError {
 }
 
 /// Unlocks the keys that were sent but not answered, and queues them to be sent again.
-fn give_up_sent(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migration) {
+fn give_up_sent(core: &mut Core, migration: &mut Migration) {
     let encoding = migration.encoding.take();
     if encoding.is_some() {
-        state.moving.encoding -= 1;
+        core.state.moving.encoding -= 1;
     }
     let awaited =
         mem::take(&mut migration.awaited).into_iter().filter_map(|awaited| match awaited {
@@ -177,46 +171,41 @@ fn give_up_sent(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migr
             Awaited::Preamble => None,
         });
     for sent in awaited.chain(encoding.map(|(sent, _)| sent)) {
-        unlock(keyspace, state, &migration.order, sent);
+        unlock(core, &migration.order, sent);
         migration.again.push_back((sent.name, sent.replaces));
     }
     migration.request = Outgoing::default();
 }
 
-fn unlock(keyspace: &mut Keyspace, state: &mut State, order: &MoveOrder, sent: Sent) {
+fn unlock(core: &mut Core, order: &MoveOrder, sent: Sent) {
     if !order.copies {
         let name = order.names.get(sent.name);
-        keyspace.watch.remove(order.database, name);
-        state.moving.unlock(order.database, name);
+        core.keyspace.watch.remove(order.database, name);
+        core.state.moving.unlock(order.database, name);
     }
 }
 
 /// Continues a MIGRATE. `Some`: it has ended. Errors: why it failed.
-fn go_on(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    migration: &mut Migration,
-    until_us: i64,
-) -> Result<Option<()>, Broken> {
-    let now_us = state.clock.now().boot_us;
+fn go_on(core: &mut Core, migration: &mut Migration, until_us: i64) -> Result<Option<()>, Broken> {
+    let now_us = core.state.clock.now().boot_us;
     // Paused clients must find the data unchanged.
-    if state.pauses.strictest().is_some() {
+    if core.state.pauses.strictest().is_some() {
         migration.progress_us = now_us;
         return Ok(None);
     }
     let line = match migration.line {
         Some(line) => line,
-        None => open(state, migration)?,
+        None => open(&mut core.state, migration)?,
     };
-    if !connect(state, migration, line)? {
-        return check_time(state, migration, CONNECTING_FAILED);
+    if !connect(&mut core.state, migration, line)? {
+        return check_time(&core.state, migration, CONNECTING_FAILED);
     }
-    let moved = exchange(keyspace, state, migration, line, until_us);
+    let moved = exchange(core, migration, line, until_us);
     if let Err(broken) = moved {
         // The other server may have closed a kept connection at any time.
         if mem::take(&mut migration.is_kept_line) {
-            give_up_sent(keyspace, state, migration);
-            state.net.lines.close(line);
+            give_up_sent(core, migration);
+            core.state.net.lines.close(line);
             migration.line = None;
             return Ok(None);
         }
@@ -225,8 +214,8 @@ fn go_on(
     if migration.is_done() {
         return Ok(Some(()));
     }
-    let is_sending = state.net.lines.get(line).is_some_and(|line| line.socket.unsent() > 0);
-    check_time(state, migration, if is_sending { WRITING_FAILED } else { READING_FAILED })
+    let is_sending = core.state.net.lines.get(line).is_some_and(|line| line.socket.unsent() > 0);
+    check_time(&core.state, migration, if is_sending { WRITING_FAILED } else { READING_FAILED })
 }
 
 fn check_time(
@@ -367,26 +356,25 @@ fn told(error: &io::Error) -> Broken {
 
 /// Sends and receives as much as is possible now. Errors: the connection has broken.
 fn exchange(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     migration: &mut Migration,
     line: usize,
     until_us: i64,
 ) -> Result<(), Broken> {
-    fill(keyspace, state, migration, line, until_us);
-    let now_us = state.clock.now().boot_us;
-    if let Some(line) = state.net.lines.get_mut(line) {
+    fill(core, migration, line, until_us);
+    let now_us = core.state.clock.now().boot_us;
+    if let Some(line) = core.state.net.lines.get_mut(line) {
         let before = line.socket.unsent();
         line.socket.write().map_err(|_| WRITING_FAILED)?;
         if line.socket.unsent() < before {
             migration.progress_us = now_us;
         }
     }
-    let reading = state.net.lines.read(line);
+    let reading = core.state.net.lines.read(line);
     if matches!(reading, Reading::Bytes(_)) {
         migration.progress_us = now_us;
     }
-    take_replies(keyspace, state, migration, line, until_us)?;
+    take_replies(core, migration, line, until_us)?;
     match reading {
         Reading::Ended(_) if !migration.is_done() => Err(READING_FAILED),
         _ => Ok(()),
@@ -394,17 +382,11 @@ fn exchange(
 }
 
 /// Gives the connection requests to send.
-fn fill(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    migration: &mut Migration,
-    line: usize,
-    until_us: i64,
-) {
-    begin_line(state, migration, line);
+fn fill(core: &mut Core, migration: &mut Migration, line: usize, until_us: i64) {
+    begin_line(&mut core.state, migration, line);
     let mut steps = 0;
     loop {
-        let Some(Line { socket, .. }) = state.net.lines.get_mut(line) else { return };
+        let Some(Line { socket, .. }) = core.state.net.lines.get_mut(line) else { return };
         let room = UNSENT_MAX.saturating_sub(socket.unsent());
         if room == 0 {
             return;
@@ -414,8 +396,8 @@ fn fill(
             continue;
         }
         steps += 1;
-        let is_late = steps % STEP == 0 && state.clock.now().boot_us >= until_us;
-        if is_late || !next_request(keyspace, state, migration) {
+        let is_late = steps % STEP == 0 && core.state.clock.now().boot_us >= until_us;
+        if is_late || !next_request(core, migration) {
             return;
         }
     }
@@ -442,13 +424,13 @@ fn begin_line(state: &mut State, migration: &mut Migration, line: usize) {
 }
 
 /// Makes the request for the next key. False: there is none now.
-fn next_request(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migration) -> bool {
+fn next_request(core: &mut Core, migration: &mut Migration) -> bool {
     if let Some((sent, payload)) = &migration.encoding {
         let sent = *sent;
         let Some(payload) = lock(payload).take() else { return false };
         migration.encoding = None;
-        state.moving.encoding -= 1;
-        push_request(keyspace, state, migration, sent, payload);
+        core.state.moving.encoding -= 1;
+        push_request(core, migration, sent, payload);
         return true;
     }
     if migration.preamble_refused {
@@ -456,7 +438,7 @@ fn next_request(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migr
         migration.next = migration.order.names.len();
         migration.again.clear();
     }
-    if !may_encode(state, migration) {
+    if !may_encode(&core.state, migration) {
         return false;
     }
     let (name, replaces) = match migration.again.pop_front() {
@@ -467,39 +449,34 @@ fn next_request(keyspace: &mut Keyspace, state: &mut State, migration: &mut Migr
         }
         None => return false,
     };
-    begin_key(keyspace, state, migration, Sent { name, changes: 0, replaces });
+    begin_key(core, migration, Sent { name, changes: 0, replaces });
     true
 }
 
 /// Reads a key's value; from now on the key may not be written. Skips a key that does not exist.
-fn begin_key(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    migration: &mut Migration,
-    mut sent: Sent,
-) {
+fn begin_key(core: &mut Core, migration: &mut Migration, mut sent: Sent) {
     let MoveOrder { database, copies, .. } = migration.order;
     let bytes = migration.order.names.get(sent.name);
-    keyspace.select(database);
-    let key = keyspace.key(bytes);
-    let Some(slot) = keyspace.find_quietly(key) else { return };
+    core.keyspace.select(database);
+    let key = core.keyspace.key(bytes);
+    let Some(slot) = core.keyspace.find_quietly(key) else { return };
     if !copies {
-        sent.changes = keyspace.watch.add(database, bytes);
-        state.moving.lock(database, bytes);
+        sent.changes = core.keyspace.watch.add(database, bytes);
+        core.state.moving.lock(database, bytes);
     }
-    let now = state.clock.now();
-    let value = keyspace.entry(slot).value();
+    let now = core.state.clock.now();
+    let value = core.keyspace.entry(slot).value();
     // Without a thread, the value is encoded here.
     if let ValueRef::Object(value) = value
         && value.heap_bytes() > ENCODED_HERE_MAX
-        && let Ok(payload) = encode_value_beside(state, value.clone(), now)
+        && let Ok(payload) = encode_value_beside(&core.state, value.clone(), now)
     {
-        state.moving.encoding += 1;
+        core.state.moving.encoding += 1;
         migration.encoding = Some((sent, payload));
         return;
     }
-    let payload = payload::dump_as_in_files(state.payload_encoder(), value, &now);
-    push_request(keyspace, state, migration, sent, payload);
+    let payload = payload::dump_as_in_files(core.state.payload_encoder(), value, &now);
+    push_request(core, migration, sent, payload);
 }
 
 fn encode_value_beside(state: &State, value: Value, now: Now) -> io::Result<Payload> {
@@ -529,27 +506,21 @@ pub fn make_beside<T: Send + 'static>(
 
 /// Makes the RESTORE of a key. In a cluster it is a RESTORE-ASKING, because the target may not own
 /// the slot yet.
-fn push_request(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    migration: &mut Migration,
-    sent: Sent,
-    payload: Vec<u8>,
-) {
+fn push_request(core: &mut Core, migration: &mut Migration, sent: Sent, payload: Vec<u8>) {
     let order = &migration.order;
     let name = order.names.get(sent.name);
-    keyspace.select(order.database);
+    core.keyspace.select(order.database);
     let deadline = {
-        let slot = keyspace.find_quietly(keyspace.key(name));
-        slot.and_then(|slot| keyspace.entry(slot).deadline())
+        let slot = core.keyspace.find_quietly(core.keyspace.key(name));
+        slot.and_then(|slot| core.keyspace.entry(slot).deadline())
     };
-    let ttl_ms = match deadline.map(|deadline| state.clock.now().remaining_ms(deadline)) {
-        Some(..0) => return unlock(keyspace, state, &migration.order, sent),
+    let ttl_ms = match deadline.map(|deadline| core.state.clock.now().remaining_ms(deadline)) {
+        Some(..0) => return unlock(core, &migration.order, sent),
         // 0 would mean no deadline.
         Some(ms) => ms.max(1),
         None => 0,
     };
-    let restore: &[u8] = if state.cluster.is_some() { b"RESTORE-ASKING" } else { b"RESTORE" };
+    let restore: &[u8] = if core.state.cluster.is_some() { b"RESTORE-ASKING" } else { b"RESTORE" };
     let ttl = ttl_ms.to_string();
     let (mut head, mut tail) = (Vec::new(), b"\r\n".to_vec());
     encode_length(b'*', if sent.replaces { 5 } else { 4 }, &mut head);
@@ -567,13 +538,12 @@ fn push_request(
 
 /// Takes the replies that have arrived, and deletes the keys that the other server has.
 fn take_replies(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     migration: &mut Migration,
     line: usize,
     until_us: i64,
 ) -> Result<(), Broken> {
-    let Some(line) = state.net.lines.get_mut(line) else { return Err(READING_FAILED) };
+    let Some(line) = core.state.net.lines.get_mut(line) else { return Err(READING_FAILED) };
     let mut input = mem::take(&mut line.input);
     let (mut at, mut taken, mut broken) = (0, Vec::new(), None);
     while let Some(length) = input[at..].iter().position(|byte| *byte == b'\n') {
@@ -584,8 +554,8 @@ fn take_replies(
             broken = Some(READING_FAILED);
             break;
         };
-        take_reply(keyspace, state, migration, awaited, reply, &mut taken);
-        if taken.len() % STEP == STEP - 1 && state.clock.now().boot_us >= until_us {
+        take_reply(core, migration, awaited, reply, &mut taken);
+        if taken.len() % STEP == STEP - 1 && core.state.clock.now().boot_us >= until_us {
             break;
         }
     }
@@ -593,16 +563,15 @@ fn take_replies(
     if input.len() > REPLY_MAX && !input.contains(&b'\n') {
         broken = Some(READING_FAILED);
     }
-    if let Some(line) = migration.line.and_then(|line| state.net.lines.get_mut(line)) {
+    if let Some(line) = migration.line.and_then(|line| core.state.net.lines.get_mut(line)) {
         line.input = input;
     }
-    repeat_deletion(keyspace, state, migration, &taken);
+    repeat_deletion(core, migration, &taken);
     broken.map_or(Ok(()), Err)
 }
 
 fn take_reply(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     migration: &mut Migration,
     awaited: Awaited,
     reply: &[u8],
@@ -621,15 +590,15 @@ fn take_reply(
     let MoveOrder { database, copies, .. } = migration.order;
     if !copies && refused.is_none() && !migration.preamble_refused {
         let name = migration.order.names.get(sent.name);
-        keyspace.select(database);
-        let key = keyspace.key(name);
-        if keyspace.watch.has_changed(database, name, sent.changes) {
-            send_again(keyspace, migration, sent.name);
-        } else if keyspace.delete(key, "del") {
+        core.keyspace.select(database);
+        let key = core.keyspace.key(name);
+        if core.keyspace.watch.has_changed(database, name, sent.changes) {
+            send_again(&mut core.keyspace, migration, sent.name);
+        } else if core.keyspace.delete(key, "del") {
             taken.push(sent.name);
         }
     }
-    unlock(keyspace, state, &migration.order, sent);
+    unlock(core, &migration.order, sent);
 }
 
 /// Sends a key that has changed on its way again, if it still exists.
@@ -647,21 +616,16 @@ fn send_again(keyspace: &mut Keyspace, migration: &mut Migration, name: usize) {
 }
 
 /// Repeats the deletion of keys for replicas and the log, and announces it.
-fn repeat_deletion(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    migration: &Migration,
-    taken: &[usize],
-) {
+fn repeat_deletion(core: &mut Core, migration: &Migration, taken: &[usize]) {
     if taken.is_empty() {
         return;
     }
-    if state.effects.is_heard() {
+    if core.state.effects.is_heard() {
         let names = taken.iter().map(|&name| migration.order.names.get(name));
         let request: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(names).collect();
-        let apart = state.effects.begin_apart();
-        state.effects.push(migration.order.database, request.into_iter());
-        state.effects.end_apart(apart);
+        let apart = core.state.effects.begin_apart();
+        core.state.effects.push(migration.order.database, request.into_iter());
+        core.state.effects.end_apart(apart);
     }
-    publish_events(keyspace, state);
+    publish_events(core);
 }

@@ -20,7 +20,6 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::system_text;
 use crate::durability::persistence::{self, EndedJob};
 use crate::gate::limits;
-use crate::keyspace::Keyspace;
 use crate::persist::rdb::Version;
 use crate::replication::backlog::Backlog;
 use crate::replication::pipe::Pipe;
@@ -28,7 +27,7 @@ use crate::replication::replica::{FileSending, Filter, Replica, Sent, Stage};
 use crate::replication::{Ancestor, Broadcast};
 use crate::roles::restart;
 use crate::state::persistence::Purpose;
-use crate::state::{Pause, PauseCause, Shutdown, State};
+use crate::state::{Core, Pause, PauseCause, Shutdown, State};
 use crate::sys::log::{notice, warning};
 use crate::sys::random;
 
@@ -101,54 +100,59 @@ pub fn continue_stream(state: &mut State, id: ClientId, from: u64) {
 }
 
 /// Makes a replica wait for a new snapshot, or share one being saved if it can use that.
-pub fn await_snapshot(keyspace: &mut Keyspace, state: &mut State, id: ClientId) {
-    state.stats.counters.full_syncs += 1;
-    make_replica(state, id);
-    if state.config.repl_disable_tcp_nodelay
-        && let Some(client) = state.clients.get_mut(id)
+pub fn await_snapshot(core: &mut Core, id: ClientId) {
+    core.state.stats.counters.full_syncs += 1;
+    make_replica(&mut core.state, id);
+    if core.state.config.repl_disable_tcp_nodelay
+        && let Some(client) = core.state.clients.get_mut(id)
     {
         // A failure only makes the transfer slower.
         let _ = client.stream.set_nodelay(false);
     }
-    if let Some(replica) = replica_of(state, id) {
+    if let Some(replica) = replica_of(&mut core.state, id) {
         replica.stage = Stage::AwaitsSnapshot;
     }
-    if state.replication.backlog.is_none() {
-        begin_backlog(keyspace, state);
+    if core.state.replication.backlog.is_none() {
+        begin_backlog(core);
     }
-    match state.persistence.purpose() {
-        Some(Purpose::Save) if join_file(state, id) => {
-            notice!(state, "Waiting for end of BGSAVE for SYNC");
+    match core.state.persistence.purpose() {
+        Some(Purpose::Save) if join_file(&mut core.state, id) => {
+            notice!(core.state, "Waiting for end of BGSAVE for SYNC");
         }
         Some(Purpose::Save) => notice!(
-            state,
+            core.state,
             "Can't attach the replica to the current BGSAVE. Waiting for next BGSAVE for SYNC"
         ),
         Some(Purpose::Sync) => {
-            notice!(state, "Current BGSAVE has socket target. Waiting for next BGSAVE for SYNC")
+            notice!(
+                core.state,
+                "Current BGSAVE has socket target. Waiting for next BGSAVE for SYNC"
+            )
         }
         Some(Purpose::Rewrite) => notice!(
-            state,
+            core.state,
             "No BGSAVE in progress, but another BG operation is active. BGSAVE for replication delayed"
         ),
-        None if state.config.repl_diskless_sync && state.config.repl_diskless_sync_delay > 0 => {
-            notice!(state, "Delay next BGSAVE for diskless SYNC");
+        None if core.state.config.repl_diskless_sync
+            && core.state.config.repl_diskless_sync_delay > 0 =>
+        {
+            notice!(core.state, "Delay next BGSAVE for diskless SYNC");
         }
         None => {}
     }
 }
 
 /// Begins a new history, and the backlog that keeps the end of its stream.
-fn begin_backlog(keyspace: &mut Keyspace, state: &mut State) {
-    persistence::spread_effects(state);
-    let size = state.config.repl_backlog_size as usize;
-    let replication = &mut state.replication;
+fn begin_backlog(core: &mut Core) {
+    persistence::spread_effects(&mut core.state);
+    let size = core.state.config.repl_backlog_size as usize;
+    let replication = &mut core.state.replication;
     replication.begin_history();
     replication.backlog = Some(Backlog::new(size, replication.offset + 1));
-    let id = state.replication.id.clone();
-    persistence::note_listeners(keyspace, state);
+    let id = core.state.replication.id.clone();
+    persistence::note_listeners(core);
     notice!(
-        state,
+        core.state,
         "Replication backlog created, my new replication IDs are '{id}' and '{}'",
         "0".repeat(40)
     );
@@ -301,37 +305,37 @@ fn due(state: &State) -> Option<Due> {
 }
 
 /// Starts the snapshot that replicas wait for.
-fn begin_snapshot(keyspace: &mut Keyspace, state: &mut State) {
-    if state.persistence.under_way().is_some() {
+fn begin_snapshot(core: &mut Core) {
+    if core.state.persistence.under_way().is_some() {
         return;
     }
-    let Some(due) = due(state) else { return };
-    refuse_old_versions(keyspace, state, &due);
+    let Some(due) = due(&core.state) else { return };
+    refuse_old_versions(core, &due);
     let target = if due.by_pipe { "replicas sockets" } else { "disk" };
-    notice!(state, "Starting BGSAVE for SYNC with target: {target}");
+    notice!(core.state, "Starting BGSAVE for SYNC with target: {target}");
     let begun = match due.by_pipe {
-        true => begin_broadcast(keyspace, state, &due),
-        false => begin_file(keyspace, state, &due),
+        true => begin_broadcast(core, &due),
+        false => begin_file(core, &due),
     };
     if let Err(why) = begun {
-        warning!(state, "BGSAVE for replication failed: {why}");
-        due.replicas.iter().for_each(|&id| refuse(state, id));
+        warning!(core.state, "BGSAVE for replication failed: {why}");
+        due.replicas.iter().for_each(|&id| refuse(&mut core.state, id));
     }
 }
 
 /// Refuses replicas that do not support deadlines of fields if the data has any: they could not
 /// read the snapshot.
-fn refuse_old_versions(keyspace: &Keyspace, state: &mut State, due: &Due) {
-    if !keyspace.has_volatile_fields() {
+fn refuse_old_versions(core: &mut Core, due: &Due) {
+    if !core.keyspace.has_volatile_fields() {
         return;
     }
     for &id in &due.replicas {
-        let version = replica_of(state, id).and_then(|replica| replica.version);
+        let version = replica_of(&mut core.state, id).and_then(|replica| replica.version);
         if version.is_none_or(|version| version < FIELD_DEADLINES_SINCE) {
-            let name = name_of(state, id);
+            let name = name_of(&core.state, id);
             let why = "fields of hashes have deadlines, which it cannot read";
-            warning!(state, "Can't synchronize replica {name}: {why}");
-            refuse(state, id);
+            warning!(core.state, "Can't synchronize replica {name}: {why}");
+            refuse(&mut core.state, id);
         }
     }
 }
@@ -346,46 +350,49 @@ fn refuse(state: &mut State, id: ClientId) {
     state.clients.close_after_reply(id, state.now);
 }
 
-fn begin_broadcast(keyspace: &mut Keyspace, state: &mut State, due: &Due) -> Result<(), String> {
-    persistence::spread_effects(state);
-    let next = state.replication.offset + 1;
-    let pipe =
-        Arc::new(Pipe::new(state.persistence.wake(), state.persistence.background().has_threads()));
+fn begin_broadcast(core: &mut Core, due: &Due) -> Result<(), String> {
+    persistence::spread_effects(&mut core.state);
+    let next = core.state.replication.offset + 1;
+    let pipe = Arc::new(Pipe::new(
+        core.state.persistence.wake(),
+        core.state.persistence.background().has_threads(),
+    ));
     // Only Redis or Valkey 7.2 and later announce a version. RDB version 11 stores when stream
     // consumers were active.
     let has_version = |&id: &ClientId| {
-        let client = state.clients.get(id);
+        let client = core.state.clients.get(id);
         client.and_then(|client| client.replica.as_deref()?.version).is_some()
     };
     let all_have = due.replicas.iter().all(has_version);
     let version = if all_have { Version::REDIS_11 } else { Version::REDIS_10 };
-    let begun = persistence::begin_sync(keyspace, state, pipe.clone(), due.filter, version);
+    let begun = persistence::begin_sync(core, pipe.clone(), due.filter, version);
     begun.map_err(|error| system_text(&error))?;
-    state.effects.select_anew();
+    core.state.effects.select_anew();
     let (mark, filter) = (random::hex_id(), due.filter);
     for &id in &due.replicas {
-        begin_full(state, id, Stage::ReceivesSnapshot { at: 0 }, next);
-        if let Some(replica) = replica_of(state, id) {
+        begin_full(&mut core.state, id, Stage::ReceivesSnapshot { at: 0 }, next);
+        if let Some(replica) = replica_of(&mut core.state, id) {
             replica.preamble.extend_from_slice(format!("$EOF:{mark}\r\n").as_bytes());
         }
     }
     let bytes = Backlog::new(0, 0);
     let broadcast = Broadcast { pipe, bytes, is_complete: false, mark, filter };
-    state.replication.broadcast = Some(broadcast);
+    core.state.replication.broadcast = Some(broadcast);
     let pid = std::process::id();
-    notice!(state, "Background RDB transfer started by pid {pid}");
+    notice!(core.state, "Background RDB transfer started by pid {pid}");
     Ok(())
 }
 
-fn begin_file(keyspace: &mut Keyspace, state: &mut State, due: &Due) -> Result<(), String> {
-    persistence::spread_effects(state);
-    let next = state.replication.offset + 1;
-    if !persistence::begin_save(keyspace, state) {
+fn begin_file(core: &mut Core, due: &Due) -> Result<(), String> {
+    persistence::spread_effects(&mut core.state);
+    let next = core.state.replication.offset + 1;
+    if !persistence::begin_save(core) {
         return Err("the file cannot be written".into());
     }
-    state.effects.select_anew();
-    state.replication.file_for_replicas = state.config.rdb_del_sync_files.then(|| state.rdb_path());
-    due.replicas.iter().for_each(|&id| begin_full(state, id, Stage::AwaitsFile, next));
+    core.state.effects.select_anew();
+    core.state.replication.file_for_replicas =
+        core.state.config.rdb_del_sync_files.then(|| core.state.rdb_path());
+    due.replicas.iter().for_each(|&id| begin_full(&mut core.state, id, Stage::AwaitsFile, next));
     Ok(())
 }
 
@@ -403,22 +410,18 @@ pub fn job_ended(state: &mut State, ended: Option<EndedJob>) {
 
 /// Cancels the background job of this purpose ([`persistence::abort`]), also for the replicas that
 /// wait for it.
-pub fn abort_job(keyspace: &mut Keyspace, state: &mut State, purpose: Purpose) {
-    let ended = persistence::abort(keyspace, state, purpose);
-    job_ended(state, ended);
+pub fn abort_job(core: &mut Core, purpose: Purpose) {
+    let ended = persistence::abort(core, purpose);
+    job_ended(&mut core.state, ended);
 }
 
 /// Switches the append-only file on ([`persistence::begin_aof`]). A running save is cancelled for
 /// it.
-pub fn begin_aof(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    in_transaction: bool,
-) -> Result<(), String> {
-    if !state.persistence.is_aof_on() {
-        abort_job(keyspace, state, Purpose::Save);
+pub fn begin_aof(core: &mut Core, in_transaction: bool) -> Result<(), String> {
+    if !core.state.persistence.is_aof_on() {
+        abort_job(core, Purpose::Save);
     }
-    persistence::begin_aof(keyspace, state, in_transaction)
+    persistence::begin_aof(core, in_transaction)
 }
 
 /// The snapshot for the pipe is written or has failed.
@@ -496,13 +499,13 @@ fn end_broadcast(state: &mut State) {
 
 /// Ends a broadcast without receivers, or lets its writer continue as far as the slowest receiver
 /// allows.
-fn advance_broadcast(keyspace: &mut Keyspace, state: &mut State) {
-    let offsets = state.replicas().filter_map(|(client, replica)| match replica.stage {
+fn advance_broadcast(core: &mut Core) {
+    let offsets = core.state.replicas().filter_map(|(client, replica)| match replica.stage {
         Stage::ReceivesSnapshot { at } if !client.is_closing_now() => Some(at),
         _ => None,
     });
     let slowest = offsets.min();
-    let Some(broadcast) = &mut state.replication.broadcast else { return };
+    let Some(broadcast) = &mut core.state.replication.broadcast else { return };
     match slowest {
         Some(offset) => {
             broadcast.bytes.trim(Some(offset));
@@ -510,10 +513,13 @@ fn advance_broadcast(keyspace: &mut Keyspace, state: &mut State) {
         }
         None => {
             let is_complete = broadcast.is_complete;
-            end_broadcast(state);
+            end_broadcast(&mut core.state);
             if !is_complete {
-                warning!(state, "Diskless rdb transfer, last replica dropped, killing fork child.");
-                abort_job(keyspace, state, Purpose::Sync);
+                warning!(
+                    core.state,
+                    "Diskless rdb transfer, last replica dropped, killing fork child."
+                );
+                abort_job(core, Purpose::Sync);
             }
         }
     }
@@ -527,28 +533,28 @@ fn take_from_pipe(broadcast: &mut Broadcast) {
 
 /// Starts snapshots that are due, and sends to replicas. Call this at the end of a turn, after the
 /// log is written.
-pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
-    if state.replication.backlog.is_none() {
+pub fn turn(core: &mut Core) {
+    if core.state.replication.backlog.is_none() {
         return;
     }
-    if !state.replication.replicas.is_empty() {
-        begin_snapshot(keyspace, state);
+    if !core.state.replication.replicas.is_empty() {
+        begin_snapshot(core);
     }
-    send(state);
-    if state.replication.broadcast.is_some() {
-        advance_broadcast(keyspace, state);
+    send(&mut core.state);
+    if core.state.replication.broadcast.is_some() {
+        advance_broadcast(core);
     }
-    if std::mem::take(&mut state.replication.file_lost_replica) {
-        end_useless_file(keyspace, state);
+    if std::mem::take(&mut core.state.replication.file_lost_replica) {
+        end_useless_file(core);
     }
 }
 
 /// Cancels a save that was started for replicas of which none is left, if `save` is not configured.
-fn end_useless_file(keyspace: &mut Keyspace, state: &mut State) {
+fn end_useless_file(core: &mut Core) {
     let awaits = |(_, replica): (&Client, &Replica)| matches!(replica.stage, Stage::AwaitsFile);
-    let is_useful = !state.config.save.is_empty() || state.replicas().any(awaits);
-    if !is_useful && state.persistence.purpose() == Some(Purpose::Save) {
-        abort_job(keyspace, state, Purpose::Save);
+    let is_useful = !core.state.config.save.is_empty() || core.state.replicas().any(awaits);
+    if !is_useful && core.state.persistence.purpose() == Some(Purpose::Save) {
+        abort_job(core, Purpose::Save);
     }
 }
 
@@ -712,38 +718,39 @@ pub fn begin_stream_at_start(state: &mut State) {
 
 /// Continues the history named in the loaded file, so that its replicas can continue too. If the
 /// file names none, drops the stream.
-pub fn continue_history_of_file(keyspace: &mut Keyspace, state: &mut State) {
-    persistence::spread_effects(state);
-    let moment = std::mem::take(&mut state.persistence.moment);
-    let replication = &mut state.replication;
+pub fn continue_history_of_file(core: &mut Core) {
+    persistence::spread_effects(&mut core.state);
+    let moment = std::mem::take(&mut core.state.persistence.moment);
+    let replication = &mut core.state.replication;
     if let (Some(id), Some(offset), Some(backlog)) =
         (moment.id, moment.offset, &mut replication.backlog)
     {
         replication.ancestor = Some(Ancestor { id, end: offset + 1 });
         replication.offset += offset;
         backlog.rebase(offset);
-        replication.without_replicas_since_us = state.now.boot_us;
+        replication.without_replicas_since_us = core.state.now.boot_us;
     } else {
         replication.backlog = None;
         replication.offset = 0;
     }
-    persistence::note_listeners(keyspace, state);
+    persistence::note_listeners(core);
 }
 
 // ---- periodic work ------------------------------------------------------------------------------
 
 /// Done each second: pings, timeouts, and an unused backlog.
-pub fn periodic(keyspace: &mut Keyspace, state: &mut State) {
-    if !ping_each_second(state, state.now.boot_us) {
+pub fn periodic(core: &mut Core) {
+    let now_us = core.state.now.boot_us;
+    if !ping_each_second(&mut core.state, now_us) {
         return;
     }
-    for id in state.replication.replicas.clone() {
-        close_if_silent(state, id);
+    for id in core.state.replication.replicas.clone() {
+        close_if_silent(&mut core.state, id);
     }
-    free_backlog(keyspace, state);
-    remove_file(state);
-    state.count_good_replicas();
-    restart::look(state);
+    free_backlog(core);
+    remove_file(&mut core.state);
+    core.state.count_good_replicas();
+    restart::look(&mut core.state);
 }
 
 /// In nested turns, while a script or a loading keeps the server busy: pings replicas, which would
@@ -829,10 +836,10 @@ fn close_if_silent(state: &mut State, id: ClientId) {
 
 /// Frees the backlog of a primary without replicas for `repl-backlog-ttl`. The history ends, as its
 /// offset no longer counts changes.
-fn free_backlog(keyspace: &mut Keyspace, state: &mut State) {
-    let ttl = state.config.repl_backlog_ttl;
-    let replication = &mut state.replication;
-    let idle_us = state.now.boot_us - replication.without_replicas_since_us;
+fn free_backlog(core: &mut Core) {
+    let ttl = core.state.config.repl_backlog_ttl;
+    let replication = &mut core.state.replication;
+    let idle_us = core.state.now.boot_us - replication.without_replicas_since_us;
     if ttl == 0
         || replication.backlog.is_none()
         || replication.is_replica()
@@ -841,13 +848,16 @@ fn free_backlog(keyspace: &mut Keyspace, state: &mut State) {
     {
         return;
     }
-    persistence::spread_effects(state);
-    restart::note_end_of_history(state);
-    state.replication.begin_history();
-    state.replication.backlog = None;
-    state.replication.logged.clear();
-    persistence::note_listeners(keyspace, state);
-    notice!(state, "Replication backlog freed after {ttl} seconds without connected replicas.");
+    persistence::spread_effects(&mut core.state);
+    restart::note_end_of_history(&mut core.state);
+    core.state.replication.begin_history();
+    core.state.replication.backlog = None;
+    core.state.replication.logged.clear();
+    persistence::note_listeners(core);
+    notice!(
+        core.state,
+        "Replication backlog freed after {ttl} seconds without connected replicas."
+    );
 }
 
 /// `rdb-del-sync-files`: removes a file that was saved for replicas, if persistence is off.

@@ -15,7 +15,7 @@ use crate::client::{Client, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::replication::Restart;
-use crate::state::State;
+use crate::state::{Core, State};
 use crate::sys::log::warning;
 
 /// A refused replica asks again each second. After this time without a request it has another
@@ -42,29 +42,29 @@ pub const HELD_OFF: CommandError = CommandError::Text(
 const UNHEALTHY: CommandError =
     CommandError::Text("ERR this primary has started without data that its replicas have");
 /// Notes that loading has ended, for a primary or a replica.
-pub fn begin(keyspace: &Keyspace, state: &mut State) {
-    if state.replication.is_replica() {
+pub fn begin(core: &mut Core) {
+    if core.state.replication.is_replica() {
         return;
     }
-    let waits = state.config.primary_restart_read_only > 0;
-    state.replication.restart =
-        Restart { data_end: data_end(keyspace, state), is_read_only: waits, ..Restart::default() };
+    let waits = core.state.config.primary_restart_read_only > 0;
+    core.state.replication.restart =
+        Restart { data_end: data_end(core), is_read_only: waits, ..Restart::default() };
     if waits {
-        let seconds = state.config.primary_restart_read_only;
+        let seconds = core.state.config.primary_restart_read_only;
         warning!(
-            state,
+            core.state,
             "Started as a primary: writes are refused until replicas have been connected for {seconds} seconds, or \
                  REPLICAOF NO ONE."
         );
     }
-    state.note_gate();
+    core.state.note_gate();
 }
 
 /// The offset of the loaded data. None: the data comes from a log, which has every answered write.
 /// A file without an offset counts as 0: any replica then has more.
-fn data_end(keyspace: &Keyspace, state: &State) -> Option<u64> {
-    let is_logged = state.config.appendonly && !is_empty(keyspace);
-    let ancestor = state.replication.ancestor.as_ref();
+fn data_end(core: &Core) -> Option<u64> {
+    let is_logged = core.state.config.appendonly && !is_empty(&core.keyspace);
+    let ancestor = core.state.replication.ancestor.as_ref();
     (!is_logged).then(|| ancestor.map_or(0, |ancestor| ancestor.end - 1))
 }
 
@@ -105,46 +105,43 @@ pub fn unhealthy(state: &State, client: Option<ClientId>) -> Option<CommandError
 /// Whether to refuse a replica that would need a snapshot, because the snapshot would delete its
 /// data. `from` is the first offset of its history that it lacks. Offsets of different histories
 /// can be compared, because a promoted replica continues them.
-pub fn holds_off(
-    keyspace: &Keyspace,
-    state: &mut State,
-    id: ClientId,
-    history: &[u8],
-    from: u64,
-) -> bool {
-    let mut ours = std::iter::once(&state.replication.id).chain(&state.replication.restart.ended);
+pub fn holds_off(core: &mut Core, id: ClientId, history: &[u8], from: u64) -> bool {
+    let mut ours =
+        std::iter::once(&core.state.replication.id).chain(&core.state.replication.restart.ended);
     let is_ours = ours.any(|id| history.eq_ignore_ascii_case(id.as_bytes()));
-    let data_end = state.replication.restart.data_end.filter(|&end| from > end + 1);
+    let data_end = core.state.replication.restart.data_end.filter(|&end| from > end + 1);
     let Some(data_end) = data_end.filter(|_| !history.starts_with(b"?") && !is_ours) else {
         return false;
     };
-    let protects = state.config.repl_protect_empty_primary;
-    let now_us = state.now.boot_us;
+    let protects = core.state.config.repl_protect_empty_primary;
+    let now_us = core.state.now.boot_us;
     // Replicas ask each second. A write shortly after the start therefore does not make this
     // server's data the better one.
-    let is_young = now_us - state.process.identity.started_us < FIRST_US;
-    let goes_on = is_young || state.replication.restart.held_off_us.is_some() || is_empty(keyspace);
-    if !protects || state.replication.is_replica() || !goes_on {
+    let is_young = now_us - core.state.process.identity.started_us < FIRST_US;
+    let goes_on = is_young
+        || core.state.replication.restart.held_off_us.is_some()
+        || is_empty(&core.keyspace);
+    if !protects || core.state.replication.is_replica() || !goes_on {
         return false;
     }
-    let restart = &mut state.replication.restart;
+    let restart = &mut core.state.replication.restart;
     restart.held_off_us = Some(now_us);
     if restart.logged_us.is_none_or(|logged_us| now_us - logged_us >= TELLS_AGAIN_US) {
         restart.logged_us = Some(now_us);
-        let name = state.clients.get(id).map(Client::replica_name).unwrap_or_default();
+        let name = core.state.clients.get(id).map(Client::replica_name).unwrap_or_default();
         let (history, offset) = (String::from_utf8_lossy(history), from - 1);
         let has = match data_end {
             0 => format!("without data, and replica {name} has some"),
             _ => format!("with the data of offset {data_end}, and replica {name} has more"),
         };
         warning!(
-            state,
+            core.state,
             "This primary has started {has} (history {history}, offset {offset}): it is not sent a snapshot, which would \
                  delete it, and writes are refused. Make a replica the primary and this server its replica, as sentinels do, or \
                  send REPLICAOF NO ONE here to delete it."
         );
     }
-    state.note_gate();
+    core.state.note_gate();
     true
 }
 

@@ -8,10 +8,9 @@
 
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::{Job, Phase, Word};
-use crate::keyspace::Keyspace;
 use crate::resp::request::encode;
 use crate::roles::cluster;
-use crate::state::State;
+use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
 
 mod export;
@@ -44,54 +43,49 @@ pub fn next_us(state: &State) -> Option<i64> {
 
 /// Continues all moves, after the turn's changes have been passed on. Until the next turn no
 /// command runs.
-pub fn turn(keyspace: &mut Keyspace, state: &mut State) {
-    if state.cluster.is_none() {
+pub fn turn(core: &mut Core) {
+    if core.state.cluster.is_none() {
         return;
     }
-    let len_max = usize::try_from(state.config.cluster_slot_migration_log_max_len);
-    state.slot_moves.jobs.trim(len_max.unwrap_or(usize::MAX));
-    let has_jobs = state.slot_moves.jobs.0.iter().any(|job| !job.phase.is_finished());
-    if !has_jobs && state.slot_moves.is_idle() {
+    let len_max = usize::try_from(core.state.config.cluster_slot_migration_log_max_len);
+    core.state.slot_moves.jobs.trim(len_max.unwrap_or(usize::MAX));
+    let has_jobs = core.state.slot_moves.jobs.0.iter().any(|job| !job.phase.is_finished());
+    if !has_jobs && core.state.slot_moves.is_idle() {
         return;
     }
-    state.slot_moves.is_due = false;
-    if std::mem::take(&mut state.slot_moves.is_flushed) {
-        data_flushed(keyspace, state);
+    core.state.slot_moves.is_due = false;
+    if std::mem::take(&mut core.state.slot_moves.is_flushed) {
+        data_flushed(core);
     }
-    export::turn(keyspace, state);
-    import::turn(keyspace, state);
-    time_out(keyspace, state);
+    export::turn(core);
+    import::turn(core);
+    time_out(core);
 }
 
 /// Deletes, after loading, the keys of imports that a restart has cut short. On a replica the
 /// primary decides how they end.
-pub fn loaded(keyspace: &mut Keyspace, state: &mut State) {
-    if !state.cluster.as_deref().is_some_and(|cluster| cluster.myself().is_replica()) {
-        fail_all(keyspace, state, |job| job.is_import, "Process restarted");
+pub fn loaded(core: &mut Core) {
+    if !core.state.cluster.as_deref().is_some_and(|cluster| cluster.myself().is_replica()) {
+        fail_all(core, |job| job.is_import, "Process restarted");
     }
 }
 
 /// Fails the moves in progress, because data was flushed.
-pub fn data_flushed(keyspace: &mut Keyspace, state: &mut State) {
-    fail_all(keyspace, state, |_| true, FLUSHED);
+pub fn data_flushed(core: &mut Core) {
+    fail_all(core, |_| true, FLUSHED);
 }
 
 /// Fails the jobs that a change of role or of the data concerns.
-pub fn fail_all(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    concerns: impl Fn(&Job) -> bool,
-    message: &str,
-) {
-    let jobs = state.slot_moves.jobs.0.iter().filter(|job| job.phase.is_in_progress());
+pub fn fail_all(core: &mut Core, concerns: impl Fn(&Job) -> bool, message: &str) {
+    let jobs = core.state.slot_moves.jobs.0.iter().filter(|job| job.phase.is_in_progress());
     let names: Vec<NodeId> = jobs.filter(|job| concerns(job)).map(|job| job.name).collect();
-    names.into_iter().for_each(|name| finish(keyspace, state, &name, Phase::Failed, message));
+    names.into_iter().for_each(|name| finish(core, &name, Phase::Failed, message));
 }
 
-fn time_out(keyspace: &mut Keyspace, state: &mut State) {
-    let now_s = state.now.unix_seconds();
-    let timeout_s = i64::from(state.config.repl_timeout);
-    let moves = &state.slot_moves;
+fn time_out(core: &mut Core) {
+    let now_s = core.state.now.unix_seconds();
+    let timeout_s = i64::from(core.state.config.repl_timeout);
+    let moves = &core.state.slot_moves;
     let heard = |job: &Job| match moves.imports.get(&job.name) {
         Some(import) => import.heard_s,
         None => job.acked_s,
@@ -99,11 +93,14 @@ fn time_out(keyspace: &mut Keyspace, state: &mut State) {
     let late = moves.jobs.0.iter().filter(|job| job.is_timed_out(heard(job), now_s, timeout_s));
     let names: Vec<NodeId> = late.map(|job| job.name).collect();
     for name in names {
-        if let Some(job) = state.slot_moves.jobs.find(&name) {
+        if let Some(job) = core.state.slot_moves.jobs.find(&name) {
             let job = job.description();
-            warning!(state, "Timing out slot migration {job} after not receiving ack for too long");
+            warning!(
+                core.state,
+                "Timing out slot migration {job} after not receiving ack for too long"
+            );
         }
-        finish(keyspace, state, &name, Phase::Failed, TIMED_OUT);
+        finish(core, &name, Phase::Failed, TIMED_OUT);
     }
 }
 
@@ -125,8 +122,8 @@ fn log_transition(state: &State, name: &NodeId, before: Phase) {
 
 /// Ends a job: closes its connection, lets writes continue, and deletes the keys of a failed
 /// import.
-fn finish(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Phase, message: &str) {
-    let Some(job) = state.slot_moves.jobs.find_mut(name) else { return };
+fn finish(core: &mut Core, name: &NodeId, phase: Phase, message: &str) {
+    let Some(job) = core.state.slot_moves.jobs.find_mut(name) else { return };
     if !job.phase.is_in_progress() {
         return;
     }
@@ -134,30 +131,30 @@ fn finish(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Phas
     job.pause_end_ms = 0;
     let is_import = job.is_import;
     match is_import {
-        true => import::close(keyspace, state, name),
-        false => export::close(keyspace, state, name),
+        true => import::close(core, name),
+        false => export::close(core, name),
     }
-    let is_primary = !state.replication.is_replica();
-    let slots = state.slot_moves.jobs.find(name).map(|job| job.slots.clone());
+    let is_primary = !core.state.replication.is_replica();
+    let slots = core.state.slot_moves.jobs.find(name).map(|job| job.slots.clone());
     if let (true, true, true, Some(slots)) = (is_import, is_primary, phase != Phase::Success, slots)
     {
-        if let Some(job) = state.slot_moves.jobs.find_mut(name) {
+        if let Some(job) = core.state.slot_moves.jobs.find_mut(name) {
             job.after_cleanup = phase;
             let text = format!("{} after {}", job.description(), phase.name());
-            notice!(state, "Cleaning up slot migration {text}");
+            notice!(core.state, "Cleaning up slot migration {text}");
         }
-        set_phase(state, name, Phase::CleaningUp);
-        cluster::drop_keys(keyspace, state, slots);
-        state.slot_moves.is_due = true;
+        set_phase(&mut core.state, name, Phase::CleaningUp);
+        cluster::drop_keys(core, slots);
+        core.state.slot_moves.is_due = true;
         return;
     }
-    conclude(keyspace, state, name, phase);
+    conclude(core, name, phase);
 }
 
 /// Takes the last step of a job, when it has nothing left to clean up.
-fn conclude(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Phase) {
-    set_phase(state, name, phase);
-    let Some(job) = state.slot_moves.jobs.find(name) else { return };
+fn conclude(core: &mut Core, name: &NodeId, phase: Phase) {
+    set_phase(&mut core.state, name, phase);
+    let Some(job) = core.state.slot_moves.jobs.find(name) else { return };
     let message = if job.message.is_empty() { "none" } else { &job.message };
     let text = format!(
         "Slot migration {} finished. State: {}, Message: {message}",
@@ -166,12 +163,12 @@ fn conclude(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, phase: Ph
     );
     let (is_import, message) = (job.is_import, job.message.clone());
     match phase {
-        Phase::Failed => warning!(state, "{text}"),
-        _ => notice!(state, "{text}"),
+        Phase::Failed => warning!(core.state, "{text}"),
+        _ => notice!(core.state, "{text}"),
     }
     if is_import {
-        cluster::note_hidden(keyspace, state);
-        import::repeat_finish(state, name, phase, &message);
+        cluster::note_hidden(core);
+        import::repeat_finish(&mut core.state, name, phase, &message);
     }
 }
 

@@ -41,25 +41,25 @@ fn places_for(config: &Config, peer: &Address) -> usize {
 impl Turn<'_> {
     /// Accepts the connections waiting at a listener.
     pub(super) fn accept(&mut self, index: usize) {
-        let is_tls = self.state.net.listeners.get(index).is_some_and(Listener::is_tls);
+        let is_tls = self.core.state.net.listeners.get(index).is_some_and(Listener::is_tls);
         for _ in 0..if is_tls { ACCEPTS_TLS_MAX } else { ACCEPTS_MAX } {
-            let Some(listener) = self.state.net.listeners.get(index) else { return };
+            let Some(listener) = self.core.state.net.listeners.get(index) else { return };
             match listener.accept() {
                 Ok((stream, peer, local)) => self.add_client(stream, is_tls, peer, local),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // This connection was closed already. The next one may work.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    warning!(self.state, "Accepting client connection: {error}");
+                    warning!(self.core.state, "Accepting client connection: {error}");
                     // Probably out of file descriptors. Events are edge-triggered: the waiting
                     // connections are not announced again.
-                    self.state.net.pending.accept_later.push(index);
+                    self.core.state.net.pending.accept_later.push(index);
                     return;
                 }
             }
         }
         // Events are edge-triggered: the remaining connections are not announced again.
-        self.state.net.pending.accept_again.push(index);
+        self.core.state.net.pending.accept_again.push(index);
     }
 
     pub(super) fn add_client(
@@ -70,19 +70,19 @@ impl Turn<'_> {
         local: Address,
     ) {
         // Connections to other nodes of the cluster count too.
-        let links = self.state.net.bus.len();
-        let places = places_for(&self.state.config, &peer).saturating_sub(links).max(1);
-        if self.state.clients.len() >= places {
+        let links = self.core.state.net.bus.len();
+        let places = places_for(&self.core.state.config, &peer).saturating_sub(links).max(1);
+        if self.core.state.clients.len() >= places {
             // Clients that left in this turn must not count towards the limit.
             self.close_clients();
         }
-        let config = &self.state.config;
-        if self.state.clients.len() >= places {
-            self.state.stats.counters.rejected_connections += 1;
+        let config = &self.core.state.config;
+        if self.core.state.clients.len() >= places {
+            self.core.state.stats.counters.rejected_connections += 1;
             if !is_tls {
                 // Written once, without retry: the client is refused even if it does not get the
                 // text.
-                let _ = stream.write(match self.state.cluster {
+                let _ = stream.write(match self.core.state.cluster {
                     None => b"-ERR max number of clients reached\r\n",
                     Some(_) => b"-ERR max number of clients + cluster connections reached\r\n",
                 });
@@ -93,51 +93,51 @@ impl Turn<'_> {
             && !stream.is_unix()
             && let Err(error) = set_keepalive(&stream, config.tcp_keepalive as u64)
         {
-            verbose!(self.state, "Setting keepalive: {error}");
+            verbose!(self.core.state, "Setting keepalive: {error}");
         }
         if is_tls {
-            let config = self.state.net.tls.as_ref().map(|tls| &tls.server);
+            let config = self.core.state.net.tls.as_ref().map(|tls| &tls.server);
             stream =
                 match config.ok_or_else(tls_not_configured).and_then(|tls| stream.with_tls(tls)) {
                     Ok(stream) => stream,
                     Err(error) => {
                         let message = format_args!("Error accepting a client connection: {error}");
-                        return self.state.log(Level::Warning, message);
+                        return self.core.state.log(Level::Warning, message);
                     }
                 };
         }
-        let flags = users::initial_flags(self.state);
-        let now_us = self.state.now.boot_us;
+        let flags = users::initial_flags(&self.core.state);
+        let now_us = self.core.state.now.boot_us;
         let make = |id| Client::new(id, flags, stream, peer, local, now_us);
-        let id: ClientId = self.state.clients.insert(make);
+        let id: ClientId = self.core.state.clients.insert(make);
         if is_tls {
-            self.state.net.pending.handshaking.push_back((now_us + HANDSHAKE_US, id));
+            self.core.state.net.pending.handshaking.push_back((now_us + HANDSHAKE_US, id));
         } else if self.refuse_if_protected(id) {
             return;
         } else {
-            self.state.stats.counters.connections += 1;
+            self.core.state.stats.counters.connections += 1;
         }
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         if let Err(error) =
-            client.stream.register(self.state.net.poll.registry(), Token(id.slot as usize))
+            client.stream.register(self.core.state.net.poll.registry(), Token(id.slot as usize))
         {
-            warning!(self.state, "Registering a client: {error}");
-            self.state.clients.close(id);
+            warning!(self.core.state, "Registering a client: {error}");
+            self.core.state.clients.close(id);
         }
     }
 
     /// Protected mode: closes a remote client with an error. True: it was closed.
     pub(super) fn refuse_if_protected(&mut self, id: ClientId) -> bool {
-        let config = &self.state.config;
-        let is_open = !config.protected_mode || self.state.acl.default_needs_password();
-        let Some(client) = self.state.clients.get_mut(id) else { return true };
+        let config = &self.core.state.config;
+        let is_open = !config.protected_mode || self.core.state.acl.default_needs_password();
+        let Some(client) = self.core.state.clients.get_mut(id) else { return true };
         if is_open || client.peer.is_local() {
             return false;
         }
-        self.state.stats.counters.rejected_connections += 1;
+        self.core.state.stats.counters.rejected_connections += 1;
         // Written once, as above.
         let _ = client.stream.write(PROTECTED);
-        self.state.clients.close(id);
+        self.core.state.clients.close(id);
         true
     }
 }
@@ -145,13 +145,13 @@ impl Turn<'_> {
 impl Server {
     /// Listens on the Unix socket `unixsocket`. Errors: a text.
     pub(super) fn listen_on_unix_socket(&mut self) -> Result<(), String> {
-        let config = &self.state.config;
+        let config = &self.core.state.config;
         let backlog = config.tcp_backlog as i32;
         let listener =
             unix_socket(config, |path, mode, group| Listener::unix(path, mode, group, backlog))?;
         if let Some(listener) = listener {
             // Before the TCP listeners, which CONFIG SET replaces.
-            self.state.net.listeners.insert(0, listener);
+            self.core.state.net.listeners.insert(0, listener);
         }
         Ok(())
     }
@@ -159,60 +159,60 @@ impl Server {
     /// Listens on one more address; port 0 lets the system choose. Returns the address in use.
     pub fn listen_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
         let address = self.listen_besides(address, false)?;
-        self.state.process.identity.port = address.port();
+        self.core.state.process.identity.port = address.port();
         Ok(address)
     }
 
     /// The same for TLS.
     pub fn listen_for_tls_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
-        if self.state.net.tls.is_none() {
-            configure_tls(&mut self.state).map_err(io::Error::other)?;
+        if self.core.state.net.tls.is_none() {
+            configure_tls(&mut self.core.state).map_err(io::Error::other)?;
         }
         let address = self.listen_besides(address, true)?;
-        self.state.process.identity.tls_port = address.port();
+        self.core.state.process.identity.tls_port = address.port();
         Ok(address)
     }
 
     /// The same for HTTP.
     pub fn listen_for_http_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
-        let listener = Listener::tcp(address, self.state.config.tcp_backlog as i32, false)?;
+        let listener = Listener::tcp(address, self.core.state.config.tcp_backlog as i32, false)?;
         let address = listener.local_address().unwrap_or(address);
-        self.state.net.http.listen_besides(listener);
+        self.core.state.net.http.listen_besides(listener);
         self.register_listeners()?;
         Ok(address)
     }
 
     /// The same for other nodes of the cluster.
     pub fn listen_for_bus_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
-        let is_tls = self.state.config.tls_cluster;
-        let listener = Listener::tcp(address, self.state.config.tcp_backlog as i32, is_tls)?;
+        let is_tls = self.core.state.config.tls_cluster;
+        let listener = Listener::tcp(address, self.core.state.config.tcp_backlog as i32, is_tls)?;
         let address = listener.local_address().unwrap_or(address);
-        self.state.net.bus.listen(vec![listener]);
+        self.core.state.net.bus.listen(vec![listener]);
         self.register_listeners()?;
         Ok(address)
     }
 
     fn listen_besides(&mut self, address: SocketAddr, is_tls: bool) -> io::Result<SocketAddr> {
-        let listener = Listener::tcp(address, self.state.config.tcp_backlog as i32, is_tls)?;
+        let listener = Listener::tcp(address, self.core.state.config.tcp_backlog as i32, is_tls)?;
         let address = listener.local_address().unwrap_or(address);
-        self.state.net.listeners.push(listener);
-        self.state.net.listening.push(address);
+        self.core.state.net.listeners.push(listener);
+        self.core.state.net.listening.push(address);
         self.register_listeners()?;
         Ok(address)
     }
 
     /// Registers all listeners for readiness.
     pub(super) fn register_listeners(&mut self) -> io::Result<()> {
-        let registry = self.state.net.poll.registry();
-        for (index, listener) in self.state.net.listeners.iter_mut().enumerate() {
+        let registry = self.core.state.net.poll.registry();
+        for (index, listener) in self.core.state.net.listeners.iter_mut().enumerate() {
             // Fails harmlessly for a new one; an old one may have got another index.
             let _ = listener.deregister(registry);
             listener.register(registry, Token(FIRST_LISTENER - index))?;
             // Events are edge-triggered: earlier connections may not be announced, so accept once.
-            self.state.net.pending.accept_again.push(index);
+            self.core.state.net.pending.accept_again.push(index);
         }
-        self.state.net.http.register(registry)?;
-        self.state.net.bus.register(registry)?;
+        self.core.state.net.http.register(registry)?;
+        self.core.state.net.bus.register(registry)?;
         Ok(())
     }
 }

@@ -294,7 +294,7 @@ impl Turn<'_> {
             let start = hashes.len() as u32;
             let mut index = usize::from(first);
             while index < args.len() && hashes.len() as u32 - start < PREFETCH_KEYS {
-                hashes.push(self.keyspace.hash(args[index].of(buffer)));
+                hashes.push(self.core.keyspace.hash(args[index].of(buffer)));
                 if step == 0 {
                     break;
                 }
@@ -307,11 +307,12 @@ impl Turn<'_> {
         }
         // Clients on the same database are prefetched together: otherwise, with one request for
         // each client, no cache misses would overlap.
-        let database = |run: &Run| self.state.clients.get(run.client).map(|client| client.database);
-        let mut draws = std::mem::take(&mut self.keyspace.draws);
+        let database =
+            |run: &Run| self.core.state.clients.get(run.client).map(|client| client.database);
+        let mut draws = std::mem::take(&mut self.core.keyspace.draws);
         for runs in runs.chunk_by(|a, b| database(a) == database(b)) {
             let Some(database) = database(&runs[0]) else { continue };
-            let table = self.keyspace.table_of(database);
+            let table = self.core.keyspace.table_of(database);
             let (start, end) = (runs[0].requests.start, runs[runs.len() - 1].requests.end);
             let requests = &requests[start as usize..end as usize];
             let (Some(first), Some(last)) = (
@@ -324,7 +325,7 @@ impl Turn<'_> {
             table.prefetch(keys.iter().copied());
             prefetch_elements(table, requests, ranges, hashes, buffer, &mut draws);
         }
-        self.keyspace.draws = draws;
+        self.core.keyspace.draws = draws;
         is_long
     }
 }

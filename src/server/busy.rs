@@ -20,70 +20,69 @@ use super::{Turn, die};
 use crate::client::{Client, ClientId};
 use crate::durability::persistence;
 use crate::http;
-use crate::keyspace::Keyspace;
 use crate::roles::cluster;
 use crate::roles::following;
 use crate::roles::moving;
 use crate::roles::replicas;
-use crate::state::State;
+use crate::state::Core;
 use crate::sys::log::warning;
 
 /// Serves clients for a moment.
-pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
-    let (client, others_heard) = match (&mut state.scripts.running, &mut state.persistence.loading)
-    {
-        (Some(running), _) => (running.client, &mut running.others_heard),
-        (None, Some(loading)) => (None, &mut loading.others_heard),
-        (None, None) => return,
-    };
+pub(super) fn serve(core: &mut Core) {
+    let (client, others_heard) =
+        match (&mut core.state.scripts.running, &mut core.state.persistence.loading) {
+            (Some(running), _) => (running.client, &mut running.others_heard),
+            (None, Some(loading)) => (None, &mut loading.others_heard),
+            (None, None) => return,
+        };
     let is_first = !std::mem::replace(others_heard, true);
-    let database = keyspace.selected();
-    let (no_touch, hides_expired) = (keyspace.no_touch, keyspace.hides_expired);
-    let begun = state.stats.timing.mark();
-    if let Some(client) = client.and_then(|id| state.clients.get_mut(id)) {
+    let database = core.keyspace.selected();
+    let (no_touch, hides_expired) = (core.keyspace.no_touch, core.keyspace.hides_expired);
+    let begun = core.state.stats.timing.mark();
+    if let Some(client) = client.and_then(|id| core.state.clients.get_mut(id)) {
         client.reading.is_held = true;
     }
-    let turn = &mut Turn { keyspace, state, intake: &mut Intake::default(), is_nested: true };
+    let turn = &mut Turn { core, intake: &mut Intake::default(), is_nested: true };
     take_turn(turn, is_first);
-    keyspace.select(database);
-    (keyspace.no_touch, keyspace.hides_expired) = (no_touch, hides_expired);
-    state.stats.timing.go_back(begun);
+    core.keyspace.select(database);
+    (core.keyspace.no_touch, core.keyspace.hides_expired) = (no_touch, hides_expired);
+    core.state.stats.timing.go_back(begun);
 }
 
 /// Runs a nested turn. `is_first`: the first one during this script or loading.
 fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     let mut events = Events::with_capacity(256);
-    match turn.state.net.poll.poll(&mut events, Some(Duration::ZERO)) {
+    match turn.core.state.net.poll.poll(&mut events, Some(Duration::ZERO)) {
         Err(error) if error.kind() != std::io::ErrorKind::Interrupted => {
-            warning!(turn.state, "Waiting for events: {error}");
+            warning!(turn.core.state, "Waiting for events: {error}");
             return;
         }
         _ => {}
     }
-    http::look(turn.state, &events);
-    following::look(turn.state, &events);
-    cluster::look(turn.state, &events);
-    moving::look(turn.state, &events);
-    cluster::nested_turn(turn.state);
+    http::look(&mut turn.core.state, &events);
+    following::look(&mut turn.core.state, &events);
+    cluster::look(&mut turn.core.state, &events);
+    moving::look(&mut turn.core.state, &events);
+    cluster::nested_turn(&mut turn.core.state);
     turn.take_in(&events);
     if is_first {
         // Events that the outer turn has not handled yet are not announced again.
-        (0..turn.state.net.listeners.len()).for_each(|listener| turn.accept(listener));
+        (0..turn.core.state.net.listeners.len()).for_each(|listener| turn.accept(listener));
         turn.run_batch();
         let is_left_alone = |client: &Client| client.reading.is_held || client.reading.is_queued;
-        let others = turn.state.clients.iter().filter(|client| !is_left_alone(client));
+        let others = turn.core.state.clients.iter().filter(|client| !is_left_alone(client));
         let others: Vec<ClientId> = others.map(|client| client.id).collect();
         others.into_iter().for_each(|id| turn.read(id));
     }
     turn.run_batch();
-    replicas::keep_alive(turn.state);
-    if let Err(fatal) = persistence::write_log(turn.state) {
-        die(turn.state, &fatal);
+    replicas::keep_alive(&mut turn.core.state);
+    if let Err(fatal) = persistence::write_log(&mut turn.core.state) {
+        die(&turn.core.state, &fatal);
     }
-    replicas::send(turn.state);
-    following::keep_alive(turn.state);
+    replicas::send(&mut turn.core.state);
+    following::keep_alive(&mut turn.core.state);
     turn.flush();
     turn.run_handshakes();
-    http::turn(turn.keyspace, turn.state);
+    http::turn(turn.core);
     turn.close_clients();
 }

@@ -17,17 +17,17 @@ const LAST_REPLIES_US: i64 = 10_000_000;
 impl Server {
     /// Does the periodic work if it is due.
     pub(super) fn cron_if_due(&mut self) {
-        let now_us = self.state.now.boot_us;
+        let now_us = self.core.state.now.boot_us;
         if now_us < self.next_cron_us {
             return;
         }
-        let hz = self.state.config.hz.clamp(1, 500) as i64;
+        let hz = self.core.state.config.hz.clamp(1, 500) as i64;
         self.next_cron_us = now_us + 1_000_000 / hz;
-        if self.state.debug.cron_paused {
+        if self.core.state.debug.cron_paused {
             return;
         }
         crash::tell_watchdog();
-        let state = &mut self.state;
+        let state = &mut self.core.state;
         let used = alloc::allocated();
         if used > state.stats.peak_memory {
             state.stats.peak_memory = used;
@@ -42,37 +42,42 @@ impl Server {
             state.stats.turns_rate.sample(turns, now_us);
             state.stats.turn_time.sample_by(state.stats.timing.turns_us(), turns as i64, 1);
         }
-        self.state.net.pending.accept_again.append(&mut self.state.net.pending.accept_later);
-        self.state.net.outgoing.close_unused(now_us);
-        self.state.net.lines.close_unused(now_us);
-        if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
+        self.core
+            .state
+            .net
+            .pending
+            .accept_again
+            .append(&mut self.core.state.net.pending.accept_later);
+        self.core.state.net.outgoing.close_unused(now_us);
+        self.core.state.net.lines.close_unused(now_us);
+        if let Err(fatal) = persistence::periodic(&mut self.core) {
             return self.fail(&fatal);
         }
-        if self.keyspace.own_deadlines() > 0 {
-            self.keyspace.expire_own();
+        if self.core.keyspace.own_deadlines() > 0 {
+            self.core.keyspace.expire_own();
             self.announce_deletions();
         }
-        following::periodic(&mut self.keyspace, &mut self.state);
+        following::periodic(&mut self.core);
         self.clients().close_slow_handshakes();
         self.reload_tls_if_due();
-        replicas::periodic(&mut self.keyspace, &mut self.state);
-        http::periodic(&mut self.keyspace, &mut self.state);
+        replicas::periodic(&mut self.core);
+        http::periodic(&mut self.core);
         self.close_idle_clients();
-        self.state.clients.close_stuck(self.state.now, LAST_REPLIES_US);
+        self.core.state.clients.close_stuck(self.core.state.now, LAST_REPLIES_US);
         self.check_soft_limits();
-        count_clients_memory(&mut self.state);
+        count_clients_memory(&mut self.core.state);
     }
 
     /// Reloads changed TLS files every `tls-auto-reload-interval`. On an error, which is logged,
     /// the old ones stay in use.
     fn reload_tls_if_due(&mut self) {
-        let now_us = self.state.now.boot_us;
-        let interval_us = i64::from(self.state.config.tls_auto_reload_interval) * 1_000_000;
+        let now_us = self.core.state.now.boot_us;
+        let interval_us = i64::from(self.core.state.config.tls_auto_reload_interval) * 1_000_000;
         if interval_us == 0 || now_us < self.next_reload_us {
             return;
         }
         self.next_reload_us = now_us + interval_us;
-        let state = &mut self.state;
+        let state = &mut self.core.state;
         if !state.net.tls.as_ref().is_some_and(|tls| tls.is_stale(&state.config)) {
             return;
         }
@@ -86,8 +91,8 @@ impl Server {
     /// Closes clients idle for longer than `timeout`. Runs once a second, because it visits every
     /// client.
     fn close_idle_clients(&mut self) {
-        let now_us = self.state.now.boot_us;
-        let timeout_us = self.state.config.timeout as i64 * 1_000_000;
+        let now_us = self.core.state.now.boot_us;
+        let timeout_us = self.core.state.config.timeout as i64 * 1_000_000;
         if timeout_us == 0 || now_us < self.next_idle_us {
             return;
         }
@@ -100,20 +105,20 @@ impl Server {
                 && !client.waits_for_pushes()
         };
         let idle: Vec<ClientId> =
-            self.state.clients.iter().filter(is_idle).map(|client| client.id).collect();
-        idle.into_iter().for_each(|id| self.state.clients.close(id));
+            self.core.state.clients.iter().filter(is_idle).map(|client| client.id).collect();
+        idle.into_iter().for_each(|id| self.core.state.clients.close(id));
     }
 
     /// Closes clients that exceed their soft output limit for too long.
     fn check_soft_limits(&mut self) {
-        let mut over = std::mem::take(&mut self.state.clients.over_soft_limit);
+        let mut over = std::mem::take(&mut self.core.state.clients.over_soft_limit);
         over.sort_unstable_by_key(|id| id.number);
         over.dedup();
         over.retain(|&id| {
-            check_output_limit(&mut self.state, id);
-            let client = self.state.clients.get(id);
+            check_output_limit(&mut self.core.state, id);
+            let client = self.core.state.clients.get(id);
             client.is_some_and(|client| client.over_soft_limit_since_us.is_some())
         });
-        self.state.clients.over_soft_limit.append(&mut over);
+        self.core.state.clients.over_soft_limit.append(&mut over);
     }
 }

@@ -28,6 +28,7 @@ use crate::net::dialer::Dialer;
 use crate::net::stream::{Address, Stream};
 use crate::replication::backlog::Backlog;
 use crate::roles::cluster;
+use crate::state::Core;
 use crate::stats::timing::Timing;
 use crate::sys::alloc::{Account, allocated};
 use crate::sys::disk::Disk;
@@ -110,10 +111,10 @@ impl DrivenServer {
         let account = Account::open();
         let _entered = Entered::into(account);
         let mut server = Server::start(config, clock, logger)?;
-        server.state.net.dialer = dialer;
-        server.state.persistence.set_apart(disk);
-        server.keyspace.lazyfree.end_thread();
-        server.state.stats.timing = Timing::new(quanta::Clock::mock().0);
+        server.core.state.net.dialer = dialer;
+        server.core.state.persistence.set_apart(disk);
+        server.core.keyspace.lazyfree.end_thread();
+        server.core.state.stats.timing = Timing::new(quanta::Clock::mock().0);
         let mut driven = DrivenServer { server, account, keys_loaded: 0, left: Left::default() };
         driven.begin_account();
         Ok(driven)
@@ -121,7 +122,8 @@ impl DrivenServer {
 
     /// Sets the account to the memory of the data, plus that of an empty server.
     fn begin_account(&mut self) {
-        let Server { keyspace, state, .. } = &self.server;
+        let core = &self.server.core;
+        let Core { keyspace, state } = core;
         let entries =
             DbIndex::all(keyspace.databases()).flat_map(|index| keyspace.table_of(index).iter());
         let bytes = entries.map(|entry| {
@@ -136,7 +138,7 @@ impl DrivenServer {
         let clients: usize = state.clients.iter().map(Client::memory).sum();
         let backlog = state.replication.backlog.as_ref().map_or(0, Backlog::memory);
         let kept = backlog - state.bytes_behind();
-        let rest = clients + kept + not_counted(keyspace, state);
+        let rest = clients + kept + not_counted(core);
         self.account.set(EMPTY_BYTES + rest + bytes.sum::<usize>());
         self.keys_loaded = state.persistence.loads.keys;
     }
@@ -158,7 +160,7 @@ impl DrivenServer {
     /// Adds a connection for HTTP, as if accepted by a listener that only this machine reaches.
     pub fn take_in_http(&mut self, stream: Stream, peer: Address) {
         let _entered = Entered::into(self.account);
-        let state = &mut self.server.state;
+        let state = &mut self.server.core.state;
         let now_us = state.now.boot_us;
         state.net.http.take_in(state.net.poll.registry(), stream, peer, true, now_us);
     }
@@ -166,7 +168,7 @@ impl DrivenServer {
     /// Adds a connection of another node of the cluster, as if accepted at the bus port.
     pub fn take_in_bus(&mut self, stream: Stream, peer: Address, local: Address) {
         let _entered = Entered::into(self.account);
-        cluster::take_in_link(&mut self.server.state, stream, &peer, &local);
+        cluster::take_in_link(&mut self.server.core.state, stream, &peer, &local);
     }
 
     /// Runs one turn, without waiting for events. False: the server has ended. Unwinds with
@@ -174,7 +176,7 @@ impl DrivenServer {
     pub fn turn_now(&mut self) -> io::Result<bool> {
         let _entered = Entered::into(self.account);
         let goes_on = self.server.turn_now()?;
-        if self.server.state.persistence.loads.keys != self.keys_loaded {
+        if self.server.core.state.persistence.loads.keys != self.keys_loaded {
             self.begin_account();
         }
         Ok(goes_on)
@@ -182,13 +184,13 @@ impl DrivenServer {
 
     /// Keys evicted since the start or CONFIG RESETSTAT, and the memory limit; 0: no limit.
     pub fn evictions(&self) -> (u64, u64) {
-        (self.server.keyspace.stats.evicted, self.server.state.config.maxmemory)
+        (self.server.core.keyspace.stats.evicted, self.server.core.state.config.maxmemory)
     }
 
     /// Does the work of threads. Writes a snapshot only once it is complete.
     pub fn do_background(&mut self) {
         let _entered = Entered::into(self.account);
-        let Server { keyspace, state, .. } = &mut self.server;
+        let Core { keyspace, state } = &mut self.server.core;
         state.persistence.sync_log();
         if !keyspace.has_snapshot() {
             state.persistence.background().run();
@@ -208,13 +210,13 @@ impl DrivenServer {
 
     /// The server's replication ID and offset: `master_replid`, `master_repl_offset`.
     pub fn history(&self) -> (&str, u64) {
-        (&self.server.state.replication.id, self.server.state.replication.offset)
+        (&self.server.core.state.replication.id, self.server.core.state.replication.offset)
     }
 
     /// The history that the present one continues, and the offset at which that history ended:
     /// `master_replid2`, `second_repl_offset` less one.
     pub fn ancestor(&self) -> Option<(&str, u64)> {
-        let ancestor = self.server.state.replication.ancestor.as_ref()?;
+        let ancestor = self.server.core.state.replication.ancestor.as_ref()?;
         Some((&ancestor.id, ancestor.end.saturating_sub(1)))
     }
 }

@@ -41,20 +41,20 @@ impl Turn<'_> {
     /// gone when the reply of CLIENT KILL is read.
     pub(super) fn flush(&mut self) {
         self.close_clients();
-        let now_us = self.state.now.boot_us;
-        for id in std::mem::take(&mut self.state.clients.to_flush) {
-            let Some(client) = self.state.clients.get_mut(id) else { continue };
+        let now_us = self.core.state.now.boot_us;
+        for id in std::mem::take(&mut self.core.state.clients.to_flush) {
+            let Some(client) = self.core.state.clients.get_mut(id) else { continue };
             if self.is_nested && client.reading.is_held {
-                self.state.clients.to_flush.push(id);
+                self.core.state.clients.to_flush.push(id);
                 continue;
             }
-            if !check_log_allows_sending(&self.state.persistence, client) {
-                self.state.clients.to_flush.push(id);
+            if !check_log_allows_sending(&self.core.state.persistence, client) {
+                self.core.state.clients.to_flush.push(id);
                 continue;
             }
-            let unconfirmed = &self.state.cluster_work.unconfirmed;
+            let unconfirmed = &self.core.state.cluster_work.unconfirmed;
             if unconfirmed.iter().any(|(waiting, _)| *waiting == id) && !client.is_closing_now() {
-                self.state.clients.to_flush.push(id);
+                self.core.state.clients.to_flush.push(id);
                 continue;
             }
             client.is_flush_queued = false;
@@ -63,9 +63,9 @@ impl Turn<'_> {
                 client.active_us = now_us;
             }
             if client.log_wait.end() {
-                self.state.clients.read_later(id);
+                self.core.state.clients.read_later(id);
             }
-            let Some(client) = self.state.clients.get_mut(id) else { continue };
+            let Some(client) = self.core.state.clients.get_mut(id) else { continue };
             if client.is_closing_now() || !client.writability.begin_write() {
                 self.count_memory(id);
                 continue;
@@ -74,14 +74,14 @@ impl Turn<'_> {
                 true => io::Write::flush(&mut client.stream).map(|()| 0),
                 false => client.output.write_to(&mut client.stream),
             };
-            self.state.stats.counters.writes += 1;
+            self.core.state.stats.counters.writes += 1;
             match result {
                 Ok(sent) => {
                     client.bytes_out += sent as u64;
                     if sent > 0 {
-                        client.active_us = self.state.now.boot_us;
+                        client.active_us = self.core.state.now.boot_us;
                     }
-                    self.state.stats.counters.bytes_out += sent as u64;
+                    self.core.state.stats.counters.bytes_out += sent as u64;
                 }
                 Err(error)
                     if matches!(
@@ -89,8 +89,8 @@ impl Turn<'_> {
                         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                     ) => {}
                 Err(error) => {
-                    verbose!(self.state, "Error writing to client: {error}");
-                    self.state.clients.close(id);
+                    verbose!(self.core.state, "Error writing to client: {error}");
+                    self.core.state.clients.close(id);
                     continue;
                 }
             }
@@ -101,15 +101,15 @@ impl Turn<'_> {
 
     /// Counts a client's memory towards `maxmemory-clients`, if that is set.
     pub(super) fn count_memory(&mut self, id: ClientId) {
-        if clients_memory_max(self.state) > 0 {
-            self.state.clients.count_memory(id);
+        if clients_memory_max(&self.core.state) > 0 {
+            self.core.state.clients.count_memory(id);
         }
     }
 
     /// If all was sent: keeps the buffer as a spare or closes the client. Otherwise waits for
     /// writability.
     fn after_write(&mut self, id: ClientId) {
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         client.log_wait = match client.output.is_empty() {
             true => LogWait::Needless(0),
             false => LogWait::Unknown,
@@ -117,16 +117,16 @@ impl Turn<'_> {
         let done = client.output.is_empty() && !client.stream.has_unsent();
         let waited = client.writability.is_registered();
         if done && client.is_closing() {
-            return self.state.clients.close(id);
+            return self.core.state.clients.close(id);
         }
         if waited || !done {
             // Registered again even if it was registered: the output may have more pieces than one
             // write takes. The socket may then still be writable, and would not be announced again.
             client.writability.set_full(!done);
             let token = Token(id.slot as usize);
-            let registry = self.state.net.poll.registry();
+            let registry = self.core.state.net.poll.registry();
             if client.stream.reregister(registry, token, !done).is_err() {
-                return self.state.clients.close(id);
+                return self.core.state.clients.close(id);
             }
         }
         if done {
@@ -137,32 +137,32 @@ impl Turn<'_> {
 
     /// Takes an idle client's empty buffer as a spare.
     pub(super) fn keep_spare(&mut self, id: ClientId) {
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         let storage = client.output.take_storage();
-        if self.state.clients.spare_buffers.len() < SPARE_BUFFERS
+        if self.core.state.clients.spare_buffers.len() < SPARE_BUFFERS
             && (1..=SPARE_BYTES_MAX).contains(&storage.capacity())
         {
-            self.state.clients.spare_buffers.push(storage);
+            self.core.state.clients.spare_buffers.push(storage);
         }
     }
 
     /// Closes the clients marked for it: the only place where clients are removed, before and after
     /// [`Self::flush`].
     pub(super) fn close_clients(&mut self) {
-        for id in std::mem::take(&mut self.state.clients.to_close) {
+        for id in std::mem::take(&mut self.core.state.clients.to_close) {
             if self.is_nested && self.is_held(id) {
-                self.state.clients.to_close.push(id);
+                self.core.state.clients.to_close.push(id);
                 continue;
             }
-            blocking::forget(self.keyspace, self.state, id);
-            asynchronous::forget(self.keyspace, self.state, id);
-            sessions::forget(self.keyspace, self.state, id);
-            forget_client(self.state, id);
-            tracking::stop(self.keyspace, self.state, id);
-            if let Some(mut client) = self.state.clients.remove(id) {
-                transaction::abandon(self.keyspace, &mut client);
+            blocking::forget(self.core, id);
+            asynchronous::forget(self.core, id);
+            sessions::forget(self.core, id);
+            forget_client(&mut self.core.state, id);
+            tracking::stop(self.core, id);
+            if let Some(mut client) = self.core.state.clients.remove(id) {
+                transaction::abandon(&mut self.core.keyspace, &mut client);
                 // Fails harmlessly if the system has dropped the socket already.
-                let _ = client.stream.deregister(self.state.net.poll.registry());
+                let _ = client.stream.deregister(self.core.state.net.poll.registry());
             }
         }
     }

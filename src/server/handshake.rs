@@ -27,22 +27,22 @@ pub(super) const HANDSHAKE_US: i64 = 10_000_000;
 impl Turn<'_> {
     /// Queues a client's handshake for the end of the turn.
     pub(super) fn queue_handshake(&mut self, id: ClientId) {
-        if let Some(client) = self.state.clients.get_mut(id) {
+        if let Some(client) = self.core.state.clients.get_mut(id) {
             client.reading.is_queued = true;
-            self.state.net.pending.handshakes.push_back(id);
+            self.core.state.net.pending.handshakes.push_back(id);
         }
     }
 
     /// Runs steps of queued handshakes, for a limited time.
     pub fn run_handshakes(&mut self) {
-        if self.state.net.pending.handshakes.is_empty() {
+        if self.core.state.net.pending.handshakes.is_empty() {
             return;
         }
-        let begun_us = self.state.clock.now().boot_us;
-        for _ in 0..STEPS_MAX.min(self.state.net.pending.handshakes.len()) {
-            let Some(id) = self.state.net.pending.handshakes.pop_front() else { return };
+        let begun_us = self.core.state.clock.now().boot_us;
+        for _ in 0..STEPS_MAX.min(self.core.state.net.pending.handshakes.len()) {
+            let Some(id) = self.core.state.net.pending.handshakes.pop_front() else { return };
             self.continue_handshake(id);
-            if self.state.clock.now().boot_us - begun_us >= TURN_US {
+            if self.core.state.clock.now().boot_us - begun_us >= TURN_US {
                 return;
             }
         }
@@ -50,7 +50,7 @@ impl Turn<'_> {
 
     /// Runs a step of a client's handshake.
     fn continue_handshake(&mut self, id: ClientId) {
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         client.reading.is_queued = false;
         if client.is_closing() {
             return;
@@ -59,41 +59,47 @@ impl Turn<'_> {
             Ok(Handshake::Waits) => {}
             Ok(Handshake::Unfinished) => self.queue_handshake(id),
             Ok(Handshake::Done) => {
-                log_in_by_certificate(self.state, id);
+                log_in_by_certificate(&mut self.core.state, id);
                 self.start_serving(id);
             }
             Err(error) => {
                 let addresses = format!("addr={} laddr={}", client.peer, client.local);
-                warning!(self.state, "Error accepting a client connection: {error} ({addresses})");
-                self.state.clients.close(id);
+                warning!(
+                    self.core.state,
+                    "Error accepting a client connection: {error} ({addresses})"
+                );
+                self.core.state.clients.close(id);
             }
         }
     }
 
     /// Starts to serve a client whose handshake is done, unless protected mode refuses it.
     fn start_serving(&mut self, id: ClientId) {
-        let Some(client) = self.state.clients.get_mut(id) else { return };
-        client.active_us = self.state.now.boot_us;
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
+        client.active_us = self.core.state.now.boot_us;
         if !self.refuse_if_protected(id) {
-            self.state.stats.counters.connections += 1;
+            self.core.state.stats.counters.connections += 1;
             // Requests after the handshake may be buffered already.
-            self.state.clients.read_later(id);
+            self.core.state.clients.read_later(id);
         }
     }
 
     /// Closes connections whose handshakes take too long.
     pub fn close_slow_handshakes(&mut self) {
-        let now_us = self.state.now.boot_us;
-        while let Some(&(deadline_us, id)) = self.state.net.pending.handshaking.front() {
+        let now_us = self.core.state.now.boot_us;
+        while let Some(&(deadline_us, id)) = self.core.state.net.pending.handshaking.front() {
             let is_handshaking = |state: &State| {
                 state.clients.get(id).is_some_and(|client| client.stream.is_handshaking())
             };
-            if !is_handshaking(self.state) {
-                self.state.net.pending.handshaking.pop_front();
+            if !is_handshaking(&self.core.state) {
+                self.core.state.net.pending.handshaking.pop_front();
             } else if deadline_us <= now_us {
-                self.state.net.pending.handshaking.pop_front();
-                verbose!(self.state, "Error accepting a client connection: handshake timed out");
-                self.state.clients.close(id);
+                self.core.state.net.pending.handshaking.pop_front();
+                verbose!(
+                    self.core.state,
+                    "Error accepting a client connection: handshake timed out"
+                );
+                self.core.state.clients.close(id);
             } else {
                 return;
             }

@@ -51,7 +51,7 @@ impl Turn<'_> {
     /// Handles events: accepts new clients, and reads the ready ones.
     pub(super) fn take_in(&mut self, events: &Events) {
         // Taken first: clients added from now on were read in this turn.
-        let read_again = std::mem::take(&mut self.state.clients.to_read);
+        let read_again = std::mem::take(&mut self.core.state.clients.to_read);
         for event in events {
             match event.token() {
                 WAKER => {}
@@ -65,7 +65,7 @@ impl Turn<'_> {
                 Token(slot) => self.client_is_ready(slot, event),
             }
         }
-        for listener in std::mem::take(&mut self.state.net.pending.accept_again) {
+        for listener in std::mem::take(&mut self.core.state.net.pending.accept_again) {
             self.accept(listener);
         }
         for id in read_again {
@@ -74,14 +74,14 @@ impl Turn<'_> {
     }
 
     fn client_is_ready(&mut self, slot: usize, event: &mio::event::Event) {
-        let Some(client) = self.state.clients.at_slot(slot) else { return };
+        let Some(client) = self.core.state.clients.at_slot(slot) else { return };
         let id = client.id;
         if event.is_read_closed() || event.is_error() {
             client.reading.is_end_announced = true;
         }
         let has_unsent = client.stream.has_unsent();
         if event.is_writable() && client.writability.announce() {
-            self.state.clients.flush_later(id);
+            self.core.state.clients.flush_later(id);
         }
         let readable =
             event.is_readable() || event.is_read_closed() || event.is_error() || has_unsent;
@@ -94,31 +94,31 @@ impl Turn<'_> {
 
     /// Reads the clients whose inputs have been returned.
     pub(super) fn read_returned(&mut self) {
-        for id in self.state.arriving.take_returned() {
-            self.state.clients.read_later(id);
+        for id in self.core.state.arriving.take_returned() {
+            self.core.state.clients.read_later(id);
         }
     }
 
     fn is_to_be_read(&self, id: ClientId) -> bool {
-        let client = self.state.clients.get(id);
+        let client = self.core.state.clients.get(id);
         client.is_some_and(|client| client.reading.is_queued)
     }
 
     /// Reads a client once and parses the bytes.
     pub(super) fn read(&mut self, id: ClientId) {
         if self.is_nested
-            && let Some(client) = self.state.clients.get_mut(id)
+            && let Some(client) = self.core.state.clients.get_mut(id)
             && client.reading.is_held
         {
             client.reading.is_queued = false;
-            return self.state.clients.read_later(id);
+            return self.core.state.clients.read_later(id);
         }
         if ARENA_BYTES - self.intake.arena_used < READ_BYTES + LARGE_BYTES
             || self.intake.batch.requests.len() >= BATCH_REQUESTS
         {
             self.run_batch();
         }
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         client.reading.is_queued = false;
         if client.is_closing() {
             return;
@@ -153,24 +153,24 @@ impl Turn<'_> {
         let room = space.len().min(READ_BYTES);
         let read = io::Read::read(&mut client.stream, &mut space[..room]);
         let Some(count) = self.count_read(id, read, room) else { return };
-        if let Some(client) = self.state.clients.get_mut(id) {
+        if let Some(client) = self.core.state.clients.get_mut(id) {
             client.input = Input::Empty;
         }
         self.intake.arena_used = start + waiting + count;
         self.parse_arena(id, start);
         let is_large = |client: &Client| matches!(client.input, Input::Large(_));
-        if count == room && self.state.clients.get(id).is_some_and(is_large) {
+        if count == room && self.core.state.clients.get(id).is_some_and(is_large) {
             self.read_large(id);
         }
     }
 
     /// Reads a client whose requests wait: the bytes are kept.
     fn read_for_later(&mut self, id: ClientId) {
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         let space = &mut self.intake.arena[self.intake.arena_used..][..READ_BYTES];
         let read = io::Read::read(&mut client.stream, space);
         let Some(count) = self.count_read(id, read, READ_BYTES) else { return };
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         let mut bytes = std::mem::take(&mut client.input).into_bytes();
         bytes.extend_from_slice(&self.intake.arena[self.intake.arena_used..][..count]);
         client.input = Input::Waiting(bytes);
@@ -193,7 +193,7 @@ impl Turn<'_> {
     /// Reads a piece of a large request. Returns the piece's size if the request is still
     /// incomplete.
     fn read_piece(&mut self, id: ClientId) -> Option<usize> {
-        let client = self.state.clients.get_mut(id)?;
+        let client = self.core.state.clients.get_mut(id)?;
         // The client's earlier requests may just have suspended or closed it.
         if !matches!(client.input, Input::Large(_)) || client.is_suspended() || client.is_closing()
         {
@@ -205,7 +205,7 @@ impl Turn<'_> {
         let room = self.intake.arena.len();
         let read = io::Read::read(&mut client.stream, &mut self.intake.arena);
         let count = self.count_read(id, read, room)?;
-        let client = self.state.clients.get_mut(id)?;
+        let client = self.core.state.clients.get_mut(id)?;
         let Input::Large(large) = &mut client.input else { return None };
         let wanted = large.parser.bytes_wanted();
         if wanted >= LARGE_BYTES {
@@ -215,11 +215,11 @@ impl Turn<'_> {
         if !self.check_query_limit(id) {
             return None;
         }
-        let client = self.state.clients.get_mut(id)?;
+        let client = self.core.state.clients.get_mut(id)?;
         if let Input::Large(large) = std::mem::take(&mut client.input) {
             self.run_own(id, *large);
         }
-        let client = self.state.clients.get(id)?;
+        let client = self.core.state.clients.get(id)?;
         let goes_on = matches!(client.input, Input::Large(_)) && !client.is_closing();
         goes_on.then_some(count)
     }
@@ -227,8 +227,8 @@ impl Turn<'_> {
     /// Handles a read's result. None: no bytes to parse. Closes a client whose connection is
     /// closed.
     fn count_read(&mut self, id: ClientId, read: io::Result<usize>, room: usize) -> Option<usize> {
-        let client = self.state.clients.get_mut(id)?;
-        self.state.stats.counters.reads += 1;
+        let client = self.core.state.clients.get_mut(id)?;
+        self.core.state.stats.counters.reads += 1;
         match read {
             Ok(0) => {
                 self.end_of_input(id);
@@ -236,14 +236,14 @@ impl Turn<'_> {
             }
             Ok(count) => {
                 client.bytes_in += count as u64;
-                client.active_us = self.state.now.boot_us;
-                self.state.stats.counters.bytes_in += count as u64;
+                client.active_us = self.core.state.now.boot_us;
+                self.core.state.stats.counters.bytes_in += count as u64;
                 // Events are edge-triggered. A short read has drained the socket, unless the end of
                 // the input was announced but not read yet.
                 let more =
                     count == room || client.reading.is_end_announced || client.stream.has_more();
                 if more {
-                    self.state.clients.read_later(id);
+                    self.core.state.clients.read_later(id);
                 }
                 Some(count)
             }
@@ -253,12 +253,12 @@ impl Turn<'_> {
                 None
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                self.state.clients.read_later(id);
+                self.core.state.clients.read_later(id);
                 None
             }
             Err(error) => {
-                verbose!(self.state, "Reading from client: {error}");
-                self.state.clients.close(id);
+                verbose!(self.core.state, "Reading from client: {error}");
+                self.core.state.clients.close(id);
                 None
             }
         }
@@ -268,44 +268,44 @@ impl Turn<'_> {
     /// pending replies, until a write fails or the periodic work closes it. A client that only
     /// waits for messages or for CLIENT PAUSE is closed.
     fn end_of_input(&mut self, id: ClientId) {
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         let listens = client.flags.intersects(ClientFlags::SUBSCRIBED | ClientFlags::MONITOR);
         if client.output.is_empty() || listens || client.is_suspended() {
-            self.state.clients.close(id);
+            self.core.state.clients.close(id);
         } else {
-            self.state.clients.close_after_reply(id, self.state.now);
+            self.core.state.clients.close_after_reply(id, self.core.state.now);
         }
     }
 
     /// Closes a client that exceeds its limit of unprocessed bytes. True if it is not closed.
     pub(super) fn check_query_limit(&mut self, id: ClientId) -> bool {
-        let limit = self.state.config.client_query_buffer_limit;
+        let limit = self.core.state.config.client_query_buffer_limit;
         self.count_memory(id);
-        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return false };
         let flags = client.flags;
-        let authenticated = !self.state.needs_password(flags);
-        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        let authenticated = !self.core.state.needs_password(flags);
+        let Some(client) = self.core.state.clients.get_mut(id) else { return false };
         let limit = if authenticated { limit } else { limit.min(1 << 20) };
         if client.input.len() as u64 <= limit.min(INPUT_MAX) {
             return true;
         }
-        self.state.stats.counters.query_buffer_limit_disconnections += 1;
-        let line = describe_for_log(self.state, id);
-        warning!(self.state, "Closing client that reached max query buffer length: {line}");
-        self.state.clients.close(id);
+        self.core.state.stats.counters.query_buffer_limit_disconnections += 1;
+        let line = describe_for_log(&self.core.state, id);
+        warning!(self.core.state, "Closing client that reached max query buffer length: {line}");
+        self.core.state.clients.close(id);
         false
     }
 
     pub(super) fn limits(&self, client: &Client) -> Limits {
-        let authenticated = !self.state.needs_password(client.flags);
-        Limits::of_client(self.state.config.proto_max_bulk_len, authenticated)
+        let authenticated = !self.core.state.needs_password(client.flags);
+        Limits::of_client(self.core.state.config.proto_max_bulk_len, authenticated)
     }
 
     /// Parses a client's bytes in the arena from `start` on; an incomplete request goes back to the
     /// client.
     fn parse_arena(&mut self, id: ClientId, start: usize) {
         let end = self.intake.arena_used;
-        let Some(client) = self.state.clients.get(id) else { return };
+        let Some(client) = self.core.state.clients.get(id) else { return };
         if !client.flags.contains(ClientFlags::AUTHENTICATED) {
             // Any request may authenticate and so change the limits of the next.
             let buffer = self.intake.arena[start..end].to_vec();
@@ -315,14 +315,14 @@ impl Turn<'_> {
         let mut parser = Parser::default();
         let bytes = &mut self.intake.arena[..end];
         let mut unparsed = Unparsed { bytes, at: start, parser: &mut parser };
-        self.intake.batch.parse(self.state, id, &mut unparsed, &limits, usize::MAX);
+        self.intake.batch.parse(&self.core.state, id, &mut unparsed, &limits, usize::MAX);
         let at = unparsed.at;
         let tail = &self.intake.arena[at..end];
         if tail.is_empty() {
             return;
         }
         let is_large = tail.len() + parser.bytes_wanted() >= LARGE_BYTES;
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         client.input = if is_large {
             let announced = parser.bytes_wanted();
             let mut large = LargeInput { buffer: Vec::new(), parser };

@@ -168,7 +168,7 @@ pub fn load(
 impl Server {
     /// Creates the users of `user` lines, or of `aclfile`. False on an error, which is logged.
     pub fn load_users(&mut self, lines: &[UserLine]) -> bool {
-        let state = &mut self.state;
+        let state = &mut self.core.state;
         let all_channels = users::all_channels(&state.config);
         let loaded = load(&mut state.acl, &state.config, lines, all_channels, true);
         for note in loaded.notes {

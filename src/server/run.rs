@@ -68,7 +68,7 @@ impl Turn<'_> {
     /// The clients at the end are marked as held until they run.
     #[cold]
     fn put_long_last(&mut self, runs: &mut [Run], requests: &[Queued]) {
-        let clients = &self.state.clients;
+        let clients = &self.core.state.clients;
         let has_queued_long = |run: &Run| {
             let transaction = clients.get(run.client).and_then(|it| it.transaction.as_deref());
             transaction.is_some_and(|transaction| transaction.has_any(Flags::LONG))
@@ -92,8 +92,8 @@ impl Turn<'_> {
         let stays = unrun == Unrun::Stays && requests.len() == 1;
         // Evict before each client. So other clients' replies in this turn do not cause the
         // eviction of keys, and the client's own replies are not counted.
-        evict_clients(self.state);
-        let Some(client) = self.state.clients.get_with_buffer(id) else { return false };
+        evict_clients(&mut self.core.state);
+        let Some(client) = self.core.state.clients.get_with_buffer(id) else { return false };
         if client.is_closing() {
             return false;
         }
@@ -102,14 +102,14 @@ impl Turn<'_> {
         let waits = client.is_suspended();
         let was_plain = client.log_wait.is_needless(client.output.len());
         let mut output = std::mem::take(&mut client.output);
-        output.set_limit(output_limit(&self.state.config, client.flags));
+        output.set_limit(output_limit(&self.core.state.config, client.flags));
         let mut protocol = client.protocol;
-        self.keyspace.select(client.database);
+        self.core.keyspace.select(client.database);
         let (done, goes_on) = match waits {
             true => (0, false),
             false => self.run_while_it_may(id, requests, &mut output, &mut protocol),
         };
-        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return false };
         let mut is_unrun = false;
         if client.is_closing() {
             // A closing client's further requests are not answered.
@@ -122,9 +122,9 @@ impl Turn<'_> {
             self.end_for_protocol(id, &error, ReplyWriter::new(&mut output, protocol));
         }
         let is_plain = was_plain
-            && self.state.persistence.may_hold_replies()
+            && self.core.state.persistence.may_hold_replies()
             && (0..done).all(|index| requests.shows_no_data(index));
-        if let Some(client) = self.state.clients.get_mut(id) {
+        if let Some(client) = self.core.state.clients.get_mut(id) {
             client.log_wait.note_plain(is_plain.then_some(output.len()));
         }
         self.give_output(id, output, protocol);
@@ -144,8 +144,7 @@ impl Turn<'_> {
         let mut checked = 0;
         while goes_on && done < requests.len() {
             let mut gate = Gate {
-                keyspace: self.keyspace,
-                state: self.state,
+                core: self.core,
                 caller: Caller::Client(id),
                 reply: ReplyWriter::new(output, *protocol),
             };
@@ -163,14 +162,14 @@ impl Turn<'_> {
                     goes_on = false;
                 }
                 Ran::Closes => {
-                    self.state.clients.close_after_reply(id, self.state.now);
+                    self.core.state.clients.close_after_reply(id, self.core.state.now);
                     done = requests.len();
                 }
             }
-            if self.keyspace.has_awaited_changes() && !self.is_nested {
-                let database = self.keyspace.selected();
-                waking::serve(self.keyspace, self.state);
-                self.keyspace.select(database);
+            if self.core.keyspace.has_awaited_changes() && !self.is_nested {
+                let database = self.core.keyspace.selected();
+                waking::serve(self.core);
+                self.core.keyspace.select(database);
             }
             if output.len() > checked + OUTPUT_CHECK_BYTES || output.is_cut() {
                 goes_on &= self.enforce_limits(id, output);
@@ -184,8 +183,8 @@ impl Turn<'_> {
     /// allowed.
     #[cold]
     fn spread_early(&mut self) {
-        spread_effects(self.state);
-        replicas::send(self.state);
+        spread_effects(&mut self.core.state);
+        replicas::send(&mut self.core.state);
     }
 
     /// Sends a protocol error to a client, and closes it.
@@ -198,22 +197,22 @@ impl Turn<'_> {
     ) {
         let text = error.text();
         let is_told = |client: &Client| client.replies().at_request().are_sent();
-        if self.state.clients.get(id).is_some_and(is_told) {
+        if self.core.state.clients.get(id).is_some_and(is_told) {
             reply.error(&text);
         }
-        self.state.stats.count_error(&text);
-        let line = describe_for_log(self.state, id);
+        self.core.state.stats.count_error(&text);
+        let line = describe_for_log(&self.core.state, id);
         let shown = String::from_utf8_lossy(&text);
-        verbose!(self.state, "Protocol error ({shown}) from client: {line}");
-        self.state.clients.close_after_reply(id, self.state.now);
+        verbose!(self.core.state, "Protocol error ({shown}) from client: {line}");
+        self.core.state.clients.close_after_reply(id, self.core.state.now);
     }
 
     /// Moves replies to the client's output.
     fn give_output(&mut self, id: ClientId, mut output: OutputBuffer, protocol: Protocol) {
-        let reached = self.state.stream_end();
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let reached = self.core.state.stream_end();
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         client.protocol = protocol;
-        if self.state.replication.backlog.is_some() {
+        if self.core.state.replication.backlog.is_some() {
             client.reached = (client.commands, reached);
         }
         // The limit was only for the replies: `check_output_limit` checks them together with pushed
@@ -223,8 +222,8 @@ impl Turn<'_> {
         let pushed = std::mem::replace(&mut client.output, output);
         client.output.append(&pushed);
         if !client.output.is_empty() || client.output.is_cut() {
-            self.state.clients.flush_later(id);
-            check_output_limit(self.state, id);
+            self.core.state.clients.flush_later(id);
+            check_output_limit(&mut self.core.state, id);
             self.count_memory(id);
         } else {
             self.keep_spare(id);
@@ -234,12 +233,12 @@ impl Turn<'_> {
     /// Applies the client's memory and output limits to its replies, which are not in its output
     /// yet. False: the client is being closed.
     fn enforce_limits(&mut self, id: ClientId, output: &mut OutputBuffer) -> bool {
-        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return false };
         let pushed = std::mem::replace(&mut client.output, std::mem::take(output));
-        check_output_limit(self.state, id);
+        check_output_limit(&mut self.core.state, id);
         self.count_memory(id);
-        evict_clients(self.state);
-        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        evict_clients(&mut self.core.state);
+        let Some(client) = self.core.state.clients.get_mut(id) else { return false };
         *output = std::mem::replace(&mut client.output, pushed);
         !client.is_closing_now()
     }
@@ -257,7 +256,7 @@ impl Turn<'_> {
         self.run_batch();
         let mut at = 0;
         loop {
-            let Some(client) = self.state.clients.get(id) else { return };
+            let Some(client) = self.core.state.clients.get(id) else { return };
             if client.is_closing() {
                 return;
             }
@@ -269,7 +268,7 @@ impl Turn<'_> {
             let LargeInput { buffer, parser, .. } = &mut input;
             let before = at;
             let mut unparsed = Unparsed { bytes: buffer, at, parser };
-            self.intake.batch.parse(self.state, id, &mut unparsed, &limits, most);
+            self.intake.batch.parse(&self.core.state, id, &mut unparsed, &limits, most);
             at = unparsed.at;
             if self.intake.batch.runs.is_empty() {
                 break;
@@ -285,7 +284,7 @@ impl Turn<'_> {
                 break;
             }
         }
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         input.buffer.drain(..at);
         if at > LARGE_BYTES {
             // The requests after a large one do not need its memory.
@@ -305,13 +304,13 @@ impl Turn<'_> {
 
     /// Continues the requests of resumed clients.
     fn resume_all(&mut self) {
-        if self.state.net.pending.resumed.is_empty() {
+        if self.core.state.net.pending.resumed.is_empty() {
             return;
         }
         // The batch may already hold requests of clients that nested turns must not read.
         let (batch, used) = (std::mem::take(&mut self.intake.batch), self.intake.arena_used);
         batch.runs.iter().for_each(|run| self.hold(run.client, true));
-        for id in std::mem::take(&mut self.state.net.pending.resumed) {
+        for id in std::mem::take(&mut self.core.state.net.pending.resumed) {
             self.resume(id);
         }
         (self.intake.batch, self.intake.arena_used) = (batch, used);
@@ -319,18 +318,18 @@ impl Turn<'_> {
 
     /// Continues the requests a client sent while it was suspended.
     fn resume(&mut self, id: ClientId) {
-        let client = self.state.clients.get(id);
+        let client = self.core.state.clients.get(id);
         if client.is_some_and(|client| matches!(client.input, Input::Lent(_))) {
             return;
         }
-        self.state.clients.release(id);
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        self.core.state.clients.release(id);
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         // Requests that did not run were put back before later input: together they may exceed the
         // limit.
         if client.input.len() as u64 > INPUT_MAX && !self.check_query_limit(id) {
             return;
         }
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
         match std::mem::take(&mut client.input) {
             Input::Empty | Input::Lent(_) => {}
             Input::Waiting(buffer) => {
@@ -341,13 +340,13 @@ impl Turn<'_> {
     }
 
     fn hold(&mut self, id: ClientId, held: bool) {
-        if let Some(client) = self.state.clients.get_mut(id) {
+        if let Some(client) = self.core.state.clients.get_mut(id) {
             client.reading.is_held = held;
         }
     }
 
     pub(super) fn is_held(&self, id: ClientId) -> bool {
-        self.state.clients.get(id).is_some_and(|client| client.reading.is_held)
+        self.core.state.clients.get(id).is_some_and(|client| client.reading.is_held)
     }
 }
 

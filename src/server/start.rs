@@ -31,7 +31,7 @@ use crate::net::tls::Tls;
 use crate::persist::aof::log::Fatal;
 use crate::resp::reply::ReplyWriter;
 use crate::roles::{cluster, following, replicas, restart, slots};
-use crate::state::{PauseCause, Shutdown, State};
+use crate::state::{Core, PauseCause, Shutdown, State};
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger, notice, warning};
 use crate::sys::process::{self, Supervisor};
@@ -52,22 +52,24 @@ impl Server {
             .map_err(|error| told("Failed creating the event loop", error))?;
         let now = clock.now();
         let hasher = KeyHasher::new(hash_secret(&config));
-        let mut keyspace = Keyspace::new(config.database_count(), hasher, now);
-        let mut state = State::new(&TABLE, config, clock, logger, poll);
+        let keyspace = Keyspace::new(config.database_count(), hasher, now);
+        let state = State::new(&TABLE, config, clock, logger, poll);
+        let mut core = Core { keyspace, state };
+        let Core { keyspace, state } = &mut core;
         state.now = now;
         if state.config.cluster_enabled {
             keyspace.keep_slots();
-            state.cluster = Some(Box::new(cluster::alone(&state)));
+            state.cluster = Some(Box::new(cluster::alone(state)));
         }
-        sessions::gain_authority(&mut keyspace, &mut state);
+        sessions::gain_authority(&mut core);
+        let state = &mut core.state;
         state.serve_while_busy = busy::serve;
         let waker = Arc::new(waker);
         let wakes = waker.clone();
         // If waking fails, the loop still turns several times a second.
         state.persistence.set_wake(Arc::new(move || drop(wakes.wake())));
         let mut server = Server {
-            keyspace,
-            state,
+            core,
             waker,
             intake: Intake::default(),
             expire_again: false,
@@ -83,32 +85,34 @@ impl Server {
             owns_pidfile: false,
             turns: Arc::new(AtomicUsize::new(0)),
         };
-        server.state.persistence.set_stop(server.stop.clone());
-        apply_config(&mut server.keyspace, &mut server.state);
-        if Tls::is_wanted(&server.state.config) && configure_tls(&mut server.state).is_err() {
+        server.core.state.persistence.set_stop(server.stop.clone());
+        apply_config(&mut server.core);
+        if Tls::is_wanted(&server.core.state.config)
+            && configure_tls(&mut server.core.state).is_err()
+        {
             return Err("Failed to configure TLS. Check logs for more info.".into());
         }
-        if let Err(which) = listen(&mut server.state) {
+        if let Err(which) = listen(&mut server.core.state) {
             // The address and reason are in the log.
             return Err(format!("Failed listening on {which}, aborting."));
         }
-        if let Err(which) = listen_for_http(&mut server.state) {
+        if let Err(which) = listen_for_http(&mut server.core.state) {
             return Err(format!("Failed listening on {which}, aborting."));
         }
-        if server.state.config.cluster_enabled {
-            cluster::listen(&mut server.state)?;
+        if server.core.state.config.cluster_enabled {
+            cluster::listen(&mut server.core.state)?;
         }
         server.listen_on_unix_socket()?;
         server
             .register_listeners()
             .map_err(|error| told("Failed waiting for connections", error))?;
-        server.state.stats.startup_memory = alloc::allocated();
+        server.core.state.stats.startup_memory = alloc::allocated();
         Ok(server)
     }
 
     /// The TCP addresses in use, with ports chosen by the system.
     pub fn addresses(&self) -> &[SocketAddr] {
-        &self.state.net.listening
+        &self.core.state.net.listening
     }
 
     /// Makes SIGTERM and SIGINT shut the server down; a further SIGINT ends the process at once,
@@ -128,10 +132,10 @@ impl Server {
 
     /// Checks for a signal, which has ended the wait for events, and starts the shutdown.
     pub(super) fn take_signal(&mut self) {
-        let config = &self.state.config;
+        let config = &self.core.state.config;
         let (name, options) = match self.stop.swap(0, Ordering::SeqCst) {
             0 => {
-                if self.state.process.shutdown.is_none() {
+                if self.core.state.process.shutdown.is_none() {
                     // The earlier shutdown was aborted or refused.
                     self.stop_requested.store(false, Ordering::Relaxed);
                 }
@@ -141,7 +145,7 @@ impl Server {
             _ => ("SIGTERM", config.shutdown_on_sigterm),
         };
         let message = format_args!("Received {name} scheduling shutdown...");
-        self.state.log(Level::Warning, message);
+        self.core.state.log(Level::Warning, message);
         let save = match options {
             options if options.contains(ShutdownOptions::SAVE) => Some(true),
             options if options.contains(ShutdownOptions::NOSAVE) => Some(false),
@@ -149,7 +153,7 @@ impl Server {
         };
         let now = options.contains(ShutdownOptions::NOW);
         let force = options.contains(ShutdownOptions::FORCE);
-        self.state.process.shutdown.get_or_insert(Shutdown {
+        self.core.state.process.shutdown.get_or_insert(Shutdown {
             by_signal: true,
             save,
             now,
@@ -162,27 +166,27 @@ impl Server {
 
     /// Applies `rename-command`; see [`super::renamed_commands`].
     pub fn rename_commands(&mut self, renamed: RenamedCommands) {
-        self.state.renamed = renamed;
+        self.core.state.renamed = renamed;
     }
 
     /// Sets the process title, if `set-proc-title` is on. `invoked_as`: the path or name the
     /// program was called by.
     pub fn set_title(&mut self, title: Option<Title>, invoked_as: Vec<u8>) {
-        self.state.process.title = title;
-        self.state.process.identity.invoked_as = invoked_as;
-        if self.state.config.set_proc_title {
-            set_process_title(&mut self.state);
+        self.core.state.process.title = title;
+        self.core.state.process.identity.invoked_as = invoked_as;
+        if self.core.state.config.set_proc_title {
+            set_process_title(&mut self.core.state);
         }
     }
 
     /// Whether the server has a listener.
     pub fn is_listening(&self) -> bool {
-        !self.state.net.listeners.is_empty()
+        !self.core.state.net.listeners.is_empty()
     }
 
     /// Writes the process ID to `pidfile`, if set. A failure is ignored, as in Redis.
     pub fn write_pidfile(&mut self) {
-        let pidfile = &self.state.config.pidfile;
+        let pidfile = &self.core.state.config.pidfile;
         if !pidfile.is_empty() {
             let line = format!("{}\n", std::process::id());
             self.owns_pidfile = std::fs::write(OsStr::from_bytes(pidfile), line).is_ok();
@@ -193,62 +197,63 @@ impl Server {
     /// setup.
     pub fn announce(&mut self, supervisor: Supervisor) {
         self.sample_clock();
-        if !self.state.net.listening.is_empty() {
-            notice!(self.state, "Ready to accept connections");
+        if !self.core.state.net.listening.is_empty() {
+            notice!(self.core.state, "Ready to accept connections");
         }
-        let config = &self.state.config;
+        let config = &self.core.state.config;
         if !config.unixsocket.is_empty() {
             let path = String::from_utf8_lossy(&config.unixsocket);
-            notice!(self.state, "The server is now ready to accept connections at {path}");
+            notice!(self.core.state, "The server is now ready to accept connections at {path}");
         }
         supervisor.ready();
         self.supervisor = supervisor;
         if (1..1 << 20).contains(&config.maxmemory) {
             warning!(
-                self.state,
+                self.core.state,
                 "WARNING: You specified a maxmemory value that is less than 1MB (current value is {} bytes). Are \
                      you sure this is what you really want?",
                 config.maxmemory
             );
         }
         // An error is in the log.
-        let _ = set_oom_score(&mut self.state);
+        let _ = set_oom_score(&mut self.core.state);
     }
 
     /// Registers the listeners that CONFIG SET has opened.
     pub(super) fn listen_again(&mut self) {
         if let Err(error) = self.register_listeners() {
-            warning!(self.state, "Waiting for connections: {error}");
+            warning!(self.core.state, "Waiting for connections: {error}");
         }
     }
 
     /// Loads the data. Call this once, before clients are served. Errors: logged already.
     pub fn load(&mut self) -> Result<(), load::LoadError> {
         self.sample_clock();
-        let Server { keyspace, state, .. } = self;
-        if state.config.cluster_enabled {
-            cluster::begin(state).map_err(|text| load::LoadError::logged(state, text))?;
+        let core = &mut self.core;
+        if core.state.config.cluster_enabled {
+            let begun = cluster::begin(&mut core.state);
+            begun.map_err(|text| load::LoadError::logged(&core.state, text))?;
         }
-        let reports_expired = load::reports_expired(state);
+        let reports_expired = load::reports_expired(&core.state);
         if reports_expired {
-            replicas::begin_stream_at_start(state);
+            replicas::begin_stream_at_start(&mut core.state);
         }
-        let loaded = load::load_at_start(keyspace, state);
+        let loaded = load::load_at_start(core);
         if reports_expired && loaded.is_ok() {
-            replicas::continue_history_of_file(keyspace, state);
+            replicas::continue_history_of_file(core);
         }
         match loaded {
             Err(error) if error.text.contains(load::INTERRUPTED) => {
                 // Only a part of the file is in memory.
-                error.log(&self.state);
+                error.log(&self.core.state);
                 self.stopping = true;
                 Ok(())
             }
             Err(error) => {
-                error.log(&self.state);
-                if !self.state.config.appendonly {
+                error.log(&self.core.state);
+                if !self.core.state.config.appendonly {
                     // The last lines of Redis and Valkey, for which scripts look.
-                    let is_valkey = self.state.config.compatible_with.is_valkey();
+                    let is_valkey = self.core.state.config.compatible_with.is_valkey();
                     let text = match &error.refusal {
                         None => "Terminating server after rdb file reading failure.",
                         Some(_) if is_valkey => {
@@ -256,19 +261,19 @@ impl Server {
                         }
                         Some(_) => "Fatal error loading the DB: Invalid argument. Exiting.",
                     };
-                    warning!(self.state, "{text}");
+                    warning!(self.core.state, "{text}");
                 }
                 Err(error)
             }
             Ok(()) => {
-                let primary = cluster::primary_at_start(&self.state);
-                following::follow_at_start(&mut self.keyspace, &mut self.state, primary);
-                restart::begin(&self.keyspace, &mut self.state);
-                cluster::loaded(&mut self.keyspace, &mut self.state)
-                    .map_err(|text| load::LoadError::logged(&self.state, text))?;
-                slots::loaded(&mut self.keyspace, &mut self.state);
-                if !self.state.replication.is_replica() {
-                    sessions::gain_authority(&mut self.keyspace, &mut self.state);
+                let primary = cluster::primary_at_start(&self.core.state);
+                following::follow_at_start(&mut self.core, primary);
+                restart::begin(&mut self.core);
+                cluster::loaded(&mut self.core)
+                    .map_err(|text| load::LoadError::logged(&self.core.state, text))?;
+                slots::loaded(&mut self.core);
+                if !self.core.state.replication.is_replica() {
+                    sessions::gain_authority(&mut self.core);
                 }
                 Ok(())
             }
@@ -277,33 +282,33 @@ impl Server {
 
     /// Ends the loop, unless it must wait for replicas or saving fails.
     pub(super) fn shut_down(&mut self, mut order: Shutdown) {
-        if self.state.persistence.loading.is_some() {
+        if self.core.state.persistence.loading.is_some() {
             // Memory holds only a part of the data, which can be neither saved nor continued.
             order = Shutdown { save: Some(false), now: true, force: true, ..order };
         }
         if order.waits_until_us.is_none() {
-            warning!(self.state, "User requested shutdown...");
+            warning!(self.core.state, "User requested shutdown...");
         }
-        if order.safe && !cluster::may_end(&self.state, order.force) {
+        if order.safe && !cluster::may_end(&self.core.state, order.force) {
             return self.refuse_shutdown();
         }
-        if replicas::hold_shutdown(&mut self.state, order) {
+        if replicas::hold_shutdown(&mut self.core.state, order) {
             return;
         }
         if order.failover {
-            cluster::hand_over(&mut self.state);
+            cluster::hand_over(&mut self.core.state);
         }
         if order.waits_until_us.is_some() {
-            self.state.end_pause(PauseCause::Shutdown);
+            self.core.state.end_pause(PauseCause::Shutdown);
         }
-        if order.save.unwrap_or(!self.state.config.save.is_empty()) {
+        if order.save.unwrap_or(!self.core.state.config.save.is_empty()) {
             self.supervisor.saving();
         }
-        let Server { keyspace, state, .. } = self;
-        let closing = match persistence::begin_shut_down(keyspace, state, order.force) {
+        let core = &mut self.core;
+        let closing = match persistence::begin_shut_down(core, order.force) {
             Ok(ended) => {
-                replicas::job_ended(state, ended);
-                persistence::shut_down(keyspace, state, order.save, order.force)
+                replicas::job_ended(&mut core.state, ended);
+                persistence::shut_down(core, order.save, order.force)
             }
             Err(closing) => closing,
         };
@@ -311,7 +316,7 @@ impl Server {
             Closing::Done => {}
             Closing::Refused => {
                 warning!(
-                    self.state,
+                    self.core.state,
                     "Errors trying to shut down the server. Check the logs for more information."
                 );
                 return self.refuse_shutdown();
@@ -325,7 +330,7 @@ impl Server {
 
     /// Ends the loop, because changes cannot be made durable. No further reply may leave.
     pub(super) fn fail(&mut self, fatal: &Fatal) {
-        warning!(self.state, "{fatal}");
+        warning!(self.core.state, "{fatal}");
         (self.stopping, self.ending) = (true, Ending::WithoutChanges);
         self.close_listeners();
     }
@@ -335,17 +340,17 @@ impl Server {
     fn close_listeners(&mut self) {
         if self.owns_pidfile {
             self.owns_pidfile = false;
-            notice!(self.state, "Removing the pid file.");
+            notice!(self.core.state, "Removing the pid file.");
             // Fails harmlessly if it was removed already.
-            let _ = std::fs::remove_file(OsStr::from_bytes(&self.state.config.pidfile));
+            let _ = std::fs::remove_file(OsStr::from_bytes(&self.core.state.config.pidfile));
         }
-        let listeners = &mut self.state.net.listeners;
+        let listeners = &mut self.core.state.net.listeners;
         let had_path = listeners.iter().any(|listener| matches!(listener, Listener::Unix(..)));
         listeners.clear();
-        self.state.net.http.end();
-        self.state.net.bus.listen(Vec::new());
+        self.core.state.net.http.end();
+        self.core.state.net.bus.listen(Vec::new());
         if had_path {
-            notice!(self.state, "Removing the unix socket file.");
+            notice!(self.core.state, "Removing the unix socket file.");
         }
     }
 
@@ -354,14 +359,14 @@ impl Server {
         let has_asked = |client: &&Client| {
             client.suspension() == Suspension::UntilReply && client.blocked.is_none()
         };
-        let asked = self.state.clients.iter().filter(has_asked);
+        let asked = self.core.state.clients.iter().filter(has_asked);
         let ids: Vec<_> = asked.map(|client| client.id).collect();
         for id in ids {
-            self.state.clients.release(id);
-            if let Some(client) = self.state.clients.get_to_push(id) {
+            self.core.state.clients.release(id);
+            if let Some(client) = self.core.state.clients.get_to_push(id) {
                 let text = b"ERR Errors trying to SHUTDOWN. Check logs.";
                 ReplyWriter::new(&mut client.output, client.protocol).error(text);
-                self.state.net.pending.resumed.push(id);
+                self.core.state.net.pending.resumed.push(id);
             }
         }
     }
@@ -372,10 +377,10 @@ impl Server {
         if self.ending != Ending::InOrder {
             return;
         }
-        replicas::send(&mut self.state);
+        replicas::send(&mut self.core.state);
         self.clients().flush();
-        cluster::end(&mut self.state);
-        warning!(self.state, "Latchkey is now ready to exit, bye bye...");
+        cluster::end(&mut self.core.state);
+        warning!(self.core.state, "Latchkey is now ready to exit, bye bye...");
     }
 }
 

@@ -8,10 +8,10 @@ pub use crate::client::acks::{AcksAwaited, Replicas};
 pub use crate::client::blocked::Wait;
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
-use crate::keyspace::{Key, Keyspace};
+use crate::keyspace::Key;
 use crate::resp::args::Prehashed;
 use crate::resp::reply::ReplyWriter;
-use crate::state::State;
+use crate::state::{Core, State};
 
 /// A handler's result. The gate writes an error as the reply.
 pub type CommandResult = Result<Outcome, CommandError>;
@@ -155,9 +155,7 @@ const TOO_MANY_DRAWS: CommandError =
 /// One command being run.
 pub struct Context<'a> {
     /// The keyspace, with the client's database selected.
-    pub keyspace: &'a mut Keyspace,
-    /// Everything else the server owns.
-    pub state: &'a mut State,
+    pub core: &'a mut Core,
     pub reply: ReplyWriter<'a>,
     pub args: Args<'a>,
     pub command: &'static Command,
@@ -173,8 +171,12 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn key(&self, index: usize) -> Key<'a> {
         let bytes = self.args.get(index);
-        let hash = self.prehashed.get(index).unwrap_or_else(|| self.keyspace.hash(bytes));
-        debug_assert_eq!(hash, self.keyspace.hash(bytes), "a hash made ahead is the argument's");
+        let hash = self.prehashed.get(index).unwrap_or_else(|| self.core.keyspace.hash(bytes));
+        debug_assert_eq!(
+            hash,
+            self.core.keyspace.hash(bytes),
+            "a hash made ahead is the argument's"
+        );
         Key { bytes, hash }
     }
 
@@ -192,7 +194,7 @@ impl<'a> Context<'a> {
 
     /// The limits of the command's data.
     pub fn size_limits(&self) -> SizeLimits {
-        SizeLimits::of(self.state, self.caller)
+        SizeLimits::of(&self.core.state, self.caller)
     }
 
     /// Whether the command may block: not in a transaction or script, nor without a client.
@@ -248,12 +250,12 @@ impl<'a> Context<'a> {
     /// The calling client. Only for commands with `Flags::NEEDS_CLIENT`.
     pub fn client(&mut self) -> &mut Client {
         let id = self.client_id();
-        self.state.clients.get_mut(id).expect("a client outlives the command it runs")
+        self.core.state.clients.get_mut(id).expect("a client outlives the command it runs")
     }
 
     /// The error for a subcommand with too few arguments that its arity lets through.
     pub fn wrong_subcommand(&self) -> CommandError {
-        let container = self.command.parent.map(|id| self.state.commands.get(id));
+        let container = self.command.parent.map(|id| self.core.state.commands.get(id));
         let container = container.map_or("", |container| container.spec.name);
         CommandError::wrong_subcommand(container, self.args.get(1))
     }

@@ -78,6 +78,12 @@ pub enum Task {
     RefuseShutdown,
 }
 
+/// Everything that commands act upon.
+pub struct Core {
+    pub keyspace: Keyspace,
+    pub state: State,
+}
+
 /// Everything commands act upon besides the keyspace.
 pub struct State {
     pub clients: Clients,
@@ -109,7 +115,7 @@ pub struct State {
     /// See [`State::payload_encoder`]. True: the encoder compresses.
     encoder: Option<(bool, Box<Encoder>)>,
     /// Serves other clients for a moment during a long-running script. Set by the server.
-    pub serve_while_busy: fn(&mut Keyspace, &mut State),
+    pub serve_while_busy: fn(&mut Core),
     pub pauses: Pauses,
     pub moving: Moving,
     pub arriving: Arriving,
@@ -175,7 +181,7 @@ impl State {
             effects: Effects::default(),
             persistence: Persistence::new(now.unix_seconds()),
             encoder: None,
-            serve_while_busy: |_, _| {},
+            serve_while_busy: |_| {},
             pauses: Pauses::default(),
             moving: Moving::default(),
             arriving: Arriving::default(),

@@ -158,13 +158,13 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(BAD_NAME);
     }
     let rules: Vec<&[u8]> = ctx.args.iter_from(3).collect();
-    let all_channels = users::all_channels(&ctx.state.config);
-    let changed = ctx.state.acl.set_user(name, &rules, all_channels);
+    let all_channels = users::all_channels(&ctx.core.state.config);
+    let changed = ctx.core.state.acl.set_user(name, &rules, all_channels);
     let changed = changed.map_err(|text| error("", &text, ""))?;
-    warn_about_first_arguments(ctx.state, &rules);
+    warn_about_first_arguments(&ctx.core.state, &rules);
     let caller = ctx.caller.client();
     ctx.reply.ok();
-    match users::update_clients_of(ctx.keyspace, ctx.state, &changed, caller) {
+    match users::update_clients_of(ctx.core, &changed, caller) {
         true => Ok(Outcome::Close),
         false => Ok(Outcome::Replied),
     }
@@ -196,11 +196,11 @@ fn delete(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.iter_from(2).any(|name| name == crate::acl::DEFAULT_NAME) {
         return Err(DEFAULT_STAYS);
     }
-    let acl = &mut ctx.state.acl;
+    let acl = &mut ctx.core.state.acl;
     let deleted: Vec<_> = ctx.args.iter_from(2).filter_map(|name| acl.delete(name)).collect();
     ctx.reply.integer(deleted.len() as i64);
     let caller = ctx.caller.client();
-    match users::close_clients_of(ctx.keyspace, ctx.state, &deleted, caller) {
+    match users::close_clients_of(ctx.core, &deleted, caller) {
         true => Ok(Outcome::Close),
         false => Ok(Outcome::Replied),
     }
@@ -209,7 +209,7 @@ fn delete(ctx: &mut Context<'_>) -> CommandResult {
 /// `ACL GETUSER username`: a map of flags, passwords' hashes, rules and selectors; nil if there is
 /// no such user.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
-    let (acl, format) = (&ctx.state.acl, users::rule_format(ctx.state));
+    let (acl, format) = (&ctx.core.state.acl, users::rule_format(&ctx.core.state));
     let reply = &mut ctx.reply;
     let Some(user) = acl.find(ctx.args.get(2)).map(|id| acl.user(id)) else {
         reply.null();
@@ -260,7 +260,7 @@ fn describe_selector(
 
 /// `ACL LIST`: an array of `user name rules`.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
-    let lines = ctx.state.acl.lines(users::rule_format(ctx.state));
+    let lines = ctx.core.state.acl.lines(users::rule_format(&ctx.core.state));
     ctx.reply.array(lines.len());
     lines.for_each(|line| ctx.reply.bulk(&[b"user ", &line[..]].concat()));
     Ok(Outcome::Replied)
@@ -268,7 +268,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `ACL USERS`: an array of names.
 fn names(ctx: &mut Context<'_>) -> CommandResult {
-    let names = ctx.state.acl.names();
+    let names = ctx.core.state.acl.names();
     ctx.reply.array(names.len());
     names.for_each(|name| ctx.reply.bulk(name));
     Ok(Outcome::Replied)
@@ -277,7 +277,7 @@ fn names(ctx: &mut Context<'_>) -> CommandResult {
 /// `ACL WHOAMI`: the connection's user.
 fn who_am_i(ctx: &mut Context<'_>) -> CommandResult {
     let user = ctx.client().user;
-    ctx.reply.bulk(ctx.state.acl.name(user));
+    ctx.reply.bulk(ctx.core.state.acl.name(user));
     Ok(Outcome::Replied)
 }
 
@@ -285,7 +285,7 @@ fn who_am_i(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The path in `aclfile`. Error: it is not set.
 fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
-    let file = &ctx.state.config.aclfile;
+    let file = &ctx.core.state.config.aclfile;
     if file.is_empty() { Err(NO_FILE) } else { Ok(file.clone()) }
 }
 
@@ -293,21 +293,21 @@ fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
 /// if Redis before 7.2 is emulated, those of all users except the default one.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
-    let all_channels = users::all_channels(&ctx.state.config);
-    let loaded = load_file(&mut ctx.state.acl, &file, all_channels);
+    let all_channels = users::all_channels(&ctx.core.state.config);
+    let loaded = load_file(&mut ctx.core.state.acl, &file, all_channels);
     let loaded = loaded.map_err(|text| error("", &text, ""))?;
     let caller = ctx.caller.client();
     ctx.reply.ok();
     let mut deleted = loaded.deleted;
-    if !ctx.state.config.reports_7_2() {
+    if !ctx.core.state.config.reports_7_2() {
         let others = loaded.changed.iter().map(|changed| changed.id);
         deleted.extend(others.filter(|&id| id != UserId::DEFAULT));
     }
-    let mut closes = users::close_clients_of(ctx.keyspace, ctx.state, &deleted, caller);
+    let mut closes = users::close_clients_of(ctx.core, &deleted, caller);
     // Usually only a few users are connected: this avoids a loop over all clients for each user.
-    let in_use: HashSet<UserId> = ctx.state.clients.iter().map(|client| client.user).collect();
+    let in_use: HashSet<UserId> = ctx.core.state.clients.iter().map(|client| client.user).collect();
     for changed in loaded.changed.iter().filter(|changed| in_use.contains(&changed.id)) {
-        closes |= users::update_clients_of(ctx.keyspace, ctx.state, changed, caller);
+        closes |= users::update_clients_of(ctx.core, changed, caller);
     }
     Ok(if closes { Outcome::Close } else { Outcome::Replied })
 }
@@ -328,11 +328,11 @@ pub(crate) fn load_file(
 /// `ACL SAVE`: `OK`. The file is replaced atomically.
 fn save(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
-    let text = ctx.state.acl.to_file_text(users::rule_format(ctx.state));
+    let text = ctx.core.state.acl.to_file_text(users::rule_format(&ctx.core.state));
     let path = Path::new(OsStr::from_bytes(&file));
     if let Err(error) = replace_file(path, &text) {
         let why = system_text(&error);
-        warning!(ctx.state, "Writing ACL file for ACL SAVE: {why}");
+        warning!(ctx.core.state, "Writing ACL file for ACL SAVE: {why}");
         return Err(NOT_SAVED);
     }
     ctx.reply.ok();
@@ -345,7 +345,7 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
 fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args.from(3);
     let (user_name, command_name) = (ctx.args.get(2), args.get(0));
-    let state = &*ctx.state;
+    let state = &ctx.core.state;
     let user = state.acl.find(user_name);
     let user = user.ok_or_else(|| error("User '", user_name, "' not found"))?;
     let command = state.find_command(command_name).and_then(|command| match args.len() {
@@ -358,7 +358,7 @@ fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
     if !command.spec.accepts(args.len()) {
         return Err(CommandError::WrongArity(command.full_name.clone()));
     }
-    let databases = (ctx.keyspace.selected(), state.database_count());
+    let databases = (ctx.core.keyspace.selected(), state.database_count());
     let Err(denied) = users::check_user(state.acl.user(user), command, args, databases) else {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
@@ -375,15 +375,15 @@ fn log(ctx: &mut Context<'_>) -> CommandResult {
     }
     let mut args = ctx.args.cursor(2);
     if args.take_word("RESET") {
-        ctx.state.acl.log.clear();
+        ctx.core.state.acl.log.clear();
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
     let count = if args.is_at_end() { LOG_DEFAULT } else { args.take_integer()? };
-    let entries = ctx.state.acl.log.iter();
+    let entries = ctx.core.state.acl.log.iter();
     let count = usize::try_from(count).unwrap_or_default().min(entries.len());
-    let now_ms = ctx.state.now.wall_us / 1000;
-    let is_7_2 = ctx.state.config.reports_7_2();
+    let now_ms = ctx.core.state.now.wall_us / 1000;
+    let is_7_2 = ctx.core.state.config.reports_7_2();
     let reply = &mut ctx.reply;
     reply.array(count);
     for entry in entries.take(count) {
@@ -429,7 +429,7 @@ fn cat(ctx: &mut Context<'_>) -> CommandResult {
             let shown = &name[..name.len().min(128)];
             let category = catalogue::category(name);
             let category = category.ok_or_else(|| error("Unknown category '", shown, "'"))?;
-            let commands = ctx.state.acl.catalogue().with_subcommands();
+            let commands = ctx.core.state.acl.catalogue().with_subcommands();
             commands
                 .filter(|command| command.categories.contains(category))
                 .map(|command| command.name.as_bytes())

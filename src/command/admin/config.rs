@@ -15,13 +15,13 @@ use crate::error::CommandError;
 use crate::gate::evict::evict;
 use crate::gate::limits::count_clients_memory;
 use crate::gate::users;
-use crate::keyspace::{AccessPolicy, Keyspace};
+use crate::keyspace::AccessPolicy;
 use crate::net::listener::{Listener, tcp_listeners};
 use crate::net::tls::Tls;
 use crate::roles::{cluster, replicas, restart};
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
-use crate::state::{State, Task};
+use crate::state::{Core, State, Task};
 use crate::sys::log::{Level, warning};
 use crate::sys::process::{self, Score};
 use crate::sys::{alloc, crash};
@@ -93,8 +93,8 @@ const HELP: &[&str] = &[
 /// `CONFIG GET parameter [parameter ...]`: a map of names to values, each a bulk string.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
     let patterns: Vec<&[u8]> = ctx.args.iter_from(2).collect();
-    let mut found = ctx.state.config.get(&patterns);
-    if ctx.state.config.compatible_with.is_valkey() {
+    let mut found = ctx.core.state.config.get(&patterns);
+    if ctx.core.state.config.compatible_with.is_valkey() {
         found.sort();
     }
     ctx.reply.map(found.len());
@@ -112,30 +112,30 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Syntax);
     };
     let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|&[name, value]| (name, value)).collect();
-    let loading = ctx.state.persistence.loading.is_some();
+    let loading = ctx.core.state.persistence.loading.is_some();
     let context = SetContext { local_client: ctx.client().peer.is_local(), loading };
     let refused = |error: SetError| CommandError::formatted(error.reply());
-    let changes = ctx.state.config.set(&pairs, context).map_err(refused)?;
+    let changes = ctx.core.state.config.set(&pairs, context).map_err(refused)?;
     let actions = changes.actions.clone();
-    let mut failed = check_fsync(ctx.state).err().map(|reason| ("appendfsync", reason));
+    let mut failed = check_fsync(&ctx.core.state).err().map(|reason| ("appendfsync", reason));
     if failed.is_none() {
-        failed = carry_out(ctx.state, &actions).err();
+        failed = carry_out(&mut ctx.core.state, &actions).err();
     }
     if actions.iter().any(|(action, _)| *action == Action::Locks) {
-        ctx.keyspace.waiting.retry_held_back();
+        ctx.core.keyspace.waiting.retry_held_back();
     }
     if failed.is_none() && actions.iter().any(|(action, _)| *action == Action::AppendOnly) {
         failed = switch_append_only(ctx).err().map(|reason| ("appendonly", reason));
     }
     if let Some((name, reason)) = failed {
-        let error = ctx.state.config.rollback(changes, name, reason);
+        let error = ctx.core.state.config.rollback(changes, name, reason);
         // The old values worked before. A further error is only logged: the reply is the first one.
         for action in actions {
-            let _ = carry_out(ctx.state, &[action]);
+            let _ = carry_out(&mut ctx.core.state, &[action]);
         }
         return Err(refused(error));
     }
-    apply_config(ctx.keyspace, ctx.state);
+    apply_config(ctx.core);
     if actions.iter().any(|(action, _)| *action == Action::MaxMemory) {
         shrink(ctx);
     }
@@ -155,37 +155,38 @@ fn check_fsync(state: &State) -> Result<(), String> {
 
 /// Switches the append-only file on or off.
 fn switch_append_only(ctx: &mut Context<'_>) -> Result<(), String> {
-    if !ctx.state.config.appendonly {
-        persistence::end_aof(ctx.keyspace, ctx.state);
+    if !ctx.core.state.config.appendonly {
+        persistence::end_aof(ctx.core);
         return Ok(());
     }
     let in_transaction = ctx.origin == Origin::Transaction;
-    replicas::begin_aof(ctx.keyspace, ctx.state, in_transaction).map_err(|why| {
-        warning!(ctx.state, "Can't switch the AOF on: {why}");
+    replicas::begin_aof(ctx.core, in_transaction).map_err(|why| {
+        warning!(ctx.core.state, "Can't switch the AOF on: {why}");
         "Unable to turn on AOF. Check server logs.".to_owned()
     })
 }
 
 /// `CONFIG RESETSTAT`: OK.
 fn reset_stat(ctx: &mut Context<'_>) -> CommandResult {
-    reset_stats(ctx.keyspace, ctx.state);
+    reset_stats(ctx.core);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 /// `CONFIG REWRITE`: OK.
 fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
-    let lines: Vec<Vec<u8>> = ctx.state.acl.lines(users::rule_format(ctx.state)).collect();
-    match ctx.state.config.rewrite(&lines) {
+    let lines: Vec<Vec<u8>> =
+        ctx.core.state.acl.lines(users::rule_format(&ctx.core.state)).collect();
+    match ctx.core.state.config.rewrite(&lines) {
         Ok(()) => {
             let message = format_args!("CONFIG REWRITE executed with success.");
-            ctx.state.log(Level::Warning, message);
+            ctx.core.state.log(Level::Warning, message);
             ctx.reply.ok();
             Ok(Outcome::Replied)
         }
         Err(error) => {
             if let RewriteError::Io(error) = &error {
-                warning!(ctx.state, "CONFIG REWRITE failed: {error}");
+                warning!(ctx.core.state, "CONFIG REWRITE failed: {error}");
             }
             Err(CommandError::formatted(error.reply()))
         }
@@ -198,26 +199,26 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// Applies the configuration to all parts: at the start and after CONFIG SET.
-pub fn apply_config(keyspace: &mut Keyspace, state: &mut State) {
-    let config = &state.config;
-    keyspace.access = AccessPolicy {
+pub fn apply_config(core: &mut Core) {
+    let config = &core.state.config;
+    core.keyspace.access = AccessPolicy {
         lfu: config.maxmemory_policy.is_lfu(),
         lfu_log_factor: config.lfu_log_factor,
         lfu_decay_minutes: config.lfu_decay_time,
     };
-    keyspace.set_expiry_by(state.expiry_by());
-    state.effects.multi_first = config.compatible_with.is_valkey();
-    keyspace.events.set_classes(config.notify_keyspace_events);
-    state.stats.timing.set_thresholds(config);
-    state.logger.level = log_level(config);
-    state.logger.set_format(config.log_format, config.log_timestamp_format);
+    core.keyspace.set_expiry_by(core.state.expiry_by());
+    core.state.effects.multi_first = config.compatible_with.is_valkey();
+    core.keyspace.events.set_classes(config.notify_keyspace_events);
+    core.state.stats.timing.set_thresholds(config);
+    core.state.logger.level = log_level(config);
+    core.state.logger.set_format(config.log_format, config.log_timestamp_format);
     crash::enable(config.crash_log_enabled);
     crash::watch(config.watchdog_period);
-    persistence::apply_parameters(state);
-    replicas::resize_backlog(state);
-    state.count_good_replicas();
-    restart::look(state);
-    cluster::refresh_settings(state);
+    persistence::apply_parameters(&mut core.state);
+    replicas::resize_backlog(&mut core.state);
+    core.state.count_good_replicas();
+    restart::look(&mut core.state);
+    cluster::refresh_settings(&mut core.state);
 }
 
 /// The configured log level. None: nothing is logged.
@@ -400,12 +401,12 @@ pub fn set_process_title(state: &mut State) {
 
 /// Evicts down to a new `maxmemory`.
 fn shrink(ctx: &mut Context<'_>) {
-    let (limit, used) = (ctx.state.config.maxmemory, alloc::allocated() as u64);
+    let (limit, used) = (ctx.core.state.config.maxmemory, alloc::allocated() as u64);
     if limit == 0 || limit >= used {
         return;
     }
     warning!(
-        ctx.state,
+        ctx.core.state,
         "WARNING: the new maxmemory value set via CONFIG SET ({limit}) is smaller than the current memory usage \
              ({used}). This will result in key eviction and/or the inability to accept new write commands depending \
              on the maxmemory-policy."
@@ -413,8 +414,8 @@ fn shrink(ctx: &mut Context<'_>) {
     // Keys that cannot be evicted are no error here: writes will be refused. Within a transaction
     // nothing is evicted.
     match ctx.origin {
-        Origin::Transaction => ctx.keyspace.eviction.unfinished = true,
-        _ => drop(evict(ctx.keyspace, ctx.state)),
+        Origin::Transaction => ctx.core.keyspace.eviction.unfinished = true,
+        _ => drop(evict(ctx.core)),
     }
 }
 

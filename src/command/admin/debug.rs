@@ -56,27 +56,29 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"help", 2) => help(ctx),
         (b"sleep", 3) => sleep(ctx),
         (b"set-active-expire", 3) => {
-            ctx.keyspace.active_expire = flag(ctx);
+            ctx.core.keyspace.active_expire = flag(ctx);
             ok(ctx)
         }
         (b"pause-cron", 3) => {
-            ctx.state.debug.cron_paused = flag(ctx);
+            ctx.core.state.debug.cron_paused = flag(ctx);
             ok(ctx)
         }
         (b"set-skip-checksum-validation", 3) => {
-            ctx.state.debug.skips_payload_checksum = flag(ctx);
+            ctx.core.state.debug.skips_payload_checksum = flag(ctx);
             ok(ctx)
         }
         (b"aof-flush-sleep", 3) => {
             let micros = u64::try_from(ctx.args.integer(2)?).unwrap_or(0);
-            persistence::set_flush_delay(ctx.state, Duration::from_micros(micros));
+            persistence::set_flush_delay(&mut ctx.core.state, Duration::from_micros(micros));
             ok(ctx)
         }
         (b"object", 3..) => object(ctx),
         (b"sdslen", 3) => sdslen(ctx),
         (b"htstats", 3) => htstats(ctx),
         (b"htstats-key", 3) => htstats_key(ctx),
-        (b"reload" | b"loadaof" | b"effects", _) if ctx.state.persistence.loading.is_some() => {
+        (b"reload" | b"loadaof" | b"effects", _)
+            if ctx.core.state.persistence.loading.is_some() =>
+        {
             Err(CommandError::LOADING)
         }
         (b"reload", 2..) => reload::reload(ctx),
@@ -88,7 +90,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"quicklist-packed-threshold", 3) => quicklist_packed_threshold(ctx),
         (b"replybuffer", 4) => reply_buffer(ctx),
         (b"log", 3) => log(ctx),
-        (b"config-rewrite-force-all", 2) => match ctx.state.config.rewrite_all() {
+        (b"config-rewrite-force-all", 2) => match ctx.core.state.config.rewrite_all() {
             Ok(()) => ok(ctx),
             Err(error) => Err(CommandError::formatted(error.reply())),
         },
@@ -126,7 +128,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             cluster::debug::kill_link(ctx)
         }
         (b"set-disable-deny-scripts", 3) => {
-            ctx.state.scripts.denies_nothing = flag(ctx);
+            ctx.core.state.scripts.denies_nothing = flag(ctx);
             ok(ctx)
         }
         _ => Err(unknown(ctx)),
@@ -151,20 +153,20 @@ fn flag(ctx: &Context<'_>) -> bool {
 /// The key in argument 2, even if expired and not deleted yet. Not an access.
 fn find(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
     let key = ctx.key(2);
-    ctx.keyspace.table().find(key.hash, key.bytes).ok_or(CommandError::NoSuchKey)
+    ctx.core.keyspace.table().find(key.hash, key.bytes).ok_or(CommandError::NoSuchKey)
 }
 
 /// `DEBUG SLEEP seconds`: blocks the whole server.
 fn sleep(ctx: &mut Context<'_>) -> CommandResult {
     let seconds = number::parse_f64(ctx.args.get(2)).unwrap_or(0.0);
     // Negative and infinite durations are ignored.
-    ctx.state.clock.sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    ctx.core.state.clock.sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
     // After a transaction, woken clients must see the expiry of keys during it. In a script time
     // stands still.
-    if ctx.state.scripts.running.is_none() {
-        let now = ctx.state.clock.now();
-        ctx.state.now = now;
-        ctx.keyspace.set_now(now);
+    if ctx.core.state.scripts.running.is_none() {
+        let now = ctx.core.state.clock.now();
+        ctx.core.state.now = now;
+        ctx.core.keyspace.set_now(now);
     }
     ok(ctx)
 }
@@ -189,7 +191,7 @@ fn serialized_len(bytes: &[u8]) -> usize {
 /// `DEBUG OBJECT key`: a status line.
 fn object(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
-    let keyspace = &*ctx.keyspace;
+    let keyspace = &ctx.core.keyspace;
     let entry = keyspace.entry(slot);
     let serialized = keyspace.string_at(slot).map_or(0, |text| serialized_len(&text.whole()));
     let idle = if keyspace.access.lfu { 0 } else { keyspace.idle_seconds(entry.access()) };
@@ -197,7 +199,7 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
         "Value at:{:p} refcount:1 encoding:{} serializedlength:{serialized} lru:{} \
          lru_seconds_idle:{idle}",
         entry.key().as_ptr(),
-        encoding_name(entry.value(), &ctx.state.config.redis_version),
+        encoding_name(entry.value(), &ctx.core.state.config.redis_version),
         entry.access(),
     );
     ctx.reply.simple(text);
@@ -207,7 +209,7 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
 /// `DEBUG SDSLEN key`: lengths and allocated sizes of key and value.
 fn sdslen(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
-    let entry = ctx.keyspace.entry(slot);
+    let entry = ctx.core.keyspace.entry(slot);
     let (len, spare, allocated) = match entry.value() {
         ValueRef::Bytes { bytes, .. } => (bytes.len(), 0, 0),
         ValueRef::Object(Value::String(bytes)) => {
@@ -230,10 +232,10 @@ fn sdslen(ctx: &mut Context<'_>) -> CommandResult {
 /// `DEBUG HTSTATS db`: statistics of a database's table.
 fn htstats(ctx: &mut Context<'_>) -> CommandResult {
     let number = ctx.args.integer(2)?;
-    let Some(database) = DbIndex::checked(number, ctx.keyspace.databases()) else {
+    let Some(database) = DbIndex::checked(number, ctx.core.keyspace.databases()) else {
         return Err(CommandError::Text("ERR Out of range database"));
     };
-    let table = ctx.keyspace.table_of(database);
+    let table = ctx.core.keyspace.table_of(database);
     let text = format!(
         "[Dictionary HT]\nHash table 0 stats (main hash table):\n number of elements: {}\n \
          bytes: {}\n[Expires HT]\n number of elements: {}\n",
@@ -248,7 +250,7 @@ fn htstats(ctx: &mut Context<'_>) -> CommandResult {
 /// `DEBUG HTSTATS-KEY key`: statistics of the hash table of a large hash, set or sorted set.
 fn htstats_key(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
-    match ctx.keyspace.entry(slot).value() {
+    match ctx.core.keyspace.entry(slot).value() {
         ValueRef::Object(value) if matches!(value.encoding(), "hashtable" | "skiplist") => {
             let text = format!(
                 "[Dictionary HT]\nHash table 0 stats (main hash table):\n bytes: {}\n \
@@ -268,25 +270,25 @@ fn htstats_key(ctx: &mut Context<'_>) -> CommandResult {
 /// `DEBUG LOG message`: a line in the log.
 fn log(ctx: &mut Context<'_>) -> CommandResult {
     let message = String::from_utf8_lossy(ctx.args.get(2));
-    warning!(ctx.state, "DEBUG LOG: {message}");
+    warning!(ctx.core.state, "DEBUG LOG: {message}");
     ok(ctx)
 }
 
 /// `DEBUG CHANGE-REPL-ID`: starts a new replication history.
 fn change_replication_id(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.state.replication.begin_history();
+    ctx.core.state.replication.begin_history();
     let message = format_args!("Changing replication IDs after receiving change-repl-id");
-    ctx.state.log(Level::Warning, message);
+    ctx.core.state.log(Level::Warning, message);
     ok(ctx)
 }
 
 /// `DEBUG REPLICATE argument [argument ...]`: adds a request to the replication stream.
 fn replicate(ctx: &mut Context<'_>) -> CommandResult {
-    persistence::spread_effects(ctx.state);
+    persistence::spread_effects(&mut ctx.core.state);
     let mut request = Vec::new();
     encode(ctx.args.iter_from(2), &mut request);
-    if !ctx.state.replication.is_replica() {
-        ctx.state.replication.feed(&request);
+    if !ctx.core.state.replication.is_replica() {
+        ctx.core.state.replication.feed(&request);
     }
     ok(ctx)
 }
@@ -399,7 +401,7 @@ fn mix_stream(digest: &mut DataDigest, stream: &Stream) {
 
 /// `DEBUG DIGEST`: 40 hexadecimal digits; equal data has equal digits, also on Redis.
 fn digest(ctx: &mut Context<'_>) -> CommandResult {
-    let text = digest_of(ctx.keyspace).hex();
+    let text = digest_of(&ctx.core.keyspace).hex();
     ctx.reply.simple(text);
     Ok(Outcome::Replied)
 }
@@ -429,8 +431,8 @@ fn digest_value(ctx: &mut Context<'_>) -> CommandResult {
     for index in 0..count {
         let mut digest = DataDigest::default();
         let key = ctx.key(index + 2);
-        if let Some(slot) = ctx.keyspace.find(key) {
-            mix_value(&mut digest, ctx.keyspace.entry(slot));
+        if let Some(slot) = ctx.core.keyspace.find(key) {
+            mix_value(&mut digest, ctx.core.keyspace.entry(slot));
         }
         ctx.reply.simple(digest.hex());
     }
@@ -468,8 +470,8 @@ fn populate(ctx: &mut Context<'_>) -> CommandResult {
     }
     for number in 0..count {
         let name = [prefix, b":", number.to_string().as_bytes()].concat();
-        let key = Key { bytes: &name, hash: ctx.keyspace.hash(&name) };
-        let found = ctx.keyspace.find(key);
+        let key = Key { bytes: &name, hash: ctx.core.keyspace.hash(&name) };
+        let found = ctx.core.keyspace.find(key);
         if found.is_some() {
             continue;
         }
@@ -477,7 +479,7 @@ fn populate(ctx: &mut Context<'_>) -> CommandResult {
         if size > 0 {
             value.resize(size as usize, 0);
         }
-        ctx.keyspace.set_string_at(found, key, &value, Expiry::Clear);
+        ctx.core.keyspace.set_string_at(found, key, &value, Expiry::Clear);
     }
     ok(ctx)
 }
@@ -597,7 +599,7 @@ fn mallctl_text(ctx: &mut Context<'_>) -> CommandResult {
 /// Reports a bug, and ends the process.
 fn fail(ctx: &mut Context<'_>, what: &str) -> ! {
     crash::report_bug(format_args!("{what}"));
-    crash::end_process(ctx.state.config.use_exit_on_panic)
+    crash::end_process(ctx.core.state.config.use_exit_on_panic)
 }
 
 /// `DEBUG HELP`: an array of lines.

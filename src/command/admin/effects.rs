@@ -15,16 +15,16 @@ const TAKEN: CommandError = CommandError::Text("ERR the append only file takes t
 pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
     let word = ctx.args.get(2).to_ascii_lowercase();
     match (word.as_slice(), ctx.args.len()) {
-        (b"on" | b"off" | b"take", 3) if ctx.state.config.appendonly => return Err(TAKEN),
+        (b"on" | b"off" | b"take", 3) if ctx.core.state.config.appendonly => return Err(TAKEN),
         (b"on" | b"off", 3) => {
             let heard = word == b"on";
-            ctx.state.effects.listen(heard);
-            ctx.keyspace.deletions.listen(heard);
+            ctx.core.state.effects.listen(heard);
+            ctx.core.keyspace.deletions.listen(heard);
             ctx.reply.ok();
         }
         (b"take", 3) => {
             let reply = &mut ctx.reply;
-            ctx.state.effects.take(|stream| reply.bulk(stream));
+            ctx.core.state.effects.take(|stream| reply.bulk(stream));
         }
         (b"load", 4..) => repeat(ctx, Caller::Load)?,
         (b"follow", 4..) => repeat(ctx, Caller::Primary)?,
@@ -35,12 +35,12 @@ pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
 
 /// Runs a stream's requests, and replies with their number. Stops at the first error.
 fn repeat(ctx: &mut Context<'_>, caller: Caller) -> Result<(), CommandError> {
-    let database = ctx.keyspace.selected();
-    ctx.keyspace.begin_loading();
+    let database = ctx.core.keyspace.selected();
+    ctx.core.keyspace.begin_loading();
     let stream = ctx.args.iter_from(3).flatten().copied().collect();
     let result = run(ctx, stream, caller);
-    ctx.keyspace.end_loading();
-    ctx.keyspace.select(database);
+    ctx.core.keyspace.end_loading();
+    ctx.core.keyspace.select(database);
     ctx.reply.integer(result?);
     Ok(())
 }
@@ -63,10 +63,10 @@ fn run(ctx: &mut Context<'_>, mut stream: Vec<u8>, caller: Caller) -> Result<i64
         if name == b"MULTI" || name == b"EXEC" {
             continue;
         }
-        let command = ctx.state.find_command(name);
+        let command = ctx.core.state.find_command(name);
         let request = Request { args, command, prehashed: Default::default() };
         let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
-        let mut gate = Gate { keyspace: ctx.keyspace, state: ctx.state, caller, reply };
+        let mut gate = Gate { core: ctx.core, caller, reply };
         gate.run_trusted(&request)?;
         if output.whole().starts_with(b"-") {
             let words: Vec<&[u8]> = args.iter_from(0).collect();

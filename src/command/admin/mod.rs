@@ -57,10 +57,10 @@ pub const COMMANDS: &[CommandSpec] = &[
 fn time(ctx: &mut Context<'_>) -> CommandResult {
     // Since Redis 7.2 time stands still in a script until it is busy: it may be waiting for time to
     // pass.
-    let stands_still = ctx.state.config.reports_7_2() && !ctx.state.scripts.is_busy();
+    let stands_still = ctx.core.state.config.reports_7_2() && !ctx.core.state.scripts.is_busy();
     let now = match ctx.origin {
-        Origin::Script if stands_still => ctx.state.now,
-        _ => ctx.state.clock.now(),
+        Origin::Script if stands_still => ctx.core.state.now,
+        _ => ctx.core.state.clock.now(),
     };
     ctx.reply.array(2);
     ctx.reply.bulk_integer(now.unix_seconds());
@@ -84,7 +84,7 @@ fn lolwut(ctx: &mut Context<'_>) -> CommandResult {
     }
     let mut text = PICTURE.as_bytes().to_vec();
     text.extend_from_slice(b"\nRedis ver. ");
-    text.extend_from_slice(&ctx.state.config.redis_version);
+    text.extend_from_slice(&ctx.core.state.config.redis_version);
     text.push(b'\n');
     ctx.reply.verbatim(b"txt", &text);
     Ok(Outcome::Replied)
@@ -129,7 +129,7 @@ impl ShutdownOrder {
         if save && nosave || abort && ends {
             return Err(CommandError::Syntax);
         }
-        if failover && ctx.state.cluster.is_none() {
+        if failover && ctx.core.state.cluster.is_none() {
             let text = "ERR SHUTDOWN FAILOVER is only supported in cluster mode.";
             return Err(CommandError::Text(text));
         }
@@ -149,29 +149,31 @@ impl ShutdownOrder {
 fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
     match ShutdownOrder::parse(ctx)? {
         // A running script is not waited for, and its partial changes are not saved.
-        ShutdownOrder::End(order) if order.save != Some(false) && ctx.state.scripts.is_busy() => {
-            Err(crate::gate::admit::busy(ctx.state))
+        ShutdownOrder::End(order)
+            if order.save != Some(false) && ctx.core.state.scripts.is_busy() =>
+        {
+            Err(crate::gate::admit::busy(&ctx.core.state))
         }
         ShutdownOrder::End(order) => {
             // A shutdown by a signal may be pending.
-            let earlier = ctx.state.process.shutdown;
+            let earlier = ctx.core.state.process.shutdown;
             let goes_on = |it: &Shutdown| !it.by_signal || it.waits_until_us.is_some();
-            ctx.state.process.shutdown = earlier.filter(goes_on).or(Some(order));
+            ctx.core.state.process.shutdown = earlier.filter(goes_on).or(Some(order));
             let id = ctx.client_id();
-            ctx.state.clients.suspend(id, Suspension::UntilReply);
+            ctx.core.state.clients.suspend(id, Suspension::UntilReply);
             Ok(Outcome::Suspended)
         }
         // An interrupted loading cannot continue.
         ShutdownOrder::Abort
-            if ctx.state.persistence.loading.is_some_and(|loading| loading.is_interrupted) =>
+            if ctx.core.state.persistence.loading.is_some_and(|loading| loading.is_interrupted) =>
         {
             Err(NO_SHUTDOWN)
         }
-        ShutdownOrder::Abort => match ctx.state.process.shutdown.take() {
+        ShutdownOrder::Abort => match ctx.core.state.process.shutdown.take() {
             Some(_) => {
-                ctx.state.end_pause(PauseCause::Shutdown);
-                ctx.state.tasks.push(Task::RefuseShutdown);
-                notice!(ctx.state, "Shutdown manually aborted.");
+                ctx.core.state.end_pause(PauseCause::Shutdown);
+                ctx.core.state.tasks.push(Task::RefuseShutdown);
+                notice!(ctx.core.state, "Shutdown manually aborted.");
                 ctx.reply.ok();
                 Ok(Outcome::Replied)
             }

@@ -36,20 +36,20 @@ pub(super) fn reload(ctx: &mut Context<'_>) -> CommandResult {
         }
     }
     // Only one snapshot can exist; a cancelled background job is started again afterwards.
-    if let Some(purpose) = ctx.state.persistence.purpose().filter(|_| saves) {
-        replicas::abort_job(ctx.keyspace, ctx.state, purpose);
+    if let Some(purpose) = ctx.core.state.persistence.purpose().filter(|_| saves) {
+        replicas::abort_job(ctx.core, purpose);
         match purpose {
-            Purpose::Save => ctx.state.persistence.queued.save = true,
-            Purpose::Rewrite => ctx.state.persistence.queued.rewrite = true,
+            Purpose::Save => ctx.core.state.persistence.queued.save = true,
+            Purpose::Rewrite => ctx.core.state.persistence.queued.rewrite = true,
             // The replicas that wait for this snapshot will reconnect.
             Purpose::Sync => {}
         }
     }
     if saves {
-        persistence::save(ctx.keyspace, ctx.state).map_err(|_| SAVING_FAILED)?;
+        persistence::save(ctx.core).map_err(|_| SAVING_FAILED)?;
     }
     let client = ctx.caller.client();
-    match load::reload_rdb(ctx.keyspace, ctx.state, client, flushes, merges) {
+    match load::reload_rdb(ctx.core, client, flushes, merges) {
         Ok(()) => done(ctx, "DB reloaded by DEBUG RELOAD"),
         Err(error) => failed(ctx, &error, RDB_FAILED),
     }
@@ -61,27 +61,27 @@ pub(super) fn load_aof(ctx: &mut Context<'_>) -> CommandResult {
         return Err(IN_TRANSACTION);
     }
     let client = ctx.caller.client();
-    match load::reload_aof(ctx.keyspace, ctx.state, client) {
+    match load::reload_aof(ctx.core, client) {
         Ok(()) => done(ctx, "Append Only File loaded by DEBUG LOADAOF"),
         Err(why) => failed(ctx, &why.into(), AOF_FAILED),
     }
 }
 
 fn done(ctx: &mut Context<'_>, text: &str) -> CommandResult {
-    if !ctx.state.replication.is_replica() {
-        sessions::count_on_boot_clock(ctx.keyspace);
+    if !ctx.core.state.replication.is_replica() {
+        sessions::count_on_boot_clock(&mut ctx.core.keyspace);
     }
-    warning!(ctx.state, "{text}");
+    warning!(ctx.core.state, "{text}");
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 fn failed(ctx: &mut Context<'_>, why: &LoadError, error: CommandError) -> CommandResult {
-    why.log(ctx.state);
-    if ctx.state.persistence.loading.is_some() {
+    why.log(&ctx.core.state);
+    if ctx.core.state.persistence.loading.is_some() {
         // The server ends: the client sees its connection close.
         if let Some(id) = ctx.caller.client() {
-            ctx.state.clients.suspend(id, Suspension::UntilReply);
+            ctx.core.state.clients.suspend(id, Suspension::UntilReply);
         }
         return Ok(Outcome::Suspended);
     }

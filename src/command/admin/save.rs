@@ -52,7 +52,7 @@ const REWRITE_FAILED: CommandError = CommandError::Text(
 const FAILED: CommandError = CommandError::Text("ERR");
 
 fn under_way(ctx: &Context<'_>) -> Option<Purpose> {
-    ctx.state.persistence.purpose()
+    ctx.core.state.persistence.purpose()
 }
 
 /// `SAVE`: `OK` once the data is on disk.
@@ -62,10 +62,10 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
     }
     // Only one snapshot can exist; a cancelled rewrite is scheduled again.
     if under_way(ctx).is_some() {
-        replicas::abort_job(ctx.keyspace, ctx.state, Purpose::Rewrite);
-        ctx.state.persistence.queued.rewrite = true;
+        replicas::abort_job(ctx.core, Purpose::Rewrite);
+        ctx.core.state.persistence.queued.rewrite = true;
     }
-    persistence::save(ctx.keyspace, ctx.state).map_err(|_| FAILED)?;
+    persistence::save(ctx.core).map_err(|_| FAILED)?;
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -87,7 +87,7 @@ fn bgsave(ctx: &mut Context<'_>) -> CommandResult {
         Some(Purpose::Rewrite) if !schedules && !in_transaction => return Err(OTHER_UNDER_WAY),
         Some(Purpose::Rewrite) => schedule_save(ctx),
         None if in_transaction => schedule_save(ctx),
-        None if persistence::begin_save(ctx.keyspace, ctx.state) => {
+        None if persistence::begin_save(ctx.core) => {
             ctx.reply.simple("Background saving started");
         }
         None => return Err(FAILED),
@@ -96,7 +96,7 @@ fn bgsave(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn schedule_save(ctx: &mut Context<'_>) {
-    ctx.state.persistence.queued.save = true;
+    ctx.core.state.persistence.queued.save = true;
     ctx.reply.simple("Background saving scheduled");
 }
 
@@ -104,13 +104,16 @@ fn schedule_save(ctx: &mut Context<'_>) {
 fn cancel_save(ctx: &mut Context<'_>) -> CommandResult {
     match under_way(ctx) {
         Some(purpose @ (Purpose::Save | Purpose::Sync)) => {
-            notice!(ctx.state, "Background saving will be aborted due to user request");
-            replicas::abort_job(ctx.keyspace, ctx.state, purpose);
+            notice!(ctx.core.state, "Background saving will be aborted due to user request");
+            replicas::abort_job(ctx.core, purpose);
             ctx.reply.simple("Background saving cancelled");
         }
-        _ if ctx.state.persistence.queued.save => {
-            notice!(ctx.state, "Scheduled background saving will be cancelled due to user request");
-            ctx.state.persistence.queued.save = false;
+        _ if ctx.core.state.persistence.queued.save => {
+            notice!(
+                ctx.core.state,
+                "Scheduled background saving will be cancelled due to user request"
+            );
+            ctx.core.state.persistence.queued.save = false;
             ctx.reply.simple("Scheduled background saving cancelled");
         }
         _ => return Err(NOTHING_TO_CANCEL),
@@ -124,18 +127,18 @@ fn bgrewriteaof(ctx: &mut Context<'_>) -> CommandResult {
         Some(Purpose::Rewrite) => return Err(REWRITE_UNDER_WAY),
         None if ctx.origin == Origin::Client => {}
         _ => {
-            ctx.state.persistence.queued.rewrite = true;
+            ctx.core.state.persistence.queued.rewrite = true;
             ctx.reply.simple("Background append only file rewriting scheduled");
             return Ok(Outcome::Replied);
         }
     }
-    match persistence::begin_rewrite(ctx.keyspace, ctx.state) {
+    match persistence::begin_rewrite(ctx.core) {
         Ok(()) => {
             ctx.reply.simple("Background append only file rewriting started");
             Ok(Outcome::Replied)
         }
         Err(RewriteError::Failed(why)) => {
-            warning!(ctx.state, "Can't rewrite append only file: {why}");
+            warning!(ctx.core.state, "Can't rewrite append only file: {why}");
             Err(REWRITE_FAILED)
         }
         // The next write fails again, and ends the process.
@@ -145,6 +148,6 @@ fn bgrewriteaof(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `LASTSAVE`: Unix time of the last save in seconds; without one, of the start.
 fn last_save(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.state.persistence.saves.last_unix);
+    ctx.reply.integer(ctx.core.state.persistence.saves.last_unix);
     Ok(Outcome::Replied)
 }

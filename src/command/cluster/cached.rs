@@ -25,9 +25,9 @@ type Write = fn(&State, Option<&Client>, &mut ReplyWriter<'_>);
 
 /// Replies with the output of `write`, or with a kept reply that is still valid.
 pub(super) fn reply(ctx: &mut Context<'_>, asked: Asked, write: Write) -> CommandResult {
-    let changes = cluster(ctx.state)?.changes();
-    let client = ctx.caller.client().and_then(|id| ctx.state.clients.get(id));
-    let offset = ctx.state.outside().offset;
+    let changes = cluster(&ctx.core.state)?.changes();
+    let client = ctx.caller.client().and_then(|id| ctx.core.state.clients.get(id));
+    let offset = ctx.core.state.outside().offset;
     let shown = Shown {
         asked,
         protocol: ctx.reply.protocol(),
@@ -45,10 +45,10 @@ pub(super) fn reply(ctx: &mut Context<'_>, asked: Asked, write: Write) -> Comman
     };
     let anew = || {
         let mut output = OutputBuffer::default();
-        write(ctx.state, client, &mut ReplyWriter::new(&mut output, shown.protocol));
+        write(&ctx.core.state, client, &mut ReplyWriter::new(&mut output, shown.protocol));
         Bytes::from(output.into_vec())
     };
-    let kept = &ctx.state.cluster_work.replies;
+    let kept = &ctx.core.state.cluster_work.replies;
     let kept = kept.iter().find(|kept| kept.changes == changes && kept.shown == shown);
     let bytes = match kept {
         Some(kept) => {
@@ -57,7 +57,7 @@ pub(super) fn reply(ctx: &mut Context<'_>, asked: Asked, write: Write) -> Comman
         }
         None => {
             let bytes = anew();
-            let replies = &mut ctx.state.cluster_work.replies;
+            let replies = &mut ctx.core.state.cluster_work.replies;
             // Replaces replies that differ only in the offset, which may change often.
             replies.retain(|kept| {
                 let is_same = Shown { offset, ..kept.shown } == Shown { offset, ..shown };

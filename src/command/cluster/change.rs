@@ -17,7 +17,7 @@ pub fn change<R>(
     let result = change_unconfirmed(ctx, f)?;
     // A client that was told of a slot's move relies on it, even after a crash.
     if let Some(client) = ctx.caller.client() {
-        ctx.state.cluster_work.unconfirmed.push((client, None));
+        ctx.core.state.cluster_work.unconfirmed.push((client, None));
     }
     Some(result)
 }
@@ -27,14 +27,14 @@ pub fn change_unconfirmed<R>(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Cluster, &Outside, &mut Vec<Action>) -> R,
 ) -> Option<R> {
-    let before = ctx.keyspace.changes_by_commands();
-    let outside = ctx.state.outside();
-    let state = &mut *ctx.state;
+    let before = ctx.core.keyspace.changes_by_commands();
+    let outside = ctx.core.state.outside();
+    let state = &mut ctx.core.state;
     let cluster = state.cluster.as_deref_mut()?;
     let result = f(cluster, &outside, &mut state.cluster_actions);
     // A script may be in the middle of its writes.
     if state.scripts.running.is_none() {
-        act(ctx.keyspace, state);
+        act(ctx.core);
     }
     ctx.note_own_effects(before);
     Some(result)
@@ -42,12 +42,13 @@ pub fn change_unconfirmed<R>(
 
 /// Deletes the remaining old keys of slots that are about to come here.
 pub fn finish_drops(ctx: &mut Context<'_>, slots: &SlotSet) {
-    let before = ctx.keyspace.changes_by_commands();
-    roles::cluster::finish_drops(ctx.keyspace, ctx.state, slots);
+    let before = ctx.core.keyspace.changes_by_commands();
+    roles::cluster::finish_drops(ctx.core, slots);
     ctx.note_own_effects(before);
 }
 
 /// Whether any database has keys.
 pub fn has_keys(ctx: &Context<'_>) -> bool {
-    DbIndex::all(ctx.keyspace.databases()).any(|index| !ctx.keyspace.table_of(index).is_empty())
+    DbIndex::all(ctx.core.keyspace.databases())
+        .any(|index| !ctx.core.keyspace.table_of(index).is_empty())
 }

@@ -8,7 +8,7 @@ use crate::state::context::{CommandResult, Context, Outcome};
 /// `DEBUG DROP-CLUSTER-PACKET-FILTER type`: drops messages of the type; -1 drops none, -2 all.
 pub fn drop_packets(ctx: &mut Context<'_>) -> CommandResult {
     let kind = ctx.args.integer(2)?;
-    if let Some(cluster) = &mut ctx.state.cluster {
+    if let Some(cluster) = &mut ctx.core.state.cluster {
         cluster.faults().dropped = kind;
     }
     ctx.reply.ok();
@@ -19,7 +19,7 @@ pub fn drop_packets(ctx: &mut Context<'_>) -> CommandResult {
 /// `DISABLE-CLUSTER-RECONNECTION flag`.
 pub fn switch(ctx: &mut Context<'_>, choose: fn(&mut Faults) -> &mut bool) -> CommandResult {
     let is_on = ctx.args.integer(2)? != 0;
-    if let Some(cluster) = &mut ctx.state.cluster {
+    if let Some(cluster) = &mut ctx.core.state.cluster {
         *choose(cluster.faults()) = is_on;
     }
     ctx.reply.ok();
@@ -30,7 +30,7 @@ pub fn switch(ctx: &mut Context<'_>, choose: fn(&mut Faults) -> &mut bool) -> Co
 /// their pause, or not their end.
 pub fn slot_migration(ctx: &mut Context<'_>) -> CommandResult {
     let on = ctx.args.integer(3)? != 0;
-    let moves = &mut ctx.state.slot_moves;
+    let moves = &mut ctx.core.state.slot_moves;
     match ctx.args.get(2).to_ascii_lowercase().as_slice() {
         b"prevent-pause" => moves.prevents_pause = on,
         b"prevent-failover" => moves.prevents_failover = on,
@@ -42,8 +42,8 @@ pub fn slot_migration(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `DEBUG CLUSTERLINK KILL <to|from|all> node-id`.
 pub fn kill_link(ctx: &mut Context<'_>) -> CommandResult {
-    let outside = ctx.state.outside();
-    let Some(cluster) = &mut ctx.state.cluster else {
+    let outside = ctx.core.state.outside();
+    let Some(cluster) = &mut ctx.core.state.cluster else {
         return Err(CommandError::Text(
             "ERR Debug option only available for cluster mode enabled setup!",
         ));
@@ -62,7 +62,7 @@ pub fn kill_link(ctx: &mut Context<'_>) -> CommandResult {
             return Err(CommandError::formatted(format!("ERR Unknown direction {shown}")));
         }
     };
-    cluster.kill_links(index, to, from, &outside, &mut ctx.state.cluster_actions);
+    cluster.kill_links(index, to, from, &outside, &mut ctx.core.state.cluster_actions);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

@@ -16,7 +16,7 @@ pub(super) use crate::command::key::scan::slot_of_text as slot;
 /// The node in argument `index`. `unknown`: the error's words before the name, if no node has it.
 pub fn node(ctx: &Context<'_>, index: usize, unknown: &str) -> Result<NodeIndex, CommandError> {
     let name = ctx.args.get(index);
-    let found = NodeId::from_bytes(name).and_then(|id| cluster(ctx.state).ok()?.find(&id));
+    let found = NodeId::from_bytes(name).and_then(|id| cluster(&ctx.core.state).ok()?.find(&id));
     // As in C, the name ends at a NUL.
     let shown = name.split(|&byte| byte == 0).next().unwrap_or_default();
     let error = || CommandError::formatted([b"ERR ", unknown.as_bytes(), b" ", shown].concat());

@@ -9,12 +9,12 @@ use crate::state::context::{CommandResult, Context, Outcome};
 
 /// `CLUSTER COUNTKEYSINSLOT slot`: an integer.
 pub fn count_keys(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     let slot = slot_number(ctx, "ERR Invalid slot")?;
     // Keys that are being deleted in steps do not count, as if they had been deleted at once.
-    let count = match is_dropping(ctx.state, &SlotSet::from_iter([slot])) {
+    let count = match is_dropping(&ctx.core.state, &SlotSet::from_iter([slot])) {
         true => 0,
-        false => ctx.keyspace.count_in_slot(ctx.keyspace.selected(), slot),
+        false => ctx.core.keyspace.count_in_slot(ctx.core.keyspace.selected(), slot),
     };
     ctx.reply.integer(count as i64);
     Ok(Outcome::Replied)
@@ -23,14 +23,14 @@ pub fn count_keys(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLUSTER GETKEYSINSLOT slot count`: an array of at most `count` keys.
 pub fn get_keys(ctx: &mut Context<'_>) -> CommandResult {
     const INVALID: &str = "ERR Invalid slot or number of keys";
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     ctx.args.integer(2)?;
     let count = ctx.args.integer(3)?;
     let slot = slot_number(ctx, INVALID)?;
     let count = usize::try_from(count).map_err(|_| CommandError::Text(INVALID))?;
     let array = ctx.reply.defer_array();
     let mut found = 0;
-    for key in ctx.keyspace.keys_in_slot(ctx.keyspace.selected(), slot, count) {
+    for key in ctx.core.keyspace.keys_in_slot(ctx.core.keyspace.selected(), slot, count) {
         ctx.reply.bulk(key);
         found += 1;
     }
@@ -41,7 +41,7 @@ pub fn get_keys(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLUSTER FLUSHSLOT slot [ASYNC | SYNC]`: OK. A thread frees the memory with either word. O(N), N
 /// being the number of keys.
 pub fn flush(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     if ctx.args.len() > 4 {
         return Err(ctx.wrong_subcommand());
     }
@@ -51,9 +51,9 @@ pub fn flush(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Syntax);
     }
     // Only Valkey's replicas know this command.
-    let is_repeated_whole = ctx.state.config.compatible_with.is_valkey();
-    while let Some((database, key)) = ctx.keyspace.key_in_slot(slot) {
-        ctx.keyspace.in_database(database, |keyspace| {
+    let is_repeated_whole = ctx.core.state.config.compatible_with.is_valkey();
+    while let Some((database, key)) = ctx.core.keyspace.key_in_slot(slot) {
+        ctx.core.keyspace.in_database(database, |keyspace| {
             let key = keyspace.key(&key);
             keyspace.delete(key, "del")
         });
@@ -73,5 +73,5 @@ fn slot_number(ctx: &Context<'_>, invalid: &'static str) -> Result<HashSlot, Com
 
 /// Whether this node has keys of a slot, in any database.
 pub fn has_keys_in(ctx: &Context<'_>, slot: HashSlot) -> bool {
-    ctx.keyspace.has_keys_in_slot(slot)
+    ctx.core.keyspace.has_keys_in_slot(slot)
 }

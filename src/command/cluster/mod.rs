@@ -295,8 +295,8 @@ pub const COMMANDS: &[CommandSpec] = &[
 
 /// `CLUSTER KEYSLOT key`: an integer. In Valkey it needs no cluster.
 fn key_slot(ctx: &mut Context<'_>) -> CommandResult {
-    if !ctx.state.config.compatible_with.is_valkey() {
-        cluster(ctx.state)?;
+    if !ctx.core.state.config.compatible_with.is_valkey() {
+        cluster(&ctx.core.state)?;
     }
     ctx.reply.integer(HashSlot::of(ctx.args.get(2)).number().into());
     Ok(Outcome::Replied)
@@ -304,7 +304,7 @@ fn key_slot(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `ASKING`: OK.
 fn asking(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     if !is_scripted(ctx) {
         ctx.client().flags.insert(ClientFlags::ASKING);
     }
@@ -324,9 +324,9 @@ fn read_write(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn read_here(ctx: &mut Context<'_>, on: bool) -> CommandResult {
-    let is_valkey = ctx.state.config.compatible_with.is_valkey();
+    let is_valkey = ctx.core.state.config.compatible_with.is_valkey();
     if !is_valkey && !ctx.client().flags.contains(ClientFlags::CAN_REDIRECT) {
-        cluster(ctx.state)?;
+        cluster(&ctx.core.state)?;
     }
     if !is_scripted(ctx) {
         ctx.client().flags.set(ClientFlags::READS_HERE, on);
@@ -338,11 +338,11 @@ fn read_here(ctx: &mut Context<'_>, on: bool) -> CommandResult {
 /// Whether a script calls: then the flags of its caller's connection stay. A script is served at
 /// the node where its caller is served.
 fn is_scripted(ctx: &Context<'_>) -> bool {
-    ctx.state.scripts.running.is_some()
+    ctx.core.state.scripts.running.is_some()
 }
 
 /// `CLUSTER HELP`: the subcommands.
 fn help(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     help_from_specs(ctx)
 }

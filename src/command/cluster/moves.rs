@@ -97,7 +97,7 @@ fn ranges(
 /// `CLUSTER MIGRATESLOTS SLOTSRANGE first last [first last ...] NODE node-id [SLOTSRANGE ...]`: OK.
 /// The slots begin to move.
 pub fn migrate(ctx: &mut Context<'_>) -> CommandResult {
-    let own = cluster(ctx.state)?;
+    let own = cluster(&ctx.core.state)?;
     check(own)?;
     let args = ctx.args;
     // valkey-cli sends SLOTSRANGE with a NUL.
@@ -115,7 +115,8 @@ pub fn migrate(ctx: &mut Context<'_>) -> CommandResult {
             return Err(CommandError::Text("ERR Slots are not served by this node."));
         }
         let slots = slots_of(&asked);
-        if let Some(slot) = slots.iter().find(|slot| ctx.state.slot_moves.jobs.exports(*slot)) {
+        if let Some(slot) = slots.iter().find(|slot| ctx.core.state.slot_moves.jobs.exports(*slot))
+        {
             return Err(error(format!("ERR I am already migrating slot {}.", slot.number())));
         }
         if moves.iter().any(|(other, _)| slots_of(other).iter().any(|slot| slots.contains(slot))) {
@@ -128,7 +129,7 @@ pub fn migrate(ctx: &mut Context<'_>) -> CommandResult {
         at = after + 2;
     }
     for (ranges, target) in moves {
-        slots::begin_export(ctx.keyspace, ctx.state, ranges, target);
+        slots::begin_export(ctx.core, ranges, target);
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -150,8 +151,8 @@ fn target(cluster: &Cluster, name: &[u8]) -> Result<NodeIndex, CommandError> {
 
 /// `CLUSTER CANCELSLOTMIGRATIONS`: OK. Moves from this node end.
 pub fn cancel(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
-    if !slots::cancel_exports(ctx.keyspace, ctx.state) {
+    cluster(&ctx.core.state)?;
+    if !slots::cancel_exports(ctx.core) {
         return Err(NONE_ONGOING);
     }
     ctx.reply.ok();
@@ -160,8 +161,8 @@ pub fn cancel(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLUSTER GETSLOTMIGRATIONS`: an array of maps, the newest move first.
 pub fn list(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
-    let jobs = &ctx.state.slot_moves.jobs.0;
+    cluster(&ctx.core.state)?;
+    let jobs = &ctx.core.state.slot_moves.jobs.0;
     let reply = &mut ctx.reply;
     reply.array(jobs.len());
     for job in jobs {
@@ -196,14 +197,14 @@ pub fn list(ctx: &mut Context<'_>) -> CommandResult {
         reply.bulk(b"cow_size");
         reply.integer(0);
         reply.bulk(b"remaining_repl_size");
-        reply.integer(slots::remaining(ctx.state, &job.name) as i64);
+        reply.integer(slots::remaining(&ctx.core.state, &job.name) as i64);
     }
     Ok(Outcome::Replied)
 }
 
 /// `CLUSTER SYNCSLOTS word [argument ...]`: the messages between two nodes while slots move.
 pub fn sync(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     let word = ctx.args.get(2);
     if word.eq_ignore_ascii_case(b"ESTABLISH") {
         return establish(ctx);
@@ -218,7 +219,7 @@ pub fn sync(ctx: &mut Context<'_>) -> CommandResult {
     if word == Word::Capa {
         return Ok(Outcome::Replied);
     }
-    if slots::hear_source(ctx.keyspace, ctx.state, client, word).is_none() {
+    if slots::hear_source(ctx.core, client, word).is_none() {
         let word = word.text();
         return Err(error(format!(
             "ERR CLUSTER SYNCSLOTS {word} should only be used by slot migration clients"
@@ -236,7 +237,7 @@ fn name_after(args: Args<'_>, index: usize) -> Result<NodeId, CommandError> {
 /// `CLUSTER SYNCSLOTS ESTABLISH SOURCE node-id NAME name SLOTSRANGE first last [first last ...]`:
 /// OK, the last answer to this client.
 fn establish(ctx: &mut Context<'_>) -> CommandResult {
-    let own = cluster(ctx.state)?;
+    let own = cluster(&ctx.core.state)?;
     let client = ctx.caller.client();
     if client.is_some() {
         check(own)?;
@@ -263,7 +264,7 @@ fn establish(ctx: &mut Context<'_>) -> CommandResult {
             at += 2;
         } else if is("SLOTSRANGE") && asked.is_none() {
             let (found, after, owner) = ranges(own, args, at + 1, client.is_some())?;
-            let jobs = &ctx.state.slot_moves.jobs;
+            let jobs = &ctx.core.state.slot_moves.jobs;
             if slots_of(&found).iter().any(|slot| jobs.imports(slot)) {
                 return Err(COMES_ALREADY);
             }
@@ -286,7 +287,7 @@ fn establish(ctx: &mut Context<'_>) -> CommandResult {
             Some((id, client))
         }
     };
-    slots::begin_import(ctx.keyspace, ctx.state, (name, ranges), source);
+    slots::begin_import(ctx.core, (name, ranges), source);
     ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -320,6 +321,7 @@ fn finish(ctx: &mut Context<'_>) -> CommandResult {
     };
     // Only the node that tracks a move, or a repeated request, may report its end.
     let is_tracked = ctx
+        .core
         .state
         .slot_moves
         .jobs
@@ -330,7 +332,7 @@ fn finish(ctx: &mut Context<'_>) -> CommandResult {
     if !is_tracked && ctx.caller.is_repeating() {
         return Ok(Outcome::Replied);
     }
-    if !is_tracked || !slots::finish_tracked(ctx.keyspace, ctx.state, &name, is_success, &message) {
+    if !is_tracked || !slots::finish_tracked(ctx.core, &name, is_success, &message) {
         return Err(NO_JOB);
     }
     ctx.effect = Effect::Forced;

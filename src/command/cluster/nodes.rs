@@ -14,11 +14,11 @@ use crate::sys::random;
 
 /// `CLUSTER MEET ip port [cluster_bus_port]`: OK, before the other node is contacted.
 pub fn meet(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     if ctx.args.len() > 5 {
         return Err(ctx.wrong_subcommand());
     }
-    let is_valkey = ctx.state.config.compatible_with.is_valkey();
+    let is_valkey = ctx.core.state.config.compatible_with.is_valkey();
     let invalid = |what: &str, text: &[u8]| {
         let word = if is_valkey { "" } else { "TCP " };
         let before = format!("ERR Invalid {word}{what} port specified: ").into_bytes();
@@ -58,7 +58,7 @@ const BUS_PORT_DISTANCE: i64 = 10_000;
 
 /// `CLUSTER FORGET node-id`: OK.
 pub fn forget(ctx: &mut Context<'_>) -> CommandResult {
-    let known = cluster(ctx.state)?;
+    let known = cluster(&ctx.core.state)?;
     // Another node may have made this one forget it already, as in Valkey: a client that asks each
     // node in turn gets OK from all.
     if let Some(id) = NodeId::from_bytes(ctx.args.get(2))
@@ -81,7 +81,7 @@ pub fn forget(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLUSTER REPLICATE node-id`, or `NO ONE`: OK.
 pub fn replicate(ctx: &mut Context<'_>) -> CommandResult {
-    let known = cluster(ctx.state)?;
+    let known = cluster(&ctx.core.state)?;
     if ctx.args.len() > 3 {
         return follow_nobody(ctx);
     }
@@ -110,7 +110,7 @@ fn follow_nobody(ctx: &mut Context<'_>) -> CommandResult {
     if !(words.take_word("NO") && words.take_word("ONE") && words.is_at_end()) {
         return Err(ctx.wrong_subcommand());
     }
-    if cluster(ctx.state)?.myself().is_replica() {
+    if cluster(&ctx.core.state)?.myself().is_replica() {
         change(ctx, |cluster, outside, actions| cluster.follow_nobody(outside, actions));
     }
     ctx.reply.ok();
@@ -119,7 +119,7 @@ fn follow_nobody(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLUSTER FAILOVER [FORCE | TAKEOVER]`: OK, when it begins.
 pub fn failover(ctx: &mut Context<'_>) -> CommandResult {
-    let known = cluster(ctx.state)?;
+    let known = cluster(&ctx.core.state)?;
     if ctx.args.len() > 3 && ctx.caller != Caller::Primary {
         return Err(ctx.wrong_subcommand());
     }
@@ -147,7 +147,7 @@ pub fn failover(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Text("ERR I'm a replica but my master is unknown to me"));
     };
     // Without the primary's stream the pause would be in vain.
-    let is_linked = primary.outbound.is_some() && ctx.state.outside().is_link_up;
+    let is_linked = primary.outbound.is_some() && ctx.core.state.outside().is_link_up;
     if how == Failover::Agreed && (primary.flags.contains(NodeFlags::FAIL) || !is_linked) {
         return Err(CommandError::Text(
             "ERR Master is down or failed, please use CLUSTER FAILOVER FORCE",
@@ -162,7 +162,7 @@ pub fn failover(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLUSTER RESET [HARD | SOFT]`: OK.
 pub fn reset(ctx: &mut Context<'_>) -> CommandResult {
-    let known = cluster(ctx.state)?;
+    let known = cluster(&ctx.core.state)?;
     if ctx.args.len() > 3 {
         return Err(ctx.wrong_subcommand());
     }
@@ -185,7 +185,7 @@ pub fn reset(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLUSTER SAVECONFIG`: OK.
 pub fn save(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     change(ctx, |cluster, _, _| cluster.save_soon());
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -193,17 +193,17 @@ pub fn save(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLUSTER BUMPEPOCH`: `BUMPED epoch`, or `STILL epoch` if this node's is the greatest.
 pub fn bump_epoch(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     let is_new = change(ctx, |cluster, outside, actions| cluster.bump_epoch(outside, actions));
     let word = if is_new == Some(true) { "BUMPED" } else { "STILL" };
-    let epoch = cluster(ctx.state)?.myself().config_epoch;
+    let epoch = cluster(&ctx.core.state)?.myself().config_epoch;
     ctx.reply.simple(format!("{word} {epoch}"));
     Ok(Outcome::Replied)
 }
 
 /// `CLUSTER SET-CONFIG-EPOCH config-epoch`: OK.
 pub fn set_epoch(ctx: &mut Context<'_>) -> CommandResult {
-    let known = cluster(ctx.state)?;
+    let known = cluster(&ctx.core.state)?;
     let number = ctx.args.integer(2)?;
     let Ok(epoch) = u64::try_from(number) else {
         let text = format!("ERR Invalid config epoch specified: {number}");

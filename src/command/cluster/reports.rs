@@ -16,22 +16,22 @@ use crate::state::context::{CommandResult, Context, Outcome};
 
 /// `CLUSTER MYID`: this node's name.
 pub fn my_id(ctx: &mut Context<'_>) -> CommandResult {
-    let id = cluster(ctx.state)?.myself().id;
+    let id = cluster(&ctx.core.state)?.myself().id;
     ctx.reply.bulk(id.as_bytes());
     Ok(Outcome::Replied)
 }
 
 /// `CLUSTER MYSHARDID`: the name of this node's shard.
 pub fn my_shard_id(ctx: &mut Context<'_>) -> CommandResult {
-    let id = cluster(ctx.state)?.myself().shard_id;
+    let id = cluster(&ctx.core.state)?.myself().shard_id;
     ctx.reply.bulk(id.as_bytes());
     Ok(Outcome::Replied)
 }
 
 /// `CLUSTER INFO`: lines `name:value`.
 pub fn info(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
-    let text = cluster_info(ctx.state).unwrap_or_default();
+    cluster(&ctx.core.state)?;
+    let text = cluster_info(&ctx.core.state).unwrap_or_default();
     ctx.reply.verbatim(b"txt", text.as_bytes());
     Ok(Outcome::Replied)
 }
@@ -56,15 +56,15 @@ fn line(state: &State, client: Option<&Client>, cluster: &Cluster, index: NodeIn
 
 /// `CLUSTER REPLICAS node-id`: an array of the lines of a primary's replicas.
 pub fn replicas(ctx: &mut Context<'_>) -> CommandResult {
-    let cluster = cluster(ctx.state)?;
+    let cluster = cluster(&ctx.core.state)?;
     let primary = cluster.node(node(ctx, 2, "Unknown node")?);
     if primary.is_replica() {
         return Err(CommandError::Text("ERR The specified node is not a master"));
     }
-    let client = ctx.caller.client().and_then(|id| ctx.state.clients.get(id));
+    let client = ctx.caller.client().and_then(|id| ctx.core.state.clients.get(id));
     let replicas = primary.replicas.iter();
     let lines: Vec<String> =
-        replicas.map(|&index| line(ctx.state, client, cluster, index)).collect();
+        replicas.map(|&index| line(&ctx.core.state, client, cluster, index)).collect();
     ctx.reply.array(lines.len());
     lines.iter().for_each(|line| ctx.reply.bulk(line.as_bytes()));
     Ok(Outcome::Replied)
@@ -72,7 +72,7 @@ pub fn replicas(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLUSTER COUNT-FAILURE-REPORTS node-id`: the number of nodes that report it as failing.
 pub fn count_failure_reports(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     let index = node(ctx, 2, "Unknown node")?;
     let reports = change(ctx, |cluster, outside, _| cluster.failure_reports(index, outside));
     ctx.reply.integer(reports.unwrap_or(0) as i64);
@@ -81,13 +81,13 @@ pub fn count_failure_reports(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLUSTER LINKS`: an array of maps, one for each connection to and from other nodes.
 pub fn links(ctx: &mut Context<'_>) -> CommandResult {
-    let cluster = cluster(ctx.state)?;
+    let cluster = cluster(&ctx.core.state)?;
     let array = ctx.reply.defer_array();
     let mut count = 0;
     for (_, node) in cluster.nodes() {
         let links = [("to", node.outbound), ("from", node.inbound)];
         for (direction, link) in links.into_iter().filter_map(|(it, link)| Some((it, link?))) {
-            let Some(facts) = ctx.state.net.bus.facts(link) else { continue };
+            let Some(facts) = ctx.core.state.net.bus.facts(link) else { continue };
             let reply = &mut ctx.reply;
             reply.map(6);
             for (name, value) in [("direction", direction), ("node", node.id.as_str())] {

@@ -25,7 +25,7 @@ const STEPS_PER_KEY: u64 = 10;
 /// `CLUSTERSCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot]`: the next cursor and
 /// an array of keys.
 pub fn scan(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     let options = ScanOptions::parse(ctx, true)?;
     let of_pattern = options.slot_of_pattern();
     let is_nothing = matches!((options.slot, of_pattern), (Some(a), Some(b)) if a != b);
@@ -45,8 +45,8 @@ pub fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let goes_on = options.slot.is_none() && of_pattern.is_none();
     let last = if goes_on { last_with_owner(ctx, slot)? } else { slot };
 
-    let now = ctx.keyspace.now();
-    let table = ctx.keyspace.table();
+    let now = ctx.core.keyspace.now();
+    let table = ctx.core.keyspace.table();
     let mut found = 0;
     let mut keys = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut keys, ctx.reply.protocol());
@@ -103,7 +103,7 @@ fn parse(ctx: &Context<'_>) -> Result<(HashSlot, u64), CommandError> {
 
 /// The last of the slots from this one on that have the same owner.
 fn last_with_owner(ctx: &Context<'_>, slot: HashSlot) -> Result<HashSlot, CommandError> {
-    let cluster = cluster(ctx.state)?;
+    let cluster = cluster(&ctx.core.state)?;
     let owner = cluster.owner(slot);
     let rest = (slot.index() + 1..SLOTS).filter_map(HashSlot::new);
     Ok(rest.take_while(|next| cluster.owner(*next) == owner).last().unwrap_or(slot))
@@ -111,6 +111,6 @@ fn last_with_owner(ctx: &Context<'_>, slot: HashSlot) -> Result<HashSlot, Comman
 
 /// Six characters for the order of this node's keys.
 fn fingerprint(ctx: &Context<'_>) -> String {
-    let order = ctx.keyspace.table().hash(b"fingerprint") as u32;
+    let order = ctx.core.keyspace.table().hash(b"fingerprint") as u32;
     (0..6).rev().map(|digit| char::from(b'0' + (order >> (6 * digit) & 63) as u8)).collect()
 }

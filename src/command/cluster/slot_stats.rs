@@ -28,8 +28,8 @@ enum Metric {
 /// `CLUSTER SLOT-STATS SLOTSRANGE start-slot end-slot`, or `ORDERBY metric [LIMIT limit] [ASC |
 /// DESC]`: an array of `[slot, map of its figures]`.
 pub fn slot_stats(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
-    slot_costs::follow_owners(ctx.state);
+    cluster(&ctx.core.state)?;
+    slot_costs::follow_owners(&mut ctx.core.state);
     let mut arguments = ctx.args.cursor(2);
     if ctx.args.len() == 5 && arguments.take_word("SLOTSRANGE") {
         let (first, last) = (slot_of_text(ctx.args.get(3))?, slot_of_text(ctx.args.get(4))?);
@@ -60,7 +60,7 @@ pub fn slot_stats(ctx: &mut Context<'_>) -> CommandResult {
 /// `ORDERBY metric [LIMIT limit] [ASC | DESC]`: the metric, the limit, and whether the greatest
 /// come first.
 fn parse_order(ctx: &Context<'_>) -> Result<(Metric, usize, bool), CommandError> {
-    let is_counted = slot_costs::are_counted(ctx.state);
+    let is_counted = slot_costs::are_counted(&ctx.core.state);
     let mut arguments = ctx.args.cursor(3);
     let metric = match () {
         () if arguments.take_word("KEY-COUNT") => Metric::Keys,
@@ -91,7 +91,7 @@ fn parse_order(ctx: &Context<'_>) -> Result<(Metric, usize, bool), CommandError>
 
 /// The slots of this node's shard, in order.
 fn own_slots(ctx: &Context<'_>) -> Result<Vec<HashSlot>, CommandError> {
-    let cluster = cluster(ctx.state)?;
+    let cluster = cluster(&ctx.core.state)?;
     let myself = cluster.myself();
     let primary = if myself.is_primary() {
         Some(myself)
@@ -102,13 +102,13 @@ fn own_slots(ctx: &Context<'_>) -> Result<Vec<HashSlot>, CommandError> {
 }
 
 fn costs(ctx: &Context<'_>, slot: HashSlot) -> SlotCosts {
-    ctx.state.slot_stats.as_ref().map_or_else(SlotCosts::default, |stats| stats.get(slot))
+    ctx.core.state.slot_stats.as_ref().map_or_else(SlotCosts::default, |stats| stats.get(slot))
 }
 
 /// Keys of a slot in all databases.
 fn keys(ctx: &Context<'_>, slot: HashSlot) -> u64 {
-    let databases = DbIndex::all(ctx.keyspace.databases());
-    databases.map(|database| ctx.keyspace.count_in_slot(database, slot) as u64).sum()
+    let databases = DbIndex::all(ctx.core.keyspace.databases());
+    databases.map(|database| ctx.core.keyspace.count_in_slot(database, slot) as u64).sum()
 }
 
 fn figure(ctx: &Context<'_>, metric: Metric, slot: HashSlot) -> u64 {
@@ -121,7 +121,7 @@ fn figure(ctx: &Context<'_>, metric: Metric, slot: HashSlot) -> u64 {
 }
 
 fn reply(ctx: &mut Context<'_>, slots: &[HashSlot]) {
-    let is_counted = slot_costs::are_counted(ctx.state);
+    let is_counted = slot_costs::are_counted(&ctx.core.state);
     ctx.reply.array(slots.len());
     for &slot in slots {
         let keys = keys(ctx, slot);

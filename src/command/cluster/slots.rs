@@ -44,7 +44,7 @@ pub fn delete_ranges(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn assign_single(ctx: &mut Context<'_>, how: Assigns) -> CommandResult {
-    let cluster = cluster(ctx.state)?;
+    let cluster = cluster(&ctx.core.state)?;
     let slots = ctx.args.iter_from(2).map(slot).collect::<Result<Vec<HashSlot>, _>>()?;
     let mut chosen = SlotSet::default();
     slots.into_iter().try_for_each(|slot| choose(cluster, how, slot, &mut chosen))?;
@@ -52,7 +52,7 @@ fn assign_single(ctx: &mut Context<'_>, how: Assigns) -> CommandResult {
 }
 
 fn assign_ranges(ctx: &mut Context<'_>, how: Assigns) -> CommandResult {
-    let cluster = cluster(ctx.state)?;
+    let cluster = cluster(&ctx.core.state)?;
     if !ctx.args.len().is_multiple_of(2) {
         return Err(CommandError::WrongArity(ctx.command.full_name.clone()));
     }
@@ -108,11 +108,11 @@ fn assign(ctx: &mut Context<'_>, how: Assigns, slots: &SlotSet) -> CommandResult
 
 /// `CLUSTER FLUSHSLOTS`: OK. This node owns no slots any more.
 pub fn flush(ctx: &mut Context<'_>) -> CommandResult {
-    cluster(ctx.state)?;
+    cluster(&ctx.core.state)?;
     if has_keys(ctx) {
         return Err(CommandError::Text("ERR DB must be empty to perform CLUSTER FLUSHSLOTS."));
     }
-    let own = cluster(ctx.state)?.myself().slots.clone();
+    let own = cluster(&ctx.core.state)?.myself().slots.clone();
     change(ctx, |cluster, outside, actions| cluster.delete_slots(&own, outside, actions));
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -145,10 +145,10 @@ const REPEATS_SINCE: u32 = 8;
 /// As in Valkey, replicas make the change first: a change that a primary has confirmed is not lost
 /// with it.
 pub fn set(ctx: &mut Context<'_>) -> CommandResult {
-    if cluster(ctx.state)?.myself().is_replica() && ctx.caller != Caller::Primary {
+    if cluster(&ctx.core.state)?.myself().is_replica() && ctx.caller != Caller::Primary {
         return Err(ON_REPLICA);
     }
-    let jobs = &ctx.state.slot_moves.jobs;
+    let jobs = &ctx.core.state.slot_moves.jobs;
     if jobs.is_importing() {
         return Err(CommandError::Text("ERR Slot import in progress."));
     }
@@ -162,8 +162,8 @@ pub fn set(ctx: &mut Context<'_>) -> CommandResult {
     if replicas > 0 {
         ctx.repeat_message();
         let may_wait = ctx.may_wait();
-        ctx.state.replication.wants_acks |= may_wait;
-        let (offset, replicas) = (ctx.state.stream_end(), Replicas::Count(replicas));
+        ctx.core.state.replication.wants_acks |= may_wait;
+        let (offset, replicas) = (ctx.core.state.stream_end(), Replicas::Count(replicas));
         let awaited = AcksAwaited { offset, replicas, on_disk: None, deadline_us };
         if may_wait {
             return Ok(Outcome::AwaitsRepetition(Box::new(awaited)));
@@ -177,15 +177,15 @@ pub fn set(ctx: &mut Context<'_>) -> CommandResult {
 /// The requested change, if it is possible now, and the index of the argument after it.
 fn wanted(ctx: &mut Context<'_>, slot: HashSlot) -> Result<(Change, usize), CommandError> {
     let (number, count) = (slot.number(), ctx.args.len());
-    let takes_more = cluster(ctx.state)?.settings().as_valkey;
+    let takes_more = cluster(&ctx.core.state)?.settings().as_valkey;
     let is = |word: &str, words: usize| {
         (count == words || takes_more && count > words)
             && ctx.args.get(3).eq_ignore_ascii_case(word.as_bytes())
     };
-    let myself = cluster(ctx.state)?.my_index();
-    let owner = cluster(ctx.state)?.owner(slot);
+    let myself = cluster(&ctx.core.state)?.my_index();
+    let owner = cluster(&ctx.core.state)?.owner(slot);
     if is("MIGRATING", 5) {
-        if owner != Some(myself) && !cluster(ctx.state)?.myself().is_replica() {
+        if owner != Some(myself) && !cluster(&ctx.core.state)?.myself().is_replica() {
             let text = format!("ERR I'm not the owner of hash slot {number}");
             return Err(CommandError::formatted(text));
         }
@@ -216,7 +216,7 @@ fn wanted(ctx: &mut Context<'_>, slot: HashSlot) -> Result<(Change, usize), Comm
 /// The deadline for replicas to repeat the request, from the arguments from `first` on. Words other
 /// than TIMEOUT mean nothing, as in Valkey.
 fn deadline(ctx: &Context<'_>, first: usize) -> Result<Option<i64>, CommandError> {
-    let now_us = ctx.state.now.boot_us;
+    let now_us = ctx.core.state.now.boot_us;
     let mut deadline_us = Some(now_us.saturating_add(REPETITION_MS * 1000));
     for index in first..ctx.args.len() {
         if !ctx.args.get(index).eq_ignore_ascii_case(b"TIMEOUT") {
@@ -233,7 +233,7 @@ fn deadline(ctx: &Context<'_>, first: usize) -> Result<Option<i64>, CommandError
 /// The number of replicas that are to repeat the request before this node runs it; 0 for one that
 /// they have repeated already.
 fn replicas_that_repeat(ctx: &Context<'_>) -> i64 {
-    let state = &ctx.state;
+    let state = &ctx.core.state;
     let as_valkey = state.cluster.as_ref().is_some_and(|cluster| cluster.settings().as_valkey);
     let has_been_repeated = matches!(ctx.origin, Origin::Woken(_)) || ctx.caller.client().is_none();
     if has_been_repeated || state.replication.is_replica() || !as_valkey {
@@ -246,7 +246,7 @@ fn replicas_that_repeat(ctx: &Context<'_>) -> i64 {
 }
 
 fn carry_out(ctx: &mut Context<'_>, slot: HashSlot, wanted: Change) {
-    let myself = ctx.state.cluster.as_ref().map(|cluster| cluster.my_index());
+    let myself = ctx.core.state.cluster.as_ref().map(|cluster| cluster.my_index());
     let takes = matches!(wanted, Change::Assigns(target) if Some(target) == myself);
     if takes || matches!(wanted, Change::Imports(_)) {
         finish_drops(ctx, &SlotSet::from_iter([slot]));
@@ -273,8 +273,8 @@ fn carry_out(ctx: &mut Context<'_>, slot: HashSlot, wanted: Change) {
 /// The primary in argument 4. As in Valkey, if that is emulated, this node itself is refused.
 fn other(ctx: &Context<'_>) -> Result<NodeIndex, CommandError> {
     const UNKNOWN: &str = "I don't know about node";
-    let is_myself = node(ctx, 4, UNKNOWN)? == cluster(ctx.state)?.my_index();
-    match is_myself && cluster(ctx.state)?.settings().as_valkey {
+    let is_myself = node(ctx, 4, UNKNOWN)? == cluster(&ctx.core.state)?.my_index();
+    match is_myself && cluster(&ctx.core.state)?.settings().as_valkey {
         true => Err(CommandError::Text("ERR Target node is myself")),
         false => primary(ctx, UNKNOWN),
     }
@@ -283,7 +283,7 @@ fn other(ctx: &Context<'_>) -> Result<NodeIndex, CommandError> {
 /// The primary in argument 4. `unknown`: the error's words if there is no such node.
 fn primary(ctx: &Context<'_>, unknown: &str) -> Result<NodeIndex, CommandError> {
     let index = node(ctx, 4, unknown)?;
-    match cluster(ctx.state)?.node(index).is_replica() {
+    match cluster(&ctx.core.state)?.node(index).is_replica() {
         true => Err(NOT_PRIMARY),
         false => Ok(index),
     }

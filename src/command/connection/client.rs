@@ -157,8 +157,8 @@ fn get_id(ctx: &mut Context<'_>) -> CommandResult {
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     let mut lines = String::new();
     let running = Running::of(ctx);
-    if let Some(client) = ctx.state.clients.get(ctx.client_id()) {
-        describe(ctx.state, client, Some(&running), false, &mut lines);
+    if let Some(client) = ctx.core.state.clients.get(ctx.client_id()) {
+        describe(&ctx.core.state, client, Some(&running), false, &mut lines);
         lines.push('\n');
     }
     ctx.reply.verbatim(b"txt", lines.as_bytes());
@@ -173,7 +173,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
         3 => return Err(CommandError::Syntax),
         _ => parse_filter(ctx, IdRule::Any)?,
     };
-    let state = &*ctx.state;
+    let state = &ctx.core.state;
     let is_there = |client: &&Client| !client.is_closing_now();
     let running = Running::of(ctx);
     let line = |client: &Client| {
@@ -218,19 +218,19 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     };
     let own = ctx.client_id();
     let skipped = filter.skip_me.unwrap_or(true).then_some(own);
-    let state = &mut *ctx.state;
+    let state = &mut ctx.core.state;
     let chosen = |client: &&Client| {
         !client.is_closing_now() && Some(client.id) != skipped && filter.matches(client, state.now)
     };
     let killed: Vec<ClientId> =
         state.clients.iter().filter(chosen).map(|client| client.id).collect();
     for &id in killed.iter().filter(|&&id| id != own) {
-        closing::close_client(ctx.keyspace, state, id);
+        closing::close_client(ctx.core, id);
     }
     // The link to the primary is not a client.
-    let link = following::link_line(ctx.state);
-    let link =
-        link.is_some_and(|link| filter.chooses_link(&link)) && following::kill_link(ctx.state);
+    let link = following::link_line(&ctx.core.state);
+    let link = link.is_some_and(|link| filter.chooses_link(&link))
+        && following::kill_link(&mut ctx.core.state);
     match (by_address, killed.len() + usize::from(link)) {
         (true, 0) => return Err(NO_SUCH_CLIENT),
         (true, _) => ctx.reply.ok(),
@@ -311,7 +311,7 @@ fn reply(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLIENT NO-EVICT <ON | OFF>`: `OK`.
 fn no_evict(ctx: &mut Context<'_>) -> CommandResult {
     let outcome = set_flag(ctx, ClientFlags::NO_EVICT)?;
-    ctx.state.clients.note_eviction(ctx.client_id());
+    ctx.core.state.clients.note_eviction(ctx.client_id());
     Ok(outcome)
 }
 
@@ -322,7 +322,7 @@ fn no_touch(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLIENT IMPORT-SOURCE <ON | OFF>`: `OK`. Without `import-mode` only OFF.
 fn import_source(ctx: &mut Context<'_>) -> CommandResult {
-    if !ctx.state.config.import_mode && !ctx.args.get(2).eq_ignore_ascii_case(b"OFF") {
+    if !ctx.core.state.config.import_mode && !ctx.args.get(2).eq_ignore_ascii_case(b"OFF") {
         return Err(NOT_IN_IMPORT_MODE);
     }
     set_flag(ctx, ClientFlags::IMPORT_SOURCE)
@@ -330,9 +330,9 @@ fn import_source(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The filters after the subcommand. IDs follow Redis's rule, or Valkey's if Valkey is emulated.
 fn parse_filter<'a>(ctx: &Context<'a>, of_redis: IdRule) -> Result<Filter<'a>, CommandError> {
-    let is_valkey = ctx.state.config.compatible_with.is_valkey();
+    let is_valkey = ctx.core.state.config.compatible_with.is_valkey();
     let id_rule = if is_valkey { IdRule::Valkey } else { of_redis };
-    Filter::parse(ctx.args.cursor(2), ctx.keyspace.databases(), &ctx.state.acl, id_rule)
+    Filter::parse(ctx.args.cursor(2), ctx.core.keyspace.databases(), &ctx.core.state.acl, id_rule)
 }
 
 /// `CLIENT CAPA capability [capability ...]`: `OK`. Unknown ones are ignored.
@@ -372,23 +372,23 @@ fn pause(ctx: &mut Context<'_>) -> CommandResult {
     if timeout_ms < 0 {
         return Err(CommandError::TIMEOUT_NEGATIVE);
     }
-    let now_us = ctx.state.now.boot_us;
+    let now_us = ctx.core.state.now.boot_us;
     let until_us = timeout_ms.checked_mul(1000).and_then(|us| us.checked_add(now_us));
     let until_us = until_us.ok_or(CommandError::TIMEOUT_OUT_OF_RANGE)?;
     let mut pause = Pause { until_us, writes_only };
-    if let Some(old) = ctx.state.pauses.by(PauseCause::Asked) {
+    if let Some(old) = ctx.core.state.pauses.by(PauseCause::Asked) {
         pause.until_us = pause.until_us.max(old.until_us);
         pause.writes_only &= old.writes_only;
     }
     let pause = Some(pause).filter(|pause| pause.until_us > now_us);
-    ctx.state.set_pause(PauseCause::Asked, pause);
+    ctx.core.state.set_pause(PauseCause::Asked, pause);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 /// `CLIENT UNPAUSE`: `OK`.
 fn unpause(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.state.end_pause(PauseCause::Asked);
+    ctx.core.state.end_pause(PauseCause::Asked);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -405,9 +405,10 @@ fn unblock(ctx: &mut Context<'_>) -> CommandResult {
     }
     let number = ctx.args.integer(2)?;
     // Clients that wait for the end of a pause are not unblocked.
-    let client = u64::try_from(number).ok().and_then(|number| ctx.state.clients.by_number(number));
+    let client =
+        u64::try_from(number).ok().and_then(|number| ctx.core.state.clients.by_number(number));
     let id = client.map(|client| client.id);
-    let unblocked = id.is_some_and(|id| waking::unblock(ctx.keyspace, ctx.state, id, with_error));
+    let unblocked = id.is_some_and(|id| waking::unblock(ctx.core, id, with_error));
     ctx.reply.integer(unblocked as i64);
     Ok(Outcome::Replied)
 }

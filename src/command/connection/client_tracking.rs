@@ -219,20 +219,20 @@ fn overlapping_with<'p>(prefixes: &'p BTreeSet<Box<[u8]>>, prefix: &[u8]) -> Opt
 /// `CLIENT TRACKING <ON | OFF> [option ...]`: `OK`.
 fn tracking(ctx: &mut Context<'_>) -> CommandResult {
     let id = ctx.client_id();
-    let options = Options::parse(ctx.args, ctx.state)?;
+    let options = Options::parse(ctx.args, &ctx.core.state)?;
     let mut switch = ctx.args.cursor(2);
     if switch.take_word("OFF") {
-        stop(ctx.keyspace, ctx.state, id);
+        stop(ctx.core, id);
     } else if switch.take_word("ON") {
-        let client = ctx.state.clients.get_mut(id).expect("a client outlives its command");
+        let client = ctx.core.state.clients.get_mut(id).expect("a client outlives its command");
         let mode = options.mode(client.tracking.as_deref())?;
         if client.tracking.is_none() {
-            ctx.keyspace.tracking.enter();
+            ctx.core.keyspace.tracking.enter();
         }
         let Options { redirect, no_loop, .. } = options;
         let tracking = ClientTracking::new(mode, redirect, no_loop);
         for prefix in tracking.prefixes().into_iter().flatten() {
-            ctx.keyspace.tracking.add_prefix(id, prefix);
+            ctx.core.keyspace.tracking.add_prefix(id, prefix);
         }
         client.tracking = Some(Box::new(tracking));
     } else {
@@ -245,7 +245,8 @@ fn tracking(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLIENT CACHING <YES | NO>`: `OK`.
 fn caching(ctx: &mut Context<'_>) -> CommandResult {
     let mut answer = ctx.args.cursor(2);
-    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    let client =
+        ctx.core.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     let mode = &client.tracking.as_deref().ok_or(NOT_TRACKING)?.mode;
     if answer.take_word("YES") {
         if !matches!(mode, Mode::Reads(Choice::OptIn)) {
@@ -272,7 +273,8 @@ fn get_redirection(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLIENT TRACKINGINFO`: a map of `flags`, `redirect` (as CLIENT GETREDIR) and `prefixes`.
 fn tracking_info(ctx: &mut Context<'_>) -> CommandResult {
-    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    let client =
+        ctx.core.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     let caching = client.flags.contains(ClientFlags::CACHING);
     let mut flags = Vec::new();
     let mut prefixes = None;

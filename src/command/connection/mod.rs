@@ -112,12 +112,12 @@ fn ping(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 2 {
         return Err(CommandError::WrongArity("ping".into()));
     }
-    if let Some(error) = restart::unhealthy(ctx.state, ctx.caller.client()) {
+    if let Some(error) = restart::unhealthy(&ctx.core.state, ctx.caller.client()) {
         return Err(error);
     }
     let message = (ctx.args.len() == 2).then(|| ctx.args.get(1));
     let resp2 = ctx.reply.protocol() == Protocol::Resp2;
-    let client = ctx.caller.client().and_then(|id| ctx.state.clients.get(id));
+    let client = ctx.caller.client().and_then(|id| ctx.core.state.clients.get(id));
     let subscribed = client.is_some_and(|it| it.flags.contains(ClientFlags::SUBSCRIBED));
     if resp2 && subscribed {
         ctx.reply.array(2);
@@ -149,15 +149,15 @@ const NO_SELECT: CommandError = CommandError::Text("ERR SELECT is not allowed in
 fn select(ctx: &mut Context<'_>) -> CommandResult {
     let index = ctx.args.integer(1)?;
     let index = i32::try_from(index).map_err(|_| OUTSIDE_INT)?;
-    if index != 0 && ctx.state.has_one_database() {
+    if index != 0 && ctx.core.state.has_one_database() {
         return Err(NO_SELECT);
     }
-    let database =
-        DbIndex::checked(index, ctx.keyspace.databases()).ok_or(CommandError::DbIndexOutOfRange)?;
+    let database = DbIndex::checked(index, ctx.core.keyspace.databases())
+        .ok_or(CommandError::DbIndexOutOfRange)?;
     if ctx.caller.client().is_some() {
         ctx.client().database = database;
     }
-    ctx.keyspace.select(database);
+    ctx.core.keyspace.select(database);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -169,20 +169,20 @@ fn authenticate(
     password: &[u8],
 ) -> Result<UserId, CommandError> {
     let id = ctx.client_id();
-    users::authenticate(ctx.state, id, name, password, ctx.args.get(0))
+    users::authenticate(&mut ctx.core.state, id, name, password, ctx.args.get(0))
 }
 
 /// `AUTH [username] password`: `OK`.
 fn auth(ctx: &mut Context<'_>) -> CommandResult {
     let (user, password) = match ctx.args.len() {
-        2 if !ctx.state.acl.default_needs_password() => return Err(AUTH_WITHOUT_PASSWORD),
+        2 if !ctx.core.state.acl.default_needs_password() => return Err(AUTH_WITHOUT_PASSWORD),
         2 => (DEFAULT_NAME, ctx.args.get(1)),
         3 => (ctx.args.get(1), ctx.args.get(2)),
         _ => return Err(CommandError::Syntax),
     };
     let user = authenticate(ctx, user, password)?;
     let id = ctx.client_id();
-    users::log_in(ctx.state, id, user);
+    users::log_in(&mut ctx.core.state, id, user);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -198,7 +198,7 @@ impl<'a> Hello<'a> {
     /// Errors come in the order of the arguments, including a wrong password; after an error
     /// nothing was changed. Valkey checks only the last password, at the end.
     fn parse(ctx: &mut Context<'a>) -> Result<Self, CommandError> {
-        let is_valkey = ctx.state.config.compatible_with.is_valkey();
+        let is_valkey = ctx.core.state.config.compatible_with.is_valkey();
         let mut last = None;
         let mut hello = Hello { protocol: None, user: None, name: None };
         let mut args = ctx.args.cursor(1);
@@ -235,8 +235,8 @@ impl<'a> Hello<'a> {
 /// Ends the waits that only push messages would answer.
 fn end_pushes(ctx: &mut Context<'_>) {
     let id = ctx.client_id();
-    asynchronous::forget(ctx.keyspace, ctx.state, id);
-    ctx.state.blocking.confirmations.forget_client(id);
+    asynchronous::forget(ctx.core, id);
+    ctx.core.state.blocking.confirmations.forget_client(id);
 }
 
 /// `HELLO [protover [AUTH username password] [SETNAME clientname]]`: a map about the server, in the
@@ -249,7 +249,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     }
     if let Some(user) = hello.user {
         let id = ctx.client_id();
-        users::log_in(ctx.state, id, user);
+        users::log_in(&mut ctx.core.state, id, user);
     }
     if hello.protocol == Some(Protocol::Resp2) {
         end_pushes(ctx);
@@ -266,9 +266,9 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     }
     let version = if ctx.reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
     let number = ctx.client_id().number;
-    let is_replica = ctx.state.replication.is_replica();
+    let is_replica = ctx.core.state.replication.is_replica();
     let reply = &mut ctx.reply;
-    let config = &ctx.state.config;
+    let config = &ctx.core.state.config;
     let zone = Some(&config.availability_zone)
         .filter(|zone| config.compatible_with.is_valkey() && !zone.is_empty());
     reply.map(7 + zone.is_some() as usize);
@@ -301,13 +301,14 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
 /// unauthenticated.
 fn reset(ctx: &mut Context<'_>) -> CommandResult {
     end_pushes(ctx);
-    publish::unsubscribe_all(ctx.state, ctx.client_id());
     let id = ctx.client_id();
-    ctx.state.remove_monitor(id);
-    tracking::stop(ctx.keyspace, ctx.state, ctx.client_id());
-    users::log_out(ctx.state, id);
-    let client = ctx.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
-    transaction::abandon(ctx.keyspace, client);
+    publish::unsubscribe_all(&mut ctx.core.state, id);
+    ctx.core.state.remove_monitor(id);
+    tracking::stop(ctx.core, ctx.client_id());
+    users::log_out(&mut ctx.core.state, id);
+    let client =
+        ctx.core.state.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
+    transaction::abandon(&mut ctx.core.keyspace, client);
     client.flags.remove(
         ClientFlags::MONITOR
             | ClientFlags::NO_TOUCH
@@ -320,8 +321,8 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
     client.database = DbIndex::ZERO;
     client.name = Box::default();
     client.protocol = Protocol::Resp2;
-    ctx.state.clients.note_eviction(ctx.client_id());
-    ctx.keyspace.select(DbIndex::ZERO);
+    ctx.core.state.clients.note_eviction(ctx.client_id());
+    ctx.core.keyspace.select(DbIndex::ZERO);
     ctx.reply.set_protocol(Protocol::Resp2);
     ctx.reply.simple("RESET");
     Ok(Outcome::Replied)

@@ -166,7 +166,7 @@ fn arity(spec: &CommandSpec) -> i64 {
 
 /// `COMMAND`: all commands as COMMAND INFO describes them.
 fn command(ctx: &mut Context<'_>) -> CommandResult {
-    let table = ctx.state.commands;
+    let table = ctx.core.state.commands;
     ctx.reply.array(table.top_level().count());
     for command in table.top_level() {
         describe(ctx, command);
@@ -176,7 +176,7 @@ fn command(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `COMMAND COUNT`: an integer.
 fn count(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.state.commands.top_level().count() as i64);
+    ctx.reply.integer(ctx.core.state.commands.top_level().count() as i64);
     Ok(Outcome::Replied)
 }
 
@@ -188,7 +188,7 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     let names = ctx.args.iter_from(2);
     ctx.reply.array(names.len());
     for name in names {
-        match ctx.state.commands.find_full(name) {
+        match ctx.core.state.commands.find_full(name) {
             Some(command) => describe(ctx, command),
             None => ctx.reply.null(),
         }
@@ -206,7 +206,7 @@ fn status_set<F: Copy>(reply: &mut ReplyWriter<'_>, names: &[(F, &str)], has: im
 fn describe(ctx: &mut Context<'_>, command: &Command) {
     let spec = command.spec;
     let (range, movable) = legacy_range(spec.keys);
-    let flags = spec.flags.reported(ctx.state.config.reports_7_2());
+    let flags = spec.flags.reported(ctx.core.state.config.reports_7_2());
     let flags = if movable { flags | Flags::MOVABLEKEYS } else { flags };
     let reply = &mut ctx.reply;
     reply.array(10);
@@ -226,8 +226,8 @@ fn describe(ctx: &mut Context<'_>, command: &Command) {
     spec.tips.iter().for_each(|tip| reply.bulk(tip.as_bytes()));
     reply.set(spec.keys.len());
     spec.keys.iter().for_each(|keys| describe_keys(reply, keys));
-    let subcommands = ctx.state.commands.subcommands(command);
-    if subcommands.is_empty() && !ctx.state.config.compatible_with.is_valkey() {
+    let subcommands = ctx.core.state.commands.subcommands(command);
+    if subcommands.is_empty() && !ctx.core.state.config.compatible_with.is_valkey() {
         ctx.reply.set(0);
     } else {
         ctx.reply.array(subcommands.len());
@@ -291,7 +291,7 @@ fn describe_keys(reply: &mut ReplyWriter<'_>, keys: &KeySpec) {
 
 /// `COMMAND DOCS [command-name ...]`: a map from names to maps, without unknown names.
 fn docs(ctx: &mut Context<'_>) -> CommandResult {
-    let table = ctx.state.commands;
+    let table = ctx.core.state.commands;
     let commands: Vec<&Command> = if ctx.args.len() == 2 {
         table.top_level().collect()
     } else {
@@ -307,7 +307,7 @@ fn docs(ctx: &mut Context<'_>) -> CommandResult {
 fn document(ctx: &mut Context<'_>, command: &Command) {
     let spec = command.spec;
     let arguments = docs::arguments_of(spec);
-    let subcommands = ctx.state.commands.subcommands(command);
+    let subcommands = ctx.core.state.commands.subcommands(command);
     let (deprecated_since, replaced_by) = spec.deprecated.unwrap_or_default();
     let facts = [
         ("summary", spec.summary),
@@ -395,7 +395,7 @@ enum Filter<'a> {
 /// names, subcommands included.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
     let filter = list_filter(ctx)?;
-    let table = ctx.state.commands;
+    let table = ctx.core.state.commands;
     let names: Vec<&[u8]> = table
         .commands
         .iter()
@@ -450,7 +450,7 @@ fn get_keys_and_flags(ctx: &mut Context<'_>) -> CommandResult {
 
 fn reply_keys(ctx: &mut Context<'_>, with_flags: bool) -> CommandResult {
     let request = ctx.args.from(2);
-    let table = ctx.state.commands;
+    let table = ctx.core.state.commands;
     let found = table.find(request.get(0)).and_then(|command| {
         // A container's name is followed by its subcommand's.
         let is_container = !command.subcommands.is_empty() && request.len() > 1;

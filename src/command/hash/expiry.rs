@@ -69,8 +69,8 @@ fn parse_deadline(
     time: &[u8],
     ctx: &Context<'_>,
 ) -> Result<Deadline, CommandError> {
-    let now = ctx.keyspace.now();
-    let takes_any = ctx.caller.is_repeating() || ctx.state.config.compatible_with.is_valkey();
+    let now = ctx.core.keyspace.now();
+    let takes_any = ctx.caller.is_repeating() || ctx.core.state.config.compatible_with.is_valkey();
     let latest_ms = if takes_any { i64::MAX } else { LATEST_MS };
     let is_allowed = |time, when: When| time >= 0 && when.unix_ms(&now) <= latest_ms;
     Ok(unit.parse(time, &now, ctx.name(), is_allowed)?.deadline(&now))
@@ -122,15 +122,15 @@ impl<'a> Options<'a> {
 
 /// The hash of a key, for reading: counts the hit or miss.
 fn find_for_read(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
-    let found = ctx.keyspace.find_for_read(key);
+    let found = ctx.core.keyspace.find_for_read(key);
     let Some(slot) = found else { return Ok(None) };
-    ctx.keyspace.view::<Hash>(slot)?;
-    Ok(ctx.keyspace.settle_fields(slot, key))
+    ctx.core.keyspace.view::<Hash>(slot)?;
+    Ok(ctx.core.keyspace.settle_fields(slot, key))
 }
 
 /// Counts a change of `fields` fields, and announces it.
 fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, fields: u64) {
-    ctx.keyspace.changed_by(fields, KeyspaceEvents::HASH, event, key.bytes);
+    ctx.core.keyspace.changed_by(fields, KeyspaceEvents::HASH, event, key.bytes);
 }
 
 /// The result of a command for its fields, for the effect.
@@ -143,7 +143,7 @@ enum FieldEffect {
 
 /// Sets the effect: the result for these fields, with deadlines as Unix times.
 fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: FieldEffect) {
-    let offset_ms = ctx.keyspace.told_offset_ms();
+    let offset_ms = ctx.core.keyspace.told_offset_ms();
     ctx.instead_gathered(|_, request| {
         let count = fields.len().to_string();
         let mut add = |words: &[&[u8]]| request.extend(words.iter().map(|word| word.to_vec()));
@@ -187,27 +187,27 @@ pub(crate) fn hpexpire_at(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn expire(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
-    let (args, now) = (ctx.args, ctx.keyspace.now());
+    let (args, now) = (ctx.args, ctx.core.keyspace.now());
     let word = fields_word(args, 3).ok_or(BAD_FIELD_COUNT)?;
     let condition = Condition::parse(args.cursor_within(3..word))?;
     let first = first_field(args, word, 1)?;
     let deadline = parse_deadline(unit, args.get(2), ctx)?;
     let remaining_ms = now.remaining_ms(deadline);
     let (key, limits) = (ctx.key(1), limits(ctx));
-    let found = ctx.keyspace.slot_of::<Hash>(key)?;
+    let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
     let fields = args.iter_from(first);
     ctx.reply.array(fields.len());
     let Some(slot) = found else {
         fields.for_each(|_| ctx.reply.integer(result::ABSENT));
         return Ok(Outcome::Replied);
     };
-    let is_past = ctx.keyspace.ends_at_once(deadline);
+    let is_past = ctx.core.keyspace.ends_at_once(deadline);
     let allows = |old: Option<Deadline>| {
         condition.allows(old.map(|old| now.remaining_ms(old)), remaining_ms)
     };
     let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
-    let changes = ctx.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
+    let changes = ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut changes = 0;
         for field in fields {
             let done = match hash.as_view().get(field, &now) {
@@ -243,20 +243,20 @@ fn expire(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
 /// the index of deadlines.
 fn settle(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, changes: u64, is_past: bool) {
     if is_past {
-        ctx.keyspace.stats.expired_fields += changes;
-        ctx.keyspace.delete_if_empty::<Hash>(slot, key);
+        ctx.core.keyspace.stats.expired_fields += changes;
+        ctx.core.keyspace.delete_if_empty::<Hash>(slot, key);
     } else {
-        ctx.keyspace.note_field_deadlines(slot, key.bytes);
+        ctx.core.keyspace.note_field_deadlines(slot, key.bytes);
     }
 }
 
 /// `HPERSIST key FIELDS numfields field [field ...]`: an array with, for each field, 1 if its
 /// deadline was removed, -1 if it had none, -2 if it does not exist.
 pub(crate) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
-    let (args, now) = (ctx.args, ctx.keyspace.now());
+    let (args, now) = (ctx.args, ctx.core.keyspace.now());
     let first = plain_fields(args, BAD_FIELD_COUNT)?;
     let (key, limits) = (ctx.key(1), limits(ctx));
-    let found = ctx.keyspace.slot_of::<Hash>(key)?;
+    let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
     let fields = args.iter_from(first);
     ctx.reply.array(fields.len());
     let Some(slot) = found else {
@@ -264,7 +264,7 @@ pub(crate) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     let reply = &mut ctx.reply;
-    let changes = ctx.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
+    let changes = ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut changes = 0;
         for field in fields {
             let done = match hash.as_view().get(field, &now).map(|found| found.deadline) {
@@ -299,20 +299,20 @@ pub(crate) fn hpttl(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HEXPIRETIME key FIELDS numfields field [field ...]`: as HTTL, but the Unix time.
 pub(crate) fn hexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.keyspace.told_offset_ms();
+    let offset_ms = ctx.core.keyspace.told_offset_ms();
     reply_deadlines(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `HPEXPIRETIME key FIELDS numfields field [field ...]`: the same in milliseconds.
 pub(crate) fn hpexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.keyspace.told_offset_ms();
+    let offset_ms = ctx.core.keyspace.told_offset_ms();
     reply_deadlines(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 
 fn reply_deadlines(ctx: &mut Context<'_>, told: impl Fn(&Now, Deadline) -> i64) -> CommandResult {
-    let (args, now) = (ctx.args, ctx.keyspace.now());
+    let (args, now) = (ctx.args, ctx.core.keyspace.now());
     let first = plain_fields(args, CommandError::Syntax)?;
-    let hash = ctx.keyspace.read::<Hash>(ctx.key(1))?;
+    let hash = ctx.core.keyspace.read::<Hash>(ctx.key(1))?;
     let fields = args.iter_from(first);
     ctx.reply.array(fields.len());
     for field in fields {
@@ -331,10 +331,10 @@ fn reply_deadlines(ctx: &mut Context<'_>, told: impl Fn(&Now, Deadline) -> i64) 
 /// `HGETDEL key FIELDS numfields field [field ...]`: an array of values, nil for each field that
 /// does not exist.
 pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
-    let (args, now) = (ctx.args, ctx.keyspace.now());
+    let (args, now) = (ctx.args, ctx.core.keyspace.now());
     let first = plain_fields(args, BAD_FIELD_COUNT)?;
     let key = ctx.key(1);
-    let found = ctx.keyspace.slot_of::<Hash>(key)?;
+    let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
     let fields = args.iter_from(first);
     ctx.reply.array(fields.len());
     let Some(slot) = found else {
@@ -343,7 +343,7 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     };
     let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
-    let removed = ctx.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
+    let removed = ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut removed = 0;
         for field in fields {
             match hash.as_view().get(field, &now) {
@@ -364,7 +364,7 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     if removed > 0 {
         changed(ctx, "hdel", key, removed);
         repeat(ctx, key, &altered, FieldEffect::Deleted);
-        ctx.keyspace.delete_if_empty::<Hash>(slot, key);
+        ctx.core.keyspace.delete_if_empty::<Hash>(slot, key);
     }
     Ok(Outcome::Replied)
 }
@@ -373,7 +373,7 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
 /// | PERSIST] FIELDS numfields field [field ...]`: an array of values, nil for each field that does
 /// not exist. A past time deletes the fields.
 pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
-    let (args, now) = (ctx.args, ctx.keyspace.now());
+    let (args, now) = (ctx.args, ctx.core.keyspace.now());
     let word = fields_word(args, 2).ok_or(BAD_FIELD_COUNT)?;
     let options = Options::parse(args, word, false)?;
     let first = first_field(args, word, 1)?;
@@ -391,7 +391,7 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
     };
     let reply = &mut ctx.reply;
     if options.lifetime == Lifetime::Unsaid {
-        let hash = ctx.keyspace.view::<Hash>(slot)?;
+        let hash = ctx.core.keyspace.view::<Hash>(slot)?;
         for field in fields {
             match hash.get(field, &now) {
                 Some(found) => reply.bulk(found.value.as_ref()),
@@ -400,10 +400,10 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
         }
         return Ok(Outcome::Replied);
     }
-    let is_past = deadline.is_some_and(|deadline| ctx.keyspace.ends_at_once(deadline));
+    let is_past = deadline.is_some_and(|deadline| ctx.core.keyspace.ends_at_once(deadline));
     let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
-    let changes = ctx.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
+    let changes = ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut changes = 0;
         for field in fields {
             let old = match hash.as_view().get(field, &now) {
@@ -447,12 +447,12 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
 /// fields were set, 0 if a condition fails: NX and XX are about the key, FNX and FXX about all
 /// fields. A past time deletes the fields.
 pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
-    let (args, now) = (ctx.args, ctx.keyspace.now());
+    let (args, now) = (ctx.args, ctx.core.keyspace.now());
     let word = fields_word(args, 2).ok_or(BAD_FIELD_COUNT)?;
     let options = Options::parse(args, word, true)?;
     let first = first_field(args, word, 2)?;
     let key = ctx.key(1);
-    let found = ctx.keyspace.slot_of::<Hash>(key)?;
+    let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
     if options.key.is_some_and(|presence| (presence == Presence::Present) != found.is_some()) {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
@@ -462,7 +462,7 @@ pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
         _ => None,
     };
     if let Some(presence) = options.fields {
-        let hash = found.map(|slot| ctx.keyspace.view::<Hash>(slot)).transpose()?;
+        let hash = found.map(|slot| ctx.core.keyspace.view::<Hash>(slot)).transpose()?;
         let is_there = |field| hash.is_some_and(|hash| hash.get(field, &now).is_some());
         let mut fields = args.iter_from(first).step_by(2);
         if fields.any(|field| is_there(field) != (presence == Presence::Present)) {
@@ -470,7 +470,7 @@ pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
             return Ok(Outcome::Replied);
         }
     }
-    let is_past = deadline.is_some_and(|deadline| ctx.keyspace.ends_at_once(deadline));
+    let is_past = deadline.is_some_and(|deadline| ctx.core.keyspace.ends_at_once(deadline));
     if is_past {
         delete_pairs(ctx, key, found, first);
     } else {
@@ -488,7 +488,7 @@ fn set_pairs(
     keeps: bool,
     deadline: Option<Deadline>,
 ) {
-    let (args, limits, now) = (ctx.args, limits(ctx), ctx.keyspace.now());
+    let (args, limits, now) = (ctx.args, limits(ctx), ctx.core.keyspace.now());
     let (slot, ()) = edit_or_create(ctx, key, found, |hash| {
         for at in (first..args.len()).step_by(2) {
             let field = args.get(at);
@@ -502,7 +502,7 @@ fn set_pairs(
         }
     });
     changed(ctx, "hset", key, ((args.len() - first) / 2) as u64);
-    let offset_ms = ctx.keyspace.told_offset_ms();
+    let offset_ms = ctx.core.keyspace.told_offset_ms();
     ctx.instead_gathered(|_, request| {
         let count = ((args.len() - first) / 2).to_string();
         let mut add = |words: &[&[u8]]| request.extend(words.iter().map(|word| word.to_vec()));
@@ -520,35 +520,35 @@ fn set_pairs(
         request.extend(args.iter_from(first).map(<[u8]>::to_vec));
     });
     if deadline.is_some() {
-        ctx.keyspace.note_field_deadlines(slot, key.bytes);
-        ctx.keyspace.notify(KeyspaceEvents::HASH, "hexpire", key.bytes);
+        ctx.core.keyspace.note_field_deadlines(slot, key.bytes);
+        ctx.core.keyspace.notify(KeyspaceEvents::HASH, "hexpire", key.bytes);
     }
 }
 
 /// HSETEX with a past time: the fields are set and deleted at once.
 fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, first: usize) {
-    let (args, now) = (ctx.args, ctx.keyspace.now());
+    let (args, now) = (ctx.args, ctx.core.keyspace.now());
     let pairs = ((args.len() - first) / 2) as u64;
     let removed: Vec<&[u8]> = found.map_or(Vec::new(), |slot| {
-        ctx.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
+        ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
             let fields = args.iter_from(first).step_by(2);
             fields.filter(|field| hash.remove(field, &now)).collect()
         })
     });
-    ctx.keyspace.stats.expired_fields += pairs;
+    ctx.core.keyspace.stats.expired_fields += pairs;
     if found.is_none() {
-        ctx.keyspace.notify(KeyspaceEvents::NEW, "new", key.bytes);
+        ctx.core.keyspace.notify(KeyspaceEvents::NEW, "new", key.bytes);
     }
     if !removed.is_empty() {
         changed(ctx, "hset", key, removed.len() as u64);
         repeat(ctx, key, &removed, FieldEffect::Deleted);
     } else {
-        ctx.keyspace.notify(KeyspaceEvents::HASH, "hset", key.bytes);
+        ctx.core.keyspace.notify(KeyspaceEvents::HASH, "hset", key.bytes);
     }
-    ctx.keyspace.notify(KeyspaceEvents::HASH, "hexpire", key.bytes);
-    ctx.keyspace.notify(KeyspaceEvents::HASH, "hexpired", key.bytes);
+    ctx.core.keyspace.notify(KeyspaceEvents::HASH, "hexpire", key.bytes);
+    ctx.core.keyspace.notify(KeyspaceEvents::HASH, "hexpired", key.bytes);
     match found {
-        Some(slot) => _ = ctx.keyspace.delete_if_empty::<Hash>(slot, key),
-        None => ctx.keyspace.notify(KeyspaceEvents::GENERIC, "del", key.bytes),
+        Some(slot) => _ = ctx.core.keyspace.delete_if_empty::<Hash>(slot, key),
+        None => ctx.core.keyspace.notify(KeyspaceEvents::GENERIC, "del", key.bytes),
     }
 }

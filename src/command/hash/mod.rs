@@ -209,11 +209,11 @@ const DRAW_FROM: usize = 3;
 
 /// The limits of a listpack.
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
-    let config = &ctx.state.config;
+    let config = &ctx.core.state.config;
     Limits {
         entries_max: config.hash_max_listpack_entries,
         bytes_max: config.hash_max_listpack_value,
-        hasher: ctx.keyspace.hasher(),
+        hasher: ctx.core.keyspace.hasher(),
     }
 }
 
@@ -225,11 +225,11 @@ pub(crate) fn edit_or_create<R>(
     edit: impl FnOnce(&mut Edit<'_, Hash>) -> R,
 ) -> (Slot, R) {
     match found {
-        Some(slot) => (slot, ctx.keyspace.edit(slot, edit)),
+        Some(slot) => (slot, ctx.core.keyspace.edit(slot, edit)),
         None => {
             let mut hash = Hash::default();
             let result = edit(&mut Edit::unnoted(&mut hash));
-            (ctx.keyspace.insert_collection(key, hash), result)
+            (ctx.core.keyspace.insert_collection(key, hash), result)
         }
     }
 }
@@ -255,8 +255,8 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
     if !args.len().is_multiple_of(2) {
         return Err(CommandError::WrongArity(ctx.name().into()));
     }
-    let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.keyspace.now());
-    let found = ctx.keyspace.slot_of::<Hash>(key)?;
+    let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.core.keyspace.now());
+    let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
     let (_, added) = edit_or_create(ctx, key, found, |hash| {
         hash.prepare(args.iter_from(2), &limits);
         let pairs = (2..args.len()).step_by(2);
@@ -265,11 +265,16 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
     });
     let is_lock = ctx.is_repeated() && fields(args, 2).any(|field| field.starts_with(b":"));
     if is_lock {
-        ctx.keyspace.locks.begin_own_change();
+        ctx.core.keyspace.locks.begin_own_change();
     }
-    ctx.keyspace.changed_by((args.len() as u64 - 2) / 2, KeyspaceEvents::HASH, "hset", key.bytes);
+    ctx.core.keyspace.changed_by(
+        (args.len() as u64 - 2) / 2,
+        KeyspaceEvents::HASH,
+        "hset",
+        key.bytes,
+    );
     if is_lock {
-        ctx.keyspace.locks.end_own_change();
+        ctx.core.keyspace.locks.end_own_change();
         note_lock(ctx, key);
     }
     Ok(added as i64)
@@ -282,8 +287,8 @@ fn fields<'a>(args: Args<'a>, step: usize) -> impl Iterator<Item = &'a [u8]> {
 
 /// Notes a lock that was granted earlier, or at the primary, and is repeated here.
 fn note_lock(ctx: &mut Context<'_>, key: Key<'_>) {
-    let (database, now) = (ctx.keyspace.selected(), ctx.keyspace.now());
-    let locks = &mut ctx.keyspace.locks;
+    let (database, now) = (ctx.core.keyspace.selected(), ctx.core.keyspace.now());
+    let locks = &mut ctx.core.keyspace.locks;
     let mut is_of_readers = false;
     if locks.get(At::key(database, key.bytes)).is_none() {
         for (field, value) in fields(ctx.args, 2).zip(ctx.args.iter_from(3).step_by(2)) {
@@ -295,27 +300,27 @@ fn note_lock(ctx: &mut Context<'_>, key: Key<'_>) {
             }
         }
     }
-    let Some(slot) = ctx.keyspace.find_quietly(key).filter(|_| !is_of_readers) else { return };
-    match Loaded::of(ctx.keyspace.entry(slot).value(), &now) {
-        Some(loaded) => ctx.keyspace.locks.note_loaded(database, key.bytes, loaded, &now),
+    let Some(slot) = ctx.core.keyspace.find_quietly(key).filter(|_| !is_of_readers) else { return };
+    match Loaded::of(ctx.core.keyspace.entry(slot).value(), &now) {
+        Some(loaded) => ctx.core.keyspace.locks.note_loaded(database, key.bytes, loaded, &now),
         // The hash may have been a lock before.
-        None => ctx.keyspace.locks.note_change(database, key.bytes),
+        None => ctx.core.keyspace.locks.note_change(database, key.bytes),
     }
 }
 
 /// `HSETNX key field value`: 1 if it was set, 0 if the field exists.
 fn hsetnx(ctx: &mut Context<'_>) -> CommandResult {
-    let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.keyspace.now());
+    let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.core.keyspace.now());
     let (field, value) = (ctx.args.get(2), ctx.args.get(3));
-    let found = ctx.keyspace.slot_of::<Hash>(key)?;
+    let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
     let exists = match found {
-        Some(slot) => ctx.keyspace.view::<Hash>(slot)?.get(field, &now).is_some(),
+        Some(slot) => ctx.core.keyspace.view::<Hash>(slot)?.get(field, &now).is_some(),
         None => false,
     };
     if !exists {
         let set = |hash: &mut Edit<'_, Hash>| hash.set(field, value, Expiry::Clear, &limits, &now);
         edit_or_create(ctx, key, found, set);
-        ctx.keyspace.changed(KeyspaceEvents::HASH, "hset", key.bytes);
+        ctx.core.keyspace.changed(KeyspaceEvents::HASH, "hset", key.bytes);
     }
     ctx.reply.integer(i64::from(!exists));
     Ok(Outcome::Replied)
@@ -323,12 +328,12 @@ fn hsetnx(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HDEL key field [field ...]`: the number of deleted fields.
 fn hdel(ctx: &mut Context<'_>) -> CommandResult {
-    let (key, args, now) = (ctx.key(1), ctx.args, ctx.keyspace.now());
-    let Some(slot) = ctx.keyspace.slot_of::<Hash>(key)? else {
+    let (key, args, now) = (ctx.key(1), ctx.args, ctx.core.keyspace.now());
+    let Some(slot) = ctx.core.keyspace.slot_of::<Hash>(key)? else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    let removed = ctx.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
+    let removed = ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
         args.iter_from(2).filter(|field| hash.remove(field, &now)).count()
     });
     if removed > 0 {
@@ -336,15 +341,15 @@ fn hdel(ctx: &mut Context<'_>) -> CommandResult {
         let are_readers =
             ctx.is_repeated() && fields(args, 1).all(|field| lock::reader_in(field).is_some());
         if are_readers {
-            let database = ctx.keyspace.selected();
+            let database = ctx.core.keyspace.selected();
             for owner in fields(args, 1).filter_map(lock::reader_in) {
-                ctx.keyspace.locks.remove(At::reader(database, key.bytes, owner));
+                ctx.core.keyspace.locks.remove(At::reader(database, key.bytes, owner));
             }
-            ctx.keyspace.locks.begin_own_change();
+            ctx.core.keyspace.locks.begin_own_change();
         }
-        ctx.keyspace.changed_by(removed as u64, KeyspaceEvents::HASH, "hdel", key.bytes);
-        ctx.keyspace.locks.end_own_change();
-        ctx.keyspace.delete_if_empty::<Hash>(slot, key);
+        ctx.core.keyspace.changed_by(removed as u64, KeyspaceEvents::HASH, "hdel", key.bytes);
+        ctx.core.keyspace.locks.end_own_change();
+        ctx.core.keyspace.delete_if_empty::<Hash>(slot, key);
     }
     ctx.reply.integer(removed as i64);
     Ok(Outcome::Replied)
@@ -353,10 +358,10 @@ fn hdel(ctx: &mut Context<'_>) -> CommandResult {
 /// `HINCRBY key field increment`: the new value.
 fn hincrby(ctx: &mut Context<'_>) -> CommandResult {
     let increment = ctx.args.integer(3)?;
-    let (key, field, now) = (ctx.key(1), ctx.args.get(2), ctx.keyspace.now());
-    let found = ctx.keyspace.slot_of::<Hash>(key)?;
+    let (key, field, now) = (ctx.key(1), ctx.args.get(2), ctx.core.keyspace.now());
+    let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
     let old = match found {
-        Some(slot) => ctx.keyspace.view::<Hash>(slot)?.get(field, &now),
+        Some(slot) => ctx.core.keyspace.view::<Hash>(slot)?.get(field, &now),
         None => None,
     };
     let is_there = old.is_some();
@@ -367,7 +372,7 @@ fn hincrby(ctx: &mut Context<'_>) -> CommandResult {
     let new = old.checked_add(increment).ok_or(CommandError::Overflow)?;
     let text = number::format_i64(new);
     set_computed(ctx, key, found, is_there, text.as_ref());
-    ctx.keyspace.changed(KeyspaceEvents::HASH, "hincrby", key.bytes);
+    ctx.core.keyspace.changed(KeyspaceEvents::HASH, "hincrby", key.bytes);
     ctx.reply.integer(new);
     Ok(Outcome::Replied)
 }
@@ -378,10 +383,10 @@ fn hincrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     if !increment.is_finite() {
         return Err(NAN_OR_INFINITY);
     }
-    let (key, field, now) = (ctx.key(1), ctx.args.get(2), ctx.keyspace.now());
-    let found = ctx.keyspace.slot_of::<Hash>(key)?;
+    let (key, field, now) = (ctx.key(1), ctx.args.get(2), ctx.core.keyspace.now());
+    let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
     let old = match found {
-        Some(slot) => ctx.keyspace.view::<Hash>(slot)?.get(field, &now),
+        Some(slot) => ctx.core.keyspace.view::<Hash>(slot)?.get(field, &now),
         None => None,
     };
     let is_there = old.is_some();
@@ -396,7 +401,7 @@ fn hincrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     }
     let text = new.to_text();
     set_computed(ctx, key, found, is_there, &text);
-    ctx.keyspace.changed(KeyspaceEvents::HASH, "hincrbyfloat", key.bytes);
+    ctx.core.keyspace.changed(KeyspaceEvents::HASH, "hincrbyfloat", key.bytes);
     if has_deadline {
         ctx.instead(&[b"HSETEX", key.bytes, b"KEEPTTL", b"FIELDS", b"1", field, &text]);
     } else {
@@ -414,7 +419,7 @@ fn set_computed(
     is_there: bool,
     text: &[u8],
 ) {
-    let (field, limits, now) = (ctx.args.get(2), limits(ctx), ctx.keyspace.now());
+    let (field, limits, now) = (ctx.args.get(2), limits(ctx), ctx.core.keyspace.now());
     let expiry = if is_there { Expiry::Keep } else { Expiry::Clear };
     edit_or_create(ctx, key, found, |hash| hash.set(field, text, expiry, &limits, &now));
 }
@@ -423,9 +428,9 @@ fn set_computed(
 
 /// `HGET key field`: the value, or nil.
 fn hget(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.keyspace.now();
+    let now = ctx.core.keyspace.now();
     let field = ctx.args.get(2);
-    match ctx.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now)) {
+    match ctx.core.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now)) {
         Some(found) => ctx.reply.bulk(found.value.as_ref()),
         None => ctx.reply.null(),
     }
@@ -434,9 +439,9 @@ fn hget(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HMGET key field [field ...]`: an array of values, nil for each field that does not exist.
 fn hmget(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.keyspace.now();
+    let now = ctx.core.keyspace.now();
     let fields = ctx.args.iter_from(2);
-    let hash = ctx.keyspace.read::<Hash>(ctx.key(1))?;
+    let hash = ctx.core.keyspace.read::<Hash>(ctx.key(1))?;
     ctx.reply.array(fields.len());
     for field in fields {
         match hash.and_then(|hash| hash.get(field, &now)) {
@@ -449,34 +454,34 @@ fn hmget(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HEXISTS key field`: 1 or 0.
 fn hexists(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.keyspace.now();
+    let now = ctx.core.keyspace.now();
     let field = ctx.args.get(2);
-    let found = ctx.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now));
+    let found = ctx.core.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now));
     ctx.reply.integer(found.is_some().into());
     Ok(Outcome::Replied)
 }
 
 /// `HSTRLEN key field`: bytes of the value, 0 if there is none.
 fn hstrlen(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.keyspace.now();
+    let now = ctx.core.keyspace.now();
     let field = ctx.args.get(2);
-    let found = ctx.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now));
+    let found = ctx.core.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now));
     ctx.reply.integer(found.map_or(0, |found| found.value.as_ref().len() as i64));
     Ok(Outcome::Replied)
 }
 
 /// `HLEN key`: the number of fields, 0 if there is no such key.
 fn hlen(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.keyspace.now();
-    let len = ctx.keyspace.read::<Hash>(ctx.key(1))?.map_or(0, |hash| hash.len(&now));
+    let now = ctx.core.keyspace.now();
+    let len = ctx.core.keyspace.read::<Hash>(ctx.key(1))?.map_or(0, |hash| hash.len(&now));
     ctx.reply.integer(len as i64);
     Ok(Outcome::Replied)
 }
 
 /// `HGETALL key`: a map, in RESP2 an array of fields and values in turn.
 fn hgetall(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.keyspace.now();
-    let hash = ctx.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    let now = ctx.core.keyspace.now();
+    let hash = ctx.core.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
     ctx.reply.map(hash.len(&now));
     hash.for_each(&now, |field, value| {
         ctx.reply.bulk(field);
@@ -487,8 +492,8 @@ fn hgetall(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HKEYS key`: an array.
 fn hkeys(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.keyspace.now();
-    let hash = ctx.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    let now = ctx.core.keyspace.now();
+    let hash = ctx.core.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
     ctx.reply.array(hash.len(&now));
     hash.for_each(&now, |field, _| ctx.reply.bulk(field));
     Ok(Outcome::Replied)
@@ -496,8 +501,8 @@ fn hkeys(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HVALS key`: an array.
 fn hvals(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.keyspace.now();
-    let hash = ctx.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    let now = ctx.core.keyspace.now();
+    let hash = ctx.core.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
     ctx.reply.array(hash.len(&now));
     hash.for_each(&now, |_, value| ctx.reply.bulk(value));
     Ok(Outcome::Replied)
@@ -509,9 +514,9 @@ fn hvals(ctx: &mut Context<'_>) -> CommandResult {
 /// fields, or, if it is negative, of fields drawn independently. With values, fields and values
 /// alternate in RESP2; RESP3 has pairs.
 fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.keyspace.now();
+    let now = ctx.core.keyspace.now();
     if ctx.args.len() == 2 {
-        match ctx.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.random(&now)) {
+        match ctx.core.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.random(&now)) {
             Some((field, _)) => ctx.reply.bulk(field.as_ref()),
             None => ctx.reply.null(),
         }
@@ -532,7 +537,7 @@ fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
     if count < 0 {
         ctx.check_draws(count.unsigned_abs())?;
     }
-    let hash = ctx.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    let hash = ctx.core.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
     let len = hash.len(&now);
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     let total = match count {
@@ -649,8 +654,8 @@ impl<'a> ScanOptions<'a> {
 fn hscan(ctx: &mut Context<'_>) -> CommandResult {
     let cursor = scan_cursor(ctx, 2)?;
     let options = ScanOptions::parse(ctx);
-    let now = ctx.keyspace.now();
-    let Some(hash) = ctx.keyspace.read::<Hash>(ctx.key(1))? else {
+    let now = ctx.core.keyspace.now();
+    let Some(hash) = ctx.core.keyspace.read::<Hash>(ctx.key(1))? else {
         ctx.reply.array(2);
         ctx.reply.bulk(b"0");
         ctx.reply.array(0);

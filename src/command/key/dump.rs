@@ -59,12 +59,12 @@ const BAD_DATA: CommandError = CommandError::Text("ERR Bad data format");
 
 /// `DUMP key`: a bulk string, or nil if there is no such key.
 fn dump(ctx: &mut Context<'_>) -> CommandResult {
-    match ctx.keyspace.find_for_read(ctx.key(1)) {
+    match ctx.core.keyspace.find_for_read(ctx.key(1)) {
         Some(slot) => {
-            let now = ctx.keyspace.now();
-            let encoder = ctx.state.payload_encoder();
+            let now = ctx.core.keyspace.now();
+            let encoder = ctx.core.state.payload_encoder();
             let payload =
-                payload::dump_as_in_files(encoder, ctx.keyspace.entry(slot).value(), &now);
+                payload::dump_as_in_files(encoder, ctx.core.keyspace.entry(slot).value(), &now);
             ctx.reply.bulk(&payload);
         }
         None => ctx.reply.null(),
@@ -119,16 +119,16 @@ fn decode(ctx: &mut Context<'_>, now: Now) -> Option<Restored> {
     // A string is only copied, which would not be cheaper in a thread.
     let is_large = payload.len() > DECODED_HERE_MAX && payload.first() != Some(&value_type::STRING);
     let client = ctx.caller.client().filter(|_| is_large && ctx.origin == Origin::Client);
-    let taken = client.map_or(Taken::NoThread, |id| ctx.state.arriving.take(id, payload));
+    let taken = client.map_or(Taken::NoThread, |id| ctx.core.state.arriving.take(id, payload));
     if let Taken::Value(restored) = taken {
         return Some(restored);
     }
-    let limits = rdb_limits(ctx.keyspace, ctx.state);
-    let checks = !ctx.state.debug.skips_payload_checksum;
+    let limits = rdb_limits(ctx.core);
+    let checks = !ctx.core.state.debug.skips_payload_checksum;
     if let (Taken::Absent, Some(id)) = (taken, client) {
         let decode = move |payload: &[u8]| payload::restore_checked(payload, &limits, now, checks);
-        ctx.state.arriving.ask(id, payload, Box::new(decode));
-        ctx.state.clients.suspend(id, Suspension::UntilRetry);
+        ctx.core.state.arriving.ask(id, payload, Box::new(decode));
+        ctx.core.state.clients.suspend(id, Suspension::UntilRetry);
         return None;
     }
     Some(payload::restore_checked(payload, &limits, now, checks))
@@ -142,21 +142,21 @@ fn decode(ctx: &mut Context<'_>, now: Now) -> Option<Restored> {
 fn restore(ctx: &mut Context<'_>) -> CommandResult {
     let options = RestoreOptions::parse(ctx)?;
     let key = ctx.key(1);
-    if !options.replace && ctx.keyspace.find_for_write(key).is_some() {
+    if !options.replace && ctx.core.keyspace.find_for_write(key).is_some() {
         return Err(BUSY_KEY);
     }
     let ttl = ctx.args.integer(2)?;
     if ttl < 0 {
         return Err(INVALID_TTL);
     }
-    let now = ctx.keyspace.now();
+    let now = ctx.core.keyspace.now();
     let Some(restored) = decode(ctx, now) else { return Ok(Outcome::Postponed) };
     let value = restored.map_err(|error| match error {
         PayloadError::Footer => BAD_FOOTER,
         PayloadError::Value(error) => {
             let form = value_type::name(*ctx.args.get(PAYLOAD).first().unwrap_or(&u8::MAX));
             let text = format_args!("Payload of RESTORE: {form} integrity check failed: {error}");
-            ctx.state.log(Level::Warning, text);
+            ctx.core.state.log(Level::Warning, text);
             BAD_DATA
         }
     })?;
@@ -166,22 +166,22 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
         (ttl, false) => Some(now.after(ttl)),
     };
     if deadline.is_some_and(|deadline| now.has_come(deadline)) {
-        if ctx.keyspace.delete(key, "del") {
+        if ctx.core.keyspace.delete(key, "del") {
             ctx.instead_deleted(key.bytes);
         }
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
-    let slot = ctx.keyspace.restore(key, value, deadline);
+    let slot = ctx.core.keyspace.restore(key, value, deadline);
     if let Some(accessed) = options.accessed {
-        ctx.keyspace.set_accessed(slot, accessed);
+        ctx.core.keyspace.set_accessed(slot, accessed);
     }
-    ctx.keyspace.changed(KeyspaceEvents::GENERIC, "restore", key.bytes);
+    ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "restore", key.bytes);
     if let Some(deadline) = deadline
         && !options.absolute
         && ctx.is_heard()
     {
-        let at = deadline.unix(ctx.keyspace.told_offset_ms()).0.to_string();
+        let at = deadline.unix(ctx.core.keyspace.told_offset_ms()).0.to_string();
         let mut request: Vec<&[u8]> = ctx.args.iter_from(0).collect();
         request[2] = at.as_bytes();
         request.push(b"ABSTTL");

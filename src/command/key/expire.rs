@@ -93,26 +93,27 @@ fn pexpire_at(ctx: &mut Context<'_>) -> CommandResult {
 
 fn set_deadline(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
     let condition = Condition::parse(ctx.args.cursor(3))?;
-    let now = ctx.keyspace.now();
+    let now = ctx.core.keyspace.now();
     let when = unit.parse(ctx.args.get(2), &now, ctx.name(), |_, _| true)?;
     let remaining_ms = when.remaining_ms(&now);
     let key = ctx.key(1);
-    let Some(slot) = ctx.keyspace.find_for_write(key) else {
+    let Some(slot) = ctx.core.keyspace.find_for_write(key) else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    let current = ctx.keyspace.entry(slot).deadline().map(|deadline| now.remaining_ms(deadline));
+    let current =
+        ctx.core.keyspace.entry(slot).deadline().map(|deadline| now.remaining_ms(deadline));
     if !condition.allows(current, remaining_ms) {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     }
     let deadline = when.deadline(&now);
-    if ctx.keyspace.ends_at_once(deadline) {
+    if ctx.core.keyspace.ends_at_once(deadline) {
         ctx.delete_overdue(slot, key);
     } else {
-        ctx.keyspace.set_deadline(slot, Some(deadline));
-        ctx.keyspace.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
-        let (args, offset_ms) = (ctx.args, ctx.keyspace.told_offset_ms());
+        ctx.core.keyspace.set_deadline(slot, Some(deadline));
+        ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
+        let (args, offset_ms) = (ctx.args, ctx.core.keyspace.told_offset_ms());
         ctx.instead_gathered(|ctx, request| {
             let is_exact = ctx.name() == "pexpireat";
             request.push(if is_exact { args.get(0) } else { b"PEXPIREAT" }.to_vec());
@@ -138,13 +139,13 @@ fn pttl(ctx: &mut Context<'_>) -> CommandResult {
 /// `EXPIRETIME key`: Unix time in seconds, rounded; -1 without a deadline, -2 if there is no such
 /// key.
 fn expire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.keyspace.told_offset_ms();
+    let offset_ms = ctx.core.keyspace.told_offset_ms();
     reply_deadline(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `PEXPIRETIME key`: the same in milliseconds.
 fn pexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.keyspace.told_offset_ms();
+    let offset_ms = ctx.core.keyspace.told_offset_ms();
     reply_deadline(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 
@@ -152,11 +153,11 @@ fn reply_deadline(
     ctx: &mut Context<'_>,
     tell: impl FnOnce(&Now, Deadline) -> i64,
 ) -> CommandResult {
-    let told = match ctx.keyspace.find_untouched(ctx.key(1)) {
+    let told = match ctx.core.keyspace.find_untouched(ctx.key(1)) {
         None => -2,
-        Some(slot) => match ctx.keyspace.entry(slot).deadline() {
+        Some(slot) => match ctx.core.keyspace.entry(slot).deadline() {
             None => -1,
-            Some(deadline) => tell(&ctx.keyspace.now(), deadline),
+            Some(deadline) => tell(&ctx.core.keyspace.now(), deadline),
         },
     };
     ctx.reply.integer(told);
@@ -166,10 +167,10 @@ fn reply_deadline(
 /// `PERSIST key`: 1, or 0 if there is no such key or it had no deadline.
 fn persist(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let cleared = match ctx.keyspace.find_for_write(key) {
-        Some(slot) if ctx.keyspace.entry(slot).deadline().is_some() => {
-            ctx.keyspace.set_deadline(slot, None);
-            ctx.keyspace.changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
+    let cleared = match ctx.core.keyspace.find_for_write(key) {
+        Some(slot) if ctx.core.keyspace.entry(slot).deadline().is_some() => {
+            ctx.core.keyspace.set_deadline(slot, None);
+            ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
             true
         }
         _ => false,

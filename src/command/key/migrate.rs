@@ -145,7 +145,7 @@ fn migrate(ctx: &mut Context<'_>) -> CommandResult {
 /// Starts to move the keys from the first one on that exists.
 fn begin(ctx: &mut Context<'_>, order: &Order<'_>, client: ClientId) -> CommandResult {
     let mut keys = order.keys.clone();
-    let first = keys.find(|&index| ctx.keyspace.find_for_read(ctx.key(index)).is_some());
+    let first = keys.find(|&index| ctx.core.keyspace.find_for_read(ctx.key(index)).is_some());
     let Some(first) = first else {
         ctx.reply.simple("NOKEY");
         return Ok(Outcome::Replied);
@@ -155,23 +155,23 @@ fn begin(ctx: &mut Context<'_>, order: &Order<'_>, client: ClientId) -> CommandR
         peer: Peer {
             host: own(order.host),
             port: order.port,
-            is_tls: ctx.state.config.tls_cluster,
+            is_tls: ctx.core.state.config.tls_cluster,
         },
         target_database: own(order.database),
         timeout_us: i64::try_from(order.timeout.as_micros()).unwrap_or(i64::MAX),
         copies: order.copy,
         replaces: order.replace,
         credentials: order.credentials.iter().map(|one| own(one)).collect(),
-        database: ctx.keyspace.selected(),
+        database: ctx.core.keyspace.selected(),
         names: (first..order.keys.end).map(|index| ctx.args.get(index)).collect(),
     };
-    Ok(Outcome::Moves(moving::begin(ctx.state, client, order)))
+    Ok(Outcome::Moves(moving::begin(&mut ctx.core.state, client, order)))
 }
 
 /// Moves the keys while all clients wait.
 fn migrate_at_once(ctx: &mut Context<'_>, order: &Order<'_>) -> CommandResult {
     let mut keys: Vec<Key<'_>> = order.keys.clone().map(|index| ctx.key(index)).collect();
-    keys.retain(|key| ctx.keyspace.find_for_read(*key).is_some());
+    keys.retain(|key| ctx.core.keyspace.find_for_read(*key).is_some());
     if keys.is_empty() {
         ctx.reply.simple("NOKEY");
         return Ok(Outcome::Replied);
@@ -186,10 +186,10 @@ fn migrate_at_once(ctx: &mut Context<'_>, order: &Order<'_>) -> CommandResult {
         ctx.instead(&request);
     }
     // In a script time stands still.
-    if ctx.state.scripts.running.is_none() {
-        let now = ctx.state.clock.now();
-        ctx.state.now = now;
-        ctx.keyspace.set_now(now);
+    if ctx.core.state.scripts.running.is_none() {
+        let now = ctx.core.state.clock.now();
+        ctx.core.state.now = now;
+        ctx.core.keyspace.set_now(now);
     }
     match handed? {
         HandedOver { refused: Some(error), .. } => Err(moving::refused_by_target(&error)),
@@ -203,7 +203,7 @@ fn migrate_at_once(ctx: &mut Context<'_>, order: &Order<'_>) -> CommandResult {
 
 /// Deletes keys; returns those that existed.
 fn delete<'a>(ctx: &mut Context<'_>, keys: &[Key<'a>]) -> Vec<&'a [u8]> {
-    let deleted = keys.iter().filter(|key| ctx.keyspace.delete(**key, "del"));
+    let deleted = keys.iter().filter(|key| ctx.core.keyspace.delete(**key, "del"));
     deleted.map(|key| key.bytes).collect()
 }
 
@@ -224,8 +224,8 @@ fn hand_over_or_try_again<'a>(
                     None => parse_i64(order.database),
                     Some(_) => None,
                 };
-                let now_us = ctx.state.clock.now().boot_us;
-                ctx.state.net.outgoing.keep(order.host, order.port, connection, now_us);
+                let now_us = ctx.core.state.clock.now().boot_us;
+                ctx.core.state.net.outgoing.keep(order.host, order.port, connection, now_us);
                 return Ok(handed);
             }
             HandedOver { taken, refused: None, broken: Some(broken) }
@@ -241,8 +241,8 @@ fn hand_over_or_try_again<'a>(
 }
 
 fn connect(ctx: &mut Context<'_>, order: &Order<'_>) -> Result<Connection, CommandError> {
-    let tls = ctx.state.net.tls.as_ref().filter(|_| ctx.state.config.tls_cluster);
-    let kept = ctx.state.net.outgoing.take(order.host, order.port, tls.is_some());
+    let tls = ctx.core.state.net.tls.as_ref().filter(|_| ctx.core.state.config.tls_cluster);
+    let kept = ctx.core.state.net.outgoing.take(order.host, order.port, tls.is_some());
     let connected = match (kept, std::str::from_utf8(order.host)) {
         (Some(connection), _) => Ok(connection),
         (None, Ok(host)) => {
@@ -323,16 +323,16 @@ fn push_keys<'a>(
     requests: &mut Vec<u8>,
 ) -> Vec<Key<'a>> {
     // Connecting may have taken time: read the clock again.
-    let now = ctx.state.clock.now();
+    let now = ctx.core.state.clock.now();
     // The target does not own a slot that is still being moved.
-    let restore: &[u8] = match ctx.state.cluster {
+    let restore: &[u8] = match ctx.core.state.cluster {
         Some(_) => b"RESTORE-ASKING",
         None => b"RESTORE",
     };
     let mut sent = Vec::new();
     for &key in keys {
-        let Some(slot) = ctx.keyspace.find(key) else { continue };
-        let entry = ctx.keyspace.entry(slot);
+        let Some(slot) = ctx.core.keyspace.find(key) else { continue };
+        let entry = ctx.core.keyspace.entry(slot);
         let ttl_ms = match entry.deadline().map(|deadline| now.remaining_ms(deadline)) {
             Some(..0) => continue,
             // 0 would mean no deadline.
@@ -340,7 +340,8 @@ fn push_keys<'a>(
             None => 0,
         };
         let ttl = ttl_ms.to_string();
-        let payload = payload::dump_as_in_files(ctx.state.payload_encoder(), entry.value(), &now);
+        let payload =
+            payload::dump_as_in_files(ctx.core.state.payload_encoder(), entry.value(), &now);
         let mut request = vec![restore, key.bytes, ttl.as_bytes(), &payload];
         if order.replace {
             request.push(b"REPLACE");

@@ -170,9 +170,9 @@ fn exists(ctx: &mut Context<'_>) -> CommandResult {
 /// `TOUCH key [key ...]`: as EXISTS, but counts as an access.
 fn touch(ctx: &mut Context<'_>) -> CommandResult {
     // It touches keys even for CLIENT NO-TOUCH ON, in scripts and transactions too.
-    let no_touch = std::mem::replace(&mut ctx.keyspace.no_touch, false);
+    let no_touch = std::mem::replace(&mut ctx.core.keyspace.no_touch, false);
     let result = count_keys(ctx, |keyspace, key| keyspace.find_for_read(key).is_some());
-    ctx.keyspace.no_touch = no_touch;
+    ctx.core.keyspace.no_touch = no_touch;
     result
 }
 
@@ -184,7 +184,7 @@ fn count_keys(
     let mut count = 0;
     for index in 1..ctx.args.len() {
         let key = ctx.key(index);
-        count += counts(ctx.keyspace, key) as i64;
+        count += counts(&mut ctx.core.keyspace, key) as i64;
     }
     ctx.reply.integer(count);
     Ok(Outcome::Replied)
@@ -192,8 +192,8 @@ fn count_keys(
 
 /// `TYPE key`: a simple string, `none` if there is no such key.
 fn type_of(ctx: &mut Context<'_>) -> CommandResult {
-    let name = match ctx.keyspace.find_untouched(ctx.key(1)) {
-        Some(slot) => type_name(ctx.keyspace.entry(slot).value()),
+    let name = match ctx.core.keyspace.find_untouched(ctx.key(1)) {
+        Some(slot) => type_name(ctx.core.keyspace.entry(slot).value()),
         None => "none",
     };
     ctx.reply.simple(name);
@@ -217,18 +217,18 @@ fn rename_if_absent(ctx: &mut Context<'_>) -> CommandResult {
 /// Renames a key; false if the new name exists and may not be overwritten.
 fn rename_key(ctx: &mut Context<'_>, overwrite: bool) -> Result<bool, CommandError> {
     let (from, to) = (ctx.key(1), ctx.key(2));
-    if ctx.keyspace.find_for_write(from).is_none() {
+    if ctx.core.keyspace.find_for_write(from).is_none() {
         return Err(CommandError::NoSuchKey);
     }
     if from.bytes == to.bytes {
         return Ok(false);
     }
-    if ctx.keyspace.find_for_write(to).is_some() && !overwrite {
+    if ctx.core.keyspace.find_for_write(to).is_some() && !overwrite {
         return Ok(false);
     }
-    ctx.keyspace.transfer(from, ctx.keyspace.selected(), to);
-    ctx.keyspace.notify(KeyspaceEvents::GENERIC, "rename_from", from.bytes);
-    ctx.keyspace.changed(KeyspaceEvents::GENERIC, "rename_to", to.bytes);
+    ctx.core.keyspace.transfer(from, ctx.core.keyspace.selected(), to);
+    ctx.core.keyspace.notify(KeyspaceEvents::GENERIC, "rename_from", from.bytes);
+    ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "rename_to", to.bytes);
     Ok(true)
 }
 
@@ -240,17 +240,17 @@ struct CopyOptions {
 
 impl CopyOptions {
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
-        let mut options = CopyOptions { database: ctx.keyspace.selected(), replace: false };
+        let mut options = CopyOptions { database: ctx.core.keyspace.selected(), replace: false };
         let mut refused = Ok(());
         let mut cursor = ctx.args.cursor(3);
         while !cursor.is_at_end() {
             if cursor.take_word("REPLACE") {
                 options.replace = true;
             } else if cursor.remaining() >= 2 && cursor.take_word("DB") {
-                let is_one = ctx.state.has_one_database();
+                let is_one = ctx.core.state.has_one_database();
                 let databases = match is_one {
-                    true => ctx.state.config.databases as usize,
-                    false => ctx.keyspace.databases(),
+                    true => ctx.core.state.config.databases as usize,
+                    false => ctx.core.keyspace.databases(),
                 };
                 options.database = database(cursor.take_integer()?, databases)?;
                 if is_one && options.database != DbIndex::ZERO {
@@ -271,15 +271,19 @@ impl CopyOptions {
 fn copy(ctx: &mut Context<'_>) -> CommandResult {
     let CopyOptions { database, replace } = CopyOptions::parse(ctx)?;
     let (from, to) = (ctx.key(1), ctx.key(2));
-    if database == ctx.keyspace.selected() && from.bytes == to.bytes {
+    if database == ctx.core.keyspace.selected() && from.bytes == to.bytes {
         return Err(SAME_OBJECT);
     }
-    let is_copied = ctx.keyspace.find_for_read(from).is_some()
-        && (ctx.keyspace.in_database(database, |keyspace| keyspace.find_for_write(to)).is_none()
+    let is_copied = ctx.core.keyspace.find_for_read(from).is_some()
+        && (ctx
+            .core
+            .keyspace
+            .in_database(database, |keyspace| keyspace.find_for_write(to))
+            .is_none()
             || replace);
     if is_copied {
-        ctx.keyspace.duplicate(from, database, to);
-        ctx.keyspace.in_database(database, |keyspace| {
+        ctx.core.keyspace.duplicate(from, database, to);
+        ctx.core.keyspace.in_database(database, |keyspace| {
             keyspace.changed(KeyspaceEvents::GENERIC, "copy_to", to.bytes);
         });
     }
@@ -289,20 +293,24 @@ fn copy(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `MOVE key db`: 1, or 0 if there is no such key, or it exists in the other database.
 fn move_key(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.state.has_one_database() {
+    if ctx.core.state.has_one_database() {
         return Err(NO_MOVE);
     }
-    let database = database(ctx.args.integer(2)?, ctx.keyspace.databases())?;
-    if database == ctx.keyspace.selected() {
+    let database = database(ctx.args.integer(2)?, ctx.core.keyspace.databases())?;
+    if database == ctx.core.keyspace.selected() {
         return Err(SAME_OBJECT);
     }
     let key = ctx.key(1);
-    let is_moved = ctx.keyspace.find_for_write(key).is_some()
-        && ctx.keyspace.in_database(database, |keyspace| keyspace.find_for_write(key)).is_none();
+    let is_moved = ctx.core.keyspace.find_for_write(key).is_some()
+        && ctx
+            .core
+            .keyspace
+            .in_database(database, |keyspace| keyspace.find_for_write(key))
+            .is_none();
     if is_moved {
-        ctx.keyspace.transfer(key, database, key);
-        ctx.keyspace.notify(KeyspaceEvents::GENERIC, "move_from", key.bytes);
-        ctx.keyspace.in_database(database, |keyspace| {
+        ctx.core.keyspace.transfer(key, database, key);
+        ctx.core.keyspace.notify(KeyspaceEvents::GENERIC, "move_from", key.bytes);
+        ctx.core.keyspace.in_database(database, |keyspace| {
             keyspace.changed(KeyspaceEvents::GENERIC, "move_to", key.bytes);
         });
     }
@@ -318,7 +326,7 @@ fn database(index: i64, databases: usize) -> Result<DbIndex, CommandError> {
 
 /// `RANDOMKEY`: a random key, uniformly, or nil.
 fn random_key(ctx: &mut Context<'_>) -> CommandResult {
-    match ctx.keyspace.random_key() {
+    match ctx.core.keyspace.random_key() {
         Some(key) => ctx.reply.bulk(&key),
         None => ctx.reply.null(),
     }
@@ -327,14 +335,14 @@ fn random_key(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `DBSIZE`: the number of keys.
 fn database_size(ctx: &mut Context<'_>) -> CommandResult {
-    let selected = ctx.keyspace.selected();
-    ctx.reply.integer(ctx.keyspace.shown_len(selected) as i64);
+    let selected = ctx.core.keyspace.selected();
+    ctx.reply.integer(ctx.core.keyspace.shown_len(selected) as i64);
     Ok(Outcome::Replied)
 }
 
 /// `SWAPDB index1 index2`: OK.
 fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.state.cluster.is_some() {
+    if ctx.core.state.cluster.is_some() {
         return Err(NO_SWAPDB);
     }
     let number = |index: usize, error: &'static str| {
@@ -343,8 +351,8 @@ fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
     };
     let first = number(1, "ERR invalid first DB index")?;
     let second = number(2, "ERR invalid second DB index")?;
-    let databases = ctx.keyspace.databases();
-    ctx.keyspace.swap(database(first.into(), databases)?, database(second.into(), databases)?);
+    let databases = ctx.core.keyspace.databases();
+    ctx.core.keyspace.swap(database(first.into(), databases)?, database(second.into(), databases)?);
     ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -353,9 +361,9 @@ fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
 /// `FLUSHDB [ASYNC | SYNC]`: OK.
 fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
-    let selected = ctx.keyspace.selected();
-    ctx.state.slot_moves.note_flush();
-    ctx.keyspace.clear(selected, sync);
+    let selected = ctx.core.keyspace.selected();
+    ctx.core.state.slot_moves.note_flush();
+    ctx.core.keyspace.clear(selected, sync);
     ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -364,18 +372,18 @@ fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
 /// `FLUSHALL [ASYNC | SYNC]`: OK.
 fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
-    ctx.state.slot_moves.note_flush();
-    ctx.keyspace.clear_all(sync);
+    ctx.core.state.slot_moves.note_flush();
+    ctx.core.keyspace.clear_all(sync);
     ctx.effect = Effect::Forced;
     // A snapshot being saved would restore the old data at the next start.
-    replicas::abort_job(ctx.keyspace, ctx.state, Purpose::Save);
-    if !ctx.state.config.save.is_empty()
+    replicas::abort_job(ctx.core, Purpose::Save);
+    if !ctx.core.state.config.save.is_empty()
         && ctx.origin == Origin::Client
         && ctx.caller.client().is_some()
-        && ctx.state.persistence.under_way().is_none()
+        && ctx.core.state.persistence.under_way().is_none()
     {
         // An error is logged; the data is deleted anyway.
-        let _ = persistence::save(ctx.keyspace, ctx.state);
+        let _ = persistence::save(ctx.core);
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)

@@ -123,11 +123,11 @@ fn encoding_of(value: ValueRef<'_, Value>) -> &'static str {
 
 /// The subcommand's key; replies nil and returns None if it is absent. Does not count as an access.
 fn find(ctx: &mut Context<'_>) -> Option<Slot> {
-    let found = ctx.keyspace.find(ctx.key(2));
+    let found = ctx.core.keyspace.find(ctx.key(2));
     match found {
-        Some(_) => ctx.keyspace.stats.hits += 1,
+        Some(_) => ctx.core.keyspace.stats.hits += 1,
         None => {
-            ctx.keyspace.stats.misses += 1;
+            ctx.core.keyspace.stats.misses += 1;
             ctx.reply.null();
         }
     }
@@ -137,8 +137,8 @@ fn find(ctx: &mut Context<'_>) -> Option<Slot> {
 /// `OBJECT ENCODING key`: a bulk string, or nil.
 fn encoding(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(slot) = find(ctx) {
-        let version = &ctx.state.config.redis_version;
-        let name = encoding_name(ctx.keyspace.entry(slot).value(), version);
+        let version = &ctx.core.state.config.redis_version;
+        let name = encoding_name(ctx.core.keyspace.entry(slot).value(), version);
         ctx.reply.bulk(name.as_bytes());
     }
     Ok(Outcome::Replied)
@@ -147,10 +147,10 @@ fn encoding(ctx: &mut Context<'_>) -> CommandResult {
 /// `OBJECT FREQ key`: an integer up to 255, or nil.
 fn frequency(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(slot) = find(ctx) {
-        if !ctx.keyspace.access.lfu {
+        if !ctx.core.keyspace.access.lfu {
             return Err(FREQUENCY_UNKNOWN);
         }
-        let counter = ctx.keyspace.lfu_counter(ctx.keyspace.entry(slot).access());
+        let counter = ctx.core.keyspace.lfu_counter(ctx.core.keyspace.entry(slot).access());
         ctx.reply.integer(counter.into());
     }
     Ok(Outcome::Replied)
@@ -159,10 +159,10 @@ fn frequency(ctx: &mut Context<'_>) -> CommandResult {
 /// `OBJECT IDLETIME key`: seconds, or nil.
 fn idle_time(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(slot) = find(ctx) {
-        if ctx.keyspace.access.lfu {
+        if ctx.core.keyspace.access.lfu {
             return Err(IDLE_TIME_UNKNOWN);
         }
-        let seconds = ctx.keyspace.idle_seconds(ctx.keyspace.entry(slot).access());
+        let seconds = ctx.core.keyspace.idle_seconds(ctx.core.keyspace.entry(slot).access());
         ctx.reply.integer(seconds.into());
     }
     Ok(Outcome::Replied)
@@ -172,13 +172,13 @@ fn idle_time(ctx: &mut Context<'_>) -> CommandResult {
 /// needs its own access bits. Valkey shares none.
 fn reference_count(ctx: &mut Context<'_>) -> CommandResult {
     use MaxmemoryPolicy::{AllkeysLfu, AllkeysLru, VolatileLfu, VolatileLru};
-    let policy = ctx.state.config.maxmemory_policy;
-    let config = &ctx.state.config;
+    let policy = ctx.core.state.config.maxmemory_policy;
+    let config = &ctx.core.state.config;
     let has_access_bits = config.maxmemory != 0
         && matches!(policy, VolatileLru | VolatileLfu | AllkeysLru | AllkeysLfu);
     let shares = !has_access_bits && !config.compatible_with.is_valkey();
     if let Some(slot) = find(ctx) {
-        let is_shared = match ctx.keyspace.entry(slot).value() {
+        let is_shared = match ctx.core.keyspace.entry(slot).value() {
             ValueRef::Bytes { bytes, kind: kind::STRING } => {
                 parse_i64(bytes).is_some_and(|value| (0..=SHARED_INTEGER_MAX).contains(&value))
             }

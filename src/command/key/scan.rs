@@ -69,7 +69,7 @@ pub(crate) struct ScanOptions<'a> {
 impl<'a> ScanOptions<'a> {
     /// Parses the options after the cursor. `of_cluster`: those of CLUSTERSCAN, which has SLOT.
     pub fn parse(ctx: &Context<'a>, of_cluster: bool) -> Result<Self, CommandError> {
-        let knows_types = of_cluster || ctx.state.config.compatible_with.is_valkey();
+        let knows_types = of_cluster || ctx.core.state.config.compatible_with.is_valkey();
         let mut options = ScanOptions { pattern: None, count: 10, type_name: None, slot: None };
         let mut arguments = ctx.args.cursor(2);
         while !arguments.is_at_end() {
@@ -125,7 +125,7 @@ const TYPE_NAMES: &[&[u8]] = &[b"string", b"list", b"set", b"zset", b"hash", b"s
 /// Parses argument `index` as a cursor. Valkey accepts none below 0.
 pub(crate) fn scan_cursor(ctx: &Context<'_>, index: usize) -> Result<u64, CommandError> {
     let text = ctx.args.get(index);
-    let is_refused = text.starts_with(b"-") && ctx.state.config.compatible_with.is_valkey();
+    let is_refused = text.starts_with(b"-") && ctx.core.state.config.compatible_with.is_valkey();
     let cursor = parse_cursor(text).filter(|_| !is_refused);
     cursor.ok_or(CommandError::NegativeOrInvalidCursor)
 }
@@ -201,11 +201,11 @@ fn is_alive(now: &Now, entry: &Entry<'_, Value>) -> bool {
 fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = scan_cursor(ctx, 1)?;
     let options = ScanOptions::parse(ctx, false)?;
-    let now = ctx.keyspace.now();
-    let table = ctx.keyspace.table();
+    let now = ctx.core.keyspace.now();
+    let table = ctx.core.keyspace.table();
     let (mut seen, mut found, mut steps) = (0u64, 0, 0u64);
     // Hidden keys are passed over, up to a limit.
-    let is_any_hidden = ctx.keyspace.hidden_slots.is_some();
+    let is_any_hidden = ctx.core.keyspace.hidden_slots.is_some();
     let (mut hidden, hidden_max) = (0, options.count.max(HIDDEN_LEAST));
     let mut steps_max = options.count.saturating_mul(STEPS_PER_KEY);
     if is_any_hidden {
@@ -216,7 +216,7 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let mut writer = ReplyWriter::new(&mut keys, ctx.reply.protocol());
     loop {
         cursor = table.scan(cursor, count_left(options.count, seen), |entry| {
-            if is_any_hidden && ctx.keyspace.is_hidden(entry.key()) {
+            if is_any_hidden && ctx.core.keyspace.is_hidden(entry.key()) {
                 hidden += 1;
                 return;
             }
@@ -241,13 +241,13 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
 /// `KEYS pattern`: an array, unordered.
 fn all_keys(ctx: &mut Context<'_>) -> CommandResult {
     let pattern = ctx.args.get(1);
-    let now = ctx.keyspace.now();
+    let now = ctx.core.keyspace.now();
     let mut found = 0;
     let keys = ctx.reply.defer_array();
-    for entry in ctx.keyspace.table().iter() {
+    for entry in ctx.core.keyspace.table().iter() {
         if (pattern == b"*" || glob::matches(pattern, entry.key(), false))
             && is_alive(&now, &entry)
-            && !ctx.keyspace.is_hidden(entry.key())
+            && !ctx.core.keyspace.is_hidden(entry.key())
         {
             ctx.reply.bulk(entry.key());
             found += 1;

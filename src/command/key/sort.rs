@@ -466,8 +466,8 @@ fn sort_ro(ctx: &mut Context<'_>) -> CommandResult {
 /// the sorted key's slot.
 fn check_option(ctx: &Context<'_>, option: PatternUse, pattern: &[u8]) -> Result<(), CommandError> {
     let is_by = option == PatternUse::By;
-    if ctx.state.cluster.is_some() && !ctx.is_repeated() {
-        match is_as_valkey(&ctx.state.config) {
+    if ctx.core.state.cluster.is_some() && !ctx.is_repeated() {
+        match is_as_valkey(&ctx.core.state.config) {
             false => return Err(if is_by { BY_IN_CLUSTER } else { GET_IN_CLUSTER }),
             true if is_by || pattern != b"#" => {
                 if HashSlot::of_pattern(pattern) != Some(HashSlot::of(ctx.args.get(1))) {
@@ -477,7 +477,7 @@ fn check_option(ctx: &Context<'_>, option: PatternUse, pattern: &[u8]) -> Result
             true => {}
         }
     }
-    match users::may_read_any_key(ctx.state, ctx.caller.client(), ctx.command, ctx.args) {
+    match users::may_read_any_key(&ctx.core.state, ctx.caller.client(), ctx.command, ctx.args) {
         true => Ok(()),
         false => Err(if is_by { BY_DENIED } else { GET_DENIED }),
     }
@@ -487,9 +487,10 @@ fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
     let check = |option, pattern: &[u8]| check_option(ctx, option, pattern);
     let mut options = SortOptions::parse(ctx.args, may_store, check)?;
     let reversed = options.keeps_order && options.descending;
-    let elements = Elements::load(ctx.keyspace, ctx.key(1), reversed)?;
+    let key = ctx.key(1);
+    let elements = Elements::load(&mut ctx.core.keyspace, key, reversed)?;
     let is_seen_once = options.store.is_none() && ctx.origin != Origin::Script;
-    if options.keeps_order && !is_seen_once && is_set(ctx.keyspace, ctx.key(1)) {
+    if options.keeps_order && !is_seen_once && is_set(&mut ctx.core.keyspace, key) {
         // A set is unordered, and neither a stored result nor a script's work may depend on its
         // internal order.
         options = SortOptions { keeps_order: false, alphabetic: true, by: None, ..options };
@@ -498,7 +499,7 @@ fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
     let ranges: Vec<Range<usize>> = if options.keeps_order {
         elements.items[wanted].iter().map(|(range, _)| range.clone()).collect()
     } else {
-        let weights = elements.weights(ctx.keyspace, options.by, options.alphabetic)?;
+        let weights = elements.weights(&mut ctx.core.keyspace, options.by, options.alphabetic)?;
         elements.sorted(weights, options.descending, wanted)
     };
     let texts = ranges.into_iter().map(|range| &elements.bytes[range]);
@@ -524,7 +525,7 @@ fn reply_all<'e>(
             ctx.reply.bulk(text);
         }
         for pattern in gets {
-            match pattern.look_up(ctx.keyspace, text) {
+            match pattern.look_up(&mut ctx.core.keyspace, text) {
                 Some(found) => ctx.reply.bulk(&found.view().whole()),
                 None => ctx.reply.null(),
             }
@@ -552,17 +553,17 @@ fn store_all<'e>(
             push(text);
         }
         for pattern in gets {
-            let found = pattern.look_up(ctx.keyspace, text);
+            let found = pattern.look_up(&mut ctx.core.keyspace, text);
             push(&found.as_ref().map_or_else(Default::default, |found| found.view().whole()));
         }
     }
     let key = ctx.key(destination);
-    let (slot, len) = (ctx.keyspace.find(key), result.len());
+    let (slot, len) = (ctx.core.keyspace.find(key), result.len());
     if len > 0 {
-        ctx.keyspace.set_collection(slot, key, result, Expiry::Clear);
-        ctx.keyspace.changed_by(len as u64, KeyspaceEvents::LIST, "sortstore", key.bytes);
+        ctx.core.keyspace.set_collection(slot, key, result, Expiry::Clear);
+        ctx.core.keyspace.changed_by(len as u64, KeyspaceEvents::LIST, "sortstore", key.bytes);
     } else if let Some(slot) = slot {
-        ctx.keyspace.delete_at(slot, key, "del");
+        ctx.core.keyspace.delete_at(slot, key, "del");
     }
     if options.names_keys() {
         repeat_stored(ctx, key, slot.is_some());

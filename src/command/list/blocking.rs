@@ -74,7 +74,7 @@ fn pop_or_wait(ctx: &mut Context<'_>, end: End) -> CommandResult {
     let deadline_us = ctx.timeout(last, TimeoutUnit::Seconds)?;
     for index in ctx.keys_to_try(1..last) {
         let key = ctx.key(index);
-        if let Some(slot) = ctx.keyspace.slot_of::<List>(key)? {
+        if let Some(slot) = ctx.core.keyspace.slot_of::<List>(key)? {
             ctx.reply.array(2);
             ctx.reply.bulk(key.bytes);
             pop_one(ctx, slot, key, end);
@@ -109,7 +109,7 @@ fn brpoplpush(ctx: &mut Context<'_>) -> CommandResult {
 /// the reply is LMOVE's.
 fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> CommandResult {
     let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
-    match ctx.keyspace.slot_of::<List>(ctx.key(1))? {
+    match ctx.core.keyspace.slot_of::<List>(ctx.key(1))? {
         Some(source) => {
             let outcome = move_one(ctx, source, from, to)?;
             repeat_move(ctx, from, to, timeout);
@@ -145,7 +145,7 @@ fn blmpop(ctx: &mut Context<'_>) -> CommandResult {
     let deadline_us = ctx.timeout(1, TimeoutUnit::Seconds)?;
     for index in ctx.keys_to_try(keys.clone()) {
         let key = ctx.key(index);
-        if let Some(slot) = ctx.keyspace.slot_of::<List>(key)? {
+        if let Some(slot) = ctx.core.keyspace.slot_of::<List>(key)? {
             pop_named_array(ctx, slot, key, end, count);
             return Ok(Outcome::Replied);
         }

@@ -153,7 +153,7 @@ const fn pop(name: &'static str, handler: Handler) -> CommandSpec {
 }
 
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
-    Limits::from_setting(ctx.state.config.list_max_listpack_size)
+    Limits::from_setting(ctx.core.state.config.list_max_listpack_size)
 }
 
 /// An element as a bulk string.
@@ -187,7 +187,7 @@ fn pop_event(end: End) -> &'static str {
 
 /// Records that `count` elements of a list changed.
 fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, count: usize) {
-    ctx.keyspace.changed_by(count as u64, KeyspaceEvents::LIST, event, key.bytes);
+    ctx.core.keyspace.changed_by(count as u64, KeyspaceEvents::LIST, event, key.bytes);
 }
 
 // ---- push and pop -------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ fn rpushx(ctx: &mut Context<'_>) -> CommandResult {
 
 fn push_all(ctx: &mut Context<'_>, end: End, create: bool) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.keyspace.slot_of::<List>(key)?;
+    let found = ctx.core.keyspace.slot_of::<List>(key)?;
     if found.is_none() && !create {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
@@ -244,11 +244,11 @@ fn push_elements<'e>(
         list.len()
     };
     match found {
-        Some(slot) => ctx.keyspace.edit(slot, add),
+        Some(slot) => ctx.core.keyspace.edit(slot, add),
         None => {
             let mut list = List::default();
             let length = add(&mut Edit::unnoted(&mut list));
-            ctx.keyspace.insert_collection(key, list);
+            ctx.core.keyspace.insert_collection(key, list);
             length
         }
     }
@@ -271,7 +271,7 @@ fn pop_some(ctx: &mut Context<'_>, end: End) -> CommandResult {
         _ => return Err(CommandError::WrongArity(ctx.name().into())),
     };
     let key = ctx.key(1);
-    let Some(slot) = ctx.keyspace.slot_of::<List>(key)? else {
+    let Some(slot) = ctx.core.keyspace.slot_of::<List>(key)? else {
         match count {
             Some(_) => ctx.reply.null_array(),
             None => ctx.reply.null(),
@@ -296,7 +296,7 @@ fn parse_count(text: &[u8]) -> Result<usize, CommandError> {
 pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End) {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
-    ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
+    ctx.core.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
         list.pop(end, |element| reply_element(reply, element));
         list.settle(&limits);
     });
@@ -308,7 +308,7 @@ pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End)
 fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) -> usize {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
-    let count = ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
+    let count = ctx.core.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
         let view = list.as_view();
         let count = count.min(view.len());
         reply.array(count);
@@ -348,14 +348,14 @@ pub(crate) fn pop_named_array(
 
 fn popped(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) {
     changed(ctx, pop_event(end), key, count);
-    ctx.keyspace.delete_if_empty::<List>(slot, key);
+    ctx.core.keyspace.delete_if_empty::<List>(slot, key);
 }
 
 // ---- reading ------------------------------------------------------------------------------------
 
 /// `LLEN key`: 0 without a list.
 fn llen(ctx: &mut Context<'_>) -> CommandResult {
-    let length = ctx.keyspace.read::<List>(ctx.key(1))?.map_or(0, |list| list.len());
+    let length = ctx.core.keyspace.read::<List>(ctx.key(1))?.map_or(0, |list| list.len());
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
 }
@@ -363,7 +363,7 @@ fn llen(ctx: &mut Context<'_>) -> CommandResult {
 /// `LRANGE key start stop`: an array.
 fn lrange(ctx: &mut Context<'_>) -> CommandResult {
     let (start, stop) = (ctx.args.integer(2)?, ctx.args.integer(3)?);
-    let Some(list) = ctx.keyspace.read::<List>(ctx.key(1))? else {
+    let Some(list) = ctx.core.keyspace.read::<List>(ctx.key(1))? else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
     };
@@ -394,7 +394,7 @@ fn resolve_index(index: i64, length: usize) -> Option<usize> {
 /// `LINDEX key index`: the element or nil. Without a list the index is not checked.
 fn lindex(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
-    let Some(list) = ctx.keyspace.read::<List>(ctx.key(1))? else {
+    let Some(list) = ctx.core.keyspace.read::<List>(ctx.key(1))? else {
         ctx.reply.null();
         return Ok(Outcome::Replied);
     };
@@ -488,7 +488,7 @@ impl PositionOptions {
 fn lpos(ctx: &mut Context<'_>) -> CommandResult {
     let options = PositionOptions::parse(ctx.args.cursor(3))?;
     let element = Element::new(ctx.args.get(2));
-    let list = ctx.keyspace.read::<List>(ctx.key(1))?;
+    let list = ctx.core.keyspace.read::<List>(ctx.key(1))?;
     let reply = &mut ctx.reply;
     match (list, options.count) {
         (Some(list), Some(_)) => {
@@ -512,10 +512,10 @@ fn lpos(ctx: &mut Context<'_>) -> CommandResult {
 /// `LSET key index element`: OK.
 fn lset(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let slot = ctx.keyspace.slot_of::<List>(key)?.ok_or(CommandError::NoSuchKey)?;
+    let slot = ctx.core.keyspace.slot_of::<List>(key)?.ok_or(CommandError::NoSuchKey)?;
     let (index, text) = (ctx.args.integer(2)?, ctx.args.get(3));
     let limits = limits(ctx);
-    let set = ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
+    let set = ctx.core.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
         // Looked up first: a failing command must not change the form.
         let Some(index) = resolve_index(index, list.len()) else { return false };
         list.make_room(text.len(), 1, &limits);
@@ -542,13 +542,13 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
         _ => return Err(CommandError::Syntax),
     };
     let key = ctx.key(1);
-    let Some(slot) = ctx.keyspace.slot_of::<List>(key)? else {
+    let Some(slot) = ctx.core.keyspace.slot_of::<List>(key)? else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
     let (pivot, text) = (ctx.args.get(3), ctx.args.get(4));
     let limits = limits(ctx);
-    let length = ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
+    let length = ctx.core.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
         // Without the pivot nothing may change, not even the form, because nothing is repeated
         // elsewhere.
         let is_pivot = |element| element == Element::new(pivot);
@@ -570,7 +570,7 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
 fn lrem(ctx: &mut Context<'_>) -> CommandResult {
     let count = ctx.args.integer(2)?;
     let key = ctx.key(1);
-    let Some(slot) = ctx.keyspace.slot_of::<List>(key)? else {
+    let Some(slot) = ctx.core.keyspace.slot_of::<List>(key)? else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
@@ -581,14 +581,14 @@ fn lrem(ctx: &mut Context<'_>) -> CommandResult {
     };
     let text = ctx.args.get(3);
     let limits = limits(ctx);
-    let removed = ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
+    let removed = ctx.core.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
         let removed = list.remove(end, text, most, &limits);
         list.settle(&limits);
         removed
     });
     if removed > 0 {
         changed(ctx, "lrem", key, removed);
-        ctx.keyspace.delete_if_empty::<List>(slot, key);
+        ctx.core.keyspace.delete_if_empty::<List>(slot, key);
     }
     ctx.reply.integer(removed as i64);
     Ok(Outcome::Replied)
@@ -598,9 +598,9 @@ fn lrem(ctx: &mut Context<'_>) -> CommandResult {
 fn ltrim(ctx: &mut Context<'_>) -> CommandResult {
     let (start, stop) = (ctx.args.integer(2)?, ctx.args.integer(3)?);
     let key = ctx.key(1);
-    if let Some(slot) = ctx.keyspace.slot_of::<List>(key)? {
+    if let Some(slot) = ctx.core.keyspace.slot_of::<List>(key)? {
         let limits = limits(ctx);
-        let removed = ctx.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
+        let removed = ctx.core.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
             let length = list.len();
             let kept = resolve_range(start, stop, length);
             list.drop_many(End::Back, length - kept.end);
@@ -609,7 +609,7 @@ fn ltrim(ctx: &mut Context<'_>) -> CommandResult {
             length - kept.len()
         });
         changed(ctx, "ltrim", key, removed);
-        ctx.keyspace.delete_if_empty::<List>(slot, key);
+        ctx.core.keyspace.delete_if_empty::<List>(slot, key);
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -640,7 +640,7 @@ fn rpoplpush(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn move_or_null(ctx: &mut Context<'_>, from: End, to: End) -> CommandResult {
-    match ctx.keyspace.slot_of::<List>(ctx.key(1))? {
+    match ctx.core.keyspace.slot_of::<List>(ctx.key(1))? {
         Some(source) => move_one(ctx, source, from, to),
         None => {
             ctx.reply.null();
@@ -653,7 +653,7 @@ fn move_or_null(ctx: &mut Context<'_>, from: End, to: End) -> CommandResult {
 /// second key's, and replies it.
 pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) -> CommandResult {
     let (key, target) = (ctx.key(1), ctx.key(2));
-    let destination = ctx.keyspace.slot_of::<List>(target)?;
+    let destination = ctx.core.keyspace.slot_of::<List>(target)?;
     let limits = limits(ctx);
     let pop = |list: &mut Edit<'_, List>| {
         let element = list.pop(from, |element| element.text().as_ref().to_vec());
@@ -661,7 +661,7 @@ pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
     };
     let mut is_emptied = false;
     let element = if destination == Some(source) {
-        ctx.keyspace.edit(source, |list: &mut Edit<'_, List>| {
+        ctx.core.keyspace.edit(source, |list: &mut Edit<'_, List>| {
             let (element, _) = pop(list);
             list.make_room(element.len(), 1, &limits);
             list.push(to, &element, &limits);
@@ -669,7 +669,7 @@ pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
             element
         })
     } else {
-        let (element, is_empty) = ctx.keyspace.edit(source, |list: &mut Edit<'_, List>| {
+        let (element, is_empty) = ctx.core.keyspace.edit(source, |list: &mut Edit<'_, List>| {
             let popped = pop(list);
             list.settle(&limits);
             popped
@@ -682,8 +682,8 @@ pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
     changed(ctx, pop_event(from), key, 1);
     if is_emptied {
         // A new destination may have moved the source.
-        let slot = ctx.keyspace.find(key).expect("an emptied list stays until it is deleted");
-        ctx.keyspace.delete_if_empty::<List>(slot, key);
+        let slot = ctx.core.keyspace.find(key).expect("an emptied list stays until it is deleted");
+        ctx.core.keyspace.delete_if_empty::<List>(slot, key);
     }
     ctx.reply.bulk(&element);
     Ok(Outcome::Replied)
@@ -725,7 +725,7 @@ fn lmpop(ctx: &mut Context<'_>) -> CommandResult {
     let MultiPop { keys, end, count } = MultiPop::parse(ctx.args, 1)?;
     for index in keys {
         let key = ctx.key(index);
-        if let Some(slot) = ctx.keyspace.slot_of::<List>(key)? {
+        if let Some(slot) = ctx.core.keyspace.slot_of::<List>(key)? {
             pop_named_array(ctx, slot, key, end, count);
             return Ok(Outcome::Replied);
         }

@@ -30,7 +30,7 @@ pub(super) const QUEUE_IS_FULL: CommandError =
 
 /// Whether no further client may wait for a lock, or for replicas to acknowledge one.
 pub(super) fn is_queue_full(ctx: &Context<'_>) -> bool {
-    ctx.state.blocking.all_lock_waiters() >= ctx.state.config.lock_max_waiters as usize
+    ctx.core.state.blocking.all_lock_waiters() >= ctx.core.state.config.lock_max_waiters as usize
 }
 
 /// An owner's name. Errors: the argument is not a valid name.
@@ -98,7 +98,8 @@ impl Waits {
         if !is_async && !arguments.take_word("BLOCK") {
             return Ok(None);
         }
-        let until = parse_timeout(arguments.take()?, TimeoutUnit::Milliseconds, ctx.state.now)?;
+        let until =
+            parse_timeout(arguments.take()?, TimeoutUnit::Milliseconds, ctx.core.state.now)?;
         match is_async {
             true if ctx.reply.protocol() != Protocol::Resp3 => Err(ASYNC_NEEDS_PUSHES),
             true => Ok(Some(Waits::Async(until))),
@@ -126,7 +127,7 @@ pub(super) fn acks_needed(
     ctx: &Context<'_>,
     asked: Option<AcksAsked>,
 ) -> Result<Option<AcksAsked>, CommandError> {
-    let config = &ctx.state.config;
+    let config = &ctx.core.state.config;
     let configured =
         AcksAsked { replicas: config.lock_min_replicas.into(), ms: config.lock_ack_timeout };
     let needed = asked.or(Some(configured).filter(|acks| acks.replicas > 0));

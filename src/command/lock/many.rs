@@ -87,13 +87,13 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
     if !matches!(ctx.origin, Origin::Woken(_)) {
         check_room(ctx)?;
     }
-    let fence = ctx.keyspace.locks.fences.grant();
+    let fence = ctx.core.keyspace.locks.fences.grant();
     let (all, mut taken) = (keys.clone(), Vec::new());
     for index in keys {
         let key = ctx.key(index);
         let (slot, lock) = find(ctx, key, asked.owner)?;
         let Some((slot, lock)) = slot.zip(lock) else {
-            let deadline = ctx.keyspace.now().after(asked.lease_ms);
+            let deadline = ctx.core.keyspace.now().after(asked.lease_ms);
             write_grant(ctx, key, slot, &asked, fence, deadline);
             taken.push(key.bytes.into());
             continue;
@@ -104,7 +104,7 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
             shared::grant_alone(ctx, key, slot, &lock, &asked, fence);
             continue;
         }
-        let old = ctx.keyspace.entry(slot).deadline();
+        let old = ctx.core.keyspace.entry(slot).deadline();
         let deadline = longer_lease(ctx, old, asked.lease_ms);
         let again = Lock {
             holds: lock.holds + i64::from(asked.holds_max.is_some()),
@@ -132,7 +132,7 @@ fn obstacle<'a>(
     keys: Range<usize>,
     asked: &Acquire<'_>,
 ) -> Result<Option<Obstacle<'a>>, CommandError> {
-    let (database, own_id) = (ctx.keyspace.selected(), ctx.caller.client());
+    let (database, own_id) = (ctx.core.keyspace.selected(), ctx.caller.client());
     let (mut held, mut awaited) = (None, None);
     for index in keys {
         let key = ctx.key(index);
@@ -153,7 +153,7 @@ fn obstacle<'a>(
                 held = held.or(Some(Obstacle { key, ms_left, holder, is_own: false }));
             }
             _ => {
-                let waiting = &ctx.keyspace.waiting;
+                let waiting = &ctx.core.keyspace.waiting;
                 let first = waiting.next_after(database, key.bytes, Wanted::Lock, 0);
                 let is_its_turn = match ctx.origin {
                     Origin::Woken(_) => first.is_some_and(|(_, id)| Some(id) == own_id),

@@ -123,11 +123,12 @@ pub(super) fn find<'a>(
     key: Key<'_>,
     asking: &'a [u8],
 ) -> Result<(Option<Slot>, Option<Lock<'a>>), CommandError> {
-    let Some(slot) = ctx.keyspace.find_for_write(key) else { return Ok((None, None)) };
-    if let Some(own) = lock::read_usual(ctx.keyspace.entry(slot).value(), asking) {
+    let Some(slot) = ctx.core.keyspace.find_for_write(key) else { return Ok((None, None)) };
+    if let Some(own) = lock::read_usual(ctx.core.keyspace.entry(slot).value(), asking) {
         return Ok((Some(slot), Some(own)));
     }
-    let found = lock::read_for(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now(), asking)?;
+    let found =
+        lock::read_for(ctx.core.keyspace.entry(slot).value(), &ctx.core.keyspace.now(), asking)?;
     let found = found.map(|lock| match *lock.owner == *asking {
         true => Lock { owner: asking.into(), ..lock },
         false => lock.into_owned(),
@@ -135,13 +136,13 @@ pub(super) fn find<'a>(
     if let Some(readers) = found.as_ref().map(|lock| lock.readers).filter(|&readers| readers > 0) {
         // An earlier command of a transaction may have changed the readers' fields, or this hash is
         // a copy.
-        if ctx.keyspace.locks.has_changed() {
+        if ctx.core.keyspace.locks.has_changed() {
             review(ctx);
             return find(ctx, key, asking);
         }
-        let database = ctx.keyspace.selected();
-        if ctx.keyspace.locks.readers(database, key.bytes).len() != readers {
-            readers::adopt(ctx.keyspace, database, key.bytes, slot);
+        let database = ctx.core.keyspace.selected();
+        if ctx.core.keyspace.locks.readers(database, key.bytes).len() != readers {
+            readers::adopt(&mut ctx.core.keyspace, database, key.bytes, slot);
         }
     }
     Ok((Some(slot), found))
@@ -149,8 +150,8 @@ pub(super) fn find<'a>(
 
 /// Milliseconds left of the lease at `slot`; -1: it does not end.
 pub(super) fn ms_left(ctx: &Context<'_>, slot: Slot) -> i64 {
-    let deadline = ctx.keyspace.entry(slot).deadline();
-    deadline.map_or(-1, |deadline| ctx.keyspace.now().remaining_ms(deadline).max(0))
+    let deadline = ctx.core.keyspace.entry(slot).deadline();
+    deadline.map_or(-1, |deadline| ctx.core.keyspace.now().remaining_ms(deadline).max(0))
 }
 
 // ---- LOCK.ACQUIRE -------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let asked = Acquire::parse(ctx, ctx.args.cursor(2), "lock.acquire")?;
     let key = ctx.key(1);
     let mut found = find(ctx, key, asked.owner)?;
-    if found.1.is_none() && ctx.keyspace.locks.has_changed() {
+    if found.1.is_none() && ctx.core.keyspace.locks.has_changed() {
         // The former holder may have lost the lock, which may then be withheld from all clients for
         // a time.
         review(ctx);
@@ -196,8 +197,8 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
 /// Compares the changed locks with the index. The resulting effects are in the stream: the request
 /// is not repeated for them.
 fn review(ctx: &mut Context<'_>) {
-    let before = ctx.keyspace.changes_by_commands();
-    locks::review(ctx.keyspace, ctx.state);
+    let before = ctx.core.keyspace.changes_by_commands();
+    locks::review(ctx.core);
     ctx.note_own_effects(before);
 }
 
@@ -207,7 +208,7 @@ fn is_held_back(ctx: &mut Context<'_>, asked: &Acquire<'_>, keys: ops::Range<usi
     if !needs_acks_that_failed(ctx, asked) {
         return false;
     }
-    let database = ctx.keyspace.selected();
+    let database = ctx.core.keyspace.selected();
     // Only for a client that is about to wait: only such a client takes the key off that list
     // again.
     let will_wait = asked.waits != Waits::Not
@@ -215,32 +216,32 @@ fn is_held_back(ctx: &mut Context<'_>, asked: &Acquire<'_>, keys: ops::Range<usi
         && ctx.may_wait()
         && !is_queue_full(ctx);
     for index in keys.filter(|_| will_wait) {
-        ctx.keyspace.waiting.hold_back(database, ctx.args.get(index));
+        ctx.core.keyspace.waiting.hold_back(database, ctx.args.get(index));
     }
     true
 }
 
 fn needs_acks_that_failed(ctx: &Context<'_>, asked: &Acquire<'_>) -> bool {
-    asked.acks.is_some_and(|acks| confirm::holds_back(ctx.state, acks.replicas))
+    asked.acks.is_some_and(|acks| confirm::holds_back(&ctx.core.state, acks.replicas))
 }
 
 /// Whether nothing can be granted now to this client, whose time is over.
 fn ends_in_vain(ctx: &Context<'_>) -> bool {
-    ctx.origin == Origin::TimedOut && ctx.state.grants_nothing()
+    ctx.origin == Origin::TimedOut && ctx.core.state.grants_nothing()
 }
 
 /// Whether nothing is granted now: to any client, or to this one because its time is over.
 fn grants_nothing_now(ctx: &Context<'_>) -> bool {
-    ends_in_vain(ctx) || ctx.state.is_recovering_locks() && !ctx.is_repeated()
+    ends_in_vain(ctx) || ctx.core.state.is_recovering_locks() && !ctx.is_repeated()
 }
 
 /// Whether other clients have waited longer for a lock that nobody holds. A woken client is woken
 /// when it is its turn.
 fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>, wanted: Wanted) -> bool {
-    let database = ctx.keyspace.selected();
+    let database = ctx.core.keyspace.selected();
     grants_nothing_now(ctx)
         || !matches!(ctx.origin, Origin::Woken(_))
-            && ctx.keyspace.waiting.next_after(database, key.bytes, wanted, 0).is_some()
+            && ctx.core.keyspace.waiting.next_after(database, key.bytes, wanted, 0).is_some()
 }
 
 /// A client's way of waiting for a refused grant.
@@ -256,12 +257,12 @@ enum Waiting {
 /// Gives up the place kept for an owner whose wait is granted. `keys`: the owner is the argument
 /// after them.
 fn leave_place(ctx: &mut Context<'_>, wanted: Wanted, keys: ops::Range<usize>) {
-    if ctx.state.blocking.places.is_empty() {
+    if ctx.core.state.blocking.places.is_empty() {
         return;
     }
     let names: Vec<&[u8]> = (keys.start..=keys.end).map(|index| ctx.args.get(index)).collect();
-    let asker = Asker::new(wanted, ctx.keyspace.selected(), &names);
-    ctx.state.blocking.places.take(&asker);
+    let asker = Asker::new(wanted, ctx.core.keyspace.selected(), &names);
+    ctx.core.state.blocking.places.take(&asker);
 }
 
 /// Makes a client wait for a refused lock, if it asked to. Errors: too many clients wait already.
@@ -285,7 +286,7 @@ fn wait_in_place(
     is_first: bool,
 ) -> Result<Waiting, CommandError> {
     if ctx.origin == Origin::TimedOut {
-        ctx.keyspace.locks.stats.timeouts += 1;
+        ctx.core.keyspace.locks.stats.timeouts += 1;
     }
     let (deadline_us, is_async) = match waits {
         Waits::Blocked(until_us) => (until_us, false),
@@ -306,7 +307,7 @@ fn wait_in_place(
     };
     let event = if wanted == Wanted::Lock { "lockwait" } else { "semwait" };
     if waiting.is_some() {
-        ctx.keyspace.notify(KeyspaceEvents::LOCK, event, obstacle.bytes);
+        ctx.core.keyspace.notify(KeyspaceEvents::LOCK, event, obstacle.bytes);
     }
     waiting.ok_or(QUEUE_IS_FULL)
 }
@@ -323,11 +324,11 @@ fn grant(
         check_room(ctx)?;
         if slot.is_some() {
             // The hash may have been evicted just now.
-            slot = ctx.keyspace.find_for_write(key);
+            slot = ctx.core.keyspace.find_for_write(key);
         }
     }
-    let fence = ctx.keyspace.locks.fences.grant();
-    let deadline = ctx.keyspace.now().after(asked.lease_ms);
+    let fence = ctx.core.keyspace.locks.fences.grant();
+    let deadline = ctx.core.keyspace.now().after(asked.lease_ms);
     write_grant(ctx, key, slot, asked, fence, deadline);
     leave_place(ctx, Wanted::Lock, 1..2);
     if is_plain(ctx, asked) {
@@ -341,7 +342,7 @@ fn grant(
 
 /// Whether a grant's reply leaves at once, and is no push message.
 fn is_plain(ctx: &Context<'_>, asked: &Acquire<'_>) -> bool {
-    asked.acks.is_none() && !ctx.state.blocking.serves_async
+    asked.acks.is_none() && !ctx.core.state.blocking.serves_async
 }
 
 /// A grant to a request.
@@ -365,7 +366,7 @@ fn leave_to_confirm(
     let unconfirmed = Unconfirmed {
         asked: asked.acks,
         is_pushed,
-        database: ctx.keyspace.selected(),
+        database: ctx.core.keyspace.selected(),
         keys: keys.map(|index| ctx.args.get(index).into()).collect(),
         owner: asked.owner.into(),
         fence,
@@ -373,7 +374,7 @@ fn leave_to_confirm(
         taken,
         counted_hold,
     };
-    if is_pushed && !ctx.state.blocking.serves_async {
+    if is_pushed && !ctx.core.state.blocking.serves_async {
         // The reply of a client that waits at place 0; the grant follows as a push message.
         ctx.reply.array(4);
         ctx.reply.integer(0);
@@ -381,7 +382,7 @@ fn leave_to_confirm(
         ctx.reply.integer(0);
         ctx.reply.bulk(asked.owner);
     }
-    ctx.state.blocking.unconfirmed = Some(Box::new(unconfirmed));
+    ctx.core.state.blocking.unconfirmed = Some(Box::new(unconfirmed));
     if asked.acks.is_some() { Outcome::Unconfirmed } else { Outcome::Replied }
 }
 
@@ -398,7 +399,7 @@ fn write_grant(
         owner: asked.owner.into(),
         holds: 1,
         fence: Some(fence),
-        since_ms: Some(ctx.state.now.unix().0),
+        since_ms: Some(ctx.core.state.now.unix().0),
         session: asked.session(),
         is_string: false,
         is_shared: false,
@@ -410,21 +411,21 @@ fn write_grant(
     }
     note_held(ctx, key, fence, &lock);
     if let Some(client) = ctx.caller.client() {
-        let at = At::key(ctx.keyspace.selected(), key.bytes);
-        ctx.keyspace.locks.note_granted(at, fence, client);
+        let at = At::key(ctx.core.keyspace.selected(), key.bytes);
+        ctx.core.keyspace.locks.note_granted(at, fence, client);
     }
-    ctx.keyspace.locks.stats.grants += 1;
+    ctx.core.keyspace.locks.stats.grants += 1;
     note_handover(ctx, key);
 }
 
 /// Measures the time from a lock's release to its grant to a client that has waited.
 fn note_handover(ctx: &mut Context<'_>, key: Key<'_>) {
-    let freed_us = ctx.keyspace.locks.take_freed(ctx.keyspace.selected(), key.bytes);
+    let freed_us = ctx.core.keyspace.locks.take_freed(ctx.core.keyspace.selected(), key.bytes);
     if let Some(freed_us) = freed_us
         && matches!(ctx.origin, Origin::Woken(_))
     {
-        let us = ctx.state.clock.now().boot_us - freed_us;
-        ctx.state.stats.durations.lock_handover.record_us(us.max(0).unsigned_abs());
+        let us = ctx.core.state.clock.now().boot_us - freed_us;
+        ctx.core.state.stats.durations.lock_handover.record_us(us.max(0).unsigned_abs());
     }
 }
 
@@ -442,14 +443,14 @@ fn grant_again(
         Some(_) => lock.holds + 1,
         None => lock.holds,
     };
-    let old = ctx.keyspace.entry(slot).deadline();
+    let old = ctx.core.keyspace.entry(slot).deadline();
     let deadline = longer_lease(ctx, old, asked.lease_ms);
     // A lock made by a client library gets a fence now.
-    let fence = lock.fence.unwrap_or_else(|| ctx.keyspace.locks.fences.grant());
+    let fence = lock.fence.unwrap_or_else(|| ctx.core.keyspace.locks.fences.grant());
     let again = Lock {
         holds,
         fence: Some(fence),
-        since_ms: lock.since_ms.or(Some(ctx.state.now.unix().0)),
+        since_ms: lock.since_ms.or(Some(ctx.core.state.now.unix().0)),
         session: asked.session().or(lock.session),
         ..lock.clone()
     };
@@ -458,13 +459,13 @@ fn grant_again(
     } else if deadline != old {
         extend(ctx, key, slot, deadline);
     }
-    let (at, client) = (At::key(ctx.keyspace.selected(), key.bytes), ctx.caller.client());
-    let held = ctx.keyspace.locks.get(at);
+    let (at, client) = (At::key(ctx.core.keyspace.selected(), key.bytes), ctx.caller.client());
+    let held = ctx.core.keyspace.locks.get(at);
     if held.is_none() || again.session != lock.session {
         note_held(ctx, key, fence, &again);
     } else {
-        ctx.keyspace.locks.bind(at, client);
-        sessions::look_again(ctx.keyspace, at);
+        ctx.core.keyspace.locks.bind(at, client);
+        sessions::look_again(&mut ctx.core.keyspace, at);
     }
     if is_plain(ctx, asked) {
         let ms_left = ms_left(ctx, slot);
@@ -478,17 +479,17 @@ fn grant_again(
 
 /// Adds a lock to the index, bound to the calling client.
 fn note_held(ctx: &mut Context<'_>, key: Key<'_>, fence: u64, lock: &Lock<'_>) {
-    let at = At::key(ctx.keyspace.selected(), key.bytes);
+    let at = At::key(ctx.core.keyspace.selected(), key.bytes);
     let session = lock
         .session
         .map(|(grace_ms, lease_ms)| Box::new(Session::new(&lock.owner, grace_ms, lease_ms)));
-    let (client, since_us) = (ctx.caller.client(), ctx.state.now.boot_us);
+    let (client, since_us) = (ctx.caller.client(), ctx.core.state.now.boot_us);
     let is_kept = *lock.owner == *lock::KEEP;
     let client = client.filter(|_| !is_kept);
     let (renewals, reading) = (0, None);
     let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
-    ctx.keyspace.locks.insert(at, held);
-    sessions::look_again(ctx.keyspace, at);
+    ctx.core.keyspace.locks.insert(at, held);
+    sessions::look_again(&mut ctx.core.keyspace, at);
 }
 
 fn reply_granted(ctx: &mut Context<'_>, fence: u64, holds: i64, ms_left: i64) {
@@ -506,9 +507,9 @@ fn refuse(
     asked: &Acquire<'_>,
     holder: Option<(Slot, Lock<'_>)>,
 ) -> CommandResult {
-    let database = ctx.keyspace.selected();
+    let database = ctx.core.keyspace.selected();
     let waiting = wait(ctx, Wanted::Lock, 1..2, (asked.waits, asked.grace_ms), key)?;
-    let queue = &ctx.keyspace.waiting;
+    let queue = &ctx.core.keyspace.waiting;
     let place = match waiting {
         Waiting::Blocked(waits) => return waits,
         Waiting::Async(ticket) => queue.place(database, key.bytes, Wanted::Lock, ticket),
@@ -538,15 +539,15 @@ fn reply_refused(ctx: &mut Context<'_>, ms_left: i64, place: usize, holder: &[u8
 /// Checks that there is memory for another lock, evicting keys if needed. Errors: there is none,
 /// and nothing to evict.
 fn check_room(ctx: &mut Context<'_>) -> Result<(), CommandError> {
-    if !ctx.state.applies_maxmemory() || ctx.is_repeated() {
+    if !ctx.core.state.applies_maxmemory() || ctx.is_repeated() {
         return Ok(());
     }
-    let is_full = match &ctx.state.scripts.running {
+    let is_full = match &ctx.core.state.scripts.running {
         Some(running) => running.out_of_memory && !running.wrote && !running.allow_oom,
-        None => evict::evict(ctx.keyspace, ctx.state) == Room::NoMore,
+        None => evict::evict(ctx.core) == Room::NoMore,
     };
     if is_full {
-        ctx.keyspace.locks.stats.out_of_memory += 1;
+        ctx.core.keyspace.locks.stats.out_of_memory += 1;
         return Err(CommandError::OutOfMemory);
     }
     Ok(())
@@ -563,18 +564,18 @@ fn write(
     deadline: Option<Deadline>,
 ) {
     let limits = limits(ctx);
-    ctx.keyspace.locks.begin_own_change();
+    ctx.core.keyspace.locks.begin_own_change();
     let usual = match slot {
-        None => lock::usual(granted, &limits, || ctx.keyspace.take_scratch()),
+        None => lock::usual(granted, &limits, || ctx.core.keyspace.take_scratch()),
         Some(_) => None,
     };
     if let Some(hash) = usual {
-        ctx.keyspace.insert_collection_until(key, hash, deadline);
+        ctx.core.keyspace.insert_collection_until(key, hash, deadline);
     } else {
         write_fields(ctx, key, slot, granted, deadline);
     }
-    ctx.keyspace.changed(KeyspaceEvents::LOCK, "lock", key.bytes);
-    ctx.keyspace.locks.end_own_change();
+    ctx.core.keyspace.changed(KeyspaceEvents::LOCK, "lock", key.bytes);
+    ctx.core.keyspace.locks.end_own_change();
     ctx.effect = Effect::Instead;
     if ctx.is_heard() {
         repeat_fields(ctx, key, granted);
@@ -590,7 +591,7 @@ fn write_fields(
     granted: &Lock<'_>,
     deadline: Option<Deadline>,
 ) {
-    let (limits, now) = (limits(ctx), ctx.keyspace.now());
+    let (limits, now) = (limits(ctx), ctx.core.keyspace.now());
     let session = session_text(granted);
     let fields = fields(granted, session.as_deref());
     let set = |hash: &mut Edit<'_, Hash>| {
@@ -600,17 +601,17 @@ fn write_fields(
     };
     match slot {
         Some(slot) => {
-            ctx.keyspace.edit::<Hash, _>(slot, set);
-            ctx.keyspace.set_deadline(slot, deadline);
+            ctx.core.keyspace.edit::<Hash, _>(slot, set);
+            ctx.core.keyspace.set_deadline(slot, deadline);
         }
         None => {
-            let buffer = ctx.keyspace.take_scratch();
+            let buffer = ctx.core.keyspace.take_scratch();
             let hash = Hash::packed_of(&fields, &limits, buffer).unwrap_or_else(|| {
                 let mut hash = Hash::default();
                 set(&mut Edit::unnoted(&mut hash));
                 hash
             });
-            ctx.keyspace.insert_collection_until(key, hash, deadline);
+            ctx.core.keyspace.insert_collection_until(key, hash, deadline);
         }
     }
 }
@@ -654,9 +655,9 @@ fn write_alone(
     granted: &Lock<'_>,
     deadline: Option<Deadline>,
 ) {
-    let now = ctx.keyspace.now();
+    let now = ctx.core.keyspace.now();
     let mut others = Vec::new();
-    if let Ok(hash) = ctx.keyspace.view::<Hash>(slot) {
+    if let Ok(hash) = ctx.core.keyspace.view::<Hash>(slot) {
         let is_set = |field: &[u8]| {
             *field == *granted.owner
                 || matches!(field, lock::FENCE | lock::SINCE)
@@ -672,7 +673,7 @@ fn write_alone(
     if others.is_empty() {
         return;
     }
-    ctx.keyspace.edit::<Hash, _>(slot, |hash| {
+    ctx.core.keyspace.edit::<Hash, _>(slot, |hash| {
         for field in &others {
             hash.remove(field, &now);
         }
@@ -684,32 +685,32 @@ fn write_alone(
 
 fn repeat_deadline(ctx: &mut Context<'_>, key: Key<'_>, deadline: Option<Deadline>) {
     if let Some(deadline) = deadline {
-        let at_ms = deadline.unix(ctx.keyspace.told_offset_ms()).0;
+        let at_ms = deadline.unix(ctx.core.keyspace.told_offset_ms()).0;
         ctx.instead_with(&[b"PEXPIREAT", key.bytes], at_ms);
     }
 }
 
 /// The later of a lease's deadline and one `ms` from now. A lease that does not end stays.
 fn longer_lease(ctx: &Context<'_>, old: Option<Deadline>, ms: i64) -> Option<Deadline> {
-    let now = ctx.keyspace.now();
+    let now = ctx.core.keyspace.now();
     old.map(|old| if now.remaining_ms(old) >= ms { old } else { now.after(ms) })
 }
 
 /// Sets a later deadline.
 fn extend(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, deadline: Option<Deadline>) {
-    ctx.keyspace.locks.begin_own_change();
-    ctx.keyspace.set_deadline(slot, deadline);
-    ctx.keyspace.changed(KeyspaceEvents::LOCK, "lockrenew", key.bytes);
-    ctx.keyspace.locks.end_own_change();
+    ctx.core.keyspace.locks.begin_own_change();
+    ctx.core.keyspace.set_deadline(slot, deadline);
+    ctx.core.keyspace.changed(KeyspaceEvents::LOCK, "lockrenew", key.bytes);
+    ctx.core.keyspace.locks.end_own_change();
     repeat_deadline(ctx, key, deadline);
 }
 
 /// Deletes a lock with its last holder.
 fn delete(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, holder: At<'_>) -> Option<Held> {
-    ctx.keyspace.locks.begin_own_change();
-    ctx.keyspace.delete_at(slot, key, "del");
-    ctx.keyspace.locks.end_own_change();
-    ctx.keyspace.locks.remove(holder)
+    ctx.core.keyspace.locks.begin_own_change();
+    ctx.core.keyspace.delete_at(slot, key, "del");
+    ctx.core.keyspace.locks.end_own_change();
+    ctx.core.keyspace.locks.remove(holder)
 }
 
 // ---- LOCK.RELEASE -------------------------------------------------------------------------------
@@ -759,10 +760,10 @@ fn release(ctx: &mut Context<'_>) -> CommandResult {
     if lock.readers > 1 {
         shared::leave(ctx, key, owner);
     } else if holds_left > 0 {
-        let deadline = ctx.keyspace.entry(slot).deadline();
+        let deadline = ctx.core.keyspace.entry(slot).deadline();
         write(ctx, key, Some(slot), &Lock { holds: holds_left, ..lock }, deadline);
     } else {
-        let database = ctx.keyspace.selected();
+        let database = ctx.core.keyspace.selected();
         let at = match lock.readers {
             0 => At::key(database, key.bytes),
             _ => At::reader(database, key.bytes, owner),
@@ -782,23 +783,23 @@ fn pass_on(
     keep_ms: Option<i64>,
 ) {
     let held = delete(ctx, key, slot, holder);
-    let database = ctx.keyspace.selected();
-    ctx.keyspace.locks.stats.released += 1;
-    ctx.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
+    let database = ctx.core.keyspace.selected();
+    ctx.core.keyspace.locks.stats.released += 1;
+    ctx.core.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
     ctx.instead(&[b"DEL", key.bytes]);
-    locks::note_freed(ctx.keyspace, ctx.state, database, key.bytes);
+    locks::note_freed(ctx.core, database, key.bytes);
     if let Some(held) = held {
         let (place, end) = ((database, key), HoldingEnd::Released);
-        locks::note_ended_at(ctx.keyspace, ctx.state, place, &held, end, owner);
+        locks::note_ended_at(ctx.core, place, &held, end, owner);
     }
     if let Some(ms) = keep_ms {
-        let deadline = ctx.keyspace.now().after(ms);
-        let fence = ctx.keyspace.locks.fences.grant();
+        let deadline = ctx.core.keyspace.now().after(ms);
+        let fence = ctx.core.keyspace.locks.fences.grant();
         let kept = Lock {
             owner: lock::KEEP.into(),
             holds: 1,
             fence: Some(fence),
-            since_ms: Some(ctx.state.now.unix().0),
+            since_ms: Some(ctx.core.state.now.unix().0),
             session: None,
             is_string: false,
             is_shared: false,
@@ -807,20 +808,20 @@ fn pass_on(
         write(ctx, key, None, &kept, Some(deadline));
         note_held(ctx, key, fence, &kept);
     }
-    locks::tell_redisson(ctx.keyspace, ctx.state, database, key.bytes);
+    locks::tell_redisson(ctx.core, database, key.bytes);
 }
 
 /// Frees a broken lock and notifies its holders.
 fn pass_on_broken(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, owner: &[u8]) {
-    ctx.keyspace.locks.begin_own_change();
-    ctx.keyspace.delete_at(slot, key, "del");
-    ctx.keyspace.locks.end_own_change();
+    ctx.core.keyspace.locks.begin_own_change();
+    ctx.core.keyspace.delete_at(slot, key, "del");
+    ctx.core.keyspace.locks.end_own_change();
     ctx.instead(&[b"DEL", key.bytes]);
-    ctx.keyspace.locks.note_owner(ctx.keyspace.selected(), key.bytes, owner);
-    for place in ctx.keyspace.locks.holdings(ctx.keyspace.selected(), key.bytes) {
-        locks::end(ctx.keyspace, ctx.state, place.at(), EndReason::Broken);
+    ctx.core.keyspace.locks.note_owner(ctx.core.keyspace.selected(), key.bytes, owner);
+    for place in ctx.core.keyspace.locks.holdings(ctx.core.keyspace.selected(), key.bytes) {
+        locks::end(ctx.core, place.at(), EndReason::Broken);
     }
-    ctx.keyspace.locks.forget_owners();
+    ctx.core.keyspace.locks.forget_owners();
 }
 
 // ---- LOCK.RENEW, LOCK.GUARD ---------------------------------------------------------------------
@@ -850,18 +851,18 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
         let key = ctx.key(index);
         let fence = match find(ctx, key, owner)? {
             (Some(slot), Some(lock)) if lock.is_held_by(owner, None) => {
-                let mut at = At::key(ctx.keyspace.selected(), key.bytes);
+                let mut at = At::key(ctx.core.keyspace.selected(), key.bytes);
                 if lock.readers > 0 {
                     at.reader = Some(owner);
                     shared::prolong(ctx, at, lease_ms);
                 } else {
                     prolong(ctx, key, slot, lease_ms);
                 }
-                ctx.keyspace.locks.count_renewal(at);
+                ctx.core.keyspace.locks.count_renewal(at);
                 lock.fence.map_or(-1, |fence| fence as i64)
             }
             _ => {
-                ctx.keyspace.locks.stats.renewals_refused += 1;
+                ctx.core.keyspace.locks.stats.renewals_refused += 1;
                 0
             }
         };
@@ -875,7 +876,7 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
     let unconfirmed = Unconfirmed {
         asked: Some(acks),
         is_pushed: false,
-        database: ctx.keyspace.selected(),
+        database: ctx.core.keyspace.selected(),
         keys: keys.map(|index| ctx.args.get(index).into()).collect(),
         owner: owner.into(),
         fence: 0,
@@ -883,33 +884,33 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
         taken: Vec::new(),
         counted_hold: false,
     };
-    ctx.state.blocking.unconfirmed = Some(Box::new(unconfirmed));
+    ctx.core.state.blocking.unconfirmed = Some(Box::new(unconfirmed));
     Ok(Outcome::Unconfirmed)
 }
 
 /// Extends a lease to `lease_ms` from now, unless it is longer, and binds the lock to the calling
 /// client.
 fn prolong(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lease_ms: i64) {
-    let old = ctx.keyspace.entry(slot).deadline();
+    let old = ctx.core.keyspace.entry(slot).deadline();
     let new = longer_lease(ctx, old, lease_ms);
     if new != old {
         extend(ctx, key, slot, new);
     }
-    let (at, client) = (At::key(ctx.keyspace.selected(), key.bytes), ctx.caller.client());
-    ctx.keyspace.locks.bind(at, client);
-    sessions::look_again(ctx.keyspace, at);
+    let (at, client) = (At::key(ctx.core.keyspace.selected(), key.bytes), ctx.caller.client());
+    ctx.core.keyspace.locks.bind(at, client);
+    sessions::look_again(&mut ctx.core.keyspace, at);
 }
 
 /// Whether the calling client may send a request, by its user's rules.
 pub(super) fn may_use(ctx: &Context<'_>, name: &'static str, arguments: &[&[u8]]) -> bool {
-    let Some(command) = ctx.state.commands.find(name.as_bytes()) else { return false };
+    let Some(command) = ctx.core.state.commands.find(name.as_bytes()) else { return false };
     let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
     for argument in std::iter::once(name.as_bytes()).chain(arguments.iter().copied()) {
         ranges.push(Range { start: buffer.len() as u32, len: argument.len() as u32 });
         buffer.extend_from_slice(argument);
     }
     let args = Args::new(&buffer, &ranges);
-    users::check_client(ctx.state, ctx.caller.client(), command, args).is_ok()
+    users::check_client(&ctx.core.state, ctx.caller.client(), command, args).is_ok()
 }
 
 /// `LOCK.ATTACH owner [owner ...]`: binds these owners' locks with sessions, and semaphores of
@@ -919,10 +920,10 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
         owner_of(owner)?;
     }
     let id = ctx.client_id();
-    let (mut bound, before) = (0, ctx.keyspace.changes_by_commands());
-    let selected = ctx.keyspace.selected();
+    let (mut bound, before) = (0, ctx.core.keyspace.changes_by_commands());
+    let selected = ctx.core.keyspace.selected();
     for owner in ctx.args.iter_from(1) {
-        for place in ctx.keyspace.locks.of_owner(owner) {
+        for place in ctx.core.keyspace.locks.of_owner(owner) {
             // Locks in other databases, and locks that the user may not renew, are skipped.
             let at = place.at();
             if at.database != selected
@@ -930,12 +931,12 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
             {
                 continue;
             }
-            bound += i64::from(sessions::bind(ctx.keyspace, ctx.state, at, id));
+            bound += i64::from(sessions::bind(ctx.core, at, id));
         }
-        for key in ctx.keyspace.permits.keys_of(selected, owner) {
+        for key in ctx.core.keyspace.permits.keys_of(selected, owner) {
             let may_renew = may_use(ctx, "SEM.RENEW", &[&key, owner, b"PX", b"1"]);
             let name = (selected, &*key, owner);
-            if may_renew && permits::bind(ctx.keyspace, ctx.state, name, id) {
+            if may_renew && permits::bind(ctx.core, name, id) {
                 bound += 1;
             }
         }
@@ -968,10 +969,11 @@ pub(in crate::command) fn is_guarded(
     if !arguments.is_at_end() {
         return Err(CommandError::Syntax);
     }
-    let key = ctx.keyspace.key(args.get(1));
-    let Some(slot) = ctx.keyspace.find_for_read(key) else { return Ok(false) };
-    let found = lock::read_for(ctx.keyspace.entry(slot).value(), &ctx.keyspace.now(), owner)?;
+    let key = ctx.core.keyspace.key(args.get(1));
+    let Some(slot) = ctx.core.keyspace.find_for_read(key) else { return Ok(false) };
+    let found =
+        lock::read_for(ctx.core.keyspace.entry(slot).value(), &ctx.core.keyspace.now(), owner)?;
     let Some(lock) = found.filter(|lock| lock.is_held_by(owner, fence)) else { return Ok(false) };
-    let at = At::reader(ctx.keyspace.selected(), key.bytes, owner);
-    Ok(lock.readers == 0 || !readers::is_over(ctx.keyspace, at))
+    let at = At::reader(ctx.core.keyspace.selected(), key.bytes, owner);
+    Ok(lock.readers == 0 || !readers::is_over(&ctx.core.keyspace, at))
 }

@@ -83,9 +83,9 @@ struct Holder {
 
 /// The holders of a lock. `ms_left`: of its lease, if readers do not hold it.
 fn holders(ctx: &Context<'_>, key: Key<'_>, lock: Lock<'_>, ms_left: i64) -> Vec<Holder> {
-    let database = ctx.keyspace.selected();
+    let database = ctx.core.keyspace.selected();
     if lock.readers == 0 {
-        let held = ctx.keyspace.locks.get(At::key(database, key.bytes));
+        let held = ctx.core.keyspace.locks.get(At::key(database, key.bytes));
         let (client, renewals) = held.map_or((None, 0), |held| (held.client, held.renewals));
         let Lock { owner, holds, fence, since_ms, session, .. } = lock;
         let owner = owner.into_owned();
@@ -101,12 +101,12 @@ fn holders(ctx: &Context<'_>, key: Key<'_>, lock: Lock<'_>, ms_left: i64) -> Vec
         renewals: held.renewals,
         client: held.client,
     };
-    ctx.keyspace.locks.readers(database, key.bytes).map(reader).collect()
+    ctx.core.keyspace.locks.readers(database, key.bytes).map(reader).collect()
 }
 
 /// The map of LOCK.INFO. `lock`: the lock with the milliseconds left of its lease.
 fn reply_info(ctx: &mut Context<'_>, key: Key<'_>, lock: Option<(Lock<'_>, i64)>) {
-    let database = ctx.keyspace.selected();
+    let database = ctx.core.keyspace.selected();
     ctx.reply.map(5);
     ctx.reply.bulk(b"mode");
     ctx.reply.bulk(match &lock {
@@ -138,11 +138,11 @@ fn reply_info(ctx: &mut Context<'_>, key: Key<'_>, lock: Option<(Lock<'_>, i64)>
         reply_client(ctx, holder.client);
     }
     ctx.reply.bulk(b"waiters");
-    ctx.reply.integer(ctx.keyspace.waiting.len(database, key.bytes, Wanted::Lock) as i64);
+    ctx.reply.integer(ctx.core.keyspace.waiting.len(database, key.bytes, Wanted::Lock) as i64);
     ctx.reply.bulk(b"grants");
-    ctx.reply.integer(ctx.keyspace.locks.grants_of(database, key) as i64);
+    ctx.reply.integer(ctx.core.keyspace.locks.grants_of(database, key) as i64);
     ctx.reply.bulk(b"last-end");
-    match ctx.keyspace.locks.history.last_end(database, key.bytes) {
+    match ctx.core.keyspace.locks.history.last_end(database, key.bytes) {
         None => ctx.reply.null(),
         Some(end) => {
             ctx.reply.map(4);
@@ -177,7 +177,7 @@ fn reply_session(ctx: &mut Context<'_>, session: Option<(i64, i64)>) {
 
 /// A client that is still connected, or nil.
 fn reply_client(ctx: &mut Context<'_>, id: Option<ClientId>) {
-    let Some(client) = id.and_then(|id| ctx.state.clients.get(id)) else {
+    let Some(client) = id.and_then(|id| ctx.core.state.clients.get(id)) else {
         return ctx.reply.null();
     };
     ctx.reply.map(4);
@@ -202,13 +202,13 @@ fn waiters(ctx: &mut Context<'_>) -> CommandResult {
         }
         count = arguments.take_positive(CommandError::SMALL_COUNT)?;
     }
-    let (key, database) = (ctx.key(1), ctx.keyspace.selected());
+    let (key, database) = (ctx.key(1), ctx.core.keyspace.selected());
     let waiting: Vec<(Ticket, ClientId)> =
-        ctx.keyspace.waiting.iter(database, key.bytes, Wanted::Lock).take(count).collect();
-    let now_us = ctx.state.now.boot_us;
+        ctx.core.keyspace.waiting.iter(database, key.bytes, Wanted::Lock).take(count).collect();
+    let now_us = ctx.core.state.now.boot_us;
     ctx.reply.array(waiting.len());
     for (place, (ticket, id)) in (1..).zip(waiting) {
-        let (owner, is_shared, since_us, deadline_us) = match ctx.state.lock_wait(ticket, id) {
+        let (owner, is_shared, since_us, deadline_us) = match ctx.core.state.lock_wait(ticket, id) {
             Some(wait) => (wait.owner(), wait.is_shared, wait.since_us, wait.deadline_us),
             None => (&b""[..], false, now_us, None),
         };
@@ -252,10 +252,10 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
             return Err(CommandError::Syntax);
         }
     }
-    let database = ctx.keyspace.selected();
+    let database = ctx.core.keyspace.selected();
     let mut listed: Vec<(Vec<u8>, Lock<'static>, i64)> = Vec::new();
     let mut next = None;
-    for (looked_at, (name, _)) in ctx.keyspace.locks.iter_after(database, after).enumerate() {
+    for (looked_at, (name, _)) in ctx.core.keyspace.locks.iter_after(database, after).enumerate() {
         if listed.len() >= count || looked_at >= LOOKS_MAX {
             break;
         }
@@ -263,8 +263,10 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
         if pattern.is_some_and(|pattern| !glob::matches(pattern, name, false)) {
             continue;
         }
-        let Some(slot) = ctx.keyspace.find_quietly(ctx.keyspace.key(name)) else { continue };
-        let (value, now) = (ctx.keyspace.entry(slot).value(), ctx.keyspace.now());
+        let Some(slot) = ctx.core.keyspace.find_quietly(ctx.core.keyspace.key(name)) else {
+            continue;
+        };
+        let (value, now) = (ctx.core.keyspace.entry(slot).value(), ctx.core.keyspace.now());
         let found = lock::read_for(value, &now, owner.unwrap_or_default());
         if let Ok(Some(lock)) = found
             && may_use(ctx, "LOCK.INFO", &[name])
@@ -273,8 +275,9 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
             listed.push((name.to_vec(), lock.into_owned(), ms_left(ctx, slot)));
         }
     }
-    let is_last = next
-        .is_none_or(|next| ctx.keyspace.locks.iter_after(database, Some(next)).next().is_none());
+    let is_last = next.is_none_or(|next| {
+        ctx.core.keyspace.locks.iter_after(database, Some(next)).next().is_none()
+    });
     let cursor = match next {
         Some(next) if !is_last => [b"+", next].concat(),
         _ => b"0".to_vec(),
@@ -285,7 +288,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     for (name, lock, ms_left) in listed {
         ctx.reply.array(2);
         ctx.reply.bulk(&name);
-        let key = ctx.keyspace.key(&name);
+        let key = ctx.core.keyspace.key(&name);
         reply_info(ctx, key, Some((lock, ms_left)));
     }
     Ok(Outcome::Replied)
@@ -294,8 +297,8 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
 /// `LOCK.CYCLES`: an array of cycles, each an array of pairs of an owner and the key for which it
 /// waits; the next pair's owner holds that key.
 fn cycles(ctx: &mut Context<'_>) -> CommandResult {
-    let database = ctx.keyspace.selected();
-    let found = cycles::find(ctx.keyspace, ctx.state, database);
+    let database = ctx.core.keyspace.selected();
+    let found = cycles::find(ctx.core, database);
     let may_see = |(_, key): &(Vec<u8>, Vec<u8>)| may_use(ctx, "LOCK.INFO", &[key]);
     let shown: Vec<Cycle> = found.into_iter().filter(|cycle| cycle.iter().all(may_see)).collect();
     ctx.reply.array(shown.len());
@@ -345,15 +348,15 @@ fn break_lock(ctx: &mut Context<'_>) -> CommandResult {
 
 fn log_broken(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) {
     let (name, owner) = (key.bytes.escape_ascii(), owner.escape_ascii());
-    if ctx.state.config.hide_user_data_from_log {
-        notice!(ctx.state, "Lock broken by LOCK.BREAK");
+    if ctx.core.state.config.hide_user_data_from_log {
+        notice!(ctx.core.state, "Lock broken by LOCK.BREAK");
     } else {
-        notice!(ctx.state, "Lock {name} of {owner} broken by LOCK.BREAK");
+        notice!(ctx.core.state, "Lock {name} of {owner} broken by LOCK.BREAK");
     }
 }
 
 /// The reader of a lock that has this fence.
 fn reader_with(ctx: &Context<'_>, key: Key<'_>, fence: u64) -> Option<Vec<u8>> {
-    let mut readers = ctx.keyspace.locks.readers(ctx.keyspace.selected(), key.bytes);
+    let mut readers = ctx.core.keyspace.locks.readers(ctx.core.keyspace.selected(), key.bytes);
     readers.find(|(_, held)| held.fence == fence).map(|(owner, _)| owner.to_vec())
 }

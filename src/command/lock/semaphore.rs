@@ -88,7 +88,7 @@ impl<'a> Acquire<'a> {
                 count = Some(arguments.take_positive(CommandError::SMALL_COUNT)?);
             } else if waits == Waits::Not && arguments.take_word("BLOCK") {
                 let timeout = arguments.take()?;
-                let until = parse_timeout(timeout, TimeoutUnit::Milliseconds, ctx.state.now)?;
+                let until = parse_timeout(timeout, TimeoutUnit::Milliseconds, ctx.core.state.now)?;
                 waits = Waits::Blocked(until);
             } else if grace_ms.is_none() && arguments.take_word("SESSION") {
                 if !arguments.take_word("GRACE") {
@@ -114,7 +114,7 @@ impl<'a> Acquire<'a> {
 
 /// Unix milliseconds `lease_ms` from now. Errors: too late for a score.
 fn deadline(ctx: &Context<'_>, lease_ms: i64, name: &'static str) -> Result<f64, CommandError> {
-    let at_ms = ctx.state.now.unix().0.saturating_add(lease_ms);
+    let at_ms = ctx.core.state.now.unix().0.saturating_add(lease_ms);
     if at_ms >= DEADLINE_MS_MAX { Err(CommandError::InvalidExpire(name)) } else { Ok(at_ms as f64) }
 }
 
@@ -133,13 +133,13 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     let until = deadline(ctx, asked.lease_ms, "sem.acquire")?;
     let key = ctx.key(1);
     if ends_in_vain(ctx) {
-        let slot = ctx.keyspace.slot_of::<SortedSet>(key)?;
+        let slot = ctx.core.keyspace.slot_of::<SortedSet>(key)?;
         return refuse(ctx, key, slot, &asked);
     }
     let slot = remove_ended(ctx, key)?;
     let (mut used, mut own) = (0, Vec::new());
     if let Some(slot) = slot {
-        for (score, permit) in ctx.keyspace.view::<SortedSet>(slot)?.iter() {
+        for (score, permit) in ctx.core.keyspace.view::<SortedSet>(slot)?.iter() {
             used += 1;
             if owner_in(permit.as_ref()) == asked.owner {
                 own.push((score, permit.as_ref().to_vec()));
@@ -157,7 +157,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     }
     let fence = match own.first() {
         Some((_, permit)) if needed == 0 => fence_in(permit),
-        _ => ctx.keyspace.locks.fences.grant(),
+        _ => ctx.core.keyspace.locks.fences.grant(),
     };
     own.truncate(asked.count);
     let mut permits: Vec<(f64, Vec<u8>)> =
@@ -168,14 +168,14 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     }
     put(ctx, key, &permits, "semacquire");
     if needed > 0 {
-        ctx.keyspace.locks.stats.grants += 1;
+        ctx.core.keyspace.locks.stats.grants += 1;
         leave_place(ctx, Wanted::Semaphore, 1..2);
     }
     if let Some(client) = ctx.caller.client()
         && let Some(grace_ms) = asked.grace_ms
     {
         let session = PermitSession {
-            database: ctx.keyspace.selected(),
+            database: ctx.core.keyspace.selected(),
             key: key.bytes.into(),
             owner: asked.owner.into(),
             permits: permits.iter().map(|(_, permit)| permit.as_slice().into()).collect(),
@@ -183,7 +183,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
             grace_ms,
             client: Some(client),
         };
-        permit_sessions::begin(ctx.keyspace, ctx.state, session);
+        permit_sessions::begin(ctx.core, session);
     }
     ctx.reply.array(3);
     ctx.reply.array(permits.len());
@@ -212,34 +212,34 @@ fn refuse(
         return waits;
     }
     let first = match slot {
-        Some(slot) => ctx.keyspace.view::<SortedSet>(slot)?.first().map(|(score, _)| score),
+        Some(slot) => ctx.core.keyspace.view::<SortedSet>(slot)?.first().map(|(score, _)| score),
         None => None,
     };
-    let now_ms = ctx.state.now.unix().0;
-    let database = ctx.keyspace.selected();
+    let now_ms = ctx.core.state.now.unix().0;
+    let database = ctx.core.keyspace.selected();
     ctx.reply.array(3);
     ctx.reply.integer(0);
     ctx.reply.integer(first.map_or(-1, |score| (score as i64).saturating_sub(now_ms).max(0)));
-    ctx.reply.integer(ctx.keyspace.waiting.len(database, key.bytes, Wanted::Semaphore) as i64);
+    ctx.reply.integer(ctx.core.keyspace.waiting.len(database, key.bytes, Wanted::Semaphore) as i64);
     Ok(Outcome::Replied)
 }
 
 /// Removes the permits whose time is over. Returns the semaphore's slot, if permits are left.
 /// Errors: WRONGTYPE.
 fn remove_ended(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
-    let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? else { return Ok(None) };
-    if ctx.keyspace.view::<SortedSet>(slot)?.len() > LIMIT_MAX {
+    let Some(slot) = ctx.core.keyspace.slot_of::<SortedSet>(key)? else { return Ok(None) };
+    if ctx.core.keyspace.view::<SortedSet>(slot)?.len() > LIMIT_MAX {
         return Err(CommandError::WrongType);
     }
-    let now_ms = ctx.state.now.unix().0 as f64;
-    let view = ctx.keyspace.view::<SortedSet>(slot)?;
+    let now_ms = ctx.core.state.now.unix().0 as f64;
+    let view = ctx.core.keyspace.view::<SortedSet>(slot)?;
     // Another kind of sorted set is left alone.
     if view.iter().any(|(_, member)| !lock::is_permit(member.as_ref())) {
         return Err(CommandError::WrongType);
     }
     // The index may not have the semaphore yet, if another command made its key.
-    ctx.keyspace.semaphores.note(ctx.keyspace.selected(), key.bytes);
-    let view = ctx.keyspace.view::<SortedSet>(slot)?;
+    ctx.core.keyspace.semaphores.note(ctx.core.keyspace.selected(), key.bytes);
+    let view = ctx.core.keyspace.view::<SortedSet>(slot)?;
     let ended = view.iter().take_while(|(at, _)| *at < now_ms);
     let ended: Vec<Vec<u8>> = ended.map(|(_, permit)| permit.as_ref().to_vec()).collect();
     if ended.is_empty() {
@@ -258,17 +258,17 @@ fn remove(
     permits: &[&[u8]],
     event: &'static str,
 ) -> bool {
-    ctx.keyspace.edit::<SortedSet, _>(slot, |set| {
+    ctx.core.keyspace.edit::<SortedSet, _>(slot, |set| {
         for permit in permits {
             set.remove(permit);
         }
     });
-    ctx.keyspace.changed_by(permits.len() as u64, KeyspaceEvents::LOCK, event, key.bytes);
+    ctx.core.keyspace.changed_by(permits.len() as u64, KeyspaceEvents::LOCK, event, key.bytes);
     ctx.instead_gathered(|_, request| {
         request.extend([b"ZREM".to_vec(), key.bytes.to_vec()]);
         request.extend(permits.iter().map(|permit| permit.to_vec()));
     });
-    ctx.keyspace.delete_if_empty::<SortedSet>(slot, key)
+    ctx.core.keyspace.delete_if_empty::<SortedSet>(slot, key)
 }
 
 /// Adds permits, or sets their deadlines, and lets the key end with its last permit.
@@ -279,25 +279,25 @@ fn put(ctx: &mut Context<'_>, key: Key<'_>, permits: &[(f64, Vec<u8>)], event: &
             set.update(permit, limits, |_| Some(*score));
         }
     };
-    let slot = match ctx.keyspace.find_for_write(key) {
+    let slot = match ctx.core.keyspace.find_for_write(key) {
         Some(slot) => {
-            ctx.keyspace.edit::<SortedSet, _>(slot, add);
+            ctx.core.keyspace.edit::<SortedSet, _>(slot, add);
             slot
         }
         None => {
             let mut set = SortedSet::new();
             add(&mut Edit::unnoted(&mut set));
-            ctx.keyspace.insert_collection(key, set)
+            ctx.core.keyspace.insert_collection(key, set)
         }
     };
-    let last = match ctx.keyspace.view::<SortedSet>(slot) {
+    let last = match ctx.core.keyspace.view::<SortedSet>(slot) {
         Ok(view) => view.get(view.len() - 1).map_or(0.0, |(score, _)| score) as i64,
         Err(_) => 0,
     };
-    let deadline = ctx.keyspace.now().at(UnixMillis(last));
-    ctx.keyspace.set_deadline(slot, Some(deadline));
-    ctx.keyspace.semaphores.note(ctx.keyspace.selected(), key.bytes);
-    ctx.keyspace.changed(KeyspaceEvents::LOCK, event, key.bytes);
+    let deadline = ctx.core.keyspace.now().at(UnixMillis(last));
+    ctx.core.keyspace.set_deadline(slot, Some(deadline));
+    ctx.core.keyspace.semaphores.note(ctx.core.keyspace.selected(), key.bytes);
+    ctx.core.keyspace.changed(KeyspaceEvents::LOCK, event, key.bytes);
     ctx.instead_gathered(|_, request| {
         request.extend([b"ZADD".to_vec(), key.bytes.to_vec()]);
         for (score, permit) in permits {
@@ -314,7 +314,7 @@ fn release(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    let view = ctx.keyspace.view::<SortedSet>(slot)?;
+    let view = ctx.core.keyspace.view::<SortedSet>(slot)?;
     let mut held: Vec<&[u8]> =
         ctx.args.iter_from(2).filter(|permit| view.score(permit).is_some()).collect();
     held.sort_unstable();
@@ -336,7 +336,7 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
     let until = deadline(ctx, lease_ms, "sem.renew")?;
     let (key, permit) = (ctx.key(1), ctx.args.get(2));
     let found = match remove_ended(ctx, key)? {
-        Some(slot) => ctx.keyspace.view::<SortedSet>(slot)?.score(permit),
+        Some(slot) => ctx.core.keyspace.view::<SortedSet>(slot)?.score(permit),
         None => None,
     };
     if found.is_some_and(|old| old < until) {
@@ -350,16 +350,16 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
 /// number of waiting clients.
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let now_ms = ctx.state.now.unix().0;
+    let now_ms = ctx.core.state.now.unix().0;
     let mut permits = Vec::new();
-    if let Some(set) = ctx.keyspace.read::<SortedSet>(key)? {
+    if let Some(set) = ctx.core.keyspace.read::<SortedSet>(key)? {
         if set.len() > LIMIT_MAX {
             return Err(CommandError::WrongType);
         }
         let held = set.iter().filter(|(score, _)| *score >= now_ms as f64);
         permits.extend(held.map(|(score, permit)| (score as i64, permit.as_ref().to_vec())));
     }
-    let database = ctx.keyspace.selected();
+    let database = ctx.core.keyspace.selected();
     ctx.reply.map(2);
     ctx.reply.bulk(b"permits");
     ctx.reply.array(permits.len());
@@ -370,7 +370,7 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(at_ms.saturating_sub(now_ms));
     }
     ctx.reply.bulk(b"waiters");
-    ctx.reply.integer(ctx.keyspace.waiting.len(database, key.bytes, Wanted::Semaphore) as i64);
+    ctx.reply.integer(ctx.core.keyspace.waiting.len(database, key.bytes, Wanted::Semaphore) as i64);
     Ok(Outcome::Replied)
 }
 

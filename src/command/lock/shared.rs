@@ -42,18 +42,18 @@ pub(super) fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) ->
     if !matches!(ctx.origin, Origin::Woken(_)) {
         check_room(ctx)?;
     }
-    let fence = ctx.keyspace.locks.fences.grant();
-    let until = ctx.keyspace.now().after(asked.lease_ms);
-    let at = At::reader(ctx.keyspace.selected(), key.bytes, asked.owner);
+    let fence = ctx.core.keyspace.locks.fences.grant();
+    let until = ctx.core.keyspace.now().after(asked.lease_ms);
+    let at = At::reader(ctx.core.keyspace.selected(), key.bytes, asked.owner);
     note_reader(ctx, at, fence, asked.session(), until);
     // A hash without an owner may have been evicted just now.
-    let slot = ctx.keyspace.find_for_write(key);
-    readers::write(ctx.keyspace, ctx.state, at, slot, Change::Granted);
+    let slot = ctx.core.keyspace.find_for_write(key);
+    readers::write(ctx.core, at, slot, Change::Granted);
     ctx.effect = Effect::Instead;
     if let Some(client) = ctx.caller.client() {
-        ctx.keyspace.locks.note_granted(at, fence, client);
+        ctx.core.keyspace.locks.note_granted(at, fence, client);
     }
-    ctx.keyspace.locks.stats.grants += 1;
+    ctx.core.keyspace.locks.stats.grants += 1;
     note_handover(ctx, key);
     leave_place(ctx, Wanted::Lock, 1..2);
     Ok(answer(ctx, asked, fence, asked.lease_ms, vec![key.bytes.into()]))
@@ -87,12 +87,12 @@ fn note_reader(
     let session = session.map(|(grace_ms, lease_ms)| {
         Box::new(Session::new(at.reader.unwrap_or_default(), grace_ms, lease_ms))
     });
-    let (client, since_us) = (ctx.caller.client(), ctx.state.now.boot_us);
+    let (client, since_us) = (ctx.caller.client(), ctx.core.state.now.boot_us);
     let (renewals, is_kept, reading) = (0, false, None);
     let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
-    let held = held.read_until(until, Some(ctx.state.now.unix().0));
-    ctx.keyspace.locks.insert(at, held);
-    sessions::look_again(ctx.keyspace, at);
+    let held = held.read_until(until, Some(ctx.core.state.now.unix().0));
+    ctx.core.keyspace.locks.insert(at, held);
+    sessions::look_again(&mut ctx.core.keyspace, at);
 }
 
 /// Grants a reader the lock again: the same grant, whose lease is never shortened.
@@ -103,14 +103,14 @@ pub(super) fn grant_again(
     lock: &Lock<'_>,
     asked: &Acquire<'_>,
 ) -> CommandResult {
-    let at = At::reader(ctx.keyspace.selected(), key.bytes, asked.owner);
-    let held = ctx.keyspace.locks.get(at).map(|held| (held.fence, held.until()));
+    let at = At::reader(ctx.core.keyspace.selected(), key.bytes, asked.owner);
+    let held = ctx.core.keyspace.locks.get(at).map(|held| (held.fence, held.until()));
     let Some((fence, Some(old))) = held else { return grant(ctx, key, asked) };
     let session = asked.session().or(lock.session);
     if session != lock.session {
         let new = longer_lease(ctx, Some(old), asked.lease_ms).unwrap_or(old);
         note_reader(ctx, at, fence, session, new);
-        readers::write(ctx.keyspace, ctx.state, at, Some(slot), Change::Renewed(old));
+        readers::write(ctx.core, at, Some(slot), Change::Renewed(old));
         ctx.effect = Effect::Instead;
     } else {
         prolong(ctx, at, asked.lease_ms);
@@ -121,21 +121,21 @@ pub(super) fn grant_again(
 
 /// Milliseconds left of a reader's lease.
 pub(super) fn reader_ms_left(ctx: &Context<'_>, at: At<'_>) -> i64 {
-    let until = ctx.keyspace.locks.get(at).and_then(Held::until);
-    until.map_or(0, |until| ctx.keyspace.now().remaining_ms(until).max(0))
+    let until = ctx.core.keyspace.locks.get(at).and_then(Held::until);
+    until.map_or(0, |until| ctx.core.keyspace.now().remaining_ms(until).max(0))
 }
 
 /// Extends a reader's lease to `lease_ms` from now, unless it is longer, and binds it to the
 /// calling client.
 pub(super) fn prolong(ctx: &mut Context<'_>, at: At<'_>, lease_ms: i64) {
-    let old = ctx.keyspace.locks.get(at).and_then(Held::until);
+    let old = ctx.core.keyspace.locks.get(at).and_then(Held::until);
     if let Some(new) = longer_lease(ctx, old, lease_ms).filter(|new| Some(*new) != old) {
-        readers::renew(ctx.keyspace, ctx.state, at, new);
+        readers::renew(ctx.core, at, new);
         ctx.effect = Effect::Instead;
     }
     let client = ctx.caller.client();
-    ctx.keyspace.locks.bind(at, client);
-    sessions::look_again(ctx.keyspace, at);
+    ctx.core.keyspace.locks.bind(at, client);
+    sessions::look_again(&mut ctx.core.keyspace, at);
 }
 
 /// A reader asks for the lock alone: it becomes the writer, or waits until it is the only reader.
@@ -147,9 +147,9 @@ pub(super) fn become_writer(
     lock: &Lock<'_>,
     asked: &Acquire<'_>,
 ) -> CommandResult {
-    let database = ctx.keyspace.selected();
+    let database = ctx.core.keyspace.selected();
     if lock.readers == 1 && !grants_nothing_now(ctx) && !is_held_back(ctx, asked, 1..2) {
-        let fence = ctx.keyspace.locks.fences.grant();
+        let fence = ctx.core.keyspace.locks.fences.grant();
         grant_alone(ctx, key, slot, lock, asked, fence);
         leave_place(ctx, Wanted::Lock, 1..2);
         let ms_left = ms_left(ctx, slot);
@@ -161,7 +161,7 @@ pub(super) fn become_writer(
     };
     let waits = (waits, asked.grace_ms);
     let waiting = wait_in_place(ctx, Wanted::Lock, 1..2, waits, key, true)?;
-    let queue = &ctx.keyspace.waiting;
+    let queue = &ctx.core.keyspace.waiting;
     let place = match waiting {
         Waiting::Blocked(waits) => return waits,
         Waiting::Async(ticket) => queue.place(database, key.bytes, Wanted::Lock, ticket),
@@ -182,9 +182,9 @@ pub(super) fn become_writer(
 
 /// Whether another reader already waits at the head of the queue to become the writer.
 fn another_waits(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) -> bool {
-    let database = ctx.keyspace.selected();
-    let first = ctx.keyspace.waiting.at_head(database, key.bytes, Wanted::Lock);
-    let first = first.and_then(|(ticket, id)| ctx.state.lock_wait(ticket, id));
+    let database = ctx.core.keyspace.selected();
+    let first = ctx.core.keyspace.waiting.at_head(database, key.bytes, Wanted::Lock);
+    let first = first.and_then(|(ticket, id)| ctx.core.state.lock_wait(ticket, id));
     ctx.origin == Origin::Client && first.is_some_and(|wait| wait.owner() != owner)
 }
 
@@ -198,49 +198,49 @@ pub(super) fn grant_alone(
     asked: &Acquire<'_>,
     fence: u64,
 ) {
-    let at = At::reader(ctx.keyspace.selected(), key.bytes, asked.owner);
-    let old = ctx.keyspace.locks.get(at).and_then(Held::until);
+    let at = At::reader(ctx.core.keyspace.selected(), key.bytes, asked.owner);
+    let old = ctx.core.keyspace.locks.get(at).and_then(Held::until);
     let deadline = longer_lease(ctx, old, asked.lease_ms);
     let alone = Lock {
         fence: Some(fence),
-        since_ms: Some(ctx.state.now.unix().0),
+        since_ms: Some(ctx.core.state.now.unix().0),
         session: asked.session().or(lock.session),
         readers: 0,
         ..lock.clone()
     };
     write_alone(ctx, key, slot, &alone, deadline);
-    if let Some(held) = ctx.keyspace.locks.remove(at) {
+    if let Some(held) = ctx.core.keyspace.locks.remove(at) {
         let (place, end) = ((at.database, key), HoldingEnd::Exchanged);
-        locks::note_ended_at(ctx.keyspace, ctx.state, place, &held, end, asked.owner);
+        locks::note_ended_at(ctx.core, place, &held, end, asked.owner);
     }
     note_held(ctx, key, fence, &alone);
-    ctx.keyspace.locks.stats.grants += 1;
+    ctx.core.keyspace.locks.stats.grants += 1;
 }
 
 /// One of a lock's readers besides `owner`; if there is none, `owner`.
 pub(super) fn other_reader(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) -> Vec<u8> {
-    let mut readers = ctx.keyspace.locks.readers(ctx.keyspace.selected(), key.bytes);
+    let mut readers = ctx.core.keyspace.locks.readers(ctx.core.keyspace.selected(), key.bytes);
     let other = readers.find(|(reader, _)| *reader != owner);
     other.map_or(owner, |(other, _)| other).to_vec()
 }
 
 /// Releases the lock for one of several readers.
 pub(super) fn leave(ctx: &mut Context<'_>, key: Key<'_>, owner: &[u8]) {
-    let at = At::reader(ctx.keyspace.selected(), key.bytes, owner);
-    let Some(held) = ctx.keyspace.locks.remove(at) else { return };
-    readers::take_out(ctx.keyspace, ctx.state, at, &held, false);
+    let at = At::reader(ctx.core.keyspace.selected(), key.bytes, owner);
+    let Some(held) = ctx.core.keyspace.locks.remove(at) else { return };
+    readers::take_out(ctx.core, at, &held, false);
     ctx.effect = Effect::Instead;
-    ctx.keyspace.locks.stats.released += 1;
-    ctx.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
+    ctx.core.keyspace.locks.stats.released += 1;
+    ctx.core.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
     let (place, end) = ((at.database, key), HoldingEnd::Released);
-    locks::note_ended_at(ctx.keyspace, ctx.state, place, &held, end, owner);
+    locks::note_ended_at(ctx.core, place, &held, end, owner);
 }
 
 /// Takes the lock from one of several readers, and notifies that reader.
 pub(super) fn break_reader(ctx: &mut Context<'_>, key: Key<'_>, owner: &[u8]) {
-    let at = At::reader(ctx.keyspace.selected(), key.bytes, owner);
-    let Some(held) = ctx.keyspace.locks.remove(at) else { return };
-    readers::take_out(ctx.keyspace, ctx.state, at, &held, false);
+    let at = At::reader(ctx.core.keyspace.selected(), key.bytes, owner);
+    let Some(held) = ctx.core.keyspace.locks.remove(at) else { return };
+    readers::take_out(ctx.core, at, &held, false);
     ctx.effect = Effect::Instead;
-    locks::announce_end(ctx.keyspace, ctx.state, at, &held, EndReason::Broken);
+    locks::announce_end(ctx.core, at, &held, EndReason::Broken);
 }

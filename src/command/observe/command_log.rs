@@ -181,7 +181,7 @@ fn kind(argument: &[u8]) -> Result<LogKind, CommandError> {
 }
 
 fn reply_entries(ctx: &mut Context<'_>, kind: LogKind, count: i64) -> CommandResult {
-    let log = &ctx.state.stats.command_logs[kind as usize];
+    let log = &ctx.core.state.stats.command_logs[kind as usize];
     let count = usize::try_from(count).map_or(log.len(), |count| count.min(log.len()));
     let reply = &mut ctx.reply;
     reply.array(count);
@@ -199,12 +199,12 @@ fn reply_entries(ctx: &mut Context<'_>, kind: LogKind, count: i64) -> CommandRes
 }
 
 fn reply_len(ctx: &mut Context<'_>, kind: LogKind) -> CommandResult {
-    ctx.reply.integer(ctx.state.stats.command_logs[kind as usize].len() as i64);
+    ctx.reply.integer(ctx.core.state.stats.command_logs[kind as usize].len() as i64);
     Ok(Outcome::Replied)
 }
 
 fn clear(ctx: &mut Context<'_>, kind: LogKind) -> CommandResult {
-    ctx.state.stats.command_logs[kind as usize].clear();
+    ctx.core.state.stats.command_logs[kind as usize].clear();
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

@@ -6,9 +6,9 @@
 //! that does not use them.
 
 use crate::figures::{Reading, SECTIONS};
+use crate::keyspace::KeyspaceStats;
 use crate::keyspace::locks::LockStats;
-use crate::keyspace::{Keyspace, KeyspaceStats};
-use crate::state::State;
+use crate::state::Core;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::stats::commands::CommandStats;
@@ -31,9 +31,9 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     let all = asked("all") || asked("everything");
     let default = ctx.args.len() == 1 || asked("default");
     let mut text = String::new();
-    ctx.keyspace.review_semaphores();
-    let reading = Reading::new(ctx.keyspace, ctx.state);
-    let compatibility = ctx.state.config.compatible_with;
+    ctx.core.keyspace.review_semaphores();
+    let reading = Reading::new(ctx.core);
+    let compatibility = ctx.core.state.config.compatible_with;
     for section in SECTIONS.iter().filter(|section| !section.name.is_empty()) {
         let in_all = all && (section.in_all)(compatibility);
         if in_all || (default && section.by_default) || asked(section.name) {
@@ -48,29 +48,29 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// `CONFIG RESETSTAT`: resets all counters.
-pub fn reset_stats(keyspace: &mut Keyspace, state: &mut State) {
-    state.stats.counters = Counters::default();
-    state.stats.command_stats.fill_with(CommandStats::default);
-    state.stats.error_stats.clear();
-    state.stats.commands_rate = Rate::default();
-    state.stats.input_rate = Rate::default();
-    state.stats.output_rate = Rate::default();
-    state.stats.turns_rate = Rate::default();
-    state.stats.turn_time = Rate::default();
-    state.stats.timing.reset();
-    state.stats.durations = Durations::default();
-    keyspace.stats = KeyspaceStats::default();
-    keyspace.locks.stats = LockStats::default();
-    (keyspace.eviction.over_us, keyspace.eviction.over_since_us) = (0, None);
-    keyspace.lazyfree.reset_freed();
-    state.scripts.stats.evicted = 0;
-    if let Some(cluster) = &mut state.cluster
-        && state.config.compatible_with.is_valkey()
+pub fn reset_stats(core: &mut Core) {
+    core.state.stats.counters = Counters::default();
+    core.state.stats.command_stats.fill_with(CommandStats::default);
+    core.state.stats.error_stats.clear();
+    core.state.stats.commands_rate = Rate::default();
+    core.state.stats.input_rate = Rate::default();
+    core.state.stats.output_rate = Rate::default();
+    core.state.stats.turns_rate = Rate::default();
+    core.state.stats.turn_time = Rate::default();
+    core.state.stats.timing.reset();
+    core.state.stats.durations = Durations::default();
+    core.keyspace.stats = KeyspaceStats::default();
+    core.keyspace.locks.stats = LockStats::default();
+    (core.keyspace.eviction.over_us, core.keyspace.eviction.over_since_us) = (0, None);
+    core.keyspace.lazyfree.reset_freed();
+    core.state.scripts.stats.evicted = 0;
+    if let Some(cluster) = &mut core.state.cluster
+        && core.state.config.compatible_with.is_valkey()
     {
         cluster.reset_counts();
-        state.net.bus.limit_exceeded = 0;
+        core.state.net.bus.limit_exceeded = 0;
     }
-    if let Some(stats) = &mut state.slot_stats {
+    if let Some(stats) = &mut core.state.slot_stats {
         stats.reset();
     }
 }

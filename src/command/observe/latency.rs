@@ -63,8 +63,8 @@ pub const COMMANDS: &[CommandSpec] = &[container(
 /// `LATENCY LATEST`: for each event its name, Unix time and milliseconds of the latest spike, and
 /// the worst spike; for Valkey the sum and number of all spikes too.
 fn latency_latest(ctx: &mut Context<'_>) -> CommandResult {
-    let series = &ctx.state.stats.latency.series;
-    let is_valkey = ctx.state.config.compatible_with.is_valkey();
+    let series = &ctx.core.state.stats.latency.series;
+    let is_valkey = ctx.core.state.config.compatible_with.is_valkey();
     ctx.reply.array(series.len());
     for (event, series) in series {
         let (time, ms) = series.samples.back().copied().unwrap_or_default();
@@ -89,7 +89,7 @@ fn series_of<'s>(state: &'s State, event: &[u8]) -> Option<&'s LatencySeries> {
 
 /// `LATENCY HISTORY event`: an array of pairs of Unix time and milliseconds, oldest first.
 fn latency_history(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(series) = series_of(ctx.state, ctx.args.get(2)) else {
+    let Some(series) = series_of(&ctx.core.state, ctx.args.get(2)) else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
     };
@@ -104,7 +104,7 @@ fn latency_history(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `LATENCY RESET [event ...]`: the number of events that were reset.
 fn latency_reset(ctx: &mut Context<'_>) -> CommandResult {
-    let latency = &mut ctx.state.stats.latency;
+    let latency = &mut ctx.core.state.stats.latency;
     let forgotten = if ctx.args.len() == 2 {
         std::mem::take(&mut latency.series).len()
     } else {
@@ -117,14 +117,14 @@ fn latency_reset(ctx: &mut Context<'_>) -> CommandResult {
 /// `LATENCY HISTOGRAM [command ...]`: a map from commands that ran to their calls and cumulative
 /// counts by microseconds.
 fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
-    let table = ctx.state.commands;
+    let table = ctx.core.state.commands;
     let commands: Vec<&Command> = if ctx.args.len() == 2 {
         table.commands.iter().collect()
     } else {
         let named = ctx.args.iter_from(2).filter_map(|name| table.find_full(name));
         named.flat_map(|command| [command].into_iter().chain(table.subcommands(command))).collect()
     };
-    let stats = &ctx.state.stats.command_stats;
+    let stats = &ctx.core.state.stats.command_stats;
     let known: Vec<(&Command, &Histogram)> = commands
         .into_iter()
         .filter_map(|command| Some((command, stats[command.id.index()].histogram.as_deref()?)))
@@ -170,13 +170,13 @@ fn cumulative(histogram: &Histogram) -> Vec<(u64, u64)> {
 /// `LATENCY GRAPH event`: an ASCII graph of the event's spikes.
 fn latency_graph(ctx: &mut Context<'_>) -> CommandResult {
     let event = ctx.args.get(2);
-    let Some(series) = series_of(ctx.state, event) else {
+    let Some(series) = series_of(&ctx.core.state, event) else {
         let mut text = b"ERR No samples available for event '".to_vec();
         text.extend_from_slice(event);
         text.push(b'\'');
         return Err(CommandError::formatted(text));
     };
-    let graph = draw(&String::from_utf8_lossy(event), series, ctx.state.now.unix_seconds());
+    let graph = draw(&String::from_utf8_lossy(event), series, ctx.core.state.now.unix_seconds());
     ctx.reply.verbatim(b"txt", graph.as_bytes());
     Ok(Outcome::Replied)
 }
@@ -243,7 +243,7 @@ fn age(seconds: i64) -> String {
 
 /// `LATENCY DOCTOR`: a human-readable report.
 fn latency_doctor(ctx: &mut Context<'_>) -> CommandResult {
-    let report = diagnose(ctx.state);
+    let report = diagnose(&ctx.core.state);
     ctx.reply.verbatim(b"txt", report.as_bytes());
     Ok(Outcome::Replied)
 }

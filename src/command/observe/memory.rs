@@ -80,8 +80,8 @@ fn usage(ctx: &mut Context<'_>) -> CommandResult {
             return Err(CommandError::Syntax);
         }
     }
-    match ctx.keyspace.find(ctx.key(2)) {
-        Some(slot) => ctx.reply.integer(bytes_of(ctx.keyspace.entry(slot)) as i64),
+    match ctx.core.keyspace.find(ctx.key(2)) {
+        Some(slot) => ctx.reply.integer(bytes_of(ctx.core.keyspace.entry(slot)) as i64),
         None => ctx.reply.null(),
     }
     Ok(Outcome::Replied)
@@ -89,7 +89,7 @@ fn usage(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `MEMORY STATS`: a map of numbers.
 fn stats(ctx: &mut Context<'_>) -> CommandResult {
-    let memory = MemoryUse::measure(ctx.keyspace, ctx.state);
+    let memory = MemoryUse::measure(ctx.core);
     let jemalloc::AllocatorStats { allocated, active, resident } = memory.allocator;
     let reply = &mut ctx.reply;
     let per_key = match memory.keys {
@@ -103,9 +103,9 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
         ("replication.backlog", memory.backlog - memory.replicas_behind),
         ("clients.slaves", memory.replicas + memory.replicas_behind),
         ("clients.normal", memory.clients - memory.replicas),
-        ("cluster.links", ctx.state.net.bus.memory()),
+        ("cluster.links", ctx.core.state.net.bus.memory()),
         ("aof.buffer", 0),
-        ("lua.caches", ctx.state.scripts.stats.scripts_bytes),
+        ("lua.caches", ctx.core.state.scripts.stats.scripts_bytes),
         ("functions.caches", 0),
     ];
     let totals = [
@@ -176,8 +176,8 @@ const CLIENT_BYTES_MAX: usize = 200 << 10;
 
 /// `MEMORY DOCTOR`: a human-readable report.
 fn doctor(ctx: &mut Context<'_>) -> CommandResult {
-    let memory = MemoryUse::measure(ctx.keyspace, ctx.state);
-    let report = diagnose(&memory, ctx.state.clients.len());
+    let memory = MemoryUse::measure(ctx.core);
+    let report = diagnose(&memory, ctx.core.state.clients.len());
     ctx.reply.verbatim(b"txt", report.as_bytes());
     Ok(Outcome::Replied)
 }

@@ -18,7 +18,7 @@ fn monitor(ctx: &mut Context<'_>) -> CommandResult {
     if !client.flags.contains(ClientFlags::MONITOR) {
         client.flags |= ClientFlags::MONITOR;
         let id = ctx.client_id();
-        ctx.state.add_monitor(id);
+        ctx.core.state.add_monitor(id);
         ctx.reply.ok();
     }
     Ok(Outcome::Replied)

@@ -68,41 +68,41 @@ impl Order {
 /// `FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]`: OK. INFO shows the progress as
 /// `master_failover_state`.
 fn fail_over(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.state.config.cluster_enabled {
+    if ctx.core.state.config.cluster_enabled {
         return Err(IN_CLUSTER);
     }
     if ctx.args.len() == 2 && ctx.args.get(1).eq_ignore_ascii_case(b"ABORT") {
-        if ctx.state.replication.failover.is_none() {
+        if ctx.core.state.replication.failover.is_none() {
             return Err(NONE_IN_PROGRESS);
         }
-        let before = ctx.keyspace.changes_by_commands();
-        failover::abort(ctx.keyspace, ctx.state, "Failover manually aborted");
+        let before = ctx.core.keyspace.changes_by_commands();
+        failover::abort(ctx.core, "Failover manually aborted");
         ctx.note_own_effects(before);
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
     let order = Order::parse(ctx)?;
-    if ctx.state.replication.failover.is_some() {
+    if ctx.core.state.replication.failover.is_some() {
         return Err(IN_PROGRESS);
     }
-    if ctx.state.replication.is_replica() {
+    if ctx.core.state.replication.is_replica() {
         return Err(ON_REPLICA);
     }
-    if ctx.state.replication.replicas.is_empty() {
+    if ctx.core.state.replication.replicas.is_empty() {
         return Err(NO_REPLICAS);
     }
     if order.forces && (order.timeout_ms.is_none() || order.target.is_none()) {
         return Err(FORCE_ALONE);
     }
     let target = order.target.map(|(host, port)| find(ctx, host, port)).transpose()?;
-    failover::begin(ctx.state, target, order.timeout_ms, order.forces);
+    failover::begin(&mut ctx.core.state, target, order.timeout_ms, order.forces);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 /// The replica at that address, if it is online.
 fn find(ctx: &Context<'_>, host: String, port: i64) -> Result<(String, u16), CommandError> {
-    let found = ctx.state.replicas().find(|(client, replica)| {
+    let found = ctx.core.state.replicas().find(|(client, replica)| {
         host.eq_ignore_ascii_case(&client.replica_address()) && i64::from(replica.port) == port
     });
     match found {

@@ -48,10 +48,10 @@ const REPLICAOF_FLAGS: Flags =
 /// replica, of `slave`, the primary's host and port, the state of the link and the offset that was
 /// applied, -1 without a link.
 fn role(ctx: &mut Context<'_>) -> CommandResult {
-    let replication = &ctx.state.replication;
+    let replication = &ctx.core.state.replication;
     let Some(following) = replication.following.as_deref() else {
         let online: Vec<_> =
-            ctx.state.replicas().filter(|(_, replica)| replica.is_online()).collect();
+            ctx.core.state.replicas().filter(|(_, replica)| replica.is_online()).collect();
         ctx.reply.array(3);
         ctx.reply.bulk(b"master");
         ctx.reply.integer(replication.offset as i64);
@@ -75,53 +75,53 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
 
 /// Makes this replica a primary. This changes the leases of sessions, and the changes are repeated.
 pub(super) fn take_over(ctx: &mut Context<'_>) {
-    let before = ctx.keyspace.changes_by_commands();
-    following::unfollow(ctx.keyspace, ctx.state);
+    let before = ctx.core.keyspace.changes_by_commands();
+    following::unfollow(ctx.core);
     ctx.note_own_effects(before);
 }
 
 /// `REPLICAOF host port`, `REPLICAOF NO ONE`: OK.
 fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.state.config.cluster_enabled {
+    if ctx.core.state.config.cluster_enabled {
         return Err(CommandError::Text("ERR REPLICAOF not allowed in cluster mode."));
     }
-    if ctx.state.replication.failover.is_some() {
+    if ctx.core.state.replication.failover.is_some() {
         return Err(CommandError::Text("ERR REPLICAOF not allowed while failing over."));
     }
     let (host, port) = (ctx.args.get(1), ctx.args.get(2));
-    let (id, is_replica) = (ctx.client_id(), ctx.state.replication.is_replica());
+    let (id, is_replica) = (ctx.client_id(), ctx.core.state.replication.is_replica());
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
-        restart::confirm(ctx.state);
+        restart::confirm(&mut ctx.core.state);
         if is_replica {
             take_over(ctx);
             tell_system(ctx);
-            let client = describe_for_log(ctx.state, id);
-            notice!(ctx.state, "MASTER MODE enabled (user request from '{client}')");
+            let client = describe_for_log(&ctx.core.state, id);
+            notice!(ctx.core.state, "MASTER MODE enabled (user request from '{client}')");
         }
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
-    if ctx.state.replication.replicas.contains(&id) {
+    if ctx.core.state.replication.replicas.contains(&id) {
         return Err(CommandError::Text("ERR Command is not valid when client is a replica."));
     }
     const INVALID_PORT: CommandError = CommandError::Text("ERR Invalid master port");
     let port = ctx.args.integer(2).map_err(|_| INVALID_PORT)?;
     let port = u16::try_from(port).map_err(|_| INVALID_PORT)?;
-    if let Some(now) = ctx.state.replication.following.as_deref()
+    if let Some(now) = ctx.core.state.replication.following.as_deref()
         && now.host.eq_ignore_ascii_case(host)
         && now.port == port
     {
         let text = "REPLICAOF would result into synchronization with the master we are already connected with. No operation \
                     performed.";
-        notice!(ctx.state, "{text}");
+        notice!(ctx.core.state, "{text}");
         ctx.reply.simple("OK Already connected to specified master");
         return Ok(Outcome::Replied);
     }
-    following::follow(ctx.keyspace, ctx.state, host, port, false);
+    following::follow(ctx.core, host, port, false);
     tell_system(ctx);
-    let client = describe_for_log(ctx.state, id);
+    let client = describe_for_log(&ctx.core.state, id);
     let host = String::from_utf8_lossy(host);
-    notice!(ctx.state, "REPLICAOF {host}:{port} enabled (user request from '{client}')");
+    notice!(ctx.core.state, "REPLICAOF {host}:{port} enabled (user request from '{client}')");
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -129,5 +129,5 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
 /// Sets the process' OOM score for the role, if `oom-score-adj` is on.
 fn tell_system(ctx: &mut Context<'_>) {
     // A failure is logged; it is no error of this command.
-    let _ = set_oom_score(ctx.state);
+    let _ = set_oom_score(&mut ctx.core.state);
 }

@@ -76,7 +76,7 @@ fn sync(ctx: &mut Context<'_>) -> CommandResult {
     }
     check_can_sync(ctx)?;
     ctx.client().replica.get_or_insert_default().uses_sync = true;
-    replicas::await_snapshot(ctx.keyspace, ctx.state, ctx.client_id());
+    replicas::await_snapshot(ctx.core, ctx.client_id());
     Ok(Outcome::Replied)
 }
 
@@ -94,25 +94,25 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
     let id = ctx.client_id();
     let Some(offset) = offset else {
         let name = ctx.client().replica_name();
-        warning!(ctx.state, "Replica {name} asks for synchronization but with a wrong offset");
+        warning!(ctx.core.state, "Replica {name} asks for synchronization but with a wrong offset");
         return Err(CommandError::NotInteger);
     };
     ctx.client().replica.get_or_insert_default().uses_sync = false;
     // The end of the stream includes effects that have not been spread yet.
-    persistence::spread_effects(ctx.state);
+    persistence::spread_effects(&mut ctx.core.state);
     let from = u64::try_from(offset).unwrap_or(0);
-    if ctx.state.replication.can_continue(&history.to_ascii_lowercase(), from) {
-        replicas::continue_stream(ctx.state, id, from);
+    if ctx.core.state.replication.can_continue(&history.to_ascii_lowercase(), from) {
+        replicas::continue_stream(&mut ctx.core.state, id, from);
         return Ok(Outcome::Replied);
     }
     if !history.starts_with(b"?") {
-        ctx.state.stats.counters.partial_syncs_refused += 1;
+        ctx.core.state.stats.counters.partial_syncs_refused += 1;
     }
-    if restart::holds_off(ctx.keyspace, ctx.state, id, history, from) {
+    if restart::holds_off(ctx.core, id, history, from) {
         return Err(restart::HELD_OFF);
     }
     log_refusal(ctx, history, offset);
-    replicas::await_snapshot(ctx.keyspace, ctx.state, id);
+    replicas::await_snapshot(ctx.core, id);
     Ok(Outcome::Replied)
 }
 
@@ -120,30 +120,37 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
 fn take_part(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     let history = ctx.args.get(1);
     let asked = String::from_utf8_lossy(history);
-    warning!(ctx.state, "Failover request received for replid {asked}.");
-    if !ctx.state.replication.is_replica() {
+    warning!(ctx.core.state, "Failover request received for replid {asked}.");
+    if !ctx.core.state.replication.is_replica() {
         return Err(FAILOVER_TO_PRIMARY);
     }
-    if !history.eq_ignore_ascii_case(ctx.state.replication.id.as_bytes()) {
+    if !history.eq_ignore_ascii_case(ctx.core.state.replication.id.as_bytes()) {
         return Err(FAILOVER_OF_OTHER);
     }
     // A transfer that broke off has deleted this replica's data: with it as the primary, all
     // servers would lose theirs.
-    if ctx.state.replication.following.as_ref().is_some_and(|following| !following.knows_history) {
+    if ctx
+        .core
+        .state
+        .replication
+        .following
+        .as_ref()
+        .is_some_and(|following| !following.knows_history)
+    {
         return Err(FAILOVER_WITHOUT_DATA);
     }
     // This server is shutting down: there would be no primary.
-    if ctx.state.process.shutdown.is_some() {
+    if ctx.core.state.process.shutdown.is_some() {
         return Err(FAILOVER_OF_ENDING);
     }
     take_over(ctx);
-    let line = describe_for_log(ctx.state, ctx.client_id());
-    notice!(ctx.state, "MASTER MODE enabled (failover request from '{line}')");
+    let line = describe_for_log(&ctx.core.state, ctx.client_id());
+    notice!(ctx.core.state, "MASTER MODE enabled (failover request from '{line}')");
     Ok(())
 }
 
 fn check_can_sync(ctx: &mut Context<'_>) -> Result<(), CommandError> {
-    let replication = &ctx.state.replication;
+    let replication = &ctx.core.state.replication;
     if replication.failover.is_some() {
         return Err(FAILING_OVER);
     }
@@ -158,14 +165,14 @@ fn check_can_sync(ctx: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(FILTERED_WITHOUT_END);
     }
     let name = ctx.client().replica_name();
-    notice!(ctx.state, "Replica {name} asks for synchronization");
+    notice!(ctx.core.state, "Replica {name} asks for synchronization");
     Ok(())
 }
 
 /// Logs the reason why a replica cannot continue at its offset.
 fn log_refusal(ctx: &mut Context<'_>, history: &[u8], offset: i64) {
     let name = ctx.client().replica_name();
-    let state = &*ctx.state;
+    let state = &ctx.core.state;
     let replication = &state.replication;
     let is_known = |id: &str| history.eq_ignore_ascii_case(id.as_bytes());
     let none = "0".repeat(40);
@@ -223,7 +230,7 @@ fn replconf(ctx: &mut Context<'_>) -> CommandResult {
             true => Some(known_node(ctx, value)?),
             false => None,
         };
-        let Some(client) = ctx.state.clients.get_mut(id) else { break };
+        let Some(client) = ctx.core.state.clients.get_mut(id) else { break };
         let replica = client.replica.get_or_insert_default();
         match node_id {
             Some(id) => replica.node_id = Some(id),
@@ -236,7 +243,7 @@ fn replconf(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The node of the cluster that a replica claims to be.
 fn known_node(ctx: &Context<'_>, name: &[u8]) -> Result<NodeId, CommandError> {
-    let Some(cluster) = &ctx.state.cluster else {
+    let Some(cluster) = &ctx.core.state.cluster else {
         return Err(CommandError::CLUSTER_DISABLED);
     };
     let id = NodeId::from_bytes(name).filter(|id| cluster.find(id).is_some());
@@ -252,7 +259,8 @@ fn note_ack(ctx: &mut Context<'_>, at: usize) {
     let Some(acknowledged) = offset(at + 1) else { return };
     let has_synced = ctx.args.len() > at + 3 && ctx.args.get(at + 2).eq_ignore_ascii_case(b"FACK");
     let synced = if has_synced { offset(at + 3) } else { None };
-    replicas::note_ack(ctx.state, ctx.client_id(), acknowledged, synced);
+    let id = ctx.client_id();
+    replicas::note_ack(&mut ctx.core.state, id, acknowledged, synced);
 }
 
 fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), CommandError> {

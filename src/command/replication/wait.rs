@@ -55,7 +55,7 @@ const ALL_UNKNOWN: CommandError = CommandError::Text(
 
 /// The offset after everything that the client's commands have changed or seen.
 fn offset(ctx: &mut Context<'_>) -> u64 {
-    let end = ctx.state.stream_end();
+    let end = ctx.core.state.stream_end();
     let client = ctx.client();
     if client.flags.contains(ClientFlags::LOST_WRITES) {
         return LOST;
@@ -73,7 +73,7 @@ fn offset(ctx: &mut Context<'_>) -> u64 {
 /// least. NOTALL if, when the time is up, some have not acknowledged all writes of this server, by
 /// any client.
 fn wait(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.state.replication.is_replica() {
+    if ctx.core.state.replication.is_replica() {
         return Err(WAIT_ON_REPLICA);
     }
     let replicas = match ctx.args.get(1) {
@@ -82,9 +82,9 @@ fn wait(ctx: &mut Context<'_>) -> CommandResult {
     };
     let deadline_us = ctx.timeout(2, TimeoutUnit::Milliseconds)?;
     let offset = match replicas {
-        Replicas::All if ctx.state.config.wait_all_replicas == 0 => return Err(ALL_UNKNOWN),
+        Replicas::All if ctx.core.state.config.wait_all_replicas == 0 => return Err(ALL_UNKNOWN),
         // With a pool or a proxy, the connection that waits need not be the one that wrote.
-        Replicas::All => ctx.state.stream_end(),
+        Replicas::All => ctx.core.state.stream_end(),
         Replicas::Count(_) => offset(ctx),
     };
     finish(ctx, AcksAwaited { offset, replicas, on_disk: None, deadline_us })
@@ -102,17 +102,17 @@ fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
         _ => return Err(CommandError::ValueOutOfRange("must be positive")),
     };
     let deadline_us = ctx.timeout(3, TimeoutUnit::Milliseconds)?;
-    if ctx.state.replication.is_replica() {
+    if ctx.core.state.replication.is_replica() {
         return Err(WAITAOF_ON_REPLICA);
     }
-    if local == 1 && !ctx.state.persistence.is_aof_on() {
+    if local == 1 && !ctx.core.state.persistence.is_aof_on() {
         return Err(CommandError::Text(acks::WITHOUT_LOG));
     }
     let offset = offset(ctx);
-    persistence::spread_effects(ctx.state);
+    persistence::spread_effects(&mut ctx.core.state);
     let logged = match offset {
         LOST => LogOffset(u64::MAX),
-        _ => ctx.state.persistence.depends_on(),
+        _ => ctx.core.state.persistence.depends_on(),
     };
     let on_disk = Some(OnDisk { logged, here_too: local == 1 });
     finish(ctx, AcksAwaited { offset, replicas, on_disk, deadline_us })
@@ -120,11 +120,11 @@ fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
 
 fn finish(ctx: &mut Context<'_>, awaited: AcksAwaited) -> CommandResult {
     // Nobody waits for a lost offset.
-    let is_over = awaited.offset == LOST || acks::are_enough(ctx.state, &awaited);
+    let is_over = awaited.offset == LOST || acks::are_enough(&ctx.core.state, &awaited);
     if !ctx.may_wait() || is_over {
-        acks::reply(ctx.state, &awaited, &mut ctx.reply);
+        acks::reply(&ctx.core.state, &awaited, &mut ctx.reply);
         return Ok(Outcome::Replied);
     }
-    ctx.state.replication.wants_acks = true;
+    ctx.core.state.replication.wants_acks = true;
     Ok(Outcome::AwaitsAcks(Box::new(awaited)))
 }

@@ -149,14 +149,14 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     let keys = script::numkeys(ctx, BAD_NUMKEYS)?;
     let mut running = script::prepare(ctx, callee.flags, read_only)?;
     running.by_eval = false;
-    ctx.state.scripts.running = Some(running);
+    ctx.core.state.scripts.running = Some(running);
     let before = Before::of(ctx);
     let memory_max = ctx.size_limits().script_memory;
-    let busy_after_ms = script::interrupted_after_ms(ctx.state);
+    let busy_after_ms = script::interrupted_after_ms(&ctx.core.state);
     let args = ctx.args;
     let name = Name::Function(&callee.name);
     let mut host = FunctionHost {
-        host: ServerHost { keyspace: ctx.keyspace, state: ctx.state, caller: ctx.caller, name },
+        host: ServerHost { core: ctx.core, caller: ctx.caller, name },
         args,
         begun: before.begun,
     };
@@ -171,7 +171,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
         },
         &mut ctx.reply,
     );
-    ctx.state.scripts.function = None;
+    ctx.core.state.scripts.function = None;
     script::finish(ctx, before);
     script::conclude(ctx, name, result)
 }
@@ -204,7 +204,7 @@ impl Host for FunctionHost<'_> {
 
     fn serve_others(&mut self) -> Verdict {
         let (name, args, begun) = (self.host.name, self.args, self.begun);
-        self.host.state.scripts.function.get_or_insert_with(|| FunctionRun {
+        self.host.core.state.scripts.function.get_or_insert_with(|| FunctionRun {
             name: name.text().into(),
             request: args.iter_from(0).map(Into::into).collect(),
             begun,
@@ -245,16 +245,16 @@ fn with_loader(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Libraries, &mut Loader<'_>) -> Result<(), Vec<u8>>,
 ) -> Result<(), CommandError> {
-    let Some(mut engine) = ctx.state.take_engine() else { return Err(script::INSIDE) };
+    let Some(mut engine) = ctx.core.state.take_engine() else { return Err(script::INSIDE) };
     let limits = script::source_limits(ctx);
     // 0: no limit. A library that another server loaded within its limit is loaded here even if
     // this machine is slower.
     let time_max_ms = if ctx.is_repeated() { 0 } else { LOAD_TIME_MAX_MS };
     let (lua, libraries) = engine.functions();
-    let mut host = LoadHost(ctx.state);
+    let mut host = LoadHost(&mut ctx.core.state);
     let mut loader = Loader { lua, host: &mut host, limits, time_max_ms };
     let result = f(libraries, &mut loader);
-    ctx.state.scripts.put_engine(engine);
+    ctx.core.state.scripts.put_engine(engine);
     result.map_err(|text| CommandError::formatted([&b"ERR "[..], &text].concat()))
 }
 
@@ -263,10 +263,10 @@ fn with_libraries<R>(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Context<'_>, &mut Libraries, &mut Lua) -> R,
 ) -> Result<R, CommandError> {
-    let Some(mut engine) = ctx.state.take_engine() else { return Err(script::INSIDE) };
+    let Some(mut engine) = ctx.core.state.take_engine() else { return Err(script::INSIDE) };
     let (lua, libraries) = engine.functions();
     let result = f(ctx, libraries, lua);
-    ctx.state.scripts.put_engine(engine);
+    ctx.core.state.scripts.put_engine(engine);
     Ok(result)
 }
 
@@ -387,9 +387,9 @@ fn reply_library(ctx: &mut Context<'_>, name: &[u8], library: &Library, with_cod
 
 /// `FUNCTION STATS`: a map of the running function and of the engine's statistics.
 fn stats(ctx: &mut Context<'_>) -> CommandResult {
-    let scripts = &ctx.state.scripts;
+    let scripts = &ctx.core.state.scripts;
     if scripts.running.as_ref().is_some_and(|running| running.by_eval) {
-        return Err(admit::busy(ctx.state));
+        return Err(admit::busy(&ctx.core.state));
     }
     let reply = &mut ctx.reply;
     reply.map(2);
@@ -406,7 +406,7 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
                 reply.bulk(arg);
             }
             reply.bulk(b"duration_ms");
-            reply.integer((ctx.state.stats.timing.since(function.begun) / 1_000_000) as i64);
+            reply.integer((ctx.core.state.stats.timing.since(function.begun) / 1_000_000) as i64);
         }
     }
     reply.bulk(b"engines");

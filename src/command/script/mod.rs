@@ -22,7 +22,7 @@ use crate::gate::monitor;
 use crate::gate::moving;
 use crate::gate::slot_costs;
 use crate::gate::users;
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::DbIndex;
 use crate::replication::effects::{Mark, RepeatedAt};
 use crate::resp::args::{Args, BadKeyCount};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -33,12 +33,12 @@ use crate::script::cache::{Sha, hex};
 use crate::script::lua::{Failure, Returned};
 use crate::script::shebang::{BadShebang, ScriptFlags};
 use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, SourceLimits, Verdict};
-use crate::state::State;
 use crate::state::context::{Caller, CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{
     Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
 };
 use crate::state::table::Command;
+use crate::state::{Core, State};
 use crate::sys::log::{Level, warning};
 
 pub(crate) const RUNS: Flags = Flags::NOSCRIPT
@@ -237,7 +237,7 @@ fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
 fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let sha = ctx.args.get(1);
     with_engine(ctx, |ctx, engine| {
-        let no_script = match ctx.state.config.compatible_with.is_valkey() {
+        let no_script = match ctx.core.state.config.compatible_with.is_valkey() {
             true => NO_SCRIPT_SHORT,
             false => NO_SCRIPT,
         };
@@ -255,13 +255,13 @@ pub(crate) fn with_engine(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Context<'_>, &mut Engine) -> CommandResult,
 ) -> CommandResult {
-    if ctx.state.is_monitored() {
+    if ctx.core.state.is_monitored() {
         // MONITOR shows it before the commands that the script calls.
         monitor::feed_script(ctx);
     }
-    let Some(mut engine) = ctx.state.take_engine() else { return Err(INSIDE) };
+    let Some(mut engine) = ctx.core.state.take_engine() else { return Err(INSIDE) };
     let result = f(ctx, &mut engine);
-    ctx.state.scripts.put_engine(engine);
+    ctx.core.state.scripts.put_engine(engine);
     result
 }
 
@@ -282,7 +282,7 @@ pub(super) fn source_limits(ctx: &Context<'_>) -> SourceLimits {
 }
 
 fn not_loaded(ctx: &Context<'_>, error: LoadError) -> CommandError {
-    let is_valkey = ctx.state.config.compatible_with.is_valkey();
+    let is_valkey = ctx.core.state.config.compatible_with.is_valkey();
     let text = match error {
         LoadError::Shebang(BadShebang::Engine(name)) if is_valkey => {
             [&b"Could not find scripting engine '"[..], &name, b"'"].concat()
@@ -315,24 +315,24 @@ pub(crate) fn prepare(
     let no_writes = flags.contains(ScriptFlags::NO_WRITES);
     let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
     let is_repeated = ctx.is_repeated();
-    if flags.contains(ScriptFlags::NO_CLUSTER) && !is_repeated && ctx.state.cluster.is_some() {
+    if flags.contains(ScriptFlags::NO_CLUSTER) && !is_repeated && ctx.core.state.cluster.is_some() {
         return Err(NO_CLUSTER);
     }
-    if !is_repeated && ctx.state.is_stale() && !flags.contains(ScriptFlags::ALLOW_STALE) {
+    if !is_repeated && ctx.core.state.is_stale() && !flags.contains(ScriptFlags::ALLOW_STALE) {
         return Err(if declared { NOT_STALE } else { CommandError::PrimaryDown });
     }
-    if declared && !no_writes && !is_repeated && ctx.state.is_read_only() {
+    if declared && !no_writes && !is_repeated && ctx.core.state.is_read_only() {
         return Err(READ_ONLY_REPLICA);
     }
     if declared && !no_writes && read_only {
         return Err(WRITE_FLAG);
     }
-    if declared && !no_writes && !is_repeated && ctx.state.lacks_replicas() {
+    if declared && !no_writes && !is_repeated && ctx.core.state.lacks_replicas() {
         return Err(CommandError::NoReplicas);
     }
     let out_of_memory = !is_repeated
-        && ctx.state.applies_maxmemory()
-        && evict::evict(ctx.keyspace, ctx.state) == Room::NoMore;
+        && ctx.core.state.applies_maxmemory()
+        && evict::evict(ctx.core) == Room::NoMore;
     if declared && out_of_memory && !allow_oom && !no_writes {
         return Err(match ctx.origin {
             Origin::Transaction => NO_MEMORY,
@@ -342,9 +342,9 @@ pub(crate) fn prepare(
     let read_only = read_only || (declared && no_writes);
     // A repeated script is never ended, so never rolled back.
     if !read_only && !is_repeated {
-        let config = &ctx.state.config;
+        let config = &ctx.core.state.config;
         let copies_large = config.busy_script_policy == BusyScriptPolicy::Rollback;
-        ctx.keyspace.begin_undo(config.script_undo_limit as usize, copies_large);
+        ctx.core.keyspace.begin_undo(config.script_undo_limit as usize, copies_large);
     }
     Ok(Running {
         client: ctx.caller.client(),
@@ -358,10 +358,10 @@ pub(crate) fn prepare(
         rolls_back: false,
         is_dropped: false,
         is_busy: false,
-        busy_at_us: busy_at_us(ctx.state),
+        busy_at_us: busy_at_us(&ctx.core.state),
         others_heard: false,
         name: Box::default(),
-        slot: ctx.state.cluster.as_ref().and_then(|_| cluster::slot_of(ctx.command, ctx.args)),
+        slot: ctx.core.state.cluster.as_ref().and_then(|_| cluster::slot_of(ctx.command, ctx.args)),
         allows_cross_slot: !declared || flags.contains(ScriptFlags::ALLOW_CROSS_SLOT_KEYS),
     })
 }
@@ -374,14 +374,13 @@ fn run_script(
     read_only: bool,
 ) -> CommandResult {
     let running = prepare(ctx, script.flags, read_only)?;
-    ctx.state.scripts.running = Some(running);
+    ctx.core.state.scripts.running = Some(running);
     let before = Before::of(ctx);
     let memory_max = ctx.size_limits().script_memory;
-    let busy_after_ms = interrupted_after_ms(ctx.state);
+    let busy_after_ms = interrupted_after_ms(&ctx.core.state);
     let args = ctx.args;
     let name = Name::Script(script.sha);
-    let mut host =
-        ServerHost { keyspace: ctx.keyspace, state: ctx.state, caller: ctx.caller, name };
+    let mut host = ServerHost { core: ctx.core, caller: ctx.caller, name };
     let result = engine.run(
         Run {
             function: script.function,
@@ -430,12 +429,12 @@ pub(crate) struct Before {
 
 impl Before {
     pub(crate) fn of(ctx: &mut Context<'_>) -> Self {
-        persistence::spread_effects(ctx.state);
+        persistence::spread_effects(&mut ctx.core.state);
         Before {
-            database: ctx.keyspace.selected(),
-            begun: ctx.state.stats.timing.mark(),
-            effects: ctx.state.effects.mark(),
-            is_gathering: ctx.state.effects.gather(true),
+            database: ctx.core.keyspace.selected(),
+            begun: ctx.core.state.stats.timing.mark(),
+            effects: ctx.core.state.effects.mark(),
+            is_gathering: ctx.core.state.effects.gather(true),
         }
     }
 }
@@ -443,37 +442,39 @@ impl Before {
 /// Restores the state after a script or function ran.
 pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
     let Before { database, begun, effects, is_gathering } = before;
-    ctx.state.effects.gather(is_gathering);
+    ctx.core.state.effects.gather(is_gathering);
     // SELECT in a script ends with it.
-    if ctx.keyspace.selected() != database {
-        ctx.keyspace.select(database);
-        if let Some(client) = ctx.caller.client().and_then(|id| ctx.state.clients.get_mut(id)) {
+    if ctx.core.keyspace.selected() != database {
+        ctx.core.keyspace.select(database);
+        if let Some(client) = ctx.caller.client().and_then(|id| ctx.core.state.clients.get_mut(id))
+        {
             client.database = database;
         }
     }
-    ctx.state.effects.repeat_at(RepeatedAt::ALL);
-    let ended = ctx.state.scripts.running.take();
-    slot_costs::note_group(ctx.state, ended.as_ref().and_then(|running| running.slot));
-    ctx.state.note_gate();
+    ctx.core.state.effects.repeat_at(RepeatedAt::ALL);
+    let ended = ctx.core.state.scripts.running.take();
+    slot_costs::note_group(&mut ctx.core.state, ended.as_ref().and_then(|running| running.slot));
+    ctx.core.state.note_gate();
     if ended.as_ref().is_some_and(|running| running.rolls_back) {
-        ctx.keyspace.roll_back();
+        ctx.core.keyspace.roll_back();
     }
     if ended.as_ref().is_some_and(|running| running.rolls_back || running.is_dropped) {
-        ctx.state.effects.roll_back(effects);
+        ctx.core.state.effects.roll_back(effects);
     }
-    ctx.keyspace.end_undo();
+    ctx.core.keyspace.end_undo();
     if ended.is_some_and(|running| running.is_busy) {
-        if let Some(client) = ctx.caller.client().and_then(|id| ctx.state.clients.get_mut(id)) {
+        if let Some(client) = ctx.caller.client().and_then(|id| ctx.core.state.clients.get_mut(id))
+        {
             client.reading.is_held = false;
         }
         // Time stood still during the script.
-        let now = ctx.state.clock.now();
-        ctx.state.now = now;
-        ctx.keyspace.set_now(now);
-        replicas::excuse_silence(ctx.state);
+        let now = ctx.core.state.clock.now();
+        ctx.core.state.now = now;
+        ctx.core.keyspace.set_now(now);
+        replicas::excuse_silence(&mut ctx.core.state);
     }
     // The script's time includes that of the commands that it called.
-    ctx.state.stats.timing.go_back(begun);
+    ctx.core.state.stats.timing.go_back(begun);
 }
 
 /// Counts the errors among the values that a script or function has returned, or replies with the
@@ -487,10 +488,10 @@ pub(crate) fn conclude(
         Err(failure) => failure,
         Ok(returned) => {
             for text in &returned.errors {
-                ctx.state.stats.count_error(text);
+                ctx.core.state.stats.count_error(text);
             }
             if returned.failed {
-                ctx.state.stats.command_stats[ctx.command.id.index()].failed += 1;
+                ctx.core.state.stats.command_stats[ctx.command.id.index()].failed += 1;
             }
             return Ok(Outcome::Replied);
         }
@@ -498,7 +499,7 @@ pub(crate) fn conclude(
     let Failure { mut text, place, is_counted } = failure;
     if let Some((source, line)) = place {
         text.extend_from_slice(b" script: ");
-        if !ctx.state.config.compatible_with.is_valkey() {
+        if !ctx.core.state.config.compatible_with.is_valkey() {
             text.extend_from_slice(&name.text());
             text.extend_from_slice(b", ");
         }
@@ -507,7 +508,7 @@ pub(crate) fn conclude(
         text.extend_from_slice(format!(":{line}.").as_bytes());
     }
     if is_counted {
-        ctx.state.stats.command_stats[ctx.command.id.index()].failed += 1;
+        ctx.core.state.stats.command_stats[ctx.command.id.index()].failed += 1;
         ctx.reply.error(&text);
         return Ok(Outcome::Replied);
     }
@@ -533,8 +534,7 @@ impl Name<'_> {
 
 /// A script's access to the server.
 pub(crate) struct ServerHost<'a> {
-    pub keyspace: &'a mut Keyspace,
-    pub state: &'a mut State,
+    pub core: &'a mut Core,
     pub caller: Caller,
     pub name: Name<'a>,
 }
@@ -542,35 +542,35 @@ pub(crate) struct ServerHost<'a> {
 impl ServerHost<'_> {
     fn refuse(&mut self, command: Option<CommandId>, text: Vec<u8>) -> Called {
         if let Some(id) = command {
-            self.state.stats.command_stats[id.index()].rejected += 1;
+            self.core.state.stats.command_stats[id.index()].rejected += 1;
         }
-        self.state.stats.count_error(&text);
+        self.core.state.stats.count_error(&text);
         Called::Refused(text)
     }
 
     /// The command or subcommand that a request names.
     fn find(&self, args: Args<'_>) -> Option<&'static Command> {
-        let command = self.state.find_command(args.get(0))?;
+        let command = self.core.state.find_command(args.get(0))?;
         if command.subcommands.is_empty() || args.len() < 2 {
             return Some(command);
         }
-        self.state.commands.find_subcommand(command, args.get(1))
+        self.core.state.commands.find_subcommand(command, args.get(1))
     }
 }
 
 impl ServerHost<'_> {
     /// Applies `busy-script-policy` to a script that has just become busy. None: it continues.
     fn apply_policy(&mut self) -> Option<Verdict> {
-        let policy = self.state.config.busy_script_policy;
-        let running = self.state.scripts.running.as_mut()?;
+        let policy = self.core.state.config.busy_script_policy;
+        let running = self.core.state.scripts.running.as_mut()?;
         match policy {
             BusyScriptPolicy::Wait => return None,
             _ if running.is_repeated() => return None,
             BusyScriptPolicy::KillReadonly if running.wrote => return None,
             BusyScriptPolicy::Rollback if running.wrote => {
-                if !self.keyspace.can_roll_back() {
+                if !self.core.keyspace.can_roll_back() {
                     let words = "It continues: it has changed more than script-undo-limit keeps.";
-                    warning!(self.state, "{words}");
+                    warning!(self.core.state, "{words}");
                     return None;
                 }
                 running.rolls_back = true;
@@ -581,7 +581,7 @@ impl ServerHost<'_> {
         let words = if running.rolls_back { " and rolled back" } else { "" };
         let word = policy.word();
         let message = format_args!("Script ended{words}: busy-script-policy is {word}.");
-        self.state.log(Level::Warning, message);
+        self.core.state.log(Level::Warning, message);
         Some(Verdict::End(KILLED_BY_POLICY))
     }
 }
@@ -590,10 +590,10 @@ impl ServerHost<'_> {
     /// Whether to interrupt the script now. Only in a simulation, where only DEBUG SLEEP takes a
     /// script's time and no thread watches it.
     fn is_overdue(&self) -> bool {
-        let State { clock, now, .. } = &*self.state;
+        let State { clock, now, .. } = &self.core.state;
         // The turn's time stands still.
         let took_ms = (clock.now().boot_us - now.boot_us) / 1000;
-        let after_ms = interrupted_after_ms(self.state);
+        let after_ms = interrupted_after_ms(&self.core.state);
         clock.is_simulated() && after_ms != 0 && took_ms >= after_ms as i64
     }
 
@@ -601,13 +601,13 @@ impl ServerHost<'_> {
     /// writes are rolled back, as SHUTDOWN ABORT may follow. If that is impossible, the shutdown
     /// waits for nothing.
     fn is_cut_by_shutdown(&mut self) -> bool {
-        let State { process, scripts, .. } = &mut *self.state;
+        let State { process, scripts, .. } = &mut self.core.state;
         let Some(order) = process.shutdown.as_mut().filter(|order| !order.by_signal) else {
             return false;
         };
         let is_missed = |running: &&mut Running| running.wrote || running.is_repeated();
         if let Some(running) = scripts.running.as_mut().filter(is_missed) {
-            running.rolls_back = self.keyspace.can_roll_back();
+            running.rolls_back = self.core.keyspace.can_roll_back();
             running.is_dropped = !running.rolls_back;
             order.now |= running.is_dropped;
         }
@@ -624,37 +624,43 @@ impl Host for ServerHost<'_> {
         output: &mut OutputBuffer,
     ) -> Called {
         let args = Args::new(buffer, ranges);
-        if self.state.scripts.denies_nothing
+        if self.core.state.scripts.denies_nothing
             && self.is_overdue()
             && let Verdict::End(error) = self.serve_others()
         {
             return Called::Refused(error.into());
         }
         let command = self.find(args);
-        let command = match admit_scripted(self.state, command, args) {
+        let command = match admit_scripted(&self.core.state, command, args) {
             Ok(command) => command,
             Err(Refused::Killed(error)) => return Called::Refused(error.into()),
             Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
             Err(Refused::Denied(command, denied)) => {
                 let id = self.caller.client();
-                users::log_denied(self.state, id, Some(LogContext::Script), denied, command, args);
-                let text = users::script_denied_text(self.state, id, command, denied);
+                users::log_denied(
+                    &mut self.core.state,
+                    id,
+                    Some(LogContext::Script),
+                    denied,
+                    command,
+                    args,
+                );
+                let text = users::script_denied_text(&self.core.state, id, command, denied);
                 return self.refuse(Some(command.id), text);
             }
         };
-        if let Some(running) = &mut self.state.scripts.running {
+        if let Some(running) = &mut self.core.state.scripts.running {
             running.wrote |= command.is(Flags::WRITE);
         }
-        if let Err(text) = cluster::check_scripted(self.keyspace, self.state, command, args) {
+        if let Err(text) = cluster::check_scripted(self.core, command, args) {
             return self.refuse(Some(command.id), text.into());
         }
-        if let Err(text) = moving::check_scripted(self.keyspace, self.state, command, args) {
+        if let Err(text) = moving::check_scripted(self.core, command, args) {
             return self.refuse(Some(command.id), text.into());
         }
         let request = Request { args, command: Some(command), prehashed: Default::default() };
         let reply = ReplyWriter::new(output, protocol);
-        Gate { keyspace: self.keyspace, state: self.state, caller: self.caller, reply }
-            .run_scripted(command, &request);
+        Gate { core: self.core, caller: self.caller, reply }.run_scripted(command, &request);
         Called::Ran
     }
 
@@ -662,31 +668,33 @@ impl Host for ServerHost<'_> {
         let args = Args::new(buffer, ranges);
         let id = self.caller.client();
         let command = self.find(args)?;
-        Some(users::check_client(self.state, id, command, args).is_ok())
+        Some(users::check_client(&self.core.state, id, command, args).is_ok())
     }
 
     fn repeat_at(&mut self, log: bool, replicas: bool) {
-        self.state.effects.repeat_at(RepeatedAt { log, replicas });
+        self.core.state.effects.repeat_at(RepeatedAt { log, replicas });
     }
 
     fn serve_others(&mut self) -> Verdict {
-        let serve = self.state.serve_while_busy;
-        let Some(running) = &mut self.state.scripts.running else { return Verdict::GoOn };
+        let serve = self.core.state.serve_while_busy;
+        let Some(running) = &mut self.core.state.scripts.running else { return Verdict::GoOn };
         if !running.is_busy {
-            if self.state.cluster.is_some() && self.state.clock.now().boot_us < running.busy_at_us {
-                node::turn_in_script(self.state);
+            if self.core.state.cluster.is_some()
+                && self.core.state.clock.now().boot_us < running.busy_at_us
+            {
+                node::turn_in_script(&mut self.core.state);
                 return Verdict::GoOn;
             }
             running.is_busy = true;
             running.name = self.name.text().into();
             let by_eval = running.by_eval;
-            self.state.note_gate();
+            self.core.state.note_gate();
             let how = if by_eval { "SCRIPT KILL" } else { "FUNCTION KILL" };
             let name = self.name.text();
             let name = String::from_utf8_lossy(&name);
-            let after_ms = self.state.config.busy_reply_threshold;
+            let after_ms = self.core.state.config.busy_reply_threshold;
             warning!(
-                self.state,
+                self.core.state,
                 "Slow script detected: still in execution after {after_ms} milliseconds. You can try killing the \
                      script using the {how} command. Script name is: {name}."
             );
@@ -694,10 +702,10 @@ impl Host for ServerHost<'_> {
                 return verdict;
             }
         }
-        serve(self.keyspace, self.state);
-        let running = self.state.scripts.running.as_ref();
+        serve(self.core);
+        let running = self.core.state.scripts.running.as_ref();
         if let Some(error) = running.and_then(|running| running.killed) {
-            warning!(self.state, "Lua script killed by user with SCRIPT KILL.");
+            warning!(self.core.state, "Lua script killed by user with SCRIPT KILL.");
             return Verdict::End(error);
         }
         if self.is_cut_by_shutdown() {
@@ -707,38 +715,38 @@ impl Host for ServerHost<'_> {
     }
 
     fn log(&mut self, level: Level, text: &[u8]) {
-        self.state.log(level, format_args!("{}", String::from_utf8_lossy(text)));
+        self.core.state.log(level, format_args!("{}", String::from_utf8_lossy(text)));
     }
 }
 
 /// `SCRIPT LOAD script`: its SHA1.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(mut engine) = ctx.state.take_engine() else { return Err(INSIDE) };
+    let Some(mut engine) = ctx.core.state.take_engine() else { return Err(INSIDE) };
     let loaded = engine
         .load(ctx.args.get(2), true, source_limits(ctx))
         .map_err(|error| not_loaded(ctx, error));
-    ctx.state.scripts.put_engine(engine);
+    ctx.core.state.scripts.put_engine(engine);
     ctx.reply.bulk(&hex(&loaded?.sha));
     Ok(Outcome::Replied)
 }
 
 /// `SCRIPT EXISTS sha1 [sha1 ...]`: an array of 1 and 0.
 fn exists(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(engine) = ctx.state.take_engine() else { return Err(INSIDE) };
+    let Some(engine) = ctx.core.state.take_engine() else { return Err(INSIDE) };
     ctx.reply.array(ctx.args.len() - 2);
     for sha in ctx.args.iter_from(2) {
         ctx.reply.integer(engine.contains(sha) as i64);
     }
-    ctx.state.scripts.put_engine(engine);
+    ctx.core.state.scripts.put_engine(engine);
     Ok(Outcome::Replied)
 }
 
 /// `SCRIPT SHOW sha1`: the body.
 fn show(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(engine) = ctx.state.take_engine() else { return Err(INSIDE) };
+    let Some(engine) = ctx.core.state.take_engine() else { return Err(INSIDE) };
     let body = engine.body(ctx.args.get(2));
     let result = body.map(|body| ctx.reply.bulk(body)).ok_or(NO_SCRIPT_SHORT);
-    ctx.state.scripts.put_engine(engine);
+    ctx.core.state.scripts.put_engine(engine);
     result.map(|()| Outcome::Replied)
 }
 
@@ -750,9 +758,9 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 3 || mode.is_some_and(|word| !is_mode(word)) {
         return Err(FLUSH_OPTIONS);
     }
-    let Some(mut engine) = ctx.state.take_engine() else { return Err(INSIDE) };
+    let Some(mut engine) = ctx.core.state.take_engine() else { return Err(INSIDE) };
     engine.flush();
-    ctx.state.scripts.put_engine(engine);
+    ctx.core.state.scripts.put_engine(engine);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -770,8 +778,8 @@ pub(crate) fn kill_running(ctx: &mut Context<'_>, by_eval: bool) -> CommandResul
         Some(word) if ctx.args.len() == 3 && word.eq_ignore_ascii_case(b"rollback") => true,
         Some(_) => return Err(CommandError::WrongArity(ctx.command.full_name.clone())),
     };
-    let can_roll_back = ctx.keyspace.can_roll_back();
-    let Some(running) = &mut ctx.state.scripts.running else { return Err(NOT_BUSY) };
+    let can_roll_back = ctx.core.keyspace.can_roll_back();
+    let Some(running) = &mut ctx.core.state.scripts.running else { return Err(NOT_BUSY) };
     if running.is_repeated() {
         return Err(OF_PRIMARY);
     }
@@ -779,10 +787,10 @@ pub(crate) fn kill_running(ctx: &mut Context<'_>, by_eval: bool) -> CommandResul
         return Err(if rolls_back { TOO_MUCH_TO_UNDO } else { UNKILLABLE });
     }
     if running.by_eval != by_eval {
-        return Err(busy(ctx.state));
+        return Err(busy(&ctx.core.state));
     }
     running.rolls_back |= running.wrote;
-    let is_valkey = ctx.state.config.compatible_with.is_valkey();
+    let is_valkey = ctx.core.state.config.compatible_with.is_valkey();
     running.killed = Some(match (is_valkey, by_eval) {
         (false, _) => KILLED,
         (true, true) => "ERR Script killed by user with SCRIPT KILL.",

@@ -303,13 +303,14 @@ fn combine(ctx: &mut Context<'_>, operation: Operation, purpose: Purpose) -> Com
     })?;
     let mut slots = Vec::with_capacity(keys.len());
     for index in keys {
-        slots.push(Source::look_up(ctx.keyspace, ctx.key(index))?);
+        let key = ctx.key(index);
+        slots.push(Source::look_up(&mut ctx.core.keyspace, key)?);
     }
     let options = CombineOptions::parse(arguments, slots.len(), operation, purpose)?;
     let mut sources: Vec<Source<'_>> = slots
         .into_iter()
         .zip(&options.weights)
-        .map(|(slot, &weight)| Source::read(ctx.keyspace, slot, weight))
+        .map(|(slot, &weight)| Source::read(&ctx.core.keyspace, slot, weight))
         .collect();
     if operation != Operation::Difference {
         // Redis's order, which affects the rounding of sums; intersections start with the smallest

@@ -127,26 +127,26 @@ fn repeat_with(ctx: &mut Context<'_>, name: &[u8], key: Key<'_>, arguments: Vec<
 fn take_out(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, count: usize) {
     let mut members = Vec::new();
     if ctx.is_heard()
-        && let Ok(view) = ctx.keyspace.view::<SortedSet>(slot)
+        && let Ok(view) = ctx.core.keyspace.view::<SortedSet>(slot)
     {
         members.extend(view.iter().take(count).map(|(_, member)| member.as_ref().to_vec()));
     }
-    ctx.keyspace.edit::<SortedSet, _>(slot, |set| set.remove_ranks(0..count));
-    ctx.keyspace.changed(KeyspaceEvents::ZSET, "zrem", key.bytes);
+    ctx.core.keyspace.edit::<SortedSet, _>(slot, |set| set.remove_ranks(0..count));
+    ctx.core.keyspace.changed(KeyspaceEvents::ZSET, "zrem", key.bytes);
     repeat_with(ctx, b"ZREM", key, members);
-    ctx.keyspace.delete_if_empty::<SortedSet>(slot, key);
+    ctx.core.keyspace.delete_if_empty::<SortedSet>(slot, key);
 }
 
 /// `ZPOPDUE key [COUNT count] [UNIT <S | MS>]`: members and scores, as ZPOPMIN replies them; an
 /// empty array if none is due.
 fn zpopdue(ctx: &mut Context<'_>) -> CommandResult {
     let options = Options::parse(ctx.args.cursor(2), false)?;
-    let now_ms = ctx.state.now.unix().0;
+    let now_ms = ctx.core.state.now.unix().0;
     let key = ctx.key(1);
-    let slot = ctx.keyspace.slot_of::<SortedSet>(key)?;
+    let slot = ctx.core.keyspace.slot_of::<SortedSet>(key)?;
     let count = match slot {
         Some(slot) => {
-            due_len(ctx.keyspace.view::<SortedSet>(slot)?, options.unit, now_ms, options.count)
+            due_len(ctx.core.keyspace.view::<SortedSet>(slot)?, options.unit, now_ms, options.count)
         }
         None => 0,
     };
@@ -156,7 +156,7 @@ fn zpopdue(ctx: &mut Context<'_>) -> CommandResult {
     };
     let nested = options.has_count && ctx.reply.protocol() == Protocol::Resp3;
     ctx.reply.array(if nested { count } else { 2 * count });
-    for (score, member) in ctx.keyspace.view::<SortedSet>(slot)?.iter().take(count) {
+    for (score, member) in ctx.core.keyspace.view::<SortedSet>(slot)?.iter().take(count) {
         if nested {
             ctx.reply.array(2);
         }
@@ -173,11 +173,11 @@ fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
     let timeout = timeout_of_bzpopdue(ctx.args);
     let Options { unit, .. } = Options::parse(ctx.args.cursor(timeout + 1), false)?;
     let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
-    let now_ms = ctx.state.now.unix().0;
+    let now_ms = ctx.core.state.now.unix().0;
     for index in ctx.keys_to_try(1..timeout) {
         let key = ctx.key(index);
-        let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? else { continue };
-        let view = ctx.keyspace.view::<SortedSet>(slot)?;
+        let Some(slot) = ctx.core.keyspace.slot_of::<SortedSet>(key)? else { continue };
+        let view = ctx.core.keyspace.view::<SortedSet>(slot)?;
         if let Some((score, member)) = view.first()
             && unit.due_ms(score) <= now_ms
         {
@@ -198,12 +198,12 @@ fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
 fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
     let options = Options::parse(ctx.args.cursor(4), true)?;
     let deadline_us = ctx.timeout(3, TimeoutUnit::Seconds)?;
-    let now_ms = ctx.state.now.unix().0;
+    let now_ms = ctx.core.state.now.unix().0;
     let (source, destination) = (ctx.key(1), ctx.key(2));
-    let slot = ctx.keyspace.slot_of::<SortedSet>(source)?;
+    let slot = ctx.core.keyspace.slot_of::<SortedSet>(source)?;
     let count = match slot {
         Some(slot) => {
-            due_len(ctx.keyspace.view::<SortedSet>(slot)?, options.unit, now_ms, options.count)
+            due_len(ctx.core.keyspace.view::<SortedSet>(slot)?, options.unit, now_ms, options.count)
         }
         None => 0,
     };
@@ -211,8 +211,8 @@ fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
         return wait(ctx, options.unit, 1..2, deadline_us);
     };
     // If source and destination are the same key, it is not a list.
-    let found = ctx.keyspace.slot_of::<List>(destination)?;
-    let view = ctx.keyspace.view::<SortedSet>(slot)?;
+    let found = ctx.core.keyspace.slot_of::<List>(destination)?;
+    let view = ctx.core.keyspace.view::<SortedSet>(slot)?;
     let members: Vec<Vec<u8>> =
         view.iter().take(count).map(|(_, member)| member.as_ref().to_vec()).collect();
     let limits = limits(ctx);
@@ -220,19 +220,19 @@ fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
         members.iter().for_each(|member| list.push(options.end, member, &limits));
     };
     match found {
-        Some(slot) => ctx.keyspace.edit::<List, _>(slot, push),
+        Some(slot) => ctx.core.keyspace.edit::<List, _>(slot, push),
         None => {
             let mut list = List::default();
             push(&mut Edit::unnoted(&mut list));
-            ctx.keyspace.insert_collection(destination, list);
+            ctx.core.keyspace.insert_collection(destination, list);
         }
     }
     let event = if options.end == End::Front { "lpush" } else { "rpush" };
-    ctx.keyspace.changed(KeyspaceEvents::LIST, event, destination.bytes);
+    ctx.core.keyspace.changed(KeyspaceEvents::LIST, event, destination.bytes);
     let command = if options.end == End::Front { &b"LPUSH"[..] } else { b"RPUSH" };
     repeat_with(ctx, command, destination, members);
     // Looked up again, as the list may have moved it.
-    if let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(source)? {
+    if let Some(slot) = ctx.core.keyspace.slot_of::<SortedSet>(source)? {
         take_out(ctx, slot, source, count);
     }
     ctx.reply.integer(count as i64);

@@ -194,9 +194,9 @@ fn geoadd(ctx: &mut Context<'_>) -> CommandResult {
         let point = parse_point(arguments.take()?, arguments.take()?)?;
         pairs.push((point.score(), arguments.take()?));
     }
-    let changes = ctx.keyspace.changes_by_commands();
+    let changes = ctx.core.keyspace.changes_by_commands();
     let outcome = add_pairs(ctx, &options, &pairs)?;
-    if ctx.keyspace.changes_by_commands() != changes {
+    if ctx.core.keyspace.changes_by_commands() != changes {
         let args = ctx.args;
         ctx.instead_gathered(|_, request| {
             request.push(b"zadd".to_vec());
@@ -222,7 +222,7 @@ fn geodist(ctx: &mut Context<'_>) -> CommandResult {
         5 => parse_unit(ctx.args.get(4))?,
         _ => return Err(CommandError::Syntax),
     };
-    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<SortedSet>(ctx.key(1))?;
     match (place_of(set, ctx.args.get(2)), place_of(set, ctx.args.get(3))) {
         (Some(from), Some(to)) => reply_distance(&mut ctx.reply, from.distance(to) / unit),
         _ => ctx.reply.null(),
@@ -245,7 +245,7 @@ fn reply_point(reply: &mut ReplyWriter<'_>, point: Point) {
 
 /// `GEOHASH key [member ...]`: an array of bulk strings, nil for absent members.
 fn geohash(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<SortedSet>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);
     ctx.reply.array(members.len());
     for member in members {
@@ -259,7 +259,7 @@ fn geohash(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `GEOPOS key [member ...]`: an array of arrays of two, nil for absent members.
 fn geopos(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<SortedSet>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);
     ctx.reply.array(members.len());
     for member in members {
@@ -632,15 +632,15 @@ fn find_within(set: SortedSetView<'_>, area: &Area, limit: usize) -> Vec<Found> 
 
 fn search(ctx: &mut Context<'_>, search: Search) -> CommandResult {
     let source = if search == Search::FreeStore { 2 } else { 1 };
-    let set = ctx.keyspace.read::<SortedSet>(ctx.key(source))?;
+    let set = ctx.core.keyspace.read::<SortedSet>(ctx.key(source))?;
     let arguments = ctx.args.cursor(source + 1);
-    let is_valkey = ctx.state.config.compatible_with.is_valkey();
+    let is_valkey = ctx.core.state.config.compatible_with.is_valkey();
     let mut options = SearchOptions::parse(is_valkey, search, set, arguments, ctx.args.get(0))?;
     let area = options.area();
     let (Some(set), Some(area)) = (set, area) else {
         match options.destination {
             Some(destination) => {
-                ctx.keyspace.delete(ctx.key(destination), "del");
+                ctx.core.keyspace.delete(ctx.key(destination), "del");
                 ctx.reply.integer(0);
             }
             None => ctx.reply.array(0),
@@ -684,7 +684,7 @@ fn store_found(
     }
     let result = result.settle(limits(ctx));
     let changes = result.len() as u64;
-    let was_there = ctx.keyspace.find(key).is_some();
+    let was_there = ctx.core.keyspace.find(key).is_some();
     let count = store(ctx, key, result, event, changes);
     if options.count.is_some() {
         repeat_stored(ctx, key, was_there);

@@ -140,8 +140,8 @@ const NOT_A_NUMBER: CommandError = CommandError::Text("ERR resulting score is no
 /// The configured limits of listpacks.
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
     Limits {
-        entries: ctx.state.config.zset_max_listpack_entries,
-        value: ctx.state.config.zset_max_listpack_value,
+        entries: ctx.core.state.config.zset_max_listpack_entries,
+        value: ctx.core.state.config.zset_max_listpack_value,
     }
 }
 
@@ -251,9 +251,9 @@ pub(crate) fn add_pairs(
     pairs: &[(f64, &[u8])],
 ) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.keyspace.slot_of::<SortedSet>(key)?;
+    let found = ctx.core.keyspace.slot_of::<SortedSet>(key)?;
     if ctx.is_repeated() && pairs.first().is_some_and(|(_, member)| lock::is_permit(member)) {
-        ctx.keyspace.semaphores.note(ctx.keyspace.selected(), key.bytes);
+        ctx.core.keyspace.semaphores.note(ctx.core.keyspace.selected(), key.bytes);
     }
     if found.is_none() && options.only_there {
         if options.increments {
@@ -279,11 +279,11 @@ pub(crate) fn add_pairs(
         added
     };
     let added = match found {
-        Some(slot) => ctx.keyspace.edit(slot, edit),
+        Some(slot) => ctx.core.keyspace.edit(slot, edit),
         None => {
             let mut set = SortedSet::new();
             let added = edit(&mut Edit::unnoted(&mut set));
-            ctx.keyspace.insert_collection(key, set);
+            ctx.core.keyspace.insert_collection(key, set);
             added
         }
     };
@@ -292,7 +292,12 @@ pub(crate) fn add_pairs(
     }
     if added.new + added.changed > 0 {
         let event = if options.increments { "zincr" } else { "zadd" };
-        ctx.keyspace.changed_by(added.new + added.changed, KeyspaceEvents::ZSET, event, key.bytes);
+        ctx.core.keyspace.changed_by(
+            added.new + added.changed,
+            KeyspaceEvents::ZSET,
+            event,
+            key.bytes,
+        );
     }
     match added.score {
         Some(score) if options.increments => ctx.reply.double(score),
@@ -306,17 +311,17 @@ pub(crate) fn add_pairs(
 /// `ZREM key member [member ...]`: the number of removed members.
 fn zrem(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? else {
+    let Some(slot) = ctx.core.keyspace.slot_of::<SortedSet>(key)? else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
     let members = ctx.args.iter_from(2);
-    let removed = ctx.keyspace.edit(slot, |set: &mut Edit<'_, SortedSet>| {
+    let removed = ctx.core.keyspace.edit(slot, |set: &mut Edit<'_, SortedSet>| {
         members.filter(|member| set.remove(member).is_some()).count()
     });
     if removed > 0 {
-        ctx.keyspace.changed_by(removed as u64, KeyspaceEvents::ZSET, "zrem", key.bytes);
-        ctx.keyspace.delete_if_empty::<SortedSet>(slot, key);
+        ctx.core.keyspace.changed_by(removed as u64, KeyspaceEvents::ZSET, "zrem", key.bytes);
+        ctx.core.keyspace.delete_if_empty::<SortedSet>(slot, key);
     }
     ctx.reply.integer(removed as i64);
     Ok(Outcome::Replied)
@@ -324,21 +329,21 @@ fn zrem(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `ZCARD key`: an integer.
 fn zcard(ctx: &mut Context<'_>) -> CommandResult {
-    let count = ctx.keyspace.read::<SortedSet>(ctx.key(1))?.map_or(0, |set| set.len());
+    let count = ctx.core.keyspace.read::<SortedSet>(ctx.key(1))?.map_or(0, |set| set.len());
     ctx.reply.integer(count as i64);
     Ok(Outcome::Replied)
 }
 
 /// `ZSCORE key member`: a double (RESP2: a bulk string), or nil.
 fn zscore(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<SortedSet>(ctx.key(1))?;
     reply_score(&mut ctx.reply, set.and_then(|set| set.score(ctx.args.get(2))));
     Ok(Outcome::Replied)
 }
 
 /// `ZMSCORE key member [member ...]`: an array of ZSCORE's replies.
 fn zmscore(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<SortedSet>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);
     ctx.reply.array(members.len());
     for member in members {
@@ -373,7 +378,7 @@ fn rank(ctx: &mut Context<'_>, is_reversed: bool) -> CommandResult {
     if with_score && !ctx.args.get(3).eq_ignore_ascii_case(b"WITHSCORE") {
         return Err(CommandError::Syntax);
     }
-    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<SortedSet>(ctx.key(1))?;
     let found = set.and_then(|set| {
         let (rank, score) = set.rank(ctx.args.get(2))?;
         Some((if is_reversed { set.len() - 1 - rank } else { rank }, score))
@@ -397,7 +402,7 @@ fn rank(ctx: &mut Context<'_>, is_reversed: bool) -> CommandResult {
 /// members, or, if it is negative, with repetitions.
 fn zrandmember(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() == 2 {
-        match ctx.keyspace.read::<SortedSet>(ctx.key(1))? {
+        match ctx.core.keyspace.read::<SortedSet>(ctx.key(1))? {
             Some(set) => {
                 let chosen = set.get(fastrand::usize(0..set.len()));
                 ctx.reply.bulk(chosen.expect("the rank is less than the length").1.as_ref());
@@ -421,7 +426,7 @@ fn zrandmember(ctx: &mut Context<'_>) -> CommandResult {
     if count < 0 {
         ctx.check_draws(count.unsigned_abs())?;
     }
-    let Some(set) = ctx.keyspace.read::<SortedSet>(ctx.key(1))? else {
+    let Some(set) = ctx.core.keyspace.read::<SortedSet>(ctx.key(1))? else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
     };
@@ -496,7 +501,7 @@ impl Pairs<'_, '_> {
 fn zscan(ctx: &mut Context<'_>) -> CommandResult {
     let cursor = scan_cursor(ctx, 2)?;
     let protocol = ctx.reply.protocol();
-    let Some(set) = ctx.keyspace.read::<SortedSet>(ctx.key(1))? else {
+    let Some(set) = ctx.core.keyspace.read::<SortedSet>(ctx.key(1))? else {
         ctx.reply.array(2);
         ctx.reply.bulk(b"0");
         ctx.reply.array(0);

@@ -151,7 +151,7 @@ fn pop_one_key(ctx: &mut Context<'_>, side: Side) -> CommandResult {
         false => 1,
     };
     let key = ctx.key(1);
-    match ctx.keyspace.slot_of::<SortedSet>(key)? {
+    match ctx.core.keyspace.slot_of::<SortedSet>(key)? {
         Some(slot) if count > 0 => {
             let is_nested = has_count && ctx.reply.protocol() == Protocol::Resp3;
             let shape = if is_nested { Shape::Nested } else { Shape::Flat };
@@ -165,7 +165,7 @@ fn pop_one_key(ctx: &mut Context<'_>, side: Side) -> CommandResult {
 /// Pops up to `count` members and replies them.
 fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize, shape: Shape) {
     let reply = &mut ctx.reply;
-    let taken = ctx.keyspace.edit(slot, |set: &mut Edit<'_, SortedSet>| {
+    let taken = ctx.core.keyspace.edit(slot, |set: &mut Edit<'_, SortedSet>| {
         let view = set.as_view();
         let len = view.len();
         let taken = count.min(len);
@@ -196,13 +196,13 @@ fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize
         set.remove_ranks(ranks);
         taken
     });
-    ctx.keyspace.changed_by(taken as u64, KeyspaceEvents::ZSET, side.event(), key.bytes);
+    ctx.core.keyspace.changed_by(taken as u64, KeyspaceEvents::ZSET, side.event(), key.bytes);
     match shape {
         Shape::Flat | Shape::Nested => {}
         Shape::KeyAndFlat => ctx.instead(&[side.command(), key.bytes]),
         Shape::KeyAndNested => ctx.instead_with(&[side.command(), key.bytes], taken as i64),
     }
-    ctx.keyspace.delete_if_empty::<SortedSet>(slot, key);
+    ctx.core.keyspace.delete_if_empty::<SortedSet>(slot, key);
 }
 
 /// Pops from the first of these keys that exists. False if none does.
@@ -215,7 +215,7 @@ fn pop_first(
 ) -> Result<bool, CommandError> {
     for index in keys {
         let key = ctx.key(index);
-        if let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? {
+        if let Some(slot) = ctx.core.keyspace.slot_of::<SortedSet>(key)? {
             pop(ctx, key, slot, side, count, shape);
             return Ok(true);
         }

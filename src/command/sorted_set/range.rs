@@ -375,7 +375,7 @@ fn zrevrangebylex(ctx: &mut Context<'_>) -> CommandResult {
 
 fn reply_range(ctx: &mut Context<'_>, by: Option<By>, is_reversed: Option<bool>) -> CommandResult {
     let options = RangeOptions::parse(ctx.args, 1, by, is_reversed, false)?;
-    let Some(set) = ctx.keyspace.read::<SortedSet>(ctx.key(1))? else {
+    let Some(set) = ctx.core.keyspace.read::<SortedSet>(ctx.key(1))? else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
     };
@@ -392,7 +392,7 @@ fn zrangestore(ctx: &mut Context<'_>) -> CommandResult {
     let options = RangeOptions::parse(ctx.args, 2, None, None, true)?;
     let limits = limits(ctx);
     let mut result = SortedSet::new();
-    if let Some(set) = ctx.keyspace.read::<SortedSet>(ctx.key(2))? {
+    if let Some(set) = ctx.core.keyspace.read::<SortedSet>(ctx.key(2))? {
         let ranks = options.ranks(set);
         // Redis's order and first encoding: a listpack makes -0 a 0, a skiplist does not.
         if matches!(options.between, Between::Ranks(..)) && ranks.len() > limits.entries {
@@ -417,11 +417,11 @@ pub(crate) fn store(
 ) -> usize {
     let count = result.len();
     if count == 0 {
-        ctx.keyspace.delete(key, "del");
+        ctx.core.keyspace.delete(key, "del");
     } else {
-        let found = ctx.keyspace.find(key);
-        ctx.keyspace.set_collection(found, key, result, Expiry::Clear);
-        ctx.keyspace.changed_by(changes, KeyspaceEvents::ZSET, event, key.bytes);
+        let found = ctx.core.keyspace.find(key);
+        ctx.core.keyspace.set_collection(found, key, result, Expiry::Clear);
+        ctx.core.keyspace.changed_by(changes, KeyspaceEvents::ZSET, event, key.bytes);
     }
     count
 }
@@ -438,7 +438,7 @@ fn zlexcount(ctx: &mut Context<'_>) -> CommandResult {
 
 fn count(ctx: &mut Context<'_>, by: By) -> CommandResult {
     let between = Between::parse(ctx.args, 2, 3, by)?;
-    let set = ctx.keyspace.read::<SortedSet>(ctx.key(1))?;
+    let set = ctx.core.keyspace.read::<SortedSet>(ctx.key(1))?;
     ctx.reply.integer(set.map_or(0, |set| between.ranks(set).len()) as i64);
     Ok(Outcome::Replied)
 }
@@ -462,13 +462,13 @@ fn remove_range(ctx: &mut Context<'_>, by: By, event: &'static str) -> CommandRe
     let between = Between::parse(ctx.args, 2, 3, by)?;
     let key = ctx.key(1);
     let mut removed = 0;
-    if let Some(slot) = ctx.keyspace.slot_of::<SortedSet>(key)? {
-        let ranks = between.ranks(ctx.keyspace.view::<SortedSet>(slot)?);
+    if let Some(slot) = ctx.core.keyspace.slot_of::<SortedSet>(key)? {
+        let ranks = between.ranks(ctx.core.keyspace.view::<SortedSet>(slot)?);
         removed = ranks.len();
         if removed > 0 {
-            ctx.keyspace.edit(slot, |set: &mut Edit<'_, SortedSet>| set.remove_ranks(ranks));
-            ctx.keyspace.changed_by(removed as u64, KeyspaceEvents::ZSET, event, key.bytes);
-            ctx.keyspace.delete_if_empty::<SortedSet>(slot, key);
+            ctx.core.keyspace.edit(slot, |set: &mut Edit<'_, SortedSet>| set.remove_ranks(ranks));
+            ctx.core.keyspace.changed_by(removed as u64, KeyspaceEvents::ZSET, event, key.bytes);
+            ctx.core.keyspace.delete_if_empty::<SortedSet>(slot, key);
         }
     }
     ctx.reply.integer(removed as i64);

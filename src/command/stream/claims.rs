@@ -18,7 +18,7 @@ pub(crate) struct Claims<'a> {
 impl<'a> Claims<'a> {
     pub fn new(ctx: &Context<'_>, key: &'a [u8], group: &'a [u8]) -> Self {
         let requests = ctx.is_heard().then(Vec::new);
-        let tells_seen = requests.is_some() && ctx.state.replication.backlog.is_some();
+        let tells_seen = requests.is_some() && ctx.core.state.replication.backlog.is_some();
         Claims { key, group, requests, tells_seen }
     }
 
@@ -90,7 +90,7 @@ impl<'a> Claims<'a> {
     /// Sets the effect, whether or not the command has changed something that counts.
     pub fn repeat(self, ctx: &mut Context<'_>, has_changed: bool) {
         let (keyspace, has_changed) =
-            (ctx.keyspace.selected(), has_changed || ctx.effect == Effect::Instead);
+            (ctx.core.keyspace.selected(), has_changed || ctx.effect == Effect::Instead);
         for request in self.requests.iter().flatten() {
             ctx.instead_of(keyspace, request.iter().map(Vec::as_slice));
         }

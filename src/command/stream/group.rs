@@ -175,9 +175,9 @@ impl GroupOptions {
 
 /// The slot of the stream in argument 2.
 fn find_stream(ctx: &mut Context<'_>) -> Result<Option<Slot>, CommandError> {
-    let found = ctx.keyspace.find_for_write(ctx.key(2));
+    let found = ctx.core.keyspace.find_for_write(ctx.key(2));
     if let Some(slot) = found {
-        ctx.keyspace.stream_at(slot)?;
+        ctx.core.keyspace.stream_at(slot)?;
     }
     Ok(found)
 }
@@ -186,7 +186,7 @@ fn find_stream(ctx: &mut Context<'_>) -> Result<Option<Slot>, CommandError> {
 fn find_group(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
     let slot = find_stream(ctx)?.ok_or(NO_KEY)?;
     let (key, name) = (ctx.args.get(2), ctx.args.get(3));
-    if !ctx.keyspace.stream_at(slot)?.groups.contains_key(name) {
+    if !ctx.core.keyspace.stream_at(slot)?.groups.contains_key(name) {
         return Err(no_group(name, key));
     }
     Ok(slot)
@@ -195,7 +195,7 @@ fn find_group(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
 /// The group in argument 3, which must exist.
 fn group_mut<'c>(ctx: &'c mut Context<'_>, slot: Slot) -> Result<&'c mut Group, CommandError> {
     let (key, name) = (ctx.args.get(2), ctx.args.get(3));
-    ctx.keyspace.groups_mut(slot)?.1.get_mut(name).ok_or_else(|| no_group(name, key))
+    ctx.core.keyspace.groups_mut(slot)?.1.get_mut(name).ok_or_else(|| no_group(name, key))
 }
 
 /// `XGROUP CREATE key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]`: OK.
@@ -210,7 +210,7 @@ fn create(ctx: &mut Context<'_>) -> CommandResult {
     }
     let (key, name) = (ctx.key(2), ctx.args.get(3));
     let last = match (ctx.args.get(4), found) {
-        (b"$", Some(slot)) => ctx.keyspace.stream_at(slot)?.entries().last,
+        (b"$", Some(slot)) => ctx.core.keyspace.stream_at(slot)?.entries().last,
         (b"$", None) => StreamId::MIN,
         (text, _) => parse_id(text, 0)?,
     };
@@ -218,12 +218,12 @@ fn create(ctx: &mut Context<'_>) -> CommandResult {
     let Some(slot) = found else {
         let mut stream = Stream::default();
         stream.groups.insert(name, group);
-        ctx.keyspace.insert_stream(key, stream);
-        ctx.keyspace.changed(KeyspaceEvents::STREAM, "xgroup-create", key.bytes);
+        ctx.core.keyspace.insert_stream(key, stream);
+        ctx.core.keyspace.changed(KeyspaceEvents::STREAM, "xgroup-create", key.bytes);
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     };
-    let (_, groups) = ctx.keyspace.groups_mut(slot)?;
+    let (_, groups) = ctx.core.keyspace.groups_mut(slot)?;
     if groups.contains_key(name) {
         return Err(BUSY);
     }
@@ -241,7 +241,7 @@ fn set_id(ctx: &mut Context<'_>) -> CommandResult {
         return Err(ctx.wrong_subcommand());
     }
     let last = match ctx.args.get(4) {
-        b"$" => ctx.keyspace.stream_at(slot)?.entries().last,
+        b"$" => ctx.core.keyspace.stream_at(slot)?.entries().last,
         b"-" => StreamId::MIN,
         b"+" => StreamId::MAX,
         text => parse_id(text, 0)?,
@@ -257,12 +257,12 @@ fn set_id(ctx: &mut Context<'_>) -> CommandResult {
 fn destroy(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_stream(ctx)?.ok_or(NO_KEY)?;
     let key = ctx.key(2);
-    let is_removed = ctx.keyspace.groups_mut(slot)?.1.remove(ctx.args.get(3));
+    let is_removed = ctx.core.keyspace.groups_mut(slot)?.1.remove(ctx.args.get(3));
     if is_removed {
         announce(ctx, "xgroup-destroy", key);
         // Blocked consumers of the group are woken.
-        let database = ctx.keyspace.selected();
-        ctx.keyspace.waiting.note_change(database, key.bytes);
+        let database = ctx.core.keyspace.selected();
+        ctx.core.keyspace.waiting.note_change(database, key.bytes);
     }
     ctx.reply.integer(is_removed.into());
     Ok(Outcome::Replied)
@@ -271,7 +271,7 @@ fn destroy(ctx: &mut Context<'_>) -> CommandResult {
 /// `XGROUP CREATECONSUMER key group consumer`: 1, or 0 if it exists.
 fn create_consumer(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_group(ctx)?;
-    let (name, now_ms) = (ctx.args.get(4), ctx.state.now.unix().0);
+    let (name, now_ms) = (ctx.args.get(4), ctx.core.state.now.unix().0);
     let was_seen_then = ctx.is_repeated();
     let group = group_mut(ctx, slot)?;
     let is_new = group.find_consumer(name).is_none();
@@ -325,8 +325,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The slot of the stream in argument 1, if it has the group in argument 2.
 fn find_read(ctx: &mut Context<'_>) -> Result<Option<Slot>, CommandError> {
-    let Some(slot) = ctx.keyspace.find_for_read(ctx.key(1)) else { return Ok(None) };
-    let has_group = ctx.keyspace.stream_at(slot)?.groups.contains_key(ctx.args.get(2));
+    let Some(slot) = ctx.core.keyspace.find_for_read(ctx.key(1)) else { return Ok(None) };
+    let has_group = ctx.core.keyspace.stream_at(slot)?.groups.contains_key(ctx.args.get(2));
     Ok(has_group.then_some(slot))
 }
 
@@ -336,7 +336,7 @@ fn parts_mut<'c>(
     slot: Slot,
 ) -> Result<(&'c Entries, &'c mut Group), CommandError> {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
-    let (entries, groups) = ctx.keyspace.groups_mut(slot)?;
+    let (entries, groups) = ctx.core.keyspace.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     Ok((entries, group))
 }
@@ -350,7 +350,7 @@ fn xack(ctx: &mut Context<'_>) -> CommandResult {
     let ids = parse_ids(ctx.args, 3)?;
     let (_, group) = parts_mut(ctx, slot)?;
     let acknowledged = ids.into_iter().filter(|id| group.acknowledge(*id)).count();
-    ctx.keyspace.changed_aside(acknowledged as u64);
+    ctx.core.keyspace.changed_aside(acknowledged as u64);
     ctx.reply.integer(acknowledged as i64);
     Ok(Outcome::Replied)
 }
@@ -400,10 +400,10 @@ impl<'a> PendingFilter<'a> {
 /// and deliveries.
 fn xpending(ctx: &mut Context<'_>) -> CommandResult {
     let filter = PendingFilter::parse(ctx.args)?;
-    let now_ms = ctx.state.now.unix().0;
+    let now_ms = ctx.core.state.now.unix().0;
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
-    let stream = ctx.keyspace.stream_at(slot)?;
+    let stream = ctx.core.keyspace.stream_at(slot)?;
     let group = stream.groups.get(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     match filter {
         None => reply_summary(&mut ctx.reply, group),
@@ -627,7 +627,7 @@ impl<'a> Claimant<'a> {
             }
         }
         self.claims.repeat(ctx, self.is_new || self.changes > 0);
-        ctx.keyspace.changed_aside(self.changes);
+        ctx.core.keyspace.changed_aside(self.changes);
         if self.is_new {
             announce(ctx, "xgroup-createconsumer", ctx.key(1));
         }
@@ -640,14 +640,14 @@ impl<'a> Claimant<'a> {
 fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
-    let now_ms = ctx.state.now.unix().0;
+    let now_ms = ctx.core.state.now.unix().0;
     // A repeated command is exact: the named consumer has claimed the entry, or it was deleted.
     let is_repeated = ctx.is_repeated();
     let options = ClaimOptions::parse(ctx.args, now_ms, is_repeated)?;
     let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
     claimant.is_active = options.force || !is_repeated;
-    let is_always_seen = ctx.state.config.reports_7_2() && !is_repeated;
-    let (entries, groups) = ctx.keyspace.groups_mut(slot)?;
+    let is_always_seen = ctx.core.state.config.reports_7_2() && !is_repeated;
+    let (entries, groups) = ctx.core.keyspace.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     let reply = &mut ctx.reply;
     let before = group.last;
@@ -738,10 +738,10 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let options = AutoclaimOptions::parse(ctx.args)?;
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
-    let now_ms = ctx.state.now.unix().0;
+    let now_ms = ctx.core.state.now.unix().0;
     let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
-    let is_always_seen = ctx.state.config.reports_7_2();
-    let (entries, groups) = ctx.keyspace.groups_mut(slot)?;
+    let is_always_seen = ctx.core.state.config.reports_7_2();
+    let (entries, groups) = ctx.core.keyspace.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     if is_always_seen {
         claimant.meet(group);

@@ -48,8 +48,8 @@ const FULL_COUNT: usize = 10;
 
 /// The slot of the stream in argument 2.
 fn find(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
-    let slot = ctx.keyspace.find_for_read(ctx.key(2)).ok_or(CommandError::NoSuchKey)?;
-    ctx.keyspace.stream_at(slot)?;
+    let slot = ctx.core.keyspace.find_for_read(ctx.key(2)).ok_or(CommandError::NoSuchKey)?;
+    ctx.core.keyspace.stream_at(slot)?;
     Ok(slot)
 }
 
@@ -76,7 +76,7 @@ fn named_guess(reply: &mut ReplyWriter<'_>, name: &str, value: Option<i64>) {
 fn stream(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
     let counting = counting(ctx);
-    let has_active_time = ctx.state.config.reports_7_2();
+    let has_active_time = ctx.core.state.config.reports_7_2();
     let mut cursor = ctx.args.cursor(3);
     let mut full = None;
     if !cursor.is_at_end() {
@@ -92,7 +92,7 @@ fn stream(ctx: &mut Context<'_>) -> CommandResult {
             });
         }
     }
-    let stream = ctx.keyspace.stream_at(slot)?;
+    let stream = ctx.core.keyspace.stream_at(slot)?;
     let reply = &mut ctx.reply;
     reply.map(if full.is_some() { 9 } else { 10 });
     reply_entries(reply, stream.entries());
@@ -206,7 +206,7 @@ impl FullReply {
 fn groups(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
     let counting = counting(ctx);
-    let stream = ctx.keyspace.stream_at(slot)?;
+    let stream = ctx.core.keyspace.stream_at(slot)?;
     let reply = &mut ctx.reply;
     reply.array(stream.groups.len());
     for (name, group) in stream.groups.iter() {
@@ -225,10 +225,10 @@ fn groups(ctx: &mut Context<'_>) -> CommandResult {
 /// `XINFO CONSUMERS key group`: an array of maps.
 fn consumers(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
-    let now_ms = ctx.state.now.unix().0;
-    let has_active_time = ctx.state.config.reports_7_2();
+    let now_ms = ctx.core.state.now.unix().0;
+    let has_active_time = ctx.core.state.config.reports_7_2();
     let (key, name) = (ctx.args.get(2), ctx.args.get(3));
-    let groups = &ctx.keyspace.stream_at(slot)?.groups;
+    let groups = &ctx.core.keyspace.stream_at(slot)?.groups;
     let group = groups.get(name).ok_or_else(|| no_group(name, key))?;
     let reply = &mut ctx.reply;
     reply.array(group.consumers().len());

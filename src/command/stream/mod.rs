@@ -158,8 +158,8 @@ pub(crate) fn reply_entry(reply: &mut ReplyWriter<'_>, entry: Entry<'_>) {
 
 /// Announces an event that does not change entries: it wakes nobody, as in Redis.
 pub(crate) fn announce(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>) {
-    ctx.keyspace.changed_aside(1);
-    ctx.keyspace.notify(KeyspaceEvents::STREAM, event, key.bytes);
+    ctx.core.keyspace.changed_aside(1);
+    ctx.core.keyspace.notify(KeyspaceEvents::STREAM, event, key.bytes);
 }
 
 // ---- XADD and XTRIM -----------------------------------------------------------------------------
@@ -214,7 +214,7 @@ impl TrimOptions {
     ///
     /// A repeated command has an exact threshold, with a LIMIT that was obeyed when it ran first.
     fn finish(&self, ctx: &Context<'_>) -> Result<Option<Trim>, CommandError> {
-        let config = &ctx.state.config;
+        let config = &ctx.core.state.config;
         if ctx.is_repeated()
             && let Some(keep) = self.keep
         {
@@ -258,7 +258,7 @@ impl AddOptions {
     /// `[NOMKSTREAM] [trimming] <* | id> field value [field value ...]`, from argument 2 on.
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
         let mut cursor = ctx.args.cursor(2);
-        let now_ms = ctx.state.now.unix().0.max(0) as u64;
+        let now_ms = ctx.core.state.now.unix().0.max(0) as u64;
         let mut options = AddOptions {
             makes_stream: true,
             id: NewId::Now(now_ms),
@@ -310,14 +310,14 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     let options = AddOptions::parse(ctx)?;
     let (args, key) = (ctx.args, ctx.key(1));
     let limits = NodeLimits {
-        bytes: ctx.state.config.stream_node_max_bytes,
-        entries: ctx.state.config.stream_node_max_entries as u64,
+        bytes: ctx.core.state.config.stream_node_max_bytes,
+        entries: ctx.core.state.config.stream_node_max_entries as u64,
     };
     let fields = (args.len() - options.fields_at) / 2;
     let piece = |index: usize| args.get(options.fields_at + index);
-    let added = match ctx.keyspace.find_for_write(key) {
+    let added = match ctx.core.keyspace.find_for_write(key) {
         Some(slot) => {
-            let added = ctx.keyspace.edit_entries(slot, |entries| {
+            let added = ctx.core.keyspace.edit_entries(slot, |entries| {
                 let is_exhausted = entries.last == StreamId::MAX;
                 (!is_exhausted).then(|| entries.add(options.id, fields, piece, limits))
             });
@@ -330,18 +330,18 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
         None => {
             let mut stream = Stream::default();
             let added = Edit::unnoted(stream.entries_mut()).add(options.id, fields, piece, limits);
-            added.map(|id| (id, ctx.keyspace.insert_stream(key, stream)))
+            added.map(|id| (id, ctx.core.keyspace.insert_stream(key, stream)))
         }
     };
     let (id, slot) = added.map_err(|error| match error {
         AddError::NotAbove => ID_NOT_ABOVE,
         AddError::TooLarge => TOO_LARGE,
     })?;
-    ctx.keyspace.changed(KeyspaceEvents::STREAM, "xadd", key.bytes);
+    ctx.core.keyspace.changed(KeyspaceEvents::STREAM, "xadd", key.bytes);
     if let Some(trim) = options.trim
-        && ctx.keyspace.edit_entries(slot, |entries| entries.trim(trim))? > 0
+        && ctx.core.keyspace.edit_entries(slot, |entries| entries.trim(trim))? > 0
     {
-        ctx.keyspace.notify(KeyspaceEvents::STREAM, "xtrim", key.bytes);
+        ctx.core.keyspace.notify(KeyspaceEvents::STREAM, "xtrim", key.bytes);
     }
     let is_approximate = options.trim.is_some_and(|trim| trim.is_approximate);
     let id_at = options.fields_at - 1;
@@ -369,7 +369,7 @@ fn repeat_exactly(
         if let Some((at, id)) = id {
             request[at] = id.text().as_ref().to_vec();
         }
-        if let (Some(at), Ok(stream)) = (threshold_at, ctx.keyspace.stream_at(slot)) {
+        if let (Some(at), Ok(stream)) = (threshold_at, ctx.core.keyspace.stream_at(slot)) {
             let entries = stream.entries();
             request[at - 1] = b"=".to_vec();
             request[at] = match trim.map(|trim| trim.keep) {
@@ -398,13 +398,13 @@ fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
     }
     let trim = options.finish(ctx)?.ok_or(NO_STRATEGY)?;
     let key = ctx.key(1);
-    let Some(slot) = ctx.keyspace.find_for_write(key) else {
+    let Some(slot) = ctx.core.keyspace.find_for_write(key) else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    let removed = ctx.keyspace.edit_entries(slot, |entries| entries.trim(trim))?;
+    let removed = ctx.core.keyspace.edit_entries(slot, |entries| entries.trim(trim))?;
     if removed > 0 {
-        ctx.keyspace.changed_by(removed, KeyspaceEvents::STREAM, "xtrim", key.bytes);
+        ctx.core.keyspace.changed_by(removed, KeyspaceEvents::STREAM, "xtrim", key.bytes);
         if trim.is_approximate {
             repeat_exactly(ctx, slot, Some(trim), Some(options.threshold_at), None);
         }
@@ -418,15 +418,15 @@ fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
 /// `XDEL key id [id ...]`: the number of deleted entries.
 fn xdel(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let Some(slot) = ctx.keyspace.find_for_write(key) else {
+    let Some(slot) = ctx.core.keyspace.find_for_write(key) else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    ctx.keyspace.stream_at(slot)?;
+    ctx.core.keyspace.stream_at(slot)?;
     let ids = parse_ids(ctx.args, 2)?;
-    let deleted = ctx.keyspace.edit_entries(slot, |entries| entries.delete(&ids))?;
+    let deleted = ctx.core.keyspace.edit_entries(slot, |entries| entries.delete(&ids))?;
     if deleted > 0 {
-        ctx.keyspace.changed_by(deleted, KeyspaceEvents::STREAM, "xdel", key.bytes);
+        ctx.core.keyspace.changed_by(deleted, KeyspaceEvents::STREAM, "xdel", key.bytes);
     }
     ctx.reply.integer(deleted as i64);
     Ok(Outcome::Replied)
@@ -434,7 +434,7 @@ fn xdel(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The server whose count of entries read by groups is emulated.
 fn counting(ctx: &Context<'_>) -> Counting {
-    match ctx.state.config.compatible_with.is_valkey() {
+    match ctx.core.state.config.compatible_with.is_valkey() {
         true => Counting::Valkey,
         false => Counting::Redis,
     }
@@ -442,8 +442,8 @@ fn counting(ctx: &Context<'_>) -> Counting {
 
 /// `XLEN key`: 0 without a key.
 fn xlen(ctx: &mut Context<'_>) -> CommandResult {
-    let len = match ctx.keyspace.find_for_read(ctx.key(1)) {
-        Some(slot) => ctx.keyspace.stream_at(slot)?.entries().len(),
+    let len = match ctx.core.keyspace.find_for_read(ctx.key(1)) {
+        Some(slot) => ctx.core.keyspace.stream_at(slot)?.entries().len(),
         None => 0,
     };
     ctx.reply.integer(len as i64);
@@ -483,9 +483,9 @@ fn xsetid(ctx: &mut Context<'_>) -> CommandResult {
         }
     }
     let key = ctx.key(1);
-    let slot = ctx.keyspace.find_for_write(key).ok_or(CommandError::NoSuchKey)?;
-    let entries = ctx.keyspace.stream_at(slot)?.entries();
-    let is_checked = ctx.state.config.compatible_with.is_valkey() && !ctx.is_repeated();
+    let slot = ctx.core.keyspace.find_for_write(key).ok_or(CommandError::NoSuchKey)?;
+    let entries = ctx.core.keyspace.stream_at(slot)?.entries();
+    let is_checked = ctx.core.state.config.compatible_with.is_valkey() && !ctx.is_repeated();
     if is_checked && last < entries.max_deleted {
         return Err(BELOW_GREATEST_DELETED);
     }
@@ -496,7 +496,9 @@ fn xsetid(ctx: &mut Context<'_>) -> CommandResult {
         return Err(BELOW_LENGTH);
     }
     let max_deleted = (max_deleted != StreamId::MIN).then_some(max_deleted);
-    ctx.keyspace.edit_entries(slot, |entries| entries.set_remembered(last, added, max_deleted))?;
+    ctx.core
+        .keyspace
+        .edit_entries(slot, |entries| entries.set_remembered(last, added, max_deleted))?;
     announce(ctx, "xsetid", key);
     ctx.reply.ok();
     Ok(Outcome::Replied)

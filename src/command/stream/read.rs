@@ -75,7 +75,7 @@ const UNBALANCED: CommandError = CommandError::Text(
 /// The error for unequal numbers of keys and IDs. Valkey's names the command, and the ID that means
 /// the newest entries.
 fn unbalanced(ctx: &Context<'_>, in_group: bool) -> CommandError {
-    if !ctx.state.config.compatible_with.is_valkey() {
+    if !ctx.core.state.config.compatible_with.is_valkey() {
         return UNBALANCED;
     }
     let (command, newest) = if in_group { ("xreadgroup", '>') } else { ("xread", '$') };
@@ -135,11 +135,11 @@ fn reply_range(ctx: &mut Context<'_>, backwards: bool) -> CommandResult {
         }
         count = usize::try_from(cursor.take_integer()?).unwrap_or(0);
     }
-    let Some(slot) = ctx.keyspace.find_for_read(ctx.key(1)) else {
+    let Some(slot) = ctx.core.keyspace.find_for_read(ctx.key(1)) else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
     };
-    let entries = ctx.keyspace.stream_at(slot)?.entries();
+    let entries = ctx.core.keyspace.stream_at(slot)?.entries();
     if count == 0 {
         ctx.reply.null_array();
         return Ok(Outcome::Replied);
@@ -191,7 +191,7 @@ impl<'a> ReadRequest<'a> {
         while request.keys_at == 0 {
             match ReadOption::take(&mut cursor).ok_or(CommandError::Syntax)? {
                 ReadOption::Block => {
-                    if ctx.origin == Origin::Script && !ctx.state.config.reports_7_2() {
+                    if ctx.origin == Origin::Script && !ctx.core.state.config.reports_7_2() {
                         let text = b" command is not allowed with BLOCK option from scripts";
                         let text = [b"ERR ", ctx.args.get(0), text].concat();
                         return Err(CommandError::formatted(text));
@@ -272,18 +272,18 @@ fn xread(ctx: &mut Context<'_>) -> CommandResult {
     let request = ReadRequest::parse(ctx, false)?;
     if let Origin::Woken(key_at) = ctx.origin {
         let after = parse_id(ctx.args.get(key_at + request.streams), 0)?;
-        let Some(slot) = ctx.keyspace.find_for_read(ctx.key(key_at)) else {
+        let Some(slot) = ctx.core.keyspace.find_for_read(ctx.key(key_at)) else {
             return Ok(Outcome::WaitsOn);
         };
-        if ctx.keyspace.stream_at(slot)?.entries().top().is_none_or(|top| top <= after) {
+        if ctx.core.keyspace.stream_at(slot)?.entries().top().is_none_or(|top| top <= after) {
             return Ok(Outcome::WaitsOn);
         }
         begin_streams(&mut ctx.reply, 1);
         return send_above(ctx, key_at, slot, after, request.limit_woken());
     }
     let sources = request.sources(|key_at| {
-        let slot = ctx.keyspace.find_for_read(ctx.key(key_at));
-        let stream = slot.map(|slot| ctx.keyspace.stream_at(slot)).transpose()?;
+        let slot = ctx.core.keyspace.find_for_read(ctx.key(key_at));
+        let stream = slot.map(|slot| ctx.core.keyspace.stream_at(slot)).transpose()?;
         let text = ctx.args.get(key_at + request.streams);
         Ok(Source { key_at, slot, wish: ReadFrom::Above(parse_after(text, stream)?) })
     })?;
@@ -294,7 +294,7 @@ fn xread(ctx: &mut Context<'_>) -> CommandResult {
         else {
             continue;
         };
-        if ctx.keyspace.stream_at(slot)?.entries().top().is_some_and(|top| top > after) {
+        if ctx.core.keyspace.stream_at(slot)?.entries().top().is_some_and(|top| top > after) {
             served += 1;
             send_above(ctx, source.key_at, slot, after, request.limit())?;
         }
@@ -328,7 +328,7 @@ fn find_again(ctx: &mut Context<'_>, source: &Source, sources: &[Source]) -> Opt
         return source.slot;
     }
     source.slot?;
-    ctx.keyspace.find(ctx.key(source.key_at))
+    ctx.core.keyspace.find(ctx.key(source.key_at))
 }
 
 /// Starts the list of `len` keys with their entries.
@@ -367,7 +367,7 @@ fn send_above(
     let list = ctx.reply.defer_array();
     let mut sent = 0;
     if let Some(start) = after.next() {
-        let entries = ctx.keyspace.stream_at(slot)?.entries();
+        let entries = ctx.core.keyspace.stream_at(slot)?.entries();
         for entry in entries.range(start, StreamId::MAX).take(limit) {
             reply_entry(&mut ctx.reply, entry);
             sent += 1;
@@ -407,8 +407,8 @@ fn xreadgroup(ctx: &mut Context<'_>) -> CommandResult {
         return read_woken(ctx, &request, group, key_at);
     }
     let sources = request.sources(|key_at| {
-        let slot = ctx.keyspace.find_for_read(ctx.key(key_at));
-        let stream = slot.map(|slot| ctx.keyspace.stream_at(slot)).transpose()?;
+        let slot = ctx.core.keyspace.find_for_read(ctx.key(key_at));
+        let stream = slot.map(|slot| ctx.core.keyspace.stream_at(slot)).transpose()?;
         if !stream.is_some_and(|stream| stream.groups.contains_key(group)) {
             return Err(no_such_group(ctx.args.get(key_at), group));
         }
@@ -450,10 +450,10 @@ fn read_woken(
     key_at: usize,
 ) -> CommandResult {
     // Since 7.2 the command runs again as a whole, and its errors are those of a new one.
-    let is_7_2 = ctx.state.config.reports_7_2();
+    let is_7_2 = ctx.core.state.config.reports_7_2();
     let gone = |older| if is_7_2 { no_such_group(ctx.args.get(key_at), group) } else { older };
-    let slot = ctx.keyspace.find_for_read(ctx.key(key_at)).ok_or_else(|| gone(STREAM_GONE))?;
-    let stream = ctx.keyspace.stream_at(slot);
+    let slot = ctx.core.keyspace.find_for_read(ctx.key(key_at)).ok_or_else(|| gone(STREAM_GONE))?;
+    let stream = ctx.core.keyspace.stream_at(slot);
     let stream = stream.map_err(|error| if is_7_2 { error } else { STREAM_GONE })?;
     let group = stream.groups.get(group).ok_or_else(|| gone(GROUP_GONE))?;
     if stream.entries().top().is_none_or(|top| top <= group.last) {
@@ -475,12 +475,12 @@ fn serve_group(
     limit: usize,
 ) -> Result<bool, CommandError> {
     let Some((group, name)) = request.reader else { return Ok(false) };
-    let now_ms = ctx.state.now.unix().0;
-    let is_always_seen = ctx.state.config.reports_7_2();
+    let now_ms = ctx.core.state.now.unix().0;
+    let is_always_seen = ctx.core.state.config.reports_7_2();
     let counting = counting(ctx);
     let key = ctx.key(source.key_at);
     let mut claims = Claims::new(ctx, key.bytes, group);
-    let (entries, groups) = ctx.keyspace.groups_mut(slot)?;
+    let (entries, groups) = ctx.core.keyspace.groups_mut(slot)?;
     let Some(group) = groups.get_mut(group) else { return Ok(false) };
     let start = match source.wish {
         ReadFrom::Above(id) => id.next(),
@@ -531,7 +531,7 @@ fn serve_group(
     if is_new {
         announce(ctx, "xgroup-createconsumer", key);
     }
-    ctx.keyspace.changed_aside(changes);
+    ctx.core.keyspace.changed_aside(changes);
     claims.repeat(ctx, is_new || changes > 0);
     Ok(start.is_some())
 }

@@ -123,7 +123,7 @@ fn setbit(ctx: &mut Context<'_>) -> CommandResult {
     let (before, has_grown) =
         edit_bits(ctx, key, needed, |text, _| bitmap::set_bit(text, offset, bit))?;
     if has_grown || before != bit {
-        ctx.keyspace.changed(KeyspaceEvents::STRING, "setbit", key.bytes);
+        ctx.core.keyspace.changed(KeyspaceEvents::STRING, "setbit", key.bytes);
     }
     ctx.reply.integer(before.into());
     Ok(Outcome::Replied)
@@ -132,7 +132,7 @@ fn setbit(ctx: &mut Context<'_>) -> CommandResult {
 /// `GETBIT key offset`: the bit; 0 after the end and without a key.
 fn getbit(ctx: &mut Context<'_>) -> CommandResult {
     let offset = parse_offset(ctx.args.get(2), ctx.size_limits().string)?;
-    let text = ctx.keyspace.string(ctx.key(1))?.unwrap_or_default();
+    let text = ctx.core.keyspace.string(ctx.key(1))?.unwrap_or_default();
     ctx.reply.integer(bitmap::get_bit(text, offset).into());
     Ok(Outcome::Replied)
 }
@@ -143,11 +143,11 @@ fn getbit(ctx: &mut Context<'_>) -> CommandResult {
 fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
     // Valkey checks the range first, and accepts a start alone.
-    let range = match ctx.state.config.compatible_with.is_valkey() {
+    let range = match ctx.core.state.config.compatible_with.is_valkey() {
         true => Some(CountRange::parse(args)?),
         false => None,
     };
-    let count = match (ctx.keyspace.string(ctx.key(1))?, range) {
+    let count = match (ctx.core.keyspace.string(ctx.key(1))?, range) {
         (None, _) => 0,
         (Some(text), _) if args.len() == 2 => bitmap::count(text),
         (Some(text), Some(range)) => range.count(text),
@@ -209,10 +209,10 @@ fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
         1 => true,
         _ => return Err(BIT_NEITHER),
     };
-    if ctx.state.config.compatible_with.is_valkey() {
+    if ctx.core.state.config.compatible_with.is_valkey() {
         position_in_range(StringView::default(), bit, args)?;
     }
-    let position = match ctx.keyspace.string(ctx.key(1))? {
+    let position = match ctx.core.keyspace.string(ctx.key(1))? {
         // Clear bits continue without end.
         None => (!bit).then_some(0),
         Some(text) => position_in_range(text, bit, args)?,
@@ -244,22 +244,24 @@ fn bitop(ctx: &mut Context<'_>) -> CommandResult {
     let destination = ctx.key(2);
     let mut slots = Vec::with_capacity(sources);
     for index in 3..ctx.args.len() {
-        let slot = ctx.keyspace.find_for_read(ctx.key(index));
-        slot.map(|slot| ctx.keyspace.string_at(slot)).transpose()?;
+        let slot = ctx.core.keyspace.find_for_read(ctx.key(index));
+        slot.map(|slot| ctx.core.keyspace.string_at(slot)).transpose()?;
         slots.push(slot);
     }
     let strings: Vec<StringView<'_>> = slots
         .into_iter()
-        .map(|slot| slot.map_or(Ok(StringView::default()), |slot| ctx.keyspace.string_at(slot)))
+        .map(|slot| {
+            slot.map_or(Ok(StringView::default()), |slot| ctx.core.keyspace.string_at(slot))
+        })
         .collect::<Result<_, _>>()?;
     let result = bitmap::bitop(operation, &strings);
     let length = result.len();
     if result.is_empty() {
-        ctx.keyspace.delete(destination, "del");
+        ctx.core.keyspace.delete(destination, "del");
     } else {
-        let found = ctx.keyspace.find(destination);
-        ctx.keyspace.set_computed_string_at(found, destination, result, Expiry::Clear);
-        ctx.keyspace.changed(KeyspaceEvents::STRING, "set", destination.bytes);
+        let found = ctx.core.keyspace.find(destination);
+        ctx.core.keyspace.set_computed_string_at(found, destination, result, Expiry::Clear);
+        ctx.core.keyspace.changed(KeyspaceEvents::STRING, "set", destination.bytes);
     }
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
@@ -367,7 +369,7 @@ fn parse_fields(
 fn run_fields(ctx: &mut Context<'_>, operations: &[FieldOperation]) -> CommandResult {
     let writes = operations.iter().filter(|operation| operation.action != FieldAction::Get);
     let Some(needed) = writes.map(|operation| operation.needed).max() else {
-        let text = ctx.keyspace.string(ctx.key(1))?.unwrap_or_default();
+        let text = ctx.core.keyspace.string(ctx.key(1))?.unwrap_or_default();
         ctx.reply.array(operations.len());
         for operation in operations {
             ctx.reply.integer(operation.field.get(text, operation.offset));
@@ -386,7 +388,7 @@ fn run_fields(ctx: &mut Context<'_>, operations: &[FieldOperation]) -> CommandRe
     // If the string grew, growth alone is a change, and so is writing an equal value.
     let changes = if has_grown { changes.written.max(1) } else { changes.different };
     if changes > 0 {
-        ctx.keyspace.changed_by(changes, KeyspaceEvents::STRING, "setbit", key.bytes);
+        ctx.core.keyspace.changed_by(changes, KeyspaceEvents::STRING, "setbit", key.bytes);
     }
     Ok(Outcome::Replied)
 }
@@ -431,10 +433,10 @@ fn edit_bits<R>(
     needed: usize,
     edit: impl FnOnce(&mut StringMut<'_>, &mut ReplyWriter<'_>) -> R,
 ) -> Result<(R, bool), CommandError> {
-    let found = ctx.keyspace.string_slot(key)?;
-    let slot = found.unwrap_or_else(|| ctx.keyspace.create_string(key));
-    let length = ctx.keyspace.string_at(slot)?.len();
-    let mut text = ctx.keyspace.grow_string(slot, needed);
+    let found = ctx.core.keyspace.string_slot(key)?;
+    let slot = found.unwrap_or_else(|| ctx.core.keyspace.create_string(key));
+    let length = ctx.core.keyspace.string_at(slot)?.len();
+    let mut text = ctx.core.keyspace.grow_string(slot, needed);
     Ok((edit(&mut text, &mut ctx.reply), found.is_none() || needed > length))
 }
 

@@ -37,10 +37,10 @@ pub(crate) fn decrby(ctx: &mut Context<'_>) -> CommandResult {
 
 fn add(ctx: &mut Context<'_>, increment: i64) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.keyspace.find_for_write(key);
+    let found = ctx.core.keyspace.find_for_write(key);
     let old = match found {
         Some(slot) => {
-            let text = ctx.keyspace.string_at(slot)?.as_slice();
+            let text = ctx.core.keyspace.string_at(slot)?.as_slice();
             text.and_then(number::parse_i64).ok_or(CommandError::NotInteger)?
         }
         None => 0,
@@ -48,8 +48,8 @@ fn add(ctx: &mut Context<'_>, increment: i64) -> CommandResult {
     let new = old.checked_add(increment).ok_or(CommandError::Overflow)?;
     let mut buffer = itoa::Buffer::new();
     let text = buffer.format(new).as_bytes();
-    ctx.keyspace.overwrite_string(found, key, text);
-    ctx.keyspace.changed(KeyspaceEvents::STRING, "incrby", key.bytes);
+    ctx.core.keyspace.overwrite_string(found, key, text);
+    ctx.core.keyspace.changed(KeyspaceEvents::STRING, "incrby", key.bytes);
     ctx.reply.integer_text(text);
     Ok(Outcome::Replied)
 }
@@ -57,10 +57,10 @@ fn add(ctx: &mut Context<'_>, increment: i64) -> CommandResult {
 /// `INCRBYFLOAT key increment`: the new value as a bulk string.
 pub(crate) fn incrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.keyspace.find_for_write(key);
+    let found = ctx.core.keyspace.find_for_write(key);
     let old = match found {
         Some(slot) => {
-            let text = ctx.keyspace.string_at(slot)?.as_slice();
+            let text = ctx.core.keyspace.string_at(slot)?.as_slice();
             text.and_then(Float80::parse).ok_or(CommandError::NotFloat)?
         }
         None => Float80::from_i64(0),
@@ -71,8 +71,8 @@ pub(crate) fn incrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::NanOrInfinity);
     }
     let text = new.to_text();
-    ctx.keyspace.set_number_text_at(found, key, &text);
-    ctx.keyspace.changed(KeyspaceEvents::STRING, "incrbyfloat", key.bytes);
+    ctx.core.keyspace.set_number_text_at(found, key, &text);
+    ctx.core.keyspace.changed(KeyspaceEvents::STRING, "incrbyfloat", key.bytes);
     ctx.instead_set(key.bytes, &text, Expiry::Keep);
     ctx.reply.bulk(&text);
     Ok(Outcome::Replied)
@@ -81,18 +81,18 @@ pub(crate) fn incrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
 /// `APPEND key value`: the new length.
 pub(crate) fn append(ctx: &mut Context<'_>) -> CommandResult {
     let (key, value) = (ctx.key(1), ctx.args.get(2));
-    let length = match ctx.keyspace.find_for_write(key) {
+    let length = match ctx.core.keyspace.find_for_write(key) {
         Some(slot) => {
-            let old = ctx.keyspace.string_at(slot)?.len();
+            let old = ctx.core.keyspace.string_at(slot)?.len();
             checked_length(ctx, old as u64, value.len())?;
-            ctx.keyspace.write_string(slot, old, value)
+            ctx.core.keyspace.write_string(slot, old, value)
         }
         None => {
-            ctx.keyspace.set_string_at(None, key, value, Expiry::Clear);
+            ctx.core.keyspace.set_string_at(None, key, value, Expiry::Clear);
             value.len()
         }
     };
-    ctx.keyspace.changed(KeyspaceEvents::STRING, "append", key.bytes);
+    ctx.core.keyspace.changed(KeyspaceEvents::STRING, "append", key.bytes);
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
 }
@@ -101,9 +101,9 @@ pub(crate) fn append(ctx: &mut Context<'_>) -> CommandResult {
 pub(crate) fn setrange(ctx: &mut Context<'_>) -> CommandResult {
     let (key, value) = (ctx.key(1), ctx.args.get(3));
     let offset = u64::try_from(ctx.args.integer(2)?).map_err(|_| OFFSET_OUT_OF_RANGE)?;
-    let found = ctx.keyspace.find_for_write(key);
+    let found = ctx.core.keyspace.find_for_write(key);
     let old = match found {
-        Some(slot) => ctx.keyspace.string_at(slot)?.len(),
+        Some(slot) => ctx.core.keyspace.string_at(slot)?.len(),
         None => 0,
     };
     if value.is_empty() {
@@ -111,9 +111,9 @@ pub(crate) fn setrange(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     let end = checked_length(ctx, offset, value.len())?;
-    let slot = found.unwrap_or_else(|| ctx.keyspace.create_string(key));
-    let length = ctx.keyspace.write_string(slot, end - value.len(), value);
-    ctx.keyspace.changed(KeyspaceEvents::STRING, "setrange", key.bytes);
+    let slot = found.unwrap_or_else(|| ctx.core.keyspace.create_string(key));
+    let length = ctx.core.keyspace.write_string(slot, end - value.len(), value);
+    ctx.core.keyspace.changed(KeyspaceEvents::STRING, "setrange", key.bytes);
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
 }
@@ -129,7 +129,7 @@ fn checked_length(ctx: &Context<'_>, length: u64, more: usize) -> Result<usize, 
 
 /// `STRLEN key`: the length, 0 if there is no such key.
 pub(crate) fn strlen(ctx: &mut Context<'_>) -> CommandResult {
-    let length = ctx.keyspace.string(ctx.key(1))?.map_or(0, StringView::len);
+    let length = ctx.core.keyspace.string(ctx.key(1))?.map_or(0, StringView::len);
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
 }
@@ -138,7 +138,7 @@ pub(crate) fn strlen(ctx: &mut Context<'_>) -> CommandResult {
 /// from the end.
 pub(crate) fn getrange(ctx: &mut Context<'_>) -> CommandResult {
     let (start, end) = (ctx.args.integer(2)?, ctx.args.integer(3)?);
-    let value = ctx.keyspace.string(ctx.key(1))?.unwrap_or_default();
+    let value = ctx.core.keyspace.string(ctx.key(1))?.unwrap_or_default();
     let range = part(value.len(), start, end);
     match value {
         StringView::Whole(bytes) => ctx.reply.bulk(&bytes[range]),

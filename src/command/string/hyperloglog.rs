@@ -87,27 +87,27 @@ impl From<Corrupt> for CommandError {
 fn pfadd(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let args = ctx.args;
-    let sparse_max_bytes = ctx.state.config.hll_sparse_max_bytes;
+    let sparse_max_bytes = ctx.core.state.config.hll_sparse_max_bytes;
     let add_all = |hll: &mut Vec<u8>| -> Result<u64, Corrupt> {
         args.iter_from(2).try_fold(0, |raised, element| {
             Ok(raised + u64::from(hyperloglog::add(hll, element, sparse_max_bytes)?))
         })
     };
-    let changes = match ctx.keyspace.string_slot(key)? {
+    let changes = match ctx.core.keyspace.string_slot(key)? {
         Some(slot) => {
-            check(&ctx.keyspace.string_at(slot)?.whole())?;
-            ctx.keyspace.edit_string(slot, add_all)?
+            check(&ctx.core.keyspace.string_at(slot)?.whole())?;
+            ctx.core.keyspace.edit_string(slot, add_all)?
         }
         None => {
             let mut hll = hyperloglog::new_sparse();
             let raised = add_all(&mut hll)?;
             hyperloglog::invalidate_cached_count(&mut hll);
-            ctx.keyspace.set_computed_string_at(None, key, hll.into(), Expiry::Clear);
+            ctx.core.keyspace.set_computed_string_at(None, key, hll.into(), Expiry::Clear);
             raised + 1
         }
     };
     if changes > 0 {
-        ctx.keyspace.changed_by(changes, KeyspaceEvents::STRING, "pfadd", key.bytes);
+        ctx.core.keyspace.changed_by(changes, KeyspaceEvents::STRING, "pfadd", key.bytes);
     }
     ctx.reply.integer((changes > 0).into());
     Ok(Outcome::Replied)
@@ -120,7 +120,8 @@ fn pfcount(ctx: &mut Context<'_>) -> CommandResult {
     } else {
         let mut registers = [0; REGISTERS];
         for index in 1..ctx.args.len() {
-            merge_key(ctx.keyspace, ctx.key(index), &mut registers)?;
+            let key = ctx.key(index);
+            merge_key(&mut ctx.core.keyspace, key, &mut registers)?;
         }
         hyperloglog::count_registers(&registers)
     };
@@ -130,10 +131,10 @@ fn pfcount(ctx: &mut Context<'_>) -> CommandResult {
 
 fn count_one(ctx: &mut Context<'_>) -> Result<u64, CommandError> {
     let key = ctx.key(1);
-    let Some(slot) = ctx.keyspace.find_for_read(key) else {
+    let Some(slot) = ctx.core.keyspace.find_for_read(key) else {
         return Ok(0);
     };
-    let hll = ctx.keyspace.string_at(slot)?.whole();
+    let hll = ctx.core.keyspace.string_at(slot)?.whole();
     check(&hll)?;
     if let Some(count) = hyperloglog::cached_count(&hll) {
         return Ok(count);
@@ -141,8 +142,8 @@ fn count_one(ctx: &mut Context<'_>) -> Result<u64, CommandError> {
     let count = hyperloglog::count(&hll)?;
     drop(hll);
     let (at, bytes) = hyperloglog::cached_count_bytes(count);
-    ctx.keyspace.write_string(slot, at, &bytes);
-    count_change(ctx.keyspace, key);
+    ctx.core.keyspace.write_string(slot, at, &bytes);
+    count_change(&mut ctx.core.keyspace, key);
     Ok(count)
 }
 
@@ -151,10 +152,11 @@ fn pfmerge(ctx: &mut Context<'_>) -> CommandResult {
     let mut registers = [0; REGISTERS];
     let mut any_dense = false;
     for index in 1..ctx.args.len() {
-        any_dense |=
-            merge_key(ctx.keyspace, ctx.key(index), &mut registers)? == Some(Encoding::Dense);
+        let key = ctx.key(index);
+        let encoding = merge_key(&mut ctx.core.keyspace, key, &mut registers)?;
+        any_dense |= encoding == Some(Encoding::Dense);
     }
-    let sparse_max_bytes = ctx.state.config.hll_sparse_max_bytes;
+    let sparse_max_bytes = ctx.core.state.config.hll_sparse_max_bytes;
     let raise = |hll: &mut Vec<u8>| -> Result<(), Corrupt> {
         if any_dense {
             hyperloglog::make_dense(hll)?;
@@ -162,16 +164,16 @@ fn pfmerge(ctx: &mut Context<'_>) -> CommandResult {
         hyperloglog::raise_all(hll, &registers, sparse_max_bytes)
     };
     let destination = ctx.key(1);
-    match ctx.keyspace.string_slot(destination)? {
-        Some(slot) => ctx.keyspace.edit_string(slot, raise)?,
+    match ctx.core.keyspace.string_slot(destination)? {
+        Some(slot) => ctx.core.keyspace.edit_string(slot, raise)?,
         None => {
             let mut hll = hyperloglog::new_sparse();
             raise(&mut hll)?;
-            ctx.keyspace.set_computed_string_at(None, destination, hll.into(), Expiry::Clear);
+            ctx.core.keyspace.set_computed_string_at(None, destination, hll.into(), Expiry::Clear);
         }
     }
     // Redis announces PFMERGE as `pfadd`.
-    ctx.keyspace.changed(KeyspaceEvents::STRING, "pfadd", destination.bytes);
+    ctx.core.keyspace.changed(KeyspaceEvents::STRING, "pfadd", destination.bytes);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -193,17 +195,17 @@ fn merge_key(
 /// `PFDEBUG <GETREG | DECODE | ENCODING | TODENSE> key`. The key is checked before the subcommand.
 fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(2);
-    let slot = ctx.keyspace.string_slot(key)?.ok_or(NO_KEY)?;
-    let hll = ctx.keyspace.string_at(slot)?.whole();
+    let slot = ctx.core.keyspace.string_slot(key)?.ok_or(NO_KEY)?;
+    let hll = ctx.core.keyspace.string_at(slot)?.whole();
     let encoding = check(&hll)?;
     let subcommand = ctx.args.get(1);
     let is = |word: &str| subcommand.eq_ignore_ascii_case(word.as_bytes());
     if is("GETREG") {
-        if ctx.keyspace.edit_string(slot, hyperloglog::make_dense)? {
-            count_change(ctx.keyspace, key);
+        if ctx.core.keyspace.edit_string(slot, hyperloglog::make_dense)? {
+            count_change(&mut ctx.core.keyspace, key);
         }
         let mut registers = [0; REGISTERS];
-        hyperloglog::merge(&mut registers, &ctx.keyspace.string_at(slot)?.whole())?;
+        hyperloglog::merge(&mut registers, &ctx.core.keyspace.string_at(slot)?.whole())?;
         ctx.reply.array(REGISTERS);
         for register in registers {
             ctx.reply.integer(register.into());
@@ -214,9 +216,9 @@ fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
     } else if is("ENCODING") {
         ctx.reply.simple(if encoding == Encoding::Dense { "dense" } else { "sparse" });
     } else if is("TODENSE") {
-        let was_sparse = ctx.keyspace.edit_string(slot, hyperloglog::make_dense)?;
+        let was_sparse = ctx.core.keyspace.edit_string(slot, hyperloglog::make_dense)?;
         if was_sparse {
-            count_change(ctx.keyspace, key);
+            count_change(&mut ctx.core.keyspace, key);
         }
         ctx.reply.integer(was_sparse.into());
     } else {
@@ -230,7 +232,7 @@ fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `PFSELFTEST`: OK, or the failed check.
 fn pfselftest(ctx: &mut Context<'_>) -> CommandResult {
-    let sparse_max_bytes = ctx.state.config.hll_sparse_max_bytes;
+    let sparse_max_bytes = ctx.core.state.config.hll_sparse_max_bytes;
     hyperloglog::self_test(fastrand::u64(..), SELF_TEST_ELEMENTS, sparse_max_bytes)
         .map_err(|failure| CommandError::formatted(format!("ERR {failure}")))?;
     ctx.reply.ok();

@@ -59,9 +59,9 @@ pub(crate) fn lcs(ctx: &mut Context<'_>) -> CommandResult {
     // Errors are returned below: those of keys with other types come first.
     let wanted = Wanted::parse(ctx.args);
     let keys = [ctx.key(1), ctx.key(2)];
-    let [a, b] = keys.map(|key| ctx.keyspace.find_for_read(key));
+    let [a, b] = keys.map(|key| ctx.core.keyspace.find_for_read(key));
     let text = |found: Option<Slot>| match found {
-        Some(slot) => ctx.keyspace.string_at(slot).map_err(|_| NOT_STRINGS),
+        Some(slot) => ctx.core.keyspace.string_at(slot).map_err(|_| NOT_STRINGS),
         None => Ok(StringView::default()),
     };
     // The work and the table far exceed the strings, so copies cost nothing in comparison.

@@ -232,7 +232,7 @@ fn show_pieces(reply: &mut ReplyWriter<'_>, bytes: &SharedBytes) {
 
 /// `GET key`: the string, or nil.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
-    match ctx.keyspace.string(ctx.key(1))? {
+    match ctx.core.keyspace.string(ctx.key(1))? {
         Some(value) => show(&mut ctx.reply, value),
         None => ctx.reply.null(),
     }
@@ -244,21 +244,21 @@ fn get(ctx: &mut Context<'_>) -> CommandResult {
 fn set(ctx: &mut Context<'_>) -> CommandResult {
     let (key, value) = (ctx.key(1), ctx.args.get(2));
     if ctx.args.len() == 3 {
-        ctx.keyspace.set_string(key, value, Expiry::Clear);
-        ctx.keyspace.changed(KeyspaceEvents::STRING, "set", key.bytes);
+        ctx.core.keyspace.set_string(key, value, Expiry::Clear);
+        ctx.core.keyspace.changed(KeyspaceEvents::STRING, "set", key.bytes);
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
     let options = SetOptions::parse(ctx.args.cursor(3))?;
-    let expiry = parse_expiry(options.lifetime, &ctx.keyspace.now(), ctx.name())?;
+    let expiry = parse_expiry(options.lifetime, &ctx.core.keyspace.now(), ctx.name())?;
     let found = if options.get {
-        ctx.keyspace.find_for_read(key)
+        ctx.core.keyspace.find_for_read(key)
     } else {
-        ctx.keyspace.find_for_write(key)
+        ctx.core.keyspace.find_for_write(key)
     };
     if options.get {
         match found {
-            Some(slot) => show(&mut ctx.reply, ctx.keyspace.string_at(slot)?),
+            Some(slot) => show(&mut ctx.reply, ctx.core.keyspace.string_at(slot)?),
             None => ctx.reply.null(),
         }
     }
@@ -266,7 +266,9 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         (Condition::Always, _) => true,
         (Condition::Absent, found) => found.is_none(),
         (Condition::Present, found) => found.is_some(),
-        (Condition::If(comparison), Some(slot)) => comparison.holds(ctx.keyspace.string_at(slot)?),
+        (Condition::If(comparison), Some(slot)) => {
+            comparison.holds(ctx.core.keyspace.string_at(slot)?)
+        }
         (Condition::If(comparison), None) => comparison.holds_for_absent(),
     };
     match holds {
@@ -276,7 +278,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
             }
         }
         true => {
-            ctx.keyspace.set_string_at(found, key, value, expiry);
+            ctx.core.keyspace.set_string_at(found, key, value, expiry);
             announce_set(ctx, key, expiry);
             repeat_set(ctx, &options, expiry);
         }
@@ -294,16 +296,16 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
 /// sets such a key, which then expires.
 fn is_overdue(ctx: &Context<'_>, expiry: Expiry) -> bool {
     let Expiry::At(deadline) = expiry else { return false };
-    ctx.keyspace.now().has_come(deadline)
-        && ctx.state.config.compatible_with.is_valkey()
-        && !ctx.keyspace.leaves_expiry()
+    ctx.core.keyspace.now().has_come(deadline)
+        && ctx.core.state.config.compatible_with.is_valkey()
+        && !ctx.core.keyspace.leaves_expiry()
 }
 
 /// SET's effect: without GET and options that Redis 7.0 does not know, and with the deadline as a
 /// Unix time.
 fn repeat_set(ctx: &mut Context<'_>, options: &SetOptions<'_>, expiry: Expiry) {
     let is_exact = matches!(options.lifetime, Lifetime::Given(TimeUnit::UnixMilliseconds, _));
-    if is_exact && ctx.state.config.compatible_with.is_valkey() {
+    if is_exact && ctx.core.state.config.compatible_with.is_valkey() {
         // Valkey repeats it as sent.
         return;
     }
@@ -323,18 +325,18 @@ fn repeat_set(ctx: &mut Context<'_>, options: &SetOptions<'_>, expiry: Expiry) {
 
 /// The change and the events of a key that was set.
 fn announce_set(ctx: &mut Context<'_>, key: Key<'_>, expiry: Expiry) {
-    ctx.keyspace.changed(KeyspaceEvents::STRING, "set", key.bytes);
+    ctx.core.keyspace.changed(KeyspaceEvents::STRING, "set", key.bytes);
     if let Expiry::At(_) = expiry {
-        ctx.keyspace.notify(KeyspaceEvents::GENERIC, "expire", key.bytes);
+        ctx.core.keyspace.notify(KeyspaceEvents::GENERIC, "expire", key.bytes);
     }
 }
 
 /// `SETNX key value`: 1 if it was set, 0 if the key exists.
 fn setnx(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.keyspace.find_for_write(key);
+    let found = ctx.core.keyspace.find_for_write(key);
     if found.is_none() {
-        ctx.keyspace.set_string_at(None, key, ctx.args.get(2), Expiry::Clear);
+        ctx.core.keyspace.set_string_at(None, key, ctx.args.get(2), Expiry::Clear);
         announce_set(ctx, key, Expiry::Clear);
     }
     ctx.reply.integer(found.is_none() as i64);
@@ -352,9 +354,9 @@ fn psetex(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn set_expiring(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
-    let expiry = parse_time(unit, ctx.args.get(2), &ctx.keyspace.now(), ctx.name())?;
+    let expiry = parse_time(unit, ctx.args.get(2), &ctx.core.keyspace.now(), ctx.name())?;
     let key = ctx.key(1);
-    ctx.keyspace.set_string(key, ctx.args.get(3), expiry);
+    ctx.core.keyspace.set_string(key, ctx.args.get(3), expiry);
     announce_set(ctx, key, expiry);
     ctx.instead_set(key.bytes, ctx.args.get(3), expiry);
     ctx.reply.ok();
@@ -364,12 +366,12 @@ fn set_expiring(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
 /// `GETSET key value`: the old string, or nil.
 fn getset(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let found = ctx.keyspace.find_for_read(key);
+    let found = ctx.core.keyspace.find_for_read(key);
     match found {
-        Some(slot) => show(&mut ctx.reply, ctx.keyspace.string_at(slot)?),
+        Some(slot) => show(&mut ctx.reply, ctx.core.keyspace.string_at(slot)?),
         None => ctx.reply.null(),
     }
-    ctx.keyspace.set_string_at(found, key, ctx.args.get(2), Expiry::Clear);
+    ctx.core.keyspace.set_string_at(found, key, ctx.args.get(2), Expiry::Clear);
     announce_set(ctx, key, Expiry::Clear);
     ctx.instead_set(key.bytes, ctx.args.get(2), Expiry::Clear);
     Ok(Outcome::Replied)
@@ -378,11 +380,11 @@ fn getset(ctx: &mut Context<'_>) -> CommandResult {
 /// `GETDEL key`: the string, or nil.
 fn getdel(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    match ctx.keyspace.find_for_read(key) {
+    match ctx.core.keyspace.find_for_read(key) {
         Some(slot) => {
-            show(&mut ctx.reply, ctx.keyspace.string_at(slot)?);
-            ctx.keyspace.delete_at(slot, key, "del");
-            let config = &ctx.state.config;
+            show(&mut ctx.reply, ctx.core.keyspace.string_at(slot)?);
+            ctx.core.keyspace.delete_at(slot, key, "del");
+            let config = &ctx.core.state.config;
             let unlinks = config.lazyfree_lazy_user_del && !config.compatible_with.is_valkey();
             ctx.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key.bytes]);
         }
@@ -395,16 +397,16 @@ fn getdel(ctx: &mut Context<'_>) -> CommandResult {
 /// | PERSIST]`: the string, or nil. An absolute time that is not in the future deletes the key.
 fn getex(ctx: &mut Context<'_>) -> CommandResult {
     let lifetime = parse_getex(ctx.args.cursor(2))?;
-    if ctx.state.config.compatible_with.is_valkey() {
-        parse_expiry(lifetime, &ctx.keyspace.now(), &ctx.command.full_name)?;
+    if ctx.core.state.config.compatible_with.is_valkey() {
+        parse_expiry(lifetime, &ctx.core.keyspace.now(), &ctx.command.full_name)?;
     }
     let key = ctx.key(1);
-    let Some(slot) = ctx.keyspace.find_for_read(key) else {
+    let Some(slot) = ctx.core.keyspace.find_for_read(key) else {
         ctx.reply.null();
         return Ok(Outcome::Replied);
     };
-    let value = ctx.keyspace.string_at(slot)?;
-    let now = ctx.keyspace.now();
+    let value = ctx.core.keyspace.string_at(slot)?;
+    let now = ctx.core.keyspace.now();
     // Redis parses it only now: without a key the time is not checked.
     let expiry = parse_expiry(lifetime, &now, &ctx.command.full_name)?;
     show(&mut ctx.reply, value);
@@ -413,15 +415,15 @@ fn getex(ctx: &mut Context<'_>) -> CommandResult {
             if unit.is_absolute() && now.has_come(deadline) {
                 ctx.delete_overdue(slot, key);
             } else {
-                ctx.keyspace.set_deadline(slot, Some(deadline));
-                ctx.keyspace.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
-                let at = deadline.unix(ctx.keyspace.told_offset_ms()).0;
+                ctx.core.keyspace.set_deadline(slot, Some(deadline));
+                ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
+                let at = deadline.unix(ctx.core.keyspace.told_offset_ms()).0;
                 ctx.instead_with(&[b"PEXPIREAT", key.bytes], at);
             }
         }
-        (Lifetime::Persist, _) if ctx.keyspace.entry(slot).deadline().is_some() => {
-            ctx.keyspace.set_deadline(slot, None);
-            ctx.keyspace.changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
+        (Lifetime::Persist, _) if ctx.core.keyspace.entry(slot).deadline().is_some() => {
+            ctx.core.keyspace.set_deadline(slot, None);
+            ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
             ctx.instead(&[b"PERSIST", key.bytes]);
         }
         _ => {}
@@ -432,12 +434,12 @@ fn getex(ctx: &mut Context<'_>) -> CommandResult {
 /// `DELIFEQ key value`: 1 if the key was deleted, else 0.
 fn delifeq(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let slot = ctx.keyspace.string_slot(key)?;
+    let slot = ctx.core.keyspace.string_slot(key)?;
     let mut deleted = false;
     if let Some(slot) = slot
-        && ctx.keyspace.string_at(slot)? == *ctx.args.get(2)
+        && ctx.core.keyspace.string_at(slot)? == *ctx.args.get(2)
     {
-        ctx.keyspace.delete_at(slot, key, "del");
+        ctx.core.keyspace.delete_at(slot, key, "del");
         ctx.instead(&[b"DEL", key.bytes]);
         deleted = true;
     }
@@ -454,17 +456,17 @@ fn delex(ctx: &mut Context<'_>) -> CommandResult {
     }
     let key = ctx.key(1);
     let mut deleted = false;
-    if let Some(slot) = ctx.keyspace.find_for_write(key) {
+    if let Some(slot) = ctx.core.keyspace.find_for_write(key) {
         let holds = match ctx.args.len() {
             2 => true,
             _ => {
-                let value = ctx.keyspace.string_at(slot).map_err(|_| NOT_A_STRING)?;
+                let value = ctx.core.keyspace.string_at(slot).map_err(|_| NOT_A_STRING)?;
                 let comparison = Comparison::of(ctx.args.get(2), ctx.args.get(3));
                 comparison.ok_or(UNKNOWN_CONDITION)??.holds(value)
             }
         };
         if holds {
-            ctx.keyspace.delete_at(slot, key, "del");
+            ctx.core.keyspace.delete_at(slot, key, "del");
             ctx.instead(&[b"DEL", key.bytes]);
             deleted = true;
         }
@@ -475,7 +477,7 @@ fn delex(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `DIGEST key`: 16 hexadecimal digits, or nil.
 fn digest(ctx: &mut Context<'_>) -> CommandResult {
-    match ctx.keyspace.string(ctx.key(1))? {
+    match ctx.core.keyspace.string(ctx.key(1))? {
         Some(value) => {
             let text = format!("{:016x}", digest_of(value));
             ctx.reply.bulk(text.as_bytes());
@@ -489,7 +491,7 @@ fn digest(ctx: &mut Context<'_>) -> CommandResult {
 fn mget(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(ctx.args.len() - 1);
     for index in 1..ctx.args.len() {
-        match ctx.keyspace.string(ctx.key(index)) {
+        match ctx.core.keyspace.string(ctx.key(index)) {
             Ok(Some(value)) => show(&mut ctx.reply, value),
             Ok(None) | Err(_) => ctx.reply.null(),
         }
@@ -510,7 +512,7 @@ fn msetnx(ctx: &mut Context<'_>) -> CommandResult {
     check_pairs(ctx)?;
     let end = ctx.args.len();
     let none_there =
-        (1..end).step_by(2).all(|index| ctx.keyspace.find_for_write(ctx.key(index)).is_none());
+        (1..end).step_by(2).all(|index| ctx.core.keyspace.find_for_write(ctx.key(index)).is_none());
     if none_there {
         set_pairs(ctx, 1..end, Expiry::Clear);
     }
@@ -527,9 +529,9 @@ fn msetex(ctx: &mut Context<'_>) -> CommandResult {
         _ => BAD_KEY_COUNT,
     })?;
     let options = SetOptions::parse_msetex(cursor)?;
-    let expiry = parse_expiry(options.lifetime, &ctx.keyspace.now(), ctx.name())?;
+    let expiry = parse_expiry(options.lifetime, &ctx.core.keyspace.now(), ctx.name())?;
     let mut indices = pairs.clone().step_by(2);
-    let mut is_there = |index| ctx.keyspace.find_for_write(ctx.key(index)).is_some();
+    let mut is_there = |index| ctx.core.keyspace.find_for_write(ctx.key(index)).is_some();
     let holds = match options.condition {
         Condition::Absent => !indices.any(is_there),
         Condition::Present => indices.all(&mut is_there),
@@ -537,7 +539,7 @@ fn msetex(ctx: &mut Context<'_>) -> CommandResult {
     };
     if holds {
         set_pairs(ctx, pairs.clone(), expiry);
-        match ctx.state.config.compatible_with.is_valkey() {
+        match ctx.core.state.config.compatible_with.is_valkey() {
             true => repeat_msetex(ctx, pairs, expiry),
             // Every replica knows SET.
             false => {
@@ -554,7 +556,7 @@ fn msetex(ctx: &mut Context<'_>) -> CommandResult {
 /// MSETEX's effect for Valkey: as sent, but with the deadline as a Unix time.
 fn repeat_msetex(ctx: &mut Context<'_>, pairs: Range<usize>, expiry: Expiry) {
     let Expiry::At(deadline) = expiry else { return };
-    let (args, at) = (ctx.args, deadline.unix(ctx.keyspace.told_offset_ms()).0.to_string());
+    let (args, at) = (ctx.args, deadline.unix(ctx.core.keyspace.told_offset_ms()).0.to_string());
     ctx.instead_gathered(|_, request| {
         request.extend(args.iter_from(0).take(pairs.end).map(<[u8]>::to_vec));
         let mut rest = args.cursor(pairs.end);
@@ -583,7 +585,7 @@ fn check_pairs(ctx: &Context<'_>) -> Result<(), CommandError> {
 fn set_pairs(ctx: &mut Context<'_>, pairs: Range<usize>, expiry: Expiry) {
     for index in pairs.step_by(2) {
         let key = ctx.key(index);
-        ctx.keyspace.set_string(key, ctx.args.get(index + 1), expiry);
+        ctx.core.keyspace.set_string(key, ctx.args.get(index + 1), expiry);
         announce_set(ctx, key, expiry);
     }
 }

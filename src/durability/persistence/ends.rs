@@ -5,52 +5,52 @@ use std::sync::{Arc, Mutex};
 
 use super::{EndedJob, abort, open_folder, plan, save, switch_on, write_log};
 use crate::config::{AppendFsync, system_text};
-use crate::keyspace::Keyspace;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal};
 use crate::persist::saver::write_now;
-use crate::state::State;
 use crate::state::persistence::Purpose;
+use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
 
 /// Opens the append-only file after loading: from now on changes are appended.
 pub fn begin_aof_at_start(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     mut folder: AofFolder,
     mut loaded_bytes: u64,
     mut base_bytes: u64,
 ) -> Result<(), String> {
-    let plan = plan(keyspace, state, true);
+    let plan = plan(core, true);
     let was_marked = folder.is_marked();
     if was_marked {
         warning!(
-            state,
+            core.state,
             "An earlier process could not fsync the AOF file. Writing the loaded data to a new AOF base file."
         );
     }
     let increment = folder
-        .open_at_start(plan.form.base_format(), |file| write_now(keyspace, file, &plan).map(drop))
+        .open_at_start(plan.form.base_format(), |file| {
+            write_now(&mut core.keyspace, file, &plan).map(drop)
+        })
         .map_err(|error| error.to_string())?;
     if was_marked {
         base_bytes = folder.base_size();
         loaded_bytes = base_bytes;
     }
     let folder = Arc::new(Mutex::new(folder));
-    let wake = state.persistence.wake.clone();
+    let wake = core.state.persistence.wake.clone();
     let wake = Box::new(move || wake());
-    let policy = state.config.appendfsync;
+    let policy = core.state.config.appendfsync;
     let mut log = AppendLog::new(folder.clone(), increment, loaded_bytes, base_bytes, policy, wake);
-    if state.persistence.background.has_threads() {
+    if core.state.persistence.background.has_threads() {
         log.spawn().map_err(|error| system_text(&error))?;
     }
-    switch_on(keyspace, state, folder, log, false);
+    switch_on(core, folder, log, false);
     Ok(())
 }
 
 /// Marks the just-loaded data as saved.
-pub fn note_loaded(keyspace: &Keyspace, state: &mut State) {
-    state.persistence.saves.changes = keyspace.dirty();
+pub fn note_loaded(core: &mut Core) {
+    core.state.persistence.saves.changes = core.keyspace.dirty();
 }
 
 /// Opens the append-only folder, taking over an old single file.
@@ -77,27 +77,23 @@ pub enum Closing {
 }
 
 /// Gives up the background job before the process ends. Errors: the end is refused.
-pub fn begin_shut_down(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    force: bool,
-) -> Result<Option<EndedJob>, Closing> {
-    if state.persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
+pub fn begin_shut_down(core: &mut Core, force: bool) -> Result<Option<EndedJob>, Closing> {
+    if core.state.persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
         // The existing file lacks some of the data.
         if !force {
-            warning!(state, "Writing initial AOF, can't exit.");
+            warning!(core.state, "Writing initial AOF, can't exit.");
             return Err(Closing::Refused);
         }
-        warning!(state, "Writing initial AOF. Exit anyway.");
+        warning!(core.state, "Writing initial AOF. Exit anyway.");
     }
-    let Some(purpose) = state.persistence.purpose() else { return Ok(None) };
+    let Some(purpose) = core.state.persistence.purpose() else { return Ok(None) };
     let text = match purpose {
         Purpose::Save => "There is a child saving an .rdb. Killing it!",
         Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",
         Purpose::Sync => "There is a child sending an .rdb to replicas. Killing it!",
     };
-    warning!(state, "{text}");
-    Ok(abort(keyspace, state, purpose))
+    warning!(core.state, "{text}");
+    Ok(abort(core, purpose))
 }
 
 /// Finishes all files before the process ends, after [`begin_shut_down`]: writes and syncs the log,
@@ -105,28 +101,23 @@ pub fn begin_shut_down(
 ///
 /// If the log cannot be written, the end is refused, as after a failed save. Under `always` it
 /// fails.
-pub fn shut_down(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    save_asked: Option<bool>,
-    force: bool,
-) -> Closing {
-    if let Err(closing) = write_out(state, force) {
+pub fn shut_down(core: &mut Core, save_asked: Option<bool>, force: bool) -> Closing {
+    if let Err(closing) = write_out(&mut core.state, force) {
         return closing;
     }
-    let saves = save_asked.unwrap_or(!state.config.save.is_empty());
+    let saves = save_asked.unwrap_or(!core.state.config.save.is_empty());
     if saves {
-        notice!(state, "Saving the final RDB snapshot before exiting.");
-        if save(keyspace, state).is_err() {
+        notice!(core.state, "Saving the final RDB snapshot before exiting.");
+        if save(core).is_err() {
             if !force {
-                warning!(state, "Error trying to save the DB, can't exit.");
+                warning!(core.state, "Error trying to save the DB, can't exit.");
                 return Closing::Refused;
             }
-            warning!(state, "Error trying to save the DB. Exit anyway.");
+            warning!(core.state, "Error trying to save the DB. Exit anyway.");
         }
     }
-    let now = state.now;
-    match state.persistence.aof.take().map(|aof| aof.log.close(now)) {
+    let now = core.state.now;
+    match core.state.persistence.aof.take().map(|aof| aof.log.close(now)) {
         Some(Err(fatal)) => Closing::Failed(fatal),
         None | Some(Ok(())) => Closing::Done,
     }

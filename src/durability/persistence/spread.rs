@@ -1,7 +1,6 @@
 //! Passes effects on to the append-only log and to the replication backlog.
 
-use crate::keyspace::Keyspace;
-use crate::state::State;
+use crate::state::{Core, State};
 
 /// Passes the effects of ended units on to the log and the backlog. Call this before a command
 /// during which other clients are served: replies that show earlier changes wait for the log's end.
@@ -33,11 +32,11 @@ pub fn spread_effects(state: &mut State) {
 
 /// Starts or stops the recording of effects. Call this where the log or backlog is opened or
 /// closed, and where the role changes. A new reader's stream starts with SELECT.
-pub fn note_listeners(keyspace: &mut Keyspace, state: &mut State) {
-    let replication = &state.replication;
+pub fn note_listeners(core: &mut Core) {
+    let replication = &core.state.replication;
     let follows = replication.backlog.is_some() && !replication.is_replica();
-    let moves = !state.slot_moves.exports.is_empty() && !replication.is_replica();
-    let heard = state.persistence.is_aof_on() || follows || moves;
-    state.effects.listen(heard);
-    keyspace.deletions.listen(heard);
+    let moves = !core.state.slot_moves.exports.is_empty() && !replication.is_replica();
+    let heard = core.state.persistence.is_aof_on() || follows || moves;
+    core.state.effects.listen(heard);
+    core.keyspace.deletions.listen(heard);
 }

@@ -7,12 +7,11 @@ use super::{
     RewriteError, abort_rewrite, begin_rewrite, note_listeners, pause_syncs, spread_effects,
 };
 use crate::config::{AppendFsync, system_text};
-use crate::keyspace::Keyspace;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::AppendLog;
 use crate::persist::saver::lock;
-use crate::state::State;
 use crate::state::persistence::Aof;
+use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
 
 /// Applies `appendfsync` and related parameters.
@@ -57,66 +56,61 @@ pub(super) fn open_folder(state: &State) -> Result<AofFolder, String> {
 }
 
 pub(super) fn switch_on(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     folder: Arc<Mutex<AofFolder>>,
     log: AppendLog,
     is_aside: bool,
 ) {
-    state.persistence.aof = Some(Aof { log, folder, first_kept: None, is_aside });
-    apply_parameters(state);
-    note_listeners(keyspace, state);
-    state.note_gate();
+    core.state.persistence.aof = Some(Aof { log, folder, first_kept: None, is_aside });
+    apply_parameters(&mut core.state);
+    note_listeners(core);
+    core.state.note_gate();
 }
 
 /// `CONFIG SET appendonly yes` on a running server: changes go to a new increment, and the present
 /// data becomes the base. Until the base is complete, the folder's previous content stays valid.
 /// The caller has cancelled a running save. A transaction's effects are one unit, so the base is
 /// started after the transaction.
-pub fn begin_aof(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    in_transaction: bool,
-) -> Result<(), String> {
-    if state.persistence.aof.is_some() {
+pub fn begin_aof(core: &mut Core, in_transaction: bool) -> Result<(), String> {
+    if core.state.persistence.aof.is_some() {
         return Ok(());
     }
     // Earlier effects do not belong in this log, because its base contains them.
-    spread_effects(state);
-    abort_rewrite(keyspace, state);
-    let mut folder = open_folder(state)?;
+    spread_effects(&mut core.state);
+    abort_rewrite(core);
+    let mut folder = open_folder(&core.state)?;
     let increment = folder.increment_aside().map_err(|error| error.to_string())?;
     let first_kept = increment.seq;
     let folder = Arc::new(Mutex::new(folder));
-    let wake = state.persistence.wake.clone();
-    let policy = state.config.appendfsync;
+    let wake = core.state.persistence.wake.clone();
+    let policy = core.state.config.appendfsync;
     let wake = Box::new(move || wake());
     let log = AppendLog::new(folder.clone(), increment, 0, 0, policy, wake);
-    let mut log = log.behind(state.persistence.closed_log);
-    if state.persistence.background.has_threads() {
+    let mut log = log.behind(core.state.persistence.closed_log);
+    if core.state.persistence.background.has_threads() {
         log.spawn().map_err(|error| system_text(&error))?;
     }
-    switch_on(keyspace, state, folder, log, true);
+    switch_on(core, folder, log, true);
     // A snapshot for waiting replicas goes first.
-    let syncs = state.persistence.work.running().is_some();
+    let syncs = core.state.persistence.work.running().is_some();
     if in_transaction || syncs {
         let text = if syncs {
             "AOF was enabled but there is already another background operation. An AOF background was scheduled to start when possible."
         } else {
             "AOF was enabled during a transaction. An AOF background was scheduled to start when possible."
         };
-        warning!(state, "{text}");
+        warning!(core.state, "{text}");
         // The scheduled rewrite will start another increment, and this one is dropped.
-        state.persistence.queued.rewrite = true;
+        core.state.persistence.queued.rewrite = true;
         return Ok(());
     }
-    if let Some(aof) = &mut state.persistence.aof {
+    if let Some(aof) = &mut core.state.persistence.aof {
         aof.first_kept = Some(first_kept);
     }
-    match begin_rewrite(keyspace, state) {
+    match begin_rewrite(core) {
         Ok(()) => Ok(()),
         Err(RewriteError::Failed(why)) => {
-            end_aof(keyspace, state);
+            end_aof(core);
             Err(why)
         }
         Err(RewriteError::Fatal(fatal)) => Err(fatal.to_string()),
@@ -124,26 +118,26 @@ pub fn begin_aof(
 }
 
 /// `CONFIG SET appendonly no`. The log ends before the unit that has begun, if one has.
-pub fn end_aof(keyspace: &mut Keyspace, state: &mut State) {
-    abort_rewrite(keyspace, state);
-    state.persistence.queued.rewrite = false;
-    let now = state.now;
-    spread_effects(state);
-    if let Some(aof) = state.persistence.aof.take() {
-        state.persistence.closed_log = aof.log.end();
+pub fn end_aof(core: &mut Core) {
+    abort_rewrite(core);
+    core.state.persistence.queued.rewrite = false;
+    let now = core.state.now;
+    spread_effects(&mut core.state);
+    if let Some(aof) = core.state.persistence.aof.take() {
+        core.state.persistence.closed_log = aof.log.end();
         // The same CONFIG SET may give another policy.
         let is_always = aof.log.policy() == AppendFsync::Always;
         if let Err(fatal) = aof.log.close(now) {
-            warning!(state, "{fatal}");
+            warning!(core.state, "{fatal}");
             if is_always {
-                state.persistence.fatal = Some(fatal);
+                core.state.persistence.fatal = Some(fatal);
             }
         }
         if let Some(name) = lock(&aof.folder).drop_aside() {
             let name = String::from_utf8_lossy(&name);
-            notice!(state, "Removing the temp incr aof file {name} in the background");
+            notice!(core.state, "Removing the temp incr aof file {name} in the background");
         }
     }
-    note_listeners(keyspace, state);
-    state.note_gate();
+    note_listeners(core);
+    core.state.note_gate();
 }

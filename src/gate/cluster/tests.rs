@@ -13,6 +13,7 @@ use crate::cluster::settings::Settings;
 use crate::collections::hash::KeyHasher;
 use crate::command::TABLE;
 use crate::gate::execute::{Gate, Request};
+use crate::keyspace::Keyspace;
 use crate::net::stream::Stream;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
@@ -21,8 +22,7 @@ use crate::sys::log::Logger;
 
 /// A node with one client. `bar` is in slot 5061, `foo` in 12182.
 struct Node {
-    keyspace: Keyspace,
-    state: State,
+    core: Core,
     client: ClientId,
     /// The other node of its cluster.
     other: NodeIndex,
@@ -53,11 +53,11 @@ impl Node {
             Client::new(id, flags, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
         });
         let keyspace = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
-        Node { keyspace, state, client, other }
+        Node { core: Core { keyspace, state }, client, other }
     }
 
     fn cluster(&mut self) -> &mut Cluster {
-        self.state.cluster.as_deref_mut().expect("it is a node")
+        self.core.state.cluster.as_deref_mut().expect("it is a node")
     }
 
     /// Runs a request written with spaces, in which `_` stands for a space within an argument.
@@ -70,8 +70,8 @@ impl Node {
         let request =
             Request { args, command: TABLE.find(args.get(0)), prehashed: Default::default() };
         let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
-        let Node { keyspace, state, client, .. } = self;
-        let _ = Gate { keyspace, state, caller: Caller::Client(*client), reply }.execute(&request);
+        let Node { core, client, .. } = self;
+        let _ = Gate { core, caller: Caller::Client(*client), reply }.execute(&request);
         String::from_utf8_lossy(&output.to_vec()).trim_end().replace("\r\n", " ")
     }
 

@@ -5,8 +5,8 @@
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
-use crate::keyspace::{DbIndex, Keyspace};
-use crate::state::State;
+use crate::keyspace::DbIndex;
+use crate::state::{Core, State};
 
 /// Time for deletions in a turn. Unit: microseconds.
 const TURN_US: i64 = 1_000;
@@ -14,19 +14,19 @@ const TURN_US: i64 = 1_000;
 const STEP_KEYS: usize = 64;
 
 /// Adds slots whose keys are to be deleted.
-pub fn add(keyspace: &mut Keyspace, state: &mut State, slots: SlotSet) {
-    state.cluster_work.drops.get_or_insert_default().extend(slots.iter());
-    note_hidden(keyspace, state);
+pub fn add(core: &mut Core, slots: SlotSet) {
+    core.state.cluster_work.drops.get_or_insert_default().extend(slots.iter());
+    note_hidden(core);
 }
 
 /// Sets the slots whose keys are hidden: slots that are still arriving, and slots whose keys are
 /// being deleted.
-pub fn note_hidden(keyspace: &mut Keyspace, state: &State) {
-    let mut hidden = state.slot_moves.jobs.hidden();
-    if let Some(drops) = &state.cluster_work.drops {
+pub fn note_hidden(core: &mut Core) {
+    let mut hidden = core.state.slot_moves.jobs.hidden();
+    if let Some(drops) = &core.state.cluster_work.drops {
         hidden.get_or_insert_default().extend(drops.iter());
     }
-    keyspace.hidden_slots = hidden;
+    core.keyspace.hidden_slots = hidden;
 }
 
 /// Whether keys of these slots are still being deleted.
@@ -36,9 +36,9 @@ pub fn is_dropping(state: &State, slots: &SlotSet) -> bool {
 }
 
 /// Cancels the remaining deletions.
-pub fn forget(keyspace: &mut Keyspace, state: &mut State) {
-    state.cluster_work.drops = None;
-    note_hidden(keyspace, state);
+pub fn forget(core: &mut Core) {
+    core.state.cluster_work.drops = None;
+    note_hidden(core);
 }
 
 /// Whether keys are to be deleted now. Not during a pause: a replica may be about to take over with
@@ -49,77 +49,77 @@ pub fn has_work(state: &State) -> bool {
 
 /// Deletes the remaining keys of these slots, which are about to come back: the arriving keys must
 /// not mix with the old ones.
-pub fn finish(keyspace: &mut Keyspace, state: &mut State, slots: &SlotSet) {
-    let Some(drops) = &mut state.cluster_work.drops else { return };
+pub fn finish(core: &mut Core, slots: &SlotSet) {
+    let Some(drops) = &mut core.state.cluster_work.drops else { return };
     let mut now: SlotSet = slots.iter().filter(|slot| drops.remove(*slot)).collect();
-    note_deletions_apart(keyspace, state);
-    publish_events(keyspace, state);
-    while !step(keyspace, state, &mut now) {}
-    note_hidden(keyspace, state);
-    drop(keyspace.events.take());
+    note_deletions_apart(core);
+    publish_events(core);
+    while !step(core, &mut now) {}
+    note_hidden(core);
+    drop(core.keyspace.events.take());
 }
 
 /// Deletes some keys.
-pub fn drop_some(keyspace: &mut Keyspace, state: &mut State) {
-    if !has_work(state) {
+pub fn drop_some(core: &mut Core) {
+    if !has_work(&core.state) {
         return;
     }
-    let Some(mut drops) = state.cluster_work.drops.take() else { return };
-    if let Some(cluster) = &state.cluster {
+    let Some(mut drops) = core.state.cluster_work.drops.take() else { return };
+    if let Some(cluster) = &core.state.cluster {
         // Keep the keys of slots that have come back since.
         let back: Vec<HashSlot> = drops.iter().filter(|slot| cluster.owns(*slot)).collect();
         back.into_iter().for_each(|slot| {
             drops.remove(slot);
         });
     }
-    note_deletions_apart(keyspace, state);
-    publish_events(keyspace, state);
-    let begun_us = state.clock.now().boot_us;
-    let mut is_done = drops.is_empty() || state.replication.is_replica();
-    while !is_done && state.clock.now().boot_us - begun_us < TURN_US {
-        is_done = step(keyspace, state, &mut drops);
+    note_deletions_apart(core);
+    publish_events(core);
+    let begun_us = core.state.clock.now().boot_us;
+    let mut is_done = drops.is_empty() || core.state.replication.is_replica();
+    while !is_done && core.state.clock.now().boot_us - begun_us < TURN_US {
+        is_done = step(core, &mut drops);
     }
-    drop(keyspace.events.take());
+    drop(core.keyspace.events.take());
     if !is_done {
-        state.cluster_work.drops = Some(drops);
+        core.state.cluster_work.drops = Some(drops);
     }
-    note_hidden(keyspace, state);
+    note_hidden(core);
 }
 
 /// Deletes some keys of the slots. True: there are no more.
-fn step(keyspace: &mut Keyspace, state: &mut State, drops: &mut SlotSet) -> bool {
-    let config = &state.config;
+fn step(core: &mut Core, drops: &mut SlotSet) -> bool {
+    let config = &core.state.config;
     let unlinks = config.lazyfree_lazy_server_del && config.compatible_with.is_valkey();
     let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
     for _ in 0..STEP_KEYS {
         let Some(slot) = drops.iter().next() else { return true };
-        let Some((database, key)) = keyspace.key_in_slot(slot) else {
+        let Some((database, key)) = core.keyspace.key_in_slot(slot) else {
             drops.remove(slot);
             continue;
         };
-        let is_deleted = keyspace.in_database(database, |keyspace| {
+        let is_deleted = core.keyspace.in_database(database, |keyspace| {
             let key = keyspace.key(&key);
             keyspace.delete(key, "del")
         });
-        if is_deleted && state.effects.is_heard() {
-            let apart = state.effects.begin_apart();
-            state.effects.push(database, [verb, &key[..]].into_iter());
-            state.effects.end_apart(apart);
+        if is_deleted && core.state.effects.is_heard() {
+            let apart = core.state.effects.begin_apart();
+            core.state.effects.push(database, [verb, &key[..]].into_iter());
+            core.state.effects.end_apart(apart);
         }
     }
     false
 }
 
 /// Deletes all keys, and repeats the deletion for replicas and the log.
-pub fn drop_all(keyspace: &mut Keyspace, state: &mut State) {
-    forget(keyspace, state);
-    keyspace.clear_all(false);
+pub fn drop_all(core: &mut Core) {
+    forget(core);
+    core.keyspace.clear_all(false);
     // A replica's stream is its primary's.
-    if state.effects.is_heard() && !state.replication.is_replica() {
-        note_deletions_apart(keyspace, state);
-        let apart = state.effects.begin_apart();
+    if core.state.effects.is_heard() && !core.state.replication.is_replica() {
+        note_deletions_apart(core);
+        let apart = core.state.effects.begin_apart();
         let flush: [&[u8]; 1] = [b"FLUSHALL"];
-        state.effects.push(DbIndex::ZERO, flush.into_iter());
-        state.effects.end_apart(apart);
+        core.state.effects.push(DbIndex::ZERO, flush.into_iter());
+        core.state.effects.end_apart(apart);
     }
 }

@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 
 use crate::gate::looked_up::LookedUp;
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::DbIndex;
 use crate::replication::link::Link;
 use crate::resp::args::Args;
-use crate::state::State;
+use crate::state::Core;
 
 /// Requests looked at together.
 const REQUESTS: usize = 64;
@@ -24,27 +24,20 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Looks at the next requests, unless some that were looked at have not run yet. `selected`:
     /// the stream's database so far.
-    pub(super) fn look(
-        &mut self,
-        link: &mut Link,
-        keyspace: &Keyspace,
-        state: &State,
-        selected: DbIndex,
-    ) {
+    pub(super) fn look(&mut self, link: &mut Link, core: &Core, selected: DbIndex) {
         if !self.seen.is_empty() {
             return;
         }
         self.hashes.clear();
         link.look_ahead(REQUESTS, |request| {
-            let looked_up =
-                LookedUp::of(keyspace, state, Args::new(request.buffer, request.ranges));
+            let looked_up = LookedUp::of(core, Args::new(request.buffer, request.ranges));
             self.hashes.extend(looked_up.hash());
             self.seen.push_back((request.at, looked_up));
         });
         if self.hashes.len() < 2 {
             return;
         }
-        keyspace.table_of(selected).prefetch(self.hashes.iter().copied());
+        core.keyspace.table_of(selected).prefetch(self.hashes.iter().copied());
     }
 
     /// The command and hash of the next request to run, at `at`. None: it was not looked at.

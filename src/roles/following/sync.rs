@@ -18,13 +18,13 @@ use crate::client::ClientFlags;
 use crate::config::{DisklessLoad, system_text};
 use crate::durability::load::{LoadError, Rules, entry_decoder, load_beside, run, version_check};
 use crate::durability::persistence;
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::DbIndex;
 use crate::persist::ahead::KeysExpected;
 use crate::persist::rdb::{Event, FileError, Parser};
 use crate::replication::incoming::{Arriving, Feed, Loader, Sync};
 use crate::roles::replicas;
-use crate::state::State;
 use crate::state::persistence::{LAST_FENCE, LoadStats, Loading, OPEN_SLOTS, Purpose};
+use crate::state::{Core, State};
 use crate::sys::disk::write_all;
 use crate::sys::log::{notice, warning};
 
@@ -50,49 +50,44 @@ pub(super) enum Loaded {
 
 impl Sync {
     /// A snapshot was announced. None: there is no memory or disk for it, which is logged.
-    pub(super) fn begin(
-        keyspace: &Keyspace,
-        state: &State,
-        history: Option<(String, u64)>,
-    ) -> Option<Self> {
-        let keys: usize =
-            DbIndex::all(keyspace.databases()).map(|number| keyspace.table_of(number).len()).sum();
-        let mode = state.config.repl_diskless_load;
+    pub(super) fn begin(core: &Core, history: Option<(String, u64)>) -> Option<Self> {
+        let keys: usize = DbIndex::all(core.keyspace.databases())
+            .map(|number| core.keyspace.table_of(number).len())
+            .sum();
+        let mode = core.state.config.repl_diskless_load;
         let by_pipe = match mode {
             DisklessLoad::Disabled => false,
             DisklessLoad::OnEmptyDb => keys == 0,
             DisklessLoad::SwapDb | DisklessLoad::FlushBeforeLoad => true,
         };
-        let file = if by_pipe { None } else { Some(Arriving::create(state)?) };
+        let file = if by_pipe { None } else { Some(Arriving::create(&core.state)?) };
         let keeps_old = mode == DisklessLoad::SwapDb;
         Some(Sync { history, by_mark: false, file, keeps_old, total: None, loader: None })
     }
 
     /// The snapshot's bytes follow.
-    pub(super) fn begins(
-        &mut self,
-        keyspace: &mut Keyspace,
-        state: &mut State,
-        total: Option<u64>,
-    ) {
+    pub(super) fn begins(&mut self, core: &mut Core, total: Option<u64>) {
         self.by_mark = total.is_none();
         self.total = total;
-        if let Some(following) = state.replication.following.as_deref_mut() {
+        if let Some(following) = core.state.replication.following.as_deref_mut() {
             following.transfer.total = total;
         }
         let to = if self.file.is_some() { "to disk" } else { "to parser" };
         match total {
             Some(bytes) => {
-                notice!(state, "MASTER <-> REPLICA sync: receiving {bytes} bytes from master {to}")
+                notice!(
+                    core.state,
+                    "MASTER <-> REPLICA sync: receiving {bytes} bytes from master {to}"
+                )
             }
             None => notice!(
-                state,
+                core.state,
                 "MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF {to}"
             ),
         }
         if self.file.is_none() {
             let feed = Feed::Pipe { bytes: VecDeque::new(), is_ended: false };
-            self.begin_loading(keyspace, state, feed, total.unwrap_or(0));
+            self.begin_loading(core, feed, total.unwrap_or(0));
         }
     }
 
@@ -111,16 +106,11 @@ impl Sync {
     }
 
     /// All bytes were received. None: they cannot be loaded, which is logged.
-    pub(super) fn ends(
-        &mut self,
-        keyspace: &mut Keyspace,
-        state: &mut State,
-        by_mark: bool,
-    ) -> Option<()> {
+    pub(super) fn ends(&mut self, core: &mut Core, by_mark: bool) -> Option<()> {
         self.by_mark = by_mark;
         if let Some(arriving) = self.file.take() {
-            let (feed, bytes) = arriving.put_in_place(state)?;
-            self.begin_loading(keyspace, state, feed, bytes);
+            let (feed, bytes) = arriving.put_in_place(&core.state)?;
+            self.begin_loading(core, feed, bytes);
         } else if let Some(loader) = &mut self.loader {
             if let Feed::Pipe { is_ended, .. } = loader.parser.source_mut() {
                 *is_ended = true;
@@ -130,73 +120,63 @@ impl Sync {
         Some(())
     }
 
-    fn begin_loading(
-        &mut self,
-        keyspace: &mut Keyspace,
-        state: &mut State,
-        feed: Feed,
-        total: u64,
-    ) {
-        persistence::end_aof(keyspace, state);
-        if state.persistence.purpose() == Some(Purpose::Save) {
-            replicas::abort_job(keyspace, state, Purpose::Save);
+    fn begin_loading(&mut self, core: &mut Core, feed: Feed, total: u64) {
+        persistence::end_aof(core);
+        if core.state.persistence.purpose() == Some(Purpose::Save) {
+            replicas::abort_job(core, Purpose::Save);
         }
         if !self.keeps_old {
-            end_history(state);
-            notice!(state, "MASTER <-> REPLICA sync: Flushing old data");
-            let lazily = state.config.replica_lazy_flush;
-            keyspace.clear_all(!lazily);
+            end_history(&mut core.state);
+            notice!(core.state, "MASTER <-> REPLICA sync: Flushing old data");
+            let lazily = core.state.config.replica_lazy_flush;
+            core.keyspace.clear_all(!lazily);
         }
-        notice!(state, "MASTER <-> REPLICA sync: Loading DB in memory");
-        let is_same = |(id, _): &(String, u64)| *id == state.replication.id;
+        notice!(core.state, "MASTER <-> REPLICA sync: Loading DB in memory");
+        let is_same = |(id, _): &(String, u64)| *id == core.state.replication.id;
         let is_beside = self.keeps_old && self.history.as_ref().is_some_and(is_same);
-        let started_unix = state.now.unix_seconds();
-        let persistence = &mut state.persistence;
+        let started_unix = core.state.now.unix_seconds();
+        let persistence = &mut core.state.persistence;
         persistence.loading =
             Some(Loading { started_unix, total_bytes: total, is_beside, ..Loading::default() });
         persistence.loads = LoadStats::default();
-        state.note_gate();
-        self.loader = Some(Loader::new(keyspace, state, feed, total));
+        core.state.note_gate();
+        self.loader = Some(Loader::new(core, feed, total));
     }
 
     /// Loads one slice. Errors: already logged.
-    pub(super) fn load(
-        &mut self,
-        keyspace: &mut Keyspace,
-        state: &mut State,
-    ) -> Result<Loaded, super::Lost> {
+    pub(super) fn load(&mut self, core: &mut Core) -> Result<Loaded, super::Lost> {
         let Some(loader) = &mut self.loader else { return Ok(Loaded::Waits) };
         let is_file = loader.feed_is_file;
-        loader.step(keyspace, state).map_err(|why| {
+        loader.step(core).map_err(|why| {
             let from = if is_file { "DB from disk" } else { "DB from socket" };
-            warning!(state, "Failed trying to load the MASTER synchronization {from}: {why}");
+            warning!(core.state, "Failed trying to load the MASTER synchronization {from}: {why}");
             super::Lost::Logged
         })
     }
 
     /// Replaces the served databases by the loaded ones. False: that failed, which is logged; then
     /// there is no data.
-    pub(super) fn put_in_place(mut self, keyspace: &mut Keyspace, state: &mut State) -> bool {
+    pub(super) fn put_in_place(mut self, core: &mut Core) -> bool {
         let Some(loader) = self.loader.take() else { return false };
-        let LoadStats { keys, expired, empty_skipped: empty } = state.persistence.loads;
+        let LoadStats { keys, expired, empty_skipped: empty } = core.state.persistence.loads;
         notice!(
-            state,
+            core.state,
             "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."
         );
         if self.keeps_old {
-            end_history(state);
-            notice!(state, "MASTER <-> REPLICA sync: Swapping active DB with loaded DB");
+            end_history(&mut core.state);
+            notice!(core.state, "MASTER <-> REPLICA sync: Swapping active DB with loaded DB");
         }
-        replicas::abort_job(keyspace, state, Purpose::Save);
-        let lazily = state.config.replica_lazy_flush || self.keeps_old;
-        keyspace.put_in_place(loader.beside, !lazily);
+        replicas::abort_job(core, Purpose::Save);
+        let lazily = core.state.config.replica_lazy_flush || self.keeps_old;
+        core.keyspace.put_in_place(loader.beside, !lazily);
         if self.keeps_old {
-            notice!(state, "MASTER <-> REPLICA sync: Discarding old DB in background");
+            notice!(core.state, "MASTER <-> REPLICA sync: Discarding old DB in background");
         }
-        take_functions(keyspace, state, &loader.functions);
-        state.clients.iter_mut().for_each(|client| client.flags |= ClientFlags::LOST_WRITES);
-        end_loading(state);
-        let replication = &mut state.replication;
+        take_functions(core, &loader.functions);
+        core.state.clients.iter_mut().for_each(|client| client.flags |= ClientFlags::LOST_WRITES);
+        end_loading(&mut core.state);
+        let replication = &mut core.state.replication;
         replication.has_lost_writes = true;
         match self.history {
             Some((id, offset)) => (replication.id, replication.offset) = (id, offset),
@@ -209,24 +189,27 @@ impl Sync {
         replication.backlog = None;
         if let Some(following) = replication.following.as_deref_mut() {
             following.knows_history = true;
-            following.selected = loader.stream_database.min(keyspace.last_database());
+            following.selected = loader.stream_database.min(core.keyspace.last_database());
         }
-        begin_backlog(state);
-        remove_file(state);
+        begin_backlog(&mut core.state);
+        remove_file(&core.state);
         true
     }
 
     /// Drops the received bytes.
-    pub(super) fn abort(self, keyspace: &mut Keyspace, state: &mut State) {
+    pub(super) fn abort(self, core: &mut Core) {
         if let Some(Arriving { path, .. }) = self.file {
             // Fails harmlessly if the file does not exist.
-            let _ = state.persistence.disk().remove(&path);
+            let _ = core.state.persistence.disk().remove(&path);
         }
         if let Some(loader) = self.loader {
-            keyspace.drop_beside(loader.beside);
-            end_loading(state);
+            core.keyspace.drop_beside(loader.beside);
+            end_loading(&mut core.state);
             if self.keeps_old {
-                notice!(state, "MASTER <-> REPLICA sync: Discarding temporary DB in background");
+                notice!(
+                    core.state,
+                    "MASTER <-> REPLICA sync: Discarding temporary DB in background"
+                );
             }
         }
     }
@@ -252,15 +235,15 @@ fn end_loading(state: &mut State) {
 }
 
 /// Replaces the function libraries. One that does not compile is skipped and logged.
-fn take_functions(keyspace: &mut Keyspace, state: &mut State, texts: &[Vec<u8>]) {
-    if let Some(mut engine) = state.take_engine() {
+fn take_functions(core: &mut Core, texts: &[Vec<u8>]) {
+    if let Some(mut engine) = core.state.take_engine() {
         let (lua, libraries) = engine.functions();
         libraries.flush(lua);
-        state.scripts.put_engine(engine);
+        core.state.scripts.put_engine(engine);
     }
     for text in texts {
-        if let Err(why) = run(keyspace, state, &[b"FUNCTION", b"LOAD", text]) {
-            warning!(state, "Failed loading a library of functions from the master: {why}");
+        if let Err(why) = run(core, &[b"FUNCTION", b"LOAD", text]) {
+            warning!(core.state, "Failed loading a library of functions from the master: {why}");
         }
     }
 }
@@ -353,18 +336,15 @@ impl Arriving {
 }
 
 impl Loader {
-    fn new(keyspace: &Keyspace, state: &State, feed: Feed, bytes: u64) -> Self {
+    fn new(core: &Core, feed: Feed, bytes: u64) -> Self {
         let feed_is_file = matches!(feed, Feed::File(_));
         Loader {
-            parser: Parser::new(feed, state.config.rdbchecksum).with_versions(version_check(state)),
+            parser: Parser::new(feed, core.state.config.rdbchecksum)
+                .with_versions(version_check(&core.state)),
             feed_is_file,
             expected: KeysExpected::of_file(if feed_is_file { bytes } else { 0 }),
-            decoder: entry_decoder(
-                keyspace,
-                state,
-                Rules { keeps_expired: true, ..Rules::default() },
-            ),
-            beside: keyspace.beside(),
+            decoder: entry_decoder(core, Rules { keeps_expired: true, ..Rules::default() }),
+            beside: core.keyspace.beside(),
             functions: Vec::new(),
             stream_database: DbIndex::ZERO,
             has_more: feed_is_file,
@@ -376,12 +356,12 @@ impl Loader {
     }
 
     /// Loads for a bounded time. Errors: a text.
-    fn step(&mut self, keyspace: &mut Keyspace, state: &mut State) -> Result<Loaded, String> {
-        let start_us = state.clock.now().boot_us;
+    fn step(&mut self, core: &mut Core) -> Result<Loaded, String> {
+        let start_us = core.state.clock.now().boot_us;
         if !self.has_more && (self.piped() == Some(0) || start_us < self.look_at_us) {
             return Ok(Loaded::Waits);
         }
-        let delay = state.config.key_load_delay;
+        let delay = core.state.config.key_load_delay;
         loop {
             let event = match self.parser.next_event() {
                 Ok(event) => event,
@@ -394,14 +374,14 @@ impl Loader {
                     break;
                 }
                 Err(error) => {
-                    let error = LoadError::of_file(state, error);
-                    error.log_refusal(state);
+                    let error = LoadError::of_file(&core.state, error);
+                    error.log_refusal(&core.state);
                     return Err(error.text);
                 }
             };
             match event {
                 Event::Entry(entry) => {
-                    load_beside(keyspace, state, &self.decoder, &entry, &mut self.beside)?;
+                    load_beside(core, &self.decoder, &entry, &mut self.beside)?;
                     self.steps += 1;
                 }
                 Event::Function(text) => self.functions.push(text.to_vec()),
@@ -415,11 +395,11 @@ impl Loader {
                 }
                 Event::Aux { name, value } if &*name == LAST_FENCE.as_bytes() => {
                     let fence = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
-                    keyspace.locks.fences.learn(fence.unwrap_or(0));
+                    core.keyspace.locks.fences.learn(fence.unwrap_or(0));
                 }
                 Event::Aux { name, value } if &*name == OPEN_SLOTS.as_bytes() => {
-                    let outside = state.outside();
-                    if let Some(cluster) = &mut state.cluster {
+                    let outside = core.state.outside();
+                    if let Some(cluster) = &mut core.state.cluster {
                         cluster.take_open_slots(&value, &outside);
                     }
                 }
@@ -430,17 +410,17 @@ impl Loader {
                 }
             }
             if delay > 0 {
-                state.clock.sleep(Duration::from_micros(delay as u64));
+                core.state.clock.sleep(Duration::from_micros(delay as u64));
             } else if delay < 0 && self.steps.is_multiple_of(delay.unsigned_abs()) {
-                state.clock.sleep(Duration::from_micros(1));
+                core.state.clock.sleep(Duration::from_micros(1));
             }
             let looks = delay != 0 || self.steps.is_multiple_of(STEPS);
-            if looks && state.clock.now().boot_us - start_us >= SLICE_US {
+            if looks && core.state.clock.now().boot_us - start_us >= SLICE_US {
                 self.has_more = true;
                 break;
             }
         }
-        if let Some(loading) = &mut state.persistence.loading {
+        if let Some(loading) = &mut core.state.persistence.loading {
             loading.loaded_bytes = self.parser.offset();
         }
         Ok(if self.has_more { Loaded::Part } else { Loaded::Waits })

@@ -29,10 +29,10 @@ use crate::persist::saver::lock;
 use crate::resp::args::Args;
 use crate::resp::request::{Limits, Parsed, Parser, Range, encode};
 use crate::roles::moving::{self, Connecting, ENCODED_HERE_MAX, ENCODERS_MAX};
-use crate::state::State;
 use crate::state::moving::Payload;
 use crate::state::slot_moves::{Export, Part};
-use crate::state::spec::KeyFlags;
+use crate::state::spec::{KeyFlags, KeyPosition};
+use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
 use crate::sys::random;
 use crate::types::Value;
@@ -56,28 +56,31 @@ const STEP: usize = 32;
 const INPUT_MAX: usize = 16 * 1024;
 
 /// Begins to move slots of this node to another one.
-pub fn begin_export(keyspace: &mut Keyspace, state: &mut State, ranges: Ranges, target: NodeIndex) {
-    let now_s = state.now.unix_seconds();
-    let Some(cluster) = state.cluster.as_deref() else { return };
+pub fn begin_export(core: &mut Core, ranges: Ranges, target: NodeIndex) {
+    let now_s = core.state.now.unix_seconds();
+    let Some(cluster) = core.state.cluster.as_deref() else { return };
     let Some(name) = NodeId::from_bytes(random::hex_id().as_bytes()) else { return };
     let job = Job::export(name, ranges, cluster.myself().id, cluster.node(target).id, now_s);
     let description = job.description();
-    notice!(state, "Slot migration initiated through CLUSTER MIGRATESLOTS command: {description}");
-    state.slot_moves.jobs.add(job);
-    state.slot_moves.exports.insert(name, Export::default());
-    state.slot_moves.is_due = true;
-    persistence::note_listeners(keyspace, state);
+    notice!(
+        core.state,
+        "Slot migration initiated through CLUSTER MIGRATESLOTS command: {description}"
+    );
+    core.state.slot_moves.jobs.add(job);
+    core.state.slot_moves.exports.insert(name, Export::default());
+    core.state.slot_moves.is_due = true;
+    persistence::note_listeners(core);
 }
 
 /// Cancels all moves from this node. False: none was in progress.
-pub fn cancel_exports(keyspace: &mut Keyspace, state: &mut State) -> bool {
-    let jobs = state.slot_moves.jobs.0.iter();
+pub fn cancel_exports(core: &mut Core) -> bool {
+    let jobs = core.state.slot_moves.jobs.0.iter();
     let names: Vec<NodeId> = jobs
         .filter(|job| !job.is_import && job.phase.is_in_progress())
         .map(|job| job.name)
         .collect();
     for name in &names {
-        finish(keyspace, state, name, Phase::Cancelled, "");
+        finish(core, name, Phase::Cancelled, "");
     }
     !names.is_empty()
 }
@@ -108,16 +111,16 @@ fn has_work(state: &State, name: &NodeId, export: &Export) -> bool {
 }
 
 /// Ends the connection of a job.
-pub(super) fn close(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
-    if let Some(export) = state.slot_moves.exports.remove(name) {
+pub(super) fn close(core: &mut Core, name: &NodeId) {
+    if let Some(export) = core.state.slot_moves.exports.remove(name) {
         let later = export.parts.iter().filter(|part| matches!(part, Part::Later(_))).count();
-        state.slot_moves.encoding -= later;
+        core.state.slot_moves.encoding -= later;
         if let Some(line) = export.line {
-            state.net.lines.close(line);
+            core.state.net.lines.close(line);
         }
     }
-    note_pauses(state);
-    persistence::note_listeners(keyspace, state);
+    note_pauses(&mut core.state);
+    persistence::note_listeners(core);
 }
 
 /// Pauses writes to the slots of all jobs that ask for it, and notes which slots may be claimed.
@@ -142,19 +145,19 @@ fn note_pauses(state: &mut State) {
 }
 
 /// Continues all exports.
-pub(super) fn turn(keyspace: &mut Keyspace, state: &mut State) {
-    let names: Vec<NodeId> = state.slot_moves.exports.keys().copied().collect();
-    if feed(keyspace, state) {
-        super::data_flushed(keyspace, state);
+pub(super) fn turn(core: &mut Core) {
+    let names: Vec<NodeId> = core.state.slot_moves.exports.keys().copied().collect();
+    if feed(core) {
+        super::data_flushed(core);
     }
     for name in names {
-        let Some(mut export) = state.slot_moves.exports.remove(&name) else { continue };
-        let gone_on = go_on(keyspace, state, &name, &mut export);
-        state.slot_moves.exports.insert(name, export);
+        let Some(mut export) = core.state.slot_moves.exports.remove(&name) else { continue };
+        let gone_on = go_on(core, &name, &mut export);
+        core.state.slot_moves.exports.insert(name, export);
         match gone_on {
             Ok(None) => {}
-            Ok(Some(phase)) => finish(keyspace, state, &name, phase, ""),
-            Err(why) => finish(keyspace, state, &name, Phase::Failed, &why),
+            Ok(Some(phase)) => finish(core, &name, phase, ""),
+            Err(why) => finish(core, &name, Phase::Failed, &why),
         }
     }
 }
@@ -164,38 +167,34 @@ fn phase_of(state: &State, name: &NodeId) -> Phase {
 }
 
 /// Continues an export. `Some`: it has ended. Errors: why it failed.
-fn go_on(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    name: &NodeId,
-    export: &mut Export,
-) -> Result<Option<Phase>, String> {
-    if state.replication.is_replica() {
+fn go_on(core: &mut Core, name: &NodeId, export: &mut Export) -> Result<Option<Phase>, String> {
+    if core.state.replication.is_replica() {
         return Err(NOT_MINE.into());
     }
-    if let Some(ended) = look_at_owner(state, name)? {
+    if let Some(ended) = look_at_owner(&core.state, name)? {
         return Ok(Some(ended));
     }
-    if phase_of(state, name) == Phase::Connecting && !connect(state, name, export)? {
+    if phase_of(&core.state, name) == Phase::Connecting && !connect(&mut core.state, name, export)?
+    {
         return Ok(None);
     }
     let Some(line) = export.line else { return Ok(None) };
-    let reading = state.net.lines.read(line);
-    take_input(state, name, export, line)?;
-    if phase_of(state, name) == Phase::Snapshotting {
-        copy(keyspace, state, name, export);
+    let reading = core.state.net.lines.read(line);
+    take_input(&mut core.state, name, export, line)?;
+    if phase_of(&core.state, name) == Phase::Snapshotting {
+        copy(core, name, export);
     }
-    send(state, export, line)?;
-    try_to_pause(state, name, export);
-    say_ack(state, name, export);
-    send(state, export, line)?;
-    check_output_limit(state, name, export)?;
+    send(&mut core.state, export, line)?;
+    try_to_pause(&mut core.state, name, export);
+    say_ack(&core.state, name, export);
+    send(&mut core.state, export, line)?;
+    check_output_limit(&mut core.state, name, export)?;
     if let Reading::Ended(_) = reading {
-        if phase_of(state, name) != Phase::FailoverGranted {
+        if phase_of(&core.state, name) != Phase::FailoverGranted {
             return Err(LOST.into());
         }
         // The target may have taken the slots; then the cluster bus will report it.
-        state.net.lines.close(line);
+        core.state.net.lines.close(line);
         export.line = None;
     }
     Ok(None)
@@ -531,27 +530,30 @@ fn select(export: &mut Export, database: DbIndex, out: &mut Vec<u8>) {
 }
 
 /// Copies the next keys, for a bounded time.
-fn copy(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, export: &mut Export) {
+fn copy(core: &mut Core, name: &NodeId, export: &mut Export) {
     // A unit that is not complete yet would be passed on after this copy, as if it came later.
-    if export.is_copied || !state.effects.is_empty() {
+    if export.is_copied || !core.state.effects.is_empty() {
         return;
     }
-    let Some(slots) = state.slot_moves.jobs.find(name).map(|job| job.slots.clone()) else { return };
-    let begun_us = state.clock.now().boot_us;
+    let Some(slots) = core.state.slot_moves.jobs.find(name).map(|job| job.slots.clone()) else {
+        return;
+    };
+    let begun_us = core.state.clock.now().boot_us;
     if begun_us < export.next_copy_us {
         return;
     }
-    let (until_us, delay_us) = (begun_us + TURN_US, i64::from(state.config.rdb_key_save_delay));
+    let (until_us, delay_us) =
+        (begun_us + TURN_US, i64::from(core.state.config.rdb_key_save_delay));
     let (first, mut after) = match export.copied {
         Some((database, number)) => (database, Some(number)),
         None => (DbIndex::ZERO, None),
     };
     let mut steps = 0;
-    for database in DbIndex::all(keyspace.databases()).skip(first.get()) {
-        keyspace.select(database);
+    for database in DbIndex::all(core.keyspace.databases()).skip(first.get()) {
+        core.keyspace.select(database);
         for slot in slots.iter() {
-            while let Some((number, keys)) = keyspace.keys_after(slot, after) {
-                if export.queued >= AHEAD_MAX || state.slot_moves.encoding >= ENCODERS_MAX {
+            while let Some((number, keys)) = core.keyspace.keys_after(slot, after) {
+                if export.queued >= AHEAD_MAX || core.state.slot_moves.encoding >= ENCODERS_MAX {
                     return;
                 }
                 if delay_us > 0 && steps > 0 {
@@ -559,10 +561,10 @@ fn copy(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, export: &mut 
                     return;
                 }
                 steps += 1;
-                if steps % STEP == 0 && state.clock.now().boot_us >= until_us {
+                if steps % STEP == 0 && core.state.clock.now().boot_us >= until_us {
                     return;
                 }
-                keys.into_iter().for_each(|at| copy_key(keyspace, state, export, database, at));
+                keys.into_iter().for_each(|at| copy_key(core, export, database, at));
                 (after, export.copied) = (Some(number), Some((database, number)));
             }
         }
@@ -571,35 +573,31 @@ fn copy(keyspace: &mut Keyspace, state: &mut State, name: &NodeId, export: &mut 
     }
     export.is_copied = true;
     export.push(&said(Word::SnapshotEof));
-    if let Some(job) = state.slot_moves.jobs.find(name) {
+    if let Some(job) = core.state.slot_moves.jobs.find(name) {
         let job = job.description();
-        notice!(state, "Slot migration {job} snapshot finished, starting streaming.");
+        notice!(core.state, "Slot migration {job} snapshot finished, starting streaming.");
     }
-    set_phase(state, name, Phase::Replicating);
+    set_phase(&mut core.state, name, Phase::Replicating);
 }
 
 /// Adds the commands that create a key of the selected database.
-fn copy_key(
-    keyspace: &Keyspace,
-    state: &mut State,
-    export: &mut Export,
-    database: DbIndex,
-    at: Slot,
-) {
-    let now = keyspace.now();
-    let entry = keyspace.entry(at);
+fn copy_key(core: &mut Core, export: &mut Export, database: DbIndex, at: Slot) {
+    let now = core.keyspace.now();
+    let entry = core.keyspace.entry(at);
     if entry.deadline().is_some_and(|deadline| now.is_past(deadline)) {
         return;
     }
-    let deadline_ms = entry.deadline().map(|deadline| deadline.unix(keyspace.told_offset_ms()).0);
+    let deadline_ms =
+        entry.deadline().map(|deadline| deadline.unix(core.keyspace.told_offset_ms()).0);
     let mut out = Vec::new();
     select(export, database, &mut out);
     export.push(&out);
     if let ValueRef::Object(value) = entry.value()
         && value.heap_bytes() > ENCODED_HERE_MAX
-        && let Ok(payload) = encode_entry_beside(state, entry.key(), value.clone(), deadline_ms)
+        && let Ok(payload) =
+            encode_entry_beside(&core.state, entry.key(), value.clone(), deadline_ms)
     {
-        state.slot_moves.encoding += 1;
+        core.state.slot_moves.encoding += 1;
         export.parts.push_back(Part::Later(payload));
         return;
     }
@@ -637,9 +635,9 @@ fn encode_entry_beside(
 }
 
 /// Passes this turn's changes on to the targets. True: a database was emptied.
-fn feed(keyspace: &mut Keyspace, state: &mut State) -> bool {
-    let mut changes = std::mem::take(&mut state.slot_moves.changes);
-    let mut exports = std::mem::take(&mut state.slot_moves.exports);
+fn feed(core: &mut Core) -> bool {
+    let mut changes = std::mem::take(&mut core.state.slot_moves.changes);
+    let mut exports = std::mem::take(&mut core.state.slot_moves.exports);
     let mut again: BTreeSet<(NodeId, DbIndex, Vec<u8>)> = BTreeSet::new();
     let (mut at, mut ranges, mut is_flushed) = (0, Vec::<Range>::new(), false);
     while at < changes.len() {
@@ -656,49 +654,58 @@ fn feed(keyspace: &mut Keyspace, state: &mut State) -> bool {
         let verb = args.get(0);
         if verb.eq_ignore_ascii_case(b"SELECT") {
             let number = args.integer(1).ok().and_then(DbIndex::read);
-            state.slot_moves.selected = number.unwrap_or(DbIndex::ZERO);
+            core.state.slot_moves.selected = number.unwrap_or(DbIndex::ZERO);
             continue;
         }
         is_flushed |=
             verb.eq_ignore_ascii_case(b"FLUSHALL") || verb.eq_ignore_ascii_case(b"FLUSHDB");
+        let commands = core.state.commands;
+        let Some(mut command) = commands.find(verb) else { continue };
+        if !command.subcommands.is_empty() && args.len() > 1 {
+            let Some(subcommand) = commands.find_subcommand(command, args.get(1)) else { continue };
+            command = subcommand;
+        }
+        let keys = keys_of(command.spec, args);
+        let Some(first) = keys.first() else { continue };
+        let slot = HashSlot::of(args.get(first.index));
+        let database = core.state.slot_moves.selected;
+        let change = Change { database, args, request, keys: &keys };
         for (name, export) in &mut exports {
-            let Some(job) = state.slot_moves.jobs.find(name) else { continue };
-            let database = state.slot_moves.selected;
-            tell(keyspace, state, (name, job, export), (database, args, request), &mut again);
+            let job = core.state.slot_moves.jobs.find(name);
+            if job.is_some_and(|job| job.slots.contains(slot)) {
+                tell(&mut core.keyspace, (name, export), &change, &mut again);
+            }
         }
     }
     for (name, database, key) in again {
         if let Some(export) = exports.get_mut(&name) {
-            copy_again(keyspace, state, export, database, &key);
+            copy_again(core, export, database, &key);
         }
     }
-    state.slot_moves.exports = exports;
+    core.state.slot_moves.exports = exports;
     is_flushed
+}
+
+/// A request of the stream that changes keys.
+struct Change<'a> {
+    database: DbIndex,
+    args: Args<'a>,
+    request: &'a [u8],
+    keys: &'a [KeyPosition],
 }
 
 /// Passes a change on to a target, or notes the keys that must be copied again.
 fn tell(
     keyspace: &mut Keyspace,
-    state: &State,
-    (name, job, export): (&NodeId, &Job, &mut Export),
-    (database, args, request): (DbIndex, Args<'_>, &[u8]),
+    (name, export): (&NodeId, &mut Export),
+    change: &Change<'_>,
     again: &mut BTreeSet<(NodeId, DbIndex, Vec<u8>)>,
 ) {
     let Some(copied) = export.copied else { return };
-    let Some(command) = state.commands.find(args.get(0)) else { return };
-    let command = match command.subcommands.is_empty() || args.len() < 2 {
-        true => Some(command),
-        false => state.commands.find_subcommand(command, args.get(1)),
-    };
-    let Some(command) = command else { return };
-    let keys = keys_of(command.spec, args);
-    let Some(first) = keys.first() else { return };
-    if !job.slots.contains(HashSlot::of(args.get(first.index))) {
-        return;
-    }
+    let &Change { database, args, request, keys } = change;
     keyspace.select(database.min(keyspace.last_database()));
     let (mut known, mut is_mixed) = (0, false);
-    for key in &keys {
+    for key in keys {
         let bytes = args.get(key.index);
         let place = (database, keyspace.number_in_slots(keyspace.key(bytes)));
         known += usize::from(place <= copied);
@@ -722,20 +729,14 @@ fn tell(
 }
 
 /// Copies a key again, in place of the target's copy.
-fn copy_again(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    export: &mut Export,
-    database: DbIndex,
-    name: &[u8],
-) {
+fn copy_again(core: &mut Core, export: &mut Export, database: DbIndex, name: &[u8]) {
     let mut out = Vec::new();
     select(export, database, &mut out);
     encode([&b"DEL"[..], name], &mut out);
     export.push(&out);
-    keyspace.select(database);
-    let key = keyspace.key(name);
-    if let Some(at) = keyspace.find_quietly(key) {
-        copy_key(keyspace, state, export, database, at);
+    core.keyspace.select(database);
+    let key = core.keyspace.key(name);
+    if let Some(at) = core.keyspace.find_quietly(key) {
+        copy_key(core, export, database, at);
     }
 }

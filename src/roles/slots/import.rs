@@ -5,10 +5,10 @@ use super::{ACK_S, NEWS_MS, conclude, finish, log_transition, said, set_phase};
 use crate::client::{ClientFlags, ClientId};
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::{Job, PAUSE_OVER, Phase, Ranges, UNEXPECTED, Word};
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::DbIndex;
 use crate::roles::cluster;
-use crate::state::State;
 use crate::state::slot_moves::Import;
+use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
 
 const LOST: &str = "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.";
@@ -21,24 +21,23 @@ const NOT_THE_SOURCE: &str = "Slots are no longer owned by source node";
 /// Begins to take keys from a client, which is the source. Without a client, only tracks the import
 /// of another node.
 pub fn begin_import(
-    keyspace: &mut Keyspace,
-    state: &mut State,
+    core: &mut Core,
     (name, ranges): (NodeId, Ranges),
     source: Option<(NodeId, ClientId)>,
 ) {
-    let now_s = state.now.unix_seconds();
+    let now_s = core.state.now.unix_seconds();
     // A file that is loaded may name the same job again.
-    close(keyspace, state, &name);
-    state.slot_moves.jobs.0.retain(|job| job.name != name);
-    let Some(cluster) = state.cluster.as_deref() else { return };
+    close(core, &name);
+    core.state.slot_moves.jobs.0.retain(|job| job.name != name);
+    let Some(cluster) = core.state.cluster.as_deref() else { return };
     let myself = cluster.myself().id;
     let job = match source {
         Some((source, _)) => Job::import(name, ranges, source, myself, now_s),
         None => Job::tracked(name, ranges, now_s),
     };
-    notice!(state, "New slot import job created: {}.", job.description());
-    state.slot_moves.jobs.add(job);
-    cluster::note_hidden(keyspace, state);
+    notice!(core.state, "New slot import job created: {}.", job.description());
+    core.state.slot_moves.jobs.add(job);
+    cluster::note_hidden(core);
     if let Some((_, client)) = source {
         let import = Import {
             client,
@@ -48,8 +47,8 @@ pub fn begin_import(
             has_failed: false,
             is_out_of_memory: false,
         };
-        state.slot_moves.imports.insert(name, import);
-        if let Some(client) = state.clients.get_mut(client) {
+        core.state.slot_moves.imports.insert(name, import);
+        if let Some(client) = core.state.clients.get_mut(client) {
             client.flags |= ClientFlags::BRINGS_SLOTS;
             client.set_replies(client.replies().turned_off());
         }
@@ -57,42 +56,37 @@ pub fn begin_import(
 }
 
 /// Handles a message of the source. None: the client is no source.
-pub fn hear_source(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    client: ClientId,
-    word: Word,
-) -> Option<()> {
-    let (now_s, now_ms) = (state.now.unix_seconds(), state.now.boot_us / 1000);
-    let (name, _) = state.slot_moves.import_of(client)?;
-    let job = state.slot_moves.jobs.find_mut(&name)?;
+pub fn hear_source(core: &mut Core, client: ClientId, word: Word) -> Option<()> {
+    let (now_s, now_ms) = (core.state.now.unix_seconds(), core.state.now.boot_us / 1000);
+    let (name, _) = core.state.slot_moves.import_of(client)?;
+    let job = core.state.slot_moves.jobs.find_mut(&name)?;
     let before = job.phase;
     let heard = job.hear(word, now_s, now_ms);
     let description = job.description();
     if before != job.phase {
-        log_transition(state, &name, before);
+        log_transition(&core.state, &name, before);
     }
     match heard {
         Ok(Some(answer)) => {
-            let asked_us = state.clock.now().boot_us;
-            if let Some((_, import)) = state.slot_moves.import_of(client) {
+            let asked_us = core.state.clock.now().boot_us;
+            if let Some((_, import)) = core.state.slot_moves.import_of(client) {
                 import.asked_us = asked_us;
             }
-            say(state, client, answer);
+            say(&mut core.state, client, answer);
         }
         Ok(None) => {}
         Err(why) => {
             if why == UNEXPECTED {
                 let word = word.text();
                 warning!(
-                    state,
+                    core.state,
                     "Received unexpected CLUSTER SYNCSLOTS {word} from slot migration {description}. Failing migration."
                 );
             }
-            finish(keyspace, state, &name, Phase::Failed, why);
+            finish(core, &name, Phase::Failed, why);
         }
     }
-    state.slot_moves.is_due = true;
+    core.state.slot_moves.is_due = true;
     Some(())
 }
 
@@ -104,31 +98,31 @@ fn say(state: &mut State, client: ClientId, word: Word) {
 }
 
 /// Ends the connection of a job.
-pub(super) fn close(_: &mut Keyspace, state: &mut State, name: &NodeId) {
-    if let Some(import) = state.slot_moves.imports.remove(name) {
-        state.clients.close(import.client);
+pub(super) fn close(core: &mut Core, name: &NodeId) {
+    if let Some(import) = core.state.slot_moves.imports.remove(name) {
+        core.state.clients.close(import.client);
     }
 }
 
 /// Continues all imports.
-pub(super) fn turn(keyspace: &mut Keyspace, state: &mut State) {
+pub(super) fn turn(core: &mut Core) {
     let jobs =
-        state.slot_moves.jobs.0.iter().filter(|job| job.is_import && !job.phase.is_finished());
+        core.state.slot_moves.jobs.0.iter().filter(|job| job.is_import && !job.phase.is_finished());
     let names: Vec<NodeId> = jobs.map(|job| job.name).collect();
     for name in names {
-        go_on(keyspace, state, &name);
+        go_on(core, &name);
     }
 }
 
-fn go_on(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
-    let is_replica = state.replication.is_replica();
-    let Some(job) = state.slot_moves.jobs.find(name) else { return };
+fn go_on(core: &mut Core, name: &NodeId) {
+    let is_replica = core.state.replication.is_replica();
+    let Some(job) = core.state.slot_moves.jobs.find(name) else { return };
     let phase = job.phase;
     match phase {
         Phase::CleaningUp => {
             let after = job.after_cleanup;
-            if !cluster::is_dropping(state, &job.slots) {
-                conclude(keyspace, state, name, after);
+            if !cluster::is_dropping(&core.state, &job.slots) {
+                conclude(core, name, after);
             }
             return;
         }
@@ -136,32 +130,32 @@ fn go_on(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
         Phase::OccurringOnPrimary if is_replica => return,
         Phase::OccurringOnPrimary => {
             let why = "A failover occurred during slot import";
-            return finish(keyspace, state, name, Phase::Failed, why);
+            return finish(core, name, Phase::Failed, why);
         }
         _ => {}
     }
     if is_replica {
         // The new primary deletes or completes the keys that have arrived.
-        close(keyspace, state, name);
-        if let Some(job) = state.slot_moves.jobs.find_mut(name) {
+        close(core, name);
+        if let Some(job) = core.state.slot_moves.jobs.find_mut(name) {
             (job.source, job.target) = (None, None);
         }
-        return set_phase(state, name, Phase::OccurringOnPrimary);
+        return set_phase(&mut core.state, name, Phase::OccurringOnPrimary);
     }
-    if let Some(why) = failure(state, name) {
-        return finish(keyspace, state, name, Phase::Failed, why);
+    if let Some(why) = failure(&core.state, name) {
+        return finish(core, name, Phase::Failed, why);
     }
     if phase == Phase::MayTake {
-        return take_over(keyspace, state, name);
+        return take_over(core, name);
     }
-    let now_s = state.now.unix_seconds();
-    let says = state.slot_moves.jobs.find(name).is_some_and(Job::says_ack);
-    if let Some(import) = state.slot_moves.imports.get_mut(name).filter(|_| says)
+    let now_s = core.state.now.unix_seconds();
+    let says = core.state.slot_moves.jobs.find(name).is_some_and(Job::says_ack);
+    if let Some(import) = core.state.slot_moves.imports.get_mut(name).filter(|_| says)
         && now_s - import.said_s >= ACK_S
     {
         import.said_s = now_s;
         let client = import.client;
-        say(state, client, Word::Ack);
+        say(&mut core.state, client, Word::Ack);
     }
 }
 
@@ -186,29 +180,29 @@ fn failure(state: &State, name: &NodeId) -> Option<&'static str> {
 }
 
 /// Takes the slots that the source has granted.
-fn take_over(keyspace: &mut Keyspace, state: &mut State, name: &NodeId) {
-    if state.slot_moves.prevents_failover {
+fn take_over(core: &mut Core, name: &NodeId) {
+    if core.state.slot_moves.prevents_failover {
         return;
     }
     // The grant came after the request for it, and is valid for at least this time. Later, the
     // source may accept writes again.
-    let now_us = state.clock.now().boot_us;
-    let import = state.slot_moves.imports.get(name);
+    let now_us = core.state.clock.now().boot_us;
+    let import = core.state.slot_moves.imports.get(name);
     if import.is_none_or(|import| now_us - import.asked_us >= NEWS_MS * 1000) {
-        return finish(keyspace, state, name, Phase::Failed, PAUSE_OVER);
+        return finish(core, name, Phase::Failed, PAUSE_OVER);
     }
-    let Some(job) = state.slot_moves.jobs.find(name) else { return };
+    let Some(job) = core.state.slot_moves.jobs.find(name) else { return };
     let (slots, description) = (job.slots.clone(), job.description());
-    let outside = state.outside();
-    let State { cluster, cluster_actions, .. } = &mut *state;
+    let outside = core.state.outside();
+    let State { cluster, cluster_actions, .. } = &mut core.state;
     if let Some(cluster) = cluster {
         cluster.take_slots_granted(&slots, &outside, cluster_actions);
     }
     notice!(
-        state,
+        core.state,
         "Slot migration {description} completed successfully. This node is now the owner of the slots"
     );
-    finish(keyspace, state, name, Phase::Success, "");
+    finish(core, name, Phase::Success, "");
 }
 
 /// Repeats the end of a job for replicas and the log.
@@ -229,18 +223,12 @@ pub(super) fn repeat_finish(state: &mut State, name: &NodeId, phase: Phase, mess
 
 /// CLUSTER SYNCSLOTS FINISH: the primary, or the file being loaded, reports how a job has ended.
 /// False: no such job exists.
-pub fn finish_tracked(
-    keyspace: &mut Keyspace,
-    state: &mut State,
-    name: &NodeId,
-    is_success: bool,
-    message: &str,
-) -> bool {
-    let Some(job) = state.slot_moves.jobs.find_mut(name) else { return false };
+pub fn finish_tracked(core: &mut Core, name: &NodeId, is_success: bool, message: &str) -> bool {
+    let Some(job) = core.state.slot_moves.jobs.find_mut(name) else { return false };
     job.message = message.into();
     let phase = if is_success { Phase::Success } else { Phase::Failed };
-    close(keyspace, state, name);
-    set_phase(state, name, phase);
-    cluster::note_hidden(keyspace, state);
+    close(core, name);
+    set_phase(&mut core.state, name, phase);
+    cluster::note_hidden(core);
     true
 }
