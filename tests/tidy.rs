@@ -33,6 +33,9 @@ const ROWS: &[&[&str]] = &[
 /// Maximum lines of a file. A longer one must be divided by duty.
 const LINES_MAX: usize = 1000;
 
+/// Maximum arguments of a function, `self` among them, in rooms that act on the whole state.
+const ARGUMENTS_MAX: usize = 4;
+
 fn source_files() -> Vec<(PathBuf, String)> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut folders = vec![root];
@@ -274,6 +277,62 @@ fn no_file_grows_for_ever() {
 
 /// Comments wrap at this width; drawings, tables and links may be wider.
 const COMMENT_WIDTH_MAX: usize = 100;
+
+/// The number of arguments in a signature that begins with its `(`.
+fn arguments(signature: &str) -> usize {
+    let (mut depth, mut commas, mut last, mut before) = (0, 0, 1, ' ');
+    for (at, character) in signature.char_indices() {
+        depth += match character {
+            '(' | '[' | '<' => 1,
+            '>' if before == '-' => 0,
+            ')' | ']' | '>' => -1,
+            _ => 0,
+        };
+        if depth == 0 {
+            return commas + usize::from(!signature[last..at].trim().is_empty());
+        }
+        if depth == 1 && character == ',' {
+            (commas, last) = (commas + 1, at + 1);
+        }
+        before = character;
+    }
+    commas
+}
+
+#[test]
+fn arguments_are_counted() {
+    assert_eq!(arguments("()"), 0);
+    assert_eq!(arguments("(&mut self, (a, b): (u8, [u8; 2]), f: impl Fn(u8, u8) -> u8) {"), 3);
+    assert_eq!(arguments("(\n    core: &mut Core,\n    map: HashMap<u8, u8>,\n) -> (u8, u8)"), 2);
+}
+
+#[test]
+fn functions_that_act_on_the_whole_state_take_few_arguments() {
+    let mut counted = 0;
+    for (path, text) in source_files() {
+        if !matches!(&*module_of(&path), "roles" | "durability" | "gate") {
+            continue;
+        }
+        let lines = without_tests(&path, &text);
+        for (number, line) in lines.iter().enumerate() {
+            let code = code_of(line);
+            let Some((_, rest)) = code.split_once("fn ") else { continue };
+            let name = rest.split(['(', '<']).next().unwrap_or_default();
+            let end = lines.len().min(number + 20);
+            let rest = [rest, &lines[number + 1..end].join("\n")].join("\n");
+            let generic = rest[name.len()..].starts_with('<').then(|| rest.find(">(")).flatten();
+            let count = arguments(&rest[generic.map_or(name.len(), |at| at + 1)..]);
+            counted += 1;
+            assert!(
+                count <= ARGUMENTS_MAX,
+                "{}:{}: {name} takes {count} arguments: a type has to hold some of them",
+                path.display(),
+                number + 1
+            );
+        }
+    }
+    assert!(counted > 500, "{counted} functions were found");
+}
 
 #[test]
 fn comments_wrap() {

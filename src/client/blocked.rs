@@ -71,6 +71,20 @@ pub struct Blocked {
 }
 
 impl Blocked {
+    /// A wait without a deadline, by a request that will not run again.
+    pub fn without_request(command: CommandId, cause: Cause) -> Self {
+        Blocked {
+            command,
+            cause,
+            deadline_us: None,
+            database: DbIndex::ZERO,
+            buffer: Vec::new(),
+            ranges: Vec::new(),
+            since_us: 0,
+            grace_ms: None,
+        }
+    }
+
     /// The request.
     pub fn args(&self) -> Args<'_> {
         Args::new(&self.buffer, &self.ranges)

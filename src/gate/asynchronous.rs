@@ -4,7 +4,7 @@
 use crate::client::ClientId;
 use crate::client::asynchronous::{AsyncWait, PackedRequest};
 use crate::gate::blocking::Woken;
-use crate::gate::execute::{Gate, Request};
+use crate::gate::execute::{Call, Gate};
 use crate::gate::{confirm, locks};
 use crate::keyspace::Keyspace;
 use crate::keyspace::waiting::{Ticket, Wanted};
@@ -99,12 +99,13 @@ pub(super) fn wake(core: &mut Core, ticket: Ticket, key: &[u8]) -> Woken {
     };
     let ranges = packed.ranges();
     let args = Args::new(packed.bytes(), &ranges);
-    let request = Request { args, command: Some(command), prehashed: Default::default() };
+    let origin = Origin::Woken(first_key + at);
+    let call = Call { command, args, prehashed: Default::default(), origin };
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, Protocol::Resp3);
     core.state.blocking.serves_async = true;
     let mut gate = Gate { core, caller: Caller::Client(id), reply };
-    let ran = gate.run_woken(command, &request, Origin::Woken(first_key + at));
+    let ran = gate.run_woken(&call);
     core.state.blocking.serves_async = false;
     core.state.blocking.asynchronous.give_request(ticket, packed);
     if ran.is_none() {
@@ -119,14 +120,9 @@ pub(super) fn wake(core: &mut Core, ticket: Ticket, key: &[u8]) -> Woken {
         Some(granted) => confirm::push_unasked(core, id, &granted),
         None => {
             let reply = output.to_vec();
-            let error = reply.strip_prefix(b"-").unwrap_or_default();
-            confirm::push_failed(
-                &mut core.state,
-                id,
-                &wait.names(),
-                takes_many(command),
-                error.trim_ascii_end(),
-            );
+            let error = reply.strip_prefix(b"-").unwrap_or_default().trim_ascii_end();
+            let names = wait.names();
+            confirm::push_failed(&mut core.state, id, (&names, takes_many(command)), error);
         }
     }
     Woken::Served
@@ -177,5 +173,5 @@ pub fn end_with(core: &mut Core, ticket: Ticket, error: &[u8]) {
     let Some(wait) = end(core, ticket) else { return };
     core.keyspace.locks.stats.unblocked += 1;
     let is_many = takes_many(core.state.commands.get(wait.command));
-    confirm::push_failed(&mut core.state, wait.client, &wait.names(), is_many, error);
+    confirm::push_failed(&mut core.state, wait.client, (&wait.names(), is_many), error);
 }

@@ -12,10 +12,10 @@ use crate::client::blocked::{Blocked, Cause};
 use crate::client::life::Suspension;
 use crate::clock::Now;
 use crate::error::CommandError;
+use crate::gate::request::Call;
 use crate::gate::{acks, limits};
 use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{DbIndex, Keyspace};
-use crate::resp::args::Args;
 use crate::resp::float80::Float80;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -89,21 +89,15 @@ fn kept<'a>(arguments: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Range>) 
 }
 
 /// Blocks the client whose command returned [`crate::state::context::Outcome::Blocked`].
-pub(crate) fn begin(
-    core: &mut Core,
-    id: ClientId,
-    command: &'static Command,
-    args: Args<'_>,
-    mut wait: Wait,
-) {
+pub(crate) fn begin(core: &mut Core, id: ClientId, call: &Call<'_>, mut wait: Wait) {
     let Some(client) = core.state.clients.get_mut(id) else { return };
     let (buffer, ranges) = match wait.rewritten.take() {
         Some(rewritten) => kept(rewritten.iter().map(Vec::as_slice)),
-        None => kept(args.iter_from(0)),
+        None => kept(call.args.iter_from(0)),
     };
     let Wait { wanted, keys, deadline_us, grace_ms, is_first, .. } = wait;
     let mut blocked = Blocked {
-        command: command.id,
+        command: call.command.id,
         cause: Cause::Keys { wanted, keys: keys.clone(), ticket: 0 },
         deadline_us,
         database: client.database,
@@ -133,38 +127,29 @@ pub(crate) fn await_acks(
     command: &'static Command,
     acks: AcksAwaited,
 ) {
-    await_replicas(state, id, command, (Cause::Acks(acks), acks), Default::default());
+    let blocked = Blocked::without_request(command.id, Cause::Acks(acks));
+    await_replicas(state, id, acks, blocked);
 }
 
 /// Blocks a client whose request runs here only after replicas have run it.
 pub(crate) fn await_repetition(
     state: &mut State,
     id: ClientId,
-    command: &'static Command,
-    args: Args<'_>,
+    call: &Call<'_>,
     acks: AcksAwaited,
 ) {
-    let request = kept(args.iter_from(0));
-    await_replicas(state, id, command, (Cause::Repetition(acks), acks), request);
+    let (buffer, ranges) = kept(call.args.iter_from(0));
+    let blocked = Blocked::without_request(call.command.id, Cause::Repetition(acks));
+    await_replicas(state, id, acks, Blocked { buffer, ranges, ..blocked });
 }
 
-fn await_replicas(
-    state: &mut State,
-    id: ClientId,
-    command: &'static Command,
-    (cause, acks): (Cause, AcksAwaited),
-    (buffer, ranges): (Vec<u8>, Vec<Range>),
-) {
+fn await_replicas(state: &mut State, id: ClientId, acks: AcksAwaited, blocked: Blocked) {
     let Some(client) = state.clients.get(id) else { return };
     let blocked = Blocked {
-        command: command.id,
-        cause,
         deadline_us: acks.deadline_us,
         database: client.database,
-        buffer,
-        ranges,
         since_us: state.now.boot_us,
-        grace_ms: None,
+        ..blocked
     };
     state.blocking.for_acks.push(id);
     suspend(state, id, blocked);
@@ -174,14 +159,9 @@ fn await_replicas(
 pub(crate) fn await_move(state: &mut State, id: ClientId, command: &'static Command, number: u64) {
     let Some(client) = state.clients.get(id) else { return };
     let blocked = Blocked {
-        command: command.id,
-        cause: Cause::Move(number),
-        deadline_us: None,
         database: client.database,
-        buffer: Vec::new(),
-        ranges: Vec::new(),
         since_us: state.now.boot_us,
-        grace_ms: None,
+        ..Blocked::without_request(command.id, Cause::Move(number))
     };
     suspend(state, id, blocked);
 }

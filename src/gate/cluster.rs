@@ -181,18 +181,17 @@ pub fn check(
     (command, flags): (&'static Command, Flags),
     args: Args<'_>,
 ) -> Result<(), CommandError> {
-    let Some(cluster) = core.state.cluster.as_deref() else { return Ok(()) };
-    let placed = place(core, cluster, client, (command, flags), args);
+    let placed = place(core, client, (command, flags), args);
     placed.map(drop).map_err(|elsewhere| error(&core.state, Some(client), elsewhere))
 }
 
 fn place(
     core: &Core,
-    cluster: &Cluster,
     client: &Client,
     (command, flags): (&'static Command, Flags),
     args: Args<'_>,
 ) -> Result<Option<HashSlot>, Elsewhere> {
+    let Some(cluster) = core.state.cluster.as_deref() else { return Ok(None) };
     let transaction = client.transaction.as_deref();
     let queued = transaction.filter(|_| command.is(Flags::RUNS_QUEUED));
     if command.spec.keys.is_empty() && queued.is_none() {

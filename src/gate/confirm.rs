@@ -244,7 +244,7 @@ fn send(
                 let names = unconfirmed.keys.iter().chain([&unconfirmed.owner]);
                 let names: Vec<&[u8]> = names.map(|name| &**name).collect();
                 let is_array = unconfirmed.confirmed == Confirmed::Locks;
-                push_failed(&mut core.state, id, &names, is_array, &error.wire());
+                push_failed(&mut core.state, id, (&names, is_array), &error.wire());
             }
         };
     }
@@ -328,8 +328,14 @@ pub fn push_timeout(state: &mut State, id: ClientId, names: &[&[u8]], is_array: 
     });
 }
 
-/// The push `lock-failed key owner error`.
-pub fn push_failed(state: &mut State, id: ClientId, names: &[&[u8]], is_array: bool, error: &[u8]) {
+/// The push `lock-failed key owner error`. `names`: the keys, then the owner. `is_array`: the keys
+/// are an array even if there is one.
+pub fn push_failed(
+    state: &mut State,
+    id: ClientId,
+    (names, is_array): (&[&[u8]], bool),
+    error: &[u8],
+) {
     let Some((owner, keys)) = names.split_last() else { return };
     push(state, id, 4, |push| {
         push.bulk(b"lock-failed");

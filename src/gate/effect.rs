@@ -37,10 +37,8 @@ impl Context<'_> {
     /// element has `words_each`.
     pub fn instead_stored(
         &mut self,
-        key: Key<'_>,
-        was_there: bool,
-        verb: &[u8],
-        words_each: usize,
+        (key, was_there): (Key<'_>, bool),
+        (verb, words_each): (&[u8], usize),
         words: impl FnOnce(ValueRef<'_, Value>) -> Option<Vec<Vec<u8>>>,
     ) {
         if was_there {

@@ -5,7 +5,6 @@
 //! enter by [`Gate::execute`]; those of transactions, scripts and loaded files by methods of their
 //! own, because they are checked less or elsewhere.
 
-use crate::acl::log::LogContext;
 use crate::client::life::Suspension;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::clock::ExpiryBy;
@@ -29,7 +28,7 @@ use crate::stats::command_log::LogKind;
 use crate::stats::commands::Histogram;
 use crate::sys::log::warning;
 
-pub use crate::gate::request::{Gate, Ran, Request};
+pub use crate::gate::request::{Call, Gate, Ran, Request};
 
 /// Commands without these flags change nothing, nor run scripts that may.
 const MAY_WRITE: Flags = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::ADMIN);
@@ -48,7 +47,7 @@ impl Gate<'_> {
             && admit::is_open(self.core, command, request.args)
         {
             if !flags.contains(ClientFlags::IN_TRANSACTION) {
-                return self.run_handler(command, request, Origin::Client);
+                return self.run_handler(&request.call(command, Origin::Client));
             }
             if command.is_queueable() {
                 return self.queue(command, request);
@@ -216,7 +215,8 @@ impl Gate<'_> {
             }
             Verdict::Deny(denied) => {
                 let id = self.caller.client();
-                users::log_denied(&mut self.core.state, id, None, denied, command, request.args);
+                let call = request.call(command, Origin::Client);
+                users::log_denied(&mut self.core.state, id, denied, &call);
                 self.abandon_if_exec(command);
                 let error = users::denied_error(&self.core.state, id, command, denied);
                 return self.reject(Some(command), &error);
@@ -228,15 +228,11 @@ impl Gate<'_> {
         if matches!(verdict, Verdict::Queue) {
             return self.queue(command, request);
         }
-        let ran = self.run_handler(command, request, Origin::Client);
+        let call = request.call(command, Origin::Client);
+        let ran = self.run_handler(&call);
         if self.core.state.is_monitored() && ran != Ran::NotYet {
-            monitor::feed_monitors(
-                &mut self.core.state,
-                self.caller,
-                command,
-                request.args,
-                self.reply.output(),
-            );
+            let output = self.reply.output();
+            monitor::feed_monitors(&mut self.core.state, self.caller, &call, output);
         }
         ran
     }
@@ -272,7 +268,7 @@ impl Gate<'_> {
         if let Verdict::Refuse(error) = admit(self.core, &asked) {
             return Err(error);
         }
-        self.run_handler(command, request, origin);
+        self.run_handler(&request.call(command, origin));
         // A file may have any number of changed locks.
         if self.core.keyspace.locks.has_changed() {
             locks::review(self.core);
@@ -282,51 +278,37 @@ impl Gate<'_> {
 
     /// Runs a blocked client's command again, because one of its keys has changed or its deadline
     /// has passed. None: the client stays blocked.
-    pub fn run_woken(
-        &mut self,
-        command: &'static Command,
-        request: &Request<'_>,
-        origin: Origin,
-    ) -> Option<Ran> {
-        let id = self.caller.client();
+    pub fn run_woken(&mut self, call: &Call<'_>) -> Option<Ran> {
+        let (id, command) = (self.caller.client(), call.command);
         // The user may have lost the permission while the client waited.
-        if let Err(denied) = users::check_client(&self.core.state, id, command, request.args) {
-            users::log_denied(&mut self.core.state, id, None, denied, command, request.args);
+        if let Err(denied) = users::check_client(&self.core.state, id, command, call.args) {
+            users::log_denied(&mut self.core.state, id, denied, call);
             let error = users::denied_error(&self.core.state, id, command, denied);
             return Some(self.reject(Some(command), &error));
         }
         let before = self.reply.output().len();
-        let ended = self
-            .call(command, request, origin)
-            .map_or_else(|ended| ended, |()| Ok(Outcome::Replied));
+        let ended = self.handle(call).map_or_else(|ended| ended, |()| Ok(Outcome::Replied));
         if matches!(ended, Ok(Outcome::Blocked(_) | Outcome::WaitsOn)) {
-            self.announce(command, request, origin);
+            self.announce(call);
             self.core.state.effects.end_unit();
             return None;
         }
-        Some(self.conclude(command, request, origin, ended, before))
+        Some(self.conclude(call, ended, before))
     }
 
     /// Runs a queued command of EXEC. Monitoring clients see it before the EXEC.
     pub fn run_queued(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
-        let id = self.caller.client();
+        let (id, call) = (self.caller.client(), request.call(command, Origin::Transaction));
         if let Err(denied) = users::check_client(&self.core.state, id, command, request.args) {
-            let context = Some(LogContext::Transaction);
-            users::log_denied(&mut self.core.state, id, context, denied, command, request.args);
+            users::log_denied(&mut self.core.state, id, denied, &call);
             self.write_error(&users::exec_denied_error(denied));
             return Ran::Done;
         }
         self.core.keyspace.hides_expired = self.hides_expired(|flags| command.is(flags));
-        let ran = self.run_handler(command, request, Origin::Transaction);
+        let ran = self.run_handler(&call);
         if self.core.state.is_monitored() {
             let mut apart = OutputBuffer::default();
-            monitor::feed_monitors(
-                &mut self.core.state,
-                self.caller,
-                command,
-                request.args,
-                &mut apart,
-            );
+            monitor::feed_monitors(&mut self.core.state, self.caller, &call, &mut apart);
         }
         ran
     }
@@ -336,7 +318,7 @@ impl Gate<'_> {
         if self.core.keyspace.leaves_expiry() {
             self.core.keyspace.hides_expired = self.hides_expired(|flags| command.is(flags));
         }
-        self.run_handler(command, request, Origin::Script);
+        self.run_handler(&request.call(command, Origin::Script));
         if self.core.state.is_monitored() {
             monitor::feed_scripted(&mut self.core.state, self.caller, command, request.args);
         }
@@ -344,20 +326,15 @@ impl Gate<'_> {
 
     /// Runs a command's handler, announces its changes, and counts it.
     #[inline]
-    fn run_handler(
-        &mut self,
-        command: &'static Command,
-        request: &Request<'_>,
-        origin: Origin,
-    ) -> Ran {
+    fn run_handler(&mut self, call: &Call<'_>) -> Ran {
         let before = self.reply.output().len();
-        match self.call(command, request, origin) {
+        match self.handle(call) {
             Ok(()) => {
-                self.account(command, request, origin, false, before);
-                self.announce(command, request, origin);
-                self.end_unit(origin)
+                self.account(call, false, before);
+                self.announce(call);
+                self.end_unit(call.origin)
             }
-            Err(ended) => self.conclude(command, request, origin, ended, before),
+            Err(ended) => self.conclude(call, ended, before),
         }
     }
 
@@ -365,21 +342,17 @@ impl Gate<'_> {
     /// place: moving its 16 bytes, of which only the tag has just been written, would wait for all
     /// earlier stores.
     #[inline(always)]
-    fn call(
-        &mut self,
-        command: &'static Command,
-        request: &Request<'_>,
-        origin: Origin,
-    ) -> Result<(), CommandResult> {
+    fn handle(&mut self, call: &Call<'_>) -> Result<(), CommandResult> {
+        let &Call { command, args, prehashed, origin } = call;
         let handler = command.spec.handler.expect("a command without subcommands has a handler");
         let protocol = self.reply.protocol();
         let mut context = Context {
             core: self.core,
             reply: ReplyWriter::new(self.reply.output(), protocol),
-            args: request.args,
+            args,
             command,
             caller: self.caller,
-            prehashed: request.prehashed,
+            prehashed,
             origin,
             effect: Effect::AsSent,
         };
@@ -390,7 +363,7 @@ impl Gate<'_> {
         self.reply.set_protocol(protocol);
         // CONFIG SET may have changed whether effects are used.
         if is_heard && self.core.state.effects.is_heard() {
-            self.note_effect(command, request, effect, changes);
+            self.note_effect(call, effect, changes);
         }
         match result {
             Ok(Outcome::Replied) => {
@@ -405,13 +378,8 @@ impl Gate<'_> {
     /// Adds a command's effect to the stream. `changes`: the count of changes before the command
     /// ran.
     #[cold]
-    fn note_effect(
-        &mut self,
-        command: &Command,
-        request: &Request<'_>,
-        effect: Effect,
-        changes: u64,
-    ) {
+    fn note_effect(&mut self, call: &Call<'_>, effect: Effect, changes: u64) {
+        let command = call.command;
         let has_changed = self.core.keyspace.changes_by_commands() != changes;
         if has_changed
             && self.core.state.replication.has_lost_writes
@@ -443,21 +411,14 @@ impl Gate<'_> {
         };
         if repeats {
             let database = self.core.keyspace.selected();
-            self.core.state.effects.push_as_sent(database, &request.args);
+            self.core.state.effects.push_as_sent(database, &call.args);
         }
     }
 
     /// Announces a command's changes and counts the command, whatever its result. `before`: bytes
     /// of output before the command ran.
     #[inline(never)]
-    fn conclude(
-        &mut self,
-        command: &'static Command,
-        request: &Request<'_>,
-        origin: Origin,
-        ended: CommandResult,
-        before: usize,
-    ) -> Ran {
+    fn conclude(&mut self, call: &Call<'_>, ended: CommandResult, before: usize) -> Ran {
         let failed = ended.is_err();
         let outcome = ended.unwrap_or_else(|error| {
             self.write_error(&error);
@@ -481,43 +442,37 @@ impl Gate<'_> {
             Outcome::Postponed | Outcome::WaitsOn => {}
             Outcome::Blocked(wait) => {
                 if let Some(id) = self.caller.client() {
-                    blocking::begin(self.core, id, command, request.args, *wait);
+                    blocking::begin(self.core, id, call, *wait);
                 }
             }
             Outcome::AwaitsAcks(acks) => {
                 if let Some(id) = self.caller.client() {
-                    blocking::await_acks(&mut self.core.state, id, command, *acks);
+                    blocking::await_acks(&mut self.core.state, id, call.command, *acks);
                 }
             }
             Outcome::AwaitsRepetition(acks) => {
                 if let Some(id) = self.caller.client() {
-                    blocking::await_repetition(
-                        &mut self.core.state,
-                        id,
-                        command,
-                        request.args,
-                        *acks,
-                    );
+                    blocking::await_repetition(&mut self.core.state, id, call, *acks);
                 }
             }
             Outcome::Moves(number) => {
                 if let Some(id) = self.caller.client() {
-                    blocking::await_move(&mut self.core.state, id, command, number);
+                    blocking::await_move(&mut self.core.state, id, call.command, number);
                 }
                 // The command's further work happens outside of the loop, and is not part of its
                 // time.
-                self.account(command, request, origin, false, before);
+                self.account(call, false, before);
             }
-            _ => self.account(command, request, origin, failed, before),
+            _ => self.account(call, failed, before),
         }
-        self.announce(command, request, origin);
-        let ended = self.end_unit(origin);
+        self.announce(call);
+        let ended = self.end_unit(call.origin);
         // The effects are complete now. A woken client must first be taken out of its queues.
-        if origin == Origin::Client
+        if call.origin == Origin::Client
             && let Some(unconfirmed) = self.core.state.blocking.unconfirmed.take()
             && let Some(id) = self.caller.client()
         {
-            confirm::suspend(&mut self.core.state, id, command, *unconfirmed);
+            confirm::suspend(&mut self.core.state, id, call.command, *unconfirmed);
         }
         if ran == Ran::Done { ended } else { ran }
     }
@@ -541,16 +496,16 @@ impl Gate<'_> {
 
     /// Sends a command's changes to tracking clients and keyspace events to subscribers.
     #[inline(always)]
-    fn announce(&mut self, command: &'static Command, request: &Request<'_>, origin: Origin) {
+    fn announce(&mut self, call: &Call<'_>) {
         if self.core.keyspace.tracking.is_on() {
-            tracking::after_command(self, command, request, origin);
+            tracking::after_command(self, call);
         }
         self.core.keyspace.delete_found_expired();
         if !self.core.keyspace.events.is_empty() {
             publish::publish_events(self.core);
             // A push cannot stand inside the reply of EXEC or a reply that a script reads, so it
             // follows at the end. A woken client's push follows its reply (`waking::wake`).
-            if origin == Origin::Client {
+            if call.origin == Origin::Client {
                 publish::take_pushed(&mut self.core.state, self.caller, self.reply.output());
             }
         }
@@ -618,14 +573,8 @@ impl Gate<'_> {
     /// Counts a command that ran: calls, time, histogram, and also the command log and latency
     /// monitor if it took long or was large. `before`: bytes of output before it ran.
     #[inline(always)]
-    fn account(
-        &mut self,
-        command: &'static Command,
-        request: &Request<'_>,
-        origin: Origin,
-        failed: bool,
-        before: usize,
-    ) {
+    fn account(&mut self, call: &Call<'_>, failed: bool, before: usize) {
+        let command = call.command;
         // An output beyond its limit is dropped. The difference then wraps to a large number, and
         // `note` checks it.
         let replied = self.reply.output().len().wrapping_sub(before);
@@ -641,10 +590,10 @@ impl Gate<'_> {
         }
         if state.stats.timing.is_notable(nanoseconds)
             // The bitwise OR is less than twice the larger number, so one comparison is enough.
-            || state.stats.timing.is_large(replied | request.args.span())
+            || state.stats.timing.is_large(replied | call.args.span())
         {
             let replied = self.reply.output().len().saturating_sub(before);
-            note(state, self.caller, command, request, origin, (nanoseconds, replied));
+            note(state, self.caller, call, (nanoseconds, replied));
         }
         if let Some(client) = self.client() {
             client.last_command = Some(command.id);
@@ -656,25 +605,19 @@ impl Gate<'_> {
 /// Adds a command to the logs in which it belongs. `nanoseconds`: its run time. `replied`: the
 /// bytes of its reply.
 #[cold]
-fn note(
-    state: &mut State,
-    caller: Caller,
-    command: &'static Command,
-    request: &Request<'_>,
-    origin: Origin,
-    (nanoseconds, replied): (u64, usize),
-) {
+fn note(state: &mut State, caller: Caller, call: &Call<'_>, (nanoseconds, replied): (u64, usize)) {
+    let command = call.command;
     if slot_costs::are_counted(state) {
         // The whole microseconds by which the command's sum grows: the slots' sums then agree with
         // INFO commandstats.
         let sum = state.stats.command_stats[command.id.index()].nanoseconds;
         let us = sum / 1000 - sum.saturating_sub(nanoseconds) / 1000;
-        slot_costs::charge(state, caller, command, request, origin, (us, replied));
+        slot_costs::charge(state, caller, call, (us, replied));
     }
     let us = nanoseconds / 1000;
     let time = state.clock.now().unix_seconds();
     let config = &state.config;
-    let sent = encoded_len(request.args.iter_from(0)) as u64;
+    let sent = encoded_len(call.args.iter_from(0)) as u64;
     let logs = [
         (LogKind::Slow, us, config.slowlog_log_slower_than, config.slowlog_max_len),
         (
@@ -700,7 +643,7 @@ fn note(
         {
             let peer = client.peer.to_string();
             let name = client.name.clone();
-            let args = monitor::shown_args(command, request.args).into_iter();
+            let args = monitor::shown_args(command, call.args).into_iter();
             state.stats.command_logs[kind as usize].push(args, time, value, peer, &name, max_len);
             if kind == LogKind::Slow {
                 state.stats.command_stats[command.id.index()].slow += 1;

@@ -3,7 +3,6 @@
 
 use crate::state::context::Context;
 use std::cmp::Reverse;
-use std::fmt::Write;
 use std::os::fd::AsRawFd;
 
 use crate::client::life::Life;
@@ -51,17 +50,14 @@ pub fn describe_for_log(state: &State, id: ClientId) -> String {
 }
 
 fn described(state: &State, id: ClientId, hides_names: bool) -> String {
-    let mut line = String::new();
-    if let Some(client) = state.clients.get(id) {
-        describe(state, client, None, hides_names, &mut line);
-    }
-    line
+    let client = state.clients.get(id);
+    client.map_or_else(String::new, |client| describe(state, client, None, hides_names))
 }
 
 /// The replacement for user data in the log.
 const REDACTED: &[u8] = b"*redacted*";
 
-/// Appends a client's line of CLIENT LIST, without a line end.
+/// A client's line of CLIENT LIST, without a line end.
 ///
 /// Some fields name buffers that this server does not have. `qbuf` is the client's input that has
 /// not run, plus the running request. Complete arguments of a large incomplete request count as
@@ -73,8 +69,7 @@ pub fn describe(
     client: &Client,
     running: Option<&Running>,
     hides_names: bool,
-    line: &mut String,
-) {
+) -> String {
     let [name, user] = match hides_names {
         true => [REDACTED, REDACTED],
         false => [&client.name, state.acl.name(client.user)],
@@ -103,8 +98,7 @@ pub fn describe(
         true => valkey_fields(client),
         false => Default::default(),
     };
-    let result = write!(
-        line,
+    format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={}{capa} db={} sub={} psub={} ssub={} multi={}{watch} qbuf={} \
          qbuf-free={} argv-mem={} multi-mem={} rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
          omem={output_memory} tot-mem={} events={events} cmd={} user={} redir={} resp={} lib-name={} lib-ver={}{traffic}{}",
@@ -133,8 +127,7 @@ pub fn describe(
         String::from_utf8_lossy(&client.library_name),
         String::from_utf8_lossy(&client.library_version),
         awaited_keys(client, hides_names),
-    );
-    result.expect("a String takes what is written to it");
+    )
 }
 
 /// The most keys of a waiting client that its line shows, and the most bytes of each.

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use crate::client::Client;
 use crate::client::acks::Unconfirmed;
-use crate::client::{Client, ClientId};
 use crate::clock::Expiry;
 use crate::config::KeyspaceEvents;
 use crate::gate::{effect, limits, publish, readers};
@@ -184,7 +184,7 @@ pub fn announce_end(core: &mut Core, at: At<'_>, held: &Held, reason: EndReason)
     }
     let at_ms = core.state.now.unix().0;
     let owner = owner_had(&mut core.keyspace, at, held);
-    note_ended(core, at, held, HoldingEnd::Lost(reason), owner.as_deref());
+    note_ended(core, at, held, (HoldingEnd::Lost(reason), owner.as_deref().unwrap_or_default()));
     let who = owner.unwrap_or_else(|| client_had(&core.state, held));
     let fence = held.fence;
     core.keyspace.locks.note_end(End { database, key: key.into(), fence, reason, at_ms, who });
@@ -197,9 +197,7 @@ pub fn announce_end(core: &mut Core, at: At<'_>, held: &Held, reason: EndReason)
     if reason != EndReason::Overwritten && is_free {
         tell_redisson(core, database, key);
     }
-    if let Some(id) = held.client {
-        tell_holder(&mut core.state, id, key, held.fence, reason);
-    }
+    tell_holder(&mut core.state, key, held, reason);
     let delay_ms = core.state.config.lock_delay;
     if delay_ms > 0 && is_free && !matches!(reason, EndReason::Deleted | EndReason::Overwritten) {
         keep(core, database, key, delay_ms);
@@ -242,9 +240,7 @@ fn announce_gone(core: &mut Core, gone: &Gone) {
     }
     if core.state.clients.iter().any(|client| client.protocol == Protocol::Resp3) {
         for (at, held) in lost() {
-            if let Some(id) = held.client {
-                tell_holder(&mut core.state, id, at.key, held.fence, reason);
-            }
+            tell_holder(&mut core.state, at.key, held, reason);
         }
     }
 }
@@ -260,7 +256,7 @@ fn note_history(core: &mut Core, gone: &Gone) {
             let owner = owner_had(&mut core.keyspace, At { database, key: &key, reader }, held);
             let end = HoldingEnd::Lost(EndReason::Deleted);
             let key = core.keyspace.key(&key);
-            note_holding(core, (database, key), held, end, &owner.unwrap_or_default());
+            note_holding(core, (database, key), held, (end, &owner.unwrap_or_default()));
         }
     }
     let awaited =
@@ -373,7 +369,7 @@ pub fn give_up(core: &mut Core, at: At<'_>, granted: &Granted) {
         let lock = lock::read(entry.value(), &core.keyspace.now()).ok()??;
         Some(Box::from(&*lock.owner))
     });
-    note_ended(core, at, &held, HoldingEnd::TakenBack, owner.as_deref());
+    note_ended(core, at, &held, (HoldingEnd::TakenBack, owner.as_deref().unwrap_or_default()));
     if !core.keyspace.locks.is_held(database, key) {
         note_freed(core, database, key);
     }
@@ -496,7 +492,8 @@ fn tell_redisson_of_all(core: &mut Core, gone: &Gone) {
 }
 
 /// The push `lock-lost key fence reason`, for clients of RESP3.
-fn tell_holder(state: &mut State, id: ClientId, key: &[u8], fence: u64, reason: EndReason) {
+fn tell_holder(state: &mut State, key: &[u8], held: &Held, reason: EndReason) {
+    let Some(id) = held.client else { return };
     let is_told =
         |client: &Client| client.protocol == Protocol::Resp3 && !client.replies().are_off();
     if !state.clients.get(id).is_some_and(is_told) {
@@ -507,15 +504,15 @@ fn tell_holder(state: &mut State, id: ClientId, key: &[u8], fence: u64, reason: 
     push.push(4);
     push.bulk(b"lock-lost");
     push.bulk(key);
-    push.integer(fence as i64);
+    push.integer(held.fence as i64);
     push.bulk(reason.name().as_bytes());
     limits::check_output_limit(state, id);
 }
 
 /// Remembers a holding that ends now, and adds it to the latency monitor.
-pub fn note_ended(core: &mut Core, at: At<'_>, held: &Held, end: HoldingEnd, owner: Option<&[u8]>) {
+fn note_ended(core: &mut Core, at: At<'_>, held: &Held, (end, owner): (HoldingEnd, &[u8])) {
     let key = core.keyspace.key(at.key);
-    note_ended_at(core, (at.database, key), held, end, owner.unwrap_or_default());
+    note_ended_at(core, (at.database, key), held, (end, owner));
 }
 
 /// The same for a key whose hash is known.
@@ -523,10 +520,9 @@ pub fn note_ended_at(
     core: &mut Core,
     (database, key): (DbIndex, Key<'_>),
     held: &Held,
-    end: HoldingEnd,
-    owner: &[u8],
+    (end, owner): (HoldingEnd, &[u8]),
 ) {
-    note_holding(core, (database, key), held, end, owner);
+    note_holding(core, (database, key), held, (end, owner));
     if matches!(end, HoldingEnd::Released | HoldingEnd::Lost(_)) {
         note_latency(&mut core.state, "lock-hold", held.since_us);
     }
@@ -536,8 +532,7 @@ fn note_holding(
     core: &mut Core,
     (database, key): (DbIndex, Key<'_>),
     held: &Held,
-    end: HoldingEnd,
-    owner: &[u8],
+    (end, owner): (HoldingEnd, &[u8]),
 ) {
     let held_us = (core.state.now.boot_us - held.since_us).max(0).unsigned_abs();
     let (fence, at_ms) = (held.fence, core.state.now.unix().0);

@@ -5,13 +5,14 @@ use std::fmt::Write;
 use crate::client::{Client, ClientId};
 use crate::gate::limits;
 use crate::gate::publish;
+use crate::gate::request::Call;
 use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
 use crate::resp::reply::OutputBuffer;
-use crate::state::State;
 use crate::state::context::{Caller, Context};
 use crate::state::spec::{Flags, Secrets};
 use crate::state::table::Command;
+use crate::state::{Core, State};
 
 /// Replaces a secret.
 const REDACTED: &[u8] = b"(redacted)";
@@ -22,16 +23,16 @@ const REDACTED: &[u8] = b"(redacted)";
 pub fn feed_monitors(
     state: &mut State,
     caller: Caller,
-    command: &Command,
-    args: Args<'_>,
+    call: &Call<'_>,
     output: &mut OutputBuffer,
 ) {
-    if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
+    if call.command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
         return;
     }
     let Some(client) = caller.client().and_then(|id| state.clients.get(id)) else { return };
-    let (id, from, database) = (Some(client.id), address(state, client), client.database);
-    show(state, id, database, &from, command, args);
+    let (client, database, name) = (Some(client.id), client.database, address(state, client));
+    let sender = Sender { client, database, name };
+    show(state, &sender, call.command, call.args);
     publish::take_pushed(state, caller, output);
 }
 
@@ -42,19 +43,20 @@ pub fn feed_followed(state: &mut State, database: DbIndex, command: &Command, ar
     if let Some(following) = following
         && !command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN)
     {
-        let from = following.name();
-        show(state, None, database, &from, command, args);
+        let sender = Sender { client: None, database, name: following.name() };
+        show(state, &sender, command, args);
     }
 }
 
 /// Sends EVAL and its like to monitoring clients, before the commands that the script calls.
 #[cold]
 pub fn feed_script(ctx: &mut Context<'_>) {
-    let (command, args, keyspace) = (ctx.command, ctx.args, ctx.core.keyspace.selected());
-    let client = ctx.caller.client().and_then(|id| ctx.core.state.clients.get(id));
+    let Core { keyspace, state } = &mut *ctx.core;
+    let client = ctx.caller.client().and_then(|id| state.clients.get(id));
     let Some(client) = client else { return };
-    let (id, from) = (Some(client.id), address(&ctx.core.state, client));
-    show(&mut ctx.core.state, id, keyspace, &from, command, args);
+    let name = address(state, client);
+    let sender = Sender { client: Some(client.id), database: keyspace.selected(), name };
+    show(state, &sender, ctx.command, ctx.args);
     publish::take_pushed(&mut ctx.core.state, ctx.caller, ctx.reply.output());
 }
 
@@ -65,8 +67,9 @@ pub fn feed_scripted(state: &mut State, caller: Caller, command: &Command, args:
         return;
     }
     let Some(client) = caller.client().and_then(|id| state.clients.get(id)) else { return };
-    let (id, database) = (Some(client.id), client.database);
-    show(state, id, database, "lua", command, args);
+    let name = "lua".to_owned();
+    let sender = Sender { client: Some(client.id), database: client.database, name };
+    show(state, &sender, command, args);
 }
 
 /// The address a client is connected from.
@@ -77,19 +80,21 @@ fn address(state: &State, client: &Client) -> String {
     }
 }
 
-/// Sends a command's line to all monitoring clients; the executing client `id` gets it in its own
-/// output.
-fn show(
-    state: &mut State,
-    id: Option<ClientId>,
+/// The sender of a command, as MONITOR shows it.
+struct Sender {
+    client: Option<ClientId>,
     database: DbIndex,
-    from: &str,
-    command: &Command,
-    args: Args<'_>,
-) {
+    /// An address, or "lua".
+    name: String,
+}
+
+/// Sends a command's line to all monitoring clients; if its sender is one of them, in its own
+/// output.
+fn show(state: &mut State, sender: &Sender, command: &Command, args: Args<'_>) {
+    let Sender { client: id, database, name } = sender;
     let now = state.clock.now();
     let (seconds, us) = (now.unix_seconds(), now.wall_us.rem_euclid(1_000_000));
-    let mut line = format!("+{seconds}.{us:06} [{database} {from}]");
+    let mut line = format!("+{seconds}.{us:06} [{database} {name}]");
     for argument in shown_args(command, args) {
         line.push(' ');
         quote(argument, &mut line);
@@ -103,7 +108,7 @@ fn show(
             continue;
         }
         client.output.push(line.as_bytes());
-        if Some(monitor) != id {
+        if Some(monitor) != *id {
             state.clients.flush_later(monitor);
             limits::check_output_limit(state, monitor);
         }

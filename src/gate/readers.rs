@@ -69,7 +69,7 @@ pub fn write(core: &mut Core, at: At<'_>, slot: Option<Slot>, change: Change) {
         slot
     });
     repeat(core, at.database, &request);
-    set_last_deadline(core, at, slot, before, Some(until));
+    set_last_deadline(core, at, slot, (before, Some(until)));
 }
 
 /// Takes the field of a reader that is no longer in the index out of its lock. Deletes the key with
@@ -104,7 +104,7 @@ pub fn take_out(core: &mut Core, at: At<'_>, held: &Held, is_expired: bool) {
         }
         Some(Some(slot)) => {
             repeat(core, at.database, &[b"HDEL", at.key, &field]);
-            set_last_deadline(core, at, slot, held.until(), None);
+            set_last_deadline(core, at, slot, (held.until(), None));
         }
     }
 }
@@ -122,16 +122,12 @@ fn set_last_deadline(
     core: &mut Core,
     at: At<'_>,
     slot: Slot,
-    before: Option<Deadline>,
-    after: Option<Deadline>,
+    (before, after): (Option<Deadline>, Option<Deadline>),
 ) {
     let now = core.keyspace.now();
     let ms_left = |deadline: Option<Deadline>| deadline.map(|it| now.remaining_ms(it));
-    let (old, old_ms) = {
-        let old =
-            core.keyspace.in_database(at.database, |keyspace| keyspace.entry(slot).deadline());
-        (old, ms_left(old))
-    };
+    let old = core.keyspace.in_database(at.database, |keyspace| keyspace.entry(slot).deadline());
+    let old_ms = ms_left(old);
     let last = match old_ms {
         Some(old_ms) if ms_left(after).is_some_and(|ms| ms >= old_ms) => after,
         // Another reader is still the last one.

@@ -3,7 +3,7 @@
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::reply::ReplyWriter;
 use crate::state::Core;
-use crate::state::context::Caller;
+use crate::state::context::{Caller, Origin};
 use crate::state::table::Command;
 
 /// A parsed request, with its command looked up, and its keys hashed if they were prefetched.
@@ -13,6 +13,23 @@ pub struct Request<'a> {
     /// None: no such command.
     pub command: Option<&'static Command>,
     pub prehashed: Prehashed<'a>,
+}
+
+/// A request whose command is known, on one of its ways to the handler.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    pub command: &'static Command,
+    pub args: Args<'a>,
+    pub prehashed: Prehashed<'a>,
+    pub origin: Origin,
+}
+
+impl<'a> Request<'a> {
+    /// The call of `command`, which the request names.
+    #[inline]
+    pub fn call(&self, command: &'static Command, origin: Origin) -> Call<'a> {
+        Call { command, args: self.args, prehashed: self.prehashed, origin }
+    }
 }
 
 /// The result of a request, for its sender.

@@ -8,7 +8,8 @@
 
 use crate::collections::hash_slot::HashSlot;
 use crate::gate::cluster::slot_of;
-use crate::gate::request::Request;
+use crate::gate::request::{Call, Request};
+use crate::resp::args::Args;
 use crate::resp::request::encoded_len;
 use crate::state::State;
 use crate::state::context::{Caller, Origin};
@@ -27,14 +28,8 @@ pub fn are_counted(state: &State) -> bool {
 
 /// Charges a command that has run. `us`: the microseconds by which its statistics have grown.
 #[cold]
-pub fn charge(
-    state: &mut State,
-    caller: Caller,
-    command: &'static Command,
-    request: &Request<'_>,
-    origin: Origin,
-    (us, replied): (u64, usize),
-) {
+pub fn charge(state: &mut State, caller: Caller, call: &Call<'_>, (us, replied): (u64, usize)) {
+    let &Call { command, args, origin, .. } = call;
     if !are_counted(state) || matches!(origin, Origin::Transaction | Origin::Script) {
         return;
     }
@@ -49,12 +44,12 @@ pub fn charge(
         return;
     }
     let runs_others = command.is(Flags::RUNS_SCRIPT | Flags::RUNS_QUEUED);
-    let slot = if runs_others { group } else { slot_of(command, request.args) };
+    let slot = if runs_others { group } else { slot_of(command, args) };
     let Some(slot) = slot else { return };
     let before = if command.is(Flags::RUNS_QUEUED) { MULTI_BYTES } else { 0 };
     let costs = SlotCosts {
         cpu_us: us,
-        bytes_in: before + sent(request, origin),
+        bytes_in: before + sent(args, origin),
         bytes_out: match caller {
             Caller::Client(_) => replied as u64 + effects * replicas,
             Caller::Load | Caller::Primary => 0,
@@ -66,8 +61,11 @@ pub fn charge(
 /// Charges the bytes of a command that was queued. EXEC is charged with its other costs.
 #[cold]
 pub fn charge_queued(state: &mut State, command: &'static Command, request: &Request<'_>) {
-    let costs =
-        SlotCosts { cpu_us: 0, bytes_in: sent(request, Origin::Client), bytes_out: QUEUED_BYTES };
+    let costs = SlotCosts {
+        cpu_us: 0,
+        bytes_in: sent(request.args, Origin::Client),
+        bytes_out: QUEUED_BYTES,
+    };
     if let Some(slot) = slot_of(command, request.args) {
         follow_owners(state);
         state.slot_stats.get_or_insert_default().add(slot, costs);
@@ -98,8 +96,7 @@ pub fn follow_owners(state: &mut State) {
 
 /// The bytes in which a request was sent. An inline request has only a line end in addition. A
 /// woken client's request is kept in another form, so its bytes are computed.
-fn sent(request: &Request<'_>, origin: Origin) -> u64 {
-    let args = request.args;
+fn sent(args: Args<'_>, origin: Origin) -> u64 {
     let is_inline = origin == Origin::Client && args.sent_as_bulks().is_none();
     match is_inline {
         true => args.span() as u64 + 2,

@@ -16,7 +16,7 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::gate::keys::keys_of;
 use crate::gate::limits::{self, OUTPUT_UNCOUNTED_MAX};
 use crate::gate::publish;
-use crate::gate::request::{Gate, Request};
+use crate::gate::request::{Call, Gate, Request};
 use crate::keyspace::tracking::Change;
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -58,12 +58,8 @@ pub fn before_command(gate: &mut Gate<'_>) {
 /// Sends messages about a command's changes, and notes the keys it has read. Called while any
 /// client tracks.
 #[cold]
-pub fn after_command(
-    gate: &mut Gate<'_>,
-    command: &Command,
-    request: &Request<'_>,
-    origin: Origin,
-) {
+pub fn after_command(gate: &mut Gate<'_>, call: &Call<'_>) {
+    let &Call { command, args, origin, .. } = call;
     let client = gate.caller.client();
     send_changes(gate.core, client);
     // A command that blocked was noted before it began to wait.
@@ -71,7 +67,7 @@ pub fn after_command(
         && !matches!(origin, Origin::Woken(_))
         && let Some(id) = client
     {
-        remember(gate.core, id, command, request.args);
+        remember(gate.core, id, command, args);
     }
     // A push cannot come inside another reply: it follows at the end.
     if origin == Origin::Client {

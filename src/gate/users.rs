@@ -12,10 +12,12 @@ use crate::error::CommandError;
 use crate::gate::closing::close_client;
 use crate::gate::keys::keys_of;
 use crate::gate::limits::describe_client;
+use crate::gate::request::Call;
 use crate::ids::UserId;
 use crate::keyspace::DbIndex;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::args::Args;
+use crate::state::context::Origin;
 use crate::state::spec::{Categories, Flags, all_categories};
 use crate::state::table::Command;
 use crate::state::{Core, State};
@@ -159,9 +161,8 @@ fn may_not_run(who: &[u8], command: &Command) -> Vec<u8> {
 pub fn dry_run_text(
     state: &State,
     user: &[u8],
-    command: &Command,
     denied: Denied,
-    args: Args<'_>,
+    (command, args): (&Command, Args<'_>),
 ) -> Vec<u8> {
     let who = match state.config.reports_7_2() {
         true => [b"User ", user].concat(),
@@ -228,22 +229,22 @@ pub fn script_denied_text(
     [b"ERR The user executing the script can't ", what].concat()
 }
 
-/// Counts a denied request, and adds it to the ACL log. `context` None: the client sent the request
-/// itself.
+/// Counts a denied request, and adds it to the ACL log.
 #[cold]
-pub fn log_denied(
-    state: &mut State,
-    id: Option<ClientId>,
-    context: Option<LogContext>,
-    denied: Denied,
-    command: &Command,
-    args: Args<'_>,
-) {
+pub fn log_denied(state: &mut State, id: Option<ClientId>, denied: Denied, call: &Call<'_>) {
+    let &Call { command, args, origin, .. } = call;
     // The client's line names the command that it has sent.
-    let sent = match context {
-        None => Some(command.id),
-        Some(LogContext::Script) => state.scripts.running.as_ref().map(|running| running.command),
-        Some(_) => state.find_command(b"exec").map(|command| command.id),
+    let (sent, context) = match origin {
+        Origin::Script => {
+            let running = state.scripts.running.as_ref();
+            (running.map(|running| running.command), Some(LogContext::Script))
+        }
+        Origin::Transaction => {
+            (state.find_command(b"exec").map(|exec| exec.id), Some(LogContext::Transaction))
+        }
+        Origin::Client | Origin::Stream | Origin::Woken(_) | Origin::TimedOut => {
+            (Some(command.id), None)
+        }
     };
     let Some(id) = id else { return };
     let Some(client) = state.clients.get_mut(id) else { return };
@@ -256,17 +257,20 @@ pub fn log_denied(
         }
     };
     let user = state.acl.name(client.user).into();
-    log_event(state, id, context, denied.reason, object, user);
+    log_event(state, id, context, Refused { reason: denied.reason, object, user });
 }
 
-fn log_event(
-    state: &mut State,
-    id: ClientId,
-    context: Option<LogContext>,
+/// What was refused, and to whom.
+struct Refused {
     reason: Reason,
+    /// The command, key or channel; for a wrong password the command's name as sent.
     object: Box<[u8]>,
     user: Box<[u8]>,
-) {
+}
+
+/// `context` None: the client sent the request itself.
+fn log_event(state: &mut State, id: ClientId, context: Option<LogContext>, refused: Refused) {
+    let Refused { reason, object, user } = refused;
     let counters = &mut state.stats.counters;
     *match reason {
         Reason::Auth => &mut counters.acl_denied_auth,
@@ -321,14 +325,14 @@ pub fn log_out(state: &mut State, id: ClientId) {
 pub fn authenticate(
     state: &mut State,
     id: ClientId,
-    name: &[u8],
-    password: &[u8],
+    (name, password): (&[u8], &[u8]),
     object: &[u8],
 ) -> Result<UserId, CommandError> {
     if let Some(user) = state.acl.authenticate(name, password) {
         return Ok(user);
     }
-    log_event(state, id, None, Reason::Auth, object.into(), name.into());
+    let refused = Refused { reason: Reason::Auth, object: object.into(), user: name.into() };
+    log_event(state, id, None, refused);
     Err(CommandError::WrongPassword)
 }
 

@@ -6,7 +6,7 @@
 use crate::client::blocked::{Blocked, Cause};
 use crate::client::{Client, ClientId};
 use crate::gate::blocking::{self, Woken, answer, end, set_alarm, unblock_with};
-use crate::gate::execute::{Gate, Request};
+use crate::gate::execute::{Call, Gate};
 use crate::gate::{acks, asynchronous, confirm, locks};
 use crate::keyspace::DbIndex;
 use crate::keyspace::waiting::Wanted;
@@ -129,12 +129,12 @@ fn run(core: &mut Core, id: ClientId, index: impl FnOnce(&Blocked) -> usize) -> 
     let earlier = std::mem::take(&mut client.output);
     let index = index(&blocked);
     let command = core.state.commands.get(blocked.command);
-    let request =
-        Request { args: blocked.args(), command: Some(command), prehashed: Default::default() };
+    let origin = Origin::Woken(index);
+    let call = Call { command, args: blocked.args(), prehashed: Default::default(), origin };
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, protocol);
     let mut gate = Gate { core, caller: Caller::Client(id), reply };
-    let ran = gate.run_woken(command, &request, Origin::Woken(index));
+    let ran = gate.run_woken(&call);
     let mut pushes = OutputBuffer::default();
     if let Some(client) = core.state.clients.get_mut(id) {
         client.blocked = Some(blocked);
@@ -213,13 +213,13 @@ fn time_out(core: &mut Core, id: ClientId) {
     let Some(client) = core.state.clients.get_mut(id) else { return };
     let protocol = client.protocol;
     let command = core.state.commands.get(blocked.command);
-    let request =
-        Request { args: blocked.args(), command: Some(command), prehashed: Default::default() };
+    let origin = Origin::TimedOut;
+    let call = Call { command, args: blocked.args(), prehashed: Default::default(), origin };
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, protocol);
     core.keyspace.select(blocked.database);
     let mut gate = Gate { core, caller: Caller::Client(id), reply };
-    gate.run_woken(command, &request, Origin::TimedOut);
+    gate.run_woken(&call);
     conclude(&mut core.state, id, command, &output);
 }
 

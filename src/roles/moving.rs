@@ -554,7 +554,7 @@ fn take_replies(
             broken = Some(READING_FAILED);
             break;
         };
-        take_reply(core, migration, awaited, reply, &mut taken);
+        taken.extend(take_reply(core, migration, awaited, reply));
         if taken.len() % STEP == STEP - 1 && core.state.clock.now().boot_us >= until_us {
             break;
         }
@@ -570,13 +570,13 @@ fn take_replies(
     broken.map_or(Ok(()), Err)
 }
 
+/// Takes a reply. Returns the key that was deleted here, as the other server has it.
 fn take_reply(
     core: &mut Core,
     migration: &mut Migration,
     awaited: Awaited,
     reply: &[u8],
-    taken: &mut Vec<usize>,
-) {
+) -> Option<usize> {
     let refused = reply.strip_prefix(b"-");
     if let Some(error) = refused
         && migration.refused.is_none()
@@ -585,8 +585,9 @@ fn take_reply(
     }
     let Awaited::Key(sent) = awaited else {
         migration.preamble_refused |= refused.is_some();
-        return;
+        return None;
     };
+    let mut taken = None;
     let MoveOrder { database, copies, .. } = migration.order;
     if !copies && refused.is_none() && !migration.preamble_refused {
         let name = migration.order.names.get(sent.name);
@@ -595,10 +596,11 @@ fn take_reply(
         if core.keyspace.watch.has_changed(database, name, sent.changes) {
             send_again(&mut core.keyspace, migration, sent.name);
         } else if core.keyspace.delete(key, "del") {
-            taken.push(sent.name);
+            taken = Some(sent.name);
         }
     }
     unlock(core, &migration.order, sent);
+    taken
 }
 
 /// Sends a key that has changed on its way again, if it still exists.

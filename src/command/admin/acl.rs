@@ -363,7 +363,7 @@ fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     };
-    let text = users::dry_run_text(state, user_name, command, denied, args);
+    let text = users::dry_run_text(state, user_name, denied, (command, args));
     ctx.reply.bulk(&text);
     Ok(Outcome::Replied)
 }

@@ -155,12 +155,11 @@ fn get_id(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLIENT INFO`: the connection's line of CLIENT LIST.
 fn info(ctx: &mut Context<'_>) -> CommandResult {
-    let mut lines = String::new();
     let running = Running::of(ctx);
-    if let Some(client) = ctx.core.state.clients.get(ctx.client_id()) {
-        describe(&ctx.core.state, client, Some(&running), false, &mut lines);
-        lines.push('\n');
-    }
+    let state = &ctx.core.state;
+    let client = state.clients.get(ctx.client_id());
+    let lines = client
+        .map_or_else(String::new, |client| describe(state, client, Some(&running), false) + "\n");
     ctx.reply.verbatim(b"txt", lines.as_bytes());
     Ok(Outcome::Replied)
 }
@@ -176,11 +175,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     let state = &ctx.core.state;
     let is_there = |client: &&Client| !client.is_closing_now();
     let running = Running::of(ctx);
-    let line = |client: &Client| {
-        let mut line = String::new();
-        describe(state, client, Some(&running), false, &mut line);
-        line
-    };
+    let line = |client: &Client| describe(state, client, Some(&running), false);
     // The link to the primary is not a client, but has a line as if it were one.
     let is_valkey = state.config.compatible_with.is_valkey();
     let link = following::link_line(state).filter(|link| filter.matches_link(link));

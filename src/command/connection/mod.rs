@@ -169,7 +169,7 @@ fn authenticate(
     password: &[u8],
 ) -> Result<UserId, CommandError> {
     let id = ctx.client_id();
-    users::authenticate(&mut ctx.core.state, id, name, password, ctx.args.get(0))
+    users::authenticate(&mut ctx.core.state, id, (name, password), ctx.args.get(0))
 }
 
 /// `AUTH [username] password`: `OK`.

@@ -790,7 +790,7 @@ fn pass_on(
     locks::note_freed(ctx.core, database, key.bytes);
     if let Some(held) = held {
         let (place, end) = ((database, key), HoldingEnd::Released);
-        locks::note_ended_at(ctx.core, place, &held, end, owner);
+        locks::note_ended_at(ctx.core, place, &held, (end, owner));
     }
     if let Some(ms) = keep_ms {
         let deadline = ctx.core.keyspace.now().after(ms);

@@ -211,7 +211,7 @@ pub(super) fn grant_alone(
     write_alone(ctx, key, slot, &alone, deadline);
     if let Some(held) = ctx.core.keyspace.locks.remove(at) {
         let (place, end) = ((at.database, key), HoldingEnd::Exchanged);
-        locks::note_ended_at(ctx.core, place, &held, end, asked.owner);
+        locks::note_ended_at(ctx.core, place, &held, (end, asked.owner));
     }
     note_held(ctx, key, fence, &alone);
     ctx.core.keyspace.locks.stats.grants += 1;
@@ -233,7 +233,7 @@ pub(super) fn leave(ctx: &mut Context<'_>, key: Key<'_>, owner: &[u8]) {
     ctx.core.keyspace.locks.stats.released += 1;
     ctx.core.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
     let (place, end) = ((at.database, key), HoldingEnd::Released);
-    locks::note_ended_at(ctx.core, place, &held, end, owner);
+    locks::note_ended_at(ctx.core, place, &held, (end, owner));
 }
 
 /// Takes the lock from one of several readers, and notifies that reader.

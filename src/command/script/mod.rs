@@ -9,7 +9,6 @@ pub(crate) mod function;
 use crate::ids::CommandId;
 use std::borrow::Cow;
 
-use crate::acl::log::LogContext;
 use crate::command::help::reply_help;
 use crate::config::{BusyScriptPolicy, Choice};
 use crate::durability::persistence;
@@ -17,7 +16,7 @@ use crate::error::CommandError;
 use crate::gate::admit::{Refused, admit_scripted, busy};
 use crate::gate::cluster;
 use crate::gate::evict::{self, Room};
-use crate::gate::execute::{Gate, Request};
+use crate::gate::execute::{Call, Gate, Request};
 use crate::gate::monitor;
 use crate::gate::moving;
 use crate::gate::slot_costs;
@@ -637,14 +636,9 @@ impl Host for ServerHost<'_> {
             Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
             Err(Refused::Denied(command, denied)) => {
                 let id = self.caller.client();
-                users::log_denied(
-                    &mut self.core.state,
-                    id,
-                    Some(LogContext::Script),
-                    denied,
-                    command,
-                    args,
-                );
+                let (prehashed, origin) = (Default::default(), Origin::Script);
+                let call = Call { command, args, prehashed, origin };
+                users::log_denied(&mut self.core.state, id, denied, &call);
                 let text = users::script_denied_text(&self.core.state, id, command, denied);
                 return self.refuse(Some(command.id), text);
             }

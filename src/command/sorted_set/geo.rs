@@ -695,7 +695,7 @@ fn store_found(
 /// Repeats the stored members instead of the request: a server of another kind may choose other
 /// members with COUNT, if distances are equal or any members will do.
 fn repeat_stored(ctx: &mut Context<'_>, key: Key<'_>, was_there: bool) {
-    ctx.instead_stored(key, was_there, b"ZADD", 2, |value| {
+    ctx.instead_stored((key, was_there), (b"ZADD", 2), |value| {
         let set = SortedSet::view(value)?;
         let mut words = Vec::with_capacity(2 * set.len());
         set.each(0..set.len(), false, |score, member| {
