@@ -4,7 +4,7 @@
 //!   names.
 //! - Small collections: `packed` elements, `listpack`, `intset`; large ones: `packed_table`,
 //!   `score_tree`, and `quicklist`, which is made of `run`s.
-//! - `hash_slot` divides the keys of a cluster.
+//! - `hash_slot` divides the keys of a cluster; `numbers` lists those of each slot.
 //! - Copy-on-write: `shared`, `shared_bytes`, `shared_map`, `shared_tree`.
 
 pub mod glob;
@@ -12,6 +12,7 @@ pub mod hash;
 pub mod hash_slot;
 pub mod intset;
 pub mod listpack;
+pub mod numbers;
 pub mod packed;
 pub mod packed_table;
 pub mod prefetch;

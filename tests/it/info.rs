@@ -139,8 +139,11 @@ fn run(client: &mut Client, request: &str) {
 /// What a session shows with one `compatible-with`.
 fn session(compatibility: &str) -> String {
     let lines = |more: &[&str]| {
-        let own = [format!("compatible-with {compatibility}"), "maxmemory 1gb".to_owned()];
-        own.into_iter().chain(more.iter().map(|line| (*line).to_owned())).collect::<Vec<_>>()
+        // How often the clock is moved until a replica is there differs, and pings would be counted.
+        let own = ["maxmemory 1gb", "repl-timeout 1000000", "repl-ping-replica-period 1000000"];
+        let compatible = format!("compatible-with {compatibility}");
+        let own = own.map(str::to_owned).into_iter().chain([compatible]);
+        own.chain(more.iter().map(|line| (*line).to_owned())).collect::<Vec<_>>()
     };
     let mut text = format!("==== {compatibility}: new, default\n");
     let primary =

@@ -2,28 +2,29 @@
 //! others.
 //!
 //! An ordered set has one number for each key: the slot in the upper 14 bits, below them the upper
-//! 50 bits of the key's hash, by which the table finds the key's bucket. So a slot's keys are a
-//! range of the set. Two keys of a slot whose hashes agree in 50 bits share a number, which stays
-//! until both are gone; only the counts distinguish them.
+//! 42 bits of the key's hash, by which the table finds the key's bucket: 26 bits at most for the
+//! segment, and 16 for the tag. So a slot's keys are a range of the set. Two keys of a slot whose
+//! hashes agree in 42 bits share a number, which stays until both are gone; only the counts
+//! distinguish them.
 
-use std::collections::BTreeSet;
-
-use super::{Bits, Entry, Slot, Table, tag_of};
+use super::{Bits, DEPTH_MAX, Entry, Slot, Table, tag_of};
 use crate::collections::hash_slot::{HashSlot, SLOTS as HASH_SLOTS, SlotSet};
+use crate::collections::numbers::{self, Numbers};
 
 /// Bits of a hash that a number keeps.
-const HASH_BITS: u32 = 50;
+const HASH_BITS: u32 = numbers::BITS - HASH_SLOTS.ilog2();
 const HASH_SHIFT: u32 = 64 - HASH_BITS;
+const _: () = assert!(HASH_BITS == DEPTH_MAX + u16::BITS);
 
 /// See the module.
 pub(super) struct SlotIndex {
     counts: Box<[u32; HASH_SLOTS]>,
-    keys: BTreeSet<u64>,
+    keys: Numbers,
 }
 
 impl SlotIndex {
     fn new() -> Box<SlotIndex> {
-        Box::new(SlotIndex { counts: Box::new([0; HASH_SLOTS]), keys: BTreeSet::new() })
+        Box::new(SlotIndex { counts: Box::new([0; HASH_SLOTS]), keys: Numbers::default() })
     }
 
     fn number(hash: u64, key: &[u8]) -> (HashSlot, u64) {
@@ -54,7 +55,7 @@ impl<O> Table<O> {
         if let Some(slots) = &mut self.slots {
             slots.counts[slot.index()] -= 1;
             if !is_shared {
-                slots.keys.remove(&number);
+                slots.keys.remove(number);
             }
         }
     }
@@ -79,19 +80,19 @@ impl<O> Table<O> {
     /// Keys of a hash slot, in no particular order. None if slots are not kept.
     pub fn keys_in_slot(&self, slot: HashSlot) -> impl Iterator<Item = Slot> {
         let first = u64::from(slot.number()) << HASH_BITS;
-        let numbers = first..=first | (u64::MAX >> HASH_SHIFT);
-        let range = self.slots.iter().flat_map(move |slots| slots.keys.range(numbers.clone()));
-        range.filter_map(move |number| self.find_numbered(slot, *number))
+        let last = first | (u64::MAX >> HASH_SHIFT);
+        let range = self.slots.iter().flat_map(move |slots| slots.keys.range(first, last));
+        range.filter_map(move |number| self.find_numbered(slot, number))
     }
 
     /// Keys of hash slots up to `last`, in an order that never changes, from a place in it: the
-    /// slot's number above 50 bits of the key's hash. Each with its own place.
+    /// slot's number above 42 bits of the key's hash. Each with its own place.
     pub fn keys_from(&self, place: u64, last: HashSlot) -> impl Iterator<Item = (u64, Slot)> {
         let end = u64::from(last.number()) << HASH_BITS | (u64::MAX >> HASH_SHIFT);
-        let numbers = (place <= end).then_some(place..=end);
+        let from = (place <= end).then_some(place);
         let range =
-            self.slots.iter().zip(numbers).flat_map(|(slots, numbers)| slots.keys.range(numbers));
-        range.filter_map(|&number| {
+            self.slots.iter().zip(from).flat_map(move |(slots, from)| slots.keys.range(from, end));
+        range.filter_map(|number| {
             let slot = HashSlot::new((number >> HASH_BITS) as usize)?;
             Some((number, self.find_numbered(slot, number)?))
         })
@@ -121,7 +122,7 @@ impl<O> Table<O> {
         if from > last {
             return None;
         }
-        let number = *self.slots.as_ref()?.keys.range(from..=last).next()?;
+        let number = self.slots.as_ref()?.keys.range(from, last).next()?;
         let keys = (0..).map_while(|nth| self.find_nth_numbered(slot, number, nth)).collect();
         Some((number, keys))
     }
@@ -170,7 +171,7 @@ mod tests {
     use crate::collections::hash::KeyHasher;
     use crate::collections::table::NewValue;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn table() -> Table<()> {
         let mut table = Table::new(KeyHasher::new([1, 2]), 0);
