@@ -1,6 +1,7 @@
 //! The arguments of a line, and quoting.
 
 use super::reason::Reason;
+use crate::resp::args::before_nul;
 use crate::resp::number::hex_value;
 use crate::resp::request::unescaped;
 
@@ -19,7 +20,7 @@ pub fn parse_line(line: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Reason> {
 
 /// The arguments of a text. `None`: its quotes are unbalanced.
 pub(crate) fn split_args(text: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut rest = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let mut rest = before_nul(text);
     let mut args = Vec::new();
     loop {
         while let [first, tail @ ..] = rest

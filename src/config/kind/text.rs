@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::{Kind, Origin, Reason, RewriteLine, line, single};
 use crate::config::quoting::quoted;
 use crate::config::reason::system_text;
+use crate::resp::args::before_nul;
 
 /// Any bytes.
 pub(in crate::config) struct Text {
@@ -53,7 +54,7 @@ impl Kind<Vec<u8>> for Text {
     fn parse(&self, args: &[&[u8]], _: &Vec<u8>, _: Origin) -> Result<Vec<u8>, Reason> {
         let mut arg = single(args)?;
         if !self.binary {
-            arg = arg.split(|byte| *byte == 0).next().unwrap_or_default();
+            arg = before_nul(arg);
         }
         (self.check)(arg)?;
         Ok(arg.to_vec())
@@ -202,8 +203,7 @@ pub(in crate::config) struct Directory;
 
 impl Kind<PathBuf> for Directory {
     fn parse(&self, args: &[&[u8]], old: &PathBuf, _: Origin) -> Result<PathBuf, Reason> {
-        let arg = single(args)?;
-        let arg = arg.split(|byte| *byte == 0).next().unwrap_or_default();
+        let arg = before_nul(single(args)?);
         if arg.is_empty() {
             return Err(Reason::Other("No such file or directory".into()));
         }
