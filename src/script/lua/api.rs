@@ -61,48 +61,57 @@ pub(super) unsafe fn push_function(
     name: *const c_char,
     function: lua_CFunction,
 ) {
-    for name in NAMES {
-        lua_pushstring_(state, name.as_ptr());
+    // SAFETY: 13 values; as many are taken as upvalues as were pushed.
+    unsafe {
+        for name in NAMES {
+            lua_pushstring_(state, name.as_ptr());
+        }
+        lua_pushcclosurek(state, function, name, NAMES.len() as c_int, None);
     }
-    lua_pushcclosurek(state, function, name, NAMES.len() as c_int, None);
 }
 
 /// Makes the globals `redis` and `server`, which are one table.
 pub(super) unsafe fn open(state: *mut lua_State) {
-    lua_createtable(state, 0, 32);
-    for (name, function) in FUNCTIONS {
-        push_function(state, name.as_ptr(), *function);
-        lua_rawsetfield(state, -2, name.as_ptr());
+    // SAFETY: 14 values, with the names of a function.
+    unsafe {
+        lua_createtable(state, 0, 32);
+        for (name, function) in FUNCTIONS {
+            push_function(state, name.as_ptr(), *function);
+            lua_rawsetfield(state, -2, name.as_ptr());
+        }
+        for (name, value) in CONSTANTS {
+            lua_pushnumber(state, *value as f64);
+            lua_rawsetfield(state, -2, name.as_ptr());
+        }
+        lua_pushvalue(state, -1);
+        lua_rawsetfield(state, LUA_GLOBALSINDEX, c"server".as_ptr());
+        lua_rawsetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
     }
-    for (name, value) in CONSTANTS {
-        lua_pushnumber(state, *value as f64);
-        lua_rawsetfield(state, -2, name.as_ptr());
-    }
-    lua_pushvalue(state, -1);
-    lua_rawsetfield(state, LUA_GLOBALSINDEX, c"server".as_ptr());
-    lua_rawsetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
 }
 
 /// Sets the versions in `redis`, on top of the stack, and makes that read-only.
 pub(super) unsafe fn set_version(state: *mut lua_State, version: &str) {
-    lua_setreadonly(state, -1, 0);
-    push_bytes(state, version.as_bytes());
-    lua_rawsetfield(state, -2, c"REDIS_VERSION".as_ptr());
-    lua_pushnumber(state, number_of(version));
-    lua_rawsetfield(state, -2, c"REDIS_VERSION_NUM".as_ptr());
-    for (name, value) in [(c"VALKEY_VERSION", VALKEY_VERSION), (c"SERVER_NAME", "valkey")] {
+    // SAFETY: one value above the table.
+    unsafe {
+        lua_setreadonly(state, -1, 0);
+        push_bytes(state, version.as_bytes());
+        lua_rawsetfield(state, -2, c"REDIS_VERSION".as_ptr());
+        lua_pushnumber(state, number_of(version));
+        lua_rawsetfield(state, -2, c"REDIS_VERSION_NUM".as_ptr());
+        for (name, value) in [(c"VALKEY_VERSION", VALKEY_VERSION), (c"SERVER_NAME", "valkey")] {
+            match shared(state).is_valkey.get() {
+                true => push_bytes(state, value.as_bytes()),
+                false => lua_pushnil(state),
+            }
+            lua_rawsetfield(state, -2, name.as_ptr());
+        }
         match shared(state).is_valkey.get() {
-            true => push_bytes(state, value.as_bytes()),
+            true => lua_pushnumber(state, number_of(VALKEY_VERSION)),
             false => lua_pushnil(state),
         }
-        lua_rawsetfield(state, -2, name.as_ptr());
+        lua_rawsetfield(state, -2, c"VALKEY_VERSION_NUM".as_ptr());
+        lua_setreadonly(state, -1, 1);
     }
-    match shared(state).is_valkey.get() {
-        true => lua_pushnumber(state, number_of(VALKEY_VERSION)),
-        false => lua_pushnil(state),
-    }
-    lua_rawsetfield(state, -2, c"VALKEY_VERSION_NUM".as_ptr());
-    lua_setreadonly(state, -1, 1);
 }
 
 /// A version as a number with a byte for each part.
@@ -113,35 +122,44 @@ fn number_of(version: &str) -> f64 {
 
 /// Raises the error on top of the stack, a table.
 unsafe fn raise_error(state: *mut lua_State, text: &[u8]) -> ! {
-    push_error(state, text, false);
-    lua_error(state)
+    // SAFETY: the error is on top; whoever calls this may raise it.
+    unsafe {
+        push_error(state, text, false);
+        lua_error(state)
+    }
 }
 
 /// As [`raise_error`], with the text of the server that scripts see.
 unsafe fn raise_worded(state: *mut lua_State, redis: &'static str, valkey: &'static str) -> ! {
-    raise_error(state, worded(state, redis, valkey).as_bytes())
-}
-
-unsafe fn worded(state: *mut lua_State, redis: &'static str, valkey: &'static str) -> &'static str {
-    if shared(state).is_valkey.get() { valkey } else { redis }
+    // SAFETY: as for `raise_error`.
+    unsafe { raise_error(state, shared(state).worded(redis, valkey).as_bytes()) }
 }
 
 /// `redis.call(name, ...)`: the reply as a value; errors are raised.
 unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
-    run(state, true)
+    // SAFETY: the interpreter runs this function, with the names as upvalues.
+    unsafe { run(state, true) }
 }
 
 /// `redis.pcall(name, ...)`: the same, but errors are returned as tables.
 unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {
-    run(state, false)
+    // SAFETY: as for `call`.
+    unsafe { run(state, false) }
 }
 
 unsafe fn run(state: *mut lua_State, raises: bool) -> c_int {
-    let shared = shared(state);
+    // SAFETY: the state is alive.
+    let shared = unsafe { shared(state) };
     let mut exchange = shared.exchange.take().unwrap_or_default();
     let Exchange { buffer, ranges, output } = &mut *exchange;
-    let (is_error, known) = match take_arguments(state, buffer, ranges) {
-        Err(text) => (push_refusal(state, text.as_bytes(), false), true),
+    let refuse = |text: &[u8], is_counted| {
+        // SAFETY: an error's values; the names are upvalues.
+        unsafe { push_error(state, text, is_counted) };
+        true
+    };
+    // SAFETY: the interpreter has called the function that called this one.
+    let (is_error, known) = match unsafe { take_arguments(state, buffer, ranges) } {
+        Err(text) => (refuse(text.as_bytes(), false), true),
         Ok(()) => {
             let protocol = shared.protocol.get();
             output.set_limit(shared.memory.left().saturating_sub(buffer.len()));
@@ -149,40 +167,42 @@ unsafe fn run(state: *mut lua_State, raises: bool) -> c_int {
             match called {
                 // The reply was cut off: its values would not fit either.
                 Some(Called::Ran) if output.is_cut() => {
-                    (push_refusal(state, b"ERR not enough memory", false), true)
+                    (refuse(b"ERR not enough memory", false), true)
                 }
-                Some(Called::Ran) => (push_output(state, output), true),
-                Some(Called::Refused(text)) => (push_refusal(state, &text, true), true),
+                // SAFETY: the names are upvalues.
+                Some(Called::Ran) => (unsafe { push_output(state, output) }, true),
+                Some(Called::Refused(text)) => (refuse(&text, true), true),
                 None => (true, false),
             }
         }
     };
     exchange.keep();
     shared.exchange.set(Some(exchange));
-    if !known {
-        raise_error(state, &CommandError::NO_INVOCATION.wire());
-    }
-    if is_error && raises {
-        lua_error(state);
+    // SAFETY: what is raised is on top of the stack.
+    unsafe {
+        if !known {
+            raise_error(state, &CommandError::NO_INVOCATION.wire());
+        }
+        if is_error && raises {
+            lua_error(state);
+        }
     }
     1
 }
 
-unsafe fn push_refusal(state: *mut lua_State, text: &[u8], is_counted: bool) -> bool {
-    push_error(state, text, is_counted);
-    true
-}
-
 /// Pushes the value of a command's reply. True if it is an error.
 unsafe fn push_output(state: *mut lua_State, output: &OutputBuffer) -> bool {
-    let _any_size = shared(state).memory.any_size();
-    let whole = output.whole();
-    if whole.is_empty() {
-        lua_pushnil(state);
-        return false;
+    // SAFETY: one value, or those of `push_reply`; the names are upvalues.
+    unsafe {
+        let _any_size = shared(state).memory.any_size();
+        let whole = output.whole();
+        if whole.is_empty() {
+            lua_pushnil(state);
+            return false;
+        }
+        push_reply(state, &whole, &mut 0);
+        whole[0] == b'-'
     }
-    push_reply(state, &whole, &mut 0);
-    whole[0] == b'-'
 }
 
 /// Buffers for a request and its reply, reused.
@@ -219,55 +239,57 @@ unsafe fn take_arguments(
     buffer: &mut Vec<u8>,
     ranges: &mut Vec<Range>,
 ) -> Result<(), &'static str> {
-    let count = lua_gettop(state);
-    if count == 0 {
-        return Err(worded(
-            state,
-            "ERR Please specify at least one argument for this redis lib call",
-            "ERR Please specify at least one argument for this call",
-        ));
-    }
-    let bytes_max = shared(state).memory.left().min(u32::MAX as usize);
-    let mut looked = 0;
-    for index in 1..=count {
-        let start = buffer.len() as u32;
-        if buffer.len() - looked > BYTES || index % ARGUMENTS == 0 {
-            looked = buffer.len();
-            safepoint(state);
-        }
-        if let Some(bytes) = string_at(state, index) {
-            if buffer.len() + bytes.len() + size_of_val(&**ranges) > bytes_max {
-                return Err("ERR not enough memory");
-            }
-            if bytes.len() <= BYTES {
-                buffer.extend_from_slice(bytes);
-            } else {
-                // Reserved at once: moving megabytes as the buffer grows would take longer than
-                // copying them.
-                let rest: usize = (index..=count).map(|index| text_len(state, index)).sum();
-                buffer.reserve_exact(rest.min(bytes_max - buffer.len()));
-                for piece in bytes.chunks(BYTES) {
-                    buffer.extend_from_slice(piece);
-                    safepoint(state);
-                }
-            }
-        } else if lua_type(state, index) == LUA_TNUMBER {
-            push_number(lua_tonumber(state, index), buffer);
-        } else {
-            return Err(worded(
-                state,
-                "ERR Lua redis lib command arguments must be strings or integers",
-                "ERR Command arguments must be strings or integers",
+    // SAFETY: the arguments stay on the stack while they are copied.
+    unsafe {
+        let (shared, count) = (shared(state), lua_gettop(state));
+        if count == 0 {
+            return Err(shared.worded(
+                "ERR Please specify at least one argument for this redis lib call",
+                "ERR Please specify at least one argument for this call",
             ));
         }
-        ranges.push(Range { start, len: buffer.len() as u32 - start });
+        let bytes_max = shared.memory.left().min(u32::MAX as usize);
+        let mut looked = 0;
+        for index in 1..=count {
+            let start = buffer.len() as u32;
+            if buffer.len() - looked > BYTES || index % ARGUMENTS == 0 {
+                looked = buffer.len();
+                safepoint(state);
+            }
+            if let Some(bytes) = string_at(state, index) {
+                if buffer.len() + bytes.len() + size_of_val(&**ranges) > bytes_max {
+                    return Err("ERR not enough memory");
+                }
+                if bytes.len() <= BYTES {
+                    buffer.extend_from_slice(bytes);
+                } else {
+                    // Reserved at once: moving megabytes as the buffer grows would take longer than
+                    // copying them.
+                    let rest: usize = (index..=count).map(|index| text_len(state, index)).sum();
+                    buffer.reserve_exact(rest.min(bytes_max - buffer.len()));
+                    for piece in bytes.chunks(BYTES) {
+                        buffer.extend_from_slice(piece);
+                        safepoint(state);
+                    }
+                }
+            } else if lua_type(state, index) == LUA_TNUMBER {
+                push_number(lua_tonumber(state, index), buffer);
+            } else {
+                return Err(shared.worded(
+                    "ERR Lua redis lib command arguments must be strings or integers",
+                    "ERR Command arguments must be strings or integers",
+                ));
+            }
+            ranges.push(Range { start, len: buffer.len() as u32 - start });
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The length of a string at an index; 0 if there is something else.
 unsafe fn text_len(state: *mut lua_State, index: c_int) -> usize {
-    if lua_type(state, index) == LUA_TSTRING { lua_objlen(state, index) } else { 0 }
+    // SAFETY: a string has a length.
+    unsafe { if lua_type(state, index) == LUA_TSTRING { lua_objlen(state, index) } else { 0 } }
 }
 
 /// Appends a number's text: integers without fraction or exponent, other numbers with 17 digits.
@@ -284,19 +306,22 @@ fn push_number(number: f64, buffer: &mut Vec<u8>) {
 
 /// `redis.error_reply(text)`: an error as a table.
 unsafe extern "C-unwind" fn error_reply(state: *mut lua_State) -> c_int {
-    if lua_gettop(state) != 1 || lua_type(state, 1) != LUA_TSTRING {
-        push_error(state, b"ERR wrong number or type of arguments", false);
-        return 1;
+    // SAFETY: an error's values; the argument stays on the stack.
+    unsafe {
+        if lua_gettop(state) != 1 || lua_type(state, 1) != LUA_TSTRING {
+            push_error(state, b"ERR wrong number or type of arguments", false);
+            return 1;
+        }
+        let given = bytes_at(state, 1).unwrap_or_default();
+        let given = given.strip_prefix(b"-").unwrap_or(given);
+        // The first word is the error's code, but a single word is not.
+        let text = match given.iter().position(|&byte| byte == b' ') {
+            Some(space) => [&given[..=space], trimmed(&given[space + 1..])].concat(),
+            None => [b"ERR ", trimmed(given)].concat(),
+        };
+        push_error(state, &text, false);
+        1
     }
-    let given = bytes_at(state, 1).unwrap_or_default();
-    let given = given.strip_prefix(b"-").unwrap_or(given);
-    // The first word is the error's code, but a single word is not.
-    let text = match given.iter().position(|&byte| byte == b' ') {
-        Some(space) => [&given[..=space], trimmed(&given[space + 1..])].concat(),
-        None => [b"ERR ", trimmed(given)].concat(),
-    };
-    push_error(state, &text, false);
-    1
 }
 
 /// A text without surrounding line ends.
@@ -309,122 +334,141 @@ fn trimmed(text: &[u8]) -> &[u8] {
 
 /// `redis.status_reply(text)`: a status as a table.
 unsafe extern "C-unwind" fn status_reply(state: *mut lua_State) -> c_int {
-    if lua_gettop(state) != 1 || lua_type(state, 1) != LUA_TSTRING {
-        push_error(state, b"ERR wrong number or type of arguments", false);
-        return 1;
+    // SAFETY: three values; the names are upvalues.
+    unsafe {
+        if lua_gettop(state) != 1 || lua_type(state, 1) != LUA_TSTRING {
+            push_error(state, b"ERR wrong number or type of arguments", false);
+            return 1;
+        }
+        lua_createtable(state, 0, 1);
+        lua_pushvalue(state, lua_upvalueindex(super::Name::Ok as c_int));
+        lua_pushvalue(state, 1);
+        lua_rawset(state, -3);
+        1
     }
-    lua_createtable(state, 0, 1);
-    lua_pushvalue(state, lua_upvalueindex(super::Name::Ok as c_int));
-    lua_pushvalue(state, 1);
-    lua_rawset(state, -3);
-    1
 }
 
 /// `redis.sha1hex(text)`: its SHA1 in hexadecimal digits.
 unsafe extern "C-unwind" fn sha1hex(state: *mut lua_State) -> c_int {
-    if lua_gettop(state) != 1 {
-        raise_error(state, b"ERR wrong number of arguments");
+    // SAFETY: one value; the argument stays on the stack.
+    unsafe {
+        if lua_gettop(state) != 1 {
+            raise_error(state, b"ERR wrong number of arguments");
+        }
+        let text = bytes_at(state, 1).unwrap_or_default();
+        let digits = hex(&sha1_of(text.chunks(1 << 20).inspect(|_| safepoint(state))));
+        push_bytes(state, &digits);
+        1
     }
-    let text = bytes_at(state, 1).unwrap_or_default();
-    let digits = hex(&sha1_of(text.chunks(1 << 20).inspect(|_| safepoint(state))));
-    push_bytes(state, &digits);
-    1
 }
 
 /// `redis.log(level, text, ...)`: a line for the server's log.
 unsafe extern "C-unwind" fn log(state: *mut lua_State) -> c_int {
-    let count = lua_gettop(state);
-    if count < 2 {
-        raise_worded(
-            state,
-            "ERR redis.log() requires two arguments or more.",
-            "ERR server.log() requires two arguments or more.",
-        );
-    }
-    if lua_isnumber(state, 1) == 0 {
-        raise_error(state, b"ERR First argument must be a number (log level).");
-    }
-    let level = match lua_tonumber(state, 1) as i64 {
-        0 => Level::Debug,
-        1 => Level::Verbose,
-        2 => Level::Notice,
-        3 => Level::Warning,
-        _ => raise_worded(state, "ERR Invalid debug level.", "ERR Invalid log level."),
-    };
-    let mut line = Vec::new();
-    for index in 2..=count {
-        if lua_isstring(state, index) != 0 {
-            if index > 2 {
-                line.push(b' ');
+    // SAFETY: the arguments stay on the stack, and each is copied before the next is looked at.
+    unsafe {
+        let count = lua_gettop(state);
+        if count < 2 {
+            raise_worded(
+                state,
+                "ERR redis.log() requires two arguments or more.",
+                "ERR server.log() requires two arguments or more.",
+            );
+        }
+        if lua_isnumber(state, 1) == 0 {
+            raise_error(state, b"ERR First argument must be a number (log level).");
+        }
+        let level = match lua_tonumber(state, 1) as i64 {
+            0 => Level::Debug,
+            1 => Level::Verbose,
+            2 => Level::Notice,
+            3 => Level::Warning,
+            _ => raise_worded(state, "ERR Invalid debug level.", "ERR Invalid log level."),
+        };
+        let mut line = Vec::new();
+        for index in 2..=count {
+            if lua_isstring(state, index) != 0 {
+                if index > 2 {
+                    line.push(b' ');
+                }
+                let text = bytes_at(state, index).unwrap_or_default();
+                line.extend_from_slice(&text[..text.len().min(LOG_BYTES_MAX)]);
             }
-            let text = bytes_at(state, index).unwrap_or_default();
-            line.extend_from_slice(&text[..text.len().min(LOG_BYTES_MAX)]);
+            if line.len() >= LOG_BYTES_MAX {
+                line.truncate(LOG_BYTES_MAX);
+                break;
+            }
         }
-        if line.len() >= LOG_BYTES_MAX {
-            line.truncate(LOG_BYTES_MAX);
-            break;
-        }
+        shared(state).with_host(|host| host.log(level, &line));
+        0
     }
-    shared(state).with_host(|host| host.log(level, &line));
-    0
 }
 
 /// `redis.setresp(2 or 3)`: sets the protocol of the replies to the script.
 unsafe extern "C-unwind" fn setresp(state: *mut lua_State) -> c_int {
-    if lua_gettop(state) != 1 {
-        raise_worded(
-            state,
-            "ERR redis.setresp() requires one argument.",
-            "ERR server.setresp() requires one argument.",
-        );
+    // SAFETY: errors may be raised here; any argument may be asked for its number.
+    unsafe {
+        if lua_gettop(state) != 1 {
+            raise_worded(
+                state,
+                "ERR redis.setresp() requires one argument.",
+                "ERR server.setresp() requires one argument.",
+            );
+        }
+        let protocol = match lua_tonumber(state, 1) as i64 {
+            2 => Protocol::Resp2,
+            3 => Protocol::Resp3,
+            _ => raise_error(state, b"ERR RESP version must be 2 or 3."),
+        };
+        shared(state).protocol.set(protocol);
+        0
     }
-    let protocol = match lua_tonumber(state, 1) as i64 {
-        2 => Protocol::Resp2,
-        3 => Protocol::Resp3,
-        _ => raise_error(state, b"ERR RESP version must be 2 or 3."),
-    };
-    shared(state).protocol.set(protocol);
-    0
 }
 
 /// `redis.set_repl(flags)`: sets where further writes are repeated.
 unsafe extern "C-unwind" fn set_repl(state: *mut lua_State) -> c_int {
-    if lua_gettop(state) != 1 {
-        raise_worded(
-            state,
-            "ERR redis.set_repl() requires two arguments.",
-            "ERR server.set_repl() requires one argument.",
-        );
+    // SAFETY: as in `setresp`.
+    unsafe {
+        if lua_gettop(state) != 1 {
+            raise_worded(
+                state,
+                "ERR redis.set_repl() requires two arguments.",
+                "ERR server.set_repl() requires one argument.",
+            );
+        }
+        let flags = lua_tonumber(state, 1) as i64 as u32;
+        if flags & !(REPL_AOF | REPL_REPLICA) != 0 {
+            raise_error(
+                state,
+                b"ERR Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.",
+            );
+        }
+        let (log, replicas) = (flags & REPL_AOF != 0, flags & REPL_REPLICA != 0);
+        // Without a host nothing is written.
+        let _ = shared(state).with_host(|host| host.repeat_at(log, replicas));
+        0
     }
-    let flags = lua_tonumber(state, 1) as i64 as u32;
-    if flags & !(REPL_AOF | REPL_REPLICA) != 0 {
-        raise_error(
-            state,
-            b"ERR Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.",
-        );
-    }
-    let (log, replicas) = (flags & REPL_AOF != 0, flags & REPL_REPLICA != 0);
-    // Without a host nothing is written.
-    let _ = shared(state).with_host(|host| host.repeat_at(log, replicas));
-    0
 }
 
 /// `redis.replicate_commands()`: true, as effects are always replicated.
 unsafe extern "C-unwind" fn replicate_commands(state: *mut lua_State) -> c_int {
-    lua_pushboolean(state, 1);
+    // SAFETY: one value.
+    unsafe {
+        lua_pushboolean(state, 1);
+    }
     1
 }
 
 /// `redis.acl_check_cmd(name, ...)`: whether the user may run this command.
 unsafe extern "C-unwind" fn acl_check_cmd(state: *mut lua_State) -> c_int {
-    let shared = shared(state);
+    // SAFETY: the state is alive.
+    let shared = unsafe { shared(state) };
     let mut exchange = shared.exchange.take().unwrap_or_default();
     let Exchange { buffer, ranges, .. } = &mut *exchange;
-    let result = match take_arguments(state, buffer, ranges) {
+    // SAFETY: the interpreter runs this function.
+    let result = match unsafe { take_arguments(state, buffer, ranges) } {
         Ok(()) => match shared.with_host(|host| host.may_call(buffer, ranges)) {
             Some(Some(may)) => Ok(may),
-            Some(None) => Err(worded(
-                state,
+            Some(None) => Err(shared.worded(
                 "ERR Invalid command passed to redis.acl_check_cmd()",
                 "ERR Invalid command passed to server.acl_check_cmd()",
             )),
@@ -434,16 +478,22 @@ unsafe extern "C-unwind" fn acl_check_cmd(state: *mut lua_State) -> c_int {
     };
     exchange.keep();
     shared.exchange.set(Some(exchange));
-    match result {
-        Ok(may) => lua_pushboolean(state, may as c_int),
-        Err(text) => raise_error(state, text.as_bytes()),
+    // SAFETY: one value, or an error that may be raised here.
+    unsafe {
+        match result {
+            Ok(may) => lua_pushboolean(state, may as c_int),
+            Err(text) => raise_error(state, text.as_bytes()),
+        }
     }
     1
 }
 
 /// `redis.breakpoint()`: false, as there is no debugger.
 unsafe extern "C-unwind" fn breakpoint(state: *mut lua_State) -> c_int {
-    lua_pushboolean(state, 0);
+    // SAFETY: one value.
+    unsafe {
+        lua_pushboolean(state, 0);
+    }
     1
 }
 

@@ -132,140 +132,163 @@ unsafe fn push_array<'k>(
     if values.len() > TABLE_MAX {
         return false;
     }
-    lua_createtable(state, values.len() as c_int, 0);
-    for (index, value) in values.enumerate() {
-        if value.len() > STRING_MAX {
-            return false;
+    // SAFETY: three values; the numbers of elements are limited.
+    unsafe {
+        lua_createtable(state, values.len() as c_int, 0);
+        for (index, value) in values.enumerate() {
+            if value.len() > STRING_MAX {
+                return false;
+            }
+            push_bytes(state, value);
+            lua_rawseti_(state, -2, index as c_int + 1);
         }
-        push_bytes(state, value);
-        lua_rawseti_(state, -2, index as c_int + 1);
+        true
     }
-    true
 }
 
 /// Creates the tables for loading libraries, once.
 unsafe fn prepare(state: *mut lua_State) {
-    let top = lua_gettop(state);
-    if lua_rawgetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr()) != LUA_TNIL {
-        lua_settop(state, top);
-        return;
-    }
-    lua_createtable(state, 0, 0);
-    lua_createtable(state, 0, 1);
-    lua_pushvalue(state, -1);
-    lua_rawsetfield(state, LUA_REGISTRYINDEX, METATABLE.as_ptr());
-    lua_setmetatable(state, -2);
-    lua_setreadonly(state, -1, 1);
-    lua_rawsetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr());
+    // SAFETY: 16 values; `load_library` has asked for `SLOTS`.
+    unsafe {
+        let top = lua_gettop(state);
+        if lua_rawgetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr()) != LUA_TNIL {
+            lua_settop(state, top);
+            return;
+        }
+        lua_createtable(state, 0, 0);
+        lua_createtable(state, 0, 1);
+        lua_pushvalue(state, -1);
+        lua_rawsetfield(state, LUA_REGISTRYINDEX, METATABLE.as_ptr());
+        lua_setmetatable(state, -2);
+        lua_setreadonly(state, -1, 1);
+        lua_rawsetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr());
 
-    lua_createtable(state, 0, 2);
-    lua_createtable(state, 0, 8);
-    lua_rawgetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
-    for name in WHILE_LOADING {
-        lua_rawgetfield(state, -1, name.as_ptr());
-        lua_rawsetfield(state, -3, name.as_ptr());
+        lua_createtable(state, 0, 2);
+        lua_createtable(state, 0, 8);
+        lua_rawgetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
+        for name in WHILE_LOADING {
+            lua_rawgetfield(state, -1, name.as_ptr());
+            lua_rawsetfield(state, -3, name.as_ptr());
+        }
+        lua_settop(state, -2);
+        let name = c"register_function".as_ptr();
+        push_function(state, name, register_function);
+        lua_rawsetfield(state, -2, name);
+        seal(state);
+        lua_pushvalue(state, -1);
+        lua_rawsetfield(state, -3, c"server".as_ptr());
+        lua_rawsetfield(state, -2, c"redis".as_ptr());
+        seal(state);
+        lua_rawsetfield(state, LUA_REGISTRYINDEX, LOADING_GLOBALS.as_ptr());
+        look_behind(state, None);
+        lua_settop(state, top);
     }
-    lua_settop(state, -2);
-    let name = c"register_function".as_ptr();
-    push_function(state, name, register_function);
-    lua_rawsetfield(state, -2, name);
-    seal(state);
-    lua_pushvalue(state, -1);
-    lua_rawsetfield(state, -3, c"server".as_ptr());
-    lua_rawsetfield(state, -2, c"redis".as_ptr());
-    seal(state);
-    lua_rawsetfield(state, LUA_REGISTRYINDEX, LOADING_GLOBALS.as_ptr());
-    look_behind(state, None);
-    lua_settop(state, top);
 }
 
 /// Sets the version that libraries see while loading, if any were loaded.
 pub(super) unsafe fn set_version(state: *mut lua_State, version: &str) {
-    let top = lua_gettop(state);
-    if lua_rawgetfield(state, LUA_REGISTRYINDEX, LOADING_GLOBALS.as_ptr()) == LUA_TTABLE {
-        lua_rawgetfield(state, -1, c"redis".as_ptr());
-        super::api::set_version(state, version);
+    // SAFETY: two values, and one more in `api::set_version`.
+    unsafe {
+        let top = lua_gettop(state);
+        if lua_rawgetfield(state, LUA_REGISTRYINDEX, LOADING_GLOBALS.as_ptr()) == LUA_TTABLE {
+            lua_rawgetfield(state, -1, c"redis".as_ptr());
+            super::api::set_version(state, version);
+        }
+        lua_settop(state, top);
     }
-    lua_settop(state, top);
 }
 
 /// Makes the table on top of the stack read-only; reading other names raises an error.
 unsafe fn seal(state: *mut lua_State) {
-    lua_createtable(state, 0, 1);
-    lua_pushcfunction(state, no_such_global);
-    lua_rawsetfield(state, -2, c"__index".as_ptr());
-    lua_setreadonly(state, -1, 1);
-    lua_setmetatable(state, -2);
-    lua_setreadonly(state, -1, 1);
+    // SAFETY: two values above the table.
+    unsafe {
+        lua_createtable(state, 0, 1);
+        lua_pushcfunction(state, no_such_global);
+        lua_rawsetfield(state, -2, c"__index".as_ptr());
+        lua_setreadonly(state, -1, 1);
+        lua_setmetatable(state, -2);
+        lua_setreadonly(state, -1, 1);
+    }
 }
 
 /// Sets the table in which the chunks' globals look up other names: one in the registry, or the
 /// scripts' globals.
 unsafe fn look_behind(state: *mut lua_State, table: Option<&CStr>) {
-    lua_rawgetfield(state, LUA_REGISTRYINDEX, METATABLE.as_ptr());
-    lua_setreadonly(state, -1, 0);
-    match table {
-        Some(name) => {
-            lua_rawgetfield(state, LUA_REGISTRYINDEX, name.as_ptr());
+    // SAFETY: two values; the registry has the tables, which `prepare` has made.
+    unsafe {
+        lua_rawgetfield(state, LUA_REGISTRYINDEX, METATABLE.as_ptr());
+        lua_setreadonly(state, -1, 0);
+        match table {
+            Some(name) => {
+                lua_rawgetfield(state, LUA_REGISTRYINDEX, name.as_ptr());
+            }
+            None => lua_pushvalue(state, LUA_GLOBALSINDEX),
         }
-        None => lua_pushvalue(state, LUA_GLOBALSINDEX),
+        lua_rawsetfield(state, -2, c"__index".as_ptr());
+        lua_setreadonly(state, -1, 1);
+        lua_settop(state, -2);
     }
-    lua_rawsetfield(state, -2, c"__index".as_ptr());
-    lua_setreadonly(state, -1, 1);
-    lua_settop(state, -2);
 }
 
 /// `redis.register_function(name, function)`, or with a table of `function_name`, `callback`,
 /// `description`, `flags`.
 unsafe extern "C-unwind" fn register_function(state: *mut lua_State) -> c_int {
-    if let Err(text) = register(state) {
-        match shared(state).is_valkey.get() {
-            true => push_error(state, text.replace(" redis.", " server.").as_bytes(), false),
-            false => push_error(state, text.as_bytes(), false),
+    // SAFETY: the interpreter runs this function, with the names as upvalues.
+    unsafe {
+        if let Err(text) = register(state) {
+            match shared(state).is_valkey.get() {
+                true => push_error(state, text.replace(" redis.", " server.").as_bytes(), false),
+                false => push_error(state, text.as_bytes(), false),
+            }
+            lua_error(state);
         }
-        lua_error(state);
+        0
     }
-    0
 }
 
 unsafe fn register(state: *mut lua_State) -> Result<(), &'static str> {
-    let shared = shared(state);
-    if shared.loading.borrow().is_none() {
-        return Err("ERR redis.register_function can only be called on FUNCTION LOAD command");
-    }
-    let mut function = match lua_gettop(state) {
-        1 => named_arguments(state)?,
-        2 => {
-            let name = bytes_at(state, 1)
-                .ok_or("ERR first argument to redis.register_function must be a string")?;
-            if lua_type(state, 2) != LUA_TFUNCTION {
-                return Err("ERR second argument to redis.register_function must be a function");
-            }
-            let flags = ScriptFlags::empty();
-            Registered {
-                name: name.into(),
-                description: None,
-                flags,
-                function: Function(LUA_NOREF),
-            }
+    // SAFETY: the arguments stay on the stack, and a function is at index 2 when it is kept.
+    unsafe {
+        let shared = shared(state);
+        if shared.loading.borrow().is_none() {
+            return Err("ERR redis.register_function can only be called on FUNCTION LOAD command");
         }
-        _ => return Err("ERR wrong number of arguments to redis.register_function"),
-    };
-    let is_valkey = shared.is_valkey.get();
-    if !is_valkey && !is_name(&function.name) {
-        return Err(
-            "ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one character \
-             long",
-        );
+        let mut function = match lua_gettop(state) {
+            1 => named_arguments(state)?,
+            2 => {
+                let name = bytes_at(state, 1)
+                    .ok_or("ERR first argument to redis.register_function must be a string")?;
+                if lua_type(state, 2) != LUA_TFUNCTION {
+                    return Err(
+                        "ERR second argument to redis.register_function must be a function",
+                    );
+                }
+                let flags = ScriptFlags::empty();
+                Registered {
+                    name: name.into(),
+                    description: None,
+                    flags,
+                    function: Function(LUA_NOREF),
+                }
+            }
+            _ => return Err("ERR wrong number of arguments to redis.register_function"),
+        };
+        let is_valkey = shared.is_valkey.get();
+        if !is_valkey && !is_name(&function.name) {
+            return Err(
+                "ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one character \
+                 long",
+            );
+        }
+        let mut loading = shared.loading.borrow_mut();
+        let Some(registered) = loading.as_mut() else { return Ok(()) };
+        if !is_valkey && registered.iter().any(|other| other.name == function.name) {
+            return Err("ERR Function already exists in the library");
+        }
+        function.function = Function(lua_ref(state, 2));
+        registered.push(function);
+        Ok(())
     }
-    let mut loading = shared.loading.borrow_mut();
-    let Some(registered) = loading.as_mut() else { return Ok(()) };
-    if !is_valkey && registered.iter().any(|other| other.name == function.name) {
-        return Err("ERR Function already exists in the library");
-    }
-    function.function = Function(lua_ref(state, 2));
-    registered.push(function);
-    Ok(())
 }
 
 /// Why Valkey refuses a library with these functions.
@@ -284,79 +307,86 @@ fn refusal(registered: &[Registered]) -> Option<&'static str> {
 
 /// Reads named arguments from a table. The callback is left at index 2.
 unsafe fn named_arguments(state: *mut lua_State) -> Result<Registered, &'static str> {
-    if lua_type(state, 1) != LUA_TTABLE {
-        return Err(
-            "ERR calling redis.register_function with a single argument is only applicable to Lua table \
-                    (representing named arguments).",
-        );
-    }
-    let (mut name, mut description, mut flags) = (None, None, ScriptFlags::empty());
-    lua_pushnil(state);
-    let mut position = 0;
-    loop {
-        position = lua_rawiter(state, 1, position);
-        if position < 0 {
-            break;
+    // SAFETY: the argument is a table once that has been checked; strings are copied while they are
+    // on the stack.
+    unsafe {
+        if lua_type(state, 1) != LUA_TTABLE {
+            return Err(
+                "ERR calling redis.register_function with a single argument is only applicable to Lua table \
+                        (representing named arguments).",
+            );
         }
-        let key = match lua_type(state, -2) {
-            LUA_TSTRING => bytes_at(state, -2).unwrap_or_default(),
-            LUA_TNUMBER => b"",
-            _ => {
-                return Err(
-                    "ERR named argument key given to redis.register_function is not a string",
-                );
+        let (mut name, mut description, mut flags) = (None, None, ScriptFlags::empty());
+        lua_pushnil(state);
+        let mut position = 0;
+        loop {
+            position = lua_rawiter(state, 1, position);
+            if position < 0 {
+                break;
             }
-        };
-        if key.eq_ignore_ascii_case(b"function_name") {
-            let text = bytes_at(state, -1).ok_or(
-                "ERR function_name argument given to redis.register_function must be a string",
-            )?;
-            name = Some(text.into());
-        } else if key.eq_ignore_ascii_case(b"description") {
-            let text = bytes_at(state, -1).ok_or(
-                "ERR description argument given to redis.register_function must be a string",
-            )?;
-            description = Some(text.into());
-        } else if key.eq_ignore_ascii_case(b"callback") {
-            if lua_type(state, -1) != LUA_TFUNCTION {
-                return Err(
-                    "ERR callback argument given to redis.register_function must be a function",
-                );
+            let key = match lua_type(state, -2) {
+                LUA_TSTRING => bytes_at(state, -2).unwrap_or_default(),
+                LUA_TNUMBER => b"",
+                _ => {
+                    return Err(
+                        "ERR named argument key given to redis.register_function is not a string",
+                    );
+                }
+            };
+            if key.eq_ignore_ascii_case(b"function_name") {
+                let text = bytes_at(state, -1).ok_or(
+                    "ERR function_name argument given to redis.register_function must be a string",
+                )?;
+                name = Some(text.into());
+            } else if key.eq_ignore_ascii_case(b"description") {
+                let text = bytes_at(state, -1).ok_or(
+                    "ERR description argument given to redis.register_function must be a string",
+                )?;
+                description = Some(text.into());
+            } else if key.eq_ignore_ascii_case(b"callback") {
+                if lua_type(state, -1) != LUA_TFUNCTION {
+                    return Err(
+                        "ERR callback argument given to redis.register_function must be a function",
+                    );
+                }
+                lua_pushvalue(state, -1);
+                lua_replace(state, 2);
+            } else if key.eq_ignore_ascii_case(b"flags") {
+                if lua_type(state, -1) != LUA_TTABLE {
+                    return Err(
+                        "ERR flags argument to redis.register_function must be a table representing function flags",
+                    );
+                }
+                flags = read_flags(state)?;
+            } else {
+                return Err("ERR unknown argument given to redis.register_function");
             }
-            lua_pushvalue(state, -1);
-            lua_replace(state, 2);
-        } else if key.eq_ignore_ascii_case(b"flags") {
-            if lua_type(state, -1) != LUA_TTABLE {
-                return Err(
-                    "ERR flags argument to redis.register_function must be a table representing function flags",
-                );
-            }
-            flags = read_flags(state)?;
-        } else {
-            return Err("ERR unknown argument given to redis.register_function");
+            lua_settop(state, 2);
         }
-        lua_settop(state, 2);
+        let name = name.ok_or("ERR redis.register_function must get a function name argument")?;
+        if lua_type(state, 2) != LUA_TFUNCTION {
+            return Err("ERR redis.register_function must get a callback argument");
+        }
+        Ok(Registered { name, description, flags, function: Function(LUA_NOREF) })
     }
-    let name = name.ok_or("ERR redis.register_function must get a function name argument")?;
-    if lua_type(state, 2) != LUA_TFUNCTION {
-        return Err("ERR redis.register_function must get a callback argument");
-    }
-    Ok(Registered { name, description, flags, function: Function(LUA_NOREF) })
 }
 
 /// Reads the flags in the array on top of the stack.
 unsafe fn read_flags(state: *mut lua_State) -> Result<ScriptFlags, &'static str> {
-    let mut flags = ScriptFlags::empty();
-    for index in 1.. {
-        lua_rawgeti_(state, -1, index);
-        if lua_type(state, -1) == LUA_TNIL {
+    // SAFETY: one value above the array.
+    unsafe {
+        let mut flags = ScriptFlags::empty();
+        for index in 1.. {
+            lua_rawgeti_(state, -1, index);
+            if lua_type(state, -1) == LUA_TNIL {
+                lua_settop(state, -2);
+                break;
+            }
+            let name = bytes_at(state, -1).map(<[u8]>::to_ascii_lowercase);
+            let flag = name.and_then(|name| ScriptFlags::named(&name));
+            flags |= flag.ok_or("ERR unknown flag given")?;
             lua_settop(state, -2);
-            break;
         }
-        let name = bytes_at(state, -1).map(<[u8]>::to_ascii_lowercase);
-        let flag = name.and_then(|name| ScriptFlags::named(&name));
-        flags |= flag.ok_or("ERR unknown flag given")?;
-        lua_settop(state, -2);
+        Ok(flags)
     }
-    Ok(flags)
 }

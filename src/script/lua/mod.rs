@@ -13,11 +13,23 @@
 //!
 //! # Safety
 //!
-//! Every `unsafe fn` here takes a live state and leaves its stack as documented; it is called from
-//! [`Lua`]'s methods, which own the state, or by the interpreter. Besides the stack they use
-//! [`Shared`], by shared references only. The host is lent for a run and taken out of [`Shared`]
-//! while in use, so that two `&mut` never coexist.
-#![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+//! The interpreter checks neither the room on its stack nor the indices it is given. An `unsafe fn`
+//! here without a section of its own takes a state, and relies on its caller for this:
+//!
+//! - The state is alive and nobody else uses it: the caller is a method of [`Lua`], which owns it,
+//!   or the interpreter, which runs the function on it.
+//! - The stack has room. A function that the interpreter calls has room for 20 values above its
+//!   arguments (`LUA_MINSTACK`), the main stack for 64. None has more than ten there at once,
+//!   unless it asks for room first or its comment counts them.
+//! - Negative indices reach only what the function has pushed, or what its documentation says is
+//!   on top. Positive ones may lie above the top: a missing argument has the type `LUA_TNONE`.
+//!
+//! The bytes of a string do not move. They are valid while it is on the stack or an upvalue, and
+//! names are constants, which end with a zero.
+//!
+//! [`Shared`] is used by shared references only. The host is lent for a run and taken out of
+//! [`Shared`] while in use, so that two `&mut` never coexist.
+#![allow(unsafe_code)] // Luau's C interface.
 
 mod api;
 mod convert;
@@ -140,6 +152,11 @@ impl Shared {
         }
     }
 
+    /// The text of the server that scripts see.
+    fn worded(&self, redis: &'static str, valkey: &'static str) -> &'static str {
+        if self.is_valkey.get() { valkey } else { redis }
+    }
+
     /// Calls `f` with the lent host, which is taken out for the call. None if there is no host: no
     /// script runs, or the host is in use.
     fn with_host<R>(&self, f: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
@@ -231,28 +248,41 @@ impl Interrupt for InterruptFlag {
 /// cannot be optimized away. A store seen late only costs one more interval of the watchdog. The
 /// interrupted thread also reads [`Watchdog::meant_this`], an atomic of its own: this store
 /// publishes no other data.
+///
+/// # Safety
+/// The callbacks are those of a live state.
 unsafe fn set_interrupt(callbacks: *mut lua_Callbacks, on: bool) {
-    let field = &raw mut (*callbacks).interrupt;
     let pointer = if on { interrupted as *mut c_void } else { null_mut() };
-    AtomicPtr::from_ptr(field.cast::<*mut c_void>()).store(pointer, Ordering::Release);
+    // SAFETY: the field is an aligned pointer; whoever else uses it only loads it, see above.
+    unsafe {
+        let field = &raw mut (*callbacks).interrupt;
+        AtomicPtr::from_ptr(field.cast::<*mut c_void>()).store(pointer, Ordering::Release);
+    }
 }
 
 /// Called by the interpreter at a safepoint, once the watchdog has set the flag.
 unsafe extern "C-unwind" fn interrupted(state: *mut lua_State, gc: c_int) {
-    if gc < 0 && must_end(state) {
-        raise(state, b"script ended");
+    // SAFETY: the interpreter has reached a safepoint, where errors may be raised.
+    unsafe {
+        if gc < 0 && must_end(state) {
+            raise(state, b"script ended");
+        }
     }
 }
 
 /// Serves other clients, if the watchdog has set the flag. True if the script must end. Touches
 /// nothing of Lua.
 unsafe fn must_end(state: *mut lua_State) -> bool {
-    if (*lua_callbacks(state)).interrupt.is_none() {
+    // SAFETY: the callbacks belong to the state, which is alive.
+    if unsafe { (*lua_callbacks(state)).interrupt.is_none() } {
         return false;
     }
-    let shared = shared(state);
+    // SAFETY: as above.
+    let set_interrupt = |on| unsafe { set_interrupt(lua_callbacks(state), on) };
+    // SAFETY: the state is alive.
+    let shared = unsafe { shared(state) };
     if shared.ending.get().is_none() {
-        set_interrupt(lua_callbacks(state), false);
+        set_interrupt(false);
         let is_meant =
             shared.watchdog.borrow().as_ref().is_some_and(|watchdog| watchdog.meant_this());
         if !is_meant {
@@ -264,68 +294,84 @@ unsafe fn must_end(state: *mut lua_State) -> bool {
         }
         // Raised again at every safepoint: a script that catches the error only reaches the next
         // safepoint.
-        set_interrupt(lua_callbacks(state), true);
+        set_interrupt(true);
     }
     true
 }
 
 /// Raises an error of this text.
 unsafe fn raise(state: *mut lua_State, text: &[u8]) -> ! {
-    lua_rawcheckstack(state, 1);
-    push_bytes(state, text);
-    lua_error(state)
+    // SAFETY: room for the text is asked for; whoever calls this may raise errors.
+    unsafe {
+        lua_rawcheckstack(state, 1);
+        push_bytes(state, text);
+        lua_error(state)
+    }
 }
 
 /// Raises an error with the caller's position before its text.
 unsafe fn raise_here(state: *mut lua_State, text: &[u8]) -> ! {
-    luaL_where(state, 1);
-    push_bytes(state, text);
-    lua_concat(state, 2);
-    lua_error(state)
+    // SAFETY: two values; whoever calls this may raise errors.
+    unsafe {
+        luaL_where(state, 1);
+        push_bytes(state, text);
+        lua_concat(state, 2);
+        lua_error(state)
+    }
 }
 
 /// Pushes a string.
 #[inline]
 unsafe fn push_bytes(state: *mut lua_State, bytes: &[u8]) {
-    lua_pushlstring_(state, bytes.as_ptr().cast::<c_char>(), bytes.len());
+    // SAFETY: one value; Lua copies the bytes.
+    unsafe {
+        lua_pushlstring_(state, bytes.as_ptr().cast::<c_char>(), bytes.len());
+    }
 }
 
 /// The bytes of the string at an index; a number is converted. Valid while it stays on the stack.
 unsafe fn bytes_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]> {
     let mut len = 0;
-    let bytes = lua_tolstring(state, index, &mut len);
-    if bytes.is_null() {
-        return None;
+    // SAFETY: Lua says where its string is, if there is one, and how long; it does not move.
+    unsafe {
+        let bytes = lua_tolstring(state, index, &mut len);
+        if bytes.is_null() {
+            return None;
+        }
+        Some(std::slice::from_raw_parts(bytes.cast::<u8>(), len))
     }
-    // SAFETY: Lua says where its string is and how long.
-    Some(std::slice::from_raw_parts(bytes.cast::<u8>(), len))
 }
 
 /// The bytes of the string at an index; None for other types. Valid while it stays on the stack.
 #[inline]
 unsafe fn string_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]> {
     let mut len = 0;
-    let bytes = lua_tolstringatom(state, index, &mut len, null_mut());
-    if bytes.is_null() {
-        return None;
+    // SAFETY: Lua says where its string is, if there is one, and how long; it does not move.
+    unsafe {
+        let bytes = lua_tolstringatom(state, index, &mut len, null_mut());
+        if bytes.is_null() {
+            return None;
+        }
+        Some(std::slice::from_raw_parts(bytes.cast::<u8>(), len))
     }
-    // SAFETY: Lua says where its string is and how long.
-    Some(std::slice::from_raw_parts(bytes.cast::<u8>(), len))
 }
 
 /// Records where an error was raised, and passes it on.
 unsafe extern "C-unwind" fn handle_error(state: *mut lua_State) -> c_int {
     // SAFETY: plain data.
-    let mut at: lua_Debug = std::mem::zeroed();
-    let mut found = lua_getinfo(state, 1, c"sl".as_ptr(), &mut at) != 0;
-    // An error raised by a function of ours has its caller's position.
-    if found && !at.what.is_null() && CStr::from_ptr(at.what) == c"C" {
-        found = lua_getinfo(state, 2, c"sl".as_ptr(), &mut at) != 0;
+    let mut at: lua_Debug = unsafe { std::mem::zeroed() };
+    // SAFETY: Lua fills in `at`, and its texts live as long as the functions that are being called.
+    unsafe {
+        let mut found = lua_getinfo(state, 1, c"sl".as_ptr(), &mut at) != 0;
+        // An error raised by a function of ours has its caller's position.
+        if found && !at.what.is_null() && CStr::from_ptr(at.what) == c"C" {
+            found = lua_getinfo(state, 2, c"sl".as_ptr(), &mut at) != 0;
+        }
+        let place = (found && !at.source.is_null())
+            .then(|| (CStr::from_ptr(at.source).to_bytes().to_vec(), at.currentline));
+        *shared(state).place.borrow_mut() = place;
+        1
     }
-    let place = (found && !at.source.is_null())
-        .then(|| (CStr::from_ptr(at.source).to_bytes().to_vec(), at.currentline));
-    *shared(state).place.borrow_mut() = place;
-    1
 }
 
 /// The only Lua state.
@@ -472,8 +518,12 @@ impl Lua {
         let shared = self.shared();
         let mut returned = Returned::default();
         shared.protocol.set(Protocol::Resp2);
-        if shared.leaves_garbage.take() {
+        // SAFETY: nothing runs in the state when this is called.
+        let collect = || unsafe {
             lua_gc(state, LUA_GCCOLLECT, 0);
+        };
+        if shared.leaves_garbage.take() {
+            collect();
         }
         let status = shared.lend(host, || {
             if let Some(watchdog) = shared.watchdog.borrow_mut().as_mut() {
@@ -481,16 +531,20 @@ impl Lua {
             }
             // Memory left by other scripts does not count towards this script's limit.
             shared.memory.set_limit(memory_max.max(shared.memory.used() + (1 << 20)));
-            let status = lua_pcall(state, arguments, 1, HANDLER);
+            // SAFETY: the caller has pushed the function and its arguments.
+            let status = unsafe { lua_pcall(state, arguments, 1, HANDLER) };
             // A script that must end has ended, even if it returned normally.
             if status != LUA_OK || shared.ending.get().is_some() {
                 return status;
             }
-            match reply {
-                Some(reply) => write_top(state, reply, shared.protocol.get(), &mut returned),
-                None => {
-                    lua_settop(state, -2);
-                    LUA_OK
+            // SAFETY: the function's value is on top.
+            unsafe {
+                match reply {
+                    Some(reply) => write_top(state, reply, shared.protocol.get(), &mut returned),
+                    None => {
+                        lua_settop(state, -2);
+                        LUA_OK
+                    }
                 }
             }
         });
@@ -500,16 +554,16 @@ impl Lua {
         }
         let ending = shared.ending.take();
         if busy_after_ms != 0 {
-            set_interrupt(lua_callbacks(state), false);
+            // SAFETY: the callbacks are those of the state, which is alive.
+            unsafe { set_interrupt(lua_callbacks(state), false) };
         }
         if status == LUA_OK && ending.is_none() {
             return Ok(returned);
         }
-        let failure = take_failure(state, shared, ending);
+        // SAFETY: the error is on top, or the value of a script that must end.
+        let failure = unsafe { take_failure(state, shared, ending) };
         match ending {
-            None if met_limit => {
-                lua_gc(state, LUA_GCCOLLECT, 0);
-            }
+            None if met_limit => collect(),
             None => {}
             // Not now: clients may be waiting for the end of a killed script.
             Some(_) => shared.leaves_garbage.set(met_limit),
@@ -526,22 +580,25 @@ unsafe fn write_top(
     protocol: Protocol,
     returned: &mut Returned,
 ) -> c_int {
-    let kind = lua_type(state, -1);
-    if kind != LUA_TTABLE {
-        convert::write_simple(state, kind, reply, protocol);
-        lua_settop(state, -2);
-        return LUA_OK;
+    // SAFETY: two values; `writing` outlives the call of the function that uses it.
+    unsafe {
+        let kind = lua_type(state, -1);
+        if kind != LUA_TTABLE {
+            convert::write_simple(state, kind, reply, protocol);
+            lua_settop(state, -2);
+            return LUA_OK;
+        }
+        let begun = reply.begin();
+        let mut writing = convert::Writing { reply, protocol, returned };
+        lua_pushvalue(state, WRITER);
+        lua_insert(state, -2);
+        lua_pushlightuserdata(state, (&raw mut writing).cast());
+        let status = lua_pcall(state, 2, 0, HANDLER);
+        if status != LUA_OK {
+            reply.take_back(begun);
+        }
+        status
     }
-    let begun = reply.begin();
-    let mut writing = convert::Writing { reply, protocol, returned };
-    lua_pushvalue(state, WRITER);
-    lua_insert(state, -2);
-    lua_pushlightuserdata(state, (&raw mut writing).cast());
-    let status = lua_pcall(state, 2, 0, HANDLER);
-    if status != LUA_OK {
-        reply.take_back(begun);
-    }
-    status
 }
 
 /// Pops the error on top of the stack.
@@ -550,23 +607,27 @@ unsafe fn take_failure(
     shared: &Shared,
     ending: Option<&'static str>,
 ) -> Failure {
-    let place = shared.place.take();
-    let mut is_counted = false;
-    let text = if let Some(ending) = ending {
-        ending.as_bytes().to_vec()
-    } else if lua_type(state, -1) == LUA_TTABLE {
-        let (text, counted) = convert::error_of_table(state, base(Name::Err), base(Name::Ignore));
-        is_counted = counted;
-        text
-    } else {
-        // The text of any value, without metamethods, which could raise errors.
-        let mut text = b"ERR ".to_vec();
-        let described = convert::describe(state, -1);
-        text.extend_from_slice(&sandbox::familiar(&described));
-        text
-    };
-    lua_settop(state, -2);
-    Failure { text, place, is_counted }
+    // SAFETY: one value above the error; the names are on the main stack.
+    unsafe {
+        let place = shared.place.take();
+        let mut is_counted = false;
+        let text = if let Some(ending) = ending {
+            ending.as_bytes().to_vec()
+        } else if lua_type(state, -1) == LUA_TTABLE {
+            let (text, counted) =
+                convert::error_of_table(state, base(Name::Err), base(Name::Ignore));
+            is_counted = counted;
+            text
+        } else {
+            // The text of any value, without metamethods, which could raise errors.
+            let mut text = b"ERR ".to_vec();
+            let described = convert::describe(state, -1);
+            text.extend_from_slice(&sandbox::familiar(&described));
+            text
+        };
+        lua_settop(state, -2);
+        Failure { text, place, is_counted }
+    }
 }
 
 /// Sets a global to an array of strings. False if it is too large for Lua.
@@ -578,18 +639,21 @@ unsafe fn set_global<'k>(
     if values.len() > TABLE_MAX {
         return false;
     }
-    lua_pushvalue(state, base(name));
-    lua_createtable(state, values.len() as c_int, 0);
-    for (index, value) in values.enumerate() {
-        if value.len() > STRING_MAX {
-            lua_settop(state, -3);
-            return false;
+    // SAFETY: three values; the names are on the main stack. Numbers of elements are limited.
+    unsafe {
+        lua_pushvalue(state, base(name));
+        lua_createtable(state, values.len() as c_int, 0);
+        for (index, value) in values.enumerate() {
+            if value.len() > STRING_MAX {
+                lua_settop(state, -3);
+                return false;
+            }
+            push_bytes(state, value);
+            lua_rawseti_(state, -2, index as c_int + 1);
         }
-        push_bytes(state, value);
-        lua_rawseti_(state, -2, index as c_int + 1);
+        lua_rawset(state, LUA_GLOBALSINDEX);
+        true
     }
-    lua_rawset(state, LUA_GLOBALSINDEX);
-    true
 }
 
 /// Compiles a source and pushes its function, or the error's text. True if it is a function.
@@ -604,6 +668,9 @@ pub(super) unsafe fn load(
     // At higher levels a closure without upvalues is created once and kept, with all it references.
     let mut options = lua_CompileOptions::default();
     options.optimizationLevel = 0;
-    let code = luau_compile(source, options);
-    luau_load(state, name.as_ptr(), code.as_ptr().cast(), code.len(), globals) == 0
+    // SAFETY: one value; the name ends with a zero, and the code has this length.
+    unsafe {
+        let code = luau_compile(source, options);
+        luau_load(state, name.as_ptr(), code.as_ptr().cast(), code.len(), globals) == 0
+    }
 }

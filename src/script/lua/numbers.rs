@@ -20,7 +20,8 @@ const BUFFER_BYTES: usize = 48;
 /// `char* luai_num2str(char* buf, double n)`, declared in `lnumutils.h`: writes a number's text,
 /// without a zero after it, and returns its end.
 ///
-/// # Safety The buffer has room for [`BUFFER_BYTES`].
+/// # Safety
+/// The buffer has room for [`BUFFER_BYTES`].
 #[unsafe(export_name = "_Z12luai_num2strPcd")]
 unsafe extern "C" fn write_number(buffer: *mut c_char, number: f64) -> *mut c_char {
     let text = format_json(number, DIGITS);

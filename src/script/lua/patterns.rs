@@ -50,7 +50,9 @@ struct Matcher<'a> {
 }
 
 impl<'a> Matcher<'a> {
-    fn new(state: *mut lua_State, text: &'a [u8], pattern: &'a [u8]) -> Self {
+    /// # Safety
+    /// `state` runs the calling function, which uses the matcher and has room for one value then.
+    unsafe fn new(state: *mut lua_State, text: &'a [u8], pattern: &'a [u8]) -> Self {
         let captures = [Capture { start: 0, len: Len::Open }; CAPTURES_MAX];
         Matcher { state, text, pattern, depth: DEPTH_MAX, steps: 0, captures, level: 0 }
     }
@@ -61,26 +63,28 @@ impl<'a> Matcher<'a> {
     }
 
     #[inline]
-    unsafe fn step(&mut self, count: usize) {
+    fn step(&mut self, count: usize) {
         self.steps += count;
         if self.steps >= STEPS {
             self.steps = 0;
-            safepoint(self.state);
+            // SAFETY: the state runs the calling function, see `new`.
+            unsafe { safepoint(self.state) };
         }
     }
 
-    unsafe fn fail(&self, message: &str) -> ! {
-        raise_here(self.state, message.as_bytes())
+    fn fail(&self, message: &str) -> ! {
+        // SAFETY: the state runs the calling function, see `new`.
+        unsafe { raise_here(self.state, message.as_bytes()) }
     }
 
     /// The end of the pattern's match at `start`, as the start of an attempt.
-    unsafe fn begin(&mut self, start: usize, place: usize) -> Option<usize> {
+    fn begin(&mut self, start: usize, place: usize) -> Option<usize> {
         (self.level, self.depth) = (0, DEPTH_MAX);
         self.matches(start, place)
     }
 
     /// The end of the match of the pattern from `place` on, at `at`.
-    unsafe fn matches(&mut self, at: usize, place: usize) -> Option<usize> {
+    fn matches(&mut self, at: usize, place: usize) -> Option<usize> {
         if self.depth == 0 {
             self.fail("pattern too complex");
         }
@@ -90,7 +94,7 @@ impl<'a> Matcher<'a> {
         end
     }
 
-    unsafe fn matches_here(&mut self, mut at: usize, mut place: usize) -> Option<usize> {
+    fn matches_here(&mut self, mut at: usize, mut place: usize) -> Option<usize> {
         loop {
             self.step(1);
             if place >= self.pattern.len() {
@@ -157,7 +161,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// The end of the class that begins at `place`.
-    unsafe fn class_end(&mut self, place: usize) -> usize {
+    fn class_end(&mut self, place: usize) -> usize {
         let len = self.pattern.len();
         let mut next = place + 1;
         match self.letter(place) {
@@ -187,7 +191,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Whether a byte is in the set between `[` at `place` and `]` at `end`.
-    unsafe fn in_set(&mut self, byte: u8, mut place: usize, end: usize) -> bool {
+    fn in_set(&mut self, byte: u8, mut place: usize, end: usize) -> bool {
         let is_in = self.letter(place + 1) != b'^';
         if !is_in {
             place += 1;
@@ -216,7 +220,7 @@ impl<'a> Matcher<'a> {
 
     /// Whether the class from `place` to `end` contains the byte at `at`.
     #[inline]
-    unsafe fn matches_one(&mut self, at: usize, place: usize, end: usize) -> bool {
+    fn matches_one(&mut self, at: usize, place: usize, end: usize) -> bool {
         let Some(&byte) = self.text.get(at) else { return false };
         match self.letter(place) {
             b'.' => true,
@@ -227,7 +231,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// `%bxy`: the end of the balanced text that begins with x and ends with y.
-    unsafe fn balance(&mut self, mut at: usize, place: usize) -> Option<usize> {
+    fn balance(&mut self, mut at: usize, place: usize) -> Option<usize> {
         if place + 1 >= self.pattern.len() {
             self.fail("malformed pattern (missing arguments to '%b')");
         }
@@ -251,7 +255,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    unsafe fn as_many_as_possible(&mut self, at: usize, place: usize, end: usize) -> Option<usize> {
+    fn as_many_as_possible(&mut self, at: usize, place: usize, end: usize) -> Option<usize> {
         let mut count = 0;
         while self.matches_one(at + count, place, end) {
             count += 1;
@@ -265,12 +269,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    unsafe fn as_few_as_possible(
-        &mut self,
-        mut at: usize,
-        place: usize,
-        end: usize,
-    ) -> Option<usize> {
+    fn as_few_as_possible(&mut self, mut at: usize, place: usize, end: usize) -> Option<usize> {
         loop {
             if let Some(found) = self.matches(at, end + 1) {
                 return Some(found);
@@ -282,7 +281,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    unsafe fn start_capture(&mut self, at: usize, place: usize, len: Len) -> Option<usize> {
+    fn start_capture(&mut self, at: usize, place: usize, len: Len) -> Option<usize> {
         if self.level >= CAPTURES_MAX {
             self.fail("too many captures");
         }
@@ -295,7 +294,7 @@ impl<'a> Matcher<'a> {
         found
     }
 
-    unsafe fn end_capture(&mut self, at: usize, place: usize) -> Option<usize> {
+    fn end_capture(&mut self, at: usize, place: usize) -> Option<usize> {
         let is_open = |capture: &Capture| matches!(capture.len, Len::Open);
         let Some(index) = self.captures[..self.level].iter().rposition(is_open) else {
             self.fail("invalid pattern capture");
@@ -309,7 +308,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// `%1`: the end of a repetition of a capture's text.
-    unsafe fn match_capture(&mut self, at: usize, digit: u8) -> Option<usize> {
+    fn match_capture(&mut self, at: usize, digit: u8) -> Option<usize> {
         let number = usize::from(digit - b'0');
         let capture =
             number.checked_sub(1).and_then(|index| self.captures[..self.level].get(index));
@@ -324,27 +323,28 @@ impl<'a> Matcher<'a> {
     }
 
     /// Pushes a capture; the first one is the whole match if there are none.
-    unsafe fn push_capture(&mut self, index: usize, whole: (usize, usize)) {
-        let state = self.state;
+    fn push_capture(&mut self, index: usize, whole: (usize, usize)) {
         self.step(1);
-        match self.captures[..self.level].get(index) {
-            None if index == 0 => push_bytes(state, &self.text[whole.0..whole.1]),
+        let bytes = match self.captures[..self.level].get(index) {
+            None if index == 0 => &self.text[whole.0..whole.1],
             None => self.fail("invalid capture index"),
             Some(Capture { len: Len::Open, .. }) => self.fail("unfinished capture"),
             Some(Capture { start, len: Len::Position }) => {
-                lua_pushnumber(state, (start + 1) as f64);
+                // SAFETY: as below.
+                return unsafe { lua_pushnumber(self.state, (start + 1) as f64) };
             }
-            Some(&Capture { start, len: Len::Bytes(len) }) => {
-                push_bytes(state, &self.text[start..start + len]);
-            }
-        }
+            Some(&Capture { start, len: Len::Bytes(len) }) => &self.text[start..start + len],
+        };
+        // SAFETY: there is room for one value, says `new`'s caller; `push_captures` makes more.
+        unsafe { push_bytes(self.state, bytes) }
     }
 
     /// Pushes all captures, or the whole match if there are none and it is given. Returns the
     /// number of values.
-    unsafe fn push_captures(&mut self, whole: Option<(usize, usize)>) -> c_int {
+    fn push_captures(&mut self, whole: Option<(usize, usize)>) -> c_int {
         let count = if self.level == 0 && whole.is_some() { 1 } else { self.level };
-        luaL_checkstack(self.state, count as c_int, c"too many captures".as_ptr());
+        // SAFETY: the state runs the calling function, see `new`.
+        unsafe { luaL_checkstack(self.state, count as c_int, c"too many captures".as_ptr()) };
         for index in 0..count {
             self.push_capture(index, whole.unwrap_or_default());
         }
@@ -352,7 +352,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Appends a replacement text, in which `%0` to `%9` are captures.
-    unsafe fn replace(&mut self, by: &[u8], whole: (usize, usize), to: &mut Text) {
+    fn replace(&mut self, by: &[u8], whole: (usize, usize), to: &mut Text) {
         let mut rest = by;
         while let Some(at) = memchr::memchr(b'%', rest) {
             to.push(&rest[..at]);
@@ -363,8 +363,11 @@ impl<'a> Matcher<'a> {
                 b'0' => to.push(&self.text[whole.0..whole.1]),
                 b'1'..=b'9' => {
                     self.push_capture(usize::from(escaped - b'1'), whole);
-                    to.push(bytes_at(self.state, -1).unwrap_or_default());
-                    lua_settop(self.state, -2);
+                    // SAFETY: the capture is on top of the stack until it has been copied.
+                    unsafe {
+                        to.push(bytes_at(self.state, -1).unwrap_or_default());
+                        lua_settop(self.state, -2);
+                    }
                 }
                 b'%' => to.push(b"%"),
                 _ => self.fail("invalid use of '%' in replacement string"),
@@ -403,123 +406,140 @@ fn without_anchor(pattern: &[u8]) -> (&[u8], bool) {
 
 /// `string.find` and `string.match` for a pattern with special characters.
 pub(super) unsafe fn find_or_match(state: *mut lua_State, finds: bool) -> c_int {
-    let (text, pattern) = (text_argument(state, 1), text_argument(state, 2));
-    let init = i64::from(luaL_optinteger_(state, 3, 1));
-    let init = if init < 0 { init + text.len() as i64 + 1 } else { init };
-    let mut start = init.max(1) as usize - 1;
-    if start > text.len() {
-        lua_pushnil(state);
-        return 1;
-    }
-    let (pattern, is_anchored) = without_anchor(pattern);
-    let mut matcher = Matcher::new(state, text, pattern);
-    loop {
-        if let Some(end) = matcher.begin(start, 0) {
-            if !finds {
-                return matcher.push_captures(Some((start, end)));
-            }
-            lua_pushnumber(state, (start + 1) as f64);
-            lua_pushnumber(state, end as f64);
-            return matcher.push_captures(None) + 2;
-        }
-        if is_anchored || start >= text.len() {
+    // SAFETY: the arguments stay on the stack, and the matcher is used by this function only.
+    unsafe {
+        let (text, pattern) = (text_argument(state, 1), text_argument(state, 2));
+        let init = i64::from(luaL_optinteger_(state, 3, 1));
+        let init = if init < 0 { init + text.len() as i64 + 1 } else { init };
+        let mut start = init.max(1) as usize - 1;
+        if start > text.len() {
             lua_pushnil(state);
             return 1;
         }
-        start += 1;
+        let (pattern, is_anchored) = without_anchor(pattern);
+        let mut matcher = Matcher::new(state, text, pattern);
+        loop {
+            if let Some(end) = matcher.begin(start, 0) {
+                if !finds {
+                    return matcher.push_captures(Some((start, end)));
+                }
+                lua_pushnumber(state, (start + 1) as f64);
+                lua_pushnumber(state, end as f64);
+                return matcher.push_captures(None) + 2;
+            }
+            if is_anchored || start >= text.len() {
+                lua_pushnil(state);
+                return 1;
+            }
+            start += 1;
+        }
     }
 }
 
 /// `string.gmatch(s, pattern)`: an iterator over all matches.
 pub(super) unsafe fn gmatch(state: *mut lua_State) -> c_int {
-    text_argument(state, 1);
-    text_argument(state, 2);
-    lua_settop(state, 2);
-    lua_pushnumber(state, 0.0);
-    lua_pushcclosurek(state, next_match, c"gmatch".as_ptr(), 3, None);
-    1
+    // SAFETY: three values, as many as upvalues are taken.
+    unsafe {
+        text_argument(state, 1);
+        text_argument(state, 2);
+        lua_settop(state, 2);
+        lua_pushnumber(state, 0.0);
+        lua_pushcclosurek(state, next_match, c"gmatch".as_ptr(), 3, None);
+        1
+    }
 }
 
 /// The iterator: its upvalues are the text, the pattern, and the next position.
 unsafe extern "C-unwind" fn next_match(state: *mut lua_State) -> c_int {
-    let text = bytes_at(state, lua_upvalueindex(1)).unwrap_or_default();
-    let pattern = bytes_at(state, lua_upvalueindex(2)).unwrap_or_default();
-    let start = lua_tonumber(state, lua_upvalueindex(3)) as usize;
-    let mut matcher = Matcher::new(state, text, pattern);
-    for start in start..=text.len() {
-        if let Some(end) = matcher.begin(start, 0) {
-            let next = if end == start { end + 1 } else { end };
-            lua_pushnumber(state, next as f64);
-            lua_replace(state, lua_upvalueindex(3));
-            return matcher.push_captures(Some((start, end)));
+    // SAFETY: the upvalues stay while this function runs; one value at a time, and the captures,
+    // for which the matcher asks for room.
+    unsafe {
+        let text = bytes_at(state, lua_upvalueindex(1)).unwrap_or_default();
+        let pattern = bytes_at(state, lua_upvalueindex(2)).unwrap_or_default();
+        let start = lua_tonumber(state, lua_upvalueindex(3)) as usize;
+        let mut matcher = Matcher::new(state, text, pattern);
+        for start in start..=text.len() {
+            if let Some(end) = matcher.begin(start, 0) {
+                let next = if end == start { end + 1 } else { end };
+                lua_pushnumber(state, next as f64);
+                lua_replace(state, lua_upvalueindex(3));
+                return matcher.push_captures(Some((start, end)));
+            }
         }
+        0
     }
-    0
 }
 
 /// `string.gsub(s, pattern, replacement [, n])`, with a string, a number, a table or a function as
 /// replacement.
 pub(super) unsafe fn gsub(state: *mut lua_State) -> c_int {
-    let (text, pattern) = (text_argument(state, 1), text_argument(state, 2));
-    let kind = lua_type(state, 3);
-    let count_max = i64::from(luaL_optinteger_(state, 4, text.len() as c_int + 1));
-    let by = match kind {
-        LUA_TSTRING | LUA_TNUMBER => bytes_at(state, 3).unwrap_or_default(),
-        _ => b"",
-    };
-    luaL_checkstack(state, 8, c"gsub".as_ptr());
-    let (pattern, is_anchored) = without_anchor(pattern);
-    let mut matcher = Matcher::new(state, text, pattern);
-    let (mut made, mut at, mut count) = (Text::new(state), 0, 0_i64);
-    while count < count_max {
-        let found = matcher.begin(at, 0);
-        if let Some(end) = found {
-            count += 1;
-            match kind {
-                LUA_TFUNCTION => {
-                    lua_pushvalue(state, 3);
-                    let captures = matcher.push_captures(Some((at, end)));
-                    lua_call(state, captures, 1);
+    // SAFETY: room is asked for; the arguments stay on the stack, and matcher and text are used by
+    // this function only.
+    unsafe {
+        let (text, pattern) = (text_argument(state, 1), text_argument(state, 2));
+        let kind = lua_type(state, 3);
+        let count_max = i64::from(luaL_optinteger_(state, 4, text.len() as c_int + 1));
+        let by = match kind {
+            LUA_TSTRING | LUA_TNUMBER => bytes_at(state, 3).unwrap_or_default(),
+            _ => b"",
+        };
+        luaL_checkstack(state, 8, c"gsub".as_ptr());
+        let (pattern, is_anchored) = without_anchor(pattern);
+        let mut matcher = Matcher::new(state, text, pattern);
+        let (mut made, mut at, mut count) = (Text::new(state), 0, 0_i64);
+        while count < count_max {
+            let found = matcher.begin(at, 0);
+            if let Some(end) = found {
+                count += 1;
+                match kind {
+                    LUA_TFUNCTION => {
+                        lua_pushvalue(state, 3);
+                        let captures = matcher.push_captures(Some((at, end)));
+                        lua_call(state, captures, 1);
+                    }
+                    LUA_TTABLE => {
+                        matcher.push_capture(0, (at, end));
+                        lua_gettable(state, 3);
+                    }
+                    _ => matcher.replace(by, (at, end), &mut made),
                 }
-                LUA_TTABLE => {
-                    matcher.push_capture(0, (at, end));
-                    lua_gettable(state, 3);
+                if matches!(kind, LUA_TFUNCTION | LUA_TTABLE) {
+                    push_replaced(state, &mut made, &text[at..end]);
                 }
-                _ => matcher.replace(by, (at, end), &mut made),
             }
-            if matches!(kind, LUA_TFUNCTION | LUA_TTABLE) {
-                push_replaced(state, &mut made, &text[at..end]);
+            match found {
+                Some(end) if end > at => at = end,
+                _ if at < text.len() => {
+                    made.push(&text[at..at + 1]);
+                    at += 1;
+                }
+                _ => break,
+            }
+            if is_anchored {
+                break;
             }
         }
-        match found {
-            Some(end) if end > at => at = end,
-            _ if at < text.len() => {
-                made.push(&text[at..at + 1]);
-                at += 1;
-            }
-            _ => break,
-        }
-        if is_anchored {
-            break;
-        }
+        made.push(&text[at..]);
+        made.push_string();
+        lua_pushnumber(state, count as f64);
+        2
     }
-    made.push(&text[at..]);
-    made.push_string();
-    lua_pushnumber(state, count as f64);
-    2
 }
 
 /// Appends the value on top of the stack, or the text itself if that is nil or false, and pops it.
 unsafe fn push_replaced(state: *mut lua_State, made: &mut Text, text: &[u8]) {
-    if lua_toboolean(state, -1) == 0 {
-        made.push(text);
-    } else if lua_isstring(state, -1) == 0 {
-        let kind = CStr::from_ptr(luaL_typename(state, -1)).to_string_lossy();
-        raise_here(state, format!("invalid replacement value (a {kind})").as_bytes());
-    } else {
-        made.push(bytes_at(state, -1).unwrap_or_default());
+    // SAFETY: the value is copied while it is on top; names of types are constants.
+    unsafe {
+        if lua_toboolean(state, -1) == 0 {
+            made.push(text);
+        } else if lua_isstring(state, -1) == 0 {
+            let kind = CStr::from_ptr(luaL_typename(state, -1)).to_string_lossy();
+            raise_here(state, format!("invalid replacement value (a {kind})").as_bytes());
+        } else {
+            made.push(bytes_at(state, -1).unwrap_or_default());
+        }
+        lua_settop(state, -2);
     }
-    lua_settop(state, -2);
 }
 
 #[cfg(test)]
@@ -528,19 +548,23 @@ mod tests {
     use super::*;
 
     unsafe extern "C-unwind" fn our_find(state: *mut lua_State) -> c_int {
-        find_or_match(state, true)
+        // SAFETY: the interpreter runs this function.
+        unsafe { find_or_match(state, true) }
     }
 
     unsafe extern "C-unwind" fn our_match(state: *mut lua_State) -> c_int {
-        find_or_match(state, false)
+        // SAFETY: the interpreter runs this function.
+        unsafe { find_or_match(state, false) }
     }
 
     unsafe extern "C-unwind" fn our_gmatch(state: *mut lua_State) -> c_int {
-        gmatch(state)
+        // SAFETY: the interpreter runs this function.
+        unsafe { gmatch(state) }
     }
 
     unsafe extern "C-unwind" fn our_gsub(state: *mut lua_State) -> c_int {
-        gsub(state)
+        // SAFETY: the interpreter runs this function.
+        unsafe { gsub(state) }
     }
 
     /// Compares our functions, which are globals, with the interpreter's over random texts and

@@ -5,6 +5,7 @@ use std::os::raw::{c_char, c_int};
 
 use mlua::ffi::*;
 
+use super::memory::Memory;
 use super::{push_bytes, raise, shared};
 use crate::script::libraries::helpers::safepoint;
 
@@ -15,50 +16,63 @@ pub(super) const MADE_BYTES_MAX: usize = 256 << 20;
 
 /// The bytes of a string argument, valid while it exists.
 pub(super) unsafe fn text_argument<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
-    let mut len = 0;
-    let text: *const c_char = luaL_checklstring(state, index, &mut len);
-    // SAFETY: Lua says where its string is and how long.
-    std::slice::from_raw_parts(text.cast::<u8>(), len)
+    // SAFETY: Lua says where its string is and how long, or raises an error.
+    unsafe {
+        let mut len = 0;
+        let text: *const c_char = luaL_checklstring(state, index, &mut len);
+        std::slice::from_raw_parts(text.cast::<u8>(), len)
+    }
 }
 
 /// Pushes a string of `total` bytes, written by `fill`: it gets the unwritten bytes and the number
 /// of written ones, and returns how many it has written.
+///
+/// # Safety
+/// As in [`super`]; also, `fill` writes what it returns, and `total` bytes in all.
 pub(super) unsafe fn push_filled(
     state: *mut lua_State,
     total: usize,
     mut fill: impl FnMut(*mut u8, usize) -> usize,
 ) {
-    if total == 0 {
-        return push_bytes(state, b"");
-    }
-    // Written in place: copying many megabytes takes milliseconds.
-    let mut buffer = std::mem::MaybeUninit::<luaL_Strbuf>::uninit();
-    let target = luaL_buffinitsize(state, buffer.as_mut_ptr(), total).cast::<u8>();
-    let mut filled = 0;
-    while filled < total {
-        filled += fill(target.add(filled), filled);
-        if filled < total {
-            safepoint(state);
+    // SAFETY: Lua gives room for `total` bytes, which `fill` has all written when they are pushed.
+    unsafe {
+        if total == 0 {
+            return push_bytes(state, b"");
         }
+        // Written in place: copying many megabytes takes milliseconds.
+        let mut buffer = std::mem::MaybeUninit::<luaL_Strbuf>::uninit();
+        let target = luaL_buffinitsize(state, buffer.as_mut_ptr(), total).cast::<u8>();
+        let mut filled = 0;
+        while filled < total {
+            filled += fill(target.add(filled), filled);
+            if filled < total {
+                safepoint(state);
+            }
+        }
+        luaL_pushresultsize(buffer.as_mut_ptr(), total);
     }
-    luaL_pushresultsize(buffer.as_mut_ptr(), total);
 }
 
 /// Bytes being collected, up to the largest string of a script. They are kept in pieces, as growing
 /// a block of many megabytes would copy it, and count towards the script's memory.
-pub(super) struct Text {
+pub(super) struct Text<'a> {
     pieces: Vec<Vec<u8>>,
     state: *mut lua_State,
+    memory: &'a Memory,
 }
 
-impl Text {
-    pub fn new(state: *mut lua_State) -> Self {
-        Text { pieces: Vec::new(), state }
+impl Text<'_> {
+    /// # Safety
+    /// `state` runs the calling function, which uses the text and has room for one value then.
+    pub unsafe fn new(state: *mut lua_State) -> Self {
+        // SAFETY: the memory lives as long as the state, which outlives the function that it runs.
+        let memory = unsafe { &shared(state).memory };
+        Text { pieces: Vec::new(), state, memory }
     }
 
     /// Appends bytes, piece by piece.
     #[inline]
-    pub unsafe fn push(&mut self, mut bytes: &[u8]) {
+    pub fn push(&mut self, mut bytes: &[u8]) {
         loop {
             let last = self.pieces.last_mut();
             let room = last.map_or(0, |last| {
@@ -78,11 +92,13 @@ impl Text {
 
     /// Adds a piece for `wanted` or more bytes.
     #[cold]
-    unsafe fn add_piece(&mut self, wanted: usize) {
-        safepoint(self.state);
+    fn add_piece(&mut self, wanted: usize) {
+        // SAFETY: the state runs the calling function, see `new`.
+        unsafe { safepoint(self.state) };
         let is_too_long = wanted > MADE_BYTES_MAX - self.pieces.len() * PIECE;
-        if is_too_long || !shared(self.state).memory.take(PIECE) {
-            raise(self.state, b"not enough memory");
+        if is_too_long || !self.memory.take(PIECE) {
+            // SAFETY: as above.
+            unsafe { raise(self.state, b"not enough memory") };
         }
         // The first one grows, as most texts are short.
         let capacity = if self.pieces.is_empty() { wanted.min(PIECE) } else { PIECE };
@@ -90,28 +106,31 @@ impl Text {
     }
 
     /// Pushes the bytes as a string.
-    pub unsafe fn push_string(self) {
+    pub fn push_string(self) {
         let total = self.pieces.iter().map(Vec::len).sum();
-        push_filled(self.state, total, |to, filled| {
-            let piece = &self.pieces[filled / PIECE];
-            std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
-            piece.len()
-        });
+        // SAFETY: there is room for the string, says `new`'s caller, and in it for each piece, as
+        // `total` is the sum of their lengths.
+        unsafe {
+            push_filled(self.state, total, |to, filled| {
+                let piece = &self.pieces[filled / PIECE];
+                std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
+                piece.len()
+            });
+        }
     }
 }
 
-impl Drop for Text {
+impl Drop for Text<'_> {
     fn drop(&mut self) {
-        drop(Taken(self.state, self.pieces.len() * PIECE));
+        self.memory.give_back(self.pieces.len() * PIECE);
     }
 }
 
 /// Bytes counted towards the script's memory until this is dropped.
-pub(super) struct Taken(pub *mut lua_State, pub usize);
+pub(super) struct Taken<'a>(pub &'a Memory, pub usize);
 
-impl Drop for Taken {
+impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        // SAFETY: the state lives as long as a function that it runs, to which this belongs.
-        unsafe { shared(self.0) }.memory.give_back(self.1);
+        self.0.give_back(self.1);
     }
 }
