@@ -20,8 +20,8 @@ use latchkey::resp::args::Args;
 use latchkey::resp::args::Prehashed;
 use latchkey::resp::request::Range;
 use latchkey::resp::{OutputBuffer, Protocol, ReplyWriter};
-use latchkey::state::State;
 use latchkey::state::context::Caller;
+use latchkey::state::{Core, State};
 use latchkey::sys::log::Logger;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -31,8 +31,7 @@ const VALUE: [u8; 32] = [b'v'; 32];
 
 /// A keyspace, the rest of the server, one client.
 struct Gate {
-    db: Keyspace,
-    state: State,
+    core: Core,
     client: ClientId,
     output: OutputBuffer,
     hashes: Vec<u64>,
@@ -56,11 +55,11 @@ impl Gate {
     fn new() -> Self {
         let clock = Clock::System;
         let hasher = KeyHasher::new([1, 2]);
-        let mut db = Keyspace::new(16, hasher, clock.now());
+        let mut keyspace = Keyspace::new(16, hasher, clock.now());
         for number in 0..KEYS {
             let name = key(number);
-            let key = db.key(name.as_bytes());
-            db.set_string(key, &VALUE, Expiry::Clear);
+            let key = keyspace.key(name.as_bytes());
+            keyspace.set_string(key, &VALUE, Expiry::Clear);
         }
         let config = Config::from_text(b"").expect("an empty configuration is good");
         let mut state =
@@ -72,16 +71,21 @@ impl Gate {
         });
         state.note_gate();
         state.stats.timing.start();
-        Gate { db, state, client, output: OutputBuffer::default(), hashes: Vec::new() }
+        Gate {
+            core: Core { keyspace, state },
+            client,
+            output: OutputBuffer::default(),
+            hashes: Vec::new(),
+        }
     }
 
     /// Runs a batch as the server does; returns the bytes of the replies.
     fn run(&mut self, batch: &Batch) -> usize {
-        let table = self.db.table();
+        let table = self.core.keyspace.table();
         self.hashes.clear();
         for ranges in batch.ranges.chunks_exact(batch.width) {
             for key in &ranges[1..=batch.keys] {
-                self.hashes.push(self.db.hash(key.of(&batch.buffer)));
+                self.hashes.push(self.core.keyspace.hash(key.of(&batch.buffer)));
             }
         }
         for stage in [
@@ -95,13 +99,12 @@ impl Gate {
         let requests = batch.ranges.chunks_exact(batch.width);
         for (ranges, hashes) in requests.zip(self.hashes.chunks_exact(batch.keys)) {
             let args = Args::new(&batch.buffer, ranges);
-            let command = self.state.find_command(args.get(0));
+            let command = self.core.state.find_command(args.get(0));
             let prehashed = Prehashed { first: 1, step: 1, hashes };
             let request = Request { args, command, prehashed };
             let reply = ReplyWriter::new(&mut self.output, Protocol::Resp2);
             let caller = Caller::Client(self.client);
-            gate::Gate { keyspace: &mut self.db, state: &mut self.state, caller, reply }
-                .execute(&request);
+            gate::Gate { core: &mut self.core, caller, reply }.execute(&request);
         }
         let replied = self.output.len();
         self.output.clear();

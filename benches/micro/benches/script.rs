@@ -16,14 +16,13 @@ use latchkey::resp::args::Args;
 use latchkey::resp::args::Prehashed;
 use latchkey::resp::request::Range;
 use latchkey::resp::{OutputBuffer, Protocol, ReplyWriter};
-use latchkey::state::State;
 use latchkey::state::context::Caller;
+use latchkey::state::{Core, State};
 use latchkey::sys::log::Logger;
 
 /// A keyspace, the rest of the server, one client.
 struct Gate {
-    db: Keyspace,
-    state: State,
+    core: Core,
     client: ClientId,
     output: OutputBuffer,
 }
@@ -31,7 +30,7 @@ struct Gate {
 impl Gate {
     fn new() -> Self {
         let clock = Clock::System;
-        let db = Keyspace::new(16, KeyHasher::new([1, 2]), clock.now());
+        let keyspace = Keyspace::new(16, KeyHasher::new([1, 2]), clock.now());
         let config = Config::from_text(b"").expect("an empty configuration is good");
         let poll = mio::Poll::new().expect("a poll");
         let mut state = State::new(&TABLE, config, clock, Logger::silent(), poll);
@@ -42,19 +41,18 @@ impl Gate {
         });
         state.note_gate();
         state.stats.timing.start();
-        Gate { db, state, client, output: OutputBuffer::default() }
+        Gate { core: Core { keyspace, state }, client, output: OutputBuffer::default() }
     }
 
     /// Runs one request; returns its reply.
     fn run(&mut self, buffer: &[u8], ranges: &[Range]) -> Vec<u8> {
         self.output.clear();
         let args = Args::new(buffer, ranges);
-        let command = self.state.find_command(args.get(0));
+        let command = self.core.state.find_command(args.get(0));
         let request = Request { args, command, prehashed: Prehashed::default() };
         let reply = ReplyWriter::new(&mut self.output, Protocol::Resp2);
         let caller = Caller::Client(self.client);
-        gate::Gate { keyspace: &mut self.db, state: &mut self.state, caller, reply }
-            .execute(&request);
+        gate::Gate { core: &mut self.core, caller, reply }.execute(&request);
         self.output.pieces().next().unwrap_or_default().to_vec()
     }
 
