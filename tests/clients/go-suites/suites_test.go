@@ -1,5 +1,5 @@
-// Package suites runs the test suites that two Go modules bring with them against the built server: redigo, a client, which
-// starts servers itself, and the Redis side of asynq, a queue whose work is scripts.
+// Package suites runs the test suites that Go modules bring with them against the built server: redigo, a client, which starts
+// servers itself; the Redis side of asynq, a queue whose work is scripts; and go-redis's tests of clusters.
 package suites
 
 import (
