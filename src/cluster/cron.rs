@@ -1,11 +1,18 @@
 //! Periodic work: connections, pings, and nodes that do not answer.
+//!
+//! Most calls would find nothing to do: in a calm cluster each node is pinged every few seconds. So
+//! each call computes when time alone gives the next one something to do, and the server need not
+//! call before. Whatever else may change that makes a call due at once.
 
+use super::action::LinkId;
 use super::node::{Node, NodeFlags, NodeIndex};
 use super::wire::Kind;
 use super::{Cluster, Todo};
 
-/// A node chosen at random is pinged once in this many calls.
-const RANDOM_PING_TICKS: u64 = 10;
+/// A node chosen at random is pinged once in this time. Unit: milliseconds.
+const RANDOM_PING_MS: i64 = 1_000;
+/// The interval of calls in which something is due. Unit: milliseconds.
+const TICK_MS: i64 = 100;
 /// The nodes drawn at random, of which the one silent for longest is pinged.
 const RANDOM_PING_CHOICES: usize = 5;
 /// The most connections begun in one call: a peer that names many absent nodes must not hold up the
@@ -19,13 +26,18 @@ const TOLD_AT_ONCE_MAX: usize = 64;
 
 impl Cluster {
     pub(super) fn run_cron(&mut self) {
+        let now = self.now();
         self.ticks += 1;
         self.connect_all();
-        if self.ticks.is_multiple_of(RANDOM_PING_TICKS) && !self.faults.pings_nobody {
-            self.ping_one();
+        if now >= self.random_ping_ms {
+            // A late call does not make the next ping late.
+            let least_ms = now + RANDOM_PING_MS - TICK_MS;
+            self.random_ping_ms = (self.random_ping_ms + RANDOM_PING_MS).max(least_ms);
+            if !self.faults.pings_nobody {
+                self.ping_one();
+            }
         }
         self.check_all();
-        let now = self.now();
         self.blacklist.retain(|_, until| *until > now);
         if self.myself().is_replica() {
             if !self.outside.is_link_up {
@@ -40,21 +52,67 @@ impl Cluster {
             self.todo |= Todo::UPDATE_STATE;
         }
         self.finish_todo();
+        self.due_ms = self.next_due_ms();
     }
 
-    fn indexes(&self) -> Vec<NodeIndex> {
-        self.nodes().map(|(index, _)| index).collect()
+    /// When the next call has something to do if nothing but the time changes; 0: always.
+    fn next_due_ms(&self) -> i64 {
+        // What a replica does also depends on its link and its primary's other replicas.
+        if !self.is_ok || self.myself().is_replica() {
+            return 0;
+        }
+        let nodes = self.nodes().map(|(index, node)| self.due_of(index, node));
+        nodes.fold(self.random_ping_ms, i64::min)
+    }
+
+    /// When a node is next to be connected to, pinged or given up if it stays silent; 0: at each
+    /// call. Before, [`Self::check`] would do nothing.
+    fn due_of(&self, index: NodeIndex, node: &Node) -> i64 {
+        if node.flags.intersects(NodeFlags::MYSELF | NodeFlags::NOADDR) {
+            return i64::MAX;
+        }
+        let is_unsettled = node.outbound.is_none()
+            || (node.inbound.is_none() && node.flags.contains(NodeFlags::LIGHT_MODULE))
+            || node.flags.contains(NodeFlags::HANDSHAKE)
+            || node.is_failing();
+        if is_unsettled || self.is_pausing_for(index) {
+            return 0;
+        }
+        let (last_ms, limit_ms) = match node.ping_sent_ms {
+            0 => (node.pong_received_ms, self.ping_interval_ms()),
+            sent_ms => (sent_ms.max(node.data_received_ms), self.settings.node_timeout_ms / 2),
+        };
+        last_ms.saturating_add(limit_ms).saturating_add(1)
+    }
+
+    /// What is left of `due_ms` after a message that has changed nothing but the times of the node
+    /// at the other end.
+    pub(super) fn due_after_message(&self, link: LinkId, due_ms: i64) -> i64 {
+        let node = self.links.get(&link).and_then(|link| link.node);
+        let node_due_ms = node.map_or(i64::MAX, |index| self.due_of(index, self.node(index)));
+        due_ms.min(node_due_ms)
+    }
+
+    /// The nodes for which something is due.
+    fn due_indexes(&self) -> Vec<NodeIndex> {
+        let now = self.now();
+        let due = self.nodes().filter(|(index, node)| self.due_of(*index, node) <= now);
+        due.map(|(index, _)| index).collect()
+    }
+
+    fn ping_interval_ms(&self) -> i64 {
+        match self.settings.ping_interval_ms {
+            0 => self.settings.node_timeout_ms / 2,
+            interval_ms => interval_ms,
+        }
     }
 
     fn connect_all(&mut self) {
         let now = self.now();
         let handshake_ms = self.settings.node_timeout_ms.max(HANDSHAKE_LEAST_MS);
         let mut without = Vec::new();
-        for index in self.indexes() {
+        for index in self.due_indexes() {
             let node = self.node(index);
-            if node.flags.intersects(NodeFlags::MYSELF | NodeFlags::NOADDR) {
-                continue;
-            }
             if node.flags.contains(NodeFlags::HANDSHAKE) && now - node.created_ms > handshake_ms {
                 self.remove_node(index);
             } else if node.outbound.is_none() && !self.faults.stays_apart {
@@ -96,9 +154,8 @@ impl Cluster {
     }
 
     fn check_all(&mut self) {
-        for index in self.indexes() {
-            let not_asked = NodeFlags::MYSELF | NodeFlags::NOADDR | NodeFlags::HANDSHAKE;
-            if !self.node(index).flags.intersects(not_asked) {
+        for index in self.due_indexes() {
+            if !self.node(index).flags.contains(NodeFlags::HANDSHAKE) {
                 self.check(index);
             }
         }
@@ -109,10 +166,7 @@ impl Cluster {
     fn check(&mut self, index: NodeIndex) {
         let now = self.now();
         let timeout_ms = self.settings.node_timeout_ms;
-        let interval_ms = match self.settings.ping_interval_ms {
-            0 => timeout_ms / 2,
-            interval_ms => interval_ms,
-        };
+        let interval_ms = self.ping_interval_ms();
         let node = self.node(index);
         let (ping_sent_ms, data_ms) = (node.ping_sent_ms, node.data_received_ms);
         if let Some(link) = node.outbound

@@ -143,6 +143,10 @@ pub struct Cluster {
     todo: Todo,
     saves: u64,
     ticks: u64,
+    /// When [`Self::tick`] has something to do if nothing but the time changes; 0: at once.
+    due_ms: i64,
+    /// When a node chosen at random is pinged next.
+    random_ping_ms: i64,
     /// When the state was first computed, and when this node was last in a minority.
     began_ms: Option<i64>,
     minority_ms: i64,
@@ -190,6 +194,8 @@ impl Cluster {
             todo: Todo::SAVE | Todo::UPDATE_STATE,
             saves: 0,
             ticks: 0,
+            due_ms: 0,
+            random_ping_ms: 0,
             began_ms: None,
             minority_ms: 0,
             unasked_epoch: None,
@@ -203,21 +209,34 @@ impl Cluster {
 
     /// Takes in an event.
     pub fn handle(&mut self, outside: &Outside, event: Event<'_>, actions: &mut Vec<Action>) {
+        let before = (self.due_ms, self.version, self.links.len());
         self.enter(outside);
         match event {
             Event::Accepted { link, peer, local } => self.accepted(link, peer, local),
             Event::Connected { link, local } => self.connected(link, local),
             Event::Closed { link } => self.closed(link),
-            Event::Received { link, message } => self.receive(link, message),
+            Event::Received { link, message } => {
+                self.receive(link, message);
+                let (due_ms, version, links) = before;
+                if (version, links) == (self.version, self.links.len()) {
+                    self.due_ms = self.due_after_message(link, due_ms);
+                }
+            }
         }
         actions.append(&mut self.out);
     }
 
-    /// Periodic work, to be called every 100 ms.
+    /// Periodic work, to be called every 100 ms. A call before [`Self::due_ms`] does nothing.
     pub fn tick(&mut self, outside: &Outside, actions: &mut Vec<Action>) {
         self.enter(outside);
         self.run_cron();
         actions.append(&mut self.out);
+    }
+
+    /// When the next call of [`Self::tick`] has something to do, unless something else happens
+    /// before. Boot-time clock, milliseconds.
+    pub fn due_ms(&self) -> i64 {
+        if self.todo.is_empty() && self.manual.is_none() { self.due_ms } else { 0 }
     }
 
     /// Does the work that a turn has left, to be called at its end.
@@ -241,6 +260,7 @@ impl Cluster {
     fn enter(&mut self, outside: &Outside) {
         self.outside = *outside;
         self.changes += 1;
+        self.due_ms = 0;
     }
 
     /// Grows whenever something that replies show may have changed, times of messages included. A

@@ -68,6 +68,7 @@ impl Cluster {
     /// Takes over the configuration, at the start and when it has changed.
     pub fn set_settings(&mut self, settings: Settings) {
         self.changes += 1;
+        self.due_ms = 0;
         if settings == self.settings && self.myself().address.bus_port != 0 {
             return;
         }

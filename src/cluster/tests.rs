@@ -94,6 +94,54 @@ fn a_minority_serves_nothing() {
     assert!(world.machines[0].cluster.myself().is_replica());
 }
 
+/// Three primaries with the default timeout, which have been calm for a while.
+fn calm(seed: u64) -> World {
+    let mut world = World::formed(3, 0, seed);
+    for index in 0..3 {
+        let settings = Settings { node_timeout_ms: CALM_TIMEOUT_MS, ..settings(index) };
+        world.command(index, |cluster, _, _| cluster.set_settings(settings));
+    }
+    world.run(2 * CALM_TIMEOUT_MS);
+    world
+}
+
+const CALM_TIMEOUT_MS: i64 = 15_000;
+
+#[test]
+fn a_calm_primary_has_seldom_something_to_do() {
+    // Only if the seed is even, ticks without anything to do are left out.
+    for seed in 10..20 {
+        let mut world = calm(seed);
+        let sent = |world: &World| world.machines[0].cluster.counts().sent[0];
+        let before = sent(&world);
+        let mut ticks = 0;
+        for _ in 0..300 {
+            ticks += u32::from(world.machines[0].cluster.due_ms() <= world.now + 100);
+            world.run(100);
+        }
+        // One ping a second, and that of another node when it has been silent for too long.
+        assert!((29..=40).contains(&ticks), "seed {seed}: {ticks} ticks");
+        assert!((29..=40).contains(&(sent(&world) - before)), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_calm_primary_suspects_a_silent_node_in_time() {
+    for seed in 20..40 {
+        let mut world = calm(seed);
+        let silent = world.machines[0].cluster.find(&name(2)).expect("known");
+        let last_ms = world.machines[0].cluster.node(silent).pong_received_ms;
+        world.cut_both(0, 2);
+        world.cut_both(1, 2);
+        // The other node may have heard it later.
+        let latest_ms = world.now.max(last_ms) + CALM_TIMEOUT_MS / 2 + CALM_TIMEOUT_MS + 300;
+        while !world.machines[0].cluster.node(silent).is_failing() {
+            assert!(world.now <= latest_ms, "seed {seed}");
+            world.run(100);
+        }
+    }
+}
+
 #[test]
 fn a_primary_without_replicas_gets_one() {
     let mut world = World::formed(3, 4, 5);

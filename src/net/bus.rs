@@ -167,6 +167,11 @@ impl Bus {
         }
     }
 
+    /// Whether [`Self::accept_postponed`] would try again.
+    pub fn is_postponed(&self) -> bool {
+        self.is_postponed
+    }
+
     /// Leaves waiting connections where they are.
     pub fn postpone(&mut self) {
         self.accepts.clear();

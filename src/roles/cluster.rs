@@ -54,9 +54,17 @@ pub fn wants_turn(state: &State) -> bool {
                 || keys::has_work(state))
 }
 
-/// When [`end_turn`] is to be called next: boot-time clock, microseconds.
+/// When [`end_turn`] is to be called next: boot-time clock, microseconds. Ticks that would find
+/// nothing to do are left out; the others come when they would come anyway.
 pub fn next_us(state: &State) -> Option<i64> {
-    state.cluster.is_some().then_some(state.cluster_work.next_tick_us)
+    let due_us = state.cluster.as_ref()?.due_ms().saturating_mul(1000);
+    let tick_us = state.cluster_work.next_tick_us;
+    let is_saving = state.cluster_work.file.as_ref().is_some_and(|file| !file.is_idle());
+    if due_us <= tick_us || is_saving || links::has_periodic_work(state) {
+        return Some(tick_us);
+    }
+    let ticks = (due_us - tick_us).unsigned_abs().div_ceil(TICK_US.unsigned_abs());
+    Some(tick_us.saturating_add_unsigned(ticks.saturating_mul(TICK_US.unsigned_abs())))
 }
 
 /// A cluster of this node alone, with a new name.
@@ -276,7 +284,7 @@ fn tell(state: &mut State, event: Event<'_>) {
 fn tick_if_due(state: &mut State) {
     // `state.now` stands still during a script.
     let now_us = state.clock.now().boot_us;
-    if now_us < state.cluster_work.next_tick_us {
+    if next_us(state).is_none_or(|next_us| now_us < next_us) {
         return;
     }
     state.cluster_work.next_tick_us = now_us + TICK_US;

@@ -188,6 +188,11 @@ fn dial(state: &State, ip: &str, port: u16) -> io::Result<Stream> {
     state.net.dialer.connect(&Route { to: SocketAddr::new(ip, port), from, tls })
 }
 
+/// Whether [`periodic`] may have something to do.
+pub fn has_periodic_work(state: &State) -> bool {
+    state.config.cluster_link_sendbuf_limit > 0 || state.net.bus.is_postponed()
+}
+
 /// Closes connections whose peers read too slowly, and retries postponed accepts. Call this several
 /// times a second.
 pub fn periodic(state: &mut State) {
