@@ -78,6 +78,8 @@ pub struct Server {
     expire_again: bool,
     /// Boot-time clock, microseconds.
     next_cron_us: i64,
+    /// The periodic work has run since the last event that was not of the cluster's bus.
+    is_quiet: bool,
     next_sample_us: i64,
     next_idle_us: i64,
     next_reload_us: i64,
@@ -164,6 +166,7 @@ impl Server {
             _ => {}
         }
         self.core.state.stats.timing.begin_turn();
+        self.note_activity(events);
         self.sample_clock();
         self.end_pauses();
         self.take_signal();
@@ -256,7 +259,7 @@ impl Server {
         if work || more || !self.core.state.net.pending.accept_again.is_empty() {
             return Some(Duration::ZERO);
         }
-        let mut wait_us = (self.next_cron_us - now_us).max(0);
+        let mut wait_us = (self.next_cron_wake_us() - now_us).max(0);
         if let Some(pause) = self.core.state.pauses.strictest() {
             wait_us = wait_us.min((pause.until_us - now_us).max(0));
         } else if let Some(ms) = self.core.keyspace.next_due_in_ms() {

@@ -624,6 +624,12 @@ impl Clients {
         self.last_replies.append(&mut waiting);
     }
 
+    /// Whether clients are closed after some time: those that leave their last replies unread or
+    /// exceed a soft limit.
+    pub fn has_overdue(&self) -> bool {
+        !self.last_replies.is_empty() || !self.over_soft_limit.is_empty()
+    }
+
     /// Frees spare output buffers larger than `bytes`.
     pub fn drop_spare_buffers(&mut self, bytes: usize) {
         self.spare_buffers.retain(|buffer| buffer.capacity() <= bytes);

@@ -254,6 +254,7 @@ section "General" {
     /// Clients that may change protected parameters by CONFIG SET: dir, dbfilename.
     "enable-protected-configs" => enable_protected_configs: Permission = Permission::Nobody, OneOf, IMMUTABLE;
     /// Runs of background work per second. Only a hint here: keys expire in time at any value.
+    /// An idle server wakes once a second.
     "hz" => hz: u32 = 10, Clamped { min: 1, max: 500 }, MODIFIABLE.then(Action::Hz);
     /// Raises hz with the number of clients.
     "dynamic-hz" => dynamic_hz: bool = true, YesNo, MODIFIABLE.only_stored();

@@ -67,6 +67,15 @@ pub fn next_us(state: &State) -> Option<i64> {
     Some(tick_us.saturating_add_unsigned(ticks.saturating_mul(TICK_US.unsigned_abs())))
 }
 
+/// Puts the next tick into the turn of the server's next periodic work, `next_us`, so that one wake
+/// serves both. That comes every `period_us`.
+pub fn tick_with_periodic(state: &mut State, next_us: i64, period_us: i64) {
+    let tick_us = &mut state.cluster_work.next_tick_us;
+    if period_us <= TICK_US && *tick_us < next_us + period_us {
+        *tick_us = next_us;
+    }
+}
+
 /// A cluster of this node alone, with a new name.
 pub fn alone(state: &State) -> Cluster {
     let id = NodeId::from_bytes(random::hex_id().as_bytes()).expect("40 hexadecimal digits");

@@ -1,4 +1,9 @@
 //! Periodic work, `hz` times a second: rates, idle clients, soft limits.
+//!
+//! A wake of an idle process costs more than the work for which it wakes, as all caches are cold.
+//! So a server at which nothing happens does not wake for this work alone, but once a second.
+
+use mio::Events;
 
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
@@ -6,15 +11,54 @@ use crate::command::configure_tls;
 use crate::durability::persistence;
 use crate::gate::limits::{check_output_limit, count_clients_memory};
 use crate::http;
-use crate::roles::following;
-use crate::roles::replicas;
+use crate::net::bus;
+use crate::roles::{cluster, following, replicas};
+use crate::state::State;
 use crate::sys::log::{notice, warning};
 use crate::sys::{alloc, crash};
 
 /// How long a client that is being closed may leave its last replies unread. Unit: microseconds.
 const LAST_REPLIES_US: i64 = 10_000_000;
 
+/// How much later than otherwise a server that rests wakes. Unit: microseconds.
+const REST_US: i64 = 900_000;
+
 impl Server {
+    /// Notes whether clients, replicas, files or other threads have done anything. Other nodes are
+    /// answered without the periodic work.
+    pub(super) fn note_activity(&mut self, events: &Events) {
+        if !events.iter().all(|event| bus::is_own(event.token())) {
+            self.is_quiet = false;
+        }
+    }
+
+    /// When the loop must wake for the periodic work. Turns before that do the work if it is due.
+    pub(super) fn next_cron_wake_us(&self) -> i64 {
+        if self.rests() { self.next_cron_us + REST_US } else { self.next_cron_us }
+    }
+
+    /// Whether nothing happens, and nothing waits that the periodic work must serve in time. The
+    /// rest of that work may be late by a second.
+    fn rests(&self) -> bool {
+        let State { replication, persistence, clients, net, config, stats, .. } = &self.core.state;
+        let rates = [&stats.commands_rate, &stats.input_rate, &stats.output_rate];
+        self.is_quiet
+            && replication.following.is_none()
+            && replication.replicas.is_empty()
+            && persistence.under_way().is_none()
+            && !(persistence.queued.save || persistence.queued.rewrite)
+            && (config.save.is_empty()
+                || self.core.state.changes_since_save(&self.core.keyspace) == 0)
+            && !clients.has_overdue()
+            && self.core.state.blocking.all_lock_waiters() == 0
+            && net.pending.accept_later.is_empty()
+            && net.pending.handshaking.is_empty()
+            && net.http.is_empty()
+            && config.page_keys.is_empty()
+            && !crash::has_watchdog()
+            && rates.iter().all(|rate| rate.per_second() == 0)
+    }
+
     /// Does the periodic work if it is due.
     pub(super) fn cron_if_due(&mut self) {
         let now_us = self.core.state.now.boot_us;
@@ -22,7 +66,16 @@ impl Server {
             return;
         }
         let hz = self.core.state.config.hz.clamp(1, 500) as i64;
-        self.next_cron_us = now_us + 1_000_000 / hz;
+        let period_us = 1_000_000 / hz;
+        if self.next_cron_us == 0 {
+            self.next_cron_us = now_us;
+        }
+        // The times keep their phase, which is that of the start. If a late run moved it, nodes of
+        // a cluster, which wake each other, would soon do all their work in the same moments.
+        let late_us = now_us - self.next_cron_us;
+        self.next_cron_us += (late_us / period_us + 1) * period_us;
+        self.is_quiet = true;
+        cluster::tick_with_periodic(&mut self.core.state, self.next_cron_us, period_us);
         if self.core.state.debug.cron_paused {
             return;
         }
@@ -34,7 +87,7 @@ impl Server {
             state.stats.peak_memory_unix = state.now.unix_seconds();
         }
         if now_us >= self.next_sample_us {
-            self.next_sample_us = now_us + 100_000;
+            self.next_sample_us = self.next_cron_us - period_us + 100_000;
             state.stats.commands_rate.sample(state.stats.counters.commands, now_us);
             state.stats.input_rate.sample(state.stats.counters.bytes_in, now_us);
             state.stats.output_rate.sample(state.stats.counters.bytes_out, now_us);

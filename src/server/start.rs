@@ -74,6 +74,7 @@ impl Server {
             intake: Intake::default(),
             expire_again: false,
             next_cron_us: 0,
+            is_quiet: false,
             next_sample_us: 0,
             next_idle_us: 0,
             next_reload_us: 0,

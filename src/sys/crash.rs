@@ -443,6 +443,11 @@ pub fn watch(period_ms: u32) {
     }
 }
 
+/// Whether the watchdog runs: it takes a silence for a blocked loop.
+pub fn has_watchdog() -> bool {
+    WATCHDOG_MS.load(Ordering::Relaxed) > 0
+}
+
 /// Notifies the watchdog that the loop runs. Costs a system call while the watchdog is on.
 #[inline]
 pub fn tell_watchdog() {
