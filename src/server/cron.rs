@@ -47,8 +47,6 @@ impl Server {
             && replication.replicas.is_empty()
             && persistence.under_way().is_none()
             && !(persistence.queued.save || persistence.queued.rewrite)
-            && (config.save.is_empty()
-                || self.core.state.changes_since_save(&self.core.keyspace) == 0)
             && !clients.has_overdue()
             && self.core.state.blocking.all_lock_waiters() == 0
             && net.pending.accept_later.is_empty()
@@ -173,5 +171,38 @@ impl Server {
             client.is_some_and(|client| client.over_soft_limit_since_us.is_some())
         });
         self.core.state.clients.over_soft_limit.append(&mut over);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::{Clock, ManualClock, UnixMillis};
+    use crate::config::Config;
+    use crate::sys::log::Logger;
+
+    #[test]
+    fn a_server_at_which_nothing_happens_wakes_once_a_second() {
+        let clock = ManualClock::new(UnixMillis(1_700_000_000_000));
+        let config = Config::from_text(b"bind 127.0.0.1\nport 0\n").expect("a configuration");
+        let mut server = Server::start(config, Clock::Manual(clock.clone()), Logger::silent())
+            .expect("the server starts");
+        let mut wait_after = |us: i64, is_woken: bool| {
+            clock.advance_us(us);
+            if is_woken {
+                server.handle().wake().expect("the loop can be woken");
+            }
+            assert!(server.turn_now().expect("a turn"));
+            server.timeout().expect("a limit")
+        };
+        assert_eq!(wait_after(0, false), Duration::from_millis(1_000));
+        // The periodic work that is due after an event comes in time.
+        assert_eq!(wait_after(0, true), Duration::from_millis(100));
+        assert_eq!(wait_after(30_000, false), Duration::from_millis(70));
+        assert_eq!(wait_after(70_000, false), Duration::from_millis(1_000));
+        // If it comes late, the next times stay as they were.
+        assert_eq!(wait_after(250_000, false), Duration::from_millis(950));
     }
 }

@@ -66,7 +66,7 @@ impl Server {
         state.serve_while_busy = busy::serve;
         let waker = Arc::new(waker);
         let wakes = waker.clone();
-        // If waking fails, the loop still turns several times a second.
+        // If waking fails, the loop still turns once a second.
         state.persistence.set_wake(Arc::new(move || drop(wakes.wake())));
         let mut server = Server {
             core,
