@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+/// The least time between two runs of work that is done each second. An idle server wakes once a
+/// second, give or take some milliseconds, and none of these wakes may be too early.
+pub const ABOUT_A_SECOND_US: i64 = 950_000;
+
 /// Milliseconds since 1970-01-01 00:00 UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnixMillis(pub i64);

@@ -1,5 +1,6 @@
 """Ports for servers in processes of their own."""
 
+import errno
 import itertools
 import random
 import socket
@@ -18,5 +19,6 @@ def free_port():
             try:
                 probe.bind(("127.0.0.1", port))
                 return port
-            except OSError:
-                pass
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use mio::Token;
 
 use crate::client::{Client, ClientFlags, ClientId};
+use crate::clock::ABOUT_A_SECOND_US;
 use crate::config::system_text;
 use crate::durability::persistence::{self, EndedJob};
 use crate::gate::limits;
@@ -764,7 +765,7 @@ fn ping_each_second(state: &mut State, now_us: i64) -> bool {
     if now_us < state.replication.next_second_us {
         return false;
     }
-    state.replication.next_second_us = now_us + 1_000_000;
+    state.replication.next_second_us = now_us + ABOUT_A_SECOND_US;
     ping(state);
     for id in state.replication.replicas.clone() {
         send_newline(state, id);

@@ -7,6 +7,7 @@ use mio::Events;
 
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
+use crate::clock::ABOUT_A_SECOND_US;
 use crate::command::configure_tls;
 use crate::durability::persistence;
 use crate::gate::limits::{check_output_limit, count_clients_memory};
@@ -45,6 +46,7 @@ impl Server {
         self.is_quiet
             && replication.following.is_none()
             && replication.replicas.is_empty()
+            && replication.failover.is_none()
             && persistence.under_way().is_none()
             && !(persistence.queued.save || persistence.queued.rewrite)
             && !clients.has_overdue()
@@ -147,7 +149,7 @@ impl Server {
         if timeout_us == 0 || now_us < self.next_idle_us {
             return;
         }
-        self.next_idle_us = now_us + 1_000_000;
+        self.next_idle_us = now_us + ABOUT_A_SECOND_US;
         let waiting = ClientFlags::SUBSCRIBED | ClientFlags::REPLICA | ClientFlags::MONITOR;
         let is_idle = |client: &&Client| {
             now_us - client.active_us > timeout_us

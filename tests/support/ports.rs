@@ -1,5 +1,6 @@
 //! Ports for servers in processes of their own.
 
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -17,8 +18,10 @@ pub fn free_port() -> u16 {
     let next = NEXT.get_or_init(|| AtomicU16::new((std::process::id() % 61 * 163) as u16));
     loop {
         let port = FIRST + next.fetch_add(1, Ordering::Relaxed) % COUNT;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Ok(_) => return port,
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => panic!("no port can be had: {error}"),
         }
     }
 }

@@ -4,8 +4,7 @@
 //! An ordered set has one number for each key: the slot in the upper 14 bits, below them the upper
 //! 42 bits of the key's hash, by which the table finds the key's bucket: 26 bits at most for the
 //! segment, and 16 for the tag. So a slot's keys are a range of the set. Two keys of a slot whose
-//! hashes agree in 42 bits share a number, which stays until both are gone; only the counts
-//! distinguish them.
+//! hashes agree in 42 bits share a number, which stays until both are gone.
 
 use super::{Bits, DEPTH_MAX, Entry, Slot, Table, tag_of};
 use crate::collections::hash_slot::{HashSlot, SLOTS as HASH_SLOTS, SlotSet};
@@ -82,19 +81,20 @@ impl<O> Table<O> {
         let first = u64::from(slot.number()) << HASH_BITS;
         let last = first | (u64::MAX >> HASH_SHIFT);
         let range = self.slots.iter().flat_map(move |slots| slots.keys.range(first, last));
-        range.filter_map(move |number| self.find_numbered(slot, number))
+        range.flat_map(move |number| self.all_numbered(slot, number))
     }
 
     /// Keys of hash slots up to `last`, in an order that never changes, from a place in it: the
-    /// slot's number above 42 bits of the key's hash. Each with its own place.
+    /// slot's number above 42 bits of the key's hash. Each with its place, which a few share.
     pub fn keys_from(&self, place: u64, last: HashSlot) -> impl Iterator<Item = (u64, Slot)> {
         let end = u64::from(last.number()) << HASH_BITS | (u64::MAX >> HASH_SHIFT);
         let from = (place <= end).then_some(place);
         let range =
             self.slots.iter().zip(from).flat_map(move |(slots, from)| slots.keys.range(from, end));
-        range.filter_map(|number| {
-            let slot = HashSlot::new((number >> HASH_BITS) as usize)?;
-            Some((number, self.find_numbered(slot, number)?))
+        range.flat_map(move |number| {
+            let slot = HashSlot::new((number >> HASH_BITS) as usize);
+            let found = slot.into_iter().flat_map(move |slot| self.all_numbered(slot, number));
+            found.map(move |at| (number, at))
         })
     }
 
@@ -123,13 +123,17 @@ impl<O> Table<O> {
             return None;
         }
         let number = self.slots.as_ref()?.keys.range(from, last).next()?;
-        let keys = (0..).map_while(|nth| self.find_nth_numbered(slot, number, nth)).collect();
-        Some((number, keys))
+        Some((number, self.all_numbered(slot, number).collect()))
     }
 
     /// A key of this number.
     fn find_numbered(&self, hash_slot: HashSlot, number: u64) -> Option<Slot> {
         self.find_nth_numbered(hash_slot, number, 0)
+    }
+
+    /// The keys of this number.
+    fn all_numbered(&self, hash_slot: HashSlot, number: u64) -> impl Iterator<Item = Slot> {
+        (0..).map_while(move |nth| self.find_nth_numbered(hash_slot, number, nth))
     }
 
     fn find_nth_numbered(&self, hash_slot: HashSlot, number: u64, nth: usize) -> Option<Slot> {
@@ -169,7 +173,7 @@ impl<O> Table<O> {
 mod tests {
     use super::*;
     use crate::collections::hash::KeyHasher;
-    use crate::collections::table::NewValue;
+    use crate::collections::table::{Hashing, NewValue};
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -224,5 +228,32 @@ mod tests {
             }
             check(&table, &model);
         }
+    }
+
+    #[test]
+    fn keys_that_share_a_number_are_all_found() {
+        // Three keys have each hash, and differ in bits that a number does not keep.
+        let hashed = |key: &[u8]| u64::from(key[3] - b'a') << 50 | u64::from(key[4] - b'0');
+        let mut table: Table<()> = Table::with_hashing(Hashing::Chosen(hashed), 0);
+        table.keep_slots();
+        let names: BTreeSet<Vec<u8>> = (b'a'..=b'z')
+            .flat_map(|letter| {
+                (b'0'..=b'2').map(move |digit| vec![b'{', b't', b'}', letter, digit])
+            })
+            .collect();
+        for key in &names {
+            let hash = table.hash(key);
+            table.insert(hash, key, NewValue::Bytes { bytes: b"v", kind: 0 }, None, 0);
+        }
+        let slot = HashSlot::of(b"t");
+        let shown = |at: Slot| table.entry(at).key().to_vec();
+        assert_eq!(table.keys_in_slot(slot).map(shown).collect::<BTreeSet<_>>(), names);
+        let first = Table::<()>::first_place(slot);
+        let from: Vec<_> = table.keys_from(first, slot).collect();
+        assert_eq!(from.len(), names.len());
+        assert_eq!(from.iter().map(|(_, at)| shown(*at)).collect::<BTreeSet<_>>(), names);
+        assert!(from.chunks(3).all(|three| three[0].0 == three[1].0 && three[0].0 == three[2].0));
+        let (number, keys) = table.keys_after(slot, None).expect("there are keys");
+        assert_eq!((number, keys.len()), (first, 3));
     }
 }

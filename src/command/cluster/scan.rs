@@ -50,12 +50,16 @@ pub fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let mut found = 0;
     let mut keys = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut keys, ctx.reply.protocol());
-    let mut next = None;
+    let (mut next, mut last_place) = (None, None);
     for (seen, (place, at)) in (0u64..).zip(table.keys_from(place, last)) {
-        if found >= options.count || seen >= options.count.saturating_mul(STEPS_PER_KEY) {
+        let is_enough =
+            found >= options.count || seen >= options.count.saturating_mul(STEPS_PER_KEY);
+        // Keys of one place come together.
+        if is_enough && last_place != Some(place) {
             next = Some(place);
             break;
         }
+        last_place = Some(place);
         let entry = table.entry(at);
         if options.wants(&now, &entry) {
             found += 1;
