@@ -1,11 +1,11 @@
 //! MIGRATE beside other clients: the target is played by the test, so that it answers when the test
 //! wants.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use crate::support::{Client, Reply, TestServer, decode};
+use crate::support::{Client, Reply, TestServer, decode, read_some};
 
 fn ok() -> Reply {
     Reply::Simple(b"OK".to_vec())
@@ -57,7 +57,7 @@ impl Target {
                 return words.into_iter().map(word).collect();
             }
             let mut bytes = [0; 64 * 1024];
-            let count = stream.read(&mut bytes).expect("requests come");
+            let count = read_some(stream, &mut bytes).expect("requests come");
             assert!(count > 0, "the source has closed");
             self.buffer.extend_from_slice(&bytes[..count]);
         }

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::support::{Client, PATIENCE, Reply, TestServer, encode, wait_for};
+use crate::support::{Client, PATIENCE, Reply, TestServer, encode, read_some, wait_for};
 
 pub const SECOND: i64 = 1_000_000;
 
@@ -32,7 +32,7 @@ impl Replica {
     /// Reads a piece. False: the connection has ended.
     fn read(&mut self) -> bool {
         let mut bytes = [0; 4096];
-        match self.stream.read(&mut bytes) {
+        match read_some(&mut self.stream, &mut bytes) {
             Ok(0) => false,
             Ok(count) => {
                 self.buffer.extend_from_slice(&bytes[..count]);
@@ -392,7 +392,7 @@ fn only_a_replica_that_falls_too_far_behind_is_disconnected() {
         let mut bytes = 0u64;
         let mut buffer = vec![0; 1 << 16];
         while bytes < 40 << 20 {
-            match quick.stream.read(&mut buffer) {
+            match read_some(&mut quick.stream, &mut buffer) {
                 Ok(0) | Err(_) => break,
                 Ok(count) => bytes += count as u64,
             }

@@ -16,7 +16,7 @@ use rustls::{
 };
 
 use crate::support::ports::free_port;
-use crate::support::{Client, PATIENCE, Reply, TestServer, decode, encode, wait_for};
+use crate::support::{Client, PATIENCE, Reply, TestServer, decode, encode, read_some, wait_for};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls");
 
@@ -156,7 +156,7 @@ impl TlsClient {
                 return Ok(reply);
             }
             let mut bytes = [0; 64 * 1024];
-            match self.stream.read(&mut bytes)? {
+            match read_some(&mut self.stream, &mut bytes)? {
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
                 count => self.buffer.extend_from_slice(&bytes[..count]),
             }

@@ -1,7 +1,7 @@
 //! A client of HTTP, by hand.
 
 use std::collections::HashSet;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use super::PATIENCE;
@@ -69,7 +69,7 @@ impl Connection {
                 }
             }
             let mut bytes = [0; 64 * 1024];
-            match self.stream.read(&mut bytes) {
+            match super::read_some(&mut self.stream, &mut bytes) {
                 Ok(0) => return None,
                 Ok(count) => self.buffer.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,

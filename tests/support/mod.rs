@@ -11,7 +11,7 @@ pub mod ports;
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -290,7 +290,7 @@ impl Client {
                 return Some(reply);
             }
             let mut bytes = [0; 64 * 1024];
-            match self.stream.read(&mut bytes) {
+            match read_some(&mut self.stream, &mut bytes) {
                 Ok(0) => return None,
                 Ok(count) => self.buffer.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
@@ -302,7 +302,7 @@ impl Client {
     /// Bytes as they come, for replies that are too deep to be decoded.
     pub fn read_raw(&mut self) -> Vec<u8> {
         let mut bytes = vec![0; 64 * 1024];
-        let count = self.stream.read(&mut bytes).expect("bytes come");
+        let count = read_some(&mut self.stream, &mut bytes).expect("bytes come");
         bytes.truncate(count);
         bytes
     }
@@ -316,7 +316,7 @@ impl Client {
         }
         self.stream.set_nonblocking(true).expect("an option of sockets");
         let mut bytes = [0; 64 * 1024];
-        let read = self.stream.read(&mut bytes);
+        let read = read_some(&mut self.stream, &mut bytes);
         self.stream.set_nonblocking(false).expect("an option of sockets");
         match read {
             Ok(count) if count > 0 => {
@@ -324,6 +324,17 @@ impl Client {
                 self.try_message()
             }
             _ => None,
+        }
+    }
+}
+
+/// Reads some bytes. A server in this process may have a watchdog, whose signal interrupts any read
+/// that has a time-out.
+pub fn read_some(stream: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(bytes) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => return read,
         }
     }
 }
