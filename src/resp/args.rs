@@ -223,7 +223,7 @@ impl Prehashed<'_> {
 
 /// The part of a text that C reads: up to the first NUL.
 pub fn before_nul(text: &[u8]) -> &[u8] {
-    text.split(|&byte| byte == 0).next().unwrap_or_default()
+    &text[..memchr::memchr(0, text).unwrap_or(text.len())]
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeIndex};
 use crate::error::CommandError;
+use crate::resp::args::before_nul;
 use crate::state::State;
 use crate::state::context::Context;
 
@@ -17,8 +18,7 @@ pub(super) use crate::command::key::scan::slot_of_text as slot;
 pub fn node(ctx: &Context<'_>, index: usize, unknown: &str) -> Result<NodeIndex, CommandError> {
     let name = ctx.args.get(index);
     let found = NodeId::from_bytes(name).and_then(|id| cluster(&ctx.core.state).ok()?.find(&id));
-    // As in C, the name ends at a NUL.
-    let shown = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    let shown = before_nul(name);
     let error = || CommandError::formatted([b"ERR ", unknown.as_bytes(), b" ", shown].concat());
     found.ok_or_else(error)
 }

@@ -10,7 +10,7 @@ use crate::command::sorted_set::{Pairs, limits, ranks_between};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::keyspace::{Expiry, Key};
-use crate::resp::args::Args;
+use crate::resp::args::{Args, before_nul};
 use crate::resp::number;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, spec};
@@ -240,9 +240,7 @@ fn score_end(text: &[u8], is_max: bool) -> Option<End<'_>> {
 /// Parses a whole text as C's `strtod`: leading white space is skipped, the empty text is 0, and
 /// overflow is infinite.
 fn parse_bound(text: &[u8]) -> Option<f64> {
-    // A NUL ends a C string.
-    let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
-    let text = &text[..end];
+    let text = before_nul(text);
     if text.is_empty() {
         return Some(0.0);
     }

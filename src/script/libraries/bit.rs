@@ -42,7 +42,7 @@ pub unsafe fn open(state: *mut lua_State) {
 }
 
 /// # Safety
-/// As for `library::argument_error`.
+/// As for `helpers::argument_error`.
 unsafe fn bits_argument(state: *mut lua_State, argument: c_int) -> u32 {
     // SAFETY: the caller's promise.
     let number = unsafe { number_argument(state, argument) };
@@ -72,7 +72,7 @@ unsafe extern "C-unwind" fn bnot(state: *mut lua_State) -> c_int {
 /// Combines all arguments, starting with the last: the order decides which error is found first.
 ///
 /// # Safety
-/// As for `library::argument_error`.
+/// As for `helpers::argument_error`.
 unsafe fn join(state: *mut lua_State, operation: fn(u32, u32) -> u32) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
@@ -102,7 +102,7 @@ unsafe extern "C-unwind" fn bxor(state: *mut lua_State) -> c_int {
 /// Shifts the first argument by the low five bits of the second.
 ///
 /// # Safety
-/// As for `library::argument_error`.
+/// As for `helpers::argument_error`.
 unsafe fn shift(state: *mut lua_State, operation: fn(u32, u32) -> u32) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {

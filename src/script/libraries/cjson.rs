@@ -17,6 +17,7 @@ use super::helpers::{
     Buffer, add_functions, add_texts, argument_error, has_room, integer_argument, publish,
     push_bytes, push_shared, safepoint, shared, string_argument, string_at,
 };
+use crate::resp::args::before_nul;
 use crate::script::number::{format_json, parse_prefix};
 
 /// Bytes of a string written between two checks for interrupts.
@@ -152,7 +153,7 @@ unsafe extern "C-unwind" fn new(state: *mut lua_State) -> c_int {
 /// Checks that there is exactly the argument of `encode` or `decode`.
 ///
 /// # Safety
-/// As for `library::argument_error`.
+/// As for `helpers::argument_error`.
 unsafe fn need_one_argument(state: *mut lua_State) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -190,7 +191,7 @@ impl Encoder<'_> {
     /// written.
     ///
     /// # Safety
-    /// As for `library::argument_error`.
+    /// As for `helpers::argument_error`.
     unsafe fn run(&mut self) {
         // SAFETY: the caller's promise. There is always room: `begin` makes it for each level.
         unsafe {
@@ -406,7 +407,7 @@ impl Encoder<'_> {
     /// Raises the error that the value at an index cannot be encoded.
     ///
     /// # Safety
-    /// As for `library::argument_error`.
+    /// As for `helpers::argument_error`.
     unsafe fn refuse(&mut self, index: c_int, reason: &CStr) -> ! {
         // SAFETY: the caller's promise.
         unsafe {
@@ -451,9 +452,8 @@ unsafe extern "C-unwind" fn decode(state: *mut lua_State) -> c_int {
                 c"JSON parser does not support UTF-16 or UTF-32".as_ptr(),
             );
         }
-        let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
         library.levels.clear(state);
-        Decoder { state, library, text: &bytes[..end], at: 0, fields: 0, elements: 0 }.run();
+        Decoder { state, library, text: before_nul(bytes), at: 0, fields: 0, elements: 0 }.run();
     }
     1
 }
@@ -513,7 +513,7 @@ impl Decoder<'_> {
     /// Pushes the value of the whole text.
     ///
     /// # Safety
-    /// As for `library::argument_error`.
+    /// As for `helpers::argument_error`.
     unsafe fn run(&mut self) {
         let state = self.state;
         // SAFETY: the caller's promise. There is always room: `descend` makes it for each level.
@@ -629,7 +629,7 @@ impl Decoder<'_> {
     /// Raises the error of an unexpected token.
     ///
     /// # Safety
-    /// As for `library::argument_error`.
+    /// As for `helpers::argument_error`.
     unsafe fn refuse(&mut self, expected: &CStr, begin: usize, found: Token) -> ! {
         // SAFETY: the caller's promise.
         unsafe {
@@ -808,7 +808,7 @@ fn unicode_escape(text: &[u8]) -> Option<(char, usize)> {
 /// Checks the number of a setter's arguments and fills up with nil.
 ///
 /// # Safety
-/// As for `library::argument_error`.
+/// As for `helpers::argument_error`.
 unsafe fn need_at_most(state: *mut lua_State, arguments: c_int) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -822,7 +822,7 @@ unsafe fn need_at_most(state: *mut lua_State, arguments: c_int) {
 /// Changes an integer setting if the argument is not nil, and pushes it.
 ///
 /// # Safety
-/// As for `library::argument_error`.
+/// As for `helpers::argument_error`.
 unsafe fn integer_setting(
     state: *mut lua_State,
     argument: c_int,
@@ -849,7 +849,7 @@ unsafe fn integer_setting(
 /// The index of the name in an argument, or a boolean for `off` and `on`. `None` if it is nil.
 ///
 /// # Safety
-/// As for `library::argument_error`.
+/// As for `helpers::argument_error`.
 unsafe fn choice(state: *mut lua_State, argument: c_int, names: &[&CStr]) -> Option<usize> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -857,9 +857,7 @@ unsafe fn choice(state: *mut lua_State, argument: c_int, names: &[&CStr]) -> Opt
             ffi::LUA_TNIL => None,
             ffi::LUA_TBOOLEAN => Some(ffi::lua_toboolean(state, argument) as usize),
             _ => {
-                let given = string_argument(state, argument);
-                // A name ends at a zero byte, as in the C library.
-                let given = given.split(|byte| *byte == 0).next().unwrap_or_default();
+                let given = before_nul(string_argument(state, argument));
                 let found = names.iter().position(|name| name.to_bytes() == given);
                 if found.is_none() {
                     let text = ffi::lua_tolstring(state, argument, std::ptr::null_mut());
@@ -876,7 +874,7 @@ unsafe fn choice(state: *mut lua_State, argument: c_int, names: &[&CStr]) -> Opt
 /// Changes a boolean setting if the argument is not nil, and pushes it.
 ///
 /// # Safety
-/// As for `library::argument_error`.
+/// As for `helpers::argument_error`.
 unsafe fn boolean_setting(state: *mut lua_State, argument: c_int, setting: &mut bool) {
     // SAFETY: the caller's promise.
     unsafe {

@@ -109,7 +109,7 @@ impl Packer<'_> {
     /// [`NESTING_MAX`].
     ///
     /// # Safety
-    /// As for `library::argument_error`.
+    /// As for `helpers::argument_error`.
     unsafe fn value(&mut self, index: c_int, nesting: u32) {
         let state = self.state;
         // SAFETY: the caller's promise.
@@ -355,7 +355,7 @@ impl Unpacker<'_> {
     /// Pushes the next value. Not recursive, as the sender chooses the nesting.
     ///
     /// # Safety
-    /// As for `library::argument_error`.
+    /// As for `helpers::argument_error`.
     unsafe fn value(&mut self) -> Result<(), &'static CStr> {
         // SAFETY: the caller's promise.
         unsafe {

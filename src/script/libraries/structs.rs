@@ -21,6 +21,7 @@ use super::helpers::{
     Buffer, add_functions, argument_error, need_room, number_argument, optional_integer, publish,
     push_bytes, push_shared, safepoint, shared, string_argument, to_i64, to_u64,
 };
+use crate::resp::args::before_nul;
 
 /// The bytes of the greatest integer.
 const INTEGER_SIZE_MAX: c_int = 32;
@@ -69,18 +70,18 @@ impl<'call> Format<'call> {
     /// The format in the first argument.
     ///
     /// # Safety
-    /// As for `library::argument_error`; the argument stays on the stack.
+    /// As for `helpers::argument_error`; the argument stays on the stack.
     unsafe fn argument(state: *mut lua_State) -> Format<'call> {
         // SAFETY: the caller's promise.
         let text = unsafe { string_argument(state, 1) };
-        let rest = &text[..memchr::memchr(0, text).unwrap_or(text.len())];
+        let rest = before_nul(text);
         Format { state, rest, big_endian: cfg!(target_endian = "big"), alignment: 1, options: 0 }
     }
 
     /// The next option with its size.
     ///
     /// # Safety
-    /// As for `library::argument_error`.
+    /// As for `helpers::argument_error`.
     unsafe fn next(&mut self) -> Option<Item> {
         let (&option, rest) = self.rest.split_first()?;
         self.rest = rest;
@@ -113,7 +114,7 @@ impl<'call> Format<'call> {
     /// Parses the number that follows.
     ///
     /// # Safety
-    /// As for `library::argument_error`.
+    /// As for `helpers::argument_error`.
     unsafe fn number(&mut self, otherwise: c_int) -> c_int {
         let len = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let (digits, rest) = self.rest.split_at(len);
@@ -147,7 +148,7 @@ impl<'call> Format<'call> {
     /// Applies an option that is a setting.
     ///
     /// # Safety
-    /// As for `library::argument_error`.
+    /// As for `helpers::argument_error`.
     unsafe fn set(&mut self, option: u8) {
         match option {
             b' ' => {}
@@ -312,7 +313,7 @@ unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
 /// Pops the size for `c0`: the last of the `values` unpacked so far.
 ///
 /// # Safety
-/// As for `library::argument_error`.
+/// As for `helpers::argument_error`.
 unsafe fn pop_size(state: *mut lua_State, values: c_int) -> usize {
     // SAFETY: the caller's promise.
     unsafe {
