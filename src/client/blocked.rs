@@ -71,8 +71,8 @@ pub struct Blocked {
 }
 
 impl Blocked {
-    /// A wait without a deadline, by a request that will not run again.
-    pub fn without_request(command: CommandId, cause: Cause) -> Self {
+    /// A wait that has no deadline yet, nor a request to run again.
+    pub fn new(command: CommandId, cause: Cause) -> Self {
         Blocked {
             command,
             cause,

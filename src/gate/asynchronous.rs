@@ -99,8 +99,7 @@ pub(super) fn wake(core: &mut Core, ticket: Ticket, key: &[u8]) -> Woken {
     };
     let ranges = packed.ranges();
     let args = Args::new(packed.bytes(), &ranges);
-    let origin = Origin::Woken(first_key + at);
-    let call = Call { command, args, prehashed: Default::default(), origin };
+    let call = Call::new(command, args, Origin::Woken(first_key + at));
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, Protocol::Resp3);
     core.state.blocking.serves_async = true;

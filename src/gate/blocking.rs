@@ -127,7 +127,7 @@ pub(crate) fn await_acks(
     command: &'static Command,
     acks: AcksAwaited,
 ) {
-    let blocked = Blocked::without_request(command.id, Cause::Acks(acks));
+    let blocked = Blocked::new(command.id, Cause::Acks(acks));
     await_replicas(state, id, acks, blocked);
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn await_repetition(
     acks: AcksAwaited,
 ) {
     let (buffer, ranges) = kept(call.args.iter_from(0));
-    let blocked = Blocked::without_request(call.command.id, Cause::Repetition(acks));
+    let blocked = Blocked::new(call.command.id, Cause::Repetition(acks));
     await_replicas(state, id, acks, Blocked { buffer, ranges, ..blocked });
 }
 
@@ -161,7 +161,7 @@ pub(crate) fn await_move(state: &mut State, id: ClientId, command: &'static Comm
     let blocked = Blocked {
         database: client.database,
         since_us: state.now.boot_us,
-        ..Blocked::without_request(command.id, Cause::Move(number))
+        ..Blocked::new(command.id, Cause::Move(number))
     };
     suspend(state, id, blocked);
 }

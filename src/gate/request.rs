@@ -24,6 +24,13 @@ pub struct Call<'a> {
     pub origin: Origin,
 }
 
+impl<'a> Call<'a> {
+    /// A call whose keys were not prefetched.
+    pub fn new(command: &'static Command, args: Args<'a>, origin: Origin) -> Self {
+        Call { command, args, prehashed: Prehashed::default(), origin }
+    }
+}
+
 impl<'a> Request<'a> {
     /// The call of `command`, which the request names.
     #[inline]

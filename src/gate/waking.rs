@@ -129,8 +129,7 @@ fn run(core: &mut Core, id: ClientId, index: impl FnOnce(&Blocked) -> usize) -> 
     let earlier = std::mem::take(&mut client.output);
     let index = index(&blocked);
     let command = core.state.commands.get(blocked.command);
-    let origin = Origin::Woken(index);
-    let call = Call { command, args: blocked.args(), prehashed: Default::default(), origin };
+    let call = Call::new(command, blocked.args(), Origin::Woken(index));
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, protocol);
     let mut gate = Gate { core, caller: Caller::Client(id), reply };
@@ -213,8 +212,7 @@ fn time_out(core: &mut Core, id: ClientId) {
     let Some(client) = core.state.clients.get_mut(id) else { return };
     let protocol = client.protocol;
     let command = core.state.commands.get(blocked.command);
-    let origin = Origin::TimedOut;
-    let call = Call { command, args: blocked.args(), prehashed: Default::default(), origin };
+    let call = Call::new(command, blocked.args(), Origin::TimedOut);
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, protocol);
     core.keyspace.select(blocked.database);

@@ -78,16 +78,13 @@ impl<O> Table<O> {
 
     /// Keys of a hash slot, in no particular order. None if slots are not kept.
     pub fn keys_in_slot(&self, slot: HashSlot) -> impl Iterator<Item = Slot> {
-        let first = u64::from(slot.number()) << HASH_BITS;
-        let last = first | (u64::MAX >> HASH_SHIFT);
-        let range = self.slots.iter().flat_map(move |slots| slots.keys.range(first, last));
-        range.flat_map(move |number| self.all_numbered(slot, number))
+        self.keys_from(Self::first_place(slot), slot).map(|(_, at)| at)
     }
 
     /// Keys of hash slots up to `last`, in an order that never changes, from a place in it: the
     /// slot's number above 42 bits of the key's hash. Each with its place, which a few share.
     pub fn keys_from(&self, place: u64, last: HashSlot) -> impl Iterator<Item = (u64, Slot)> {
-        let end = u64::from(last.number()) << HASH_BITS | (u64::MAX >> HASH_SHIFT);
+        let end = Self::first_place(last) | (u64::MAX >> HASH_SHIFT);
         let from = (place <= end).then_some(place);
         let range =
             self.slots.iter().zip(from).flat_map(move |(slots, from)| slots.keys.range(from, end));
@@ -116,13 +113,9 @@ impl<O> Table<O> {
     /// The keys of the next number after `after` in a hash slot, nearly always one, with that
     /// number.
     pub fn keys_after(&self, slot: HashSlot, after: Option<u64>) -> Option<(u64, Vec<Slot>)> {
-        let first = u64::from(slot.number()) << HASH_BITS;
-        let last = first | (u64::MAX >> HASH_SHIFT);
+        let first = Self::first_place(slot);
         let from = after.map_or(first, |after| after.saturating_add(1).max(first));
-        if from > last {
-            return None;
-        }
-        let number = self.slots.as_ref()?.keys.range(from, last).next()?;
+        let (number, _) = self.keys_from(from, slot).next()?;
         Some((number, self.all_numbered(slot, number).collect()))
     }
 

@@ -636,8 +636,7 @@ impl Host for ServerHost<'_> {
             Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
             Err(Refused::Denied(command, denied)) => {
                 let id = self.caller.client();
-                let (prehashed, origin) = (Default::default(), Origin::Script);
-                let call = Call { command, args, prehashed, origin };
+                let call = Call::new(command, args, Origin::Script);
                 users::log_denied(&mut self.core.state, id, denied, &call);
                 let text = users::script_denied_text(&self.core.state, id, command, denied);
                 return self.refuse(Some(command.id), text);
