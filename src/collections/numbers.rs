@@ -16,6 +16,7 @@ const MERGED_MAX: usize = CHUNK_MAX / 2;
 /// See the module.
 pub struct Numbers {
     groups: Box<[Vec<Chunk>; GROUPS]>,
+    len: usize,
 }
 
 /// The numbers of a group from `first` on, up to the next chunk's first.
@@ -84,6 +85,11 @@ fn chunk_of(chunks: &[Chunk], number: u64) -> usize {
 }
 
 impl Numbers {
+    /// The bytes of the numbers, without what is reserved for more.
+    pub fn memory(&self) -> usize {
+        self.len * Low::BYTES
+    }
+
     /// Adds a number. False: it is there already.
     pub fn insert(&mut self, number: u64) -> bool {
         let chunks = &mut self.groups[group_of(number)];
@@ -93,6 +99,7 @@ impl Numbers {
         let index = chunk_of(chunks, number);
         let chunk = &mut chunks[index];
         let Err(at) = chunk.find(number) else { return false };
+        self.len += 1;
         if chunk.numbers.len() < CHUNK_MAX {
             chunk.insert(at, number);
             return true;
@@ -116,6 +123,7 @@ impl Numbers {
         let index = chunk_of(chunks, number);
         let Some(chunk) = chunks.get_mut(index) else { return false };
         let Ok(at) = chunk.find(number) else { return false };
+        self.len -= 1;
         chunk.numbers.remove(at);
         let len = chunk.numbers.len();
         if chunk.numbers.capacity() > 2 * capacity_for(len) {
@@ -157,7 +165,7 @@ fn join(chunks: &mut Vec<Chunk>, index: usize) {
 
 impl Default for Numbers {
     fn default() -> Self {
-        Numbers { groups: Box::new([const { Vec::new() }; GROUPS]) }
+        Numbers { groups: Box::new([const { Vec::new() }; GROUPS]), len: 0 }
     }
 }
 
@@ -234,6 +242,7 @@ mod tests {
                 }
             }
             assert!(numbers.range(0, (1 << BITS) - 1).eq(model.iter().copied()));
+            assert_eq!(numbers.memory(), model.len() * Low::BYTES);
             if from <= to {
                 assert!(numbers.range(from, to).eq(model.range(from..=to).copied()));
             }

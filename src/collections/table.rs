@@ -65,6 +65,7 @@ pub use deadlines::KEPT_MS;
 use entry::RawEntry;
 pub use entry::{Entry, KIND_MAX, NewValue, Owned, ValueRef};
 use slots::SlotIndex;
+pub use slots::SlotList;
 use walk::{Shown, WalkState};
 
 /// The most blocks of a segment that can split. Seven pointers and two numbers fill a cache line.

@@ -282,8 +282,9 @@ pub struct MemoryUse {
     pub replicas_behind: usize,
     /// Bytes held by snapshots.
     pub snapshots: usize,
-    /// The number and table bytes of each database with keys.
-    pub tables: Vec<(DbIndex, usize)>,
+    /// Of each database with keys: its number, and the bytes of its table and of the list of its
+    /// hash slots' keys.
+    pub tables: Vec<(DbIndex, usize, usize)>,
     pub keys: usize,
     pub allocator: jemalloc::AllocatorStats,
     pub resident: usize,
@@ -307,11 +308,12 @@ impl MemoryUse {
             },
             snapshots: core.keyspace.held.bytes(),
             tables: databases
-                .map(|database| (database, core.keyspace.table_of(database).memory()))
+                .map(|database| {
+                    let table = core.keyspace.table_of(database);
+                    (database, table.memory(), table.slot_list_memory())
+                })
                 .collect(),
-            keys: DbIndex::all(core.keyspace.databases())
-                .map(|index| core.keyspace.table_of(index).len())
-                .sum(),
+            keys: core.keyspace.keys_in_all(),
             allocator: jemalloc::stats(),
             resident: machine::resident_bytes(),
         }
@@ -319,7 +321,7 @@ impl MemoryUse {
 
     /// Bytes that are not data: memory at the start, tables, clients, snapshots.
     pub fn overhead(&self) -> usize {
-        let tables: usize = self.tables.iter().map(|(_, bytes)| bytes).sum();
+        let tables: usize = self.tables.iter().map(|(_, table, list)| table + list).sum();
         self.startup + tables + self.clients + self.backlog + self.snapshots
     }
 

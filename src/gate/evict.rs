@@ -167,7 +167,7 @@ fn used(core: &Core) -> u64 {
 
 /// Bytes of memory that evicting keys would not free, or would even increase. They are freed by the
 /// background thread, or when their data has been sent to replicas and tracking clients or written
-/// to a file. Source: `mem_not_counted_for_evict`.
+/// to a file, or when slots no longer move. Source: `mem_not_counted_for_evict`.
 pub fn not_counted(core: &Core) -> usize {
     core.keyspace.lazyfree.pending_bytes()
         + core.keyspace.tracking.changes_bytes()
@@ -175,6 +175,7 @@ pub fn not_counted(core: &Core) -> usize {
         + core.state.bytes_behind()
         + core.state.slot_moves.bytes_behind()
         + core.state.bytes_of_snapshots()
+        + core.state.cluster_work.lists.asked_us.map_or(0, |_| core.keyspace.slot_lists_bytes())
         + core.state.persistence.log().map_or(0, |log| log.buffer_memory())
 }
 

@@ -83,7 +83,7 @@ impl Keyspace {
         }
         // No client is notified of lost locks here: a replica follows its primary, which notifies
         // them.
-        self.lazyfree.discard_locks(self.locks.put_in_place(std::mem::take(&mut beside.locks)));
+        self.lazyfree.discard_index(self.locks.put_in_place(std::mem::take(&mut beside.locks)));
         for (database, key) in std::mem::take(&mut beside.semaphores) {
             self.semaphores.note(database, &key);
         }
@@ -95,7 +95,7 @@ impl Keyspace {
             let keys = table.len();
             self.lazyfree.discard_all(table.clear(), keys, 0);
         });
-        self.lazyfree.discard_locks(beside.locks);
+        self.lazyfree.discard_index(beside.locks);
     }
 
     fn exchange(&mut self, beside: &mut Beside, database: DbIndex) {

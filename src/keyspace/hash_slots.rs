@@ -3,11 +3,10 @@
 use super::db_index::DbIndex;
 use super::{Key, Keyspace};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
-use crate::collections::table::Slot;
+use crate::collections::table::Table;
 
 impl Keyspace {
-    /// Keeps an index of the keys by hash slot, for a node of a cluster. Call this before there are
-    /// keys.
+    /// Counts the keys of each hash slot, for a node of a cluster. Call this before there are keys.
     pub fn keep_slots(&mut self) {
         self.tables.keep_slots();
     }
@@ -22,27 +21,40 @@ impl Keyspace {
         self.tables.iter().any(|table| table.count_in_slot(slot) > 0)
     }
 
-    /// At most this number of keys of a slot in a database. Not a look-up: expired keys are
-    /// included.
-    pub fn keys_in_slot(
-        &self,
-        database: DbIndex,
-        slot: HashSlot,
-        most: usize,
-    ) -> impl Iterator<Item = &[u8]> {
-        let table = &self.tables[database];
-        table.keys_in_slot(slot).take(most).map(|at| table.entry(at).key())
+    /// Continues the lists of the slots' keys, until more than about `most` keys were added or the
+    /// lists are whole. True: they are.
+    pub fn list_slots_on(&mut self, most: usize) -> bool {
+        self.tables.list_slots_on(most)
     }
 
-    /// The place of a key in the order of [`Self::keys_after`].
+    /// The number of keys in all databases, including expired ones.
+    pub fn keys_in_all(&self) -> usize {
+        self.tables.iter().map(Table::len).sum()
+    }
+
+    /// Makes the lists whole. O(N), N being the number of keys.
+    pub fn list_slots(&mut self) {
+        while !self.list_slots_on(usize::MAX) {}
+    }
+
+    /// Whether the lists of the slots' keys are whole.
+    pub fn are_slots_listed(&self) -> bool {
+        !self.tables.iter().any(Table::lacks_slot_list)
+    }
+
+    /// Drops the lists of the slots' keys. A thread frees their memory.
+    pub fn forget_slot_lists(&mut self) {
+        self.lazyfree.discard_index(self.tables.take_slot_lists());
+    }
+
+    /// The memory of the lists of the slots' keys. Unit: bytes, about.
+    pub fn slot_lists_bytes(&self) -> usize {
+        self.tables.iter().map(Table::slot_list_memory).sum()
+    }
+
+    /// The place of a key in the order of a slot's list.
     pub fn number_in_slots(&self, key: Key<'_>) -> u64 {
         self.table().number_in_slots(key.hash, key.bytes)
-    }
-
-    /// The keys of the next number after `after` in a slot of the selected database, with that
-    /// number. Not a look-up: expired ones are among them.
-    pub fn keys_after(&self, slot: HashSlot, after: Option<u64>) -> Option<(u64, Vec<Slot>)> {
-        self.table().keys_after(slot, after)
     }
 
     /// Whether a key is hidden, because its slot is hidden.
@@ -66,12 +78,15 @@ impl Keyspace {
         slots
     }
 
-    /// A key of a slot, with its database. Deletes expired keys of the slot until it finds one.
+    /// A key of a slot, with its database. Deletes expired keys of the slot until it finds one. The
+    /// slots' keys are listed first, if they are not.
     pub fn key_in_slot(&mut self, slot: HashSlot) -> Option<(DbIndex, Box<[u8]>)> {
         self.delete_found_expired();
+        self.list_slots();
         for database in DbIndex::all(self.databases()) {
             loop {
-                let first = self.tables[database].keys_in_slot(slot).next();
+                let list = self.tables[database].slot_list();
+                let first = list.and_then(|list| list.keys_in_slot(slot).next());
                 let Some(at) = first else { break };
                 let entry = self.tables[database].entry(at);
                 if !entry.deadline().is_some_and(|deadline| self.now.is_past(deadline)) {
@@ -158,7 +173,15 @@ mod tests {
             ),
             (50, 50)
         );
-        assert_eq!(keyspace.keys_in_slot(DbIndex::new(1), slot, 7).count(), 7);
+        assert!(
+            !keyspace.are_slots_listed() && keyspace.tables[DbIndex::new(1)].slot_list().is_none()
+        );
+        keyspace.list_slots();
+        let list = keyspace.tables[DbIndex::new(1)].slot_list().expect("it is whole");
+        assert_eq!(list.keys_in_slot(slot).count(), 50);
+        assert_eq!(keyspace.slot_lists_bytes(), 600);
+        keyspace.forget_slot_lists();
+        assert_eq!(keyspace.slot_lists_bytes(), 0);
         let mut deleted = 0;
         while let Some((database, key)) = keyspace.key_in_slot(slot) {
             let is_deleted = keyspace.in_database(database, |keyspace| {

@@ -79,8 +79,8 @@ impl LazyFree {
         }
     }
 
-    /// Frees an index of locks or semaphores.
-    pub fn discard_locks(&self, index: impl Send + 'static) {
+    /// Frees an index.
+    pub fn discard_index(&self, index: impl Send + 'static) {
         self.send(0, 0, Box::new(index));
     }
 

@@ -755,7 +755,7 @@ impl Keyspace {
         if self.tables.undo.is_recording() {
             self.semaphores.note_all(database);
         } else if let Some(known) = self.semaphores.clear(database) {
-            self.lazyfree.discard_locks(known);
+            self.lazyfree.discard_index(known);
         }
         let bytes = self.estimate_bytes(database);
         let fields = std::mem::take(&mut self.fields[database]);

@@ -24,6 +24,7 @@ use super::table_id::TableId;
 use super::undo::{Cleared, Undo};
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
+use crate::collections::numbers::Numbers;
 use crate::collections::table::{Drained, Entry, NewValue, Owned, Slot, Table, ValueRef};
 use crate::types::Value;
 use crate::types::journal::Journal;
@@ -113,9 +114,22 @@ impl Tables {
         }
     }
 
-    /// Keeps an index of the keys by hash slot. All tables must be empty.
+    /// Counts the keys of each hash slot from now on. All tables must be empty.
     pub fn keep_slots(&mut self) {
         self.tables.iter_mut().for_each(Table::keep_slots);
+    }
+
+    /// See [`Keyspace::list_slots_on`](super::Keyspace::list_slots_on).
+    pub fn list_slots_on(&mut self, most: usize) -> bool {
+        if let Some(table) = self.tables.iter_mut().find(|table| table.lacks_slot_list()) {
+            table.list_slots_on(most);
+        }
+        !self.iter().any(Table::lacks_slot_list)
+    }
+
+    /// Drops the lists of the slots' keys, and returns their memory.
+    pub fn take_slot_lists(&mut self) -> Vec<Numbers> {
+        self.tables.iter_mut().filter_map(Table::take_slot_list).collect()
     }
 
     /// The identity of a database's table.

@@ -10,8 +10,9 @@
 //! script or a loading keeps the server busy, other nodes are answered, but data and role do not
 //! change: the turn itself does that.
 //!
-//! - `settings` are the parameters, `links` the connections, `file` is nodes.conf, `keys` deletes
-//!   the keys of slots that this node has lost.
+//! - `settings` are the parameters, `links` the connections, `file` is nodes.conf, `lists` has
+//!   the names of the keys of each slot when they are needed, `keys` deletes the keys of slots that
+//!   this node has lost.
 
 use crate::cluster::action::{Action, Event};
 use crate::cluster::node::NodeId;
@@ -33,10 +34,12 @@ use crate::sys::random;
 mod file;
 mod keys;
 mod links;
+mod lists;
 mod settings;
 
 pub use keys::{add as drop_keys, is_dropping, note_hidden};
 pub use links::{bus_port, listen, look, take_in_link};
+pub use lists::{ask as ask_for_lists, ask_for_command as ask_for_lists_for_command};
 
 /// Interval at which the state machine learns the time. Unit: microseconds.
 const TICK_US: i64 = 100_000;
@@ -51,7 +54,8 @@ pub fn wants_turn(state: &State) -> bool {
             && (state.net.bus.has_work()
                 || !state.cluster_actions.is_empty()
                 || !state.cluster_work.held.is_empty()
-                || keys::has_work(state))
+                || keys::has_work(state)
+                || lists::has_work(state))
 }
 
 /// When [`end_turn`] is to be called next: boot-time clock, microseconds. Ticks that would find
@@ -252,6 +256,7 @@ pub fn end_turn(core: &mut Core) {
         carry_out(core, action);
     }
     keys::drop_some(core);
+    lists::go_on(core);
     file::go_on(&mut core.state);
     core.state.net.bus.flush();
 }

@@ -40,6 +40,17 @@ pub struct KeptReply {
     pub bytes: Bytes,
 }
 
+/// The lists of the slots' keys, which are made when somebody asks for them.
+#[derive(Default)]
+pub struct SlotLists {
+    /// When somebody last asked: boot-time clock, microseconds. None: there are no lists.
+    pub asked_us: Option<i64>,
+    /// Whether they are being made.
+    pub are_under_way: bool,
+    /// Clients that wait for them.
+    pub waiting: Vec<ClientId>,
+}
+
 /// See the module.
 #[derive(Default)]
 pub struct ClusterWork {
@@ -54,6 +65,7 @@ pub struct ClusterWork {
     pub failure_logged_us: Option<i64>,
     /// Slots whose keys are being deleted.
     pub drops: Option<SlotSet>,
+    pub lists: SlotLists,
     /// Replies about nodes and slots; see `command/cluster/cached.rs`.
     pub replies: Vec<KeptReply>,
     /// Clients whose replies wait until their changes are in nodes.conf, each with the number of

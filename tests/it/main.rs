@@ -12,6 +12,7 @@ mod check_config;
 mod clients;
 mod cluster;
 mod cluster_faults;
+mod cluster_keys;
 mod cluster_moves;
 mod cluster_peer;
 mod cluster_setslot;

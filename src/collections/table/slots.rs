@@ -1,10 +1,15 @@
-//! The keys of each hash slot of a cluster: kept by the tables of a cluster's node, and by no
-//! others.
+//! The keys of each hash slot of a cluster: counted by the tables of a cluster's node, and by no
+//! others, and listed while somebody needs their names.
 //!
-//! An ordered set has one number for each key: the slot in the upper 14 bits, below them the upper
-//! 42 bits of the key's hash, by which the table finds the key's bucket: 26 bits at most for the
-//! segment, and 16 for the tag. So a slot's keys are a range of the set. Two keys of a slot whose
-//! hashes agree in 42 bits share a number, which stays until both are gone.
+//! The list is an ordered set with one number for each key: the slot in the upper 14 bits, below
+//! them the upper 42 bits of the key's hash, by which the table finds the key's bucket: 26 bits at
+//! most for the segment, and 16 for the tag. So a slot's keys are a range of the set. Two keys of a
+//! slot whose hashes agree in 42 bits share a number, which stays until both are gone.
+//!
+//! Names are needed when slots move, which is rare, and a list takes some 7 bytes a key. So it is
+//! made on demand, some segments at a time ([`Table::list_slots_on`]), in the order of hashes, and
+//! keeps up with changes from its beginning on. Only a whole list can be read
+//! ([`Table::slot_list`]).
 
 use super::{Bits, DEPTH_MAX, Entry, Slot, Table, tag_of};
 use crate::collections::hash_slot::{HashSlot, SLOTS as HASH_SLOTS, SlotSet};
@@ -18,51 +23,69 @@ const _: () = assert!(HASH_BITS == DEPTH_MAX + u16::BITS);
 /// See the module.
 pub(super) struct SlotIndex {
     counts: Box<[u32; HASH_SLOTS]>,
-    keys: Numbers,
+    list: Option<List>,
+}
+
+/// The list, whole or under way.
+struct List {
+    numbers: Numbers,
+    /// Keys whose hashes are below this are listed, and of the others those that are new. None: all
+    /// are.
+    next: Option<u64>,
+}
+
+/// The number of a key of this slot.
+fn number(hash_slot: HashSlot, hash: u64) -> u64 {
+    u64::from(hash_slot.number()) << HASH_BITS | hash >> HASH_SHIFT
 }
 
 impl SlotIndex {
-    fn new() -> Box<SlotIndex> {
-        Box::new(SlotIndex { counts: Box::new([0; HASH_SLOTS]), keys: Numbers::default() })
-    }
-
-    fn number(hash: u64, key: &[u8]) -> (HashSlot, u64) {
-        let slot = HashSlot::of(key);
-        (slot, u64::from(slot.number()) << HASH_BITS | hash >> HASH_SHIFT)
+    fn new(list: Option<List>) -> Box<SlotIndex> {
+        Box::new(SlotIndex { counts: Box::new([0; HASH_SLOTS]), list })
     }
 
     #[cold]
     pub fn add(&mut self, hash: u64, key: &[u8]) {
-        let (slot, number) = Self::number(hash, key);
+        let slot = HashSlot::of(key);
         self.counts[slot.index()] += 1;
-        self.keys.insert(number);
+        if let Some(list) = &mut self.list {
+            list.numbers.insert(number(slot, hash));
+        }
     }
 }
 
 impl<O> Table<O> {
-    /// Keeps the keys of each hash slot from now on. The table must be empty.
+    /// Counts the keys of each hash slot from now on. The table must be empty.
     pub fn keep_slots(&mut self) {
         debug_assert!(self.is_empty());
-        self.slots = Some(SlotIndex::new());
+        self.slots = Some(SlotIndex::new(None));
     }
 
     /// A key was removed.
     #[cold]
     pub(super) fn forget_in_slot(&mut self, key: &[u8]) {
-        let (slot, number) = SlotIndex::number(self.hash(key), key);
-        let is_shared = self.find_numbered(slot, number).is_some();
-        if let Some(slots) = &mut self.slots {
-            slots.counts[slot.index()] -= 1;
-            if !is_shared {
-                slots.keys.remove(number);
-            }
+        let slot = HashSlot::of(key);
+        let Some(slots) = &mut self.slots else { return };
+        slots.counts[slot.index()] -= 1;
+        if slots.list.is_none() {
+            return;
+        }
+        let hash = self.hash(key);
+        let number = number(slot, hash);
+        let is_shared = self.find_nth_numbered(slot, number, 0).is_some();
+        let list = self.slots.as_mut().and_then(|slots| slots.list.as_mut());
+        if let Some(list) = list.filter(|_| !is_shared) {
+            list.numbers.remove(number);
         }
     }
 
     /// An empty table that computes hashes and keeps slots as this one does.
     pub fn alike(&self) -> Table<O> {
         let mut empty = Table::with_hashing(self.hashing, self.wall_offset_ms);
-        empty.slots = self.slots.as_ref().map(|_| SlotIndex::new());
+        // Nothing is a whole list of no keys.
+        let whole = || List { numbers: Numbers::default(), next: None };
+        empty.slots =
+            self.slots.as_ref().map(|slots| SlotIndex::new(slots.list.as_ref().map(|_| whole())));
         empty
     }
 
@@ -76,28 +99,65 @@ impl<O> Table<O> {
         HashSlot::all().filter(|slot| self.count_in_slot(*slot) > 0).collect()
     }
 
-    /// Keys of a hash slot, in no particular order. None if slots are not kept.
-    pub fn keys_in_slot(&self, slot: HashSlot) -> impl Iterator<Item = Slot> {
-        self.keys_from(Self::first_place(slot), slot).map(|(_, at)| at)
+    /// Continues the list of the slots' keys by about `most` of them. Only if slots are kept.
+    pub fn list_slots_on(&mut self, most: usize) {
+        let mut added = 0;
+        let Some(slots) = &mut self.slots else { return };
+        let mut list =
+            slots.list.take().unwrap_or(List { numbers: Numbers::default(), next: Some(0) });
+        while let Some(from) = list.next.filter(|_| added < most) {
+            let Some(id) = self.segment_of(from) else {
+                list.next = None;
+                break;
+            };
+            let (chunk, index) = self.chunk(id);
+            for at in 0..chunk.segments[index].buckets() {
+                let bucket = chunk.bucket(index, at);
+                if at + 1 < chunk.segments[index].buckets() {
+                    let next = chunk.bucket(index, at + 1);
+                    next.occupied().for_each(|slot| next.link(slot).prefetch());
+                }
+                for slot in bucket.occupied() {
+                    // SAFETY: an occupied slot's entry is alive while the table is borrowed, and
+                    // has this table's `O`.
+                    let entry = unsafe { Entry::<O>::new(bucket.link(slot).entry()) };
+                    let key = entry.key();
+                    list.numbers.insert(number(HashSlot::of(key), self.hash(key)));
+                    added += 1;
+                }
+            }
+            list.next = (from | u64::MAX >> chunk.segments[index].depth()).checked_add(1);
+        }
+        if let Some(slots) = &mut self.slots {
+            slots.list = Some(list);
+        }
     }
 
-    /// Keys of hash slots up to `last`, in an order that never changes, from a place in it: the
-    /// slot's number above 42 bits of the key's hash. Each with its place, which a few share.
-    pub fn keys_from(&self, place: u64, last: HashSlot) -> impl Iterator<Item = (u64, Slot)> {
-        let end = Self::first_place(last) | (u64::MAX >> HASH_SHIFT);
-        let from = (place <= end).then_some(place);
-        let range =
-            self.slots.iter().zip(from).flat_map(move |(slots, from)| slots.keys.range(from, end));
-        range.flat_map(move |number| {
-            let slot = HashSlot::new((number >> HASH_BITS) as usize);
-            let found = slot.into_iter().flat_map(move |slot| self.all_numbered(slot, number));
-            found.map(move |at| (number, at))
-        })
+    /// The list of the slots' keys, if it is whole.
+    pub fn slot_list(&self) -> Option<SlotList<'_, O>> {
+        let list = self.slots.as_ref()?.list.as_ref().filter(|list| list.next.is_none())?;
+        Some(SlotList { table: self, numbers: &list.numbers })
     }
 
-    /// The first place of a hash slot's keys, for [`Self::keys_from`].
+    /// Whether slots are kept, and the list is not whole.
+    pub fn lacks_slot_list(&self) -> bool {
+        self.slots.is_some() && self.slot_list().is_none()
+    }
+
+    /// Drops the list. Returns its memory, for a thread to free.
+    pub fn take_slot_list(&mut self) -> Option<Numbers> {
+        Some(self.slots.as_mut()?.list.take()?.numbers)
+    }
+
+    /// The list's memory. Unit: bytes, little less than in fact.
+    pub fn slot_list_memory(&self) -> usize {
+        let list = self.slots.as_ref().and_then(|slots| slots.list.as_ref());
+        list.map_or(0, |list| list.numbers.memory())
+    }
+
+    /// The first place of a hash slot's keys, for [`SlotList::keys_from`].
     pub fn first_place(slot: HashSlot) -> u64 {
-        u64::from(slot.number()) << HASH_BITS
+        number(slot, 0)
     }
 
     /// The hash slot of a place; None: the place belongs to none.
@@ -105,23 +165,9 @@ impl<O> Table<O> {
         HashSlot::new((place >> HASH_BITS) as usize)
     }
 
-    /// The place of a key in the order of [`Self::keys_after`].
+    /// The place of a key in the order of [`SlotList::keys_after`].
     pub fn number_in_slots(&self, hash: u64, key: &[u8]) -> u64 {
-        SlotIndex::number(hash, key).1
-    }
-
-    /// The keys of the next number after `after` in a hash slot, nearly always one, with that
-    /// number.
-    pub fn keys_after(&self, slot: HashSlot, after: Option<u64>) -> Option<(u64, Vec<Slot>)> {
-        let first = Self::first_place(slot);
-        let from = after.map_or(first, |after| after.saturating_add(1).max(first));
-        let (number, _) = self.keys_from(from, slot).next()?;
-        Some((number, self.all_numbered(slot, number).collect()))
-    }
-
-    /// A key of this number.
-    fn find_numbered(&self, hash_slot: HashSlot, number: u64) -> Option<Slot> {
-        self.find_nth_numbered(hash_slot, number, 0)
+        number(HashSlot::of(key), hash)
     }
 
     /// The keys of this number.
@@ -162,6 +208,46 @@ impl<O> Table<O> {
     }
 }
 
+/// The keys of each hash slot of a table.
+pub struct SlotList<'a, O> {
+    table: &'a Table<O>,
+    numbers: &'a Numbers,
+}
+
+impl<'a, O> SlotList<'a, O> {
+    /// Keys of a hash slot, in no particular order.
+    pub fn keys_in_slot(self, slot: HashSlot) -> impl Iterator<Item = Slot> + use<'a, O> {
+        self.keys_from(Table::<O>::first_place(slot), slot).map(|(_, at)| at)
+    }
+
+    /// Keys of hash slots up to `last`, in an order that never changes, from a place in it: the
+    /// slot's number above 42 bits of the key's hash. Each with its place, which a few share.
+    pub fn keys_from(
+        self,
+        place: u64,
+        last: HashSlot,
+    ) -> impl Iterator<Item = (u64, Slot)> + use<'a, O> {
+        let SlotList { table, numbers } = self;
+        let end = Table::<O>::first_place(last) | (u64::MAX >> HASH_SHIFT);
+        let from = (place <= end).then_some(place);
+        from.into_iter().flat_map(move |from| numbers.range(from, end)).flat_map(move |number| {
+            let slot = HashSlot::new((number >> HASH_BITS) as usize);
+            let found = slot.into_iter().flat_map(move |slot| table.all_numbered(slot, number));
+            found.map(move |at| (number, at))
+        })
+    }
+
+    /// The keys of the next number after `after` in a hash slot, nearly always one, with that
+    /// number.
+    pub fn keys_after(self, slot: HashSlot, after: Option<u64>) -> Option<(u64, Vec<Slot>)> {
+        let table = self.table;
+        let first = Table::<O>::first_place(slot);
+        let from = after.map_or(first, |after| after.saturating_add(1).max(first));
+        let (number, _) = self.keys_from(from, slot).next()?;
+        Some((number, table.all_numbered(slot, number).collect()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,11 +262,19 @@ mod tests {
         table
     }
 
-    fn check(table: &Table<()>, model: &BTreeMap<HashSlot, BTreeSet<Vec<u8>>>) {
+    fn list_all(table: &mut Table<()>) {
+        while table.slot_list().is_none() {
+            table.list_slots_on(100);
+        }
+    }
+
+    fn check(table: &mut Table<()>, model: &BTreeMap<HashSlot, BTreeSet<Vec<u8>>>) {
+        list_all(table);
         for (slot, keys) in model {
             assert_eq!(table.count_in_slot(*slot), keys.len());
+            let list = table.slot_list().expect("it is whole");
             let found: BTreeSet<Vec<u8>> =
-                table.keys_in_slot(*slot).map(|at| table.entry(at).key().to_vec()).collect();
+                list.keys_in_slot(*slot).map(|at| table.entry(at).key().to_vec()).collect();
             assert_eq!(&found, keys);
         }
         let with: Vec<HashSlot> =
@@ -191,7 +285,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_keys_of_a_slot_are_those_that_were_added(
-            changes in proptest::collection::vec((0u8..8, 0u32..2_000, 0u32..4), 1..3_000),
+            changes in proptest::collection::vec((0u8..9, 0u32..2_000, 0u32..4), 1..6_000),
         ) {
             let mut table = table();
             let mut model: BTreeMap<HashSlot, BTreeSet<Vec<u8>>> = BTreeMap::new();
@@ -208,6 +302,12 @@ mod tests {
                         drop(table.clear());
                         model.clear();
                     }
+                    // The list is begun, and goes on between changes.
+                    (_, 8) => match number {
+                        0..5 => drop(table.take_slot_list()),
+                        5..10 => list_all(&mut table),
+                        _ => table.list_slots_on(1),
+                    },
                     (None, _) => {
                         table.insert(hash, key, NewValue::Bytes { bytes: b"v", kind: 0 }, None, 0);
                         keys.insert(key.to_vec());
@@ -219,7 +319,7 @@ mod tests {
                     (Some(_), _) => {}
                 }
             }
-            check(&table, &model);
+            check(&mut table, &model);
         }
     }
 
@@ -238,15 +338,17 @@ mod tests {
             let hash = table.hash(key);
             table.insert(hash, key, NewValue::Bytes { bytes: b"v", kind: 0 }, None, 0);
         }
+        list_all(&mut table);
+        let list = || table.slot_list().expect("it is whole");
         let slot = HashSlot::of(b"t");
         let shown = |at: Slot| table.entry(at).key().to_vec();
-        assert_eq!(table.keys_in_slot(slot).map(shown).collect::<BTreeSet<_>>(), names);
+        assert_eq!(list().keys_in_slot(slot).map(shown).collect::<BTreeSet<_>>(), names);
         let first = Table::<()>::first_place(slot);
-        let from: Vec<_> = table.keys_from(first, slot).collect();
+        let from: Vec<_> = list().keys_from(first, slot).collect();
         assert_eq!(from.len(), names.len());
         assert_eq!(from.iter().map(|(_, at)| shown(*at)).collect::<BTreeSet<_>>(), names);
         assert!(from.chunks(3).all(|three| three[0].0 == three[1].0 && three[0].0 == three[2].0));
-        let (number, keys) = table.keys_after(slot, None).expect("there are keys");
+        let (number, keys) = list().keys_after(slot, None).expect("there are keys");
         assert_eq!((number, keys.len()), (first, 3));
     }
 }

@@ -4,7 +4,7 @@
 use super::enabled::{cluster, slot as slot_of_text};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::error::CommandError;
-use crate::roles::cluster::is_dropping;
+use crate::roles::cluster::{ask_for_lists_for_command, is_dropping};
 use crate::state::context::{CommandResult, Context, Outcome};
 
 /// `CLUSTER COUNTKEYSINSLOT slot`: an integer.
@@ -28,10 +28,15 @@ pub fn get_keys(ctx: &mut Context<'_>) -> CommandResult {
     let count = ctx.args.integer(3)?;
     let slot = slot_number(ctx, INVALID)?;
     let count = usize::try_from(count).map_err(|_| CommandError::Text(INVALID))?;
+    if !ask_for_lists_for_command(ctx) {
+        return Ok(Outcome::Postponed);
+    }
     let array = ctx.reply.defer_array();
     let mut found = 0;
-    for key in ctx.core.keyspace.keys_in_slot(ctx.core.keyspace.selected(), slot, count) {
-        ctx.reply.bulk(key);
+    let table = ctx.core.keyspace.table();
+    let list = table.slot_list();
+    for at in list.into_iter().flat_map(|list| list.keys_in_slot(slot)).take(count) {
+        ctx.reply.bulk(table.entry(at).key());
         found += 1;
     }
     ctx.reply.finish(array, found);
@@ -49,6 +54,9 @@ pub fn flush(ctx: &mut Context<'_>) -> CommandResult {
     let mut arguments = ctx.args.cursor(3);
     if !arguments.is_at_end() && !arguments.take_word("ASYNC") && !arguments.take_word("SYNC") {
         return Err(CommandError::Syntax);
+    }
+    if ctx.core.keyspace.has_keys_in_slot(slot) && !ask_for_lists_for_command(ctx) {
+        return Ok(Outcome::Postponed);
     }
     // Only Valkey's replicas know this command.
     let is_repeated_whole = ctx.core.state.config.compatible_with.is_valkey();

@@ -13,6 +13,7 @@ use crate::collections::table::Table;
 use crate::command::key::scan::ScanOptions;
 use crate::error::CommandError;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::roles::cluster::ask_for_lists_for_command;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::types::Value;
 
@@ -44,14 +45,20 @@ pub fn scan(ctx: &mut Context<'_>) -> CommandResult {
     }
     let goes_on = options.slot.is_none() && of_pattern.is_none();
     let last = if goes_on { last_with_owner(ctx, slot)? } else { slot };
+    if !ask_for_lists_for_command(ctx) {
+        return Ok(Outcome::Postponed);
+    }
 
     let now = ctx.core.keyspace.now();
     let table = ctx.core.keyspace.table();
+    let list = table.slot_list();
     let mut found = 0;
     let mut keys = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut keys, ctx.reply.protocol());
     let (mut next, mut last_place) = (None, None);
-    for (seen, (place, at)) in (0u64..).zip(table.keys_from(place, last)) {
+    for (seen, (place, at)) in
+        (0u64..).zip(list.into_iter().flat_map(|list| list.keys_from(place, last)))
+    {
         let is_enough =
             found >= options.count || seen >= options.count.saturating_mul(STEPS_PER_KEY);
         // Keys of one place come together.

@@ -135,16 +135,16 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
         reply.bulk(name.as_bytes());
         reply.integer(value as i64);
     }
-    for (index, bytes) in &memory.tables {
+    for (index, table, list) in &memory.tables {
         reply.bulk(format!("db.{index}").as_bytes());
         reply.map(3);
         reply.bulk(b"overhead.hashtable.main");
-        reply.integer(*bytes as i64);
+        reply.integer(*table as i64);
         // Deadlines are in the entries and the table's buckets.
         reply.bulk(b"overhead.hashtable.expires");
         reply.integer(0);
         reply.bulk(b"overhead.hashtable.slot-to-keys");
-        reply.integer(0);
+        reply.integer(*list as i64);
     }
     for (name, value) in totals {
         reply.bulk(name.as_bytes());

@@ -2,6 +2,7 @@
 //! replicas and the log. As in Redis no notification is sent, because the keys live on at another
 //! node.
 
+use super::lists;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
@@ -76,7 +77,8 @@ pub fn drop_some(core: &mut Core) {
     publish_events(core);
     let begun_us = core.state.clock.now().boot_us;
     let mut is_done = drops.is_empty() || core.state.replication.is_replica();
-    while !is_done && core.state.clock.now().boot_us - begun_us < TURN_US {
+    let may_begin = !is_done && lists::ask(core);
+    while may_begin && !is_done && core.state.clock.now().boot_us - begun_us < TURN_US {
         is_done = step(core, &mut drops);
     }
     drop(core.keyspace.events.take());

@@ -28,6 +28,7 @@ use crate::persist::rdb::SavedEntry;
 use crate::persist::saver::lock;
 use crate::resp::args::Args;
 use crate::resp::request::{Limits, Parsed, Parser, Range, encode};
+use crate::roles::cluster::ask_for_lists;
 use crate::roles::moving::{self, Connecting, ENCODED_HERE_MAX, ENCODERS_MAX};
 use crate::state::moving::Payload;
 use crate::state::slot_moves::{Export, Part};
@@ -539,7 +540,7 @@ fn copy(core: &mut Core, name: &NodeId, export: &mut Export) {
         return;
     };
     let begun_us = core.state.clock.now().boot_us;
-    if begun_us < export.next_copy_us {
+    if begun_us < export.next_copy_us || !ask_for_lists(core) {
         return;
     }
     let (until_us, delay_us) =
@@ -552,7 +553,9 @@ fn copy(core: &mut Core, name: &NodeId, export: &mut Export) {
     for database in DbIndex::all(core.keyspace.databases()).skip(first.get()) {
         core.keyspace.select(database);
         for slot in slots.iter() {
-            while let Some((number, keys)) = core.keyspace.keys_after(slot, after) {
+            loop {
+                let Some(list) = core.keyspace.table().slot_list() else { return };
+                let Some((number, keys)) = list.keys_after(slot, after) else { break };
                 if export.queued >= AHEAD_MAX || core.state.slot_moves.encoding >= ENCODERS_MAX {
                     return;
                 }
