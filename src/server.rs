@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use mio::net::UnixStream;
 use mio::{Events, Token, Waker};
 
 use crate::durability::persistence;
@@ -85,6 +86,8 @@ pub struct Server {
     next_reload_us: i64,
     /// The signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
+    /// Readable when a signal has come. Never read: each byte is an event of its own.
+    signal_wakes: Option<UnixStream>,
     /// A signal came already: a further SIGINT ends the process at once.
     stop_requested: Arc<AtomicBool>,
     stopping: bool,

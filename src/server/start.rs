@@ -3,11 +3,13 @@
 use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use mio::{Poll, Waker};
+use mio::net::UnixStream;
+use mio::{Interest, Poll, Waker};
 use sha1::{Digest, Sha1};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -79,6 +81,7 @@ impl Server {
             next_idle_us: 0,
             next_reload_us: 0,
             stop: Arc::new(AtomicUsize::new(0)),
+            signal_wakes: None,
             stop_requested: Arc::new(AtomicBool::new(false)),
             stopping: false,
             ending: Ending::InOrder,
@@ -118,8 +121,14 @@ impl Server {
 
     /// Makes SIGTERM and SIGINT shut the server down; a further SIGINT ends the process at once,
     /// with code 1.
-    pub fn catch_signals(&self) -> io::Result<()> {
+    pub fn catch_signals(&mut self) -> io::Result<()> {
         let stop_requested = &self.stop_requested;
+        // A signal interrupts a wait for events. The byte that its handler writes ends one that
+        // begins right after the loop has looked.
+        let (mut wakes, write_end) = UnixStream::pair()?;
+        let write_end = OwnedFd::from(write_end);
+        let registry = self.core.state.net.poll.registry();
+        registry.register(&mut wakes, WAKER, Interest::READABLE)?;
         // Handlers run in the order they were registered: this one sees the flag that an earlier
         // signal has set.
         process::end_at_interrupt(Arc::clone(stop_requested))?;
@@ -127,7 +136,9 @@ impl Server {
             let stop = Arc::clone(&self.stop);
             signal_hook::flag::register_usize(signal, stop, signal as usize)?;
             signal_hook::flag::register(signal, Arc::clone(stop_requested))?;
+            signal_hook::low_level::pipe::register(signal, write_end.try_clone()?)?;
         }
+        self.signal_wakes = Some(wakes);
         Ok(())
     }
 
