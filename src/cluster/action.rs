@@ -15,8 +15,8 @@ pub struct LinkId(pub u64);
 pub enum Event<'a> {
     /// A node has connected to this node's bus port.
     Accepted { link: LinkId, peer: IpAddr, local: IpAddr },
-    /// A connection requested by [`Action::Connect`] is established.
-    Connected { link: LinkId, local: IpAddr },
+    /// A connection requested by [`Action::Connect`] is established. Its local address, if known.
+    Connected { link: LinkId, local: Option<IpAddr> },
     /// A connection has ended or could not be made. Not sent for those that [`Action::Close`]
     /// ended.
     Closed { link: LinkId },

@@ -69,10 +69,10 @@ impl Cluster {
         self.out.push(Action::Connect { link: id, ip, bus_port });
     }
 
-    pub(super) fn connected(&mut self, id: LinkId, local: IpAddr) {
+    pub(super) fn connected(&mut self, id: LinkId, local: Option<IpAddr>) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.is_connected = true;
-        link.local = Some(local);
+        link.local = local;
         let Some(index) = link.node else { return };
         let before = self.node(index).ping_sent_ms;
         let is_meet = self.node(index).flags.contains(NodeFlags::MEET);

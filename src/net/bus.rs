@@ -99,8 +99,8 @@ pub struct LinkFacts {
 #[derive(Debug)]
 pub enum Progress {
     Waits,
-    /// It is established; this is its local address.
-    Connected(LinkId, IpAddr),
+    /// It is established; this is its local address, if it is known.
+    Connected(LinkId, Option<IpAddr>),
     /// These bytes have arrived, after those left over before. The caller gives unused ones back
     /// with [`Bus::keep`].
     Bytes(LinkId, Vec<u8>),
@@ -358,9 +358,9 @@ impl Bus {
             }
             Reading::Connected(local) => {
                 self.enqueue(slot);
-                match local {
-                    Some(local) if !link_is_accepted(id) => Progress::Connected(id, local),
-                    _ => Progress::Waits,
+                match link_is_accepted(id) {
+                    true => Progress::Waits,
+                    false => Progress::Connected(id, local),
                 }
             }
             // Bytes from a connection that only sends its last messages are ignored.

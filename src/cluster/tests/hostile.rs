@@ -152,7 +152,7 @@ fn a_node_that_answers_at_the_address_of_another_says_nothing_of_that_one() {
         _ => None,
     });
     let link = link.expect("it connects");
-    victim.tell(Event::Connected { link, local: ip(0) });
+    victim.tell(Event::Connected { link, local: Some(ip(0)) });
     victim.now += 5_000;
     let mut theirs = header(id(2));
     (theirs.config_epoch, theirs.offset, theirs.current_epoch) = (99, 12_345, 99);
@@ -250,7 +250,7 @@ proptest! {
             for action in victim.tick() {
                 if let Action::Connect { link, .. } = action {
                     match round % 2 {
-                        0 => victim.tell(Event::Connected { link, local }),
+                        0 => victim.tell(Event::Connected { link, local: Some(local) }),
                         _ => victim.tell(Event::Closed { link }),
                     }
                 }

@@ -477,7 +477,7 @@ impl World {
                 self.machines[from].ends.insert(link, (to, other));
                 self.machines[to].ends.insert(other, (from, link));
                 self.tell(to, Event::Accepted { link: other, peer: ip(from), local: ip(to) });
-                self.tell(from, Event::Connected { link, local: ip(from) });
+                self.tell(from, Event::Connected { link, local: Some(ip(from)) });
             }
             Due::Message { from: (from, life), to, link, bytes } => {
                 if self.lives[from] != life || !self.machines[to].ends.contains_key(&link) {

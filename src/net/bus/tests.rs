@@ -52,7 +52,7 @@ impl Pair {
             match self.bus.serve_next() {
                 Progress::Waits => {}
                 Progress::Connected(link, local) => {
-                    assert!(local.is_loopback());
+                    assert!(local.is_some_and(|local| local.is_loopback()));
                     self.connected.push(link);
                 }
                 Progress::Bytes(link, bytes) => {
