@@ -29,6 +29,7 @@ use crate::support::Reply;
 
 mod alone;
 mod clients;
+mod cluster;
 mod full_disk;
 mod holdings;
 mod kills;
@@ -143,6 +144,13 @@ fn a_server_starts_again_whatever_its_files_were_going_through() {
 }
 
 #[test]
+fn a_cluster_keeps_its_promises_while_slots_move_and_nodes_fail() {
+    for seed in 1..=SEEDS {
+        println!("seed {seed}: {}", cluster::run(Options { rounds: 1, ..options(seed) }).summary);
+    }
+}
+
+#[test]
 fn a_seed_always_tells_the_same_story() {
     let first = run(Options { rounds: 1, ..options(5) });
     let again = run(Options { rounds: 1, ..options(5) });
@@ -217,7 +225,7 @@ fn a_request_that_a_pause_has_held_up_runs_before_newer_ones() {
 
 /// `SIMULATE` has the options: `--seed N` (one run), `--seeds N`, `--from N`, `--rounds N`,
 /// `--trace`, `--logs FOLDER`, `--repeat N` (the same seed again and again, whose traces must not
-/// differ), `--alone` (one server, not three), `--kinds a,b` (instead of those that the seed draws;
+/// differ), `--alone` (one server, not three), `--cluster` (nodes of a cluster), `--kinds a,b` (instead of those that the seed draws;
 /// `kinds.rs` has the names), `--times` (tells the longest turn of each run: to be built with
 /// optimisation).
 #[test]
@@ -233,11 +241,12 @@ fn many_seeds() {
     let kinds = value("--kinds").map(|text| Kinds::parse(text).expect("kinds"));
     let is_timed = words.contains(&"--times");
     let options = |seed| Options { seed, rounds, is_shown, logs: logs.clone(), kinds, is_timed };
-    // Three servers, or one alone.
-    let is_alone = words.contains(&"--alone");
-    let run = |options: Options| match is_alone {
-        true => Outcome { hash: 0, summary: alone::run(options) },
-        false => run(options),
+    // Three servers, or one alone, or a cluster.
+    let [is_alone, is_cluster] = ["--alone", "--cluster"].map(|word| words.contains(&word));
+    let run = |options: Options| match (is_alone, is_cluster) {
+        (true, _) => Outcome { hash: 0, summary: alone::run(options) },
+        (_, true) => cluster::run(options),
+        _ => run(options),
     };
     if let Some(seed) = number("--seed") {
         let first = run(options(seed));

@@ -13,6 +13,8 @@ use latchkey::net::stream::{Address, Stream};
 use super::trace::Trace;
 
 pub const PORT: u16 = 6379;
+/// Where other nodes of a cluster reach a server.
+pub const BUS_PORT: u16 = 16379;
 /// Bytes on their way in one direction; a sender waits behind them.
 const WINDOW: usize = 256 << 10;
 
@@ -49,7 +51,9 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 impl Dialer for Gateway {
     fn connect(&self, route: &Route<'_>) -> io::Result<Stream> {
         let mut shared = lock(&self.shared);
-        let to = (0..shared.is_up.len()).find(|&node| address(node) == route.to);
+        let (ip, port) = (route.to.ip(), route.to.port());
+        let to = (0..shared.is_up.len()).find(|&node| address(node).ip() == ip);
+        let to = to.filter(|_| [PORT, BUS_PORT].contains(&port));
         let to = to.ok_or(ErrorKind::HostUnreachable)?;
         if !shared.is_up[&to] {
             return Err(ErrorKind::ConnectionRefused.into());
@@ -58,6 +62,7 @@ impl Dialer for Gateway {
         shared.dials.push(Wire {
             number: 0,
             nodes: [self.node, to],
+            port,
             ends: [Some(ours), None],
             ways: Default::default(),
             accept_us: i64::MAX,
@@ -80,6 +85,7 @@ struct Way {
 pub struct Wire {
     number: usize,
     pub nodes: [usize; 2],
+    port: u16,
     /// The network's ends; the second is made when the connection is taken in.
     ends: [Option<UnixStream>; 2],
     ways: [Way; 2],
@@ -161,14 +167,14 @@ impl Wires {
         shared.dials.retain(|dial| !dial.nodes.contains(&node));
     }
 
-    /// Moves what is due. `accept` gives a server the other end of a new connection, but for one
-    /// that is asleep.
+    /// Moves what is due. `accept` gives a server the other end of a new connection to one of its
+    /// ports, but for one that is asleep.
     pub fn pump(
         &mut self,
         now_us: i64,
         asleep: Option<usize>,
         trace: &mut Trace,
-        mut accept: impl FnMut(usize, Stream, Address),
+        mut accept: impl FnMut(usize, u16, Stream, Address),
     ) {
         for mut wire in std::mem::take(&mut lock(&self.shared).dials) {
             self.made += 1;
@@ -190,7 +196,7 @@ impl Wires {
                     address(wire.nodes[0]).ip(),
                     50_000 + (wire.number % 10_000) as u16,
                 );
-                accept(wire.nodes[1], theirs.into(), Address::Tcp(peer));
+                accept(wire.nodes[1], wire.port, theirs.into(), Address::Tcp(peer));
             }
             (0..2).all(|from| {
                 wire.read(from, now_us + delay_us, WINDOW);

@@ -17,7 +17,7 @@ use latchkey::sys::random;
 
 use super::kinds::Kinds;
 use super::naps;
-use super::network::{self, PORT, Wires};
+use super::network::{self, BUS_PORT, PORT, Wires};
 use super::talk::Talk;
 use super::trace::Trace;
 use crate::support::{Reply, START};
@@ -83,6 +83,8 @@ pub struct World {
     /// Since the beginning, microseconds; all clocks go on with it.
     pub now_us: i64,
     pub nodes: Vec<Node>,
+    /// How many of them are in the network: all but the copy.
+    servers: usize,
     pub wires: Wires,
     pub trace: Trace,
     /// A server that is busy takes no turn until the others' clocks have caught up.
@@ -139,18 +141,39 @@ impl World {
         }
         let kinds = options.kinds.unwrap_or_else(|| Kinds::draw(options.seed));
         let tick_us = [0, 5, 50][random.usize(..3)];
-        let nodes = (0..=NODES).map(|_| {
-            let clock = ManualClock::new(START);
-            clock.set_tick_us(tick_us);
-            clock.call_for_sleep(naps::sleep);
-            let disk = ModelDisk::new(random.u64(..));
+        let places = (0..=NODES).map(|_| {
+            let disk = random.u64(..);
             let mut lines = common.clone();
             let load = ["disabled", "disabled", "on-empty-db", "swapdb"][random.usize(..4)];
             lines.push(format!("repl-diskless-load {load}"));
+            (disk, lines)
+        });
+        let places: Vec<_> = places.collect();
+        let mut world = World::of((options, kinds), random, tick_us, places);
+        (world.has_log, world.keeps_all, world.protects) = (has_log, keeps_all, protects);
+        for node in 0..NODES {
+            world.start(node, (node > 0).then_some(0));
+        }
+        world
+    }
+
+    /// Servers that do not run yet: the seed of each one's disk, and its configuration. The last of
+    /// them is the copy.
+    pub fn of(
+        (options, kinds): (Options, Kinds),
+        mut random: fastrand::Rng,
+        tick_us: i64,
+        places: Vec<(u64, Vec<String>)>,
+    ) -> Self {
+        let servers = places.len() - 1;
+        let nodes = places.into_iter().map(|(disk, lines)| {
+            let clock = ManualClock::new(START);
+            clock.set_tick_us(tick_us);
+            clock.call_for_sleep(naps::sleep);
             Node {
                 server: None,
                 clock,
-                disk,
+                disk: ModelDisk::new(disk),
                 lines,
                 life: 0,
                 steps: 0,
@@ -158,39 +181,34 @@ impl World {
                 inspector: None,
             }
         });
-        let nodes = nodes.collect();
         let mut wires = Wires::default();
-        (0..NODES).for_each(|node| wires.set_up(node, false));
+        (0..servers).for_each(|node| wires.set_up(node, false));
         let has_steps = random.bool();
         let slowness = [1, 3, 8][random.usize(..3)];
         let trace = Trace::new(options.is_shown);
-        let seen = vec![(String::new(), 0); NODES + 1];
-        let mut world = World {
+        World {
             options,
             kinds,
             random,
             now_us: 0,
-            nodes,
+            nodes: nodes.collect(),
+            servers,
             wires,
             trace,
             waits_for_busy: true,
             has_steps,
-            has_log,
-            keeps_all,
-            protects,
+            has_log: false,
+            keeps_all: false,
+            protects: false,
             slowness,
             longest: (0, 0),
             databases: 16,
             applied: BTreeMap::new(),
-            seen,
+            seen: vec![(String::new(), 0); servers + 1],
             turns: 0,
             asleep: None,
             slept_us: 0,
-        };
-        for node in 0..NODES {
-            world.start(node, (node > 0).then_some(0));
         }
-        world
     }
 
     // ---- lives ----------------------------------------------------------------------------------
@@ -225,7 +243,7 @@ impl World {
         }
         self.nodes[node].server = Some(server);
         self.nodes[node].life += 1;
-        if node < NODES {
+        if node < self.servers {
             self.wires.set_up(node, true);
         }
     }
@@ -300,7 +318,7 @@ impl World {
     }
 
     fn take_turns(&mut self, slowness: u32) {
-        let mut order: Vec<usize> = (0..NODES).collect();
+        let mut order: Vec<usize> = (0..self.servers).collect();
         self.random.shuffle(&mut order);
         for node in order {
             if self.is_busy(node) {
@@ -350,9 +368,13 @@ impl World {
 
     fn pump(&mut self) {
         let World { wires, nodes, trace, now_us, asleep, .. } = self;
-        wires.pump(*now_us, *asleep, trace, |node, stream, peer| {
-            if let Some(server) = &mut nodes[node].server {
-                server.take_in(stream, peer, Address::Tcp(network::address(node)));
+        wires.pump(*now_us, *asleep, trace, |node, port, stream, peer| {
+            let Some(server) = &mut nodes[node].server else { return };
+            let mut local = network::address(node);
+            local.set_port(port);
+            match port {
+                BUS_PORT => server.take_in_bus(stream, peer, Address::Tcp(local)),
+                _ => server.take_in(stream, peer, Address::Tcp(local)),
             }
         });
     }
@@ -417,7 +439,8 @@ impl World {
     /// sleeps.
     fn run(&mut self, node: usize, server: &mut DrivenServer) -> (Turned, i64) {
         let clock = self.nodes[node].clock.clone();
-        let is_shared = self.kinds.contains(Kinds::STALLS) && node < NODES && self.asleep.is_none();
+        let is_shared =
+            self.kinds.contains(Kinds::STALLS) && node < self.servers && self.asleep.is_none();
         let (begun_at_us, slept_us) = (clock.boot_us(), self.slept_us);
         let turn = AssertUnwindSafe(|| server.turn_now().expect("a turn ends in order"));
         let turned = if is_shared {
@@ -452,7 +475,7 @@ impl World {
             applied.is_some_and(|&applied| applied >= offset)
         };
         let has = |&other: &usize| other != node && ids.iter().any(|id| has_applied(other, id));
-        (0..NODES).filter(has).count()
+        (0..self.servers).filter(has).count()
     }
 
     // ---- clients --------------------------------------------------------------------------------
@@ -500,7 +523,7 @@ impl World {
             }
             // Also if it is busy, so that it can be asked at any time.
             self.turn(node);
-            if node == COPY || turn >= 20 && self.is_busy(node) {
+            if node == self.servers || turn >= 20 && self.is_busy(node) {
                 // Nobody else looks after it.
                 self.background(node);
             }
