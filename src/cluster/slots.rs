@@ -133,7 +133,11 @@ impl Cluster {
         if self.settings.as_valkey && self.myself().is_primary() {
             self.finish_imports(sender, slots);
         }
-        let is_whole = self.settings.allows_replica_migration || slots.len() == taken_from_shard;
+        // A node goes to another shard only if it may. That of its own shard is its successor, which
+        // may have had other slots.
+        let is_whole = self.settings.allows_replica_migration
+            || self.node(sender).shard_id == self.myself().shard_id
+            || slots.len() == taken_from_shard;
         let is_left_empty = my_primary.is_some_and(|primary| self.node(primary).slots.is_empty());
         if taken_from_shard > 0 && is_left_empty && is_whole {
             let id = self.node(sender).id;
@@ -220,7 +224,10 @@ impl Cluster {
 
     /// Takes in the sender's role from a header.
     pub(super) fn take_role(&mut self, sender: NodeIndex, header: &Header) {
-        let Some(id) = header.primary else { return self.set_as_primary(sender) };
+        let Some(id) = header.primary else {
+            self.set_as_primary(sender);
+            return self.leave_replica();
+        };
         let primary = self.find(&id).filter(|primary| *primary != sender);
         if self.node(sender).is_primary() || self.node(sender).primary != primary {
             self.set_as_replica(sender, primary);
@@ -228,5 +235,21 @@ impl Cluster {
         let failed = header.flags & NodeFlags::PRIMARY_FAILED;
         let node = self.node_mut(sender);
         node.flags = (node.flags - NodeFlags::PRIMARY_FAILED) | failed;
+        self.leave_replica();
+    }
+
+    /// Follows the primary of this replica's primary, if that has become a replica: perhaps it has
+    /// lost its slots in this node's view before the successor claimed them.
+    fn leave_replica(&mut self) {
+        let Some(former) = self.myself().primary else { return };
+        let Some(primary) = self.node(former).primary else { return };
+        if primary == self.myself || !self.node(primary).is_primary() {
+            return;
+        }
+        let (id, former) = (self.node(primary).id, self.node(former).id);
+        self.log(format!(
+            "I'm a sub-replica! Reconfiguring myself as a replica of {id} from {former}"
+        ));
+        self.follow(primary);
     }
 }

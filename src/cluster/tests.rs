@@ -7,7 +7,7 @@ use super::node::{Announced, NodeFlags, NodeId};
 use super::settings::Settings;
 use super::wire::{self, Body};
 use super::{Cluster, MessageCounts};
-use crate::collections::hash_slot::{HashSlot, SlotSet};
+use crate::collections::hash_slot::{HashSlot, SLOTS, SlotSet};
 use world::{HEALING_MS, TIMEOUT_MS, World, ip, name, range, settings};
 
 mod hostile;
@@ -62,6 +62,36 @@ fn a_primary_that_comes_back_with_another_ones_epoch_takes_no_slots_back() {
         world.run(HEALING_MS);
         world.check_agreement();
         assert_eq!(world.machines[0].follows, Some(3), "seed {seed}");
+    }
+}
+
+#[test]
+fn nodes_that_come_back_follow_the_present_primary_of_their_shard() {
+    for seed in 0..20 {
+        // In odd seeds nobody goes to another shard.
+        let allows_replica_migration = seed % 2 == 0;
+        let mut world = World::formed(3, 6, seed);
+        for index in 0..9 {
+            let settings = Settings { allows_replica_migration, ..settings(index) };
+            world.command(index, |cluster, _, _| cluster.set_settings(settings));
+        }
+        world.kill(6);
+        world.kill(0);
+        world.run(5 * TIMEOUT_MS);
+        // The successor has a slot that its predecessor had not.
+        let slots = range(SLOTS / 2, SLOTS / 2);
+        world.command(3, |cluster, outside, actions| {
+            cluster.take_slots_granted(&slots, outside, actions);
+        });
+        world.run(HEALING_MS);
+        world.restart(0);
+        world.run(HEALING_MS);
+        assert_eq!(world.machines[0].follows, Some(3), "seed {seed}");
+        // It knows only the former primary.
+        world.restart(6);
+        world.run(HEALING_MS);
+        world.check_agreement();
+        assert_eq!(world.machines[6].follows, Some(3), "seed {seed}");
     }
 }
 
