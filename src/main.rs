@@ -10,6 +10,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use indicatif::ProgressBar;
 use latchkey::clock::Clock;
@@ -27,6 +28,7 @@ use latchkey::server::{
 use latchkey::sys::disk::RealDisk;
 use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::process::{self, Supervisor};
+use latchkey::sys::restart::{self, Invocation};
 use latchkey::sys::title::Title;
 use latchkey::sys::{build, crash};
 
@@ -44,8 +46,10 @@ fn main() -> ExitCode {
         eprintln!("{NO_SENTINEL}");
         return ExitCode::FAILURE;
     }
+    let invocation = Invocation::new(name.clone(), args.clone());
+    Clock::System.sleep(restart::delay());
     let served = match Config::load(&args) {
-        Ok(Startup::Serve(settings)) => serve(*settings, &name, args.is_empty()),
+        Ok(Startup::Serve(settings)) => serve(*settings, &name, args.is_empty(), invocation),
         Ok(Startup::Check { what, json, loaded }) => return check(what, json, *loaded),
         Ok(Startup::Version) => {
             println!("{}", version());
@@ -215,7 +219,12 @@ fn check(what: Examined, json: bool, loaded: Loaded) -> ExitCode {
 }
 
 /// Runs a server until it ends. Errors: in the configuration; other failures are logged.
-fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, ConfigError> {
+fn serve(
+    settings: Settings,
+    name: &OsStr,
+    is_bare: bool,
+    invocation: Option<Invocation>,
+) -> Result<ExitCode, ConfigError> {
     let Settings { mut config, users, renamed_commands: renames, without_effect } = settings;
     let (renamed, errors) = renamed_commands(&renames);
     let (users, wrong) = user_lines(&users);
@@ -265,6 +274,7 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
         }
     };
     server.rename_commands(renamed);
+    server.allow_restart(invocation);
     if !server.is_listening() {
         log.warn(format_args!("{NOWHERE}"));
         return Ok(ExitCode::FAILURE);
@@ -335,12 +345,22 @@ fn run(mut server: Server, supervisor: Supervisor, log: &Log) -> ExitCode {
     server.announce(supervisor);
     match server.run() {
         Ok(Ending::InOrder) => ExitCode::SUCCESS,
+        Ok(Ending::ToRestart { delay }) => start_again(server, delay, log),
         Ok(Ending::WithoutChanges) => ExitCode::FAILURE,
         Err(error) => {
             log.warn(format_args!("Waiting for events failed: {error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Starts the program again in this process. Returns only if that fails.
+fn start_again(server: Server, delay: Duration, log: &Log) -> ExitCode {
+    if let Some(invocation) = server.make_way() {
+        let error = invocation.start_again(delay);
+        log.warn(format_args!("Can't restart: {error}"));
+    }
+    ExitCode::FAILURE
 }
 
 /// The first lines of the log.

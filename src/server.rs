@@ -113,6 +113,10 @@ struct Turn<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     InOrder,
+    /// In order, and the program is to start again.
+    ToRestart {
+        delay: Duration,
+    },
     /// Changes could not be made durable. Their replies were not sent. The process's exit code must
     /// show this.
     WithoutChanges,
@@ -212,7 +216,7 @@ impl Server {
         }
         self.invalidate();
         self.persist();
-        if self.ending != Ending::InOrder {
+        if self.ending == Ending::WithoutChanges {
             // No reply may leave.
             return Ok(());
         }
@@ -388,7 +392,7 @@ impl Server {
     /// Writes the turn's changes to the log, before replies that show them are sent. Finishes a
     /// save.
     fn persist(&mut self) {
-        if self.ending != Ending::InOrder {
+        if self.ending == Ending::WithoutChanges {
             return;
         }
         match persistence::turn(&mut self.core) {

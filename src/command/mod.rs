@@ -33,6 +33,7 @@ pub use admin::config::{
     apply_config, configure_tls, listen, listen_for_http, log_level, set_oom_score,
     set_process_title,
 };
+pub(crate) use admin::restart::FAILED as RESTART_FAILED;
 
 /// The families, in the order of `COMMAND LIST`.
 static FAMILIES: &[&[CommandSpec]] = &[

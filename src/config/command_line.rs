@@ -180,6 +180,7 @@ fn load_args(
     if from_stdin {
         let path = PathBuf::from("-");
         text.begin(Source::StandardInput);
+        loader.config.is_from_stdin = true;
         let read = read_all(stdin, &mut text.bytes);
         read.or_else(|error| loader.note_fault(None, ConfigError::File { path, error }))?;
     }
@@ -315,7 +316,8 @@ mod tests {
         assert!(error.contains(
             "at line 2\n>>> 'port \"x\"'\nargument couldn't be parsed into an integer\n"
         ));
-        assert!(run(&[b"-"], b"port 7").unwrap().config.config_file.is_none());
+        let config = run(&[b"-"], b"port 7").unwrap().config;
+        assert!(config.is_from_stdin && config.config_file.is_none());
     }
 
     #[test]

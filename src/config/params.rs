@@ -49,11 +49,13 @@ macro_rules! params {
             )+)+
             /// Absolute path of the file on the command line, if any: CONFIG REWRITE writes it.
             pub config_file: Option<PathBuf>,
+            /// Standard input was read, which is impossible a second time.
+            pub is_from_stdin: bool,
         }
 
         impl Default for Config {
             fn default() -> Self {
-                Config { $($($field: $default,)+)+ config_file: None }
+                Config { $($($field: $default,)+)+ config_file: None, is_from_stdin: false }
             }
         }
 

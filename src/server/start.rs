@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use mio::net::UnixStream;
 use mio::{Interest, Poll, Waker};
@@ -21,7 +22,8 @@ use crate::client::life::Suspension;
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
 use crate::command::{
-    TABLE, apply_config, configure_tls, listen, listen_for_http, set_oom_score, set_process_title,
+    RESTART_FAILED, TABLE, apply_config, configure_tls, listen, listen_for_http, set_oom_score,
+    set_process_title,
 };
 use crate::config::{Config, ShutdownOptions};
 use crate::durability::persistence::Closing;
@@ -36,8 +38,9 @@ use crate::roles::{cluster, following, replicas, restart, slots};
 use crate::state::{Core, PauseCause, Shutdown, State};
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger, notice, warning};
-use crate::sys::process::{self, Supervisor};
+use crate::sys::process::{self, Score, Supervisor};
 use crate::sys::random;
+use crate::sys::restart::Invocation;
 use crate::sys::title::Title;
 
 /// The reason why a server that no client could reach does not start.
@@ -173,6 +176,7 @@ impl Server {
             safe: options.contains(ShutdownOptions::SAFE),
             failover: options.contains(ShutdownOptions::FAILOVER),
             waits_until_us: None,
+            restart_ms: None,
         });
     }
 
@@ -189,6 +193,19 @@ impl Server {
         if self.core.state.config.set_proc_title {
             set_process_title(&mut self.core.state);
         }
+    }
+
+    /// Lets DEBUG start the program again.
+    pub fn allow_restart(&mut self, invocation: Option<Invocation>) {
+        self.core.state.process.invocation = invocation;
+    }
+
+    /// Ends a server whose program is to start again: closes all connections and files.
+    pub fn make_way(mut self) -> Option<Invocation> {
+        // The new program adds to the score that it finds. Only lowering it needs privileges, and
+        // if they are gone, the score stays.
+        let _ = self.core.state.process.oom_score.set(Score::Untouched);
+        self.core.state.process.invocation.take()
     }
 
     /// Whether the server has a listener.
@@ -331,11 +348,18 @@ impl Server {
                     self.core.state,
                     "Errors trying to shut down the server. Check the logs for more information."
                 );
-                return self.refuse_shutdown();
+                return match order.restart_ms {
+                    Some(_) => self.refuse_restart(),
+                    None => self.refuse_shutdown(),
+                };
             }
             Closing::Failed(fatal) => return self.fail(&fatal),
         }
-        self.supervisor.stopping();
+        match order.restart_ms {
+            // A supervisor that hears of the end would not believe in the new beginning.
+            Some(ms) => self.ending = Ending::ToRestart { delay: Duration::from_millis(ms) },
+            None => self.supervisor.stopping(),
+        }
         self.stopping = true;
         self.close_listeners();
     }
@@ -368,6 +392,15 @@ impl Server {
 
     /// Replies an error to the clients of SHUTDOWN.
     pub(super) fn refuse_shutdown(&mut self) {
+        self.refuse("ERR Errors trying to SHUTDOWN. Check logs.");
+    }
+
+    fn refuse_restart(&mut self) {
+        warning!(self.core.state, "Can't restart: error preparing for shutdown");
+        self.refuse(RESTART_FAILED);
+    }
+
+    fn refuse(&mut self, text: &str) {
         let has_asked = |client: &&Client| {
             client.suspension() == Suspension::UntilReply && client.blocked.is_none()
         };
@@ -376,8 +409,7 @@ impl Server {
         for id in ids {
             self.core.state.clients.release(id);
             if let Some(client) = self.core.state.clients.get_to_push(id) {
-                let text = b"ERR Errors trying to SHUTDOWN. Check logs.";
-                ReplyWriter::new(&mut client.output, client.protocol).error(text);
+                ReplyWriter::new(&mut client.output, client.protocol).error(text.as_bytes());
                 self.core.state.net.pending.resumed.push(id);
             }
         }
@@ -386,7 +418,7 @@ impl Server {
     /// Cleans up before the process ends.
     pub(super) fn finish(&mut self) {
         self.close_listeners();
-        if self.ending != Ending::InOrder {
+        if self.ending == Ending::WithoutChanges {
             return;
         }
         replicas::send(&mut self.core.state);

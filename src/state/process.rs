@@ -4,6 +4,7 @@ use crate::clock::Now;
 use crate::config::Config;
 use crate::sys::process::OomScore;
 use crate::sys::random;
+use crate::sys::restart::Invocation;
 use crate::sys::title::Title;
 
 /// A requested shutdown.
@@ -20,6 +21,8 @@ pub struct Shutdown {
     pub failover: bool,
     /// The latest time until which the shutdown waits for replicas: boot-time clock, microseconds.
     pub waits_until_us: Option<i64>,
+    /// The program starts again after this delay in milliseconds.
+    pub restart_ms: Option<u64>,
 }
 
 /// Facts that never change after the start.
@@ -61,10 +64,18 @@ pub struct Process {
     /// The process title, if the server is a program of its own.
     pub title: Option<Title>,
     pub shutdown: Option<Shutdown>,
+    /// How to start the program again, if the server is one of its own.
+    pub invocation: Option<Invocation>,
 }
 
 impl Process {
     pub fn new(identity: Identity) -> Self {
-        Process { identity, oom_score: OomScore::default(), title: None, shutdown: None }
+        Process {
+            identity,
+            oom_score: OomScore::default(),
+            title: None,
+            shutdown: None,
+            invocation: None,
+        }
     }
 }

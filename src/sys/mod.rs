@@ -1,7 +1,7 @@
 //! The operating system: allocator, process, log. The `unsafe` code for it is here.
 //!
-//! - The process: `process`, `title`, `log`, `crash` (reports), `build` (the version), `machine`
-//!   (statistics).
+//! - The process: `process`, `restart`, `title`, `log`, `crash` (reports), `build` (the version),
+//!   `machine` (statistics).
 //! - Memory: `alloc`, and the `jemalloc` that it uses. Threads: `background`. Files: `disk`.
 //!   Secrets: `random`.
 
@@ -15,4 +15,5 @@ pub mod log;
 pub mod machine;
 pub mod process;
 pub mod random;
+pub mod restart;
 pub mod title;

@@ -870,3 +870,153 @@ fn a_file_that_looks_temporary_is_not_removed_at_the_start() {
     child.wait().expect("it ends");
     names.iter().for_each(|name| assert!(process.path(name).exists(), "{name}"));
 }
+
+/// A server whose configuration is a file, named relative to the folder in which the server starts.
+/// Its data are in `data` there.
+fn start_with_file(lines: &str) -> (Process, u16) {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(dir.path().join("data")).expect("a directory");
+    let port = free_port();
+    let data = dir.path().join("data").display().to_string();
+    let text =
+        format!("port {port}\nbind 127.0.0.1\nenable-debug-command yes\ndir {data}\n{lines}\n");
+    std::fs::write(dir.path().join("conf"), text).expect("a file");
+    let mut command = program();
+    command.args(["conf", "--logfile", "../log"]).current_dir(dir.path());
+    let child = command.spawn().expect("the program starts");
+    let process = Process { child, dir };
+    process.wait_for_log("eady to accept connections");
+    (process, port)
+}
+
+/// A connection to a server that starts again: until then the port is closed.
+fn reconnect(port: u16) -> redis::Connection {
+    wait_for("the server to answer again", || {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).ok()?;
+        let mut connection = client.get_connection().ok()?;
+        redis::cmd("PING").query::<String>(&mut connection).ok()?;
+        Some(connection)
+    })
+}
+
+fn value(connection: &mut redis::Connection, args: &[&str]) -> redis::Value {
+    redis::cmd(args[0]).arg(&args[1..]).query(connection).expect("an answer")
+}
+
+fn text_of(connection: &mut redis::Connection, args: &[&str]) -> String {
+    redis::from_redis_value(value(connection, args)).expect("a text")
+}
+
+/// A line of INFO server.
+fn info_line(connection: &mut redis::Connection, name: &str) -> String {
+    let info = text_of(connection, &["INFO", "server"]);
+    let line = info.lines().find(|line| line.starts_with(name)).expect("a line of INFO");
+    line.to_owned()
+}
+
+#[test]
+fn a_restart_keeps_the_process_the_data_and_what_config_set_has_changed() {
+    let (process, port) = start_with_file("save 3600 1\nunixsocket sock\npidfile pid");
+    let mut connection = connect(port);
+    let before: Vec<String> =
+        ["process_id", "run_id"].map(|name| info_line(&mut connection, name)).into();
+    let files = || {
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", process.child.id()));
+        entries.map_or(0, Iterator::count)
+    };
+    let files_before = files();
+    value(&mut connection, &["SET", "k", "v"]);
+    value(&mut connection, &["CONFIG", "SET", "maxmemory", "100mb"]);
+    let ended: redis::RedisResult<redis::Value> =
+        redis::cmd("DEBUG").arg("RESTART").query(&mut connection);
+    assert!(ended.expect_err("no reply").is_io_error());
+    let mut connection = reconnect(port);
+    let after: Vec<String> =
+        ["process_id", "run_id"].map(|name| info_line(&mut connection, name)).into();
+    assert_eq!(before[0], after[0]);
+    assert_ne!(before[1], after[1]);
+    assert_eq!(text_of(&mut connection, &["GET", "k"]), "v");
+    let changed: Vec<String> =
+        redis::cmd("CONFIG").arg(&["GET", "maxmemory"]).query(&mut connection).expect("its value");
+    assert_eq!(changed[1], "104857600");
+    // All files of the former program are closed.
+    assert_eq!(files(), files_before);
+    let pid = std::fs::read_to_string(process.path("data/pid")).expect("the process id");
+    assert_eq!(pid.trim(), process.child.id().to_string());
+    let path = format!("unix://{}", process.path("data/sock").display());
+    redis::Client::open(path).and_then(|client| client.get_connection()).expect("a connection");
+}
+
+#[test]
+fn what_a_crash_leaves_is_there_when_the_server_has_recovered() {
+    for (lines, survives) in [("save \"\"\nappendonly yes", true), ("save 3600 1", false)] {
+        let (process, port) = start_with_file(lines);
+        let mut connection = connect(port);
+        let pid = info_line(&mut connection, "process_id");
+        value(&mut connection, &["SET", "k", "v"]);
+        let start = Instant::now();
+        let ended: redis::RedisResult<redis::Value> =
+            redis::cmd("DEBUG").arg("CRASH-AND-RECOVER").arg(300).query(&mut connection);
+        assert!(ended.expect_err("no reply").is_io_error());
+        let mut connection = reconnect(port);
+        assert!(start.elapsed() >= Duration::from_millis(300));
+        assert_eq!(info_line(&mut connection, "process_id"), pid);
+        let there = value(&mut connection, &["EXISTS", "k"]);
+        assert_eq!(there, redis::Value::Int(survives.into()), "{lines}");
+        assert!(!process.log().contains("User requested shutdown"));
+    }
+}
+
+#[test]
+fn a_restart_that_cannot_save_is_refused_and_the_server_goes_on() {
+    let (process, port) = start_with_file("save 3600 1");
+    std::fs::create_dir(process.path("data/dump.rdb")).expect("a directory");
+    let mut connection = connect(port);
+    value(&mut connection, &["SET", "k", "v"]);
+    let mut error = |args: &[&str]| {
+        let reply: redis::RedisResult<redis::Value> =
+            redis::cmd("DEBUG").arg(args).query(&mut connection);
+        reply.expect_err("an error").to_string()
+    };
+    assert!(error(&["RESTART"]).contains("failed to restart the server. Check server logs."));
+    assert!(error(&["RESTART", "soon"]).contains("value is not an integer or out of range"));
+    process.wait_for_log("Can't restart: error preparing for shutdown");
+    assert_eq!(text_of(&mut connection, &["GET", "k"]), "v");
+    std::fs::remove_file(process.path("conf")).expect("a file");
+    std::fs::create_dir(process.path("conf")).expect("a directory");
+    let refused: redis::RedisResult<redis::Value> =
+        redis::cmd("DEBUG").arg("RESTART").query(&mut connection);
+    assert!(refused.expect_err("an error").to_string().contains("failed to restart"));
+    process.wait_for_log("Can't restart: configuration rewrite");
+}
+
+#[test]
+fn a_transaction_with_a_restart_is_finished_before() {
+    let (_process, port) = start_with_file("save 3600 1");
+    let mut connection = connect(port);
+    let replies: Vec<String> = redis::pipe()
+        .atomic()
+        .cmd("DEBUG")
+        .arg("RESTART")
+        .cmd("SET")
+        .arg("k")
+        .arg("v")
+        .query(&mut connection)
+        .expect("replies");
+    assert_eq!(replies, ["OK", "OK"]);
+    wait_for("the end", || redis::cmd("PING").query::<String>(&mut connection).err());
+    assert_eq!(text_of(&mut reconnect(port), &["GET", "k"]), "v");
+}
+
+#[test]
+fn what_came_from_standard_input_cannot_be_read_for_a_restart() {
+    let port = free_port();
+    let process = Process::start(&format!("port {port}\nenable-debug-command yes"));
+    for name in ["RESTART", "CRASH-AND-RECOVER"] {
+        let reply: redis::RedisResult<redis::Value> =
+            redis::cmd("DEBUG").arg(name).query(&mut connect(port));
+        let error = reply.expect_err("an error").to_string();
+        assert!(error.contains("failed to restart the server"), "{error}");
+    }
+    process.wait_for_log("Can't restart: the configuration came from standard input");
+}

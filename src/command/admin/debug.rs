@@ -7,7 +7,7 @@ use sha1::{Digest, Sha1};
 use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::command::admin::effects::effects;
-use crate::command::admin::reload;
+use crate::command::admin::{reload, restart};
 use crate::command::cluster;
 use crate::command::help::reply_help;
 use crate::command::key::object::encoding_name;
@@ -83,6 +83,8 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         }
         (b"reload", 2..) => reload::reload(ctx),
         (b"loadaof", 2) => reload::load_aof(ctx),
+        (b"restart", 2..) => restart::restart(ctx),
+        (b"crash-and-recover", 2..) => restart::crash_and_recover(ctx),
         (b"digest", 2) => digest(ctx),
         (b"digest-value", 2..) => digest_value(ctx),
         (b"populate", 3..=5) => populate(ctx),
@@ -615,6 +617,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Generate another replication id.",
             "REPLICATE <command> [<argument> ...]",
             "    Send a command to the replicas that is not run here.",
+            "CRASH-AND-RECOVER [<milliseconds>]",
+            "    End without saving anything, and start again after a delay (default: 0).",
             "CONFIG-REWRITE-FORCE-ALL",
             "    CONFIG REWRITE, with lines for defaults too.",
             "DIGEST",
@@ -653,6 +657,9 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    (NOSAVE, NOFLUSH), or with keys of the file in the place of those there are (MERGE).",
             "REPLYBUFFER PEAK-RESET-TIME <NEVER|RESET|ms> | RESIZING <0|1>",
             "    Accepted for tests; no buffers are resized here.",
+            "RESTART [<milliseconds>]",
+            "    End as after SHUTDOWN NOW, with the configuration rewritten, and start again after a",
+            "    delay (default: 0).",
             "SDSLEN <key>",
             "    Show the lengths of a key and its string.",
             "SET-ACTIVE-EXPIRE <0|1>",

@@ -1,6 +1,6 @@
 //! Commands that operate the server: SHUTDOWN, TIME and LOLWUT here; users (`acl`), configuration
-//! (`config`), saving (`save`), modules (`module`), and for tests `debug`, with `reload` and
-//! `effects`.
+//! (`config`), saving (`save`), modules (`module`), and for tests `debug`, with `reload`, `restart`
+//! and `effects`.
 
 pub(crate) mod acl;
 pub(crate) mod config;
@@ -8,6 +8,7 @@ pub(crate) mod debug;
 mod effects;
 pub(crate) mod module;
 pub(crate) mod reload;
+pub(crate) mod restart;
 pub(crate) mod save;
 
 use crate::client::life::Suspension;
@@ -109,6 +110,7 @@ impl ShutdownOrder {
             safe: false,
             failover: false,
             waits_until_us: None,
+            restart_ms: None,
         };
         let (mut abort, mut save, mut nosave) = (false, false, false);
         let mut failover = false;
