@@ -1,6 +1,8 @@
 //! The owners of slots: of the primaries that claim a slot the greatest epoch wins, and of two
 //! primaries with equal epochs one takes a new epoch.
 
+use std::collections::BTreeMap;
+
 use super::action::Action;
 use super::node::{NodeFlags, NodeIndex};
 use super::wire::{Body, Header, Marks};
@@ -230,7 +232,11 @@ impl Cluster {
         };
         let primary = self.find(&id).filter(|primary| *primary != sender);
         if self.node(sender).is_primary() || self.node(sender).primary != primary {
+            if let Some(successor) = primary.filter(|node| self.replaces(*node, sender, header)) {
+                self.hand_on(sender, successor, header);
+            }
             self.set_as_replica(sender, primary);
+            self.leave_chain();
         }
         let failed = header.flags & NodeFlags::PRIMARY_FAILED;
         let node = self.node_mut(sender);
@@ -251,5 +257,97 @@ impl Cluster {
             "I'm a sub-replica! Reconfiguring myself as a replica of {id} from {former}"
         ));
         self.follow(primary);
+    }
+
+    /// Whether a primary that has become a replica tells of its successor before that one does.
+    fn replaces(&self, successor: NodeIndex, former: NodeIndex, header: &Header) -> bool {
+        let (new, old) = (self.node(successor), self.node(former));
+        successor != self.myself
+            && new.is_replica()
+            && old.is_primary()
+            && new.shard_id == old.shard_id
+            // A replica keeps the epoch that it had as a primary, and may take over with it.
+            && header.config_epoch >= new.config_epoch
+            && header.config_epoch > old.config_epoch
+    }
+
+    /// Gives the slots of a former primary to its successor at once. Otherwise nobody would own
+    /// them until the successor's own message comes.
+    fn hand_on(&mut self, former: NodeIndex, successor: NodeIndex, header: &Header) {
+        let owned = self.node(former).slots.clone();
+        self.set_as_primary(successor);
+        self.node_mut(successor).config_epoch = header.config_epoch;
+        let mut count = 0;
+        // The former owner knows best which slots it gave to nodes of other shards.
+        for slot in owned.iter().filter(|slot| header.slots.contains(*slot)) {
+            self.set_owner(slot, Some(successor));
+            count += 1;
+        }
+        self.changed();
+        let (old, new) = (self.shown_node(former), self.shown_node(successor));
+        let (shard, epoch) = (self.node(successor).shard_id, header.config_epoch);
+        self.log(format!(
+            "A failover occurred in shard {shard}; node {old} lost {count} slot(s) and failed over to node {new} with a config \
+             epoch of {epoch}"
+        ));
+        self.redirect_moves(former, successor);
+    }
+
+    /// Lets moves of single slots from and to a node go on with its successor.
+    fn redirect_moves(&mut self, former: NodeIndex, successor: NodeIndex) {
+        let with_former = |moves: &BTreeMap<HashSlot, NodeIndex>| -> Vec<HashSlot> {
+            let found = moves.iter().filter(|(_, node)| **node == former);
+            found.map(|(slot, _)| *slot).collect()
+        };
+        let (from, mut to) = (with_former(&self.importing), with_former(&self.migrating));
+        if !self.settings.as_valkey {
+            to.clear();
+        }
+        let (new, shard) = (self.shown_node(successor), self.node(successor).shard_id);
+        for slot in &from {
+            self.importing.insert(*slot, successor);
+            self.log(format!(
+                "Failover occurred in migration source. Update importing source for slot {} to node {new} in shard {shard}.",
+                slot.number()
+            ));
+        }
+        for slot in &to {
+            self.migrating.insert(*slot, successor);
+            self.log(format!(
+                "Failover occurred in migration target. Slot {} is now being migrated to node {new} in shard {shard}.",
+                slot.number()
+            ));
+        }
+        if !from.is_empty() {
+            self.log(format!(
+                "A failover occurred in migration source. Update importing source of {} slot(s) to node {new} in shard {shard}.",
+                from.len()
+            ));
+        }
+        if !to.is_empty() {
+            self.log(format!(
+                "A failover occurred in migration target. Update migrating target of {} slot(s) to node {new} in shard {shard}.",
+                to.len()
+            ));
+        }
+    }
+
+    /// Follows the primary of this replica's primary, if that has become a replica itself.
+    fn leave_chain(&mut self) {
+        let Some(former) = self.myself().primary else { return };
+        let Some(top) = self.node(former).primary else { return };
+        if top != self.myself && self.node(top).is_primary() {
+            let (new, old) = (self.node(top).id, self.node(former).id);
+            self.log(format!(
+                "I'm a sub-replica! Reconfiguring myself as a replica of {new} from {old}"
+            ));
+            self.follow(top);
+        }
+    }
+
+    /// A node's id and name, for the log.
+    fn shown_node(&self, index: NodeIndex) -> String {
+        let node = self.node(index);
+        format!("{} ({})", node.id, node.announced.human_nodename)
     }
 }

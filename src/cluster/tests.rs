@@ -110,6 +110,75 @@ fn a_replica_takes_the_place_of_its_primary_on_demand() {
 }
 
 #[test]
+fn a_change_of_role_is_told_to_all_nodes_at_once() {
+    let mut world = World::formed(3, 3, 9);
+    for index in 0..6 {
+        let settings = Settings { ping_interval_ms: 300_000, ..settings(index) };
+        world.command(index, |cluster, _, _| {
+            cluster.set_settings(settings);
+            cluster.faults().pings_nobody = true;
+        });
+    }
+    world.run(2_000);
+    world.command(3, |cluster, outside, actions| {
+        cluster.fail_over(Failover::Agreed, false, outside, actions)
+    });
+    world.run(1_000);
+    for machine in &world.machines {
+        let cluster = &machine.cluster;
+        let [former, successor] =
+            [0, 3].map(|index| cluster.node(cluster.find(&name(index)).expect("known")));
+        assert!(former.is_replica() && successor.is_primary());
+        assert_eq!(former.primary, cluster.find(&name(3)));
+    }
+}
+
+#[test]
+fn slots_go_to_the_successor_when_the_former_owner_tells_of_it() {
+    for moves in [false, true] {
+        let mut world = World::formed(3, 1, 10);
+        let [first, last] = [0, 100].map(|number| HashSlot::new(number).expect("a slot"));
+        if moves {
+            let settings = Settings { as_valkey: true, ..settings(1) };
+            world.command(1, |cluster, outside, actions| {
+                cluster.set_settings(settings);
+                let source = cluster.find(&name(0)).expect("known");
+                cluster.set_importing(first, source, outside, actions);
+                cluster.set_migrating(last, source, outside, actions);
+            });
+        }
+        world.cut_both(1, 3);
+        world.command(3, |cluster, outside, actions| {
+            cluster.fail_over(Failover::Takeover, false, outside, actions)
+        });
+        world.run(300);
+        let cluster = &world.machines[1].cluster;
+        let successor = cluster.find(&name(3)).expect("known");
+        assert!(cluster.is_ok() && cluster.node(successor).is_primary());
+        assert_eq!(cluster.owner(first), Some(successor));
+        let epoch = world.machines[3].cluster.myself().config_epoch;
+        assert_eq!(cluster.node(successor).config_epoch, epoch);
+        let former = cluster.node(cluster.find(&name(0)).expect("known"));
+        assert!(former.slots.is_empty() && former.primary == Some(successor));
+        assert_eq!(cluster.importing_from(first), moves.then_some(successor));
+        assert_eq!(cluster.migrating_to(last), moves.then_some(successor));
+    }
+}
+
+#[test]
+fn a_replica_whose_primary_follows_another_node_follows_that_one() {
+    let mut world = World::formed(1, 2, 11);
+    world.cut_both(2, 1);
+    world.command(1, |cluster, outside, actions| {
+        cluster.fail_over(Failover::Takeover, false, outside, actions)
+    });
+    world.run(300);
+    let cluster = &world.machines[2].cluster;
+    assert_eq!(cluster.myself().primary, cluster.find(&name(1)));
+    assert_eq!(world.machines[2].follows, Some(1));
+}
+
+#[test]
 fn a_minority_serves_nothing() {
     let mut world = World::formed(3, 3, 4);
     for other in [1, 2, 3, 4, 5] {
@@ -211,7 +280,8 @@ fn a_forgotten_node_does_not_come_back_at_once() {
             }
         });
     }
-    world.run(3_000);
+    // Later it asks to join, as nobody opens a connection to it.
+    world.run(900);
     assert!(
         [0, 1, 2, 3, 5].iter().all(|index| world.machines[*index].cluster.find(&name(4)).is_none())
     );

@@ -166,6 +166,8 @@ impl Cluster {
         }
         self.set_as_replica(self.myself, Some(primary));
         self.follow_address();
+        // Otherwise nodes would take this one for a primary until their next ping.
+        self.todo |= Todo::BROADCAST;
         self.end_manual_failover();
         self.election = super::Election::default();
     }
