@@ -236,7 +236,6 @@ impl Cluster {
                 self.hand_on(sender, successor, header);
             }
             self.set_as_replica(sender, primary);
-            self.leave_chain();
         }
         let failed = header.flags & NodeFlags::PRIMARY_FAILED;
         let node = self.node_mut(sender);
@@ -329,19 +328,6 @@ impl Cluster {
                 "A failover occurred in migration target. Update migrating target of {} slot(s) to node {new} in shard {shard}.",
                 to.len()
             ));
-        }
-    }
-
-    /// Follows the primary of this replica's primary, if that has become a replica itself.
-    fn leave_chain(&mut self) {
-        let Some(former) = self.myself().primary else { return };
-        let Some(top) = self.node(former).primary else { return };
-        if top != self.myself && self.node(top).is_primary() {
-            let (new, old) = (self.node(top).id, self.node(former).id);
-            self.log(format!(
-                "I'm a sub-replica! Reconfiguring myself as a replica of {new} from {old}"
-            ));
-            self.follow(top);
         }
     }
 
