@@ -72,6 +72,8 @@ bitflags! {
         const GUARDS = 1 << 36;
         /// A client's ASKING stays in effect after it: ASKING itself.
         const KEEPS_ASKING = 1 << 37;
+        /// Needs the names of a hash slot's keys, for which it may have to wait.
+        const NAMES_SLOT = 1 << 38;
 
         /// Runs a script or a function.
         const RUNS_SCRIPT = Self::RUNS_BODY.bits() | Self::RUNS_SHA.bits() | Self::RUNS_FUNCTION.bits();

@@ -43,6 +43,28 @@ fn a_replica_takes_the_place_of_a_primary_that_is_killed_which_then_follows_it()
 }
 
 #[test]
+fn the_replica_with_more_of_the_stream_takes_the_place() {
+    for seed in 0..20 {
+        let (mut world, [behind, ahead]) =
+            (World::formed(3, 6, seed), if seed % 2 == 0 { [3, 6] } else { [6, 3] });
+        for index in 0..9 {
+            // Replicas wait for each other by a fraction of the time-out.
+            let settings = Settings { node_timeout_ms: 3 * TIMEOUT_MS, ..settings(index) };
+            world.command(index, |cluster, _, _| cluster.set_settings(settings));
+        }
+        world.run(7_000);
+        world.unfollowed.insert((behind, 0));
+        world.run(1_500);
+        let changes = [behind, ahead].map(|index| world.machines[index].history.len());
+        assert!(changes[0] < changes[1], "seed {seed}: {changes:?}");
+        world.kill(0);
+        world.run(5 * 3 * TIMEOUT_MS);
+        let slot = HashSlot::new(0).expect("a slot");
+        assert!(world.machines[ahead].cluster.owns(slot), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_primary_that_comes_back_with_another_ones_epoch_takes_no_slots_back() {
     // The epoch of another primary, and that of its successor.
     for (seed, other) in (0..20).zip([1, 3].into_iter().cycle()) {

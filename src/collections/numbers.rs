@@ -16,7 +16,8 @@ const MERGED_MAX: usize = CHUNK_MAX / 2;
 /// See the module.
 pub struct Numbers {
     groups: Box<[Vec<Chunk>; GROUPS]>,
-    len: usize,
+    /// Bytes of the groups' lists and chunks.
+    held: usize,
 }
 
 /// The numbers of a group from `first` on, up to the next chunk's first.
@@ -85,61 +86,30 @@ fn chunk_of(chunks: &[Chunk], number: u64) -> usize {
 }
 
 impl Numbers {
-    /// The bytes of the numbers, without what is reserved for more.
+    /// Bytes of memory in use.
     pub fn memory(&self) -> usize {
-        self.len * Low::BYTES
+        size_of_val(&*self.groups) + self.held
     }
 
     /// Adds a number. False: it is there already.
     pub fn insert(&mut self, number: u64) -> bool {
-        let chunks = &mut self.groups[group_of(number)];
-        if chunks.is_empty() {
-            chunks.push(Chunk { first: 0, numbers: Vec::new() });
-        }
-        let index = chunk_of(chunks, number);
-        let chunk = &mut chunks[index];
-        let Err(at) = chunk.find(number) else { return false };
-        self.len += 1;
-        if chunk.numbers.len() < CHUNK_MAX {
-            chunk.insert(at, number);
-            return true;
-        }
-        let mut second = Vec::with_capacity(capacity_for(CHUNK_MAX / 2 + 1));
-        second.extend(chunk.numbers.drain(CHUNK_MAX / 2..));
-        let mut second = Chunk { first: second[0].get(), numbers: second };
-        match at.checked_sub(CHUNK_MAX / 2) {
-            // Between the halves it belongs to the first one.
-            None | Some(0) => chunk.insert(at, number),
-            Some(at) => second.insert(at, number),
-        }
-        chunk.fit();
-        chunks.insert(index + 1, second);
-        true
+        self.change(number, |chunks, index| insert(chunks, index, number))
     }
 
     /// Removes a number. False: it is not there.
     pub fn remove(&mut self, number: u64) -> bool {
+        self.change(number, |chunks, index| remove(chunks, index, number))
+    }
+
+    /// Changes the chunk at an index, where a number lies or belongs, and at most its neighbours.
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut Vec<Chunk>, usize) -> bool) -> bool {
         let chunks = &mut self.groups[group_of(number)];
         let index = chunk_of(chunks, number);
-        let Some(chunk) = chunks.get_mut(index) else { return false };
-        let Ok(at) = chunk.find(number) else { return false };
-        self.len -= 1;
-        chunk.numbers.remove(at);
-        let len = chunk.numbers.len();
-        if chunk.numbers.capacity() > 2 * capacity_for(len) {
-            chunk.fit();
-        }
-        let joins = |other: Option<&Chunk>| {
-            other.is_some_and(|other| other.numbers.len() + len <= MERGED_MAX)
-        };
-        if joins(chunks.get(index + 1)) {
-            join(chunks, index);
-        } else if index > 0 && joins(chunks.get(index - 1)) {
-            join(chunks, index - 1);
-        } else if len == 0 && chunks.len() == 1 {
-            *chunks = Vec::new();
-        }
-        true
+        let (first, after) = (index.saturating_sub(1), chunks.len().saturating_sub(index + 2));
+        self.held -= held(chunks, first, after);
+        let has_changed = change(chunks, index);
+        self.held += held(chunks, first, after);
+        has_changed
     }
 
     /// The numbers between two, both included, in order.
@@ -151,6 +121,56 @@ impl Numbers {
         });
         Range { numbers: self, group, chunk, at, to }
     }
+}
+
+/// Bytes of a group's list, and of its chunks without some at the beginning and the end.
+fn held(chunks: &Vec<Chunk>, first: usize, after: usize) -> usize {
+    let numbers: usize =
+        chunks[first..chunks.len() - after].iter().map(|chunk| chunk.numbers.capacity()).sum();
+    chunks.capacity() * size_of::<Chunk>() + numbers * Low::BYTES
+}
+
+fn insert(chunks: &mut Vec<Chunk>, index: usize, number: u64) -> bool {
+    if chunks.is_empty() {
+        chunks.push(Chunk { first: 0, numbers: Vec::new() });
+    }
+    let chunk = &mut chunks[index];
+    let Err(at) = chunk.find(number) else { return false };
+    if chunk.numbers.len() < CHUNK_MAX {
+        chunk.insert(at, number);
+        return true;
+    }
+    let mut second = Vec::with_capacity(capacity_for(CHUNK_MAX / 2 + 1));
+    second.extend(chunk.numbers.drain(CHUNK_MAX / 2..));
+    let mut second = Chunk { first: second[0].get(), numbers: second };
+    match at.checked_sub(CHUNK_MAX / 2) {
+        // Between the halves it belongs to the first one.
+        None | Some(0) => chunk.insert(at, number),
+        Some(at) => second.insert(at, number),
+    }
+    chunk.fit();
+    chunks.insert(index + 1, second);
+    true
+}
+
+fn remove(chunks: &mut Vec<Chunk>, index: usize, number: u64) -> bool {
+    let Some(chunk) = chunks.get_mut(index) else { return false };
+    let Ok(at) = chunk.find(number) else { return false };
+    chunk.numbers.remove(at);
+    let len = chunk.numbers.len();
+    if chunk.numbers.capacity() > 2 * capacity_for(len) {
+        chunk.fit();
+    }
+    let joins =
+        |other: Option<&Chunk>| other.is_some_and(|other| other.numbers.len() + len <= MERGED_MAX);
+    if joins(chunks.get(index + 1)) {
+        join(chunks, index);
+    } else if index > 0 && joins(chunks.get(index - 1)) {
+        join(chunks, index - 1);
+    } else if len == 0 && chunks.len() == 1 {
+        *chunks = Vec::new();
+    }
+    true
 }
 
 /// Adds the numbers of the chunk after `index` to it.
@@ -165,7 +185,7 @@ fn join(chunks: &mut Vec<Chunk>, index: usize) {
 
 impl Default for Numbers {
     fn default() -> Self {
-        Numbers { groups: Box::new([const { Vec::new() }; GROUPS]), len: 0 }
+        Numbers { groups: Box::new([const { Vec::new() }; GROUPS]), held: 0 }
     }
 }
 
@@ -242,7 +262,7 @@ mod tests {
                 }
             }
             assert!(numbers.range(0, (1 << BITS) - 1).eq(model.iter().copied()));
-            assert_eq!(numbers.memory(), model.len() * Low::BYTES);
+            assert_eq!(numbers.memory(), numbers.bytes());
             if from <= to {
                 assert!(numbers.range(from, to).eq(model.range(from..=to).copied()));
             }

@@ -14,6 +14,7 @@ use crate::gate::execute::{Gate, Ran, Request};
 use crate::gate::transaction::{abandon, forget_watched};
 use crate::gate::{cluster, slot_costs};
 use crate::resp::reply::ReplyWriter;
+use crate::roles::cluster::ask_for_lists_for_command;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
 
@@ -89,6 +90,13 @@ fn multi(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `EXEC`: an array of the commands' replies, or nil if a watched key has changed.
 fn exec(ctx: &mut Context<'_>) -> CommandResult {
+    let names_slot = |transaction: &Transaction| transaction.has_any(Flags::NAMES_SLOT);
+    if ctx.client().transaction.as_deref().is_some_and(names_slot)
+        && ctx.core.state.cluster.is_some()
+        && !ask_for_lists_for_command(ctx)
+    {
+        return Ok(Outcome::Postponed);
+    }
     let Some(transaction) = ctx.client().transaction.take() else {
         return Err(EXEC_WITHOUT_MULTI);
     };

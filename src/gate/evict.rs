@@ -175,7 +175,7 @@ pub fn not_counted(core: &Core) -> usize {
         + core.state.bytes_behind()
         + core.state.slot_moves.bytes_behind()
         + core.state.bytes_of_snapshots()
-        + core.state.cluster_work.lists.asked_us.map_or(0, |_| core.keyspace.slot_lists_bytes())
+        + core.state.cluster.as_ref().map_or(0, |_| core.keyspace.slot_lists_bytes())
         + core.state.persistence.log().map_or(0, |log| log.buffer_memory())
 }
 

@@ -63,7 +63,7 @@ fn review_databases(core: &mut Core, databases: &BTreeSet<DbIndex>) {
         let gone = core.keyspace.locks.take_databases(&emptied, &left);
         announce_gone(core, &gone);
         if let Some(gone) = core.keyspace.locks.forget_gone(gone) {
-            core.keyspace.lazyfree.discard_index(gone);
+            core.keyspace.lazyfree.discard_index(gone, 0);
         }
     }
 }

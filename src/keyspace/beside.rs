@@ -83,7 +83,8 @@ impl Keyspace {
         }
         // No client is notified of lost locks here: a replica follows its primary, which notifies
         // them.
-        self.lazyfree.discard_index(self.locks.put_in_place(std::mem::take(&mut beside.locks)));
+        let locks = self.locks.put_in_place(std::mem::take(&mut beside.locks));
+        self.lazyfree.discard_index(locks, 0);
         for (database, key) in std::mem::take(&mut beside.semaphores) {
             self.semaphores.note(database, &key);
         }
@@ -95,7 +96,7 @@ impl Keyspace {
             let keys = table.len();
             self.lazyfree.discard_all(table.clear(), keys, 0);
         });
-        self.lazyfree.discard_index(beside.locks);
+        self.lazyfree.discard_index(beside.locks, 0);
     }
 
     fn exchange(&mut self, beside: &mut Beside, database: DbIndex) {

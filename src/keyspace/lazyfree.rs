@@ -79,9 +79,9 @@ impl LazyFree {
         }
     }
 
-    /// Frees an index.
-    pub fn discard_index(&self, index: impl Send + 'static) {
-        self.send(0, 0, Box::new(index));
+    /// Frees an index of about `bytes` bytes.
+    pub fn discard_index(&self, index: impl Send + 'static, bytes: usize) {
+        self.send(0, bytes, Box::new(index));
     }
 
     fn send(&self, keys: usize, bytes: usize, dropped: Box<dyn Send>) {

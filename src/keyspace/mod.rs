@@ -755,7 +755,7 @@ impl Keyspace {
         if self.tables.undo.is_recording() {
             self.semaphores.note_all(database);
         } else if let Some(known) = self.semaphores.clear(database) {
-            self.lazyfree.discard_index(known);
+            self.lazyfree.discard_index(known, 0);
         }
         let bytes = self.estimate_bytes(database);
         let fields = std::mem::take(&mut self.fields[database]);
@@ -777,7 +777,9 @@ impl Keyspace {
                 bytes += object.heap_bytes();
             }
         });
-        table.memory() + (bytes / seen.max(1)).saturating_mul(table.len())
+        table.memory()
+            + table.slot_list_memory()
+            + (bytes / seen.max(1)).saturating_mul(table.len())
     }
 
     /// Exchanges two databases. One change.

@@ -428,7 +428,7 @@ impl Keyspace {
     pub fn end_undo(&mut self) {
         self.tables.undo.mode = Mode::Off;
         for gone in self.locks.end_undo() {
-            self.lazyfree.discard_index(gone);
+            self.lazyfree.discard_index(gone, 0);
         }
         if !self.tables.undo.steps.is_empty() {
             self.forget_steps();

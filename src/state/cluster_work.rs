@@ -43,8 +43,8 @@ pub struct KeptReply {
 /// The lists of the slots' keys, which are made when somebody asks for them.
 #[derive(Default)]
 pub struct SlotLists {
-    /// When somebody last asked: boot-time clock, microseconds. None: there are no lists.
-    pub asked_us: Option<i64>,
+    /// When somebody last asked: boot-time clock, microseconds.
+    pub asked_us: i64,
     /// Whether they are being made.
     pub are_under_way: bool,
     /// Clients that wait for them.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::cluster::{Node, cluster_with};
-use crate::support::{Client, Reply};
+use crate::support::{Client, Reply, TestServer};
 
 /// So many keys that no request lists them in its own turn.
 const KEYS: usize = 60_000;
@@ -121,4 +121,59 @@ fn a_slot_among_many_keys_is_flushed_and_scanned() {
     assert!(keys_of(&mut client, &slot).is_empty());
     let left = client.call(&["DBSIZE"]);
     assert!(matches!(left, Reply::Integer(size) if size as usize <= KEYS), "{left:?}");
+}
+
+/// Bytes of the list of the keys of database 0.
+fn list_bytes(client: &mut Client) -> i64 {
+    let Reply::Array(stats) = client.call(&["MEMORY", "STATS"]) else { panic!("an array") };
+    let is_named = |reply: &Reply, name: &str| *reply == Reply::Bulk(name.as_bytes().to_vec());
+    let value = |fields: &[Reply], name: &str| {
+        let at = fields.iter().position(|field| is_named(field, name)).expect("a field");
+        fields[at + 1].clone()
+    };
+    let Reply::Array(database) = value(&stats, "db.0") else { panic!("an array") };
+    match value(&database, "overhead.hashtable.slot-to-keys") {
+        Reply::Integer(bytes) => bytes,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nothing_is_listed_for_a_slot_without_keys() {
+    let node = node_with_keys();
+    let mut client = node.connect();
+    let empty = (0..16_384)
+        .map(|slot| slot.to_string())
+        .find(|slot| client.call(&["CLUSTER", "COUNTKEYSINSLOT", slot]) == Reply::Integer(0));
+    let empty = empty.expect("a slot without keys");
+    node.ok(&format!("CLUSTER FLUSHSLOT {empty}"));
+    assert!(keys_of(&mut client, &empty).is_empty());
+    client.call(&["CLUSTER", "GETKEYSINSLOT", &slot_of_a(&node), "0"]);
+    assert_eq!(list_bytes(&mut client), 0);
+    assert!(!keys_of(&mut client, &slot_of_a(&node)).is_empty());
+    assert!(list_bytes(&mut client) > 6 * KEYS as i64);
+}
+
+#[test]
+fn lists_are_dropped_a_minute_after_the_last_request() {
+    let server = TestServer::start(&["cluster-enabled yes".into()]);
+    let mut client = server.connect();
+    client.call(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    server.advance(5_000_000);
+    client.call(&["SET", "{a}1", "1"]);
+    client.call(&["DEBUG", "POPULATE", "10000", "{a}key"]);
+    let slot = "15495";
+    assert!(!keys_of(&mut client, slot).is_empty());
+    server.advance(50_000_000);
+    assert!(!keys_of(&mut client, slot).is_empty());
+    server.advance(50_000_000);
+    assert!(list_bytes(&mut client) > 60_000);
+    server.advance(11_000_000);
+    assert_eq!(list_bytes(&mut client), 0);
+    // Nor does a database that was emptied have one.
+    assert!(!keys_of(&mut client, slot).is_empty());
+    client.call(&["FLUSHALL"]);
+    client.call(&["SET", "{a}1", "1"]);
+    assert_eq!(list_bytes(&mut client), 0);
+    assert_eq!(keys_of(&mut client, slot).len(), 1);
 }

@@ -321,7 +321,10 @@ fn whatever_happens_nobody_votes_twice_all_agree_in_the_end_and_nothing_acknowle
         world.has_contests = world.random.u8(..4) == 0;
         if world.has_contests {
             world.crashing_voters = 5;
-            // The longer nodes wait before they ask for votes, the more can happen.
+        }
+        // The longer nodes wait before they ask for votes, the more can happen, and the more differ
+        // the times at which replicas ask that have more data or less.
+        if world.has_contests || world.random.bool() {
             world.machines.iter_mut().for_each(|one| one.settings.node_timeout_ms = 3 * TIMEOUT_MS);
         }
         for index in 0..world.machines.len() {

@@ -66,7 +66,7 @@ pub struct Machine {
     silent_until: i64,
     pub slow_until: i64,
     wall_offset: i64,
-    history: Vec<Change>,
+    pub history: Vec<Change>,
     keys: BTreeMap<Key, u64>,
     pub follows: Option<usize>,
     /// When a full synchronization with the primary ends, if one is under way.

@@ -40,8 +40,8 @@ fn number(hash_slot: HashSlot, hash: u64) -> u64 {
 }
 
 impl SlotIndex {
-    fn new(list: Option<List>) -> Box<SlotIndex> {
-        Box::new(SlotIndex { counts: Box::new([0; HASH_SLOTS]), list })
+    fn new() -> Box<SlotIndex> {
+        Box::new(SlotIndex { counts: Box::new([0; HASH_SLOTS]), list: None })
     }
 
     #[cold]
@@ -58,7 +58,7 @@ impl<O> Table<O> {
     /// Counts the keys of each hash slot from now on. The table must be empty.
     pub fn keep_slots(&mut self) {
         debug_assert!(self.is_empty());
-        self.slots = Some(SlotIndex::new(None));
+        self.slots = Some(SlotIndex::new());
     }
 
     /// A key was removed.
@@ -79,13 +79,10 @@ impl<O> Table<O> {
         }
     }
 
-    /// An empty table that computes hashes and keeps slots as this one does.
+    /// An empty table that computes hashes and counts slots' keys as this one does.
     pub fn alike(&self) -> Table<O> {
         let mut empty = Table::with_hashing(self.hashing, self.wall_offset_ms);
-        // Nothing is a whole list of no keys.
-        let whole = || List { numbers: Numbers::default(), next: None };
-        empty.slots =
-            self.slots.as_ref().map(|slots| SlotIndex::new(slots.list.as_ref().map(|_| whole())));
+        empty.slots = self.slots.as_ref().map(|_| SlotIndex::new());
         empty
     }
 
@@ -149,7 +146,7 @@ impl<O> Table<O> {
         Some(self.slots.as_mut()?.list.take()?.numbers)
     }
 
-    /// The list's memory. Unit: bytes, little less than in fact.
+    /// Bytes of the list's memory.
     pub fn slot_list_memory(&self) -> usize {
         let list = self.slots.as_ref().and_then(|slots| slots.list.as_ref());
         list.map_or(0, |list| list.numbers.memory())

@@ -28,13 +28,15 @@ pub fn get_keys(ctx: &mut Context<'_>) -> CommandResult {
     let count = ctx.args.integer(3)?;
     let slot = slot_number(ctx, INVALID)?;
     let count = usize::try_from(count).map_err(|_| CommandError::Text(INVALID))?;
-    if !ask_for_lists_for_command(ctx) {
+    let in_slot = ctx.core.keyspace.count_in_slot(ctx.core.keyspace.selected(), slot);
+    if count.min(in_slot) > 0 && !ask_for_lists_for_command(ctx) {
         return Ok(Outcome::Postponed);
     }
     let array = ctx.reply.defer_array();
     let mut found = 0;
     let table = ctx.core.keyspace.table();
     let list = table.slot_list();
+    // Without a list there is nothing to list.
     for at in list.into_iter().flat_map(|list| list.keys_in_slot(slot)).take(count) {
         ctx.reply.bulk(table.entry(at).key());
         found += 1;
@@ -58,16 +60,13 @@ pub fn flush(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.core.keyspace.has_keys_in_slot(slot) && !ask_for_lists_for_command(ctx) {
         return Ok(Outcome::Postponed);
     }
-    // Only Valkey's replicas know this command.
-    let is_repeated_whole = ctx.core.state.config.compatible_with.is_valkey();
     while let Some((database, key)) = ctx.core.keyspace.key_in_slot(slot) {
         ctx.core.keyspace.in_database(database, |keyspace| {
             let key = keyspace.key(&key);
             keyspace.delete(key, "del")
         });
-        if !is_repeated_whole {
-            ctx.instead_of(database, [&b"DEL"[..], &key].into_iter());
-        }
+        // Redis's replicas do not know this command, and it would hold up those that do.
+        ctx.instead_of(database, [&b"DEL"[..], &key].into_iter());
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)

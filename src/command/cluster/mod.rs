@@ -120,6 +120,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             changes("FLUSHSLOT", keys::flush)
                 .at_least(3)
                 .flags(Flags::WRITE.union(Flags::ADMIN).union(Flags::NO_ASYNC_LOADING))
+                .with(Flags::NAMES_SLOT)
                 .categories(Categories::KEYSPACE)
                 .databases(DatabaseUse::All)
                 .since("9.0.0")
@@ -138,7 +139,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Makes this node forget another one.",
                 "O(1)",
             ),
-            asks("GETKEYSINSLOT", keys::get_keys).exactly(4).tips(NONDETERMINISTIC).docs(
+            asks("GETKEYSINSLOT", keys::get_keys).with(Flags::NAMES_SLOT).exactly(4).tips(NONDETERMINISTIC).docs(
                 "slot count",
                 "Returns names of this node's keys in a slot.",
                 "O(log(N)), N being the number of keys asked for",
@@ -273,6 +274,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(2)
         .keys(CURSOR)
         .flags(Flags::READONLY)
+        .with(Flags::NAMES_SLOT)
         .categories(Categories::KEYSPACE)
         .group(Group::Cluster)
         .since("9.1.0")

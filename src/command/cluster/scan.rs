@@ -45,7 +45,9 @@ pub fn scan(ctx: &mut Context<'_>) -> CommandResult {
     }
     let goes_on = options.slot.is_none() && of_pattern.is_none();
     let last = if goes_on { last_with_owner(ctx, slot)? } else { slot };
-    if !ask_for_lists_for_command(ctx) {
+    let mut slots = (slot.index()..=last.index()).filter_map(HashSlot::new);
+    let has_keys = slots.any(|slot| ctx.core.keyspace.table().count_in_slot(slot) > 0);
+    if has_keys && !ask_for_lists_for_command(ctx) {
         return Ok(Outcome::Postponed);
     }
 

@@ -6,7 +6,7 @@ use super::lists;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
-use crate::keyspace::DbIndex;
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::state::{Core, State};
 
 /// Time for deletions in a turn. Unit: microseconds.
@@ -53,6 +53,10 @@ pub fn has_work(state: &State) -> bool {
 pub fn finish(core: &mut Core, slots: &SlotSet) {
     let Some(drops) = &mut core.state.cluster_work.drops else { return };
     let mut now: SlotSet = slots.iter().filter(|slot| drops.remove(*slot)).collect();
+    remove_empty(&core.keyspace, &mut now);
+    if !now.is_empty() {
+        lists::make(core);
+    }
     note_deletions_apart(core);
     publish_events(core);
     while !step(core, &mut now) {}
@@ -77,6 +81,10 @@ pub fn drop_some(core: &mut Core) {
     publish_events(core);
     let begun_us = core.state.clock.now().boot_us;
     let mut is_done = drops.is_empty() || core.state.replication.is_replica();
+    if !is_done && !core.keyspace.are_slots_listed() {
+        remove_empty(&core.keyspace, &mut drops);
+        is_done = drops.is_empty();
+    }
     let may_begin = !is_done && lists::ask(core);
     while may_begin && !is_done && core.state.clock.now().boot_us - begun_us < TURN_US {
         is_done = step(core, &mut drops);
@@ -86,6 +94,15 @@ pub fn drop_some(core: &mut Core) {
         core.state.cluster_work.drops = Some(drops);
     }
     note_hidden(core);
+}
+
+/// Removes slots without keys.
+fn remove_empty(keyspace: &Keyspace, slots: &mut SlotSet) {
+    let empty: Vec<HashSlot> =
+        slots.iter().filter(|slot| !keyspace.has_keys_in_slot(*slot)).collect();
+    empty.into_iter().for_each(|slot| {
+        slots.remove(slot);
+    });
 }
 
 /// Deletes some keys of the slots. True: there are no more.

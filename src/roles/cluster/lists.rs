@@ -17,7 +17,7 @@ const KEPT_US: i64 = 60_000_000;
 /// Asks for the lists. True: they are whole. Otherwise they are made in the next turns.
 pub fn ask(core: &mut Core) -> bool {
     let lists = &mut core.state.cluster_work.lists;
-    lists.asked_us = Some(core.state.now.boot_us);
+    lists.asked_us = core.state.now.boot_us;
     if !core.keyspace.are_slots_listed() && core.keyspace.keys_in_all() <= AT_ONCE_KEYS {
         core.keyspace.list_slots();
     }
@@ -38,30 +38,45 @@ pub fn ask_for_command(ctx: &mut Context<'_>) -> bool {
         ctx.core.state.cluster_work.lists.waiting.push(id);
         return false;
     }
-    ctx.core.keyspace.list_slots();
-    ask(ctx.core)
+    make(ctx.core);
+    true
 }
 
-/// Whether lists are being made.
+/// Makes the lists whole. Other nodes are answered meanwhile, as in a script.
+pub fn make(core: &mut Core) {
+    if ask(core) {
+        return;
+    }
+    while !core.keyspace.list_slots_on(STEP_KEYS) {
+        super::turn_in_script(&mut core.state);
+    }
+    core.state.cluster_work.lists.are_under_way = false;
+}
+
+/// Whether lists are being made, or clients wait for them.
 pub fn has_work(state: &State) -> bool {
-    state.cluster_work.lists.are_under_way
+    let lists = &state.cluster_work.lists;
+    lists.are_under_way || !lists.waiting.is_empty()
 }
 
 /// Continues the lists, or drops them.
 pub fn go_on(core: &mut Core) {
+    if !has_work(&core.state) && core.keyspace.slot_lists_bytes() == 0 {
+        return;
+    }
     let Core { keyspace, state } = core;
-    let Some(asked_us) = state.cluster_work.lists.asked_us else { return };
     let begun_us = state.clock.now().boot_us;
     let lists = &mut state.cluster_work.lists;
     while lists.are_under_way && state.clock.now().boot_us - begun_us < TURN_US {
         lists.are_under_way = !keyspace.list_slots_on(STEP_KEYS);
+        // However long it takes, they are kept for those who have waited.
+        lists.asked_us = begun_us;
     }
     if lists.are_under_way {
         return;
     }
     state.net.pending.resumed.append(&mut lists.waiting);
-    if begun_us - asked_us > KEPT_US {
-        lists.asked_us = None;
+    if begun_us - lists.asked_us > KEPT_US {
         keyspace.forget_slot_lists();
     }
 }

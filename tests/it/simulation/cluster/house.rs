@@ -136,7 +136,8 @@ impl House {
         });
         for shard in 0..PRIMARIES {
             let id = self.ids[shard].clone();
-            for replica in self.shards[shard][1..].to_vec() {
+            for index in 1..self.shards[shard].len() {
+                let replica = self.shards[shard][index];
                 self.must(replica, &["CLUSTER", "REPLICATE", &id]);
             }
         }
