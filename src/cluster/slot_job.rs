@@ -340,6 +340,18 @@ impl Jobs {
         hidden
     }
 
+    /// The moves to this node that have not ended, as a file names them: `NAME:0-10 20-20,NAME:7-7`.
+    pub fn imports_text(&self) -> String {
+        let texts = self.unfinished(true).map(|job| format!("{}:{}", job.name, job.ranges_text()));
+        texts.collect::<Vec<_>>().join(",")
+    }
+
+    /// Forgets the moves of which this node only repeats another one's reports, and whose end it
+    /// has missed.
+    pub fn forget_tracked(&mut self, concerns: impl Fn(&Job) -> bool) {
+        self.0.retain(|job| job.phase != Phase::OccurringOnPrimary || !concerns(job));
+    }
+
     /// Forgets the oldest moves that have ended, as long as there are more than `len_max`.
     pub fn trim(&mut self, len_max: usize) {
         while self.0.len() > len_max {
@@ -347,6 +359,23 @@ impl Jobs {
             self.0.remove(at);
         }
     }
+}
+
+/// The moves of [`Jobs::imports_text`]. What is no such text is left out.
+pub fn parse_imports(text: &[u8]) -> Vec<(NodeId, Ranges)> {
+    let Ok(text) = std::str::from_utf8(text) else { return Vec::new() };
+    let slot = |text: &str| text.parse().ok().and_then(HashSlot::new);
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-')?;
+        let (first, last) = (slot(first)?, slot(last)?);
+        (first <= last).then_some((first, last))
+    };
+    let job = |text: &str| {
+        let (name, ranges) = text.split_once(':')?;
+        let ranges = ranges.split(' ').map(range).collect::<Option<Ranges>>()?;
+        Some((NodeId::from_bytes(name.as_bytes())?, ranges))
+    };
+    text.split(',').filter_map(job).collect()
 }
 
 #[cfg(test)]
@@ -417,6 +446,31 @@ mod tests {
         }
         // ACK and CAPA are always accepted, and one word in each of five phases.
         assert_eq!(accepted, 2 * phases.len() + 5);
+    }
+
+    #[test]
+    fn a_file_names_the_moves_that_have_not_ended() {
+        let (source, target) = pair();
+        let mut jobs = Jobs::default();
+        assert_eq!(jobs.imports_text(), "");
+        jobs.add(source);
+        jobs.add(target.clone());
+        jobs.add(Job::tracked(id(b'b'), vec![(slot(7), slot(7))], 100));
+        jobs.add(Job { phase: Phase::Success, ..target });
+        let (one, other) = ("b".repeat(40), "a".repeat(40));
+        let text = jobs.imports_text();
+        assert_eq!(text, format!("{one}:7-7,{other}:3-5 9-9"));
+        let read = parse_imports(text.as_bytes());
+        assert_eq!(read[0], (id(b'b'), vec![(slot(7), slot(7))]));
+        assert_eq!(read[1], (id(b'a'), vec![(slot(3), slot(5)), (slot(9), slot(9))]));
+        for bad in ["", ":", "x:1-2", &format!("{one}:"), &format!("{one}:5-3,{other}:1-16384")] {
+            assert_eq!(parse_imports(bad.as_bytes()), []);
+        }
+        assert_eq!(parse_imports(&[0xff]), []);
+        jobs.forget_tracked(|job| job.slots.contains(slot(8)));
+        assert!(jobs.imports(slot(7)));
+        jobs.forget_tracked(|_| true);
+        assert!(!jobs.imports(slot(7)) && jobs.imports(slot(9)));
     }
 
     #[test]

@@ -35,7 +35,7 @@ use crate::resp::queue::RequestQueue;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
 use crate::state::context::Caller;
-use crate::state::persistence::{LAST_FENCE, LoadStats, Loading, Purpose};
+use crate::state::persistence::{LAST_FENCE, LoadStats, Loading, Purpose, SLOT_IMPORTS};
 use crate::state::table::Command;
 use crate::state::{Core, State};
 use crate::sys::alloc::Account;
@@ -399,6 +399,7 @@ fn note_aux(core: &mut Core, name: &[u8], value: &[u8]) {
         _ if name == LAST_FENCE.as_bytes() => {
             core.keyspace.locks.fences.learn(u64::try_from(number()).unwrap_or(0));
         }
+        _ if name == SLOT_IMPORTS.as_bytes() => core.track_imports(value),
         _ => {}
     }
 }

@@ -24,7 +24,7 @@ use crate::persist::saver::{Form, Job, Plan, SavedAccess, lock, put_in_place, sa
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
 use crate::state::persistence::{
-    LAST_FENCE, OPEN_SLOTS, Persistence, Placed, Purpose, Running, Work,
+    LAST_FENCE, OPEN_SLOTS, Persistence, Placed, Purpose, Running, SLOT_IMPORTS, Work,
 };
 use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
@@ -108,6 +108,10 @@ fn plan(core: &mut Core, is_base: bool) -> Plan {
         && cluster.settings().as_valkey
     {
         plan.aux.push((OPEN_SLOTS, cluster.open_slots().into_bytes()));
+    }
+    let imports = core.state.slot_moves.jobs.imports_text();
+    if !imports.is_empty() {
+        plan.aux.push((SLOT_IMPORTS, imports.into_bytes()));
     }
     plan.aux.push(("aof-base", number(is_base as i64)));
     // Only if locks have been granted: other files are like those of Redis.

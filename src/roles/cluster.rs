@@ -37,7 +37,7 @@ mod links;
 mod lists;
 mod settings;
 
-pub use keys::{add as drop_keys, is_dropping, note_hidden};
+pub use keys::{add as drop_keys, is_dropping};
 pub use links::{bus_port, listen, look, take_in_link};
 pub use lists::{ask as ask_for_lists, ask_for_command as ask_for_lists_for_command};
 

@@ -167,7 +167,7 @@ fn conclude(core: &mut Core, name: &NodeId, phase: Phase) {
         _ => notice!(core.state, "{text}"),
     }
     if is_import {
-        cluster::note_hidden(core);
+        core.note_hidden();
         import::repeat_finish(&mut core.state, name, phase, &message);
     }
 }

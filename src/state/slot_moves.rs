@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::State;
 use super::moving::Payload;
+use super::{Core, State};
 use crate::cluster::node::NodeId;
-use crate::cluster::slot_job::Jobs;
+use crate::cluster::slot_job::{Job, Jobs, parse_imports};
 use crate::ids::ClientId;
 use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
-use crate::sys::log::warning;
+use crate::sys::log::{notice, warning};
 
 /// A piece of the bytes to be sent.
 pub enum Part {
@@ -156,10 +156,38 @@ impl State {
     }
 }
 
+impl Core {
+    /// Sets the slots whose keys are hidden: slots that are still arriving, and slots whose keys
+    /// are being deleted.
+    pub fn note_hidden(&mut self) {
+        let mut hidden = self.state.slot_moves.jobs.hidden();
+        if let Some(drops) = &self.state.cluster_work.drops {
+            hidden.get_or_insert_default().extend(drops.iter());
+        }
+        self.keyspace.hidden_slots = hidden;
+    }
+
+    /// Tracks the imports of slots that a file names: the field's text. One that goes on here stays
+    /// as it is.
+    pub fn track_imports(&mut self, text: &[u8]) {
+        if self.state.cluster.is_none() {
+            return;
+        }
+        for (name, ranges) in parse_imports(text) {
+            if !self.state.slot_moves.imports.contains_key(&name) {
+                self.state.slot_moves.jobs.0.retain(|job| job.name != name);
+                let job = Job::tracked(name, ranges, self.state.now.unix_seconds());
+                notice!(self.state, "New slot import job created: {}.", job.description());
+                self.state.slot_moves.jobs.add(job);
+            }
+        }
+        self.note_hidden();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::slot_job::Job;
 
     #[test]
     fn deleted_data_concerns_only_moves_that_are_under_way() {

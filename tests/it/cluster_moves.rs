@@ -286,3 +286,54 @@ fn a_value_above_the_limit_of_replicas_moves() {
     eventually("success", &[&source, &target], || field(&source, "state") == "success");
     assert_eq!(target.connect().call(&["STRLEN", "{a}1"]), Reply::Integer(32 << 20));
 }
+
+/// The source, the target and the target's replica in the middle of a move, all keys copied; and
+/// the slot and the number of keys.
+fn halfway() -> ([Node; 3], i64, i64) {
+    let mut nodes = cluster_with(3, 2, "enable-debug-command yes").into_iter();
+    let [target, source, replica] = [(); 3].map(|()| nodes.next().expect("three nodes"));
+    let count = fill(&mut source.connect()).len() as i64;
+    let slot = slot_of_a(&source);
+    source.ok("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
+    eventually("the copy", &[&source, &target], || field(&source, "state") == "waiting-to-pause");
+    ([source, target, replica], slot, count)
+}
+
+#[test]
+fn a_replica_that_gets_all_data_during_a_move_hides_the_keys_that_have_come() {
+    let ([source, target, replica], slot, count) = halfway();
+    let syncs = target.field("sync_full");
+    target.ok("DEBUG CHANGE-REPL-ID");
+    target.call("CLIENT KILL TYPE replica");
+    let all = [&source, &target, &replica];
+    eventually("another synchronisation", &all, || {
+        target.field("sync_full") != syncs && replica.field("master_link_status") == "up"
+    });
+    let counted = format!("CLUSTER COUNTKEYSINSLOT {slot}");
+    assert_eq!(replica.call(&counted), Reply::Integer(count));
+    assert_eq!(replica.call("DBSIZE"), Reply::Integer(0));
+    assert_eq!(field(&replica, "state"), "occurring-on-primary");
+    source.ok("DEBUG SLOTMIGRATION PREVENT-PAUSE 0");
+    eventually("success", &all, || field(&replica, "state") == "success");
+    assert_eq!(replica.call("DBSIZE"), Reply::Integer(count));
+}
+
+#[test]
+fn a_target_that_starts_again_from_its_snapshot_deletes_the_keys_that_have_come() {
+    let ([source, target, replica], slot, _) = halfway();
+    target.ok("SAVE");
+    let target = Node::start_in(target.stop(), "enable-debug-command yes");
+    eventually("the end of the move", &[&source, &target], || field(&target, "state") == "failed");
+    assert_eq!(field(&target, "message"), "Process restarted");
+    assert_eq!(target.call(&format!("CLUSTER COUNTKEYSINSLOT {slot}")), Reply::Integer(0));
+    assert_eq!(target.call("DBSIZE"), Reply::Integer(0));
+    // The replica has heard of the move that has ended, and of the one that begins.
+    eventually("failure", &[&source, &target], || field(&source, "state") == "failed");
+    eventually("the replica to follow again", &[&source, &target, &replica], || {
+        replica.field("master_link_status") == "up" && source.field("cluster_state") == "ok"
+    });
+    source.ok("DEBUG SLOTMIGRATION PREVENT-PAUSE 0");
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
+    eventually("success", &[&source, &target], || field(&replica, "state") == "success");
+}

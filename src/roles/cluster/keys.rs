@@ -17,17 +17,7 @@ const STEP_KEYS: usize = 64;
 /// Adds slots whose keys are to be deleted.
 pub fn add(core: &mut Core, slots: SlotSet) {
     core.state.cluster_work.drops.get_or_insert_default().extend(slots.iter());
-    note_hidden(core);
-}
-
-/// Sets the slots whose keys are hidden: slots that are still arriving, and slots whose keys are
-/// being deleted.
-pub fn note_hidden(core: &mut Core) {
-    let mut hidden = core.state.slot_moves.jobs.hidden();
-    if let Some(drops) = &core.state.cluster_work.drops {
-        hidden.get_or_insert_default().extend(drops.iter());
-    }
-    core.keyspace.hidden_slots = hidden;
+    core.note_hidden();
 }
 
 /// Whether keys of these slots are still being deleted.
@@ -39,7 +29,7 @@ pub fn is_dropping(state: &State, slots: &SlotSet) -> bool {
 /// Cancels the remaining deletions.
 pub fn forget(core: &mut Core) {
     core.state.cluster_work.drops = None;
-    note_hidden(core);
+    core.note_hidden();
 }
 
 /// Whether keys are to be deleted now. Not during a pause: a replica may be about to take over with
@@ -60,7 +50,7 @@ pub fn finish(core: &mut Core, slots: &SlotSet) {
     note_deletions_apart(core);
     publish_events(core);
     while !step(core, &mut now) {}
-    note_hidden(core);
+    core.note_hidden();
     drop(core.keyspace.events.take());
 }
 
@@ -93,7 +83,7 @@ pub fn drop_some(core: &mut Core) {
     if !is_done {
         core.state.cluster_work.drops = Some(drops);
     }
-    note_hidden(core);
+    core.note_hidden();
 }
 
 /// Removes slots without keys.

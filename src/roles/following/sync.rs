@@ -23,7 +23,9 @@ use crate::persist::ahead::KeysExpected;
 use crate::persist::rdb::{Event, FileError, Parser};
 use crate::replication::incoming::{Arriving, Feed, Loader, Sync};
 use crate::roles::replicas;
-use crate::state::persistence::{LAST_FENCE, LoadStats, Loading, OPEN_SLOTS, Purpose};
+use crate::state::persistence::{
+    LAST_FENCE, LoadStats, Loading, OPEN_SLOTS, Purpose, SLOT_IMPORTS,
+};
 use crate::state::{Core, State};
 use crate::sys::disk::write_all;
 use crate::sys::log::{notice, warning};
@@ -170,6 +172,9 @@ impl Sync {
         replicas::abort_job(core, Purpose::Save);
         let lazily = core.state.config.replica_lazy_flush || self.keeps_old;
         core.keyspace.put_in_place(loader.beside, !lazily);
+        // The primary has told of the end of the others while this server did not follow it.
+        core.state.slot_moves.jobs.forget_tracked(|_| true);
+        core.track_imports(&loader.imports);
         if self.keeps_old {
             notice!(core.state, "MASTER <-> REPLICA sync: Discarding old DB in background");
         }
@@ -347,6 +352,7 @@ impl Loader {
             beside: core.keyspace.beside(),
             functions: Vec::new(),
             stream_database: DbIndex::ZERO,
+            imports: Vec::new(),
             has_more: feed_is_file,
             wanted: 0,
             look_at_us: 0,
@@ -402,6 +408,9 @@ impl Loader {
                     if let Some(cluster) = &mut core.state.cluster {
                         cluster.take_open_slots(&value, &outside);
                     }
+                }
+                Event::Aux { name, value } if &*name == SLOT_IMPORTS.as_bytes() => {
+                    self.imports = value.to_vec();
                 }
                 Event::Aux { .. } | Event::Header(_) | Event::SelectDb(_) => {}
                 Event::End(_) => {

@@ -35,9 +35,14 @@ pub fn begin_import(
         Some((source, _)) => Job::import(name, ranges, source, myself, now_s),
         None => Job::tracked(name, ranges, now_s),
     };
+    if source.is_none() {
+        // This node has missed the end of an earlier move of these slots.
+        let concerns = |other: &Job| other.slots.iter().any(|slot| job.slots.contains(slot));
+        core.state.slot_moves.jobs.forget_tracked(concerns);
+    }
     notice!(core.state, "New slot import job created: {}.", job.description());
     core.state.slot_moves.jobs.add(job);
-    cluster::note_hidden(core);
+    core.note_hidden();
     if let Some((_, client)) = source {
         let import = Import {
             client,
@@ -229,6 +234,6 @@ pub fn finish_tracked(core: &mut Core, name: &NodeId, is_success: bool, message:
     let phase = if is_success { Phase::Success } else { Phase::Failed };
     close(core, name);
     set_phase(&mut core.state, name, phase);
-    cluster::note_hidden(core);
+    core.note_hidden();
     true
 }
