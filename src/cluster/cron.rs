@@ -100,6 +100,11 @@ impl Cluster {
         due.map(|(index, _)| index).collect()
     }
 
+    /// How long a handshake may take. Unit: milliseconds.
+    pub(super) fn handshake_ms(&self) -> i64 {
+        self.settings.node_timeout_ms.max(HANDSHAKE_LEAST_MS)
+    }
+
     fn ping_interval_ms(&self) -> i64 {
         match self.settings.ping_interval_ms {
             0 => self.settings.node_timeout_ms / 2,
@@ -109,7 +114,7 @@ impl Cluster {
 
     fn connect_all(&mut self) {
         let now = self.now();
-        let handshake_ms = self.settings.node_timeout_ms.max(HANDSHAKE_LEAST_MS);
+        let handshake_ms = self.handshake_ms();
         let mut without = Vec::new();
         for index in self.due_indexes() {
             let node = self.node(index);
@@ -209,7 +214,7 @@ impl Cluster {
     /// know this one. Only nodes of Valkey 8.1 and later expect that.
     fn meet_again_if_unknown(&mut self, index: NodeIndex) {
         let now = self.now();
-        let wait_ms = self.settings.node_timeout_ms.max(HANDSHAKE_LEAST_MS);
+        let wait_ms = self.handshake_ms();
         let Some(link) = self.open_link(index) else { return };
         let node = self.node(index);
         let last_ms = node.inbound_lost_ms.max(node.meet_sent_ms).max(node.created_ms);

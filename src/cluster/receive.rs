@@ -104,6 +104,7 @@ impl Cluster {
         extensions: Vec<Extension>,
     ) {
         let Some(link) = self.links.get(&id).cloned() else { return };
+        let mut newcomer = None;
         if kind != Kind::Pong {
             if kind == Kind::Meet || self.myself().address.ip.is_empty() {
                 self.learn_own_address(&link);
@@ -112,7 +113,9 @@ impl Cluster {
                 && self.find(&header.sender).is_none()
                 && header.sender != self.myself().id
             {
-                self.meet_stranger(&link, header);
+                newcomer = self.meet_stranger(&link, header);
+            } else if let (Kind::Meet, Some(sender)) = (kind, sender) {
+                self.reconnect_to(sender);
             }
             self.send_ping(id, Kind::Pong);
         }
@@ -128,6 +131,11 @@ impl Cluster {
             if kind == Kind::Pong {
                 self.take_answer(index);
             }
+        }
+        // If the handshake fails, the stranger's cluster can still be joined through others.
+        if let Some(newcomer) = newcomer {
+            self.take_gossip(newcomer, gossip);
+            return;
         }
         let Some(sender) = sender else { return };
         self.node_mut(sender).flags -= NodeFlags::MEET;
@@ -233,24 +241,43 @@ impl Cluster {
         }
     }
 
-    /// Begins a handshake with an unknown node, which joins through this one.
-    fn meet_stranger(&mut self, link: &Link, header: &Header) {
+    /// Begins a handshake with an unknown node, which joins through this one, unless one is under
+    /// way. Returns the node in handshake.
+    fn meet_stranger(&mut self, link: &Link, header: &Header) -> Option<NodeIndex> {
         let ip = Self::ip_of(link, header);
         if ip.is_empty() || ip.parse::<IpAddr>().is_err() {
-            return;
+            return None;
         }
         let is_coming = |node: &Node| {
             node.flags.contains(NodeFlags::HANDSHAKE)
                 && node.address.ip == ip
                 && node.address.bus_port == header.bus_port
         };
-        if self.nodes.iter().any(|(_, node)| is_coming(node)) {
-            return;
+        let coming = self.nodes().find(|(_, node)| is_coming(node));
+        if let Some((index, _)) = coming {
+            return Some(index);
         }
         let mut node = Node::new(self.random_name());
         node.flags = NodeFlags::HANDSHAKE;
         node.address = self.address(ip, header.port, header.other_port, header.bus_port);
-        self.add_node(node);
+        self.add_node(node)
+    }
+
+    /// Connects again to a known node that asks to join: it has heard nothing over the connection
+    /// there is. A ping that was lost keeps this node from sending another one.
+    fn reconnect_to(&mut self, sender: NodeIndex) {
+        let wait_ms = self.handshake_ms();
+        let node = self.node(sender);
+        // Before, the handshake may still be under way at the other end.
+        if self.now() - node.created_ms > wait_ms
+            && let Some(outbound) = node.outbound
+        {
+            let id = node.id;
+            self.log(format!(
+                "Freeing outbound link to node {id} after receiving a MEET packet from this known node"
+            ));
+            self.close(outbound);
+        }
     }
 
     /// A name for a node whose own is not known yet.

@@ -165,6 +165,52 @@ fn a_node_that_answers_at_the_address_of_another_says_nothing_of_that_one() {
 }
 
 #[test]
+fn who_is_met_learns_of_the_strangers_cluster_at_once_but_counts_none_of_its_suspicions() {
+    let mut victim = Victim::new();
+    let known = victim.cluster.add_for_test(id(1), NodeFlags::PRIMARY);
+    let gossip = || {
+        let failed = Gossip { flags: NodeFlags::PRIMARY | NodeFlags::FAIL, ..gossip(id(1)) };
+        vec![gossip(id(2)), failed]
+    };
+    let ping = Body::Ping { kind: Kind::Ping, gossip: gossip(), extensions: Vec::new() };
+    victim.take(LINK, header(id(9)), ping);
+    assert_eq!(victim.cluster.nodes().count(), 2);
+    // A second time, while the handshake is under way, it may tell of further nodes.
+    for _ in 0..2 {
+        let meet = Body::Ping { kind: Kind::Meet, gossip: gossip(), extensions: Vec::new() };
+        victim.take(LINK, header(id(9)), meet);
+        assert_eq!(victim.cluster.nodes().count(), 4);
+    }
+    let learnt = victim.cluster.find(&id(2)).expect("the stranger has told of it");
+    assert!(!victim.cluster.node(learnt).flags.contains(NodeFlags::HANDSHAKE));
+    assert!(victim.cluster.node(known).reports.is_empty());
+}
+
+#[test]
+fn a_known_node_that_asks_to_join_is_connected_to_again() {
+    let mut victim = Victim::new();
+    let other = victim.cluster.add_for_test(id(1), NodeFlags::PRIMARY);
+    victim.cluster.place_for_test(other, "10.0.0.2", 7001);
+    let connected = |actions: Vec<Action>| {
+        actions.into_iter().find_map(|action| match action {
+            Action::Connect { link, .. } => Some(link),
+            _ => None,
+        })
+    };
+    let first = connected(victim.tick()).expect("it connects");
+    victim.tell(Event::Connected { link: first, local: ip(0) });
+    // Only when the other end cannot be in handshake any more.
+    for (wait_ms, is_closed) in [(100, false), (2 * TIMEOUT_MS, true)] {
+        victim.now += wait_ms;
+        victim.actions.clear();
+        let meet = Body::Ping { kind: Kind::Meet, gossip: Vec::new(), extensions: Vec::new() };
+        victim.take(LINK, header(id(1)), meet);
+        assert_eq!(victim.actions.contains(&Action::Close { link: first }), is_closed);
+    }
+    assert_ne!(connected(victim.tick()), None);
+}
+
+#[test]
 fn a_line_that_says_both_roles_is_a_replica() {
     let text = format!(
         "{} 10.0.0.1:7000@17000 myself,master,slave {} 0 0 3 connected\n{} 10.0.0.2:7001@17001 master - 0 0 2 connected 0-16383\n",
