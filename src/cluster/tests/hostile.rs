@@ -198,7 +198,7 @@ fn a_known_node_that_asks_to_join_is_connected_to_again() {
         })
     };
     let first = connected(victim.tick()).expect("it connects");
-    victim.tell(Event::Connected { link: first, local: ip(0) });
+    victim.tell(Event::Connected { link: first, local: Some(ip(0)) });
     // Only when the other end cannot be in handshake any more.
     for (wait_ms, is_closed) in [(100, false), (2 * TIMEOUT_MS, true)] {
         victim.now += wait_ms;
