@@ -186,6 +186,7 @@ impl Server {
         moving::look(&mut self.core.state, events);
         cluster::turn(&mut self.core.state);
         following::turn(&mut self.core);
+        cluster::act(&mut self.core);
         self.clients().take_in(events);
         // Received bytes are a sign of life, so their clients' leases are renewed before any lock
         // is found expired.

@@ -334,14 +334,16 @@ fn carry_out_outside(state: &mut State) {
     state.cluster_actions = rest;
 }
 
-/// Carries out at once the actions of a command that concern this server's data and role: the
-/// client's next request may depend on them. Other actions stay, in order.
+/// Carries out at once the actions that concern this server's data and role: clients' next requests
+/// may depend on them. Other actions stay, in order. For the actions of a command, and for those of
+/// other nodes' messages before clients are served: until then, a new primary is a replica.
 pub fn act(core: &mut Core) {
     let mut rest = Vec::new();
     for action in std::mem::take(&mut core.state.cluster_actions) {
         match action {
             Action::Follow { .. }
             | Action::Promote
+            | Action::PauseWrites { .. }
             | Action::EndPause
             | Action::DropKeys(_)
             | Action::DropAllKeys => carry_out(core, action),
