@@ -7,6 +7,8 @@ use crate::cluster::Cluster;
 use crate::collections::hash_slot::HashSlot;
 use crate::gate::cluster::{Elsewhere, error, follows};
 use crate::gate::{asynchronous, blocking, limits};
+use crate::keyspace::DbIndex;
+use crate::keyspace::waiting::Wanted;
 use crate::pubsub::{Kind, Name};
 use crate::resp::reply::ReplyWriter;
 use crate::state::spec::Flags;
@@ -45,6 +47,38 @@ pub fn recheck(core: &mut Core) {
         asynchronous::end_with(core, ticket, &text);
     }
     ended.iter().for_each(|channel| end_subscriptions(&mut core.state, channel));
+}
+
+/// Sends those who wait for a lock or permits to the target of their slot's move by hand, if the key
+/// is there by now: here they would be granted what others may hold there. False: it is not.
+pub fn follow_key(core: &mut Core, database: DbIndex, name: &[u8]) -> bool {
+    let Some(cluster) = core.state.cluster.as_deref() else { return false };
+    if !cluster.has_open_slots() {
+        return false;
+    }
+    let slot = HashSlot::of(name);
+    let Some(target) = cluster.migrating_to(slot) else { return false };
+    core.keyspace.select(database);
+    let key = core.keyspace.key(name);
+    if core.keyspace.find_quietly(key).is_some() {
+        return false;
+    }
+    for wanted in [Wanted::Lock, Wanted::Semaphore] {
+        let mut after = 0;
+        while let Some((ticket, id)) =
+            core.keyspace.waiting.next_after(database, name, wanted, after)
+        {
+            after = ticket;
+            let elsewhere = Elsewhere::Ask(slot, target);
+            let client = core.state.clients.get(id);
+            let text = error(&core.state, client, elsewhere).wire().into_owned();
+            match core.state.blocking.asynchronous.get(ticket).is_some() {
+                true => asynchronous::end_with(core, ticket, &text),
+                false => drop(blocking::unblock_with(core, id, &text)),
+            }
+        }
+    }
+    true
 }
 
 /// The reason why a blocked client should wait elsewhere. None: it may wait here.

@@ -7,7 +7,7 @@ use crate::client::blocked::{Blocked, Cause};
 use crate::client::{Client, ClientId};
 use crate::gate::blocking::{self, Woken, answer, end, set_alarm, unblock_with};
 use crate::gate::execute::{Call, Gate};
-use crate::gate::{acks, asynchronous, confirm, locks};
+use crate::gate::{acks, asynchronous, confirm, locks, slots_left};
 use crate::keyspace::DbIndex;
 use crate::keyspace::waiting::Wanted;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -26,6 +26,9 @@ pub fn serve(core: &mut Core) {
             // The waiting commands would change the key.
             if core.state.moving.pauses(&key) {
                 core.keyspace.waiting.postpone(database, &key);
+                continue;
+            }
+            if slots_left::follow_key(core, database, &key) {
                 continue;
             }
             core.keyspace.select(database);
