@@ -47,6 +47,7 @@ impl Cluster {
             self.migrate_to_orphan();
         }
         self.check_manual_failover();
+        self.serve_waiting_heir();
         self.go_on_with_election();
         if !self.is_ok {
             self.todo |= Todo::UPDATE_STATE;

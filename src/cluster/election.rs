@@ -296,8 +296,15 @@ impl Cluster {
     pub(super) fn take_over(&mut self, primary: NodeIndex) {
         self.set_as_primary(self.myself);
         self.out.push(Action::Promote);
+        // What a primary that is there has given up is another node's, of which this one may not have
+        // heard yet. If the primary is gone, nobody else might claim it.
+        let is_agreed = self.manual_failover_may_start() && !self.node(primary).is_failing();
         let slots = self.node(primary).slots.clone();
-        slots.iter().for_each(|slot| self.set_owner(slot, Some(self.myself)));
+        for slot in slots.iter() {
+            if !is_agreed || !self.unclaimed.contains(slot) {
+                self.set_owner(slot, Some(self.myself));
+            }
+        }
         self.election = Election::default();
         self.end_manual_failover();
         self.todo -= Todo::UPDATE_STATE;

@@ -7,6 +7,7 @@ use super::action::LinkId;
 use super::node::{Address, FailureReport, Node, NodeFlags, NodeIndex};
 use super::wire::{Body, Extension, Gossip, Header, Kind, Marks, Message};
 use super::{Cluster, Todo};
+use crate::collections::hash_slot::SlotSet;
 
 /// How far in the future a PONG may have been received, by the clock of another node. Unit:
 /// milliseconds.
@@ -32,7 +33,7 @@ impl Cluster {
             config_epoch: primary.map_or(0, |primary| primary.config_epoch),
             offset: self.outside.offset,
             sender: myself.id,
-            slots: primary.map(|primary| primary.slots.clone()).unwrap_or_default(),
+            slots: self.my_primary().map(|index| self.claims_of(index)).unwrap_or_default(),
             primary: myself.primary.map(|index| self.node(index).id),
             ip: self.settings.announce_ip.clone(),
             // This node understands light headers, and MEET from a known node. Redis ignores the
@@ -43,6 +44,18 @@ impl Cluster {
             is_ok: self.is_ok,
             marks,
         }
+    }
+
+    /// The slots that a node is said to own. This node claims none that it has granted: the target
+    /// may have taken them, with an epoch that this node's may exceed before it hears of that.
+    pub(super) fn claims_of(&self, index: NodeIndex) -> SlotSet {
+        let mut slots = self.node(index).slots.clone();
+        if index == self.myself {
+            for slot in self.granted.iter().flat_map(|(granted, _)| granted.iter()) {
+                slots.remove(slot);
+            }
+        }
+        slots
     }
 
     fn message(&self, body: Body, marks: Marks) -> Arc<[u8]> {

@@ -49,7 +49,9 @@ impl Cluster {
         }
     }
 
-    /// Pauses writes for a replica that is to take this node's place.
+    /// Pauses writes for a replica that is to take this node's place. While slots are granted to
+    /// another node, the replica waits: it would claim them, perhaps without knowing that they have
+    /// been taken.
     pub(super) fn pause_for(&mut self, replica: NodeIndex) {
         let is_mine = self.node(replica).primary == Some(self.myself);
         if !is_mine || !self.myself().is_primary() {
@@ -57,6 +59,10 @@ impl Cluster {
         }
         let limit_ms = self.settings.manual_failover_ms;
         let now = self.now();
+        if !self.granted.is_empty() {
+            self.waiting_heir = Some((replica, now + limit_ms));
+            return;
+        }
         self.manual =
             Some(Manual { ends_ms: now + limit_ms, part: Part::Primary { replica, turns: 0 } });
         self.out.push(Action::PauseWrites { until_boot_ms: now + 2 * limit_ms });
@@ -120,6 +126,25 @@ impl Cluster {
     pub(super) fn manual_failover_may_start(&self) -> bool {
         let part = self.manual.as_ref().map(|manual| &manual.part);
         matches!(part, Some(Part::Replica { may_start: true, .. }))
+    }
+
+    /// Whether this primary pauses writes for a replica that is to take its place.
+    pub fn is_handing_over(&self) -> bool {
+        let part = self.manual.as_ref().map(|manual| &manual.part);
+        matches!(part, Some(Part::Primary { .. }))
+    }
+
+    /// Continues with a manual failover that has waited for granted slots, unless its replica has
+    /// given up meanwhile.
+    pub(super) fn serve_waiting_heir(&mut self) {
+        if let Some((replica, until_ms)) = self.waiting_heir
+            && self.granted.is_empty()
+        {
+            self.waiting_heir = None;
+            if self.now() < until_ms {
+                self.pause_for(replica);
+            }
+        }
     }
 
     pub(super) fn check_manual_failover(&mut self) {

@@ -117,6 +117,12 @@ pub struct Cluster {
     importing: BTreeMap<HashSlot, NodeIndex>,
     /// Slots that these nodes may claim with any epoch: CLUSTER MIGRATESLOTS has granted them.
     granted: Vec<(SlotSet, NodeIndex)>,
+    /// Slots that this node has taken because their owner had granted them, and that owner, until it
+    /// no longer claims them: its claims may be older than its grant.
+    taken: BTreeMap<HashSlot, NodeIndex>,
+    /// A replica that is to take this node's place when no slots are granted, and until when it
+    /// waits: boot-time clock, milliseconds.
+    waiting_heir: Option<(NodeIndex, i64)>,
     current_epoch: u64,
     last_vote_epoch: u64,
     /// Whether the cluster's state is `ok`, as this node sees it.
@@ -175,6 +181,8 @@ impl Cluster {
             migrating: BTreeMap::new(),
             importing: BTreeMap::new(),
             granted: Vec::new(),
+            taken: BTreeMap::new(),
+            waiting_heir: None,
             current_epoch: 0,
             last_vote_epoch: 0,
             is_ok: false,
@@ -241,10 +249,12 @@ impl Cluster {
 
     /// Does the work that a turn has left, to be called at its end.
     pub fn before_sleep(&mut self, outside: &Outside, actions: &mut Vec<Action>) {
-        if self.todo.is_empty() && self.manual.is_none() && !self.election.is_under_way() {
+        let is_idle = self.todo.is_empty() && self.manual.is_none() && self.waiting_heir.is_none();
+        if is_idle && !self.election.is_under_way() {
             return;
         }
         self.enter(outside);
+        self.serve_waiting_heir();
         self.go_on_with_manual_failover();
         self.go_on_with_election();
         self.finish_todo();

@@ -144,6 +144,7 @@ impl Cluster {
         }
         self.take_role(sender, header);
         self.take_claims(sender, header);
+        self.follow_successor(sender);
         self.part_equal_epochs(sender, header.config_epoch);
         self.take_gossip(sender, gossip);
         if !header.marks.contains(Marks::EXTENSIONS) {

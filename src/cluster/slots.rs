@@ -18,7 +18,15 @@ impl Cluster {
         if is_primary && self.settings.as_valkey && !self.migrating.is_empty() {
             self.follow_target(sender, header);
         }
+        if is_primary {
+            self.taken.retain(|slot, owner| *owner != sender || header.slots.contains(*slot));
+        }
         if self.node(claimant).slots == header.slots {
+            if is_primary && !self.unclaimed.is_empty() {
+                for slot in header.slots.iter() {
+                    self.unclaimed.remove(slot);
+                }
+            }
             return;
         }
         if is_primary {
@@ -62,7 +70,7 @@ impl Cluster {
     /// Tells a node which slots another one owns.
     pub(super) fn send_update(&mut self, to: NodeIndex, owner: NodeIndex) {
         let node = self.node(owner);
-        let mut slots = node.slots.clone();
+        let mut slots = self.claims_of(owner);
         for slot in self.unclaimed.iter() {
             slots.remove(slot);
         }
@@ -92,6 +100,7 @@ impl Cluster {
         let yields = yields && self.myself().config_epoch == config_epoch;
         let mut lost_here = SlotSet::default();
         let mut taken_from_shard = 0;
+        let mut is_contested = false;
         for slot in slots.iter() {
             let owner = self.owner(slot);
             if owner == Some(sender) {
@@ -100,6 +109,11 @@ impl Cluster {
             }
             let is_granted =
                 self.granted.iter().any(|(slots, to)| *to == sender && slots.contains(slot));
+            let is_old = owner == Some(self.myself) && self.taken.get(&slot) == Some(&sender);
+            if is_old && !is_granted {
+                is_contested |= config_epoch > self.myself().config_epoch;
+                continue;
+            }
             let is_free = is_granted
                 || yields && owner == Some(self.myself)
                 || self.unclaimed.contains(slot)
@@ -126,6 +140,10 @@ impl Cluster {
                 taken_from_shard += 1;
             }
             self.set_owner(slot, Some(sender));
+        }
+        if is_contested {
+            self.raise_epoch();
+            self.todo |= Todo::BROADCAST;
         }
         let given_up: Vec<_> =
             self.node(sender).slots.iter().filter(|slot| !slots.contains(*slot)).collect();
@@ -241,6 +259,23 @@ impl Cluster {
         let node = self.node_mut(sender);
         node.flags = (node.flags - NodeFlags::PRIMARY_FAILED) | failed;
         self.leave_replica();
+    }
+
+    /// Follows another primary of this node's shard, if that has slots and a greater epoch, and this
+    /// one has no slots: its successor, which need not have taken the last of them.
+    pub(super) fn follow_successor(&mut self, sender: NodeIndex) {
+        let (other, myself) = (self.node(sender), self.myself());
+        let is_successor = other.is_primary()
+            && other.shard_id == myself.shard_id
+            && other.config_epoch > myself.config_epoch
+            && !other.slots.is_empty();
+        if is_successor && myself.is_primary() && myself.slots.is_empty() {
+            let id = other.id;
+            self.warn(format!(
+                "Configuration change detected. Reconfiguring myself as a replica of {id}"
+            ));
+            self.follow(sender);
+        }
     }
 
     /// Follows the primary of this replica's primary, if that has become a replica: perhaps it has

@@ -21,7 +21,11 @@ impl Cluster {
         actions: &mut Vec<Action>,
     ) {
         self.enter(outside);
-        slots.iter().for_each(|slot| self.set_owner(slot, Some(self.myself)));
+        for slot in slots.iter() {
+            let owner = self.owner(slot).filter(|owner| *owner != self.myself);
+            self.set_owner(slot, Some(self.myself));
+            self.taken.extend(owner.map(|owner| (slot, owner)));
+        }
         // This also saves the slots.
         self.raise_epoch();
         self.todo |= Todo::UPDATE_STATE | Todo::BROADCAST;

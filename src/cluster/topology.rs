@@ -43,6 +43,7 @@ impl Cluster {
         slots.iter().for_each(|slot| self.set_owner(slot, None));
         self.migrating.retain(|_, to| *to != index);
         self.importing.retain(|_, from| *from != index);
+        self.taken.retain(|_, from| *from != index);
         self.leave_primary(index);
         for (_, node) in &mut self.nodes {
             node.reports.retain(|report| report.by != index);
@@ -57,6 +58,7 @@ impl Cluster {
         let node = self.nodes.remove(index.get());
         self.by_id.remove(&node.id);
         self.end_manual_failover_with(index);
+        self.waiting_heir = self.waiting_heir.filter(|(heir, _)| *heir != index);
         self.changed();
     }
 
@@ -80,6 +82,7 @@ impl Cluster {
         }
         if let Some(before) = before {
             self.node_mut(before).slots.remove(slot);
+            self.taken.remove(&slot);
             if before == self.myself && !self.keeps_open_slots(owner) {
                 self.migrating.remove(&slot);
             }

@@ -70,9 +70,10 @@ pub fn loaded(core: &mut Core) {
     }
 }
 
-/// Fails the moves in progress, because data was flushed.
+/// Fails the moves in progress, because data was flushed. Granted slots are no longer this node's to
+/// flush.
 pub fn data_flushed(core: &mut Core) {
-    fail_all(core, |_| true, FLUSHED);
+    fail_all(core, |job| !job.is_granted(), FLUSHED);
 }
 
 /// Fails the jobs that a change of role or of the data concerns.

@@ -195,6 +195,25 @@ fn a_cancelled_move_leaves_the_keys_where_they_were() {
 }
 
 #[test]
+fn keys_that_were_left_at_the_target_do_not_mix_with_those_that_come() {
+    let [source, target] = pair();
+    let slot = slot_of_a(&source);
+    source.connect().call(&["HSET", "{a}:hash", "new", "1"]);
+    target.ok(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", source.id()));
+    let mut there = target.connect();
+    for request in [vec!["HSET", "{a}:hash", "old", "1"], vec!["SET", "{a}:gone", "1"]] {
+        there.call(&["ASKING"]);
+        assert!(!matches!(there.call(&request), Reply::Error(_)), "{request:?}");
+    }
+    target.ok(&format!("CLUSTER SETSLOT {slot} STABLE"));
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
+    eventually("success", &[&source, &target], || field(&target, "state") == "success");
+    let bulk = |text: &str| Reply::Bulk(text.as_bytes().to_vec());
+    assert_eq!(there.call(&["HGETALL", "{a}:hash"]), Reply::Array(vec![bulk("new"), bulk("1")]));
+    assert_eq!(there.call(&["EXISTS", "{a}:gone"]), Reply::Integer(0));
+}
+
+#[test]
 fn only_the_moving_slots_are_paused() {
     let [source, target] = pair();
     let mut here = source.connect();

@@ -1,14 +1,16 @@
 //! CLUSTER MIGRATESLOTS, GETSLOTMIGRATIONS, CANCELSLOTMIGRATIONS and SYNCSLOTS: slots that move to
 //! another node all at once (`crate::cluster::slot_job`).
 
+use super::change::finish_drops;
 use super::enabled::{cluster, slot};
 use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeIndex};
-use crate::cluster::slot_job::{Phase, Ranges, Word, slots_of};
+use crate::cluster::slot_job::{Job, Phase, Ranges, Word, slots_of};
 use crate::collections::hash_slot::HashSlot;
 use crate::error::CommandError;
 use crate::resp::args::{Args, before_nul};
 use crate::resp::number::parse_i64;
+use crate::roles::cluster::drop_keys;
 use crate::roles::slots;
 use crate::state::context::{CommandResult, Context, Effect, Outcome};
 
@@ -16,6 +18,8 @@ const NOT_PRIMARY: CommandError =
     CommandError::Text("ERR Slot migration can only be used on primary nodes.");
 const IMPORTED_BY_HAND: CommandError = CommandError::Text("ERR Slots are being manually imported");
 const MIGRATED_BY_HAND: CommandError = CommandError::Text("ERR Slots are being manually migrated");
+const GRANTED: CommandError =
+    CommandError::Text("ERR Slots are granted to their new owner, which may have taken them");
 const NONE_ONGOING: CommandError = CommandError::Text("ERR No migrations ongoing");
 const UNKNOWN_SOURCE: CommandError =
     CommandError::Text("ERR Target node does not know the source node");
@@ -153,7 +157,8 @@ fn target(cluster: &Cluster, name: &[u8]) -> Result<NodeIndex, CommandError> {
 pub fn cancel(ctx: &mut Context<'_>) -> CommandResult {
     cluster(&ctx.core.state)?;
     if !slots::cancel_exports(ctx.core) {
-        return Err(NONE_ONGOING);
+        let are_granted = ctx.core.state.slot_moves.jobs.0.iter().any(Job::is_granted);
+        return Err(if are_granted { GRANTED } else { NONE_ONGOING });
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -289,6 +294,12 @@ fn establish(ctx: &mut Context<'_>) -> CommandResult {
             Some((id, client))
         }
     };
+    if source.is_some() {
+        // Arriving keys must not mix with keys that were left behind here, nor be taken for them.
+        let slots = slots_of(&ranges);
+        drop_keys(ctx.core, slots.clone());
+        finish_drops(ctx, &slots);
+    }
     slots::begin_import(ctx.core, (name, ranges), source);
     ctx.effect = Effect::Forced;
     ctx.reply.ok();

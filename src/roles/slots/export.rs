@@ -43,6 +43,7 @@ const NOT_MINE: &str = "Slots are no longer owned by myself";
 const STREAMING_LATE: &str = "Timed out before streaming completed";
 const UNPAUSED: &str =
     "Unpaused before migration completed (migration may have succeeded with lost writes)";
+const HANDED_OVER: &str = "A manual failover is in progress";
 const BAD_REPLY: &str = "Response to establish job is larger than buffer limit";
 
 /// Time for copying in a turn. Unit: microseconds.
@@ -73,11 +74,12 @@ pub fn begin_export(core: &mut Core, ranges: Ranges, target: NodeIndex) {
     persistence::note_listeners(core);
 }
 
-/// Cancels all moves from this node. False: none was in progress.
+/// Cancels the moves from this node, but for those that are granted: their targets may have taken
+/// the slots. False: there was none to be cancelled.
 pub fn cancel_exports(core: &mut Core) -> bool {
     let jobs = core.state.slot_moves.jobs.0.iter();
     let names: Vec<NodeId> = jobs
-        .filter(|job| !job.is_import && job.phase.is_in_progress())
+        .filter(|job| !job.is_import && job.phase.is_in_progress() && !job.is_granted())
         .map(|job| job.name)
         .collect();
     for name in &names {
@@ -406,7 +408,15 @@ fn hear(
     // The target has all keys only after SNAPSHOT-EOF.
     let is_early = word == Word::RequestPause && !export.is_copied;
     let before = job.phase;
-    let answer = if is_early { Err(UNEXPECTED) } else { job.hear(word, now_s, now_ms) };
+    // The replica that takes over would claim slots that the target has just taken.
+    let cluster = state.cluster.as_deref();
+    let is_handed_over =
+        word == Word::RequestFailover && cluster.is_some_and(|cluster| cluster.is_handing_over());
+    let answer = match (is_early, is_handed_over) {
+        (true, _) => Err(UNEXPECTED),
+        (_, true) => Err(HANDED_OVER),
+        _ => job.hear(word, now_s, now_ms),
+    };
     if answer == Ok(Some(Word::FailoverGranted)) {
         job.pause_end_ms = job.pause_end_ms.max(now_ms + NEWS_MS);
     }

@@ -3,6 +3,7 @@
 
 use super::{ACK_S, NEWS_MS, conclude, finish, log_transition, said, set_phase};
 use crate::client::{ClientFlags, ClientId};
+use crate::cluster::Cluster;
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::{Job, PAUSE_OVER, Phase, Ranges, UNEXPECTED, Word};
 use crate::keyspace::DbIndex;
@@ -16,6 +17,7 @@ const FAILED_COMMAND: &str =
     "Failed to process command during slot migration. Check logs for more information";
 const OUT_OF_MEMORY: &str = "Ran out of memory (OOM) during slot import";
 const TO_MYSELF: &str = "Slots were unexpectedly assigned to myself during import";
+const HANDED_OVER: &str = "A manual failover is in progress";
 const NOT_THE_SOURCE: &str = "Slots are no longer owned by source node";
 
 /// Begins to take keys from a client, which is the source. Without a client, only tracks the import
@@ -188,6 +190,10 @@ fn failure(state: &State, name: &NodeId) -> Option<&'static str> {
 fn take_over(core: &mut Core, name: &NodeId) {
     if core.state.slot_moves.prevents_failover {
         return;
+    }
+    // The replica that takes over would not know of these slots.
+    if core.state.cluster.as_deref().is_some_and(Cluster::is_handing_over) {
+        return finish(core, name, Phase::Failed, HANDED_OVER);
     }
     // The grant came after the request for it, and is valid for at least this time. Later, the
     // source may accept writes again.
