@@ -184,10 +184,15 @@ impl Clients {
     pub fn forget_promises(&mut self, house: &House, shard: usize) {
         for (tag, it) in house.tags.iter().enumerate() {
             if it.home == shard || it.is_moving {
-                let counters = counter_of(tag, 0)..counter_of(tag + 1, 0);
-                self.counters[counters].iter_mut().for_each(|counter| counter.promised = 0);
+                self.forget_promises_of(tag);
             }
         }
+    }
+
+    /// The replicas of a slot's new owner may have less than it.
+    pub fn forget_promises_of(&mut self, tag: usize) {
+        let counters = counter_of(tag, 0)..counter_of(tag + 1, 0);
+        self.counters[counters].iter_mut().for_each(|counter| counter.promised = 0);
     }
 
     /// Takes replies, and sends more. Who `rests` only ends what he has begun.
@@ -314,6 +319,8 @@ impl Clients {
             talk.send(&["ASKING"]);
         }
         talk.send(&request.words);
+        let words = &request.words;
+        house.world.trace.note(|| format!("client {index} to {} {}", talk.node, words.join(" ")));
         (actor.is_sent, actor.sent_us) = (true, now_us);
     }
 

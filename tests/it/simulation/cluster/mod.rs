@@ -51,9 +51,10 @@ pub fn run(options: Options) -> Outcome {
     let kind = if house.is_restless { "restless" } else { "quiet" };
     let hash = world.trace.hash();
     let summary = format!(
-        "{kind}, replicas {:?}, {seconds} s in {turns} turns, {events} events, {}, {counts:?}, trace {hash:016x}",
+        "{kind}, replicas {:?}, {seconds} s in {turns} turns, {events} events, {}, {} strays, {counts:?}, trace {hash:016x}",
         house.replicas(),
         clients.summary(),
+        house.strays,
     );
     Outcome { hash, summary }
 }

@@ -84,7 +84,7 @@ impl Operator {
             return;
         }
         self.next_look_us = house.world.now_us + LOOK_US;
-        self.look_at_moves(house);
+        self.look_at_moves(house, clients);
         if !self.parted.0.is_empty() && house.world.now_us >= self.parted.1 {
             self.unite(house);
         }
@@ -140,7 +140,7 @@ impl Operator {
     }
 
     /// Notes which moves have ended, and where the slots are.
-    fn look_at_moves(&mut self, house: &mut House) {
+    fn look_at_moves(&mut self, house: &mut House, clients: &mut Clients) {
         let mut open = Vec::new();
         for it in std::mem::take(&mut self.moves) {
             match self.end_of(house, &it) {
@@ -150,6 +150,9 @@ impl Operator {
                         let is_there = home == it.shards[1];
                         self.count(if is_there { "slots moved" } else { "slots kept" });
                         house.world.trace.note(|| format!("moved {tag} {home}"));
+                        if is_there {
+                            clients.forget_promises_of(tag);
+                        }
                         let tag = &mut house.tags[tag];
                         (tag.is_moving, tag.home) = (false, home);
                         tag.changes += 1;
@@ -287,6 +290,7 @@ impl Operator {
         let told = house.world.show(replica, &["CLUSTER", "FAILOVER"]);
         house.world.trace.note(|| format!("failover {replica} {told}"));
         self.failed_over_us = house.world.now_us;
+        house.has_failed_over = true;
         self.count("failovers");
     }
 
@@ -343,6 +347,7 @@ impl Operator {
         Self::doubt(house, clients, shard);
         let was_primary = matches!(house.role(node), Some(Role::Primary(_)));
         let loss = [Loss::Process, Loss::Power][house.world.random.usize(..2)];
+        house.has_failed_over = true;
         house.world.crash(node, loss);
         let down_us = house.world.random.i64(100..15_000) * MS;
         self.down.insert(node, (house.world.now_us + down_us, was_primary));
@@ -389,6 +394,7 @@ impl Operator {
         let until_us = house.world.now_us + random.i64(100..15_000) * MS;
         house.world.trace.note(|| format!("part {sides:?}"));
         pairs.iter().for_each(|&(one, other)| house.world.wires.part(one, other));
+        house.has_failed_over = true;
         self.parted = (pairs, until_us);
         self.count("partitions");
     }
@@ -421,12 +427,16 @@ impl Operator {
                 continue;
             }
             self.next_look_us = house.world.now_us + LOOK_US;
-            self.look_at_moves(house);
+            self.look_at_moves(house, clients);
             let passed_us = house.world.now_us - healed_us;
             let why = house.why_disagreeing();
             has_agreed |= why.is_none();
             if !has_agreed && passed_us > AGREE_S * SECOND {
-                house.world.fail(&format!("no agreement after healing: {why:?}"));
+                let views: Vec<String> = (0..house.nodes)
+                    .map(|node| house.world.show(node, &["CLUSTER", "NODES"]))
+                    .collect();
+                let views = views.join("\n");
+                house.world.fail(&format!("no agreement after healing: {why:?}\n{views}"));
             }
             let jobs: Vec<_> = (0..house.nodes).map(|node| house.jobs(node)).collect();
             let have_ended = jobs.iter().all(Vec::is_empty);
