@@ -112,9 +112,7 @@ impl Cluster {
             ));
             self.follow(owner);
         } else if is_empty && self.myself().is_primary() {
-            self.log(format!(
-                "My last slot was migrated to node {id} in shard {shard}. I am now an empty primary."
-            ));
+            self.tell_empty(owner);
         }
         if Some(owner) == my_primary
             && self.importing.remove(&slot).is_some()

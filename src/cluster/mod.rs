@@ -102,6 +102,24 @@ pub struct MessageCounts {
     pub bytes_received: [u64; 11],
 }
 
+/// A time in which this node's data are of another shard than its own.
+#[derive(Clone, Copy, Debug)]
+struct Foreign {
+    since_ms: i64,
+    /// The link to the former primary has ended.
+    was_link_down: bool,
+}
+
+impl Foreign {
+    /// A link that is up after this time is one to the new primary, though nobody saw it begin.
+    /// Unit: milliseconds.
+    const LEAVING_MS: i64 = 1_000;
+
+    fn is_over(self, now: i64) -> bool {
+        self.was_link_down || now - self.since_ms >= Self::LEAVING_MS
+    }
+}
+
 /// The cluster as this node sees it.
 pub struct Cluster {
     nodes: Slab<Node>,
@@ -158,6 +176,9 @@ pub struct Cluster {
     minority_ms: i64,
     /// The last epoch that this node took because another node had its former one.
     unasked_epoch: Option<u64>,
+    /// The data are of another shard: this node has followed its primary since then, but was not
+    /// synchronised yet.
+    foreign: Option<Foreign>,
     /// The state of the world in this call.
     outside: Outside,
     random: fastrand::Rng,
@@ -207,6 +228,7 @@ impl Cluster {
             began_ms: None,
             minority_ms: 0,
             unasked_epoch: None,
+            foreign: None,
             outside: Outside::default(),
             random: fastrand::Rng::with_seed(seed),
             out: Vec::new(),
@@ -269,8 +291,23 @@ impl Cluster {
     /// Must be called at the start of every operation that may change the machine.
     fn enter(&mut self, outside: &Outside) {
         self.outside = *outside;
+        self.look_at_data();
         self.changes += 1;
         self.due_ms = 0;
+    }
+
+    /// Until a replica has the data of its shard, what it had counts for nothing.
+    fn look_at_data(&mut self) {
+        let now = self.now();
+        let Some(foreign) = &mut self.foreign else { return };
+        foreign.was_link_down |= !self.outside.is_link_up;
+        // The server may not have left the former primary yet.
+        let has_come = self.outside.is_link_up && foreign.is_over(now);
+        if has_come || self.myself().is_primary() {
+            self.foreign = None;
+        } else {
+            (self.outside.offset, self.outside.data_age_ms) = (0, i64::MAX);
+        }
     }
 
     /// Grows whenever something that replies show may have changed, times of messages included. A

@@ -165,9 +165,22 @@ impl Cluster {
                 "Configuration change detected. Reconfiguring myself as a replica of {id}"
             ));
             self.follow(sender);
-        } else if !lost_here.is_empty() {
+            return;
+        }
+        if taken_from_shard > 0 && is_left_empty && self.myself().is_primary() {
+            self.tell_empty(sender);
+        }
+        if !lost_here.is_empty() {
             self.out.push(Action::DropKeys(lost_here));
         }
+    }
+
+    /// Tells that the last slot went to another shard, which this primary does not follow.
+    pub(super) fn tell_empty(&mut self, owner: NodeIndex) {
+        let (id, shard) = (self.node(owner).id, self.node(owner).shard_id);
+        self.log(format!(
+            "My last slot was migrated to node {id} in shard {shard}. I am now an empty primary."
+        ));
     }
 
     /// Takes the slots that are being imported and that their source has given up: perhaps no node

@@ -211,6 +211,37 @@ fn a_replica_whose_primary_follows_another_node_follows_that_one() {
 }
 
 #[test]
+fn a_replica_with_the_data_of_another_shard_has_nothing_to_offer() {
+    for seed in 50..60 {
+        let mut world = World::formed(3, 3, seed);
+        world.unfollowed.insert((4, 0));
+        world.command(4, |cluster, outside, actions| {
+            let primary = cluster.find(&name(0)).expect("known");
+            cluster.replicate(primary, outside, actions);
+        });
+        world.run(2 * TIMEOUT_MS);
+        let offset = |world: &World| {
+            let cluster = &world.machines[1].cluster;
+            cluster.node(cluster.find(&name(4)).expect("known")).repl_offset
+        };
+        assert_eq!(offset(&world), 0);
+        if seed % 2 == 0 {
+            // The replica that has the data takes over, however much the other had of its own.
+            world.kill(0);
+            world.run(5 * TIMEOUT_MS);
+            assert!(world.machines[3].cluster.myself().is_primary(), "seed {seed}");
+            world.unfollowed.clear();
+            world.run(3 * TIMEOUT_MS);
+            assert_eq!(world.machines[4].follows, Some(3), "seed {seed}");
+        } else {
+            world.unfollowed.clear();
+            world.run(3 * TIMEOUT_MS);
+        }
+        assert_ne!(offset(&world), 0, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_minority_serves_nothing() {
     let mut world = World::formed(3, 3, 4);
     for other in [1, 2, 3, 4, 5] {

@@ -2,7 +2,7 @@
 //! state, which follows from the table.
 
 use super::node::{Node, NodeFlags, NodeId, NodeIndex};
-use super::{Cluster, Todo};
+use super::{Cluster, Foreign, Todo};
 use crate::cluster::action::Action;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 
@@ -167,7 +167,13 @@ impl Cluster {
             self.migrating.clear();
             self.importing.clear();
         }
+        let is_of_other_shard = self.node(primary).shard_id != self.myself().shard_id;
         self.set_as_replica(self.myself, Some(primary));
+        if is_of_other_shard {
+            let since_ms = self.now();
+            self.foreign = Some(Foreign { since_ms, was_link_down: false });
+            self.look_at_data();
+        }
         self.follow_address();
         // Otherwise nodes would take this one for a primary until their next ping.
         self.todo |= Todo::BROADCAST;
