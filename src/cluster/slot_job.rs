@@ -275,6 +275,12 @@ impl Job {
         self.phase.is_in_progress() && waits && now_s - heard_s > timeout_s
     }
 
+    /// Whether the source has granted the slots: the target may own them already, so writes must
+    /// wait until the new owner is known, or the grant is over.
+    pub fn is_granted(&self) -> bool {
+        self.phase == Phase::FailoverGranted
+    }
+
     /// Whether ACK may be sent now.
     pub fn says_ack(&self) -> bool {
         match self.is_import {
