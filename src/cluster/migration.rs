@@ -58,7 +58,8 @@ impl Cluster {
         let first = working.min_by_key(|replica| self.node(**replica).id);
         if first == Some(&self.myself) {
             let id = self.node(orphan).id;
-            self.warn(format!("Migrating to orphaned master {id}"));
+            let role = if self.settings.as_valkey { "primary" } else { "master" };
+            self.warn(format!("Migrating to orphaned {role} {id}"));
             self.follow(orphan);
         }
     }
