@@ -346,7 +346,8 @@ impl Jobs {
         hidden
     }
 
-    /// The moves to this node that have not ended, as a file names them: `NAME:0-10 20-20,NAME:7-7`.
+    /// The moves to this node that have not ended, as a file names them:
+    /// `NAME:0-10 20-20,NAME:7-7`.
     pub fn imports_text(&self) -> String {
         let texts = self.unfinished(true).map(|job| format!("{}:{}", job.name, job.ranges_text()));
         texts.collect::<Vec<_>>().join(",")

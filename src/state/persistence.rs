@@ -189,8 +189,8 @@ pub const LAST_FENCE: &str = "latchkey-last-fence";
 /// need it.
 pub const OPEN_SLOTS: &str = "cluster-slot-states";
 
-/// The field of an RDB file that has the moves of slots to this server that have not ended: the keys
-/// that have come so far stay hidden.
+/// The field of an RDB file that has the moves of slots to this server that have not ended: the
+/// keys that have come so far stay hidden.
 pub const SLOT_IMPORTS: &str = "latchkey-slot-imports";
 
 /// The replication history and offset of an RDB file, if the file states them.
