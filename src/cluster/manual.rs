@@ -25,6 +25,9 @@ enum Part {
 /// The pause is in force when this many turns have ended.
 const TURNS_TO_PAUSE: u32 = 2;
 
+/// Time in which a primary that pauses hears that its replica has won. Unit: milliseconds.
+const NEWS_MS: i64 = 2_000;
+
 /// The reason for which an election is given up.
 const ANOTHER: &str = "received a new manual failover. Resetting the election.";
 
@@ -63,8 +66,9 @@ impl Cluster {
             self.waiting_heir = Some((replica, now + limit_ms));
             return;
         }
-        self.manual =
-            Some(Manual { ends_ms: now + limit_ms, part: Part::Primary { replica, turns: 0 } });
+        // The replica may win at the end of its own time.
+        let ends_ms = now + limit_ms + limit_ms.min(NEWS_MS);
+        self.manual = Some(Manual { ends_ms, part: Part::Primary { replica, turns: 0 } });
         self.out.push(Action::PauseWrites { until_boot_ms: now + 2 * limit_ms });
         let id = self.node(replica).id;
         self.warn(format!("Manual failover requested by replica {id}."));

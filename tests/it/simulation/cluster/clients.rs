@@ -5,7 +5,7 @@ use super::super::network;
 use super::super::talk::Talk;
 use super::super::world::{MS, SECOND};
 use super::holdings::Holdings;
-use super::house::{House, node_of};
+use super::house::{House, node_of, text};
 use crate::support::Reply;
 
 /// Counters with each hash tag; two further ones always change together.
@@ -66,7 +66,11 @@ enum Goal {
         counter: usize,
         floor: i64,
     },
-    ReadBoth,
+    /// Two counters, and what they must not be below.
+    ReadBoth {
+        counter: usize,
+        floor: i64,
+    },
     /// A lock, its owner, and when it was asked for.
     Acquire {
         key: String,
@@ -255,7 +259,8 @@ impl Clients {
             }
             Kind::PairReader => {
                 let words = vec!["MGET".into(), format!("{{{name}}}:p"), format!("{{{name}}}:q")];
-                Request { tag, words, goal: Goal::ReadBoth }
+                let counter = counter_of(tag, COUNTERS);
+                Request { tag, words, goal: Goal::ReadBoth { counter, floor: 0 } }
             }
             Kind::StringLocker | Kind::Locker => {
                 let tag = random.usize(..LOCKED_TAGS);
@@ -309,7 +314,9 @@ impl Clients {
             return;
         };
         match &mut request.goal {
-            Goal::Add { counter, floor } | Goal::AddToBoth { counter, floor } => {
+            Goal::Add { counter, floor }
+            | Goal::AddToBoth { counter, floor }
+            | Goal::ReadBoth { counter, floor } => {
                 let Counter { answered, promised, .. } = self.counters[*counter];
                 *floor = if house.is_restless { promised } else { answered };
             }
@@ -429,10 +436,15 @@ impl Clients {
                 self.writes += 1;
                 self.note(house, counter, floor, one);
             }
-            Goal::ReadBoth => {
+            Goal::ReadBoth { floor, .. } => {
                 let Reply::Array(values) = reply else {
                     world.fail(&format!("{}: {}", words(), reply.show()))
                 };
+                let value: i64 = text(&values[0]).parse().unwrap_or(0);
+                // Another node may still answer reads of one that has been cut off.
+                if value < floor && !house.is_restless {
+                    world.fail(&format!("{}: {floor} was acknowledged: {}", words(), reply.show()));
+                }
                 self.reads += 1;
                 if values[0] != values[1] {
                     world.fail(&format!("{}: half of it is seen: {}", words(), reply.show()));
