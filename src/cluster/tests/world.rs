@@ -113,6 +113,9 @@ pub struct World {
     pub random: fastrand::Rng,
     /// Pairs of nodes whose packets are lost, from the first to the second.
     pub cut: BTreeSet<(usize, usize)>,
+    /// The number of these pairs at the last tick, and when it last became smaller.
+    cuts_before: usize,
+    healed_ms: i64,
     /// Pairs between which replication alone is cut.
     pub unfollowed: BTreeSet<(usize, usize)>,
     /// Of ten messages that cannot arrive, the number that are delayed, as by TCP, rather than
@@ -250,6 +253,8 @@ impl World {
             suspected: HashMap::new(),
             random,
             cut: BTreeSet::new(),
+            cuts_before: 0,
+            healed_ms: 0,
             unfollowed: BTreeSet::new(),
             votes: HashMap::new(),
             elected: HashMap::new(),
@@ -524,6 +529,10 @@ impl World {
     pub fn run(&mut self, ms: i64) {
         let end = self.now + ms;
         while self.now < end {
+            if self.cut.len() < self.cuts_before {
+                self.healed_ms = self.now;
+            }
+            self.cuts_before = self.cut.len();
             let tick = self.now - self.now % 100 + 100;
             while let Some(entry) = self.due.first_entry().filter(|entry| entry.key().0 <= tick) {
                 self.now = self.now.max(entry.key().0);

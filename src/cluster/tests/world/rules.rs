@@ -237,7 +237,10 @@ impl World {
             let differs = [index, other]
                 .iter()
                 .all(|index| 2 * self.machines[*index].cluster.delay_ms() >= TICK_MS + HEARING_MS);
-            let has_its_turn = may_vote && is_calm(&index) && is_first && heard_too && differs;
+            // Who was cut off has yet to learn of the others' data.
+            let has_heard = self.now - self.healed_ms > CALM_MS;
+            let has_its_turn =
+                may_vote && is_calm(&index) && is_first && heard_too && differs && has_heard;
             if theirs > own && !forced && has_its_turn {
                 self.fail(&format!(
                     "{index} with {own} changes is promoted before {other} with {theirs}"
