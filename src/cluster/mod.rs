@@ -135,8 +135,8 @@ pub struct Cluster {
     importing: BTreeMap<HashSlot, NodeIndex>,
     /// Slots that these nodes may claim with any epoch: CLUSTER MIGRATESLOTS has granted them.
     granted: Vec<(SlotSet, NodeIndex)>,
-    /// Slots that this node has taken because their owner had granted them, and that owner, until it
-    /// no longer claims them: its claims may be older than its grant.
+    /// Slots that this node has taken because their owner had granted them, and that owner, until
+    /// it no longer claims them: its claims may be older than its grant.
     taken: BTreeMap<HashSlot, NodeIndex>,
     /// A replica that is to take this node's place when no slots are granted, and until when it
     /// waits: boot-time clock, milliseconds.

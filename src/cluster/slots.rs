@@ -153,8 +153,8 @@ impl Cluster {
         if self.settings.as_valkey && self.myself().is_primary() {
             self.finish_imports(sender, slots);
         }
-        // A node goes to another shard only if it may. That of its own shard is its successor, which
-        // may have had other slots.
+        // A node goes to another shard only if it may. That of its own shard is its successor,
+        // which may have had other slots.
         let is_whole = self.settings.allows_replica_migration
             || self.node(sender).shard_id == self.myself().shard_id
             || slots.len() == taken_from_shard;
@@ -274,8 +274,8 @@ impl Cluster {
         self.leave_replica();
     }
 
-    /// Follows another primary of this node's shard, if that has slots and a greater epoch, and this
-    /// one has no slots: its successor, which need not have taken the last of them.
+    /// Follows another primary of this node's shard, if that has slots and a greater epoch, and
+    /// this one has no slots: its successor, which need not have taken the last of them.
     pub(super) fn follow_successor(&mut self, sender: NodeIndex) {
         let (other, myself) = (self.node(sender), self.myself());
         let is_successor = other.is_primary()

@@ -49,8 +49,8 @@ pub fn recheck(core: &mut Core) {
     ended.iter().for_each(|channel| end_subscriptions(&mut core.state, channel));
 }
 
-/// Sends those who wait for a lock or permits to the target of their slot's move by hand, if the key
-/// is there by now: here they would be granted what others may hold there. False: it is not.
+/// Sends those who wait for a lock or permits to the target of their slot's move by hand, if the
+/// key is there by now: here they would be granted what others may hold there. False: it is not.
 pub fn follow_key(core: &mut Core, database: DbIndex, name: &[u8]) -> bool {
     let Some(cluster) = core.state.cluster.as_deref() else { return false };
     if !cluster.has_open_slots() {

@@ -70,8 +70,8 @@ pub fn loaded(core: &mut Core) {
     }
 }
 
-/// Fails the moves in progress, because data was flushed. Granted slots are no longer this node's to
-/// flush.
+/// Fails the moves in progress, because data was flushed. Granted slots are no longer this node's
+/// to flush.
 pub fn data_flushed(core: &mut Core) {
     fail_all(core, |job| !job.is_granted(), FLUSHED);
 }
