@@ -105,11 +105,13 @@ impl Node {
     }
 
     fn end(&mut self) {
-        let _ = self.handle.stop();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-            && !std::thread::panicking()
-        {
+        let Some(thread) = self.thread.take() else { return };
+        // While its first log is being written, a node refuses to end, as in Redis.
+        while !thread.is_finished() {
+            let _ = self.handle.stop();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if thread.join().is_err() && !std::thread::panicking() {
             panic!("the node has panicked");
         }
     }

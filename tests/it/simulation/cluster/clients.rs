@@ -402,6 +402,8 @@ impl Clients {
 
     fn conclude(&mut self, house: &mut House, index: usize, request: Request, reply: &Reply) {
         let now_us = house.world.now_us;
+        // A target that crashes right after it has taken slots leaves a part of them at its replica.
+        let may_be_half = house.is_restless && house.has_failed_over;
         let world = &house.world;
         let words = || request.words.join(" ");
         let actor = &mut self.actors[index];
@@ -430,7 +432,7 @@ impl Clients {
                 let [Reply::Integer(one), Reply::Integer(other)] = *values else {
                     world.fail(&format!("{}: {}", words(), reply.show()))
                 };
-                if one != other {
+                if one != other && !may_be_half {
                     world.fail(&format!("{}: half of it is there: {one} and {other}", words()));
                 }
                 self.writes += 1;
@@ -446,7 +448,7 @@ impl Clients {
                     world.fail(&format!("{}: {floor} was acknowledged: {}", words(), reply.show()));
                 }
                 self.reads += 1;
-                if values[0] != values[1] {
+                if values[0] != values[1] && !may_be_half {
                     world.fail(&format!("{}: half of it is seen: {}", words(), reply.show()));
                 }
             }
@@ -523,8 +525,7 @@ impl Clients {
         for counter in 0..self.counters.len() {
             let Counter { sent, answered, promised } = self.counters[counter];
             let (tag, number) = (counter / (COUNTERS + 1), counter % (COUNTERS + 1));
-            let home = house.tags[tag].home;
-            let Some(primary) = house.primary(home) else { continue };
+            let Some(primary) = house.owner(0, house.tags[tag].slot) else { continue };
             let key = match number {
                 COUNTERS => format!("{{{}}}:q", house.tags[tag].name),
                 _ => key_of(house, counter),

@@ -440,7 +440,10 @@ impl Operator {
             }
             let jobs: Vec<_> = (0..house.nodes).map(|node| house.jobs(node)).collect();
             let have_ended = jobs.iter().all(Vec::is_empty);
-            let are_calm = (0..PRIMARIES).all(|shard| house.is_calm(shard));
+            let are_calm = (0..PRIMARIES).all(|shard| match house.is_restless {
+                true => house.is_settled(shard),
+                false => house.is_calm(shard),
+            });
             let is_done = self.moves.is_empty() && self.walk.is_none();
             let is_over = why.is_none() && have_ended && are_calm && is_done;
             if is_over && clients.are_at_rest() {
