@@ -175,14 +175,16 @@ impl Cluster {
         let interval_ms = self.ping_interval_ms();
         let node = self.node(index);
         let (ping_sent_ms, data_ms) = (node.ping_sent_ms, node.data_received_ms);
+        let is_failing = node.is_failing();
         if let Some(link) = node.outbound
             && let Some(created_ms) = self.links.get(&link).map(|link| link.created_ms)
             && now - created_ms > timeout_ms
             && ping_sent_ms != 0
             && now - ping_sent_ms > timeout_ms / 2
-            && now - data_ms > timeout_ms / 2
+            && (now - data_ms > timeout_ms / 2 || is_failing)
         {
-            // Perhaps only the connection is broken: reconnect before the node is given up.
+            // Perhaps only the connection is broken: reconnect before the node is given up. Only an
+            // answer ends a failure, whatever else comes from that node.
             self.close(link);
         }
         self.meet_again_if_unknown(index);

@@ -364,8 +364,7 @@ impl House {
     pub fn check_copies(&mut self) {
         for node in 0..self.nodes {
             let until_us = self.world.now_us + 20 * SECOND;
-            loop {
-                let Some(Role::Replica(Some(of), _)) = self.role(node) else { break };
+            while let Some(Role::Replica(Some(of), _)) = self.role(node) {
                 let digests = [node, of].map(|node| self.world.show(node, &["DEBUG", "DIGEST"]));
                 if digests[0] == digests[1] {
                     break;
