@@ -93,6 +93,11 @@ fn admit_import(state: &State, client: &Client, asked: &Asked<'_>) -> Verdict {
     if state.scripts.is_busy() {
         return Verdict::Refuse(busy(state));
     }
+    // The connection of a node that has just become a replica is about to be closed. Its primary
+    // decides about the keys.
+    if state.replication.is_replica() {
+        return Verdict::Refuse(CommandError::ReadOnlyReplica);
+    }
     if is_held_back(state, client, asked) {
         return Verdict::Postpone;
     }
