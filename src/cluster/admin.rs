@@ -55,6 +55,8 @@ impl Cluster {
         let id = self.node(target).id;
         self.log(format!("Migrating slot {} to node {id}", slot.number()));
         self.migrating.insert(slot, target);
+        // Its next claim, if it had the slot before, is not an old one.
+        self.taken.remove(&slot);
         self.changed();
         self.carry_out(actions);
     }

@@ -142,6 +142,37 @@ fn a_replica_takes_the_place_of_its_primary_on_demand() {
 }
 
 #[test]
+fn a_slot_that_was_taken_can_be_given_back_at_once() {
+    let mut world = World::formed(3, 0, 12);
+    let slot = HashSlot::new(0).expect("a slot");
+    world.command(1, |cluster, outside, actions| {
+        cluster.take_slots_granted(&range(0, 0), outside, actions);
+    });
+    // The new owner does not hear that the old one has given the slot up.
+    world.cut.insert((0, 1));
+    world.run(500);
+    let [old, new] = [0, 1].map(|index| move |cluster: &Cluster| cluster.find(&name(index)));
+    world.command(0, |cluster, outside, actions| {
+        let source = new(cluster).expect("known");
+        assert_eq!(cluster.owner(slot), Some(source));
+        cluster.set_importing(slot, source, outside, actions);
+    });
+    world.command(1, |cluster, outside, actions| {
+        let target = old(cluster).expect("known");
+        cluster.set_migrating(slot, target, outside, actions);
+    });
+    world.command(0, |cluster, outside, actions| {
+        let myself = cluster.my_index();
+        cluster.assign_slot(slot, myself, false, outside, actions);
+    });
+    world.cut.clear();
+    world.run(2_000);
+    let cluster = &world.machines[1].cluster;
+    assert_eq!(cluster.owner(slot), old(cluster));
+    world.check_agreement();
+}
+
+#[test]
 fn a_change_of_role_is_told_to_all_nodes_at_once() {
     let mut world = World::formed(3, 3, 9);
     for index in 0..6 {

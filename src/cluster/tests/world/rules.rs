@@ -214,6 +214,8 @@ impl World {
             });
             machine.is_alive
                 && reaches_all
+                // Who was cut off has yet to learn of the others' data.
+                && self.now - self.healed_ms > CALM_MS
                 && self.now - machine.disturbed_ms > CALM_MS
                 && machine.slow_until + CALM_MS < self.now
         };
@@ -237,10 +239,7 @@ impl World {
             let differs = [index, other]
                 .iter()
                 .all(|index| 2 * self.machines[*index].cluster.delay_ms() >= TICK_MS + HEARING_MS);
-            // Who was cut off has yet to learn of the others' data.
-            let has_heard = self.now - self.healed_ms > CALM_MS;
-            let has_its_turn =
-                may_vote && is_calm(&index) && is_first && heard_too && differs && has_heard;
+            let has_its_turn = may_vote && is_calm(&index) && is_first && heard_too && differs;
             if theirs > own && !forced && has_its_turn {
                 self.fail(&format!(
                     "{index} with {own} changes is promoted before {other} with {theirs}"
