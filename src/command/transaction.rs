@@ -14,7 +14,7 @@ use crate::gate::execute::{Gate, Ran, Request};
 use crate::gate::transaction::{abandon, forget_watched};
 use crate::gate::{cluster, slot_costs};
 use crate::resp::reply::ReplyWriter;
-use crate::roles::cluster::ask_for_lists_for_command;
+use crate::roles::cluster::lists;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
 
@@ -93,7 +93,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     let names_slot = |transaction: &Transaction| transaction.has_any(Flags::NAMES_SLOT);
     if ctx.client().transaction.as_deref().is_some_and(names_slot)
         && ctx.core.state.cluster.is_some()
-        && !ask_for_lists_for_command(ctx)
+        && !lists::ask_for_command(ctx)
     {
         return Ok(Outcome::Postponed);
     }

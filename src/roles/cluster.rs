@@ -34,12 +34,11 @@ use crate::sys::random;
 mod file;
 mod keys;
 mod links;
-mod lists;
+pub mod lists;
 mod settings;
 
 pub use keys::{add as drop_keys, is_dropping};
 pub use links::{bus_port, listen, look, take_in_link};
-pub use lists::{ask as ask_for_lists, ask_for_command as ask_for_lists_for_command};
 
 /// Interval at which the state machine learns the time. Unit: microseconds.
 const TICK_US: i64 = 100_000;

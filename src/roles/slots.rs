@@ -26,6 +26,7 @@ const ACK_S: i64 = 1;
 const NEWS_MS: i64 = 2_000;
 
 const TIMED_OUT: &str = "Timed out after too long with no interaction";
+const HANDED_OVER: &str = "A manual failover is in progress";
 const FLUSHED: &str = "Data was flushed";
 
 /// Whether [`turn`] has work now, without waiting for an event.

@@ -4,7 +4,7 @@
 use super::enabled::{cluster, slot as slot_of_text};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::error::CommandError;
-use crate::roles::cluster::{ask_for_lists_for_command, is_dropping};
+use crate::roles::cluster::{is_dropping, lists};
 use crate::state::context::{CommandResult, Context, Outcome};
 
 /// `CLUSTER COUNTKEYSINSLOT slot`: an integer.
@@ -29,7 +29,7 @@ pub fn get_keys(ctx: &mut Context<'_>) -> CommandResult {
     let slot = slot_number(ctx, INVALID)?;
     let count = usize::try_from(count).map_err(|_| CommandError::Text(INVALID))?;
     let in_slot = ctx.core.keyspace.count_in_slot(ctx.core.keyspace.selected(), slot);
-    if count.min(in_slot) > 0 && !ask_for_lists_for_command(ctx) {
+    if count.min(in_slot) > 0 && !lists::ask_for_command(ctx) {
         return Ok(Outcome::Postponed);
     }
     let array = ctx.reply.defer_array();
@@ -57,7 +57,7 @@ pub fn flush(ctx: &mut Context<'_>) -> CommandResult {
     if !arguments.is_at_end() && !arguments.take_word("ASYNC") && !arguments.take_word("SYNC") {
         return Err(CommandError::Syntax);
     }
-    if ctx.core.keyspace.has_keys_in_slot(slot) && !ask_for_lists_for_command(ctx) {
+    if ctx.core.keyspace.has_keys_in_slot(slot) && !lists::ask_for_command(ctx) {
         return Ok(Outcome::Postponed);
     }
     while let Some((database, key)) = ctx.core.keyspace.key_in_slot(slot) {

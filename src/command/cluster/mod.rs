@@ -139,11 +139,15 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Makes this node forget another one.",
                 "O(1)",
             ),
-            asks("GETKEYSINSLOT", keys::get_keys).with(Flags::NAMES_SLOT).exactly(4).tips(NONDETERMINISTIC).docs(
-                "slot count",
-                "Returns names of this node's keys in a slot.",
-                "O(log(N)), N being the number of keys asked for",
-            ),
+            asks("GETKEYSINSLOT", keys::get_keys)
+                .with(Flags::NAMES_SLOT)
+                .exactly(4)
+                .tips(NONDETERMINISTIC)
+                .docs(
+                    "slot count",
+                    "Returns names of this node's keys in a slot.",
+                    "O(log(N)), N being the number of keys asked for",
+                ),
             changes("GETSLOTMIGRATIONS", moves::list).since("9.0.0").docs(
                 "",
                 "Returns the migrations of slots.",

@@ -13,7 +13,7 @@ use crate::collections::table::Table;
 use crate::command::key::scan::ScanOptions;
 use crate::error::CommandError;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
-use crate::roles::cluster::ask_for_lists_for_command;
+use crate::roles::cluster::lists;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::types::Value;
 
@@ -47,7 +47,7 @@ pub fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let last = if goes_on { last_with_owner(ctx, slot)? } else { slot };
     let mut slots = (slot.index()..=last.index()).filter_map(HashSlot::new);
     let has_keys = slots.any(|slot| ctx.core.keyspace.table().count_in_slot(slot) > 0);
-    if has_keys && !ask_for_lists_for_command(ctx) {
+    if has_keys && !lists::ask_for_command(ctx) {
         return Ok(Outcome::Postponed);
     }
 

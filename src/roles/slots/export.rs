@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::{ACK_S, NEWS_MS, Phase, finish, log_transition, said, set_phase};
+use super::{ACK_S, HANDED_OVER, NEWS_MS, Phase, finish, log_transition, said, set_phase};
 use crate::cluster::node::{NodeId, NodeIndex};
 use crate::cluster::slot_job::{Job, Ranges, UNEXPECTED, Word};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
@@ -28,7 +28,7 @@ use crate::persist::rdb::SavedEntry;
 use crate::persist::saver::lock;
 use crate::resp::args::Args;
 use crate::resp::request::{Limits, Parsed, Parser, Range, encode};
-use crate::roles::cluster::ask_for_lists;
+use crate::roles::cluster::lists;
 use crate::roles::moving::{self, Connecting, ENCODED_HERE_MAX, ENCODERS_MAX};
 use crate::state::moving::Payload;
 use crate::state::slot_moves::{Export, Part};
@@ -43,7 +43,6 @@ const NOT_MINE: &str = "Slots are no longer owned by myself";
 const STREAMING_LATE: &str = "Timed out before streaming completed";
 const UNPAUSED: &str =
     "Unpaused before migration completed (migration may have succeeded with lost writes)";
-const HANDED_OVER: &str = "A manual failover is in progress";
 const BAD_REPLY: &str = "Response to establish job is larger than buffer limit";
 
 /// Time for copying in a turn. Unit: microseconds.
@@ -550,7 +549,7 @@ fn copy(core: &mut Core, name: &NodeId, export: &mut Export) {
         return;
     };
     let begun_us = core.state.clock.now().boot_us;
-    if begun_us < export.next_copy_us || !ask_for_lists(core) {
+    if begun_us < export.next_copy_us || !lists::ask(core) {
         return;
     }
     let (until_us, delay_us) =

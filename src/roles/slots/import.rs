@@ -1,7 +1,7 @@
 //! The target's end of a move. The source's connection is a client whose commands bring the keys.
 //! The keys stay hidden until this node owns the slots.
 
-use super::{ACK_S, NEWS_MS, conclude, finish, log_transition, said, set_phase};
+use super::{ACK_S, HANDED_OVER, NEWS_MS, conclude, finish, log_transition, said, set_phase};
 use crate::client::{ClientFlags, ClientId};
 use crate::cluster::Cluster;
 use crate::cluster::node::NodeId;
@@ -17,7 +17,6 @@ const FAILED_COMMAND: &str =
     "Failed to process command during slot migration. Check logs for more information";
 const OUT_OF_MEMORY: &str = "Ran out of memory (OOM) during slot import";
 const TO_MYSELF: &str = "Slots were unexpectedly assigned to myself during import";
-const HANDED_OVER: &str = "A manual failover is in progress";
 const NOT_THE_SOURCE: &str = "Slots are no longer owned by source node";
 
 /// Begins to take keys from a client, which is the source. Without a client, only tracks the import

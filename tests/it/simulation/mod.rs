@@ -225,9 +225,9 @@ fn a_request_that_a_pause_has_held_up_runs_before_newer_ones() {
 
 /// `SIMULATE` has the options: `--seed N` (one run), `--seeds N`, `--from N`, `--rounds N`,
 /// `--trace`, `--logs FOLDER`, `--repeat N` (the same seed again and again, whose traces must not
-/// differ), `--alone` (one server, not three), `--cluster` (nodes of a cluster), `--kinds a,b` (instead of those that the seed draws;
-/// `kinds.rs` has the names), `--times` (tells the longest turn of each run: to be built with
-/// optimisation).
+/// differ), `--alone` (one server, not three), `--cluster` (nodes of a cluster), `--kinds a,b`
+/// (instead of those that the seed draws; `kinds.rs` has the names), `--times` (tells the longest
+/// turn of each run: to be built with optimisation).
 #[test]
 #[ignore = "takes minutes: make simulate"]
 fn many_seeds() {
