@@ -9,6 +9,12 @@ use super::wire::{Body, Header, Marks};
 use super::{Cluster, Todo};
 use crate::collections::hash_slot::{HashSlot, SlotSet};
 
+/// The node that a move of a single slot comes from or goes to, seen from this node.
+enum OtherEnd {
+    Source,
+    Target,
+}
+
 impl Cluster {
     /// Takes in the slots that a header claims, for the sender or for its primary.
     pub(super) fn take_claims(&mut self, sender: NodeIndex, header: &Header) {
@@ -52,19 +58,18 @@ impl Cluster {
     /// Redirects moves of slots to the sender, if it is the successor of their targets.
     fn follow_target(&mut self, sender: NodeIndex, header: &Header) {
         let shard_id = self.node(sender).shard_id;
-        let mut is_changed = false;
-        for (slot, target) in &mut self.migrating {
-            let node = &self.nodes[target.get()];
+        let is_successor_of = |target: NodeIndex| {
+            let node = self.node(target);
             let is_replaced = node.config_epoch < header.config_epoch || node.is_replica();
-            let is_successor = *target != sender && node.shard_id == shard_id && is_replaced;
-            if is_successor && !header.slots.contains(*slot) {
-                *target = sender;
-                is_changed = true;
-            }
-        }
-        if is_changed {
-            self.changed();
-        }
+            target != sender && node.shard_id == shard_id && is_replaced
+        };
+        let slots: Vec<HashSlot> = self
+            .migrating
+            .iter()
+            .filter(|(slot, target)| is_successor_of(**target) && !header.slots.contains(**slot))
+            .map(|(slot, _)| *slot)
+            .collect();
+        self.redirect(OtherEnd::Target, &slots, sender);
     }
 
     /// Tells a node which slots another one owns.
@@ -346,37 +351,39 @@ impl Cluster {
             let found = moves.iter().filter(|(_, node)| **node == former);
             found.map(|(slot, _)| *slot).collect()
         };
-        let (from, mut to) = (with_former(&self.importing), with_former(&self.migrating));
-        if !self.settings.as_valkey {
-            to.clear();
+        let (from, to) = (with_former(&self.importing), with_former(&self.migrating));
+        self.redirect(OtherEnd::Source, &from, successor);
+        if self.settings.as_valkey {
+            self.redirect(OtherEnd::Target, &to, successor);
         }
+    }
+
+    /// Lets moves of single slots go on with the successor of the node at their other end.
+    fn redirect(&mut self, end: OtherEnd, slots: &[HashSlot], successor: NodeIndex) {
+        if slots.is_empty() {
+            return;
+        }
+        let moves = match end {
+            OtherEnd::Source => &mut self.importing,
+            OtherEnd::Target => &mut self.migrating,
+        };
+        moves.extend(slots.iter().map(|slot| (*slot, successor)));
+        self.changed();
         let (new, shard) = (self.shown_node(successor), self.node(successor).shard_id);
-        for slot in &from {
-            self.importing.insert(*slot, successor);
-            self.log(format!(
-                "Failover occurred in migration source. Update importing source for slot {} to node {new} in shard {shard}.",
-                slot.number()
-            ));
+        let to = format!("to node {new} in shard {shard}");
+        for number in slots.iter().map(|slot| slot.number()) {
+            let what = match end {
+                OtherEnd::Source => format!("source. Update importing source for slot {number}"),
+                OtherEnd::Target => format!("target. Slot {number} is now being migrated"),
+            };
+            self.log(format!("Failover occurred in migration {what} {to}."));
         }
-        for slot in &to {
-            self.migrating.insert(*slot, successor);
-            self.log(format!(
-                "Failover occurred in migration target. Slot {} is now being migrated to node {new} in shard {shard}.",
-                slot.number()
-            ));
-        }
-        if !from.is_empty() {
-            self.log(format!(
-                "A failover occurred in migration source. Update importing source of {} slot(s) to node {new} in shard {shard}.",
-                from.len()
-            ));
-        }
-        if !to.is_empty() {
-            self.log(format!(
-                "A failover occurred in migration target. Update migrating target of {} slot(s) to node {new} in shard {shard}.",
-                to.len()
-            ));
-        }
+        let what = match end {
+            OtherEnd::Source => "source. Update importing source",
+            OtherEnd::Target => "target. Update migrating target",
+        };
+        let count = slots.len();
+        self.log(format!("A failover occurred in migration {what} of {count} slot(s) {to}."));
     }
 
     /// A node's id and name, for the log.
