@@ -3,7 +3,7 @@
 
 use super::action::Action;
 use super::node::NodeIndex;
-use super::wire::{Body, Kind, Marks};
+use super::wire::{Body, Header, Kind, Marks};
 use super::{Cluster, Todo};
 
 /// A failover on demand that is under way.
@@ -88,9 +88,16 @@ impl Cluster {
             && self.is_paused_for_failover()
     }
 
-    pub(super) fn take_paused_offset(&mut self, paused: u64) {
+    /// Takes in the offset at which the primary's stream stands still, if this node knows of all
+    /// slots that the primary claims: a successor that leaves some out would make it a second
+    /// primary of the shard. Otherwise a later header has the offset.
+    pub(super) fn take_pause(&mut self, primary: NodeIndex, header: &Header) {
+        if header.slots.iter().any(|slot| self.owner(slot) != Some(primary)) {
+            return;
+        }
         let part = self.manual.as_mut().map(|manual| &mut manual.part);
         if let Some(Part::Replica { offset: offset @ None, .. }) = part {
+            let paused = header.offset;
             *offset = Some(paused);
             self.warn(format!(
                 "Received replication offset for paused master manual failover: {paused}"

@@ -89,9 +89,6 @@ impl Cluster {
             self.version += 1;
             self.todo |= Todo::SAVE;
         }
-        if header.marks.contains(Marks::PAUSED) && self.myself().primary == Some(sender) {
-            self.take_paused_offset(header.offset);
-        }
     }
 
     fn take_ping(
@@ -144,6 +141,9 @@ impl Cluster {
         }
         self.take_role(sender, header);
         self.take_claims(sender, header);
+        if header.marks.contains(Marks::PAUSED) && self.myself().primary == Some(sender) {
+            self.take_pause(sender, header);
+        }
         self.follow_successor(sender);
         self.part_equal_epochs(sender, header.config_epoch);
         self.take_gossip(sender, gossip);

@@ -142,6 +142,40 @@ fn a_replica_takes_the_place_of_its_primary_on_demand() {
 }
 
 #[test]
+fn a_replica_that_does_not_know_of_a_slot_yet_takes_the_place_later() {
+    let mut world = World::formed(3, 3, 12);
+    let slot = HashSlot::new(0).expect("a slot");
+    let take = |world: &mut World, index, slots: SlotSet| {
+        world.command(index, |cluster, outside, actions| {
+            cluster.take_slots_granted(&slots, outside, actions);
+        });
+    };
+    // Two nodes take slots with the same epoch, the second one from the first, and the replica
+    // hears of that epoch from the first one.
+    (0..6).filter(|index| *index != 1).for_each(|index| world.cut_both(1, index));
+    take(&mut world, 0, range(SLOTS - 1, SLOTS - 1));
+    world.run(500);
+    world.command(0, |cluster, _, _| {
+        let target = cluster.find(&name(1)).expect("known");
+        cluster.set_granted(vec![(range(0, 0), target)]);
+    });
+    take(&mut world, 1, range(0, 0));
+    world.cut.clear();
+    (1..6).filter(|index| *index != 2).for_each(|index| world.cut_both(0, index));
+    world.run(500);
+    world.command(4, |cluster, outside, actions| {
+        cluster.fail_over(Failover::Agreed, false, outside, actions)
+    });
+    world.run(1_000);
+    assert!(world.machines[4].cluster.myself().is_replica());
+    world.cut.clear();
+    world.run(3_000);
+    world.check_agreement();
+    assert!(world.machines[4].cluster.owns(slot));
+    assert_eq!(world.machines[1].follows, Some(4));
+}
+
+#[test]
 fn a_slot_that_was_taken_can_be_given_back_at_once() {
     let mut world = World::formed(3, 0, 12);
     let slot = HashSlot::new(0).expect("a slot");
