@@ -13,8 +13,6 @@ use super::{Cluster, Todo};
 const RANDOM_PING_MS: i64 = 1_000;
 /// The interval of calls in which something is due. Unit: milliseconds.
 const TICK_MS: i64 = 100;
-/// Pings that come due within this fraction of their interval go out together.
-const PINGS_TOGETHER: i64 = 15;
 /// The nodes drawn at random, of which the one silent for longest is pinged.
 const RANDOM_PING_CHOICES: usize = 5;
 /// The most connections begun in one call: a peer that names many absent nodes must not hold up the
@@ -85,14 +83,7 @@ impl Cluster {
             0 => (node.pong_received_ms, self.ping_interval_ms()),
             sent_ms => (sent_ms.max(node.data_received_ms), self.settings.node_timeout_ms / 2),
         };
-        let due_ms = last_ms.saturating_add(limit_ms).saturating_add(1);
-        if node.ping_sent_ms != 0 {
-            return due_ms;
-        }
-        // Nodes are pinged together, and with the one drawn at random: this node and those wake
-        // less often.
-        let step_ms = (limit_ms / PINGS_TOGETHER).max(1);
-        due_ms.saturating_add(self.random_ping_ms.saturating_sub(due_ms).rem_euclid(step_ms))
+        last_ms.saturating_add(limit_ms).saturating_add(1)
     }
 
     /// What is left of `due_ms` after a message that has changed nothing but the times of the node
