@@ -249,6 +249,13 @@ impl Cluster {
         if self.last_vote_epoch == epoch {
             return self.warn(denied(format!("already voted for epoch {epoch}")));
         }
+        // The node that won this epoch's election gave nobody its vote, nor did those that have
+        // become primaries since: together they could elect another winner.
+        let winner =
+            self.nodes().find_map(|(_, node)| (node.config_epoch == epoch).then_some(node.id));
+        if let Some(winner) = winner {
+            return self.warn(denied(format!("epoch {epoch} is that of node {winner}")));
+        }
         let primary = self.node(candidate).primary;
         let Some(primary) = primary.filter(|_| self.node(candidate).is_replica()) else {
             return self.warn(denied("it is a master node".into()));

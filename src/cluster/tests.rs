@@ -43,6 +43,26 @@ fn a_replica_takes_the_place_of_a_primary_that_is_killed_which_then_follows_it()
 }
 
 #[test]
+fn nobody_votes_in_an_epoch_that_a_node_has_won() {
+    let mut world = World::formed(3, 3, 14);
+    world.kill(0);
+    world.run(5 * TIMEOUT_MS);
+    let epoch = world.machines[3].cluster.myself().config_epoch;
+    assert!(world.machines[3].cluster.myself().is_primary());
+    assert!(world.machines[3].cluster.last_vote_epoch < epoch);
+    // A replica that has not heard of that election.
+    world.command(4, |cluster, outside, actions| {
+        cluster.current_epoch = epoch - 1;
+        cluster.fail_over(Failover::Forced, false, outside, actions)
+    });
+    world.run(100);
+    let asked = world.machines[3].cluster.last_vote_epoch;
+    assert!(asked < epoch, "{asked}");
+    world.run(HEALING_MS);
+    world.check_agreement();
+}
+
+#[test]
 fn the_replica_with_more_of_the_stream_takes_the_place() {
     for seed in 0..20 {
         let (mut world, [behind, ahead]) =
