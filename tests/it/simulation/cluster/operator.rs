@@ -330,11 +330,14 @@ impl Operator {
 
     // ---- misfortune -----------------------------------------------------------------------------
 
-    /// What is promised bears the next misfortune only where nothing is amiss.
-    fn doubt(house: &mut House, clients: &mut Clients, shard: usize) {
+    /// What is promised bears the next misfortune only where nothing is amiss. A slot that moves to
+    /// the shard may be there already, and the shard's replicas may have less of it.
+    fn doubt(&self, house: &mut House, clients: &mut Clients, shard: usize) {
         if !house.is_calm(shard) {
             clients.forget_promises(house, shard);
         }
+        let coming = self.moves.iter().filter(|it| it.shards[1] == shard);
+        coming.flat_map(|it| &it.tags).for_each(|&tag| clients.forget_promises_of(tag));
     }
 
     fn crash(&mut self, house: &mut House, clients: &mut Clients) {
@@ -344,7 +347,7 @@ impl Operator {
         }
         let node = up[house.world.random.usize(..up.len())];
         let shard = house.shard_of(node);
-        Self::doubt(house, clients, shard);
+        self.doubt(house, clients, shard);
         let was_primary = matches!(house.role(node), Some(Role::Primary(_)));
         let loss = [Loss::Process, Loss::Power][house.world.random.usize(..2)];
         house.has_failed_over = true;
@@ -377,7 +380,7 @@ impl Operator {
         if !self.parted.0.is_empty() {
             return;
         }
-        (0..PRIMARIES).for_each(|shard| Self::doubt(house, clients, shard));
+        (0..PRIMARIES).for_each(|shard| self.doubt(house, clients, shard));
         let random = &mut house.world.random;
         let sides: Vec<bool> = (0..house.nodes).map(|_| random.u32(..3) == 0).collect();
         let mut pairs = Vec::new();
