@@ -11,6 +11,8 @@
 //! keeps up with changes from its beginning on. Only a whole list can be read
 //! ([`Table::slot_list`]).
 
+use smallvec::SmallVec;
+
 use super::{Bits, DEPTH_MAX, Entry, Slot, Table, tag_of};
 use crate::collections::hash_slot::{HashSlot, SLOTS as HASH_SLOTS, SlotSet};
 use crate::collections::numbers::{self, Numbers};
@@ -72,7 +74,7 @@ impl<O> Table<O> {
         }
         let hash = self.hash(key);
         let number = number(slot, hash);
-        let is_shared = self.find_nth_numbered(slot, number, 0).is_some();
+        let is_shared = !self.all_numbered(slot, number).is_empty();
         let list = self.slots.as_mut().and_then(|slots| slots.list.as_mut());
         if let Some(list) = list.filter(|_| !is_shared) {
             list.numbers.remove(number);
@@ -167,15 +169,11 @@ impl<O> Table<O> {
         number(HashSlot::of(key), hash)
     }
 
-    /// The keys of this number.
-    fn all_numbered(&self, hash_slot: HashSlot, number: u64) -> impl Iterator<Item = Slot> {
-        (0..).map_while(move |nth| self.find_nth_numbered(hash_slot, number, nth))
-    }
-
-    fn find_nth_numbered(&self, hash_slot: HashSlot, number: u64, nth: usize) -> Option<Slot> {
-        let mut before = 0;
+    /// The keys of this number: nearly always one.
+    fn all_numbered(&self, hash_slot: HashSlot, number: u64) -> SmallVec<[Slot; 1]> {
+        let mut found = SmallVec::new();
         let hash = number << HASH_SHIFT;
-        let id = self.segment_of(hash)?;
+        let Some(id) = self.segment_of(hash) else { return found };
         let (chunk, index) = self.chunk(id);
         let segment = &chunk.segments[index];
         let tag = tag_of(hash, segment.depth());
@@ -190,18 +188,15 @@ impl<O> Table<O> {
                 if self.hash(key) >> HASH_SHIFT == hash >> HASH_SHIFT
                     && HashSlot::of(key) == hash_slot
                 {
-                    if before == nth {
-                        return Some(self.slot(id, at, slot));
-                    }
-                    before += 1;
+                    found.push(self.slot(id, at, slot));
                 }
             }
             if !bucket.is_full() {
-                return None;
+                break;
             }
             at = segment.after(at);
         }
-        None
+        found
     }
 }
 
@@ -228,7 +223,7 @@ impl<'a, O> SlotList<'a, O> {
         let end = Table::<O>::first_place(last) | (u64::MAX >> HASH_SHIFT);
         let from = (place <= end).then_some(place);
         from.into_iter().flat_map(move |from| numbers.range(from, end)).flat_map(move |number| {
-            let slot = HashSlot::new((number >> HASH_BITS) as usize);
+            let slot = Table::<O>::slot_of_place(number);
             let found = slot.into_iter().flat_map(move |slot| table.all_numbered(slot, number));
             found.map(move |at| (number, at))
         })
@@ -236,12 +231,16 @@ impl<'a, O> SlotList<'a, O> {
 
     /// The keys of the next number after `after` in a hash slot, nearly always one, with that
     /// number.
-    pub fn keys_after(self, slot: HashSlot, after: Option<u64>) -> Option<(u64, Vec<Slot>)> {
-        let table = self.table;
+    pub fn keys_after(
+        self,
+        slot: HashSlot,
+        after: Option<u64>,
+    ) -> Option<(u64, SmallVec<[Slot; 1]>)> {
         let first = Table::<O>::first_place(slot);
         let from = after.map_or(first, |after| after.saturating_add(1).max(first));
-        let (number, _) = self.keys_from(from, slot).next()?;
-        Some((number, table.all_numbered(slot, number).collect()))
+        let end = first | (u64::MAX >> HASH_SHIFT);
+        let number = (from <= end).then(|| self.numbers.range(from, end).next()).flatten()?;
+        Some((number, self.table.all_numbered(slot, number)))
     }
 }
 

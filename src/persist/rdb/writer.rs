@@ -150,7 +150,8 @@ impl<W: Write> Sink for Output<W> {
 
 impl<W: Write> Output<W> {
     pub fn new(inner: W) -> Self {
-        let buffer = Vec::with_capacity(BUFFER_BYTES);
+        // It grows when needed: the commands of a single key are few bytes.
+        let buffer = Vec::new();
         Output { inner, buffer, digest: None, is_broken: false, error: None, written: 0 }
     }
 

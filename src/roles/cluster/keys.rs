@@ -10,7 +10,7 @@ use crate::keyspace::{DbIndex, Keyspace};
 use crate::state::{Core, State};
 
 /// Time for deletions in a turn. Unit: microseconds.
-const TURN_US: i64 = 1_000;
+const TURN_US: i64 = 500;
 /// Keys deleted between two readings of the clock.
 const STEP_KEYS: usize = 64;
 
@@ -100,11 +100,11 @@ fn step(core: &mut Core, drops: &mut SlotSet) -> bool {
     let config = &core.state.config;
     let unlinks = config.lazyfree_lazy_server_del && config.compatible_with.is_valkey();
     let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
+    let Some(slot) = drops.iter().next() else { return true };
     for _ in 0..STEP_KEYS {
-        let Some(slot) = drops.iter().next() else { return true };
         let Some((database, key)) = core.keyspace.key_in_slot(slot) else {
             drops.remove(slot);
-            continue;
+            break;
         };
         let is_deleted = core.keyspace.in_database(database, |keyspace| {
             let key = keyspace.key(&key);

@@ -6,7 +6,7 @@ use crate::state::context::{Context, Origin};
 use crate::state::{Core, State};
 
 /// Time for listing in a turn. Unit: microseconds.
-const TURN_US: i64 = 1_000;
+const TURN_US: i64 = 500;
 /// Keys listed between two readings of the clock.
 const STEP_KEYS: usize = 256;
 /// Lists of as many keys are made at once.

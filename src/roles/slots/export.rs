@@ -46,7 +46,7 @@ const UNPAUSED: &str =
 const BAD_REPLY: &str = "Response to establish job is larger than buffer limit";
 
 /// Time for copying in a turn. Unit: microseconds.
-const TURN_US: i64 = 1_000;
+const TURN_US: i64 = 500;
 /// Limits of the bytes given to a connection that the system has not taken yet, and of the bytes
 /// made ahead of these.
 const UNSENT_MAX: usize = 256 * 1024;
