@@ -30,7 +30,7 @@ use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::process::{self, Supervisor};
 use latchkey::sys::restart::{self, Invocation};
 use latchkey::sys::title::Title;
-use latchkey::sys::{build, crash};
+use latchkey::sys::{build, crash, jemalloc};
 
 /// The pidfile of a daemon without `pidfile`.
 const DEFAULT_PIDFILE: &[u8] = b"/var/run/redis.pid";
@@ -261,6 +261,9 @@ fn serve(
     }
     // Must come before the first thread.
     let title = Title::claim();
+    if !jemalloc::purge_beside(config.jemalloc_bg_thread) {
+        log.warn(format_args!("Can't start the thread that returns memory to the system"));
+    }
     crash::enable(config.crash_log_enabled);
     if let Err(error) = crash::install(log.0.clone()) {
         log.warn(format_args!("Can't report crashes: {error}"));

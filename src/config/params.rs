@@ -379,9 +379,10 @@ section "Memory" {
     /// Elements above which a collection is moved in several steps.
     "active-defrag-max-scan-fields" => active_defrag_max_scan_fields: usize = 1000, int(1, LONG_MAX),
         MODIFIABLE.only_stored();
-    /// Lets the allocator return memory to the system from a background thread.
+    /// Lets the allocator return memory to the system from a background thread. Otherwise commands
+    /// do so now and then, which can take some milliseconds after large deletions.
     "jemalloc-bg-thread" => jemalloc_bg_thread: bool = true, YesNo,
-        MODIFIABLE.only_stored().then(Action::AllocatorThread);
+        MODIFIABLE.then(Action::AllocatorThread);
     /// Disables transparent huge pages for the process: they cost memory while a child process
     /// saves.
     "disable-thp" => disable_thp: bool = true, YesNo, IMMUTABLE.only_stored();

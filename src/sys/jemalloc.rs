@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // mallctl takes raw memory by a name's type.
 
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::hint::black_box;
 
 use tikv_jemalloc_ctl::{epoch, stats};
 use tikv_jemalloc_sys::{mallctl, malloc_stats_print};
@@ -13,6 +14,9 @@ pub struct AllocatorStats {
     pub active: usize,
     pub resident: usize,
 }
+
+/// The size from which blocks have an arena of their own: jemalloc's `oversize_threshold`.
+const LARGEST_BYTES: usize = 8 << 20;
 
 /// jemalloc's current statistics; zeros if it was built without them.
 pub fn stats() -> AllocatorStats {
@@ -60,6 +64,17 @@ pub fn use_arena(arena: Option<u64>) {
 pub fn purge() -> bool {
     // MALLCTL_ARENAS_ALL.
     run("arena.4096.purge").is_ok()
+}
+
+/// Starts or ends the thread that returns unused pages to the system. Without it, threads that use
+/// the allocator do so now and then, and so they always do where jemalloc has no such thread.
+/// False on failure. Call this after the process has gone to the background: a fork would end the
+/// thread.
+pub fn purge_beside(is_wanted: bool) -> bool {
+    // jemalloc returns the largest blocks to the system as soon as they are freed, but only if
+    // their arena was made before the thread.
+    drop(black_box(Vec::<u8>::with_capacity(LARGEST_BYTES)));
+    matches!(number("background_thread", Some(is_wanted.into())), Ok(_) | Err(libc::ENOENT))
 }
 
 /// Reads a number of any width by its mallctl name, and sets it first if `value` is given. Errors:

@@ -915,6 +915,28 @@ fn info_line(connection: &mut redis::Connection, name: &str) -> String {
 }
 
 #[test]
+fn a_thread_returns_memory_to_the_system_if_it_is_wanted() {
+    let port = free_port();
+    let process = Process::start(&format!("port {port}"));
+    let has_thread = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", process.child.id()));
+        tasks.expect("/proc").flatten().any(|task| {
+            let name = std::fs::read_to_string(task.path().join("comm"));
+            name.is_ok_and(|name| name.starts_with("jemalloc_bg"))
+        })
+    };
+    let mut connection = connect(port);
+    wait_for("the thread", || has_thread().then_some(()));
+    for (value, is_wanted) in [("no", false), ("yes", true), ("yes", true)] {
+        let set = ["SET", "jemalloc-bg-thread", value];
+        let done: String = redis::cmd("CONFIG").arg(&set).query(&mut connection).expect("OK");
+        assert_eq!(done, "OK");
+        // The thread takes its name itself.
+        wait_for("the thread", || (has_thread() == is_wanted).then_some(()));
+    }
+}
+
+#[test]
 fn a_restart_keeps_the_process_the_data_and_what_config_set_has_changed() {
     let (process, port) = start_with_file("save 3600 1\nunixsocket sock\npidfile pid");
     let mut connection = connect(port);

@@ -24,7 +24,7 @@ use crate::state::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
 use crate::state::{Core, State, Task};
 use crate::sys::log::{Level, warning};
 use crate::sys::process::{self, Score};
-use crate::sys::{alloc, crash};
+use crate::sys::{alloc, crash, jemalloc};
 
 pub const COMMANDS: &[CommandSpec] = &[container("CONFIG", SUBCOMMANDS)
     .group(Group::Server)
@@ -347,6 +347,10 @@ fn carry_out(
             }
             // Evicted after all actions, once the change is final.
             Action::MaxMemory => Ok(()),
+            Action::AllocatorThread => {
+                let is_done = jemalloc::purge_beside(state.config.jemalloc_bg_thread);
+                is_done.then_some(()).ok_or_else(|| "The thread can't be started".into())
+            }
             Action::ProcessTitle => {
                 set_process_title(state);
                 Ok(())
@@ -364,10 +368,7 @@ fn carry_out(
             // Read when used, or applied by `apply_config`.
             Action::Hz | Action::CrashLog | Action::GoodReplicas => Ok(()),
             // Parameters without effect.
-            Action::AofHistory
-            | Action::ReplicationBacklog
-            | Action::AllocatorThread
-            | Action::ClusterAnnounce => Ok(()),
+            Action::AofHistory | Action::ReplicationBacklog | Action::ClusterAnnounce => Ok(()),
         };
         done.map_err(|reason| (name, reason))?;
     }
