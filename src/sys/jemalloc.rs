@@ -74,7 +74,13 @@ pub fn purge_beside(is_wanted: bool) -> bool {
     // jemalloc returns the largest blocks to the system as soon as they are freed, but only if
     // their arena was made before the thread.
     drop(black_box(Vec::<u8>::with_capacity(LARGEST_BYTES)));
-    matches!(number("background_thread", Some(is_wanted.into())), Ok(_) | Err(libc::ENOENT))
+    let is_done =
+        matches!(number("background_thread", Some(is_wanted.into())), Ok(_) | Err(libc::ENOENT));
+    if !is_done {
+        // Otherwise jemalloc leaves the pages to the thread that it could not start.
+        let _ = number("background_thread", Some(0));
+    }
+    is_done
 }
 
 /// Reads a number of any width by its mallctl name, and sets it first if `value` is given. Errors:
