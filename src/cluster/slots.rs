@@ -90,6 +90,7 @@ impl Cluster {
         }
         self.set_as_primary(index);
         self.node_mut(index).config_epoch = config_epoch;
+        self.note_claimed_epoch(index, config_epoch);
         self.todo |= Todo::SAVE;
         self.take_slots(index, config_epoch, slots, false);
     }
@@ -189,8 +190,13 @@ impl Cluster {
     }
 
     /// Takes the slots that are being imported and that their source has given up: perhaps no node
-    /// is left to assign them.
+    /// is left to assign them. Not those that are known to be another node's. A node that may have
+    /// missed such news takes none yet: it would do so with a new epoch, greater than that of a
+    /// replica that was elected in its place.
     fn finish_imports(&mut self, source: NodeIndex, claimed: &SlotSet) {
+        if self.may_be_outdated() {
+            return;
+        }
         let is_over = |(slot, from): (&HashSlot, &NodeIndex)| {
             (*from == source && !claimed.contains(*slot)).then_some(*slot)
         };
@@ -202,7 +208,7 @@ impl Cluster {
             ));
             self.importing.remove(&slot);
             self.changed();
-            if !self.owns(slot) {
+            if self.owner(slot).is_none_or(|owner| owner == source) {
                 self.set_owner(slot, Some(self.myself));
                 self.raise_epoch();
             }
@@ -329,6 +335,7 @@ impl Cluster {
         let owned = self.node(former).slots.clone();
         self.set_as_primary(successor);
         self.node_mut(successor).config_epoch = header.config_epoch;
+        self.note_claimed_epoch(successor, header.config_epoch);
         let mut count = 0;
         // The former owner knows best which slots it gave to nodes of other shards.
         for slot in owned.iter().filter(|slot| header.slots.contains(*slot)) {

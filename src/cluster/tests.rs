@@ -108,6 +108,31 @@ fn a_primary_that_comes_back_with_another_ones_epoch_takes_no_slots_back() {
 }
 
 #[test]
+fn a_primary_that_comes_back_takes_no_slot_that_has_moved_on() {
+    for seed in 0..20 {
+        let mut world = World::formed(3, 3, seed);
+        let slot = world.machines[1].cluster.myself().slots.iter().next().expect("a slot");
+        world.kill(0);
+        world.run(5 * TIMEOUT_MS);
+        world.command(2, |cluster, outside, actions| {
+            cluster.take_slots_granted(&[slot].into_iter().collect(), outside, actions);
+        });
+        world.run(2_000);
+        // It has loaded a key that it had before it gave the slot away.
+        world.restart(0);
+        let settings = Settings { as_valkey: true, ..settings(0) };
+        world.command(0, |cluster, _, _| {
+            cluster.set_settings(settings);
+            assert!(!cluster.claim_loaded(slot) && cluster.importing_from(slot).is_some());
+        });
+        world.run(HEALING_MS);
+        world.check_agreement();
+        assert_eq!(world.machines[0].follows, Some(3), "seed {seed}");
+        assert!(world.machines[2].cluster.owns(slot), "seed {seed}");
+    }
+}
+
+#[test]
 fn nodes_that_come_back_follow_the_present_primary_of_their_shard() {
     for seed in 0..20 {
         // In odd seeds nobody goes to another shard.
