@@ -121,8 +121,10 @@ impl Cluster {
         }
     }
 
-    /// A primary has claimed an epoch.
-    pub(super) fn note_claimed_epoch(&mut self, sender: NodeIndex, epoch: u64) {
+    /// Notes a primary's epoch, by its own word or another node's. An election for this epoch or an
+    /// earlier one is lost.
+    pub(super) fn note_epoch(&mut self, sender: NodeIndex, epoch: u64) {
+        self.node_mut(sender).config_epoch = epoch;
         if self.election.epoch.is_some_and(|asked| epoch >= asked) {
             let (id, name) = (self.node(sender).id, &self.node(sender).announced.human_nodename);
             let why = format!(

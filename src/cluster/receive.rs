@@ -75,10 +75,9 @@ impl Cluster {
         node.repl_offset = header.offset;
         // A replica names the epoch of its primary.
         if header.primary.is_none() && header.config_epoch > node.config_epoch {
-            node.config_epoch = header.config_epoch;
             self.version += 1;
             self.todo |= Todo::SAVE;
-            self.note_claimed_epoch(sender, header.config_epoch);
+            self.note_epoch(sender, header.config_epoch);
         }
         let announced = NodeFlags::NOFAILOVER | NodeFlags::LIGHT_PUBLISH | NodeFlags::LIGHT_MODULE;
         let node = self.node_mut(sender);

@@ -89,8 +89,7 @@ impl Cluster {
             return;
         }
         self.set_as_primary(index);
-        self.node_mut(index).config_epoch = config_epoch;
-        self.note_claimed_epoch(index, config_epoch);
+        self.note_epoch(index, config_epoch);
         self.todo |= Todo::SAVE;
         self.take_slots(index, config_epoch, slots, false);
     }
@@ -334,8 +333,7 @@ impl Cluster {
     fn hand_on(&mut self, former: NodeIndex, successor: NodeIndex, header: &Header) {
         let owned = self.node(former).slots.clone();
         self.set_as_primary(successor);
-        self.node_mut(successor).config_epoch = header.config_epoch;
-        self.note_claimed_epoch(successor, header.config_epoch);
+        self.note_epoch(successor, header.config_epoch);
         let mut count = 0;
         // The former owner knows best which slots it gave to nodes of other shards.
         for slot in owned.iter().filter(|slot| header.slots.contains(*slot)) {
