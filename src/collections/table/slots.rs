@@ -219,14 +219,20 @@ impl<'a, O> SlotList<'a, O> {
         place: u64,
         last: HashSlot,
     ) -> impl Iterator<Item = (u64, Slot)> + use<'a, O> {
-        let SlotList { table, numbers } = self;
-        let end = Table::<O>::first_place(last) | (u64::MAX >> HASH_SHIFT);
-        let from = (place <= end).then_some(place);
-        from.into_iter().flat_map(move |from| numbers.range(from, end)).flat_map(move |number| {
+        let table = self.table;
+        self.numbers_from(place, last).flat_map(move |number| {
             let slot = Table::<O>::slot_of_place(number);
             let found = slot.into_iter().flat_map(move |slot| table.all_numbered(slot, number));
             found.map(move |at| (number, at))
         })
+    }
+
+    /// The numbers of keys of hash slots up to `last`, from a place on.
+    fn numbers_from(self, place: u64, last: HashSlot) -> impl Iterator<Item = u64> + use<'a, O> {
+        let numbers = self.numbers;
+        let end = Table::<O>::first_place(last) | (u64::MAX >> HASH_SHIFT);
+        let from = (place <= end).then_some(place);
+        from.into_iter().flat_map(move |from| numbers.range(from, end))
     }
 
     /// The keys of the next number after `after` in a hash slot, nearly always one, with that
@@ -236,11 +242,11 @@ impl<'a, O> SlotList<'a, O> {
         slot: HashSlot,
         after: Option<u64>,
     ) -> Option<(u64, SmallVec<[Slot; 1]>)> {
+        let table = self.table;
         let first = Table::<O>::first_place(slot);
         let from = after.map_or(first, |after| after.saturating_add(1).max(first));
-        let end = first | (u64::MAX >> HASH_SHIFT);
-        let number = (from <= end).then(|| self.numbers.range(from, end).next()).flatten()?;
-        Some((number, self.table.all_numbered(slot, number)))
+        let number = self.numbers_from(from, slot).next()?;
+        Some((number, table.all_numbered(slot, number)))
     }
 }
 
