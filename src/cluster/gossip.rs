@@ -23,8 +23,6 @@ impl Cluster {
             true => (address.tls_port, address.tcp_port),
             false => (address.tcp_port, address.tls_port),
         };
-        let mut marks = marks;
-        marks.set(Marks::PAUSED, self.is_paused_for_failover());
         Header {
             port,
             other_port,
@@ -126,7 +124,9 @@ impl Cluster {
             false => self.extensions_for_all(),
         };
         let body = Body::Ping { kind, gossip: self.gossip(receiver), extensions };
-        let message = self.message(body, Marks::EXTENSIONS);
+        let mut marks = Marks::EXTENSIONS;
+        marks.set(Marks::PAUSED, receiver.is_some_and(|index| self.is_pausing_for(index)));
+        let message = self.message(body, marks);
         self.send(link, kind as usize, message);
     }
 

@@ -52,9 +52,10 @@ impl Cluster {
         }
     }
 
-    /// Pauses writes for a replica that is to take this node's place. While slots are granted to
-    /// another node, the replica waits: it would claim them, perhaps without knowing that they have
-    /// been taken.
+    /// Pauses writes for a replica that is to take this node's place. The replica waits while
+    /// another one is to take that place: both could win, and the second would lack the writes that
+    /// the first has received since. It also waits while slots are granted to another node: it would
+    /// claim them, perhaps without knowing that they have been taken.
     pub(super) fn pause_for(&mut self, replica: NodeIndex) {
         let is_mine = self.node(replica).primary == Some(self.myself);
         if !is_mine || !self.myself().is_primary() {
@@ -62,7 +63,8 @@ impl Cluster {
         }
         let limit_ms = self.settings.manual_failover_ms;
         let now = self.now();
-        if !self.granted.is_empty() {
+        let is_taken = self.heir().is_some_and(|heir| heir != replica);
+        if is_taken || !self.granted.is_empty() {
             self.waiting_heir = Some((replica, now + limit_ms));
             return;
         }
@@ -74,18 +76,20 @@ impl Cluster {
         self.warn(format!("Manual failover requested by replica {id}."));
     }
 
-    /// Whether headers say that this node's stream stands still: the pause is in force, and the
-    /// offset includes every write of the turn in which it began.
-    pub(super) fn is_paused_for_failover(&self) -> bool {
-        let part = self.manual.as_ref().map(|manual| &manual.part);
-        matches!(part, Some(Part::Primary { turns, .. }) if *turns >= TURNS_TO_PAUSE)
+    /// The replica for which this primary pauses writes.
+    fn heir(&self) -> Option<NodeIndex> {
+        match self.manual.as_ref()?.part {
+            Part::Primary { replica, .. } => Some(replica),
+            Part::Replica { .. } => None,
+        }
     }
 
-    /// Whether this primary has stopped writing for this replica, which is to hear of the offset.
+    /// Whether headers tell this node that the stream stands still: the pause is in force for it
+    /// alone, and the offset includes every write of the turn in which the pause began.
     pub(super) fn is_pausing_for(&self, index: NodeIndex) -> bool {
         let part = self.manual.as_ref().map(|manual| &manual.part);
-        matches!(part, Some(Part::Primary { replica, .. }) if *replica == index)
-            && self.is_paused_for_failover()
+        matches!(part, Some(Part::Primary { replica, turns })
+            if *replica == index && *turns >= TURNS_TO_PAUSE)
     }
 
     /// Takes in the offset at which the primary's stream stands still, if this node knows of all
@@ -141,15 +145,15 @@ impl Cluster {
 
     /// Whether this primary pauses writes for a replica that is to take its place.
     pub fn is_handing_over(&self) -> bool {
-        let part = self.manual.as_ref().map(|manual| &manual.part);
-        matches!(part, Some(Part::Primary { .. }))
+        self.heir().is_some()
     }
 
-    /// Continues with a manual failover that has waited for granted slots, unless its replica has
-    /// given up meanwhile.
+    /// Continues with a manual failover that has waited for granted slots or for another replica's
+    /// failover, unless its replica has given up meanwhile.
     pub(super) fn serve_waiting_heir(&mut self) {
         if let Some((replica, until_ms)) = self.waiting_heir
             && self.granted.is_empty()
+            && !self.is_handing_over()
         {
             self.waiting_heir = None;
             if self.now() < until_ms {
@@ -174,8 +178,7 @@ impl Cluster {
 
     /// Ends a manual failover in which a forgotten node takes part.
     pub(super) fn end_manual_failover_with(&mut self, index: NodeIndex) {
-        let part = self.manual.as_ref().map(|manual| &manual.part);
-        if matches!(part, Some(Part::Primary { replica, .. }) if *replica == index) {
+        if self.heir() == Some(index) {
             self.end_manual_failover();
         }
     }

@@ -187,6 +187,36 @@ fn a_replica_takes_the_place_of_its_primary_on_demand() {
 }
 
 #[test]
+fn a_primary_hands_over_to_one_replica_at_a_time() {
+    let mut world = World::formed(3, 6, 3);
+    let ask = |world: &mut World, replica| {
+        world.command(replica, |cluster, outside, actions| {
+            cluster.fail_over(Failover::Agreed, false, outside, actions)
+        });
+    };
+    let is_primary = |world: &World, index: usize| world.machines[index].follows.is_none();
+    // The first replica cannot be elected, but might as long as it tries. The second one waits.
+    [0, 2].into_iter().for_each(|voter| world.cut_both(4, voter));
+    ask(&mut world, 4);
+    world.run(500);
+    ask(&mut world, 7);
+    world.run(3_000);
+    assert!(is_primary(&world, 1) && world.machines[1].cluster.is_handing_over());
+    assert!(!is_primary(&world, 4) && !is_primary(&world, 7));
+    // The first one gives up after five seconds, and the primary two seconds later.
+    world.run(2_500);
+    ask(&mut world, 7);
+    world.run(500);
+    assert!(!is_primary(&world, 7));
+    world.run(2_500);
+    assert!(is_primary(&world, 7));
+    world.cut.clear();
+    world.run(3_000);
+    world.check_agreement();
+    assert!([1, 4].iter().all(|index| world.machines[*index].follows == Some(7)));
+}
+
+#[test]
 fn a_replica_that_does_not_know_of_a_slot_yet_takes_the_place_later() {
     let mut world = World::formed(3, 3, 12);
     let slot = HashSlot::new(0).expect("a slot");
