@@ -10,13 +10,14 @@ use super::{Cluster, Todo};
 #[derive(Clone, Debug)]
 pub struct Manual {
     ends_ms: i64,
-    part: Part,
+    pub(super) part: Part,
 }
 
 #[derive(Clone, Debug)]
-enum Part {
-    /// This node is the primary. `turns`: turns that have ended since the pause was requested.
-    Primary { replica: NodeIndex, turns: u32 },
+pub(super) enum Part {
+    /// This node is the primary. `replica`: None if it has been forgotten, as it may still win.
+    /// `turns`: turns that have ended since the pause was requested.
+    Primary { replica: Option<NodeIndex>, turns: u32 },
     /// This node is the replica. `offset`: where the primary's stream stands still. `may_start`:
     /// this node has all of it, or the failover is forced.
     Replica { offset: Option<u64>, may_start: bool },
@@ -57,21 +58,26 @@ impl Cluster {
     /// the first has received since. It also waits while slots are granted to another node: it would
     /// claim them, perhaps without knowing that they have been taken.
     pub(super) fn pause_for(&mut self, replica: NodeIndex) {
+        self.pause_until(replica, self.now() + self.settings.manual_failover_ms);
+    }
+
+    /// `until_ms`: when the replica gives up.
+    fn pause_until(&mut self, replica: NodeIndex, until_ms: i64) {
         let is_mine = self.node(replica).primary == Some(self.myself);
         if !is_mine || !self.myself().is_primary() {
             return;
         }
-        let limit_ms = self.settings.manual_failover_ms;
-        let now = self.now();
-        let is_taken = self.heir().is_some_and(|heir| heir != replica);
+        let is_taken = self.is_handing_over() && self.heir() != Some(replica);
         if is_taken || !self.granted.is_empty() {
-            self.waiting_heir = Some((replica, now + limit_ms));
+            self.waiting_heir = Some((replica, until_ms));
             return;
         }
+        let limit_ms = self.settings.manual_failover_ms;
         // The replica may win at the end of its own time.
-        let ends_ms = now + limit_ms + limit_ms.min(NEWS_MS);
-        self.manual = Some(Manual { ends_ms, part: Part::Primary { replica, turns: 0 } });
-        self.out.push(Action::PauseWrites { until_boot_ms: now + 2 * limit_ms });
+        let ends_ms = until_ms + limit_ms.min(NEWS_MS);
+        let part = Part::Primary { replica: Some(replica), turns: 0 };
+        self.manual = Some(Manual { ends_ms, part });
+        self.out.push(Action::PauseWrites { until_boot_ms: until_ms + limit_ms });
         let id = self.node(replica).id;
         self.warn(format!("Manual failover requested by replica {id}."));
     }
@@ -79,7 +85,7 @@ impl Cluster {
     /// The replica for which this primary pauses writes.
     fn heir(&self) -> Option<NodeIndex> {
         match self.manual.as_ref()?.part {
-            Part::Primary { replica, .. } => Some(replica),
+            Part::Primary { replica, .. } => replica,
             Part::Replica { .. } => None,
         }
     }
@@ -87,9 +93,11 @@ impl Cluster {
     /// Whether headers tell this node that the stream stands still: the pause is in force for it
     /// alone, and the offset includes every write of the turn in which the pause began.
     pub(super) fn is_pausing_for(&self, index: NodeIndex) -> bool {
-        let part = self.manual.as_ref().map(|manual| &manual.part);
-        matches!(part, Some(Part::Primary { replica, turns })
-            if *replica == index && *turns >= TURNS_TO_PAUSE)
+        self.manual.as_ref().is_some_and(|manual| {
+            let is_for = matches!(manual.part, Part::Primary { replica, turns }
+                if replica == Some(index) && turns >= TURNS_TO_PAUSE);
+            is_for && manual.ends_ms >= self.now()
+        })
     }
 
     /// Takes in the offset at which the primary's stream stands still, if this node knows of all
@@ -119,7 +127,7 @@ impl Cluster {
         match self.manual.as_mut().map(|manual| &mut manual.part) {
             Some(Part::Primary { replica, turns }) if *turns < TURNS_TO_PAUSE => {
                 *turns += 1;
-                told = (*turns == TURNS_TO_PAUSE).then_some(*replica);
+                told = replica.filter(|_| *turns == TURNS_TO_PAUSE);
             }
             Some(Part::Replica { offset: Some(offset), may_start: may_start @ false })
                 if own.is_some_and(|own| own >= *offset) =>
@@ -138,14 +146,20 @@ impl Cluster {
         }
     }
 
+    /// Whether this replica may ask for votes, or take the place with those that it has. Not when
+    /// its time is over: after this its primary serves writes again. Votes that arrive while the
+    /// process is stopped are read before the next tick ends the failover.
     pub(super) fn manual_failover_may_start(&self) -> bool {
-        let part = self.manual.as_ref().map(|manual| &manual.part);
-        matches!(part, Some(Part::Replica { may_start: true, .. }))
+        self.manual.as_ref().is_some_and(|manual| {
+            let may_start = matches!(manual.part, Part::Replica { may_start: true, .. });
+            may_start && manual.ends_ms >= self.now()
+        })
     }
 
     /// Whether this primary pauses writes for a replica that is to take its place.
     pub fn is_handing_over(&self) -> bool {
-        self.heir().is_some()
+        let part = self.manual.as_ref().map(|manual| &manual.part);
+        matches!(part, Some(Part::Primary { .. }))
     }
 
     /// Continues with a manual failover that has waited for granted slots or for another replica's
@@ -157,7 +171,7 @@ impl Cluster {
         {
             self.waiting_heir = None;
             if self.now() < until_ms {
-                self.pause_for(replica);
+                self.pause_until(replica, until_ms);
             }
         }
     }
@@ -176,7 +190,18 @@ impl Cluster {
         }
     }
 
-    /// Ends a manual failover in which a forgotten node takes part.
+    /// Forgets a node that may take part in a manual failover. The pause goes on: the node may have
+    /// the votes of others.
+    pub(super) fn forget_heir(&mut self, index: NodeIndex) {
+        if let Some(Manual { part: Part::Primary { replica, .. }, .. }) = &mut self.manual
+            && *replica == Some(index)
+        {
+            *replica = None;
+        }
+        self.waiting_heir = self.waiting_heir.filter(|(heir, _)| *heir != index);
+    }
+
+    /// Ends a manual failover whose replica follows another primary: it has given up.
     pub(super) fn end_manual_failover_with(&mut self, index: NodeIndex) {
         if self.heir() == Some(index) {
             self.end_manual_failover();

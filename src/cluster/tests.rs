@@ -3,6 +3,7 @@
 use super::action::{Action, Event, LinkId, Outside};
 use super::admin::Failover;
 use super::config_file;
+use super::manual::Part;
 use super::node::{Announced, NodeFlags, NodeId};
 use super::settings::Settings;
 use super::wire::{self, Body};
@@ -214,6 +215,33 @@ fn a_primary_hands_over_to_one_replica_at_a_time() {
     world.run(3_000);
     world.check_agreement();
     assert!([1, 4].iter().all(|index| world.machines[*index].follows == Some(7)));
+}
+
+#[test]
+fn a_replica_whose_time_is_over_takes_no_place() {
+    for (late_ms, wins) in [(0, true), (6_000, false)] {
+        let mut world = World::formed(3, 3, 3);
+        let settings = Settings { node_timeout_ms: 15_000, ..settings(4) };
+        world.command(4, |cluster, _, _| cluster.set_settings(settings));
+        [0, 1, 2].into_iter().for_each(|index| world.cut_both(4, index));
+        world.command(4, |cluster, outside, actions| {
+            cluster.fail_over(Failover::Agreed, false, outside, actions);
+            let Some(manual) = &mut cluster.manual else { panic!("a failover") };
+            manual.part = Part::Replica { offset: Some(0), may_start: true };
+        });
+        // The votes are read after its process was stopped.
+        let has_won = world.command(4, |cluster, outside, _| {
+            let boot_ms = outside.boot_ms + late_ms;
+            cluster.enter(&Outside { boot_ms, ..*outside });
+            for voter in [0, 2] {
+                let voter = cluster.find(&name(voter)).expect("known");
+                cluster.take_vote(voter, cluster.current_epoch);
+            }
+            cluster.out.clear();
+            cluster.myself().is_primary()
+        });
+        assert_eq!(has_won, wins);
+    }
 }
 
 #[test]

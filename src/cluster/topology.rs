@@ -57,8 +57,7 @@ impl Cluster {
         }
         let node = self.nodes.remove(index.get());
         self.by_id.remove(&node.id);
-        self.end_manual_failover_with(index);
-        self.waiting_heir = self.waiting_heir.filter(|(heir, _)| *heir != index);
+        self.forget_heir(index);
         self.changed();
     }
 
@@ -140,6 +139,9 @@ impl Cluster {
         }
         self.leave_primary(index);
         let Some(primary) = primary else { return self.changed() };
+        if primary != self.myself {
+            self.end_manual_failover_with(index);
+        }
         let shard_id = self.node(primary).shard_id;
         let node = self.node_mut(index);
         node.primary = Some(primary);
