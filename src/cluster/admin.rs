@@ -140,6 +140,8 @@ impl Cluster {
             let Some(at) = word.find(['<', '>']) else { continue };
             let number = word[..at].parse().ok().and_then(HashSlot::new);
             let node = NodeId::from_bytes(&word.as_bytes()[at + 1..]).and_then(|id| self.find(&id));
+            // The primary may have named a node that has been replaced since.
+            let node = node.map(|node| self.node(node).primary.unwrap_or(node));
             let (Some(slot), Some(node)) = (number, node) else { continue };
             match &word[at..=at] {
                 "<" => self.importing.insert(slot, node),

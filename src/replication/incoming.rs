@@ -90,6 +90,8 @@ pub struct Loader {
     pub stream_database: DbIndex,
     /// The field with the primary's unfinished imports of slots.
     pub imports: Vec<u8>,
+    /// The field with the slots that the primary moves one by one.
+    pub open_slots: Vec<u8>,
     /// It can continue without further bytes.
     pub has_more: bool,
     /// Bytes in the pipe at which the record is parsed again, and the time at which it is parsed

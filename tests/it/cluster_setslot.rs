@@ -80,6 +80,16 @@ fn a_new_replica_knows_which_slots_move() {
     replica.ok(&format!("CLUSTER REPLICATE {}", nodes[0].id()));
     let moving = format!("[0->-{}]", nodes[1].id());
     eventually("the replica to be told", &all, || says(&replica, &moving));
+
+    // Without the replica the move is given up, of which it hears as it synchronises.
+    let folder = replica.stop();
+    eventually("its end", &[&nodes[0]], || nodes[0].field("connected_slaves") == "0");
+    nodes[0].ok("CLUSTER SETSLOT 0 STABLE");
+    nodes[0].ok("DEBUG CHANGE-REPL-ID");
+    let replica = Node::start_in(folder, AS_VALKEY);
+    let all = [&nodes[0], &nodes[1], &replica];
+    eventually("the data", &all, || replica.field("master_link_status") == "up");
+    assert!(!says(&replica, "[0-"), "{}", replica.text("CLUSTER NODES"));
 }
 
 #[test]

@@ -175,6 +175,10 @@ impl Sync {
         // The primary has told of the end of the others while this server did not follow it.
         core.state.slot_moves.jobs.forget_tracked(|_| true);
         core.track_imports(&loader.imports);
+        let outside = core.state.outside();
+        if let Some(cluster) = &mut core.state.cluster {
+            cluster.take_open_slots(&loader.open_slots, &outside);
+        }
         if self.keeps_old {
             notice!(core.state, "MASTER <-> REPLICA sync: Discarding old DB in background");
         }
@@ -353,6 +357,7 @@ impl Loader {
             functions: Vec::new(),
             stream_database: DbIndex::ZERO,
             imports: Vec::new(),
+            open_slots: Vec::new(),
             has_more: feed_is_file,
             wanted: 0,
             look_at_us: 0,
@@ -404,10 +409,7 @@ impl Loader {
                     core.keyspace.locks.fences.learn(fence.unwrap_or(0));
                 }
                 Event::Aux { name, value } if &*name == OPEN_SLOTS.as_bytes() => {
-                    let outside = core.state.outside();
-                    if let Some(cluster) = &mut core.state.cluster {
-                        cluster.take_open_slots(&value, &outside);
-                    }
+                    self.open_slots = value.to_vec();
                 }
                 Event::Aux { name, value } if &*name == SLOT_IMPORTS.as_bytes() => {
                     self.imports = value.to_vec();
