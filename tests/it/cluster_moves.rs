@@ -320,6 +320,45 @@ fn halfway() -> ([Node; 3], i64, i64) {
 }
 
 #[test]
+fn keys_that_change_their_database_during_a_move_arrive_once() {
+    let lines = "cluster-databases 2\nrdb-key-save-delay 1000000\n";
+    let mut nodes = cluster_with(2, 2, lines).into_iter();
+    let [target, source] = [(); 2].map(|()| nodes.next().expect("two nodes"));
+    let slot = slot_of_a(&source);
+    let mut client = source.connect();
+    client.call(&["RPUSH", "{a}up", "1", "2"]);
+    client.call(&["SELECT", "1"]);
+    let down: Vec<String> = (0..20).map(|number| format!("{{a}}down:{number}")).collect();
+    down.iter()
+        .for_each(|key| assert_eq!(client.call(&["RPUSH", key, "1", "2"]), Reply::Integer(2)));
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
+    let all = [&source, &target];
+    // The next key is copied a second later.
+    let counted = format!("CLUSTER COUNTKEYSINSLOT {slot}");
+    eventually("the first key", &all, || target.call(&counted) == Reply::Integer(1));
+    for key in &down[..10] {
+        assert_eq!(client.call(&["MOVE", key, "0"]), Reply::Integer(1));
+    }
+    for key in &down[10..] {
+        assert_eq!(client.call(&["COPY", key, key, "DB", "0"]), Reply::Integer(1));
+    }
+    client.call(&["SELECT", "0"]);
+    assert_eq!(client.call(&["MOVE", "{a}up", "1"]), Reply::Integer(1));
+    source.ok("CONFIG SET rdb-key-save-delay 0");
+    eventually("success", &all, || field(&source, "state") == "success");
+    let mut client = target.connect();
+    let values = Reply::Array(vec![Reply::Bulk(b"1".to_vec()), Reply::Bulk(b"2".to_vec())]);
+    for (database, keys, size) in [("0", &down[..], 20), ("1", &down[10..], 11)] {
+        client.call(&["SELECT", database]);
+        for key in keys {
+            assert_eq!(client.call(&["LRANGE", key, "0", "-1"]), values, "{database} {key}");
+        }
+        assert_eq!(client.call(&["DBSIZE"]), Reply::Integer(size));
+    }
+    assert_eq!(client.call(&["LRANGE", "{a}up", "0", "-1"]), values);
+}
+
+#[test]
 fn a_replica_that_gets_all_data_during_a_move_hides_the_keys_that_have_come() {
     let ([source, target, replica], slot, count) = halfway();
     let syncs = target.field("sync_full");

@@ -33,6 +33,7 @@ use crate::roles::moving::{self, Connecting, ENCODED_HERE_MAX, ENCODERS_MAX};
 use crate::state::moving::Payload;
 use crate::state::slot_moves::{Export, Part};
 use crate::state::spec::{KeyFlags, KeyPosition};
+use crate::state::table::Command;
 use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
 use crate::sys::random;
@@ -672,7 +673,9 @@ fn feed(core: &mut Core) -> bool {
         is_flushed |=
             verb.eq_ignore_ascii_case(b"FLUSHALL") || verb.eq_ignore_ascii_case(b"FLUSHDB");
         let commands = core.state.commands;
-        let Some(mut command) = commands.find(verb) else { continue };
+        // The server itself writes a command's own name, clients the one that they must use.
+        let found = core.state.find_command(verb).or_else(|| commands.find(verb));
+        let Some(mut command) = found else { continue };
         if !command.subcommands.is_empty() && args.len() > 1 {
             let Some(subcommand) = commands.find_subcommand(command, args.get(1)) else { continue };
             command = subcommand;
@@ -681,7 +684,8 @@ fn feed(core: &mut Core) -> bool {
         let Some(first) = keys.first() else { continue };
         let slot = HashSlot::of(args.get(first.index));
         let database = core.state.slot_moves.selected;
-        let change = Change { database, args, request, keys: &keys };
+        let places = places(command, args, database, &keys);
+        let change = Change { database, request, places };
         for (name, export) in &mut exports {
             let job = core.state.slot_moves.jobs.find(name);
             if job.is_some_and(|job| job.slots.contains(slot)) {
@@ -701,9 +705,43 @@ fn feed(core: &mut Core) -> bool {
 /// A request of the stream that changes keys.
 struct Change<'a> {
     database: DbIndex,
-    args: Args<'a>,
     request: &'a [u8],
-    keys: &'a [KeyPosition],
+    places: Vec<Place<'a>>,
+}
+
+/// A key that a change reads or writes.
+struct Place<'a> {
+    database: DbIndex,
+    key: &'a [u8],
+    is_written: bool,
+}
+
+/// The keys of a change, each with its database: MOVE and COPY also write the last key in the
+/// database that an argument names.
+fn places<'a>(
+    command: &Command,
+    args: Args<'a>,
+    selected: DbIndex,
+    keys: &[KeyPosition],
+) -> Vec<Place<'a>> {
+    let place = |key: &KeyPosition| Place {
+        database: selected,
+        key: args.get(key.index),
+        is_written: !key.flags.contains(KeyFlags::RO),
+    };
+    let mut places: Vec<Place<'a>> = keys.iter().map(place).collect();
+    let named = command.spec.databases.arguments(args);
+    let other = named.last().and_then(|index| DbIndex::read(args.integer(*index).ok()?));
+    if let (Some(other), Some(last)) = (other, places.last_mut()) {
+        match keys.len() {
+            1 => {
+                let key = last.key;
+                places.push(Place { database: other, key, is_written: true });
+            }
+            _ => last.database = other,
+        }
+    }
+    places
 }
 
 /// Passes a change on to a target, or notes the keys that must be copied again.
@@ -714,30 +752,22 @@ fn tell(
     again: &mut BTreeSet<(NodeId, DbIndex, Vec<u8>)>,
 ) {
     let Some(copied) = export.copied else { return };
-    let &Change { database, args, request, keys } = change;
-    keyspace.select(database.min(keyspace.last_database()));
-    let (mut known, mut is_mixed) = (0, false);
-    for key in keys {
-        let bytes = args.get(key.index);
-        let place = (database, keyspace.number_in_slots(keyspace.key(bytes)));
-        known += usize::from(place <= copied);
-        is_mixed |= again.contains(&(*name, database, bytes.to_vec()));
-    }
-    if known == 0 {
-        return;
-    }
-    if known == keys.len() && !is_mixed {
+    let mut is_copied = |place: &Place<'_>| {
+        keyspace.select(place.database.min(keyspace.last_database()));
+        (place.database, keyspace.number_in_slots(keyspace.key(place.key))) <= copied
+    };
+    let places: Vec<(&Place<'_>, bool)> =
+        change.places.iter().map(|place| (place, is_copied(place))).collect();
+    let to_copy = |place: &Place<'_>| (*name, place.database, place.key.to_vec());
+    let is_mixed = places.iter().any(|(place, _)| again.contains(&to_copy(place)));
+    if places.iter().all(|(_, is_copied)| *is_copied) && !is_mixed {
         let mut out = Vec::new();
-        select(export, database, &mut out);
-        out.extend_from_slice(request);
+        select(export, change.database, &mut out);
+        out.extend_from_slice(change.request);
         return export.push(&out);
     }
-    for key in keys.iter().filter(|key| !key.flags.contains(KeyFlags::RO)) {
-        let bytes = args.get(key.index);
-        if (database, keyspace.number_in_slots(keyspace.key(bytes))) <= copied {
-            again.insert((*name, database, bytes.to_vec()));
-        }
-    }
+    let changed = places.iter().filter(|(place, is_copied)| *is_copied && place.is_written);
+    again.extend(changed.map(|(place, _)| to_copy(place)));
 }
 
 /// Copies a key again, in place of the target's copy.
