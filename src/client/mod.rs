@@ -99,6 +99,11 @@ pub enum Input {
     Lent(usize),
 }
 
+/// After this many bytes of a large request the rest is likely to come.
+const EARNEST_BYTES: usize = 1 << 20;
+/// The most bytes that have not come for which room is made on the sender's word.
+const ROOM_MAX: usize = 32 << 20;
+
 /// An incomplete large request.
 #[derive(Default)]
 pub struct LargeInput {
@@ -110,11 +115,13 @@ pub struct LargeInput {
 impl LargeInput {
     /// Reserves room for received bytes and, if that needs more, for the `announced` bytes after
     /// them. The room is at most four times the received bytes, so that an announcement alone costs
-    /// little. `maxmemory-clients` counts the capacity.
+    /// little; or `ROOM_MAX` as soon as some have come, as moving many would delay other clients.
+    /// `maxmemory-clients` counts the capacity.
     pub fn make_room(&mut self, bytes: usize, announced: usize) {
         if self.buffer.capacity() - self.buffer.len() < bytes {
             let come = self.buffer.len() + bytes;
-            self.buffer.reserve_exact(bytes + announced.min(3 * come));
+            let trusted = if come >= EARNEST_BYTES { ROOM_MAX } else { 0 };
+            self.buffer.reserve_exact(bytes + announced.min(trusted.max(3 * come)));
         }
     }
 }
