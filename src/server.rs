@@ -64,6 +64,9 @@ pub use start::NOWHERE;
 const EXPIRE_FIELD_PAGES: usize = 400;
 /// Buckets checked for due keys in one turn: also under a millisecond of work.
 const EXPIRE_BUCKETS: usize = 400;
+/// A turn after which others may have the processor, if the next one only goes on with its work.
+/// Unit: microseconds.
+const LONG_TURN_US: u64 = 400;
 
 /// The waker's token. Listeners' tokens count down from the next lower number.
 const WAKER: Token = Token(usize::MAX - 1);
@@ -160,6 +163,9 @@ impl Server {
         let mut events = Events::with_capacity(1024);
         while !self.stopping {
             let timeout = self.timeout();
+            if timeout == Some(Duration::ZERO) && self.gives_way() {
+                std::thread::yield_now();
+            }
             self.turn(&mut events, timeout)?;
         }
         self.finish();
@@ -243,6 +249,18 @@ impl Server {
     fn clients(&mut self) -> Turn<'_> {
         let Server { core, intake, .. } = self;
         Turn { core, intake, is_nested: false }
+    }
+
+    /// Whether other threads of this processor may run before the next turn, which continues work
+    /// that takes many turns. The system delivers packets in one of them when there is much to do,
+    /// and would otherwise let requests wait for a whole time slice of this thread.
+    fn gives_way(&self) -> bool {
+        let state = &self.core.state;
+        let goes_on = !state.clients.to_read.is_empty()
+            || cluster::wants_turn(state)
+            || moving::wants_turn(state)
+            || slots::wants_turn(state);
+        goes_on && state.stats.timing.last_turn_us() >= LONG_TURN_US
     }
 
     /// How long to wait for events: until a key may be due, a timeout, or the periodic work.

@@ -16,6 +16,7 @@ pub struct Timing {
     /// Turns that have ended, and their ticks without the wait for events.
     turns: u64,
     turn_ticks: u64,
+    last_turn_ticks: u64,
     turn_times: Histogram,
     /// Ticks from which a command may go to the slow log or latency monitor. u64::MAX: both are
     /// off.
@@ -36,6 +37,7 @@ impl Timing {
             turn_begun: 0,
             turns: 0,
             turn_ticks: 0,
+            last_turn_ticks: 0,
             turn_times: Histogram::default(),
             notable_ns: u64::MAX,
             notable_bytes: usize::MAX,
@@ -52,7 +54,13 @@ impl Timing {
         self.turns += 1;
         let ticks = self.clock.raw().saturating_sub(self.turn_begun);
         self.turn_ticks += ticks;
+        self.last_turn_ticks = ticks;
         self.turn_times.record_us(self.clock.delta_as_nanos(0, ticks) / 1000);
+    }
+
+    /// Microseconds of the last turn, without the wait for events.
+    pub fn last_turn_us(&self) -> u64 {
+        self.clock.delta_as_nanos(0, self.last_turn_ticks) / 1000
     }
 
     /// Number of ended turns.
