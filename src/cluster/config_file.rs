@@ -3,8 +3,11 @@
 //! ```text
 //! <id> <ip>:<port>@<bus port>[,<host name>[,<name>=<value> ...]] <flags> <primary's id or -> <ping sent> <pong received>
 //!   <epoch> <connected|disconnected> [<slot>|<first>-<last>|[<slot>->-<id>]|[<slot>-<-<id>] ...]
-//! vars currentEpoch <number> lastVoteEpoch <number>
+//! vars currentEpoch <number> lastVoteEpoch <number> [unclaimedSlots <slot>|<first>-<last>[,...]]
 //! ```
+//!
+//! Unclaimed slots are those that their owners no longer claim, while nobody else has claimed them.
+//! Redis and Valkey pass over variables that they do not know.
 //!
 //! Fields named after the host name are Valkey's. Redis 7.0 would read them as part of the host
 //! name, so they are only written for Valkey. Source: Redis 7.0.15 and Valkey 9.1.2.
@@ -45,6 +48,7 @@ pub struct NodesConf {
     pub nodes: Vec<NodeLine>,
     pub current_epoch: u64,
     pub last_vote_epoch: u64,
+    pub unclaimed: Vec<(HashSlot, HashSlot)>,
 }
 
 /// Why a file is not understood.
@@ -84,11 +88,9 @@ impl NodeLine {
         let state = if self.is_connected { "connected" } else { "disconnected" };
         let (ping, pong, epoch) = (self.ping_sent_ms, self.pong_received_ms, self.config_epoch);
         let _ = write!(out, " {flags} {primary} {ping} {pong} {epoch} {state}");
-        for (first, last) in &self.slots {
-            let _ = match first == last {
-                true => write!(out, " {}", first.number()),
-                false => write!(out, " {}-{}", first.number(), last.number()),
-            };
+        for range in &self.slots {
+            out.push(' ');
+            write_range(range, out);
         }
         let away = self.migrating.iter().map(|(slot, id)| (slot, '>', id));
         let mut open: Vec<_> =
@@ -197,8 +199,6 @@ impl NodeLine {
 
     /// A slot, a range, or a slot that is being moved.
     fn parse_slots(&mut self, term: &str) -> Result<(), &'static str> {
-        const MALFORMED: &str = "a malformed slot";
-        let slot = |text: &str| text.parse().ok().and_then(HashSlot::new).ok_or(MALFORMED);
         if let Some(open) = term.strip_prefix('[') {
             let open = open.strip_suffix(']').ok_or(MALFORMED)?;
             let (list, number, id) = match (open.split_once("->-"), open.split_once("-<-")) {
@@ -206,17 +206,32 @@ impl NodeLine {
                 (_, Some((number, id))) => (&mut self.importing, number, id),
                 _ => return Err(MALFORMED),
             };
-            list.push((slot(number)?, NodeId::from_bytes(id.as_bytes()).ok_or(MALFORMED)?));
+            list.push((parse_slot(number)?, NodeId::from_bytes(id.as_bytes()).ok_or(MALFORMED)?));
             return Ok(());
         }
-        let (first, last) = term.split_once('-').unwrap_or((term, term));
-        let (first, last) = (slot(first)?, slot(last)?);
-        if first > last {
-            return Err(MALFORMED);
-        }
-        self.slots.push((first, last));
+        self.slots.push(parse_range(term)?);
         Ok(())
     }
+}
+
+const MALFORMED: &str = "a malformed slot";
+
+fn parse_slot(text: &str) -> Result<HashSlot, &'static str> {
+    text.parse().ok().and_then(HashSlot::new).ok_or(MALFORMED)
+}
+
+/// `<slot>` or `<first>-<last>`.
+fn parse_range(text: &str) -> Result<(HashSlot, HashSlot), &'static str> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (parse_slot(first)?, parse_slot(last)?);
+    if first > last { Err(MALFORMED) } else { Ok((first, last)) }
+}
+
+fn write_range((first, last): &(HashSlot, HashSlot), out: &mut String) {
+    let _ = match first == last {
+        true => write!(out, "{}", first.number()),
+        false => write!(out, "{}-{}", first.number(), last.number()),
+    };
 }
 
 fn parse_flags(text: &str) -> Result<NodeFlags, &'static str> {
@@ -252,6 +267,11 @@ pub fn parse(text: &[u8]) -> Result<NodesConf, Corrupt> {
                     let epoch = match name {
                         "currentEpoch" => &mut conf.current_epoch,
                         "lastVoteEpoch" => &mut conf.last_vote_epoch,
+                        "unclaimedSlots" => {
+                            let ranges = value.split(',').map(parse_range);
+                            conf.unclaimed = ranges.collect::<Result<_, _>>().map_err(corrupt)?;
+                            continue;
+                        }
                         _ => continue,
                     };
                     *epoch = value.parse().map_err(|_| corrupt("a malformed epoch"))?;
@@ -285,7 +305,12 @@ impl NodesConf {
             text.push('\n');
         }
         let (current, vote) = (self.current_epoch, self.last_vote_epoch);
-        let _ = writeln!(text, "vars currentEpoch {current} lastVoteEpoch {vote}");
+        let _ = write!(text, "vars currentEpoch {current} lastVoteEpoch {vote}");
+        for (index, range) in self.unclaimed.iter().enumerate() {
+            text.push_str(if index == 0 { " unclaimedSlots " } else { "," });
+            write_range(range, &mut text);
+        }
+        text.push('\n');
         text
     }
 }
@@ -329,6 +354,18 @@ vars currentEpoch 6 lastVoteEpoch 2
         let conf = parse(line.as_bytes()).expect("a good file");
         assert_eq!(conf.nodes[0].announced.human_nodename, "first");
         assert_eq!(conf.write(true), line.replace("primary", "master"));
+    }
+
+    #[test]
+    fn unclaimed_slots_are_read_and_written() {
+        let text = REDIS.replace("Epoch 2\n", "Epoch 2 unclaimedSlots 3,7-9,16383\n");
+        let conf = parse(text.as_bytes()).expect("a good file");
+        assert_eq!(conf.unclaimed.len(), 3);
+        assert_eq!(conf.write(false), text);
+        for wrong in ["9-7", "", "7,", "16384", "7-"] {
+            let text = text.replace("3,7-9,16383", wrong);
+            assert_eq!(parse(text.as_bytes()).expect_err(wrong).line, 4);
+        }
     }
 
     #[test]

@@ -270,7 +270,8 @@ impl Cluster {
             }
             return self.warn(denied("its master is up".into()));
         }
-        let newer = header.slots.iter().filter_map(|slot| Some((slot, self.owner(slot)?)));
+        let claimed = header.slots.iter().filter(|slot| !self.unclaimed.contains(*slot));
+        let newer = claimed.filter_map(|slot| Some((slot, self.owner(slot)?)));
         let mut newer = newer.map(|(slot, owner)| (slot, owner, self.node(owner).config_epoch));
         if let Some((slot, owner, epoch)) = newer.find(|(_, _, epoch)| *epoch > header.config_epoch)
         {

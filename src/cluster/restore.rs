@@ -52,6 +52,13 @@ impl Cluster {
                 }
             }
         }
+        for (first, last) in &conf.unclaimed {
+            for slot in (first.index()..=last.index()).filter_map(HashSlot::new) {
+                if cluster.owner(slot).is_some_and(|owner| owner != cluster.myself) {
+                    cluster.unclaimed.insert(slot);
+                }
+            }
+        }
         cluster.current_epoch = conf.current_epoch;
         cluster.last_vote_epoch = conf.last_vote_epoch;
         // If no voting node were counted, the majority would be 1: this node alone.
@@ -102,6 +109,7 @@ impl Cluster {
             nodes: nodes.collect(),
             current_epoch: self.current_epoch,
             last_vote_epoch: self.last_vote_epoch,
+            unclaimed: self.unclaimed.ranges(),
         };
         conf.write(self.settings.as_valkey).into_bytes()
     }

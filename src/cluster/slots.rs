@@ -29,9 +29,7 @@ impl Cluster {
         }
         if self.node(claimant).slots == header.slots {
             if is_primary && !self.unclaimed.is_empty() {
-                for slot in header.slots.iter() {
-                    self.unclaimed.remove(slot);
-                }
+                header.slots.iter().for_each(|slot| self.note_claim(slot));
             }
             return;
         }
@@ -41,7 +39,8 @@ impl Cluster {
         }
         // A node that claims slots of an owner with a greater epoch is told so, about one owner at
         // a time.
-        let newer = header.slots.iter().filter_map(|slot| self.owner(slot)).find(|owner| {
+        let claimed = header.slots.iter().filter(|slot| !self.unclaimed.contains(*slot));
+        let newer = claimed.filter_map(|slot| self.owner(slot)).find(|owner| {
             *owner != sender
                 && Some(*owner) != self.node(sender).primary
                 && self.node(*owner).config_epoch > header.config_epoch
@@ -109,7 +108,7 @@ impl Cluster {
         for slot in slots.iter() {
             let owner = self.owner(slot);
             if owner == Some(sender) {
-                self.unclaimed.remove(slot);
+                self.note_claim(slot);
                 continue;
             }
             let is_granted =
@@ -153,7 +152,12 @@ impl Cluster {
         let given_up: Vec<_> =
             self.node(sender).slots.iter().filter(|slot| !slots.contains(*slot)).collect();
         for slot in given_up {
-            self.unclaimed.insert(slot);
+            if !self.unclaimed.contains(slot) {
+                self.unclaimed.insert(slot);
+                // Otherwise this node might bring the former owner's claim up against the next one
+                // after a restart.
+                self.todo |= Todo::SAVE;
+            }
         }
         if self.settings.as_valkey && self.myself().is_primary() {
             self.finish_imports(sender, slots);
@@ -177,6 +181,14 @@ impl Cluster {
         }
         if !lost_here.is_empty() {
             self.out.push(Action::DropKeys(lost_here));
+        }
+    }
+
+    /// Notes that a slot's owner claims it.
+    fn note_claim(&mut self, slot: HashSlot) {
+        if self.unclaimed.contains(slot) {
+            self.unclaimed.remove(slot);
+            self.todo |= Todo::SAVE;
         }
     }
 

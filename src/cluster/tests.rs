@@ -279,6 +279,40 @@ fn a_replica_that_does_not_know_of_a_slot_yet_takes_the_place_later() {
 }
 
 #[test]
+fn a_slot_that_its_owner_has_given_up_is_free_after_a_restart_too() {
+    let mut world = World::formed(3, 0, 12);
+    let slot = HashSlot::new(0).expect("a slot");
+    let take = |world: &mut World, index, slots: SlotSet| {
+        world.command(index, |cluster, outside, actions| {
+            cluster.take_slots_granted(&slots, outside, actions);
+        });
+    };
+    // The third node hears that the first has given the slot up, and has a greater epoch since. It
+    // does not hear of the second one.
+    world.cut_both(1, 2);
+    world.command(0, |cluster, _, _| {
+        let target = cluster.find(&name(1)).expect("known");
+        cluster.set_granted(vec![(range(0, 0), target)]);
+    });
+    take(&mut world, 1, range(0, 0));
+    world.run(300);
+    world.command(0, |cluster, _, _| cluster.set_granted(Vec::new()));
+    take(&mut world, 0, range(SLOTS - 1, SLOTS - 1));
+    world.run(300);
+    assert!(world.machines[2].cluster.unclaimed.contains(slot));
+    world.kill(2);
+    world.cut.clear();
+    world.cut_both(0, 2);
+    world.restart(2);
+    world.run(1_000);
+    assert!(world.machines[1].cluster.owns(slot));
+    world.cut.clear();
+    world.run(HEALING_MS);
+    world.check_agreement();
+    assert!(world.machines[1].cluster.owns(slot));
+}
+
+#[test]
 fn a_slot_that_was_taken_can_be_given_back_at_once() {
     let mut world = World::formed(3, 0, 12);
     let slot = HashSlot::new(0).expect("a slot");
