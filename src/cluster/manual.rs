@@ -55,8 +55,8 @@ impl Cluster {
 
     /// Pauses writes for a replica that is to take this node's place. The replica waits while
     /// another one is to take that place: both could win, and the second would lack the writes that
-    /// the first has received since. It also waits while slots are granted to another node: it would
-    /// claim them, perhaps without knowing that they have been taken.
+    /// the first has received since. It also waits while slots are granted to another node: it
+    /// would claim them, perhaps without knowing that they have been taken.
     pub(super) fn pause_for(&mut self, replica: NodeIndex) {
         self.pause_until(replica, self.now() + self.settings.manual_failover_ms);
     }

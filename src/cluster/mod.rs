@@ -138,8 +138,8 @@ pub struct Cluster {
     /// Slots that this node has taken because their owner had granted them, and that owner, until
     /// it no longer claims them: its claims may be older than its grant.
     taken: BTreeMap<HashSlot, NodeIndex>,
-    /// A replica that is to take this node's place when no slots are granted and no other replica is
-    /// about to, and until when it waits: boot-time clock, milliseconds.
+    /// A replica that is to take this node's place when no slots are granted and no other replica
+    /// is about to, and until when it waits: boot-time clock, milliseconds.
     waiting_heir: Option<(NodeIndex, i64)>,
     current_epoch: u64,
     last_vote_epoch: u64,
