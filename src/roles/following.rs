@@ -894,7 +894,7 @@ fn run_request(core: &mut Core, args: Args<'_>, ahead: Option<LookedUp>) {
 /// `propagation-error-behavior` may stop the server.
 #[cold]
 fn note_error(state: &mut State, args: Args<'_>, error: &[u8]) {
-    let command = state.commands.find(args.get(0));
+    let command = state.find_trusted(args.get(0));
     let name = match command {
         Some(command) => command.full_name.to_string(),
         None => String::from_utf8_lossy(args.get(0)).to_ascii_lowercase(),

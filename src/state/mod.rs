@@ -424,6 +424,13 @@ impl State {
         self.note_gate();
     }
 
+    /// The command of this name in a file or stream: clients' requests have the names that
+    /// `rename-command` gives, those of the server itself the commands' own.
+    #[inline]
+    pub fn find_trusted(&self, name: &[u8]) -> Option<&'static Command> {
+        self.find_command(name).or_else(|| self.commands.find(name))
+    }
+
     /// The command of this name after `rename-command`.
     #[inline]
     pub fn find_command(&self, name: &[u8]) -> Option<&'static Command> {

@@ -553,6 +553,41 @@ fn renamed_commands_answer_to_their_new_names_only() {
 }
 
 #[test]
+fn replicas_and_files_take_renamed_commands() {
+    let (port, other_port) = (free_port(), free_port());
+    let renames = "rename-command RPUSH ADD\nrename-command DEL REMOVE";
+    let lines = format!("port {port}\nappendonly yes\nenable-debug-command yes\n{renames}");
+    let _process = Process::start(&lines);
+    let _replica =
+        Process::start(&format!("port {other_port}\nreplicaof 127.0.0.1 {port}\n{renames}"));
+    let mut connection = connect(port);
+    let mut ask = |words: &str| -> redis::Value {
+        let mut words = words.split(' ');
+        let mut command = redis::cmd(words.next().expect("a command"));
+        for word in words {
+            command.arg(word);
+        }
+        command.query(&mut connection).expect("no error")
+    };
+    ask("ADD gone a");
+    assert_eq!(ask("WAIT 1 20000"), redis::Value::Int(1));
+    ask("ADD list a b");
+    ask("REMOVE gone");
+    assert_eq!(ask("WAIT 1 20000"), redis::Value::Int(1));
+    let check = |port| {
+        let mut connection = connect(port);
+        let list: Vec<String> =
+            redis::cmd("LRANGE").arg("list").arg(0).arg(-1).query(&mut connection).expect("a list");
+        assert_eq!(list, ["a", "b"]);
+        let size: i64 = redis::cmd("DBSIZE").query(&mut connection).expect("a number");
+        assert_eq!(size, 1);
+    };
+    check(other_port);
+    ask("DEBUG LOADAOF");
+    check(port);
+}
+
+#[test]
 fn systemd_is_told_of_the_beginning_and_the_end() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("notify");

@@ -673,9 +673,7 @@ fn feed(core: &mut Core) -> bool {
         is_flushed |=
             verb.eq_ignore_ascii_case(b"FLUSHALL") || verb.eq_ignore_ascii_case(b"FLUSHDB");
         let commands = core.state.commands;
-        // The server itself writes a command's own name, clients the one that they must use.
-        let found = core.state.find_command(verb).or_else(|| commands.find(verb));
-        let Some(mut command) = found else { continue };
+        let Some(mut command) = core.state.find_trusted(verb) else { continue };
         if !command.subcommands.is_empty() && args.len() > 1 {
             let Some(subcommand) = commands.find_subcommand(command, args.get(1)) else { continue };
             command = subcommand;
