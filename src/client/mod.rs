@@ -115,12 +115,12 @@ pub struct LargeInput {
 impl LargeInput {
     /// Reserves room for received bytes and, if that needs more, for the `announced` bytes after
     /// them. The room is at most four times the received bytes, so that an announcement alone costs
-    /// little; or `ROOM_MAX` as soon as some have come, as moving many would delay other clients.
-    /// `maxmemory-clients` counts the capacity.
-    pub fn make_room(&mut self, bytes: usize, announced: usize) {
+    /// little; or `ROOM_MAX` as soon as some have come, as moving many would delay other clients, if
+    /// so much memory is `spare`. `maxmemory-clients` counts the capacity.
+    pub fn make_room(&mut self, bytes: usize, announced: usize, spare: usize) {
         if self.buffer.capacity() - self.buffer.len() < bytes {
             let come = self.buffer.len() + bytes;
-            let trusted = if come >= EARNEST_BYTES { ROOM_MAX } else { 0 };
+            let trusted = if come >= EARNEST_BYTES { ROOM_MAX.min(spare) } else { 0 };
             self.buffer.reserve_exact(bytes + announced.min(trusted.max(3 * come)));
         }
     }

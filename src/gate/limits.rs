@@ -17,6 +17,7 @@ use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::encoded_len;
 use crate::state::State;
 use crate::state::table::Command;
+use crate::sys::alloc;
 use crate::sys::log::{notice, warning};
 
 /// A running command and its client, whose `last_command` does not name it yet.
@@ -275,6 +276,16 @@ pub fn clients_memory_max(state: &State) -> usize {
         MemoryLimit::Percent(percent) => {
             (state.config.maxmemory as u128 * u128::from(percent) / 100) as usize
         }
+    }
+}
+
+/// Bytes that a client may hold without need while neither `maxmemory-clients` closes another one
+/// for them, nor `maxmemory` evicts a key.
+pub fn spare_memory(state: &State) -> usize {
+    match state.config.maxmemory {
+        _ if clients_memory_max(state) > 0 => 0,
+        0 => usize::MAX,
+        limit => (limit as usize).saturating_sub(alloc::allocated()) / 4,
     }
 }
 

@@ -12,7 +12,7 @@ use super::batch::{BATCH_REQUESTS, Batch, Unparsed};
 use super::{FIRST_LISTENER, LISTENERS_MAX, Turn, WAKER};
 use crate::client::readiness::LogWait;
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
-use crate::gate::limits::describe_for_log;
+use crate::gate::limits::{describe_for_log, spare_memory};
 use crate::net::http::is_own;
 use crate::net::primary::PRIMARY;
 use crate::net::{bus, lines};
@@ -205,11 +205,12 @@ impl Turn<'_> {
         let room = self.intake.arena.len();
         let read = io::Read::read(&mut client.stream, &mut self.intake.arena);
         let count = self.count_read(id, read, room)?;
+        let spare = spare_memory(&self.core.state);
         let client = self.core.state.clients.get_mut(id)?;
         let Input::Large(large) = &mut client.input else { return None };
         let wanted = large.parser.bytes_wanted();
         if wanted >= LARGE_BYTES {
-            large.make_room(count, wanted.saturating_sub(count));
+            large.make_room(count, wanted.saturating_sub(count), spare);
         }
         large.buffer.extend_from_slice(&self.intake.arena[..count]);
         if !self.check_query_limit(id) {
@@ -326,7 +327,7 @@ impl Turn<'_> {
         client.input = if is_large {
             let announced = parser.bytes_wanted();
             let mut large = LargeInput { buffer: Vec::new(), parser };
-            large.make_room(tail.len(), announced);
+            large.make_room(tail.len(), announced, 0);
             large.buffer.extend_from_slice(tail);
             Input::Large(Box::new(large))
         } else {
