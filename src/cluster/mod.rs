@@ -129,6 +129,8 @@ pub struct Cluster {
     owners: Box<[Option<NodeIndex>; SLOTS]>,
     /// Slots whose owner has stopped claiming them: any node that claims one gets it.
     unclaimed: SlotSet,
+    /// How often this node has got a slot.
+    slots_gained: u64,
     /// Slots of this node that are being moved to another one by hand, and that are being moved
     /// here.
     migrating: BTreeMap<HashSlot, NodeIndex>,
@@ -199,6 +201,7 @@ impl Cluster {
             myself,
             owners: Box::new([None; SLOTS]),
             unclaimed: SlotSet::default(),
+            slots_gained: 0,
             migrating: BTreeMap::new(),
             importing: BTreeMap::new(),
             granted: Vec::new(),
@@ -261,6 +264,11 @@ impl Cluster {
         self.enter(outside);
         self.run_cron();
         actions.append(&mut self.out);
+    }
+
+    /// A number that grows when this node gets a slot.
+    pub fn slots_gained(&self) -> u64 {
+        self.slots_gained
     }
 
     /// When the next call of [`Self::tick`] has something to do, unless something else happens

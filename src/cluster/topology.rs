@@ -87,6 +87,7 @@ impl Cluster {
             }
         }
         if let Some(owner) = owner {
+            self.slots_gained += u64::from(owner == self.myself);
             let is_first = self.node(owner).slots.is_empty();
             self.node_mut(owner).slots.insert(slot);
             if is_first && self.nodes.iter().any(|(_, node)| !node.replicas.is_empty()) {

@@ -28,6 +28,12 @@ impl Fences {
         self.ceiling = (unix_seconds.max(0) as u64 + TEN_YEARS_SECONDS).max(epoch) << COUNT_BITS;
     }
 
+    /// Begins the epoch of a time in Unix seconds, unless the present one is not earlier. Locks that
+    /// come from another server, whose epoch is as old as its authority, then get greater fences.
+    pub fn renew_epoch(&mut self, unix_seconds: i64) {
+        self.last = self.last.max((unix_seconds.max(0) as u64) << COUNT_BITS);
+    }
+
     /// The fence of the next grant.
     pub fn grant(&mut self) -> u64 {
         self.is_used = true;
@@ -58,6 +64,22 @@ impl Fences {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fences_grow_when_slots_come_from_a_server_that_was_started_later() {
+        let (mut source, mut target) = (Fences::default(), Fences::default());
+        target.begin_epoch(1_700_000_000);
+        source.begin_epoch(1_700_000_050);
+        let first = source.grant();
+        target.renew_epoch(1_700_000_060);
+        let second = target.grant();
+        assert!(second > first);
+        target.renew_epoch(1_700_000_060);
+        assert_eq!(target.grant(), second + 1);
+        // The clock was set back.
+        target.renew_epoch(-1);
+        assert_eq!(target.grant(), second + 2);
+    }
 
     #[test]
     fn fences_grow_over_epochs_and_clocks_that_are_set_back() {

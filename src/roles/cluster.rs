@@ -254,6 +254,7 @@ pub fn end_turn(core: &mut Core) {
     for action in std::mem::take(&mut core.state.cluster_actions) {
         carry_out(core, action);
     }
+    renew_fences(core);
     keys::drop_some(core);
     lists::go_on(core);
     file::go_on(&mut core.state);
@@ -337,6 +338,7 @@ fn carry_out_outside(state: &mut State) {
 /// may depend on them. Other actions stay, in order. For the actions of a command, and for those of
 /// other nodes' messages before clients are served: until then, a new primary is a replica.
 pub fn act(core: &mut Core) {
+    renew_fences(core);
     let mut rest = Vec::new();
     for action in std::mem::take(&mut core.state.cluster_actions) {
         match action {
@@ -351,6 +353,14 @@ pub fn act(core: &mut Core) {
     }
     rest.append(&mut core.state.cluster_actions);
     core.state.cluster_actions = rest;
+}
+
+/// Lets the fences of locks grow when slots have come from another server.
+fn renew_fences(core: &mut Core) {
+    let gained = core.state.cluster.as_deref().map_or(0, Cluster::slots_gained);
+    if std::mem::replace(&mut core.state.cluster_work.fenced, gained) != gained {
+        core.keyspace.locks.fences.renew_epoch(core.state.now.unix_seconds());
+    }
 }
 
 /// Deletes the remaining keys of slots that are about to come back.

@@ -66,6 +66,8 @@ pub struct ClusterWork {
     /// Slots whose keys are being deleted.
     pub drops: Option<SlotSet>,
     pub lists: SlotLists,
+    /// The cluster's number of slots gained when fences were last renewed.
+    pub fenced: u64,
     /// Replies about nodes and slots; see `command/cluster/cached.rs`.
     pub replies: Vec<KeptReply>,
     /// Clients whose replies wait until their changes are in nodes.conf, each with the number of
