@@ -115,8 +115,8 @@ pub struct LargeInput {
 impl LargeInput {
     /// Reserves room for received bytes and, if that needs more, for the `announced` bytes after
     /// them. The room is at most four times the received bytes, so that an announcement alone costs
-    /// little; or `ROOM_MAX` as soon as some have come, as moving many would delay other clients, if
-    /// so much memory is `spare`. `maxmemory-clients` counts the capacity.
+    /// little; or `ROOM_MAX` as soon as some have come, as moving many would delay other clients,
+    /// if so much memory is `spare`. `maxmemory-clients` counts the capacity.
     pub fn make_room(&mut self, bytes: usize, announced: usize, spare: usize) {
         if self.buffer.capacity() - self.buffer.len() < bytes {
             let come = self.buffer.len() + bytes;

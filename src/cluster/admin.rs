@@ -174,6 +174,7 @@ impl Cluster {
         self.current_epoch = greatest.saturating_add(1);
         let epoch = self.current_epoch;
         self.myself_mut().config_epoch = epoch;
+        self.unasked_epoch = Some(epoch);
         self.version += 1;
         self.save(true);
         self.warn(format!("New configEpoch set to {epoch}"));

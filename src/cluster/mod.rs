@@ -176,7 +176,7 @@ pub struct Cluster {
     /// When the state was first computed, and when this node was last in a minority.
     began_ms: Option<i64>,
     minority_ms: i64,
-    /// The last epoch that this node took because another node had its former one.
+    /// The last epoch that this node took without asking anybody.
     unasked_epoch: Option<u64>,
     /// The data are of another shard: this node has followed its primary since then, but was not
     /// synchronised yet.

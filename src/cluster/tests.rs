@@ -279,6 +279,28 @@ fn a_replica_that_does_not_know_of_a_slot_yet_takes_the_place_later() {
 }
 
 #[test]
+fn a_primary_with_an_epoch_of_its_own_making_yields_to_the_replica_that_was_elected_in_it() {
+    for seed in 0..10 {
+        let mut world = World::formed(3, 3, seed);
+        // It hears the others, which do not hear it.
+        for other in 1..6 {
+            world.cut.insert((0, other));
+        }
+        world.command(0, |cluster, outside, actions| {
+            assert!(cluster.bump_epoch(outside, actions));
+        });
+        world.run(3 * TIMEOUT_MS);
+        let epoch = |index: usize| world.machines[index].cluster.myself().config_epoch;
+        assert!(world.machines[3].follows.is_none(), "seed {seed}");
+        assert_eq!(epoch(0), epoch(3), "seed {seed}");
+        world.cut.clear();
+        world.run(HEALING_MS);
+        world.check_agreement();
+        assert_eq!(world.machines[0].follows, Some(3), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_slot_that_its_owner_has_given_up_is_free_after_a_restart_too() {
     let mut world = World::formed(3, 0, 12);
     let slot = HashSlot::new(0).expect("a slot");

@@ -28,8 +28,9 @@ impl Fences {
         self.ceiling = (unix_seconds.max(0) as u64 + TEN_YEARS_SECONDS).max(epoch) << COUNT_BITS;
     }
 
-    /// Begins the epoch of a time in Unix seconds, unless the present one is not earlier. Locks that
-    /// come from another server, whose epoch is as old as its authority, then get greater fences.
+    /// Begins the epoch of a time in Unix seconds, unless the present one is not earlier. Locks
+    /// that come from another server, whose epoch is as old as its authority, then get greater
+    /// fences.
     pub fn renew_epoch(&mut self, unix_seconds: i64) {
         self.last = self.last.max((unix_seconds.max(0) as u64) << COUNT_BITS);
     }
