@@ -106,9 +106,12 @@ impl Cluster {
         self.settings.node_timeout_ms.max(HANDSHAKE_LEAST_MS)
     }
 
+    /// A node is pinged this long after its last answer. Somewhat longer than half of the time-out,
+    /// after which Redis pings: pings to all nodes are most of an idle node's work.
     fn ping_interval_ms(&self) -> i64 {
+        let timeout_ms = self.settings.node_timeout_ms;
         match self.settings.ping_interval_ms {
-            0 => self.settings.node_timeout_ms / 2,
+            0 => timeout_ms / 2 + timeout_ms / 16,
             interval_ms => interval_ms,
         }
     }
