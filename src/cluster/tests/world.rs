@@ -609,6 +609,14 @@ impl World {
     // ---- data -----------------------------------------------------------------------------------
 
     fn follow(&mut self, index: usize, primary: usize) {
+        let successor = &self.machines[primary];
+        let is_forced = successor.by_hand == Failover::Forced
+            && successor.by_hand_ms.is_some_and(|ms| self.now - ms < HEALING_MS);
+        if self.machines[index].follows.is_none() && is_forced {
+            // It was not asked, and has acknowledged writes until it heard of its successor.
+            let slots = self.machines[primary].cluster.myself().slots.clone();
+            slots.iter().for_each(|slot| self.forgive(slot));
+        }
         let machine = &mut self.machines[index];
         if machine.follows != Some(primary) {
             machine.follows = Some(primary);
