@@ -134,6 +134,9 @@ impl Cluster {
     pub fn take_open_slots(&mut self, text: &[u8], outside: &Outside) {
         self.enter(outside);
         let Ok(text) = std::str::from_utf8(text) else { return };
+        if text.is_empty() && !self.has_open_slots() {
+            return;
+        }
         self.migrating.clear();
         self.importing.clear();
         for word in text.split(',') {

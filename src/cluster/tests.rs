@@ -15,6 +15,13 @@ mod hostile;
 mod misfortune;
 mod world;
 
+/// Makes a node take slots that their owner has granted to it.
+fn take_slots(world: &mut World, index: usize, slots: SlotSet) {
+    world.command(index, |cluster, outside, actions| {
+        cluster.take_slots_granted(&slots, outside, actions);
+    });
+}
+
 #[test]
 fn nodes_meet_and_agree() {
     let world = World::formed(3, 3, 1);
@@ -115,9 +122,7 @@ fn a_primary_that_comes_back_takes_no_slot_that_has_moved_on() {
         let slot = world.machines[1].cluster.myself().slots.iter().next().expect("a slot");
         world.kill(0);
         world.run(5 * TIMEOUT_MS);
-        world.command(2, |cluster, outside, actions| {
-            cluster.take_slots_granted(&[slot].into_iter().collect(), outside, actions);
-        });
+        take_slots(&mut world, 2, [slot].into_iter().collect());
         world.run(2_000);
         // It has loaded a key that it had before it gave the slot away.
         world.restart(0);
@@ -248,21 +253,16 @@ fn a_replica_whose_time_is_over_takes_no_place() {
 fn a_replica_that_does_not_know_of_a_slot_yet_takes_the_place_later() {
     let mut world = World::formed(3, 3, 12);
     let slot = HashSlot::new(0).expect("a slot");
-    let take = |world: &mut World, index, slots: SlotSet| {
-        world.command(index, |cluster, outside, actions| {
-            cluster.take_slots_granted(&slots, outside, actions);
-        });
-    };
     // Two nodes take slots with the same epoch, the second one from the first, and the replica
     // hears of that epoch from the first one.
     (0..6).filter(|index| *index != 1).for_each(|index| world.cut_both(1, index));
-    take(&mut world, 0, range(SLOTS - 1, SLOTS - 1));
+    take_slots(&mut world, 0, range(SLOTS - 1, SLOTS - 1));
     world.run(500);
     world.command(0, |cluster, _, _| {
         let target = cluster.find(&name(1)).expect("known");
         cluster.set_granted(vec![(range(0, 0), target)]);
     });
-    take(&mut world, 1, range(0, 0));
+    take_slots(&mut world, 1, range(0, 0));
     world.cut.clear();
     (1..6).filter(|index| *index != 2).for_each(|index| world.cut_both(0, index));
     world.run(500);
@@ -304,11 +304,6 @@ fn a_primary_with_an_epoch_of_its_own_making_yields_to_the_replica_that_was_elec
 fn a_slot_that_its_owner_has_given_up_is_free_after_a_restart_too() {
     let mut world = World::formed(3, 0, 12);
     let slot = HashSlot::new(0).expect("a slot");
-    let take = |world: &mut World, index, slots: SlotSet| {
-        world.command(index, |cluster, outside, actions| {
-            cluster.take_slots_granted(&slots, outside, actions);
-        });
-    };
     // The third node hears that the first has given the slot up, and has a greater epoch since. It
     // does not hear of the second one.
     world.cut_both(1, 2);
@@ -316,10 +311,10 @@ fn a_slot_that_its_owner_has_given_up_is_free_after_a_restart_too() {
         let target = cluster.find(&name(1)).expect("known");
         cluster.set_granted(vec![(range(0, 0), target)]);
     });
-    take(&mut world, 1, range(0, 0));
+    take_slots(&mut world, 1, range(0, 0));
     world.run(300);
     world.command(0, |cluster, _, _| cluster.set_granted(Vec::new()));
-    take(&mut world, 0, range(SLOTS - 1, SLOTS - 1));
+    take_slots(&mut world, 0, range(SLOTS - 1, SLOTS - 1));
     world.run(300);
     assert!(world.machines[2].cluster.unclaimed.contains(slot));
     world.kill(2);

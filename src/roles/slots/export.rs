@@ -682,11 +682,11 @@ fn feed(core: &mut Core) -> bool {
         let Some(first) = keys.first() else { continue };
         let slot = HashSlot::of(args.get(first.index));
         let database = core.state.slot_moves.selected;
-        let places = places(command, args, database, &keys);
-        let change = Change { database, request, places };
         for (name, export) in &mut exports {
             let job = core.state.slot_moves.jobs.find(name);
             if job.is_some_and(|job| job.slots.contains(slot)) {
+                let places = places(command, args, database, &keys);
+                let change = Change { database, request, places };
                 tell(&mut core.keyspace, (name, export), &change, &mut again);
             }
         }
