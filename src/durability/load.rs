@@ -11,6 +11,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::client::ClientId;
+use crate::cluster::node::NodeId;
+use crate::cluster::slot_job::parse_imports;
 use crate::config::system_text;
 use crate::durability::persistence;
 use crate::durability::unexpected;
@@ -292,6 +294,9 @@ fn insert_batches(
                 run(core, &request)?;
             }
             Some(Record::Aux { name, value }) => note_aux(core, &name, &value),
+            Some(Record::SlotImport { name, ranges }) => {
+                core.track_imports(NodeId::from_bytes(&name).map(|name| (name, ranges)));
+            }
             Some(Record::ResizeDb { database, keys }) => {
                 core.keyspace.expect_keys(database, expected.take(keys));
             }
@@ -399,7 +404,7 @@ fn note_aux(core: &mut Core, name: &[u8], value: &[u8]) {
         _ if name == LAST_FENCE.as_bytes() => {
             core.keyspace.locks.fences.learn(u64::try_from(number()).unwrap_or(0));
         }
-        _ if name == SLOT_IMPORTS.as_bytes() => core.track_imports(value),
+        _ if name == SLOT_IMPORTS.as_bytes() => core.track_imports(parse_imports(value)),
         _ => {}
     }
 }

@@ -16,7 +16,8 @@ use std::sync::mpsc::SyncSender;
 use thiserror::Error;
 
 use super::rdb::{
-    DecodeError, Decoder, Event, Fault, FileError, Limits, Parser, RawEntry, VersionCheck,
+    DecodeError, Decoder, Event, Fault, FileError, Limits, Parser, RawEntry, SlotRanges,
+    VersionCheck,
 };
 use crate::clock::{Now, UnixMillis};
 use crate::keyspace::DbIndex;
@@ -126,6 +127,11 @@ pub enum Record {
     },
     /// The source text of a function library.
     Function(Vec<u8>),
+    /// A move of slots that has not ended: its name.
+    SlotImport {
+        name: Vec<u8>,
+        ranges: SlotRanges,
+    },
     /// The number of keys that a database will have: a hint.
     ResizeDb {
         database: DbIndex,
@@ -210,6 +216,9 @@ impl ReadAhead<'_> {
                 Ok(Event::Function(text)) => Some(Record::Function(text.into_vec())),
                 Ok(Event::Aux { name, value }) => {
                     Some(Record::Aux { name: name.into_vec(), value: value.into_vec() })
+                }
+                Ok(Event::SlotImport { name, ranges }) => {
+                    Some(Record::SlotImport { name: name.into_vec(), ranges })
                 }
                 Ok(Event::ResizeDb { db, keys, .. }) => {
                     let database = DbIndex::checked(db, decoder.databases);

@@ -6,6 +6,8 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::cluster::node::NodeId;
+use crate::cluster::slot_job::Ranges;
 use crate::keyspace::DbIndex;
 use crate::keyspace::beside::Beside;
 use crate::persist::ahead::{EntryDecoder, KeysExpected};
@@ -88,8 +90,8 @@ pub struct Loader {
     pub beside: Beside,
     pub functions: Vec<Vec<u8>>,
     pub stream_database: DbIndex,
-    /// The field with the primary's unfinished imports of slots.
-    pub imports: Vec<u8>,
+    /// The primary's unfinished imports of slots.
+    pub imports: Vec<(NodeId, Ranges)>,
     /// The field with the slots that the primary moves one by one.
     pub open_slots: Vec<u8>,
     /// It can continue without further bytes.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::moving::Payload;
 use super::{Core, State};
 use crate::cluster::node::NodeId;
-use crate::cluster::slot_job::{Job, Jobs, parse_imports};
+use crate::cluster::slot_job::{Job, Jobs, Ranges};
 use crate::ids::ClientId;
 use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
@@ -167,13 +167,12 @@ impl Core {
         self.keyspace.hidden_slots = hidden;
     }
 
-    /// Tracks the imports of slots that a file names: the field's text. One that goes on here stays
-    /// as it is.
-    pub fn track_imports(&mut self, text: &[u8]) {
+    /// Tracks the imports of slots that a file names. One that goes on here stays as it is.
+    pub fn track_imports(&mut self, imports: impl IntoIterator<Item = (NodeId, Ranges)>) {
         if self.state.cluster.is_none() {
             return;
         }
-        for (name, ranges) in parse_imports(text) {
+        for (name, ranges) in imports {
             if !self.state.slot_moves.imports.contains_key(&name) {
                 self.state.slot_moves.jobs.0.retain(|job| job.name != name);
                 let job = Job::tracked(name, ranges, self.state.now.unix_seconds());

@@ -27,7 +27,7 @@ fn job(node: &Node) -> Vec<(String, String)> {
     fields.chunks(2).map(|field| (text(&field[0]), text(&field[1]))).collect()
 }
 
-fn field(node: &Node, name: &str) -> String {
+pub fn field(node: &Node, name: &str) -> String {
     let found = job(node).into_iter().find(|(field, _)| field == name);
     found.map(|(_, value)| value).unwrap_or_default()
 }

@@ -1,14 +1,16 @@
 //! CLUSTER SLOTS, SHARDS and NODES beside Valkey itself: one node each, configured alike, asked by
-//! clients of both protocols.
+//! clients of both protocols. A replica in Valkey's cluster while slots move.
 //!
 //! Needs another server: `VALKEY=/path/valkey-server` (`make peer` names one). Names of nodes and
 //! shards, ports and times differ from run to run, and are made alike.
 
 use std::path::{Path, PathBuf};
 
-use crate::support::Client;
+use crate::cluster::{Node, eventually};
+use crate::cluster_moves::field;
 use crate::support::peer::Peer;
 use crate::support::ports::free_port;
+use crate::support::{Client, Reply};
 
 /// Lines of configuration; each is a case.
 const CASES: &[&[&str]] = &[
@@ -81,10 +83,14 @@ fn replies(program: &Path, lines: &[&str], version: &str) -> Vec<String> {
     REQUESTS.iter().map(reply).collect()
 }
 
+fn valkey() -> PathBuf {
+    PathBuf::from(std::env::var_os("VALKEY").expect("VALKEY names a server"))
+}
+
 #[test]
 #[ignore = "needs VALKEY"]
 fn nodes_tell_of_themselves_as_those_of_valkey_do() {
-    let valkey = PathBuf::from(std::env::var_os("VALKEY").expect("VALKEY names a server"));
+    let valkey = valkey();
     let ours = PathBuf::from(env!("CARGO_BIN_EXE_latchkey"));
     for case in CASES {
         for version in ["2", "3"] {
@@ -96,4 +102,42 @@ fn nodes_tell_of_themselves_as_those_of_valkey_do() {
             }
         }
     }
+}
+
+#[test]
+#[ignore = "needs VALKEY"]
+fn a_replica_of_valkey_that_gets_all_data_during_a_move_hides_the_keys_that_have_come() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bus = format!("cluster-port {}", free_port());
+    let lines = ["cluster-enabled yes", &bus, "repl-diskless-sync-delay 0"];
+    let target = Peer::start(&valkey(), folder.path(), &lines);
+    let lines = "compatible-with valkey-9\nenable-debug-command yes";
+    let [source, replica] = [(); 2].map(|()| Node::start_in(tempfile::tempdir().unwrap(), lines));
+    let mut client: Client = target.connect();
+    client.call(&["CLUSTER", "ADDSLOTSRANGE", "1", "16383"]);
+    source.ok("CLUSTER ADDSLOTS 0");
+    source.ok("CLUSTER SET-CONFIG-EPOCH 1");
+    for node in [&source, &replica] {
+        let port = node.address.port().to_string();
+        client.call(&["CLUSTER", "MEET", "127.0.0.1", &port, &node.bus_port.to_string()]);
+    }
+    let all = [&source, &replica];
+    eventually("all nodes to know each other", &all, || {
+        all.iter().all(|node| node.field("cluster_state") == "ok")
+            && source.field("cluster_known_nodes") == "3"
+    });
+    (0..100).for_each(|number| source.ok(&format!("SET {{06S}}{number} value")));
+    source.ok("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");
+    let id = client.call(&["CLUSTER", "MYID"]).show();
+    let id = id.trim_matches('"');
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 0 NODE {id}"));
+    eventually("the copy", &all, || field(&source, "state") == "waiting-to-pause");
+    replica.ok(&format!("CLUSTER REPLICATE {id}"));
+    eventually("the data", &all, || replica.field("master_link_status") == "up");
+    assert_eq!(replica.call("CLUSTER COUNTKEYSINSLOT 0"), Reply::Integer(100));
+    assert_eq!(replica.call("DBSIZE"), Reply::Integer(0));
+    assert_eq!(field(&replica, "state"), "occurring-on-primary");
+    source.ok("DEBUG SLOTMIGRATION PREVENT-PAUSE 0");
+    eventually("success", &all, || field(&replica, "state") == "success");
+    assert_eq!(replica.call("DBSIZE"), Reply::Integer(100));
 }

@@ -131,7 +131,12 @@ fn check(
                 let line = format!("{} RDB version {} detected", origin(version), version.number());
                 report.line_at(parser.offset(), &[line.as_bytes()]);
             }
-            Ok(Event::Header(_) | Event::ResizeDb { .. } | Event::Function(_)) => {}
+            Ok(
+                Event::Header(_)
+                | Event::ResizeDb { .. }
+                | Event::Function(_)
+                | Event::SlotImport { .. },
+            ) => {}
             Ok(Event::Entry(entry)) => {
                 report.keys += 1;
                 if let Some(deadline_ms) = entry.deadline_ms {

@@ -240,15 +240,6 @@ pub(super) fn skip_record<I: Input>(input: &mut I, opcode: u8) -> Result<(), I::
             }
             Ok(())
         }
-        // A move of slots to the node that wrote the file: the move's name, and ranges of slots.
-        opcode::SLOT_IMPORT => {
-            skip_string(input, "the name of a move of slots")?;
-            for _ in 0..length(input, "a count of ranges of slots")? {
-                length(input, "a slot")?;
-                length(input, "a slot")?;
-            }
-            Ok(())
-        }
         opcode::MODULE_AUX => {
             // The module's ID; an integer's opcode; whether to read it before or after the keys.
             for _ in 0..3 {

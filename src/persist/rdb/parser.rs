@@ -13,6 +13,7 @@ use super::error::{DecodeError, Fault, FileError, Place};
 use super::input::{self, Input};
 use super::reader::{Reader, Text};
 use super::{CHECKSUM, Version, VersionCheck, opcode};
+use crate::collections::hash_slot::{HashSlot, SLOTS};
 
 /// Bytes requested from the source at once.
 const CHUNK: usize = 64 * 1024;
@@ -39,10 +40,19 @@ pub enum Event<'a> {
     },
     /// The source text of a function library.
     Function(Text<'a>),
+    /// A move of slots to the node that wrote the file, which has not ended: in files of Valkey 9.
+    SlotImport {
+        /// The name of the move.
+        name: Text<'a>,
+        ranges: SlotRanges,
+    },
     Entry(RawEntry<'a>),
     /// The end of the image. Other data may follow: see [`Parser::into_rest`].
     End(Checksum),
 }
+
+/// Ranges of slots: the first and the last slot of each.
+pub type SlotRanges = Vec<(HashSlot, HashSlot)>;
 
 /// The result of verifying a file's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,6 +216,10 @@ impl<R: Read> Parser<R> {
                 Ok(text) => Ok(Event::Function(text)),
                 Err(error) => Err(fault(error, place)),
             },
+            Record::SlotImport { name, ranges } => match text(&name, "the name of a move") {
+                Ok(name) => Ok(Event::SlotImport { name, ranges }),
+                Err(error) => Err(fault(error, place)),
+            },
             Record::Entry { attributes, value_type, key, value } => {
                 let key = match text(&key, "a key") {
                     Ok(key) => key,
@@ -257,6 +271,7 @@ enum Record {
     SelectDb(u64),
     ResizeDb { keys: u64, volatile_keys: u64 },
     Function(Range<usize>),
+    SlotImport { name: Range<usize>, ranges: SlotRanges },
     Entry { attributes: Attributes, value_type: u8, key: Range<usize>, value: Range<usize> },
     End,
 }
@@ -368,6 +383,25 @@ impl<R: Read> Source<R> {
         Ok(start..self.at)
     }
 
+    fn slot_ranges(&mut self) -> Result<SlotRanges, SourceError> {
+        let len = input::length(self, "a count of ranges of slots")?;
+        let malformed = Fault::Malformed("ranges of slots");
+        if len > SLOTS as u64 {
+            return Err(self.error(malformed));
+        }
+        let mut ranges = Vec::new();
+        for _ in 0..len {
+            let first = input::length(self, "a slot")?;
+            let last = input::length(self, "a slot")?;
+            let slot = |number| usize::try_from(number).ok().and_then(HashSlot::new);
+            match (slot(first), slot(last)) {
+                (Some(first), Some(last)) if first <= last => ranges.push((first, last)),
+                _ => return Err(self.error(malformed)),
+            }
+        }
+        Ok(ranges)
+    }
+
     /// The next record that is not skipped. Notes its known properties in `place`, for errors.
     fn record(&mut self, version: Version, place: &mut Place) -> Result<Record, SourceError> {
         let mut attributes = Attributes::default();
@@ -407,10 +441,9 @@ impl<R: Read> Source<R> {
                         "functions as the release candidates of Redis 7.0 wrote them",
                     )));
                 }
-                skipped @ opcode::SLOT_IMPORT if version.is_valkey() => {
-                    input::skip_record(self, skipped)?;
-                    self.drop_earlier();
-                    self.record_start = self.at;
+                opcode::SLOT_IMPORT if version.is_valkey() => {
+                    let name = self.string("the name of a move of slots")?;
+                    return Ok(Record::SlotImport { name, ranges: self.slot_ranges()? });
                 }
                 skipped @ (opcode::MODULE_AUX | opcode::SLOT_INFO) => {
                     input::skip_record(self, skipped)?;

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use super::{begin_backlog, close_replicas};
 use crate::client::ClientFlags;
+use crate::cluster::node::NodeId;
+use crate::cluster::slot_job::parse_imports;
 use crate::config::{DisklessLoad, system_text};
 use crate::durability::load::{LoadError, Rules, entry_decoder, load_beside, run, version_check};
 use crate::durability::persistence;
@@ -174,7 +176,7 @@ impl Sync {
         core.keyspace.put_in_place(loader.beside, !lazily);
         // The primary has told of the end of the others while this server did not follow it.
         core.state.slot_moves.jobs.forget_tracked(|_| true);
-        core.track_imports(&loader.imports);
+        core.track_imports(loader.imports);
         let outside = core.state.outside();
         if let Some(cluster) = &mut core.state.cluster {
             cluster.take_open_slots(&loader.open_slots, &outside);
@@ -412,7 +414,10 @@ impl Loader {
                     self.open_slots = value.to_vec();
                 }
                 Event::Aux { name, value } if &*name == SLOT_IMPORTS.as_bytes() => {
-                    self.imports = value.to_vec();
+                    self.imports.extend(parse_imports(&value));
+                }
+                Event::SlotImport { name, ranges } => {
+                    self.imports.extend(NodeId::from_bytes(&name).map(|name| (name, ranges)));
                 }
                 Event::Aux { .. } | Event::Header(_) | Event::SelectDb(_) => {}
                 Event::End(_) => {

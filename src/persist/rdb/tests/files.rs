@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 
 use super::*;
+use crate::collections::hash_slot::{HashSlot, SLOTS};
 
 const REDIS_FILE: &[u8] = include_bytes!("../../../../tests/data/rdb/redis-7.0.15.rdb");
 
@@ -39,6 +40,7 @@ fn records_of(
             Ok(Event::SelectDb(db)) => format!("database {db}"),
             Ok(Event::ResizeDb { keys, volatile_keys, .. }) => format!("{keys} {volatile_keys}"),
             Ok(Event::Function(text)) => format!("function {}", shown(&text)),
+            Ok(Event::SlotImport { name, ranges }) => format!("{} {ranges:?}", shown(&name)),
             Ok(Event::Entry(entry)) => {
                 let decoder = Decoder { limits: &limits, now: NOW, version: entry.version };
                 let RawEntry { value_type, value, offset, .. } = entry;
@@ -113,6 +115,7 @@ fn a_file_of_redis_is_written_again_with_the_same_bytes() {
                 writer.select_db(db, keys, volatile_keys).expect("memory");
             }
             Event::Function(text) => writer.function(&text).expect("memory"),
+            Event::SlotImport { .. } => unreachable!("Redis writes none"),
             Event::Entry(raw) => {
                 let decoder = Decoder { limits: &limits, now: NOW, version: raw.version };
                 let stored = decoder.value(raw.value_type, raw.value, raw.offset);
@@ -259,6 +262,22 @@ fn ignored_records_are_skipped() {
     let (lines, error) = records(&file, usize::MAX);
     assert!(error.is_none(), "{error:?}");
     assert_eq!(lines, ["REDIS0003", "0 k Some(16000) None Some(7) [\"v\"]", "Unchecked"]);
+}
+
+#[test]
+fn moves_of_slots_in_files_of_valkey_are_read() {
+    let name = [b'a'; 40];
+    let file = |ranges: &[u8]| [b"VALKEY080\xf3\x28", &name[..], ranges, b"\xff", &[0; 8]].concat();
+    let (lines, error) = records(&file(b"\x02\x03\x05\x7f\xff\x7f\xff"), 7);
+    assert!(error.is_none(), "{error:?}");
+    let [first, last, end] = [3, 5, SLOTS - 1].map(|number| HashSlot::new(number).expect("a slot"));
+    let job = format!("{} {:?}", shown(&name), [(first, last), (end, end)]);
+    assert_eq!(lines, ["VALKEY080", &job, "Unchecked"]);
+    // Ends before it begins; a slot too many; more ranges than slots.
+    for damaged in [&b"\x01\x05\x03"[..], b"\x01\x03\x80\0\0\x40\0", b"\x80\xff\xff\xff\xff\x03"] {
+        let error = records(&file(damaged), 7).1.expect("a fault");
+        assert!(error.to_string().contains("ranges of slots"), "{error}");
+    }
 }
 
 #[test]
