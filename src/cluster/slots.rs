@@ -344,6 +344,7 @@ impl Cluster {
     /// them until the successor's own message comes.
     fn hand_on(&mut self, former: NodeIndex, successor: NodeIndex, header: &Header) {
         let owned = self.node(former).slots.clone();
+        let is_news = header.config_epoch > self.node(successor).config_epoch;
         self.set_as_primary(successor);
         self.note_epoch(successor, header.config_epoch);
         let mut count = 0;
@@ -360,6 +361,10 @@ impl Cluster {
              epoch of {epoch}"
         ));
         self.redirect_moves(former, successor);
+        if is_news {
+            // An UPDATE with this epoch would tell nothing new from here on.
+            self.take_slots(successor, header.config_epoch, &header.slots, false);
+        }
     }
 
     /// Lets moves of single slots from and to a node go on with its successor.

@@ -139,6 +139,33 @@ fn a_primary_that_comes_back_takes_no_slot_that_has_moved_on() {
 }
 
 #[test]
+fn a_primary_learns_from_a_former_primary_of_its_shard_which_slots_its_successor_has() {
+    for seed in 0..20 {
+        let mut world = World::formed(3, 6, seed);
+        let slot = world.machines[0].cluster.myself().slots.iter().next().expect("a slot");
+        world.kill(0);
+        let is_primary = |world: &World, index: usize| world.machines[index].follows.is_none();
+        let old = loop {
+            world.run(10);
+            if let Some(elected) = [3, 6].into_iter().find(|index| is_primary(&world, *index)) {
+                break elected;
+            }
+        };
+        // It does not learn that the other replica follows it.
+        world.kill(old);
+        world.run(5 * TIMEOUT_MS);
+        let new = 9 - old;
+        assert!(world.machines[new].cluster.owns(slot), "seed {seed}");
+        world.restart(0);
+        world.run(HEALING_MS);
+        world.cut_both(old, new);
+        world.restart(old);
+        world.run(HEALING_MS);
+        assert!(!world.machines[old].cluster.owns(slot), "seed {seed}");
+    }
+}
+
+#[test]
 fn nodes_that_come_back_follow_the_present_primary_of_their_shard() {
     for seed in 0..20 {
         // In odd seeds nobody goes to another shard.
@@ -156,10 +183,7 @@ fn nodes_that_come_back_follow_the_present_primary_of_their_shard() {
         assert!(world.machines[3].cluster.myself().is_primary(), "seed {seed}");
         // The successor has a slot that its predecessor had not, and lacks one.
         for (index, slot) in [(3, SLOTS / 2), (1, 0)] {
-            let slots = range(slot, slot);
-            world.command(index, |cluster, outside, actions| {
-                cluster.take_slots_granted(&slots, outside, actions);
-            });
+            take_slots(&mut world, index, range(slot, slot));
         }
         world.run(HEALING_MS);
         world.restart(0);
@@ -333,9 +357,7 @@ fn a_slot_that_its_owner_has_given_up_is_free_after_a_restart_too() {
 fn a_slot_that_was_taken_can_be_given_back_at_once() {
     let mut world = World::formed(3, 0, 12);
     let slot = HashSlot::new(0).expect("a slot");
-    world.command(1, |cluster, outside, actions| {
-        cluster.take_slots_granted(&range(0, 0), outside, actions);
-    });
+    take_slots(&mut world, 1, range(0, 0));
     // The new owner does not hear that the old one has given the slot up.
     world.cut.insert((0, 1));
     world.run(500);
