@@ -20,7 +20,7 @@
 //! Source: `cluster_migrateslots.c` of Valkey 9.1.2, whose words and texts these are.
 
 use super::node::NodeId;
-use crate::collections::hash_slot::{HashSlot, SlotSet};
+use crate::collections::hash_slot::{HashSlot, SLOTS, SlotSet};
 
 /// The progress of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,6 +380,12 @@ pub fn parse_imports(text: &[u8]) -> Vec<(NodeId, Ranges)> {
     let job = |text: &str| {
         let (name, ranges) = text.split_once(':')?;
         let ranges = ranges.split(' ').map(range).collect::<Option<Ranges>>()?;
+        // Otherwise a short text could name all slots many times.
+        let slots: usize =
+            ranges.iter().map(|(first, last)| last.index() - first.index() + 1).sum();
+        if slots > SLOTS {
+            return None;
+        }
         Some((NodeId::from_bytes(name.as_bytes())?, ranges))
     };
     text.split(',').filter_map(job).collect()
@@ -470,7 +476,10 @@ mod tests {
         let read = parse_imports(text.as_bytes());
         assert_eq!(read[0], (id(b'b'), vec![(slot(7), slot(7))]));
         assert_eq!(read[1], (id(b'a'), vec![(slot(3), slot(5)), (slot(9), slot(9))]));
-        for bad in ["", ":", "x:1-2", &format!("{one}:"), &format!("{one}:5-3,{other}:1-16384")] {
+        let twice = format!("{one}:0-16383 5-5");
+        for bad in
+            ["", ":", "x:1-2", &twice, &format!("{one}:"), &format!("{one}:5-3,{other}:1-16384")]
+        {
             assert_eq!(parse_imports(bad.as_bytes()), []);
         }
         assert_eq!(parse_imports(&[0xff]), []);

@@ -280,6 +280,7 @@ fn insert_batches(
 ) -> Result<u64, LoadError> {
     let mut progress = Progress::new(&core.state);
     let mut expected = KeysExpected::of_file(file_bytes);
+    let mut imports = Vec::new();
     for Batch { entries, expired, offset, record } in batches {
         insert(core, entries, rules, &mut |core| progress.step(core, offset))?;
         core.state.persistence.loads.expired += expired;
@@ -293,9 +294,12 @@ fn insert_batches(
                 request.push(&text);
                 run(core, &request)?;
             }
+            Some(Record::Aux { name, value }) if name == SLOT_IMPORTS.as_bytes() => {
+                imports.extend(parse_imports(&value));
+            }
             Some(Record::Aux { name, value }) => note_aux(core, &name, &value),
             Some(Record::SlotImport { name, ranges }) => {
-                core.track_imports(NodeId::from_bytes(&name).map(|name| (name, ranges)));
+                imports.extend(NodeId::from_bytes(&name).map(|name| (name, ranges)));
             }
             Some(Record::ResizeDb { database, keys }) => {
                 core.keyspace.expect_keys(database, expected.take(keys));
@@ -306,7 +310,10 @@ fn insert_batches(
                 progress.step(core, offset)?;
             }
             Some(Record::Empty(key)) => skip_empty(&mut core.state, &key),
-            Some(Record::End) => return Ok(offset),
+            Some(Record::End) => {
+                core.track_imports(imports);
+                return Ok(offset);
+            }
             Some(Record::Failed(Failure::File(error))) => {
                 return Err(LoadError::of_file(&core.state, error));
             }
@@ -404,7 +411,6 @@ fn note_aux(core: &mut Core, name: &[u8], value: &[u8]) {
         _ if name == LAST_FENCE.as_bytes() => {
             core.keyspace.locks.fences.learn(u64::try_from(number()).unwrap_or(0));
         }
-        _ if name == SLOT_IMPORTS.as_bytes() => core.track_imports(parse_imports(value)),
         _ => {}
     }
 }

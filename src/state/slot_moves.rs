@@ -1,12 +1,13 @@
 //! Slots that move to another node all at once: the jobs (`cluster/slot_job.rs`), and the loop's
 //! state for each.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::moving::Payload;
 use super::{Core, State};
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::{Job, Jobs, Ranges};
+use crate::collections::hash_slot::SlotSet;
 use crate::ids::ClientId;
 use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
@@ -167,19 +168,31 @@ impl Core {
         self.keyspace.hidden_slots = hidden;
     }
 
-    /// Tracks the imports of slots that a file names. One that goes on here stays as it is.
-    pub fn track_imports(&mut self, imports: impl IntoIterator<Item = (NodeId, Ranges)>) {
+    /// Tracks the imports of slots that a file names. One that goes on here stays as it is. Imports
+    /// with slots of an earlier one in the file are left out: no server writes them, and their
+    /// number has no bound.
+    pub fn track_imports(&mut self, imports: Vec<(NodeId, Ranges)>) {
         if self.state.cluster.is_none() {
             return;
         }
+        let now_s = self.state.now.unix_seconds();
+        let (mut names, mut slots) = (BTreeSet::new(), SlotSet::default());
+        let mut jobs = Vec::new();
         for (name, ranges) in imports {
-            if !self.state.slot_moves.imports.contains_key(&name) {
-                self.state.slot_moves.jobs.0.retain(|job| job.name != name);
-                let job = Job::tracked(name, ranges, self.state.now.unix_seconds());
-                notice!(self.state, "New slot import job created: {}.", job.description());
-                self.state.slot_moves.jobs.add(job);
+            let job = Job::tracked(name, ranges, now_s);
+            let is_named = self.state.slot_moves.imports.contains_key(&name);
+            let is_known = is_named || job.slots.iter().any(|slot| slots.contains(slot));
+            if is_known || job.slots.is_empty() || !names.insert(name) {
+                continue;
             }
+            notice!(self.state, "New slot import job created: {}.", job.description());
+            slots.extend(job.slots.iter());
+            jobs.push(job);
         }
+        jobs.reverse();
+        let known = &mut self.state.slot_moves.jobs.0;
+        known.retain(|job| !names.contains(&job.name));
+        known.splice(0..0, jobs);
         self.note_hidden();
     }
 }

@@ -51,6 +51,9 @@ pub enum Event<'a> {
     End(Checksum),
 }
 
+/// Length of the name of a move of slots.
+const MOVE_NAME_BYTES: usize = 40;
+
 /// Ranges of slots: the first and the last slot of each.
 pub type SlotRanges = Vec<(HashSlot, HashSlot)>;
 
@@ -216,10 +219,20 @@ impl<R: Read> Parser<R> {
                 Ok(text) => Ok(Event::Function(text)),
                 Err(error) => Err(fault(error, place)),
             },
-            Record::SlotImport { name, ranges } => match text(&name, "the name of a move") {
-                Ok(name) => Ok(Event::SlotImport { name, ranges }),
-                Err(error) => Err(fault(error, place)),
-            },
+            Record::SlotImport { name: range, ranges } => {
+                const WHAT: &str = "the name of a move of slots";
+                match text(&range, WHAT) {
+                    Ok(name) if name.len() == MOVE_NAME_BYTES => {
+                        Ok(Event::SlotImport { name, ranges })
+                    }
+                    Ok(_) => {
+                        let offset = offset + range.start as u64;
+                        let error = DecodeError { fault: Fault::Malformed(WHAT), offset };
+                        Err(fault(error, place))
+                    }
+                    Err(error) => Err(fault(error, place)),
+                }
+            }
             Record::Entry { attributes, value_type, key, value } => {
                 let key = match text(&key, "a key") {
                     Ok(key) => key,
@@ -386,10 +399,7 @@ impl<R: Read> Source<R> {
     fn slot_ranges(&mut self) -> Result<SlotRanges, SourceError> {
         let len = input::length(self, "a count of ranges of slots")?;
         let malformed = Fault::Malformed("ranges of slots");
-        if len > SLOTS as u64 {
-            return Err(self.error(malformed));
-        }
-        let mut ranges = Vec::new();
+        let (mut ranges, mut slots) = (Vec::new(), 0);
         for _ in 0..len {
             let first = input::length(self, "a slot")?;
             let last = input::length(self, "a slot")?;
@@ -397,6 +407,11 @@ impl<R: Read> Source<R> {
             match (slot(first), slot(last)) {
                 (Some(first), Some(last)) if first <= last => ranges.push((first, last)),
                 _ => return Err(self.error(malformed)),
+            }
+            slots += last - first + 1;
+            // Otherwise a short file could name all slots many times.
+            if slots > SLOTS as u64 {
+                return Err(self.error(malformed));
             }
         }
         Ok(ranges)

@@ -273,11 +273,14 @@ fn moves_of_slots_in_files_of_valkey_are_read() {
     let [first, last, end] = [3, 5, SLOTS - 1].map(|number| HashSlot::new(number).expect("a slot"));
     let job = format!("{} {:?}", shown(&name), [(first, last), (end, end)]);
     assert_eq!(lines, ["VALKEY080", &job, "Unchecked"]);
-    // Ends before it begins; a slot too many; more ranges than slots.
-    for damaged in [&b"\x01\x05\x03"[..], b"\x01\x03\x80\0\0\x40\0", b"\x80\xff\xff\xff\xff\x03"] {
+    // Ends before it begins; a slot too many; all slots twice.
+    let twice = b"\x02\0\x7f\xff\0\x7f\xff";
+    for damaged in [&b"\x01\x05\x03"[..], b"\x01\x03\x80\0\0\x40\0", twice] {
         let error = records(&file(damaged), 7).1.expect("a fault");
         assert!(error.to_string().contains("ranges of slots"), "{error}");
     }
+    let error = records(b"VALKEY080\xf3\x03abc\x01\x03\x05\xff", 7).1.expect("a fault");
+    assert!(error.to_string().contains("the name of a move"), "{error}");
 }
 
 #[test]
