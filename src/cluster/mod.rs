@@ -271,6 +271,11 @@ impl Cluster {
         self.slots_gained
     }
 
+    /// Whether slots are being moved here by hand: clients may be sent on to this node for them.
+    pub fn is_importing(&self) -> bool {
+        !self.importing.is_empty()
+    }
+
     /// When the next call of [`Self::tick`] has something to do, unless something else happens
     /// before. Boot-time clock, milliseconds.
     pub fn due_ms(&self) -> i64 {

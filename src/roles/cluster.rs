@@ -355,10 +355,13 @@ pub fn act(core: &mut Core) {
     core.state.cluster_actions = rest;
 }
 
-/// Lets the fences of locks grow when slots have come from another server.
+/// Lets the fences of locks grow when slots have come from another server, and while slots come:
+/// the server that owns them may begin an epoch then.
 fn renew_fences(core: &mut Core) {
-    let gained = core.state.cluster.as_deref().map_or(0, Cluster::slots_gained);
-    if std::mem::replace(&mut core.state.cluster_work.fenced, gained) != gained {
+    let Some(cluster) = core.state.cluster.as_deref() else { return };
+    let (gained, is_importing) = (cluster.slots_gained(), cluster.is_importing());
+    let fenced = std::mem::replace(&mut core.state.cluster_work.fenced, gained);
+    if is_importing || fenced != gained {
         core.keyspace.locks.fences.renew_epoch(core.state.now.unix_seconds());
     }
 }

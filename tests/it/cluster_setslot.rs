@@ -1,7 +1,10 @@
 //! CLUSTER SETSLOT of a primary with replicas, as in Valkey: they do it first, so that what moves
 //! goes on moving after a failover. And SHUTDOWN SAFE.
 
+use std::time::SystemTime;
+
 use crate::cluster::{Node, cluster_with, eventually};
+use crate::locks::granted;
 use crate::support::Reply;
 
 const AS_VALKEY: &str =
@@ -52,6 +55,32 @@ fn slots_go_on_moving_after_a_failover_at_either_end() {
         !nodes.iter().any(|node| says(node, "[0-"))
     });
     nodes[3].ok("SET {06S}key value");
+}
+
+#[test]
+fn fences_grow_at_the_target_before_it_owns_the_slot() {
+    let mut nodes = cluster_with(2, 2, "").into_iter();
+    let [source, target] = [(); 2].map(|()| nodes.next().expect("two nodes"));
+    // It begins an epoch later than that of the target.
+    let source = Node::start_in(source.stop(), "");
+    let all = [&source, &target];
+    eventually("the state to be ok", &all, || {
+        all.iter().all(|node| node.field("cluster_state") == "ok")
+    });
+    let line = "LOCK.ACQUIRE {06S}lock owner PX 60000";
+    let (first, _) = granted(&mut source.connect(), line);
+    source.call("LOCK.RELEASE {06S}lock owner");
+    // A fence's epoch is the second of its beginning.
+    eventually("the next second", &all, || {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        now.as_secs() as i64 > first >> 21
+    });
+    target.ok(&format!("CLUSTER SETSLOT 0 IMPORTING {}", source.id()));
+    source.ok(&format!("CLUSTER SETSLOT 0 MIGRATING {}", target.id()));
+    let mut client = target.connect();
+    client.call(&["ASKING"]);
+    let (second, _) = granted(&mut client, line);
+    assert!(second > first, "{second} after {first}");
 }
 
 #[test]

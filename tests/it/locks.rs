@@ -15,7 +15,7 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 /// The fence and the milliseconds left of a lock that is granted.
-fn granted(client: &mut Client, line: &str) -> (i64, i64) {
+pub fn granted(client: &mut Client, line: &str) -> (i64, i64) {
     match client.call(&words(line)) {
         Reply::Array(items) => match items[..] {
             [Reply::Integer(fence), _, Reply::Integer(ms_left)] => (fence, ms_left),
