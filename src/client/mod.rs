@@ -120,8 +120,10 @@ impl LargeInput {
     pub fn make_room(&mut self, bytes: usize, announced: usize, spare: usize) {
         if self.buffer.capacity() - self.buffer.len() < bytes {
             let come = self.buffer.len() + bytes;
-            let trusted = if come >= EARNEST_BYTES { ROOM_MAX.min(spare) } else { 0 };
-            self.buffer.reserve_exact(bytes + announced.min(trusted.max(3 * come)));
+            let trusted = if come >= EARNEST_BYTES { ROOM_MAX } else { 0 };
+            // Doubled at least: otherwise the bytes would be copied again and again.
+            let room = trusted.max(3 * come).min(spare).max(come);
+            self.buffer.reserve_exact(bytes + announced.min(room));
         }
     }
 }
