@@ -326,6 +326,7 @@ impl Cluster {
             self.current_epoch = 0;
             self.last_vote_epoch = 0;
             self.myself_mut().config_epoch = 0;
+            self.unasked_epoch = None;
             self.log(format!("Node hard reset, now I'm {id}"));
         }
         self.changed();
