@@ -613,9 +613,11 @@ impl World {
         let is_forced = successor.by_hand == Failover::Forced
             && successor.by_hand_ms.is_some_and(|ms| self.now - ms < HEALING_MS);
         if self.machines[index].follows.is_none() && is_forced {
-            // It was not asked, and has acknowledged writes until it heard of its successor.
+            // It was not asked, and has acknowledged writes until it heard of its successor, which
+            // has those from before.
             let slots = self.machines[primary].cluster.myself().slots.clone();
-            slots.iter().for_each(|slot| self.forgive(slot));
+            let is_slot = |number: u16| slots.iter().any(|slot| slot.number() == number);
+            self.safe.retain(|key, safe| !is_slot(key.0) || safe.holders.contains(&primary));
         }
         let machine = &mut self.machines[index];
         if machine.follows != Some(primary) {
