@@ -20,7 +20,7 @@
 //! Source: `cluster_migrateslots.c` of Valkey 9.1.2, whose words and texts these are.
 
 use super::node::NodeId;
-use crate::collections::hash_slot::{HashSlot, SLOTS, SlotSet};
+use crate::collections::hash_slot::{HashSlot, SLOTS, SlotRanges, SlotSet};
 
 /// The progress of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,9 +126,6 @@ impl Word {
     }
 }
 
-/// Ranges of slots, as requested.
-pub type Ranges = Vec<(HashSlot, HashSlot)>;
-
 /// The slots of ranges.
 pub fn slots_of(ranges: &[(HashSlot, HashSlot)]) -> SlotSet {
     let mut slots = SlotSet::default();
@@ -145,7 +142,7 @@ pub struct Job {
     /// 40 hexadecimal digits.
     pub name: NodeId,
     pub is_import: bool,
-    pub ranges: Ranges,
+    pub ranges: SlotRanges,
     pub slots: SlotSet,
     /// None: this node only repeats another one's reports.
     pub target: Option<NodeId>,
@@ -168,7 +165,7 @@ pub const UNEXPECTED: &str = "Unexpected state machine transition";
 pub const PAUSE_OVER: &str = "Unpaused before failover completed";
 
 impl Job {
-    fn new(name: NodeId, is_import: bool, ranges: Ranges, phase: Phase, now_s: i64) -> Job {
+    fn new(name: NodeId, is_import: bool, ranges: SlotRanges, phase: Phase, now_s: i64) -> Job {
         Job {
             name,
             is_import,
@@ -187,19 +184,31 @@ impl Job {
     }
 
     /// A move from this node, `source`, to another one.
-    pub fn export(name: NodeId, ranges: Ranges, source: NodeId, target: NodeId, now_s: i64) -> Job {
+    pub fn export(
+        name: NodeId,
+        ranges: SlotRanges,
+        source: NodeId,
+        target: NodeId,
+        now_s: i64,
+    ) -> Job {
         let job = Job::new(name, false, ranges, Phase::Connecting, now_s);
         Job { source: Some(source), target: Some(target), ..job }
     }
 
     /// A move to this node, `target`.
-    pub fn import(name: NodeId, ranges: Ranges, source: NodeId, target: NodeId, now_s: i64) -> Job {
+    pub fn import(
+        name: NodeId,
+        ranges: SlotRanges,
+        source: NodeId,
+        target: NodeId,
+        now_s: i64,
+    ) -> Job {
         let job = Job::new(name, true, ranges, Phase::WaitingForAck, now_s);
         Job { source: Some(source), target: Some(target), ..job }
     }
 
     /// A move to this node's primary, or a move that began before a restart.
-    pub fn tracked(name: NodeId, ranges: Ranges, now_s: i64) -> Job {
+    pub fn tracked(name: NodeId, ranges: SlotRanges, now_s: i64) -> Job {
         Job::new(name, true, ranges, Phase::OccurringOnPrimary, now_s)
     }
 
@@ -369,7 +378,7 @@ impl Jobs {
 }
 
 /// The moves of [`Jobs::imports_text`]. What is no such text is left out.
-pub fn parse_imports(text: &[u8]) -> Vec<(NodeId, Ranges)> {
+pub fn parse_imports(text: &[u8]) -> Vec<(NodeId, SlotRanges)> {
     let Ok(text) = std::str::from_utf8(text) else { return Vec::new() };
     let slot = |text: &str| text.parse().ok().and_then(HashSlot::new);
     let range = |text: &str| {
@@ -379,7 +388,7 @@ pub fn parse_imports(text: &[u8]) -> Vec<(NodeId, Ranges)> {
     };
     let job = |text: &str| {
         let (name, ranges) = text.split_once(':')?;
-        let ranges = ranges.split(' ').map(range).collect::<Option<Ranges>>()?;
+        let ranges = ranges.split(' ').map(range).collect::<Option<SlotRanges>>()?;
         // Otherwise a short text could name all slots many times.
         let slots: usize =
             ranges.iter().map(|(first, last)| last.index() - first.index() + 1).sum();

@@ -13,6 +13,9 @@ pub const SLOTS: usize = 16_384;
 
 const CRC: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&CRC_16_XMODEM);
 
+/// Ranges of slots: the first and the last slot of each.
+pub type SlotRanges = Vec<(HashSlot, HashSlot)>;
+
 /// A slot's number, below [`SLOTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HashSlot(u16);
@@ -173,8 +176,8 @@ impl SlotSet {
     }
 
     /// The slots as ranges from first to last, both included, in order and none beside the next.
-    pub fn ranges(&self) -> Vec<(HashSlot, HashSlot)> {
-        let mut ranges: Vec<(HashSlot, HashSlot)> = Vec::new();
+    pub fn ranges(&self) -> SlotRanges {
+        let mut ranges = SlotRanges::new();
         for slot in self.iter() {
             match ranges.last_mut() {
                 Some((_, last)) if last.0 + 1 == slot.0 => *last = slot,

@@ -16,10 +16,10 @@ use std::sync::mpsc::SyncSender;
 use thiserror::Error;
 
 use super::rdb::{
-    DecodeError, Decoder, Event, Fault, FileError, Limits, Parser, RawEntry, SlotRanges,
-    VersionCheck,
+    DecodeError, Decoder, Event, Fault, FileError, Limits, Parser, RawEntry, VersionCheck,
 };
 use crate::clock::{Now, UnixMillis};
+use crate::collections::hash_slot::SlotRanges;
 use crate::keyspace::DbIndex;
 use crate::keyspace::snapshot::LoadedEntry;
 use crate::sys::disk::DiskReader;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::cluster::node::NodeId;
-use crate::cluster::slot_job::Ranges;
+use crate::collections::hash_slot::SlotRanges;
 use crate::keyspace::DbIndex;
 use crate::keyspace::beside::Beside;
 use crate::persist::ahead::{EntryDecoder, KeysExpected};
@@ -91,7 +91,7 @@ pub struct Loader {
     pub functions: Vec<Vec<u8>>,
     pub stream_database: DbIndex,
     /// The primary's unfinished imports of slots.
-    pub imports: Vec<(NodeId, Ranges)>,
+    pub imports: Vec<(NodeId, SlotRanges)>,
     /// The field with the slots that the primary moves one by one.
     pub open_slots: Vec<u8>,
     /// It can continue without further bytes.

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::moving::Payload;
 use super::{Core, State};
 use crate::cluster::node::NodeId;
-use crate::cluster::slot_job::{Job, Jobs, Ranges};
-use crate::collections::hash_slot::SlotSet;
+use crate::cluster::slot_job::{Job, Jobs};
+use crate::collections::hash_slot::{SlotRanges, SlotSet};
 use crate::ids::ClientId;
 use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
@@ -171,7 +171,7 @@ impl Core {
     /// Tracks the imports of slots that a file names. One that goes on here stays as it is. Imports
     /// with slots of an earlier one in the file are left out: no server writes them, and their
     /// number has no bound.
-    pub fn track_imports(&mut self, imports: Vec<(NodeId, Ranges)>) {
+    pub fn track_imports(&mut self, imports: Vec<(NodeId, SlotRanges)>) {
         if self.state.cluster.is_none() {
             return;
         }

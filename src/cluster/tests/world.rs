@@ -616,7 +616,8 @@ impl World {
             // It was not asked, and has acknowledged writes until it heard of its successor, which
             // has those from before.
             let slots = self.machines[primary].cluster.myself().slots.clone();
-            let is_slot = |number: u16| slots.iter().any(|slot| slot.number() == number);
+            let is_slot =
+                |number: u16| HashSlot::new(number.into()).is_some_and(|slot| slots.contains(slot));
             self.safe.retain(|key, safe| !is_slot(key.0) || safe.holders.contains(&primary));
         }
         let machine = &mut self.machines[index];

@@ -5,8 +5,8 @@ use super::change::finish_drops;
 use super::enabled::{cluster, slot};
 use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeIndex};
-use crate::cluster::slot_job::{Job, Phase, Ranges, Word, slots_of};
-use crate::collections::hash_slot::HashSlot;
+use crate::cluster::slot_job::{Job, Phase, Word, slots_of};
+use crate::collections::hash_slot::{HashSlot, SlotRanges};
 use crate::error::CommandError;
 use crate::resp::args::{Args, before_nul};
 use crate::resp::number::parse_i64;
@@ -58,8 +58,8 @@ fn ranges(
     args: Args<'_>,
     first: usize,
     owned: bool,
-) -> Result<(Ranges, usize, Option<NodeIndex>), CommandError> {
-    let (mut ranges, mut owner, mut at) = (Ranges::new(), None, first);
+) -> Result<(SlotRanges, usize, Option<NodeIndex>), CommandError> {
+    let (mut ranges, mut owner, mut at) = (SlotRanges::new(), None, first);
     // An argument that is no number is the next option.
     while at < args.len() && parse_i64(args.get(at)).is_some() {
         let start = slot(args.get(at))?;
@@ -108,7 +108,7 @@ pub fn migrate(ctx: &mut Context<'_>) -> CommandResult {
     let is = |index: usize, word: &str| {
         index < args.len() && before_nul(args.get(index)).eq_ignore_ascii_case(word.as_bytes())
     };
-    let mut moves: Vec<(Ranges, NodeIndex)> = Vec::new();
+    let mut moves: Vec<(SlotRanges, NodeIndex)> = Vec::new();
     let mut at = 2;
     while at < args.len() {
         if !is(at, "SLOTSRANGE") {

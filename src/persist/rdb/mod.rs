@@ -40,7 +40,7 @@ pub use encode::NeedsVersion;
 pub(in crate::persist) use encode::View;
 pub use encoder::{Encoder, Sink};
 pub use error::{DecodeError, Fault, FileError, ModuleId, Place};
-pub use parser::{Checksum, Event, Parser, RawEntry, SlotRanges};
+pub use parser::{Checksum, Event, Parser, RawEntry};
 pub use reader::{Reader, Text};
 pub use version::{HeaderFault, Version, VersionCheck};
 pub(in crate::persist) use writer::Output;

@@ -13,7 +13,7 @@ use super::error::{DecodeError, Fault, FileError, Place};
 use super::input::{self, Input};
 use super::reader::{Reader, Text};
 use super::{CHECKSUM, Version, VersionCheck, opcode};
-use crate::collections::hash_slot::{HashSlot, SLOTS};
+use crate::collections::hash_slot::{HashSlot, SLOTS, SlotRanges};
 
 /// Bytes requested from the source at once.
 const CHUNK: usize = 64 * 1024;
@@ -53,9 +53,6 @@ pub enum Event<'a> {
 
 /// Length of the name of a move of slots.
 const MOVE_NAME_BYTES: usize = 40;
-
-/// Ranges of slots: the first and the last slot of each.
-pub type SlotRanges = Vec<(HashSlot, HashSlot)>;
 
 /// The result of verifying a file's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use std::io;
 
 use super::{ACK_S, HANDED_OVER, NEWS_MS, Phase, finish, log_transition, said, set_phase};
 use crate::cluster::node::{NodeId, NodeIndex};
-use crate::cluster::slot_job::{Job, Ranges, UNEXPECTED, Word};
-use crate::collections::hash_slot::{HashSlot, SlotSet};
+use crate::cluster::slot_job::{Job, UNEXPECTED, Word};
+use crate::collections::hash_slot::{HashSlot, SlotRanges, SlotSet};
 use crate::collections::table::{Slot, ValueRef};
 use crate::config::ClientClass;
 use crate::durability::persistence;
@@ -58,7 +58,7 @@ const STEP: usize = 32;
 const INPUT_MAX: usize = 16 * 1024;
 
 /// Begins to move slots of this node to another one.
-pub fn begin_export(core: &mut Core, ranges: Ranges, target: NodeIndex) {
+pub fn begin_export(core: &mut Core, ranges: SlotRanges, target: NodeIndex) {
     let now_s = core.state.now.unix_seconds();
     let Some(cluster) = core.state.cluster.as_deref() else { return };
     let Some(name) = NodeId::from_bytes(random::hex_id().as_bytes()) else { return };

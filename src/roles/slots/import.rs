@@ -5,7 +5,8 @@ use super::{ACK_S, HANDED_OVER, NEWS_MS, conclude, finish, log_transition, said,
 use crate::client::{ClientFlags, ClientId};
 use crate::cluster::Cluster;
 use crate::cluster::node::NodeId;
-use crate::cluster::slot_job::{Job, PAUSE_OVER, Phase, Ranges, UNEXPECTED, Word};
+use crate::cluster::slot_job::{Job, PAUSE_OVER, Phase, UNEXPECTED, Word};
+use crate::collections::hash_slot::SlotRanges;
 use crate::keyspace::DbIndex;
 use crate::roles::cluster;
 use crate::state::slot_moves::Import;
@@ -23,7 +24,7 @@ const NOT_THE_SOURCE: &str = "Slots are no longer owned by source node";
 /// of another node.
 pub fn begin_import(
     core: &mut Core,
-    (name, ranges): (NodeId, Ranges),
+    (name, ranges): (NodeId, SlotRanges),
     source: Option<(NodeId, ClientId)>,
 ) {
     let now_s = core.state.now.unix_seconds();
