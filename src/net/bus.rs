@@ -502,9 +502,11 @@ impl Bus {
         }
     }
 
-    /// Closes the connections whose queues have more bytes than this. Returns their number.
+    /// Closes the connections that take more bytes than this, with their queues. Returns their
+    /// number.
     pub fn close_slow(&mut self, bytes_max: u64) -> usize {
-        let slow = self.links.iter().filter(|(_, link)| link.queued() as u64 > bytes_max);
+        let is_slow = |link: &Link| (size_of::<Link>() + link.queued()) as u64 > bytes_max;
+        let slow = self.links.iter().filter(|(_, link)| is_slow(link));
         let slow: Vec<(usize, LinkId)> = slow.map(|(slot, link)| (slot, link.id)).collect();
         for &(slot, id) in &slow {
             if self.by_id.get(&id) == Some(&slot) {

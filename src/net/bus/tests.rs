@@ -137,6 +137,9 @@ fn a_connection_that_takes_too_little_is_closed_and_told_of() {
     assert_eq!(pair.bus.limit_exceeded, 1);
     let accepted = pair.accepted[0];
     pair.turn_until(|pair| pair.ended.contains(&OUT) && pair.ended.contains(&accepted));
+    // As in Redis, a connection itself counts.
+    let mut pair = Pair::new();
+    assert_eq!(pair.bus.close_slow(1), 2);
 }
 
 #[test]
