@@ -8,7 +8,6 @@
 
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::{Job, Phase, Word};
-use crate::ids::ClientId;
 use crate::resp::request::encode;
 use crate::roles::cluster;
 use crate::state::{Core, State};
@@ -85,20 +84,12 @@ pub fn fail_all(core: &mut Core, concerns: impl Fn(&Job) -> bool, message: &str)
     names.into_iter().for_each(|name| finish(core, &name, Phase::Failed, message));
 }
 
-/// When bytes of a client were last read: Unix seconds.
-fn read_s(state: &State, client: ClientId) -> i64 {
-    let now = &state.now;
-    let read_us = state.clients.get(client).map_or(0, |client| client.active_us);
-    now.unix_seconds() - (now.boot_us - read_us) / 1_000_000
-}
-
 fn time_out(core: &mut Core) {
     let now_s = core.state.now.unix_seconds();
     let timeout_s = i64::from(core.state.config.repl_timeout);
     let moves = &core.state.slot_moves;
     let heard = |job: &Job| match moves.imports.get(&job.name) {
-        // A large value may take longer than the time-out to arrive.
-        Some(import) => import.heard_s.max(read_s(&core.state, import.client)),
+        Some(import) => import.heard_s,
         None => job.acked_s,
     };
     let late = moves.jobs.0.iter().filter(|job| job.is_timed_out(heard(job), now_s, timeout_s));

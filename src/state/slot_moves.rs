@@ -45,6 +45,8 @@ pub struct Export {
     /// Since when the unread bytes of the target exceed the soft limit of replicas: boot-time
     /// clock, microseconds.
     pub over_soft_limit_since_us: Option<i64>,
+    /// CANCELSLOTMIGRATIONS came after the grant.
+    pub is_cancelled: bool,
 }
 
 impl Export {
@@ -73,9 +75,11 @@ impl Export {
 pub struct Import {
     /// The source's connection.
     pub client: ClientId,
-    /// When the source was last heard, and when ACK was last sent: Unix seconds.
+    /// When bytes or a command of the source last came, and when ACK was last sent: Unix seconds.
     pub heard_s: i64,
     pub said_s: i64,
+    /// The bytes that had come then.
+    pub heard: u64,
     /// When this node asked for the slots: boot-time clock, microseconds.
     pub asked_us: i64,
     /// A command of the source has failed, for lack of memory or otherwise.

@@ -242,6 +242,55 @@ fn only_the_moving_slots_are_paused() {
 }
 
 #[test]
+fn a_granted_move_is_cancelled_when_its_grant_is_over() {
+    let [source, target] = pair();
+    source.connect().call(&["SET", "{a}1", "1"]);
+    let slot = slot_of_a(&source);
+    target.ok("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1");
+    source.ok("CONFIG SET cluster-manual-failover-timeout 1000");
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
+    eventually("the grant", &[&source, &target], || field(&source, "state") == "failover-granted");
+    source.ok("CLUSTER CANCELSLOTMIGRATIONS");
+    // The target may have taken the slot, as far as the source knows.
+    let mut waiting = source.connect();
+    waiting.send(&["INCR", "{a}1"]);
+    assert_eq!(waiting.try_message(), None);
+    eventually("the end at the target", &[&target], || field(&target, "state") == "failed");
+    assert!(field(&target, "message").starts_with("Connection lost to source."));
+    assert_eq!(waiting.reply(), Some(Reply::Integer(2)));
+    assert_eq!(field(&source, "state"), "cancelled");
+    assert_eq!(source.call("CLUSTER CANCELSLOTMIGRATIONS"), error("ERR No migrations ongoing"));
+    assert_eq!(target.call(&format!("CLUSTER COUNTKEYSINSLOT {slot}")), Reply::Integer(0));
+}
+
+#[test]
+fn a_source_that_says_nothing_is_given_up() {
+    let [source, target] = pair();
+    let slot = slot_of_a(&source).to_string();
+    target.ok("CONFIG SET repl-timeout 1");
+    let mut silent = target.connect();
+    let (id, name) = (source.id(), "a".repeat(40));
+    let request = [
+        "CLUSTER",
+        "SYNCSLOTS",
+        "ESTABLISH",
+        "SOURCE",
+        &id,
+        "NAME",
+        &name,
+        "SLOTSRANGE",
+        &slot,
+        &slot,
+    ];
+    assert_eq!(silent.call(&request), ok());
+    silent.send(&["CLUSTER", "SYNCSLOTS", "ACK"]);
+    // The target's own messages are no sign of life.
+    eventually("the end", &[&target], || field(&target, "state") == "failed");
+    assert_eq!(field(&target, "message"), "Timed out after too long with no interaction");
+    assert!(target.log().contains("waiting-for-ack -> receiving-snapshot"));
+}
+
+#[test]
 fn deleted_data_ends_a_move() {
     let [source, target] = pair();
     source.connect().call(&["SET", "{a}1", "1"]);

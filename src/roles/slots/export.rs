@@ -74,18 +74,25 @@ pub fn begin_export(core: &mut Core, ranges: SlotRanges, target: NodeIndex) {
     persistence::note_listeners(core);
 }
 
-/// Cancels the moves from this node, but for those that are granted: their targets may have taken
-/// the slots. False: there was none to be cancelled.
+/// Cancels the moves from this node. A target may have taken granted slots: their moves end with
+/// the grant, until which writes wait. False: there was no move.
 pub fn cancel_exports(core: &mut Core) -> bool {
     let jobs = core.state.slot_moves.jobs.0.iter();
-    let names: Vec<NodeId> = jobs
-        .filter(|job| !job.is_import && job.phase.is_in_progress() && !job.is_granted())
-        .map(|job| job.name)
-        .collect();
-    for name in &names {
-        finish(core, name, Phase::Cancelled, "");
+    let jobs = jobs.filter(|job| !job.is_import && job.phase.is_in_progress());
+    let jobs: Vec<(NodeId, bool)> = jobs.map(|job| (job.name, job.is_granted())).collect();
+    for (name, is_granted) in &jobs {
+        match core.state.slot_moves.exports.get_mut(name).filter(|_| *is_granted) {
+            None => finish(core, name, Phase::Cancelled, ""),
+            Some(export) => {
+                export.is_cancelled = true;
+                // A target that has not taken the slots yet does not take them any more.
+                if let Some(line) = export.line.take() {
+                    core.state.net.lines.close(line);
+                }
+            }
+        }
     }
-    !names.is_empty()
+    !jobs.is_empty()
 }
 
 /// When a delayed export copies its next key: boot-time clock, microseconds.
@@ -174,7 +181,7 @@ fn go_on(core: &mut Core, name: &NodeId, export: &mut Export) -> Result<Option<P
     if core.state.replication.is_replica() {
         return Err(NOT_MINE.into());
     }
-    if let Some(ended) = look_at_owner(&core.state, name)? {
+    if let Some(ended) = look_at_owner(&core.state, name, export)? {
         return Ok(Some(ended));
     }
     if phase_of(&core.state, name) == Phase::Connecting && !connect(&mut core.state, name, export)?
@@ -203,9 +210,9 @@ fn go_on(core: &mut Core, name: &NodeId, export: &mut Export) -> Result<Option<P
     Ok(None)
 }
 
-/// Checks whether the slots have their new owner (`Some`). Errors: another node has them, or a
-/// pause is over.
-fn look_at_owner(state: &State, name: &NodeId) -> Result<Option<Phase>, String> {
+/// Checks whether the slots have their new owner, or the grant of a cancelled move is over (`Some`).
+/// Errors: another node has them, or a pause is over.
+fn look_at_owner(state: &State, name: &NodeId, export: &Export) -> Result<Option<Phase>, String> {
     let Some(job) = state.slot_moves.jobs.find(name) else { return Err(NOT_MINE.into()) };
     let Some(cluster) = state.cluster.as_deref() else { return Err(NOT_MINE.into()) };
     match cluster.owner_of_all(&job.slots) {
@@ -220,6 +227,7 @@ fn look_at_owner(state: &State, name: &NodeId) -> Result<Option<Phase>, String> 
     let is_over = job.pause_end_ms > 0 && state.now.boot_us / 1000 >= job.pause_end_ms;
     match job.phase {
         Phase::FailoverPaused if is_over => Err(STREAMING_LATE.into()),
+        Phase::FailoverGranted if is_over && export.is_cancelled => Ok(Some(Phase::Cancelled)),
         Phase::FailoverGranted if is_over => {
             let job = job.description();
             warning!(

@@ -50,6 +50,7 @@ pub fn begin_import(
             client,
             heard_s: now_s,
             said_s: now_s,
+            heard: 0,
             asked_us: 0,
             has_failed: false,
             is_out_of_memory: false,
@@ -156,6 +157,7 @@ fn go_on(core: &mut Core, name: &NodeId) {
         return take_over(core, name);
     }
     let now_s = core.state.now.unix_seconds();
+    note_reads(&mut core.state, name, now_s);
     let says = core.state.slot_moves.jobs.find(name).is_some_and(Job::says_ack);
     if let Some(import) = core.state.slot_moves.imports.get_mut(name).filter(|_| says)
         && now_s - import.said_s >= ACK_S
@@ -163,6 +165,16 @@ fn go_on(core: &mut Core, name: &NodeId) {
         import.said_s = now_s;
         let client = import.client;
         say(&mut core.state, client, Word::Ack);
+    }
+}
+
+/// Notes whether bytes of the source have come: a large value may take longer than the time-out to
+/// arrive.
+fn note_reads(state: &mut State, name: &NodeId, now_s: i64) {
+    let Some(import) = state.slot_moves.imports.get_mut(name) else { return };
+    let heard = state.clients.get(import.client).map_or(0, |client| client.bytes_in);
+    if heard != import.heard {
+        (import.heard, import.heard_s) = (heard, now_s);
     }
 }
 
