@@ -514,6 +514,9 @@ fn lose(core: &mut Core, link: Box<PrimaryLink>, lost: Lost) {
         (Progress::Connecting, Lost::Ended(_)) => {
             warning!(core.state, "Error condition on socket for SYNC: {why}");
         }
+        (_, Lost::Ended(_)) if stage == Stage::Sync => {
+            warning!(core.state, "I/O error reading bulk count from MASTER: {why}");
+        }
         (_, Lost::Ended(_)) if stage == Stage::Handshake => {
             warning!(core.state, "Failed to read response from the server: {why}");
             warning!(core.state, "Master did not respond to command during SYNC handshake");
@@ -662,10 +665,14 @@ impl PrimaryLink {
                 }
                 Event::FullSync { history } => {
                     end_failover(&mut core.state);
-                    set_progress(&mut core.state, Progress::Sync);
+                    // Without a history SYNC was sent, which may be refused as PSYNC was.
+                    if history.is_some() {
+                        set_progress(&mut core.state, Progress::Sync);
+                    }
                     self.sync = Some(Sync::begin(core, history).ok_or(Lost::Logged)?);
                 }
                 Event::Begins { bytes } => {
+                    set_progress(&mut core.state, Progress::Sync);
                     if let Some(sync) = &mut self.sync {
                         sync.begins(core, bytes);
                     }

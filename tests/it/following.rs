@@ -349,6 +349,19 @@ fn stale_data_is_not_served_if_configured_so() {
     server.advance(1_100_000);
     let mut link = Link::accept(&listener);
     assert!(link.greet().starts_with("PSYNC "));
+    // So it does if neither way to synchronise is permitted.
+    link.send("-NOAUTH Authentication required.\r\n");
+    assert_eq!(link.request(), "SYNC");
+    link.send("-NOAUTH Authentication required.\r\n");
+    assert_eq!(link.socket.read(&mut [0; 9]).expect("an end"), 0);
+    server.settle();
+    listener.set_nonblocking(true).expect("an option of sockets");
+    let error = listener.accept().expect_err("no connection").kind();
+    assert_eq!(error, std::io::ErrorKind::WouldBlock);
+    listener.set_nonblocking(false).expect("an option of sockets");
+    server.advance(1_100_000);
+    let mut link = Link::accept(&listener);
+    assert!(link.greet().starts_with("PSYNC "));
     // A silent primary is given up after the timeout.
     server.advance(70_000_000);
     let mut link = Link::accept(&listener);
