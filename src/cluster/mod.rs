@@ -57,6 +57,7 @@ use links::Link;
 use manual::Manual;
 use node::{Node, NodeFlags, NodeId, NodeIndex};
 use settings::Settings;
+use takeover::Taken;
 use topology::WhyDown;
 
 bitflags! {
@@ -137,9 +138,9 @@ pub struct Cluster {
     importing: BTreeMap<HashSlot, NodeIndex>,
     /// Slots that these nodes may claim with any epoch: CLUSTER MIGRATESLOTS has granted them.
     granted: Vec<(SlotSet, NodeIndex)>,
-    /// Slots that this node has taken because their owner had granted them, and that owner, until
-    /// it no longer claims them: its claims may be older than its grant.
-    taken: BTreeMap<HashSlot, NodeIndex>,
+    /// Slots that this node has taken because their owner had granted them: its claims may be older
+    /// than its grant.
+    taken: BTreeMap<HashSlot, Taken>,
     /// A replica that is to take this node's place when no slots are granted and no other replica
     /// is about to, and until when it waits: boot-time clock, milliseconds.
     waiting_heir: Option<(NodeIndex, i64)>,

@@ -25,7 +25,7 @@ impl Cluster {
             self.follow_target(sender, header);
         }
         if is_primary {
-            self.taken.retain(|slot, owner| *owner != sender || header.slots.contains(*slot));
+            self.note_left(sender, header);
         }
         if self.node(claimant).slots == header.slots {
             if is_primary && !self.unclaimed.is_empty() {
@@ -113,8 +113,7 @@ impl Cluster {
             }
             let is_granted =
                 self.granted.iter().any(|(slots, to)| *to == sender && slots.contains(slot));
-            let is_old = owner == Some(self.myself) && self.taken.get(&slot) == Some(&sender);
-            if is_old && !is_granted {
+            if self.may_be_old(slot, sender, config_epoch) && !is_granted {
                 is_contested |= config_epoch > self.myself().config_epoch;
                 continue;
             }

@@ -6,7 +6,7 @@ use super::config_file;
 use super::manual::Part;
 use super::node::{Announced, NodeFlags, NodeId};
 use super::settings::Settings;
-use super::wire::{self, Body};
+use super::wire::{self, Body, Marks};
 use super::{Cluster, MessageCounts};
 use crate::collections::hash_slot::{HashSlot, SLOTS, SlotSet};
 use world::{HEALING_MS, TIMEOUT_MS, World, ip, name, range, settings};
@@ -380,6 +380,35 @@ fn a_slot_that_was_taken_can_be_given_back_at_once() {
     let cluster = &world.machines[1].cluster;
     assert_eq!(cluster.owner(slot), old(cluster));
     world.check_agreement();
+}
+
+#[test]
+fn a_claim_that_is_overtaken_by_the_grant_takes_nothing_back() {
+    let mut world = World::formed(3, 0, 12);
+    let slot = HashSlot::new(0).expect("a slot");
+    // The new owner does not hear of the greater epoch of the old one before it takes the slot.
+    world.cut_both(0, 1);
+    let mut headers = Vec::new();
+    world.command(0, |cluster, outside, actions| {
+        cluster.set_epoch(100, outside, actions);
+        headers.push(cluster.header(Marks::default()));
+        let target = cluster.find(&name(1)).expect("known");
+        cluster.set_granted(vec![(range(0, 0), target)]);
+        headers.push(cluster.header(Marks::default()));
+    });
+    take_slots(&mut world, 1, range(0, 0));
+    world.command(1, |cluster, outside, _| {
+        cluster.enter(outside);
+        let source = cluster.find(&name(0)).expect("known");
+        for header in headers.iter().rev() {
+            cluster.take_claims(source, header);
+            assert!(cluster.owns(slot));
+        }
+        // A greater epoch than at the grant is no old one.
+        headers[0].config_epoch = 101;
+        cluster.take_claims(source, &headers[0]);
+        assert!(!cluster.owns(slot));
+    });
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Cluster {
         slots.iter().for_each(|slot| self.set_owner(slot, None));
         self.migrating.retain(|_, to| *to != index);
         self.importing.retain(|_, from| *from != index);
-        self.taken.retain(|_, from| *from != index);
+        self.forget_taken_from(index);
         self.leave_primary(index);
         for (_, node) in &mut self.nodes {
             node.reports.retain(|report| report.by != index);

@@ -151,8 +151,7 @@ fn target(cluster: &Cluster, name: &[u8]) -> Result<NodeIndex, CommandError> {
     }
 }
 
-/// `CLUSTER CANCELSLOTMIGRATIONS`: OK. Moves from this node end; those whose slots are granted, with
-/// the grant.
+/// `CLUSTER CANCELSLOTMIGRATIONS`: OK. Moves from this node end. Granted ones end with the grant.
 pub fn cancel(ctx: &mut Context<'_>) -> CommandResult {
     cluster(&ctx.core.state)?;
     if !slots::cancel_exports(ctx.core) {

@@ -210,8 +210,8 @@ fn go_on(core: &mut Core, name: &NodeId, export: &mut Export) -> Result<Option<P
     Ok(None)
 }
 
-/// Checks whether the slots have their new owner, or the grant of a cancelled move is over (`Some`).
-/// Errors: another node has them, or a pause is over.
+/// Checks whether the slots have their new owner, or the grant of a cancelled move is over
+/// (`Some`). Errors: another node has them, or a pause is over.
 fn look_at_owner(state: &State, name: &NodeId, export: &Export) -> Result<Option<Phase>, String> {
     let Some(job) = state.slot_moves.jobs.find(name) else { return Err(NOT_MINE.into()) };
     let Some(cluster) = state.cluster.as_deref() else { return Err(NOT_MINE.into()) };
