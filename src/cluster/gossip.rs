@@ -126,8 +126,20 @@ impl Cluster {
         let body = Body::Ping { kind, gossip: self.gossip(receiver), extensions };
         let mut marks = Marks::EXTENSIONS;
         marks.set(Marks::PAUSED, receiver.is_some_and(|index| self.is_pausing_for(index)));
-        let message = self.message(body, marks);
-        self.send(link, kind as usize, message);
+        let mut message = Message { header: self.header(marks), body };
+        if receiver.is_some_and(|index| self.keeps_granted(index)) {
+            message.header.slots = self.myself().slots.clone();
+        }
+        self.send(link, kind as usize, message.encode());
+    }
+
+    /// Whether a node is to see granted slots as this one's: a replica of Redis that takes over
+    /// would lose slots that its primary has once left out, to any claim.
+    fn keeps_granted(&self, index: NodeIndex) -> bool {
+        let node = self.node(index);
+        self.myself().is_primary()
+            && node.primary == Some(self.myself)
+            && !node.flags.contains(NodeFlags::LIGHT_PUBLISH)
     }
 
     /// The entries about other nodes: a few at random, and all that this node cannot reach.

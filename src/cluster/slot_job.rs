@@ -20,7 +20,7 @@
 //! Source: `cluster_migrateslots.c` of Valkey 9.1.2, whose words and texts these are.
 
 use super::node::NodeId;
-use crate::collections::hash_slot::{HashSlot, SLOTS, SlotRanges, SlotSet};
+use crate::collections::hash_slot::{HashSlot, SlotRanges, SlotSet, parse_ranges, ranges_text};
 
 /// The progress of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,9 +219,7 @@ impl Job {
 
     /// `0-10 20-20`
     pub fn ranges_text(&self) -> String {
-        let texts =
-            self.ranges.iter().map(|(first, last)| format!("{}-{}", first.number(), last.number()));
-        texts.collect::<Vec<_>>().join(" ")
+        ranges_text(&self.ranges)
     }
 
     /// As the log names it.
@@ -380,22 +378,9 @@ impl Jobs {
 /// The moves of [`Jobs::imports_text`]. What is no such text is left out.
 pub fn parse_imports(text: &[u8]) -> Vec<(NodeId, SlotRanges)> {
     let Ok(text) = std::str::from_utf8(text) else { return Vec::new() };
-    let slot = |text: &str| text.parse().ok().and_then(HashSlot::new);
-    let range = |text: &str| {
-        let (first, last) = text.split_once('-')?;
-        let (first, last) = (slot(first)?, slot(last)?);
-        (first <= last).then_some((first, last))
-    };
     let job = |text: &str| {
         let (name, ranges) = text.split_once(':')?;
-        let ranges = ranges.split(' ').map(range).collect::<Option<SlotRanges>>()?;
-        // Otherwise a short text could name all slots many times.
-        let slots: usize =
-            ranges.iter().map(|(first, last)| last.index() - first.index() + 1).sum();
-        if slots > SLOTS {
-            return None;
-        }
-        Some((NodeId::from_bytes(name.as_bytes())?, ranges))
+        Some((NodeId::from_bytes(name.as_bytes())?, parse_ranges(ranges)?))
     };
     text.split(',').filter_map(job).collect()
 }

@@ -16,6 +16,30 @@ const CRC: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&CRC_16_XMODEM);
 /// Ranges of slots: the first and the last slot of each.
 pub type SlotRanges = Vec<(HashSlot, HashSlot)>;
 
+/// `0-10 20-20`
+pub fn ranges_text(ranges: &SlotRanges) -> String {
+    let texts = ranges.iter().map(|(first, last)| format!("{}-{}", first.0, last.0));
+    texts.collect::<Vec<_>>().join(" ")
+}
+
+/// The ranges of [`ranges_text`]. None: it is no such text, or names more slots than there are.
+pub fn parse_ranges(text: &str) -> Option<SlotRanges> {
+    let slot = |text: &str| text.parse().ok().and_then(HashSlot::new);
+    let mut left = SLOTS;
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-')?;
+        let (first, last) = (slot(first)?, slot(last)?);
+        left = left.checked_sub((last.index() + 1).checked_sub(first.index())?)?;
+        (first <= last).then_some((first, last))
+    };
+    text.split(' ').map(range).collect()
+}
+
+/// All slots of ranges.
+pub fn slots_in(ranges: &SlotRanges) -> SlotSet {
+    ranges.iter().flat_map(|(first, last)| (first.0..=last.0).map(HashSlot)).collect()
+}
+
 /// A slot's number, below [`SLOTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HashSlot(u16);
@@ -279,6 +303,9 @@ mod tests {
             let from_ranges: BTreeSet<_> =
                 set.ranges().into_iter().flat_map(|(a, b)| (a.0..=b.0).map(HashSlot)).collect();
             prop_assert_eq!(from_ranges, model);
+            let text = ranges_text(&set.ranges());
+            let parsed = parse_ranges(&text).as_ref().map(slots_in);
+            prop_assert_eq!(parsed, (!set.is_empty()).then_some(set));
         }
     }
 }

@@ -37,7 +37,9 @@ use crate::resp::queue::RequestQueue;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
 use crate::state::context::Caller;
-use crate::state::persistence::{LAST_FENCE, LoadStats, Loading, Purpose, SLOT_IMPORTS};
+use crate::state::persistence::{
+    LAST_FENCE, LoadStats, Loading, Purpose, SLOT_DROPS, SLOT_IMPORTS,
+};
 use crate::state::table::Command;
 use crate::state::{Core, State};
 use crate::sys::alloc::Account;
@@ -296,6 +298,9 @@ fn insert_batches(
             }
             Some(Record::Aux { name, value }) if name == SLOT_IMPORTS.as_bytes() => {
                 imports.extend(parse_imports(&value));
+            }
+            Some(Record::Aux { name, value }) if name == SLOT_DROPS.as_bytes() => {
+                core.track_drops(&value);
             }
             Some(Record::Aux { name, value }) => note_aux(core, &name, &value),
             Some(Record::SlotImport { name, ranges }) => {

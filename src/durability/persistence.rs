@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 
+use crate::collections::hash_slot::ranges_text;
 use crate::config::system_text;
 use crate::keyspace::DbIndex;
 use crate::keyspace::snapshot::Walked;
@@ -24,7 +25,7 @@ use crate::persist::saver::{Form, Job, Plan, SavedAccess, lock, put_in_place, sa
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
 use crate::state::persistence::{
-    LAST_FENCE, OPEN_SLOTS, Persistence, Placed, Purpose, Running, SLOT_IMPORTS, Work,
+    LAST_FENCE, OPEN_SLOTS, Persistence, Placed, Purpose, Running, SLOT_DROPS, SLOT_IMPORTS, Work,
 };
 use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
@@ -112,6 +113,9 @@ fn plan(core: &mut Core, is_base: bool) -> Plan {
     let imports = core.state.slot_moves.jobs.imports_text();
     if !imports.is_empty() {
         plan.aux.push((SLOT_IMPORTS, imports.into_bytes()));
+    }
+    if let Some(drops) = &core.state.cluster_work.drops {
+        plan.aux.push((SLOT_DROPS, ranges_text(&drops.ranges()).into_bytes()));
     }
     plan.aux.push(("aof-base", number(is_base as i64)));
     // Only if locks have been granted: other files are like those of Redis.

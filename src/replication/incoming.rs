@@ -92,8 +92,9 @@ pub struct Loader {
     pub stream_database: DbIndex,
     /// The primary's unfinished imports of slots.
     pub imports: Vec<(NodeId, SlotRanges)>,
-    /// The field with the slots that the primary moves one by one.
+    /// The fields with the slots that the primary moves one by one, and whose keys it deletes.
     pub open_slots: Vec<u8>,
+    pub slot_drops: Vec<u8>,
     /// It can continue without further bytes.
     pub has_more: bool,
     /// Bytes in the pipe at which the record is parsed again, and the time at which it is parsed

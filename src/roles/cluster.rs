@@ -37,7 +37,7 @@ mod links;
 pub mod lists;
 mod settings;
 
-pub use keys::{add as drop_keys, is_dropping};
+pub use keys::{add as drop_keys, hear as hear_drops, is_dropping};
 pub use links::{bus_port, listen, look, take_in_link};
 
 /// Interval at which the state machine learns the time. Unit: microseconds.
@@ -148,8 +148,11 @@ fn claim_loaded(core: &mut Core) {
     if cluster.myself().is_replica() {
         return;
     }
+    let drops = core.state.cluster_work.drops.as_ref();
     for slot in core.keyspace.slots_with_keys().iter() {
-        let is_moving = core.state.slot_moves.jobs.imports(slot);
+        let is_owned = cluster.owner(slot).is_some();
+        let is_leaving = is_owned && drops.is_some_and(|drops| drops.contains(slot));
+        let is_moving = core.state.slot_moves.jobs.imports(slot) || is_leaving;
         if is_moving || cluster.owns(slot) || cluster.importing_from(slot).is_some() {
             continue;
         }
@@ -377,8 +380,8 @@ fn carry_out(core: &mut Core, action: Action) {
     match action {
         Action::Follow { ip, port } => follow(core, &ip, port),
         Action::Promote => {
-            keys::forget(core);
             following::unfollow(core);
+            keys::take_over(core);
         }
         Action::PauseWrites { until_boot_ms } => {
             let until_us = until_boot_ms.saturating_mul(1000);
@@ -417,7 +420,7 @@ fn follow(core: &mut Core, ip: &str, port: u16) {
         // node is now a replica.
         slots_left::recheck(core);
     }
-    // The primary's stream deletes those keys.
+    // The new primary deletes those keys, and tells of it.
     keys::forget(core);
     following::follow(core, ip.as_bytes(), port, false);
 }

@@ -63,8 +63,10 @@ pub struct ClusterWork {
     /// When a failed save is tried again, and when a failure was last logged: same clock and unit.
     pub next_save_us: i64,
     pub failure_logged_us: Option<i64>,
-    /// Slots whose keys are being deleted.
+    /// Slots whose keys are being deleted; of a replica, by its primary. [`Self::are_drops_told`]:
+    /// replicas and the log know them.
     pub drops: Option<SlotSet>,
+    pub are_drops_told: bool,
     pub lists: SlotLists,
     /// The cluster's number of slots gained when fences were last renewed.
     pub fenced: u64,

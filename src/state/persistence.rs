@@ -193,6 +193,10 @@ pub const OPEN_SLOTS: &str = "cluster-slot-states";
 /// keys that have come so far stay hidden.
 pub const SLOT_IMPORTS: &str = "latchkey-slot-imports";
 
+/// The field of an RDB file that has the slots whose keys are being deleted, because they belong to
+/// another node: their deletion goes on after a start, and at a replica that takes over.
+pub const SLOT_DROPS: &str = "latchkey-slot-drops";
+
 /// The replication history and offset of an RDB file, if the file states them.
 #[derive(Clone, Debug, Default)]
 pub struct Moment {

@@ -7,7 +7,7 @@ use super::moving::Payload;
 use super::{Core, State};
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::{Job, Jobs};
-use crate::collections::hash_slot::{SlotRanges, SlotSet};
+use crate::collections::hash_slot::{SlotRanges, SlotSet, parse_ranges, slots_in};
 use crate::ids::ClientId;
 use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
@@ -197,6 +197,18 @@ impl Core {
         let known = &mut self.state.slot_moves.jobs.0;
         known.retain(|job| !names.contains(&job.name));
         known.splice(0..0, jobs);
+        self.note_hidden();
+    }
+
+    /// Learns the slots whose keys the primary, or the server that wrote a file, was deleting:
+    /// ranges, nothing if there are none.
+    pub fn track_drops(&mut self, text: &[u8]) {
+        if self.state.cluster.is_none() {
+            return;
+        }
+        let ranges = std::str::from_utf8(text).ok().and_then(parse_ranges);
+        self.state.cluster_work.drops = ranges.as_ref().map(slots_in);
+        self.state.cluster_work.are_drops_told = true;
         self.note_hidden();
     }
 }

@@ -355,6 +355,60 @@ fn a_value_above_the_limit_of_replicas_moves() {
     assert_eq!(target.connect().call(&["STRLEN", "{a}1"]), Reply::Integer(32 << 20));
 }
 
+/// Whether a node has a key, shown or not.
+fn has(node: &Node, key: &str) -> bool {
+    !matches!(node.call(&format!("DEBUG OBJECT {key}")), Reply::Error(_))
+}
+
+/// A source whose slot has left while a pause keeps it from deleting the keys, and the target; the
+/// other nodes, of which the last is the source's replica if there is to be one; the slot, and one
+/// of its keys.
+fn left_behind(with_replica: bool) -> ([Node; 2], Vec<Node>, i64, String) {
+    let lines = "enable-debug-command yes\nappendonly yes";
+    let mut others = cluster_with(3 + usize::from(with_replica), 3, lines);
+    // The only replica follows the first primary.
+    let (target, source) = (others.remove(2), others.remove(0));
+    let key = "{06S}0".to_owned();
+    let slot = 0;
+    let mut here = source.connect();
+    for number in 0..50 {
+        here.call(&["SET", &format!("{{06S}}{number}"), "1"]);
+    }
+    target.ok("DEBUG SLOTMIGRATION PREVENT-FAILOVER 1");
+    source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
+    eventually("the grant", &[&source, &target], || field(&source, "state") == "failover-granted");
+    source.ok("CLIENT PAUSE 1000000 WRITE");
+    target.ok("DEBUG SLOTMIGRATION PREVENT-FAILOVER 0");
+    eventually("success", &[&source, &target], || field(&source, "state") == "success");
+    // They are not shown, but they are there.
+    assert_eq!(source.call("DBSIZE"), Reply::Integer(0));
+    assert!(has(&source, &key) && (!with_replica || has(&others[1], &key)));
+    ([source, target], others, slot, key)
+}
+
+#[test]
+fn keys_of_a_slot_that_has_left_are_deleted_after_a_restart() {
+    let ([source, target], _others, slot, key) = left_behind(false);
+    let source = Node::start_in(source.stop(), "enable-debug-command yes\nappendonly yes");
+    let count = format!("CLUSTER COUNTKEYSINSLOT {slot}");
+    eventually("the deletion", &[&source, &target], || !has(&source, &key));
+    assert_eq!(source.call(&count), Reply::Integer(0));
+    assert!(!source.text("CLUSTER NODES").contains("-<-"), "{}", source.text("CLUSTER NODES"));
+    assert_eq!(target.call(&count), Reply::Integer(50));
+}
+
+#[test]
+fn keys_of_a_slot_that_has_left_are_deleted_after_a_failover() {
+    let ([source, target], others, slot, key) = left_behind(true);
+    let replica = &others[1];
+    let count = format!("CLUSTER COUNTKEYSINSLOT {slot}");
+    let _folder = source.stop();
+    eventually("the failover", &[replica, &target], || replica.field("role") == "master");
+    eventually("the deletion", &[replica, &target], || !has(replica, &key));
+    assert_eq!(replica.call(&count), Reply::Integer(0));
+    assert_eq!(target.call(&count), Reply::Integer(50));
+}
+
 /// The source, the target and the target's replica in the middle of a move, all keys copied; and
 /// the slot and the number of keys.
 fn halfway() -> ([Node; 3], i64, i64) {

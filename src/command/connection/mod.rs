@@ -14,8 +14,9 @@ use crate::ids::UserId;
 use crate::keyspace::DbIndex;
 use crate::resp::number;
 use crate::resp::reply::Protocol;
+use crate::roles::cluster::hear_drops;
 use crate::roles::restart;
-use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome};
 use crate::state::spec::{CommandSpec, DatabaseUse, Flags, Group, Secrets, spec};
 
 /// Allowed while loading, with stale data, while the server is busy, and before authentication.
@@ -116,7 +117,10 @@ fn ping(ctx: &mut Context<'_>) -> CommandResult {
         return Err(error);
     }
     let message = (ctx.args.len() == 2).then(|| ctx.args.get(1));
-    let resp2 = ctx.reply.protocol() == Protocol::Resp2;
+    if ctx.caller.is_repeating() && message.is_some_and(|text| hear_drops(ctx.core, text)) {
+        ctx.effect = Effect::Forced;
+    }
+    let resp2 = ctx.reply.protocol() == Protocol::Resp2 && ctx.origin != Origin::Script;
     let client = ctx.caller.client().and_then(|id| ctx.core.state.clients.get(id));
     let subscribed = client.is_some_and(|it| it.flags.contains(ClientFlags::SUBSCRIBED));
     if resp2 && subscribed {

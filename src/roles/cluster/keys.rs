@@ -3,21 +3,70 @@
 //! node.
 
 use super::lists;
-use crate::collections::hash_slot::{HashSlot, SlotSet};
+use crate::collections::hash_slot::{HashSlot, SlotSet, ranges_text};
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
 use crate::keyspace::{DbIndex, Keyspace};
-use crate::state::{Core, State};
+use crate::state::{Core, PauseCause, State};
 
 /// Time for deletions in a turn. Unit: microseconds.
 const TURN_US: i64 = 500;
 /// Keys deleted between two readings of the clock.
 const STEP_KEYS: usize = 64;
+/// The message of PING by which replicas and the log learn of the deletions, before ranges of slots.
+const DROPS: &[u8] = b"latchkey-slot-drops:";
 
 /// Adds slots whose keys are to be deleted.
 pub fn add(core: &mut Core, slots: SlotSet) {
+    let mut slots = slots;
+    remove_empty(&core.keyspace, &mut slots);
+    if slots.is_empty() {
+        return;
+    }
     core.state.cluster_work.drops.get_or_insert_default().extend(slots.iter());
+    core.state.cluster_work.are_drops_told = false;
     core.note_hidden();
+}
+
+/// Goes on with the deletions of the former primary, which this server replaces. Not where keys may
+/// come back: a replica need not know of that.
+pub fn take_over(core: &mut Core) {
+    let (Some(drops), Some(cluster)) = (core.state.cluster_work.drops.take(), &core.state.cluster)
+    else {
+        return;
+    };
+    let jobs = &core.state.slot_moves.jobs;
+    let is_lost = |slot: &HashSlot| {
+        let owner = cluster.owner(*slot);
+        let comes = cluster.importing_from(*slot).is_some() || jobs.imports(*slot);
+        owner.is_some_and(|owner| owner != cluster.my_index()) && !comes
+    };
+    let lost = drops.iter().filter(is_lost).collect();
+    core.note_hidden();
+    add(core, lost);
+}
+
+/// Tells replicas and the log of the slots whose keys are being deleted: all of them, or none. They
+/// go on with it if this server cannot. Redis's take a PING.
+fn tell(core: &mut Core) {
+    core.state.cluster_work.are_drops_told = true;
+    if !core.state.effects.is_heard() || core.state.replication.is_replica() {
+        return;
+    }
+    let ranges = core.state.cluster_work.drops.as_ref().map(SlotSet::ranges).unwrap_or_default();
+    let message = [DROPS, ranges_text(&ranges).as_bytes()].concat();
+    let apart = core.state.effects.begin_apart();
+    core.state.effects.push(DbIndex::ZERO, [&b"PING"[..], &message].into_iter());
+    core.state.effects.end_apart(apart);
+}
+
+/// Takes in the message of a PING that another server repeats. True: it was news of this kind.
+pub fn hear(core: &mut Core, message: &[u8]) -> bool {
+    let ranges = message.strip_prefix(DROPS);
+    if let Some(ranges) = ranges {
+        core.track_drops(ranges);
+    }
+    ranges.is_some()
 }
 
 /// Whether keys of these slots are still being deleted.
@@ -33,14 +82,20 @@ pub fn forget(core: &mut Core) {
 }
 
 /// Whether keys are to be deleted now. Not during a pause: a replica may be about to take over with
-/// the data that it has.
+/// the data that it has. Nor by a replica, whose primary deletes them.
 pub fn has_work(state: &State) -> bool {
-    state.cluster_work.drops.is_some() && state.pauses.strictest().is_none()
+    state.cluster_work.drops.is_some()
+        && state.pauses.strictest().is_none()
+        && !state.replication.is_replica()
 }
 
 /// Deletes the remaining keys of these slots, which are about to come back: the arriving keys must
 /// not mix with the old ones.
 pub fn finish(core: &mut Core, slots: &SlotSet) {
+    if core.state.replication.is_replica() {
+        // Its primary does so.
+        return;
+    }
     let Some(drops) = &mut core.state.cluster_work.drops else { return };
     let mut now: SlotSet = slots.iter().filter(|slot| drops.remove(*slot)).collect();
     remove_empty(&core.keyspace, &mut now);
@@ -50,27 +105,55 @@ pub fn finish(core: &mut Core, slots: &SlotSet) {
     note_deletions_apart(core);
     publish_events(core);
     while !step(core, &mut now) {}
+    if core.state.cluster_work.drops.as_ref().is_some_and(SlotSet::is_empty) {
+        core.state.cluster_work.drops = None;
+    }
+    // The slots' next keys are not to be deleted.
+    tell(core);
     core.note_hidden();
     drop(core.keyspace.events.take());
 }
 
-/// Deletes some keys.
+/// Continues the deletions.
 pub fn drop_some(core: &mut Core) {
-    if !has_work(&core.state) {
+    if core.state.cluster_work.drops.is_none() || core.state.replication.is_replica() {
         return;
-    }
-    let Some(mut drops) = core.state.cluster_work.drops.take() else { return };
-    if let Some(cluster) = &core.state.cluster {
-        // Keep the keys of slots that have come back since.
-        let back: Vec<HashSlot> = drops.iter().filter(|slot| cluster.owns(*slot)).collect();
-        back.into_iter().for_each(|slot| {
-            drops.remove(slot);
-        });
     }
     note_deletions_apart(core);
     publish_events(core);
+    tell_news(core);
+    if has_work(&core.state) {
+        drop_for_a_while(core);
+    }
+    drop(core.keyspace.events.take());
+    core.note_hidden();
+}
+
+/// Tells of deletions that have begun or ended, unless a replica waits for the stream to stand
+/// still.
+fn tell_news(core: &mut Core) {
+    if let (Some(cluster), Some(drops)) = (&core.state.cluster, &mut core.state.cluster_work.drops)
+    {
+        // Keep the keys of slots that have come back since.
+        let back: Vec<HashSlot> = drops.iter().filter(|slot| cluster.owns(*slot)).collect();
+        for slot in back {
+            drops.remove(slot);
+            core.state.cluster_work.are_drops_told = false;
+        }
+    }
+    let pauses = &core.state.pauses;
+    let failovers = [PauseCause::Failover, PauseCause::ClusterFailover];
+    let stands_still = failovers.iter().any(|cause| pauses.by(*cause).is_some());
+    if !core.state.cluster_work.are_drops_told && !stands_still {
+        tell(core);
+    }
+}
+
+/// Deletes some keys.
+fn drop_for_a_while(core: &mut Core) {
+    let Some(mut drops) = core.state.cluster_work.drops.take() else { return };
     let begun_us = core.state.clock.now().boot_us;
-    let mut is_done = drops.is_empty() || core.state.replication.is_replica();
+    let mut is_done = drops.is_empty();
     if !is_done && !core.keyspace.are_slots_listed() {
         remove_empty(&core.keyspace, &mut drops);
         is_done = drops.is_empty();
@@ -79,11 +162,10 @@ pub fn drop_some(core: &mut Core) {
     while may_begin && !is_done && core.state.clock.now().boot_us - begun_us < TURN_US {
         is_done = step(core, &mut drops);
     }
-    drop(core.keyspace.events.take());
-    if !is_done {
-        core.state.cluster_work.drops = Some(drops);
+    match is_done {
+        false => core.state.cluster_work.drops = Some(drops),
+        true => tell(core),
     }
-    core.note_hidden();
 }
 
 /// Removes slots without keys.
@@ -130,5 +212,6 @@ pub fn drop_all(core: &mut Core) {
         let flush: [&[u8]; 1] = [b"FLUSHALL"];
         core.state.effects.push(DbIndex::ZERO, flush.into_iter());
         core.state.effects.end_apart(apart);
+        tell(core);
     }
 }

@@ -26,7 +26,7 @@ use crate::persist::rdb::{Event, FileError, Parser};
 use crate::replication::incoming::{Arriving, Feed, Loader, Sync};
 use crate::roles::replicas;
 use crate::state::persistence::{
-    LAST_FENCE, LoadStats, Loading, OPEN_SLOTS, Purpose, SLOT_IMPORTS,
+    LAST_FENCE, LoadStats, Loading, OPEN_SLOTS, Purpose, SLOT_DROPS, SLOT_IMPORTS,
 };
 use crate::state::{Core, State};
 use crate::sys::disk::write_all;
@@ -177,6 +177,7 @@ impl Sync {
         // The primary has told of the end of the others while this server did not follow it.
         core.state.slot_moves.jobs.forget_tracked(|_| true);
         core.track_imports(loader.imports);
+        core.track_drops(&loader.slot_drops);
         let outside = core.state.outside();
         if let Some(cluster) = &mut core.state.cluster {
             cluster.take_open_slots(&loader.open_slots, &outside);
@@ -360,6 +361,7 @@ impl Loader {
             stream_database: DbIndex::ZERO,
             imports: Vec::new(),
             open_slots: Vec::new(),
+            slot_drops: Vec::new(),
             has_more: feed_is_file,
             wanted: 0,
             look_at_us: 0,
@@ -412,6 +414,9 @@ impl Loader {
                 }
                 Event::Aux { name, value } if &*name == OPEN_SLOTS.as_bytes() => {
                     self.open_slots = value.to_vec();
+                }
+                Event::Aux { name, value } if &*name == SLOT_DROPS.as_bytes() => {
+                    self.slot_drops = value.to_vec();
                 }
                 Event::Aux { name, value } if &*name == SLOT_IMPORTS.as_bytes() => {
                     self.imports.extend(parse_imports(&value));

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CALM_MS, Key, Safe, World, name, used_slots};
+use crate::cluster::Cluster;
 use crate::cluster::admin::Failover;
 use crate::cluster::config_file;
 use crate::cluster::node::{NodeFlags, NodeId};
@@ -119,6 +120,23 @@ impl World {
         }
     }
 
+    /// Whether a node has voted in this epoch for slots that another one has taken: where it is cut
+    /// off from that one, its vote counts among nodes that have not heard of it either, and the
+    /// majorities of two sets of voters need not meet. So it is in Redis.
+    fn has_stale_voter(&self, epoch: u64) -> bool {
+        let voters = self.votes.keys().filter(|(_, of)| *of == epoch).map(|(voter, _)| *voter);
+        let is_stale = |voter: NodeId| {
+            let found = self.machines.iter().find(|it| it.cluster.myself().id == voter);
+            let Some(own) = found.map(|machine| &machine.cluster) else { return false };
+            let has_taken = |other: &Cluster| {
+                let is_later = other.myself().config_epoch > own.myself().config_epoch;
+                is_later && used_slots().any(|slot| own.owns(slot) && other.owns(slot))
+            };
+            self.machines.iter().any(|machine| has_taken(&machine.cluster))
+        };
+        voters.into_iter().any(is_stale)
+    }
+
     /// Checks, when a replica asks for votes, that its data is not too old.
     pub(super) fn check_age(&self, index: usize) {
         let machine = &self.machines[index];
@@ -200,7 +218,7 @@ impl World {
         self.log(format!("{index} is promoted in epoch {epoch}, after {before:?}"));
         self.promotions += 1;
         let known = self.elected.insert(epoch, id);
-        if known.is_some_and(|known| known != id) {
+        if known.is_some_and(|known| known != id) && !self.has_stale_voter(epoch) {
             self.fail(&format!("two winners of epoch {epoch}"));
         }
         let Some(before) = before else { return };
