@@ -302,7 +302,7 @@ pub fn check_scripted(
     core: &mut Core,
     command: &'static Command,
     args: Args<'_>,
-) -> Result<(), &'static str> {
+) -> Result<(), String> {
     let Some(cluster) = core.state.cluster.as_deref() else { return Ok(()) };
     let running = core.state.scripts.running.as_ref();
     let client = running.and_then(|running| running.client);
@@ -321,20 +321,38 @@ pub fn check_scripted(
     };
     let exists = |key: Named<'_>| core.keyspace.entry_quietly(key.database, key.name).is_some();
     let placed = decision.place(names(command, args, core.keyspace.selected()), exists);
-    let slot = placed.map_err(|elsewhere| match elsewhere {
-        Elsewhere::Down => "ERR Script attempted to execute a command while the cluster is down",
-        Elsewhere::DownForWrites => {
-            "ERR Script attempted to execute a write command while the cluster is down and readonly"
-        }
-        _ => "ERR Script attempted to access a non local key in a cluster node",
-    })?;
+    let as_valkey = decision.as_valkey;
+    let slot = placed.map_err(|elsewhere| scripted_text(&elsewhere, command, as_valkey))?;
     if let (Some(slot), Some(running)) = (slot, &mut core.state.scripts.running)
         && !running.allows_cross_slot
         && *running.slot.get_or_insert(slot) != slot
     {
-        return Err("ERR Script attempted to access keys that do not hash to the same slot");
+        let text = "ERR Script attempted to access keys that do not hash to the same slot";
+        return Err(text.to_owned());
     }
     Ok(())
+}
+
+/// The error of a script's call that is not served here.
+fn scripted_text(elsewhere: &Elsewhere, command: &Command, as_valkey: bool) -> String {
+    let name = &command.full_name;
+    match (elsewhere, as_valkey) {
+        (Elsewhere::Down, true) => {
+            format!("ERR Can not execute a command '{name}' while the cluster is down")
+        }
+        (Elsewhere::DownForWrites, true) => format!(
+            "ERR Can not execute a write command '{name}' while the cluster is down and readonly"
+        ),
+        (_, true) => "ERR Attempted to access a non local key in a cluster node".into(),
+        (Elsewhere::Down, false) => {
+            "ERR Script attempted to execute a command while the cluster is down".into()
+        }
+        (Elsewhere::DownForWrites, false) => {
+            "ERR Script attempted to execute a write command while the cluster is down and readonly"
+                .into()
+        }
+        (_, false) => "ERR Script attempted to access a non local key in a cluster node".into(),
+    }
 }
 
 /// The slot of a request's first key.

@@ -206,13 +206,14 @@ impl ReadOption {
         }
     }
 
-    /// The keys of a request; none if an option before them is unknown.
+    /// The keys of a request; none if an option before them is unknown, or the number of IDs
+    /// differs: the command replies with an error when it runs.
     fn keys(args: Args<'_>) -> Range<usize> {
         let mut arguments = args.cursor(1);
         while let Some(option) = ReadOption::take(&mut arguments) {
             if option == ReadOption::Streams {
-                let first = arguments.position();
-                return first..first + arguments.remaining() / 2;
+                let (first, left) = (arguments.position(), arguments.remaining());
+                return first..first + if left % 2 == 0 { left / 2 } else { 0 };
             }
             (0..option.operands()).for_each(|_| drop(arguments.take()));
         }
