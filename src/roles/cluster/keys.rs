@@ -13,7 +13,8 @@ use crate::state::{Core, PauseCause, State};
 const TURN_US: i64 = 500;
 /// Keys deleted between two readings of the clock.
 const STEP_KEYS: usize = 64;
-/// The message of PING by which replicas and the log learn of the deletions, before ranges of slots.
+/// The message of PING by which replicas and the log learn of the deletions: before ranges of
+/// slots.
 const DROPS: &[u8] = b"latchkey-slot-drops:";
 
 /// Adds slots whose keys are to be deleted.
