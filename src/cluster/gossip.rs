@@ -137,7 +137,8 @@ impl Cluster {
     /// would lose slots that its primary has once left out, to any claim.
     fn keeps_granted(&self, index: NodeIndex) -> bool {
         let node = self.node(index);
-        self.myself().is_primary()
+        !self.granted.is_empty()
+            && self.myself().is_primary()
             && node.primary == Some(self.myself)
             && !node.flags.contains(NodeFlags::LIGHT_PUBLISH)
     }

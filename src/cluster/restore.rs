@@ -4,7 +4,7 @@ use super::Cluster;
 use super::config_file::{NodeLine, NodesConf};
 use super::node::{Node, NodeFlags, NodeIndex};
 use super::settings::Settings;
-use crate::collections::hash_slot::HashSlot;
+use crate::collections::hash_slot::slots_in;
 
 /// Flags that a file keeps.
 const KEPT: NodeFlags = NodeFlags::PRIMARY
@@ -36,11 +36,8 @@ impl Cluster {
             {
                 cluster.set_as_replica(index, Some(primary));
             }
-            for (first, last) in &line.slots {
-                for number in first.index()..=last.index() {
-                    let Some(slot) = HashSlot::new(number) else { continue };
-                    cluster.set_owner(slot, Some(index));
-                }
+            for slot in slots_in(&line.slots).iter() {
+                cluster.set_owner(slot, Some(index));
             }
         }
         for (list, open) in
@@ -52,11 +49,9 @@ impl Cluster {
                 }
             }
         }
-        for (first, last) in &conf.unclaimed {
-            for slot in (first.index()..=last.index()).filter_map(HashSlot::new) {
-                if cluster.owner(slot).is_some_and(|owner| owner != cluster.myself) {
-                    cluster.unclaimed.insert(slot);
-                }
+        for slot in slots_in(&conf.unclaimed).iter() {
+            if cluster.owner(slot).is_some_and(|owner| owner != cluster.myself) {
+                cluster.unclaimed.insert(slot);
             }
         }
         cluster.current_epoch = conf.current_epoch;

@@ -20,7 +20,9 @@
 //! Source: `cluster_migrateslots.c` of Valkey 9.1.2, whose words and texts these are.
 
 use super::node::NodeId;
-use crate::collections::hash_slot::{HashSlot, SlotRanges, SlotSet, parse_ranges, ranges_text};
+use crate::collections::hash_slot::{
+    HashSlot, SlotRanges, SlotSet, parse_ranges, ranges_text, slots_in,
+};
 
 /// The progress of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,16 +128,6 @@ impl Word {
     }
 }
 
-/// The slots of ranges.
-pub fn slots_of(ranges: &[(HashSlot, HashSlot)]) -> SlotSet {
-    let mut slots = SlotSet::default();
-    for &(first, last) in ranges {
-        let all = HashSlot::all().skip(first.index()).take(last.index() + 1 - first.index());
-        slots.extend(all);
-    }
-    slots
-}
-
 /// A move of slots, as one of its ends sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -169,7 +161,7 @@ impl Job {
         Job {
             name,
             is_import,
-            slots: slots_of(&ranges),
+            slots: slots_in(&ranges),
             ranges,
             target: None,
             source: None,

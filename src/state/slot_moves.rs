@@ -207,7 +207,7 @@ impl Core {
             return;
         }
         let ranges = std::str::from_utf8(text).ok().and_then(parse_ranges);
-        self.state.cluster_work.drops = ranges.as_ref().map(slots_in);
+        self.state.cluster_work.drops = ranges.map(|ranges| slots_in(&ranges));
         self.state.cluster_work.are_drops_told = true;
         self.note_hidden();
     }

@@ -266,23 +266,13 @@ fn a_granted_move_is_cancelled_when_its_grant_is_over() {
 #[test]
 fn a_source_that_says_nothing_is_given_up() {
     let [source, target] = pair();
-    let slot = slot_of_a(&source).to_string();
+    let slot = slot_of_a(&source);
     target.ok("CONFIG SET repl-timeout 1");
     let mut silent = target.connect();
     let (id, name) = (source.id(), "a".repeat(40));
-    let request = [
-        "CLUSTER",
-        "SYNCSLOTS",
-        "ESTABLISH",
-        "SOURCE",
-        &id,
-        "NAME",
-        &name,
-        "SLOTSRANGE",
-        &slot,
-        &slot,
-    ];
-    assert_eq!(silent.call(&request), ok());
+    let request =
+        format!("CLUSTER SYNCSLOTS ESTABLISH SOURCE {id} NAME {name} SLOTSRANGE {slot} {slot}");
+    assert_eq!(silent.call(&request.split(' ').collect::<Vec<_>>()), ok());
     silent.send(&["CLUSTER", "SYNCSLOTS", "ACK"]);
     // The target's own messages are no sign of life.
     eventually("the end", &[&target], || field(&target, "state") == "failed");

@@ -5,8 +5,8 @@ use super::change::finish_drops;
 use super::enabled::{cluster, slot};
 use crate::cluster::Cluster;
 use crate::cluster::node::{NodeId, NodeIndex};
-use crate::cluster::slot_job::{Phase, Word, slots_of};
-use crate::collections::hash_slot::{HashSlot, SlotRanges};
+use crate::cluster::slot_job::{Phase, Word};
+use crate::collections::hash_slot::{HashSlot, SlotRanges, slots_in};
 use crate::error::CommandError;
 use crate::resp::args::{Args, before_nul};
 use crate::resp::number::parse_i64;
@@ -71,7 +71,7 @@ fn ranges(
                 "ERR Start slot number {from} is greater than end slot number {to}."
             )));
         }
-        for slot in slots_of(&[(start, end)]).iter().filter(|_| owned) {
+        for slot in slots_in(&[(start, end)]).iter().filter(|_| owned) {
             let Some(found) = cluster.owner(slot) else {
                 return Err(error(format!("ERR Slot {} has no node served.", slot.number())));
             };
@@ -116,12 +116,12 @@ pub fn migrate(ctx: &mut Context<'_>) -> CommandResult {
         if owner != Some(own.my_index()) {
             return Err(CommandError::Text("ERR Slots are not served by this node."));
         }
-        let slots = slots_of(&asked);
+        let slots = slots_in(&asked);
         if let Some(slot) = slots.iter().find(|slot| ctx.core.state.slot_moves.jobs.exports(*slot))
         {
             return Err(error(format!("ERR I am already migrating slot {}.", slot.number())));
         }
-        if moves.iter().any(|(other, _)| slots_of(other).iter().any(|slot| slots.contains(slot))) {
+        if moves.iter().any(|(other, _)| slots_in(other).iter().any(|slot| slots.contains(slot))) {
             return Err(CommandError::Text("ERR Slot ranges in migrations overlap"));
         }
         if after + 1 >= args.len() || !is(after, "NODE") {
@@ -269,7 +269,7 @@ fn establish(ctx: &mut Context<'_>) -> CommandResult {
             let jobs = &ctx.core.state.slot_moves.jobs;
             // A primary knows better than this node which moves have ended.
             let may_refuse = client.is_some();
-            if may_refuse && slots_of(&found).iter().any(|slot| jobs.imports(slot)) {
+            if may_refuse && slots_in(&found).iter().any(|slot| jobs.imports(slot)) {
                 return Err(COMES_ALREADY);
             }
             asked = Some((found, owner));
@@ -293,7 +293,7 @@ fn establish(ctx: &mut Context<'_>) -> CommandResult {
     };
     if source.is_some() {
         // Arriving keys must not mix with keys that were left behind here, nor be taken for them.
-        let slots = slots_of(&ranges);
+        let slots = slots_in(&ranges);
         drop_keys(ctx.core, slots.clone());
         finish_drops(ctx, &slots);
     }

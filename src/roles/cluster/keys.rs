@@ -18,8 +18,7 @@ const STEP_KEYS: usize = 64;
 const DROPS: &[u8] = b"latchkey-slot-drops:";
 
 /// Adds slots whose keys are to be deleted.
-pub fn add(core: &mut Core, slots: SlotSet) {
-    let mut slots = slots;
+pub fn add(core: &mut Core, mut slots: SlotSet) {
     remove_empty(&core.keyspace, &mut slots);
     if slots.is_empty() {
         return;
