@@ -113,14 +113,20 @@ pub struct LargeInput {
 }
 
 impl LargeInput {
+    /// Whether `bytes` more do not fit.
+    pub fn is_short_of(&self, bytes: usize) -> bool {
+        self.buffer.capacity() - self.buffer.len() < bytes
+    }
+
     /// Reserves room for received bytes and, if that needs more, for the `announced` bytes after
-    /// them. The room is at most four times the received bytes, so that an announcement alone costs
-    /// little; or `ROOM_MAX` as soon as some have come, as moving many would delay other clients,
-    /// if so much memory is `spare`. `maxmemory-clients` counts the capacity.
-    pub fn make_room(&mut self, bytes: usize, announced: usize, spare: usize) {
-        if self.buffer.capacity() - self.buffer.len() < bytes {
+    /// them: at most four times the received bytes, so that an announcement alone costs little; or
+    /// `ROOM_MAX` as soon as some have come, as moving many would delay other clients, if the
+    /// client is `trusted` with it. No more than is `spare`. `maxmemory-clients` counts the
+    /// capacity.
+    pub fn make_room(&mut self, bytes: usize, announced: usize, (trusted, spare): (bool, usize)) {
+        if self.is_short_of(bytes) {
             let come = self.buffer.len() + bytes;
-            let trusted = if come >= EARNEST_BYTES { ROOM_MAX } else { 0 };
+            let trusted = if come >= EARNEST_BYTES && trusted { ROOM_MAX } else { 0 };
             // Doubled at least: otherwise the bytes would be copied again and again.
             let room = trusted.max(3 * come).min(spare).max(come);
             self.buffer.reserve_exact(bytes + announced.min(room));

@@ -279,14 +279,14 @@ pub fn clients_memory_max(state: &State) -> usize {
     }
 }
 
-/// Bytes that a client may hold without need while neither `maxmemory-clients` closes another one
-/// for them, nor `maxmemory` evicts a key.
-pub fn spare_memory(state: &State) -> usize {
-    match state.config.maxmemory {
-        _ if clients_memory_max(state) > 0 => 0,
+/// Whether a client may hold much more than it has sent, as `maxmemory-clients` closes no other one
+/// for it; and the bytes for which `maxmemory` evicts no key.
+pub fn spare_memory(state: &State) -> (bool, usize) {
+    let spare = match state.config.maxmemory {
         0 => usize::MAX,
         limit => (limit as usize).saturating_sub(alloc::allocated()) / 4,
-    }
+    };
+    (clients_memory_max(state) == 0, spare)
 }
 
 /// Recounts the memory of all clients, idle ones too, if `maxmemory-clients` is set.

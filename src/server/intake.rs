@@ -205,11 +205,13 @@ impl Turn<'_> {
         let room = self.intake.arena.len();
         let read = io::Read::read(&mut client.stream, &mut self.intake.arena);
         let count = self.count_read(id, read, room)?;
-        let spare = spare_memory(&self.core.state);
+        let Input::Large(large) = &self.core.state.clients.get(id)?.input else { return None };
+        let wanted = large.parser.bytes_wanted();
+        let spare = (wanted >= LARGE_BYTES && large.is_short_of(count))
+            .then(|| spare_memory(&self.core.state));
         let client = self.core.state.clients.get_mut(id)?;
         let Input::Large(large) = &mut client.input else { return None };
-        let wanted = large.parser.bytes_wanted();
-        if wanted >= LARGE_BYTES {
+        if let Some(spare) = spare {
             large.make_room(count, wanted.saturating_sub(count), spare);
         }
         large.buffer.extend_from_slice(&self.intake.arena[..count]);
@@ -327,7 +329,7 @@ impl Turn<'_> {
         client.input = if is_large {
             let announced = parser.bytes_wanted();
             let mut large = LargeInput { buffer: Vec::new(), parser };
-            large.make_room(tail.len(), announced, 0);
+            large.make_room(tail.len(), announced, (false, 0));
             large.buffer.extend_from_slice(tail);
             Input::Large(Box::new(large))
         } else {
