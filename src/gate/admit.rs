@@ -87,9 +87,17 @@ pub fn admit(core: &Core, asked: &Asked<'_>) -> Verdict {
     }
 }
 
-/// Admits a command by which another node brings keys. That node has checked it; here it waits for
-/// a pause, and needs memory.
+/// Admits a command by which another node brings keys. That node has checked it; here the user of
+/// its connection must be permitted to run it, it waits for a pause, and needs memory.
 fn admit_import(state: &State, client: &Client, asked: &Asked<'_>) -> Verdict {
+    if asked.command.is(Flags::PROTECTED)
+        && let Err(error) = check_debug_allowed(state, client)
+    {
+        return Verdict::Refuse(error);
+    }
+    if let Err(denied) = users::check(state, client, asked.command, asked.args) {
+        return Verdict::Deny(denied);
+    }
     if state.scripts.is_busy() {
         return Verdict::Refuse(busy(state));
     }

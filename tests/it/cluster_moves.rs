@@ -281,6 +281,39 @@ fn a_source_that_says_nothing_is_given_up() {
 }
 
 #[test]
+fn the_source_of_a_move_may_do_no_more_than_its_user() {
+    let [source, target] = pair();
+    target.ok("CONFIG SET maxclients 1000");
+    target.ok("ACL SETUSER mover on >secret +cluster|syncslots");
+    let slot = slot_of_a(&source);
+    let id = source.id();
+    let requests: [&[&str]; 5] = [
+        &["SET", "{a}1", "1"],
+        &["FLUSHALL"],
+        &["CONFIG", "SET", "maxclients", "77"],
+        &["EVAL", "return redis.call('FLUSHALL')", "0"],
+        &["DEBUG", "SLEEP", "0"],
+    ];
+    target.connect().call(&["SET", "{b}kept", "1"]);
+    for (number, request) in requests.iter().enumerate() {
+        let mut mover = target.connect();
+        assert_eq!(mover.call(&["AUTH", "mover", "secret"]), ok());
+        let establish = format!(
+            "CLUSTER SYNCSLOTS ESTABLISH SOURCE {id} NAME {number:040x} SLOTSRANGE {slot} {slot}"
+        );
+        assert_eq!(mover.call(&establish.split(' ').collect::<Vec<_>>()), ok());
+        mover.send(&["CLUSTER", "SYNCSLOTS", "ACK"]);
+        mover.send(request);
+        eventually("failure", &[&target], || field(&target, "state") == "failed");
+        assert!(field(&target, "message").starts_with("Failed to process command"), "{request:?}");
+    }
+    assert_eq!(target.call("DBSIZE"), Reply::Integer(1));
+    let bulk = |text: &str| Reply::Bulk(text.as_bytes().to_vec());
+    let kept = Reply::Array(vec![bulk("maxclients"), bulk("1000")]);
+    assert_eq!(target.call("CONFIG GET maxclients"), kept);
+}
+
+#[test]
 fn deleted_data_ends_a_move() {
     let [source, target] = pair();
     source.connect().call(&["SET", "{a}1", "1"]);
