@@ -39,7 +39,10 @@ pub const ROWS: &[Row] = &[
         "redis_net_output_bytes_total",
         Unit::Bytes,
         "Bytes written to clients.",
-        |r| r.core.state.stats.counters.bytes_out.into(),
+        |r| {
+            let counters = &r.core.state.stats.counters;
+            (counters.bytes_out + counters.slot_bytes_out).into()
+        },
     ),
     counter(
         "total_net_repl_input_bytes",
@@ -55,6 +58,16 @@ pub const ROWS: &[Row] = &[
         "Bytes written to replicas.",
         |r| r.core.state.stats.counters.replica_bytes_out.into(),
     ),
+    field("total_net_cluster_slot_import_bytes", |r| {
+        let state = &r.core.state;
+        let bytes = state.stats.counters.slot_bytes_in;
+        state.config.compatible_with.is_valkey().then_some(bytes).into()
+    }),
+    field("total_net_cluster_slot_export_bytes", |r| {
+        let state = &r.core.state;
+        let bytes = state.stats.counters.slot_bytes_out;
+        state.config.compatible_with.is_valkey().then_some(bytes).into()
+    }),
     gauge(
         "instantaneous_input_kbps",
         "redis_instantaneous_input_kbps",

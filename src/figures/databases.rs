@@ -53,12 +53,13 @@ fn database(reading: &Reading<'_>, index: DbIndex) -> Database {
         }
     });
     let average_ttl_ms = if count == 0 { 0 } else { sum_ms / count };
-    Database { index, keys: table.len(), expiring: table.volatile_len(), average_ttl_ms }
+    let keys = reading.core.keyspace.shown_len(index);
+    Database { index, keys, expiring: table.volatile_len().min(keys), average_ttl_ms }
 }
 
 fn with_keys<'a>(reading: &'a Reading<'_>) -> impl Iterator<Item = Database> + 'a {
     let indices = DbIndex::all(reading.core.keyspace.databases());
-    let filled = indices.filter(|&index| !reading.core.keyspace.table_of(index).is_empty());
+    let filled = indices.filter(|&index| reading.core.keyspace.shown_len(index) > 0);
     filled.map(|index| database(reading, index))
 }
 
@@ -83,8 +84,8 @@ fn samples(reading: &Reading<'_>, out: &mut Exposition) {
     type Of = fn(&Database) -> f64;
     let mut databases: Vec<Database> = Vec::new();
     for index in DbIndex::all(reading.core.keyspace.databases()).take(LOOKED_AT_MAX) {
-        let table = reading.core.keyspace.table_of(index);
-        let (keys, expiring) = (table.len(), table.volatile_len());
+        let keys = reading.core.keyspace.shown_len(index);
+        let expiring = reading.core.keyspace.table_of(index).volatile_len().min(keys);
         if keys == 0 && index.get() >= EMPTY_SAMPLED_MAX || databases.len() >= SAMPLED_MAX {
             continue;
         }

@@ -110,6 +110,7 @@ fn samples(reading: &Reading<'_>, out: &mut Exposition) {
         ("broken", stats.broken),
         ("deleted", stats.deleted),
         ("promoted", stats.promoted),
+        ("moved", stats.moved),
     ];
     counts(out, "latchkey_lock_ends_total", "Ends of locks, by their reason.", "reason", &ended);
     let renewed = [

@@ -214,6 +214,16 @@ pub const ROWS: &[Row] = &[
         });
         (r.core.state.net.bus.memory() + unsent.sum::<usize>()).into()
     }),
+    field("mem_cluster_slot_import", |r| {
+        let State { slot_moves, clients, config, .. } = &r.core.state;
+        let sources = slot_moves.imports.values().filter_map(|import| clients.get(import.client));
+        let bytes = sources.map(|client| client.memory() as u64).sum::<u64>();
+        config.compatible_with.is_valkey().then_some(bytes).into()
+    }),
+    field("mem_cluster_slot_export", |r| {
+        let State { slot_moves, config, .. } = &r.core.state;
+        config.compatible_with.is_valkey().then(|| slot_moves.bytes_behind() as u64).into()
+    }),
     gauge(
         "mem_aof_buffer",
         "redis_mem_aof_buffer_bytes",

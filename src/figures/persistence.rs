@@ -2,6 +2,7 @@
 
 use super::exposition::Exposition;
 use super::{Reading, Row, Unit, Value, counter, field, gauge};
+use crate::cluster::slot_job::Phase;
 use crate::persist::aof::log::AppendLog;
 use crate::state::persistence::{Loading, Purpose};
 
@@ -182,6 +183,12 @@ pub const ROWS: &[Row] = &[
         "Always 0.",
         |_| 0u64.into(),
     ),
+    // There is no child process; the slots' keys are copied all the same.
+    field("slot_migration_fork_in_progress", |r| {
+        let jobs = &r.core.state.slot_moves.jobs.0;
+        let is_copying = jobs.iter().any(|job| job.phase == Phase::Snapshotting);
+        r.core.state.config.compatible_with.is_valkey().then(|| u64::from(is_copying)).into()
+    }),
     gauge(
         "aof_current_size",
         "redis_aof_current_size_bytes",

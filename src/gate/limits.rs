@@ -181,6 +181,7 @@ pub fn flag_letters(client: &Client) -> String {
         (has(ClientFlags::NO_EVICT), 'e'),
         (has(ClientFlags::NO_TOUCH), 'T'),
         (has(ClientFlags::IMPORT_SOURCE), 'I'),
+        (has(ClientFlags::BRINGS_SLOTS), 'i'),
     ];
     let shown = |(is_set, letter): &(bool, char)| is_set.then_some(*letter);
     let mut set: String = letters.iter().filter_map(shown).collect();

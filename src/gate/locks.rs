@@ -8,9 +8,11 @@ use crate::client::Client;
 use crate::client::acks::Unconfirmed;
 use crate::clock::Expiry;
 use crate::config::KeyspaceEvents;
-use crate::gate::{effect, limits, publish, readers};
+use crate::gate::{effect, limits, publish, readers, sessions};
 use crate::keyspace::lock_history::{ENDS_KEPT, Ended, HoldingEnd};
-use crate::keyspace::locks::{At, End, EndReason, FREED_KEPT, Gone, Granted, Held, Place};
+use crate::keyspace::locks::{
+    At, End, EndReason, FREED_KEPT, Gone, Granted, Held, Place, Vanished,
+};
 use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{DbIndex, Key, Keyspace};
 use crate::pubsub::Kind;
@@ -21,13 +23,18 @@ use crate::types::hash::Hash;
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Lock, Reader};
 
+/// Time for new entries of the index in a turn. Unit: microseconds.
+const TAKE_IN_US: i64 = 500;
+/// New entries between two readings of the clock.
+const TAKE_IN_STEP: usize = 64;
+
 /// Compares changed keys with the index of locks. A lock that its key no longer has was lost.
 pub fn review(core: &mut Core) {
     if !core.keyspace.locks.has_changed() {
         return;
     }
-    for (database, key, is_expired) in core.keyspace.locks.take_changed() {
-        for (place, reason) in lost(&mut core.keyspace, database, &key, is_expired) {
+    for (database, key, vanished) in core.keyspace.locks.take_changed() {
+        for (place, reason) in lost(&mut core.keyspace, database, &key, vanished) {
             end(core, place.at(), reason);
         }
     }
@@ -48,7 +55,7 @@ fn review_databases(core: &mut Core, databases: &BTreeSet<DbIndex>) {
         let (compared, are_others_gone) = to_compare(&core.keyspace);
         core.keyspace.select(selected);
         for key in compared {
-            for (place, reason) in lost(&mut core.keyspace, database, &key, false) {
+            for (place, reason) in lost(&mut core.keyspace, database, &key, None) {
                 end(core, place.at(), reason);
             }
             if are_others_gone && core.keyspace.locks.is_held(database, &key) {
@@ -100,7 +107,7 @@ fn lost(
     keyspace: &mut Keyspace,
     database: DbIndex,
     key: &[u8],
-    is_expired: bool,
+    vanished: Option<Vanished>,
 ) -> Vec<(Place, EndReason)> {
     let holdings = keyspace.locks.holdings(database, key);
     let found = keyspace.in_database(database, |keyspace| {
@@ -117,7 +124,11 @@ fn lost(
     });
     let fate = |place: &Place| {
         let held = keyspace.locks.get(place.at())?;
-        let gone = if is_expired { end_of_lease(held) } else { EndReason::Deleted };
+        let gone = match vanished {
+            Some(Vanished::Expired) => end_of_lease(held),
+            Some(Vanished::Moved) => EndReason::Moved,
+            None => EndReason::Deleted,
+        };
         let Some((alone, readers)) = &found else { return Some(gone) };
         let fence = match place.at().reader {
             None => *alone,
@@ -174,6 +185,13 @@ pub fn announce_end(core: &mut Core, at: At<'_>, held: &Held, reason: EndReason)
         return;
     }
     let At { database, key, .. } = at;
+    if reason == EndReason::Moved {
+        if !held.is_kept {
+            core.keyspace.locks.stats.moved += 1;
+            tell_holder(&mut core.state, key, held, reason);
+        }
+        return;
+    }
     // A shared lock is free after its last reader.
     let is_free = !core.keyspace.locks.is_held(database, key);
     if is_free {
@@ -309,9 +327,30 @@ fn keep(core: &mut Core, database: DbIndex, key: &[u8], ms: i64) {
     }
 }
 
+/// Adds locks and semaphores that have come from another server to the index, some in each turn.
+/// Sessions have lost their connections, as with a promotion.
+fn take_in(core: &mut Core) {
+    if !core.keyspace.coming.has_shown() {
+        return;
+    }
+    let begun_us = core.state.clock.now().boot_us;
+    while core.state.clock.now().boot_us - begun_us < TAKE_IN_US {
+        for _ in 0..TAKE_IN_STEP {
+            let Some((database, key)) = core.keyspace.coming.take_shown() else { return };
+            core.keyspace.in_database(database, |keyspace| {
+                keyspace.index_lock(keyspace.key(&key));
+            });
+            if !core.state.replication.is_replica() {
+                sessions::gain_lock(core, database, &key);
+            }
+        }
+    }
+}
+
 /// Ends the leases of readers whose time is over. Not under CLIENT PAUSE, and not on a replica,
-/// which follows its primary.
+/// which follows its primary. Before that, indexes locks that have come.
 pub fn on_time(core: &mut Core) {
+    take_in(core);
     if stands_still(core) {
         return;
     }
@@ -325,6 +364,9 @@ pub fn on_time(core: &mut Core) {
 
 /// When [`on_time`] is due: boot-time clock, microseconds.
 pub fn next_us(core: &Core) -> Option<i64> {
+    if core.keyspace.coming.has_shown() {
+        return Some(core.state.now.boot_us);
+    }
     core.keyspace.locks.next_end_us().filter(|_| !stands_still(core))
 }
 

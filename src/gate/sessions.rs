@@ -161,22 +161,39 @@ pub fn be_promoted(core: &mut Core) {
     }
 }
 
+/// After a lock has come from another server: the connection of a session was to that one.
+pub fn gain_lock(core: &mut Core, database: DbIndex, key: &[u8]) {
+    core.keyspace.in_database(database, |keyspace| count_lease_on_boot_clock(keyspace, key));
+    for place in core.keyspace.locks.holdings(database, key) {
+        let held = core.keyspace.locks.get(place.at());
+        if !held.is_some_and(|held| held.session.is_some() && held.client.is_none()) {
+            continue;
+        }
+        core.keyspace.locks.leave_behind(place.at());
+        if !readers::is_over(&core.keyspace, place.at()) {
+            grant_grace(core, place.at());
+        }
+    }
+}
+
 /// Moves leases to the boot-time clock, which nobody can set. Files and primaries give them by the
 /// wall clock.
 pub fn count_on_boot_clock(keyspace: &mut Keyspace) {
-    let now = keyspace.now();
     for database in DbIndex::all(keyspace.databases()) {
         let mut last = None;
         while let Some(key) = keyspace.locks.key_after(database, last.as_deref()) {
-            keyspace.in_database(database, |keyspace| {
-                let Some(slot) = keyspace.find_even_expired(keyspace.key(&key)) else { return };
-                let deadline = keyspace.entry(slot).deadline();
-                if let Some(deadline) = deadline.filter(|deadline| !deadline.is_on_boot_clock()) {
-                    keyspace.set_deadline(slot, Some(now.on_boot_clock(deadline)));
-                }
-            });
+            keyspace.in_database(database, |keyspace| count_lease_on_boot_clock(keyspace, &key));
             last = Some(key);
         }
+    }
+}
+
+fn count_lease_on_boot_clock(keyspace: &mut Keyspace, key: &[u8]) {
+    let Some(slot) = keyspace.find_even_expired(keyspace.key(key)) else { return };
+    let deadline = keyspace.entry(slot).deadline();
+    if let Some(deadline) = deadline.filter(|deadline| !deadline.is_on_boot_clock()) {
+        let now = keyspace.now();
+        keyspace.set_deadline(slot, Some(now.on_boot_clock(deadline)));
     }
 }
 

@@ -64,7 +64,9 @@ struct Group {
 fn look(keyspace: &Keyspace, database: DbIndex, key: &[u8]) -> Queue {
     let waits = |wanted: &Wanted| keyspace.waiting.len(database, key, *wanted);
     let consumers = WANTED.iter().map(waits).sum();
-    let Some(entry) = keyspace.entry_quietly(database, key) else {
+    let entry =
+        keyspace.entry_quietly(database, key).filter(|entry| !keyspace.is_hidden(entry.key()));
+    let Some(entry) = entry else {
         return Queue { kind: "none", consumers, ..Queue::default() };
     };
     let value = entry.value();
@@ -125,7 +127,8 @@ pub fn look_for_named(core: &mut Core) {
         let mut looked = 0;
         keys.cursor = core.keyspace.table_of(DbIndex::ZERO).scan(keys.cursor, left, |entry| {
             looked += 1;
-            let is_queue = matches!(type_name(entry.value()), "list" | "zset" | "stream");
+            let is_queue = matches!(type_name(entry.value()), "list" | "zset" | "stream")
+                && !core.keyspace.is_hidden(entry.key());
             let named =
                 |name: &Vec<u8>| is_pattern(name) && glob::matches(name, entry.key(), false);
             if is_queue && found.len() < NAMED_MAX && patterns.iter().any(named) {

@@ -289,7 +289,7 @@ impl Keyspace {
 
     /// Whether a draw may find spared keys, which may not be evicted.
     fn may_draw_spared(&self) -> bool {
-        self.locks.fences.is_used() || self.hidden_slots.is_some()
+        self.has_spared() || self.hidden_slots.is_some()
     }
 
     /// Whether a key is spared: it is a lock or a semaphore, or its slot is hidden. A slot's
@@ -298,11 +298,15 @@ impl Keyspace {
         if self.is_hidden(entry.key()) {
             return true;
         }
-        if !self.locks.fences.is_used() {
-            return false;
-        }
-        self.locks.is_held(database, entry.key())
-            || entry.deadline().is_some() && lock::is_semaphore(entry.value())
+        self.has_spared()
+            && (self.locks.is_held(database, entry.key())
+                || entry.deadline().is_some() && lock::is_semaphore(entry.value())
+                || self.coming.is_shown(database, entry.key()))
+    }
+
+    /// Whether there may be locks or semaphores.
+    fn has_spared(&self) -> bool {
+        self.locks.fences.is_used() || !self.semaphores.is_empty() || self.coming.has_shown()
     }
 
     /// A key's score for eviction by a policy; None: it may not be evicted.

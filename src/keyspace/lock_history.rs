@@ -53,6 +53,8 @@ pub enum EndReason {
     Deleted,
     /// Its key has another value.
     Overwritten,
+    /// Its key was moved to another server, where the lock goes on.
+    Moved,
 }
 
 impl EndReason {
@@ -64,6 +66,7 @@ impl EndReason {
             EndReason::Broken => "broken",
             EndReason::Deleted => "deleted",
             EndReason::Overwritten => "overwritten",
+            EndReason::Moved => "moved",
         }
     }
 }

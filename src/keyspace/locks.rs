@@ -85,6 +85,8 @@ pub struct LockStats {
     pub released: u64,
     /// Keys that were deleted or overwritten.
     pub deleted: u64,
+    /// Locks that went on at another server.
+    pub moved: u64,
     /// Renewals by requests and by sessions.
     pub renewals: u64,
     /// Renewals that were too late, or not asked for by the owner.
@@ -114,6 +116,14 @@ impl OnItsWay {
 /// Database and key.
 type Name = (DbIndex, Box<[u8]>);
 
+/// Why a key has gone that no command has deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vanished {
+    Expired,
+    /// Another server has it now.
+    Moved,
+}
+
 /// The state of the index before a change that can be undone.
 enum Before {
     Holding(Place, Held),
@@ -128,8 +138,8 @@ pub struct Locks {
     changed: BTreeSet<(DbIndex, Box<[u8]>)>,
     /// Databases of which any key may have changed.
     all_changed: BTreeSet<DbIndex>,
-    /// Changed keys that were found expired: they were not deleted.
-    expired: BTreeSet<(DbIndex, Box<[u8]>)>,
+    /// The changed keys that were not deleted by a command.
+    vanished: BTreeMap<Name, Vanished>,
     /// Whether a LOCK command is changing its key: the command updates the index itself.
     is_own_change: bool,
     pub history: LockHistory,
@@ -561,8 +571,20 @@ impl Locks {
 
     /// Records that a key was found expired.
     pub fn note_expired(&mut self, database: DbIndex, key: &[u8]) {
+        self.note_vanished(database, key, Vanished::Expired);
+    }
+
+    /// Records that a key is about to be deleted because another server has it now.
+    #[inline]
+    pub fn note_moved(&mut self, database: DbIndex, key: &[u8]) {
+        if self.index.len > 0 {
+            self.note_vanished(database, key, Vanished::Moved);
+        }
+    }
+
+    fn note_vanished(&mut self, database: DbIndex, key: &[u8], how: Vanished) {
         if self.is_held(database, key) {
-            self.expired.insert((database, key.into()));
+            self.vanished.insert((database, key.into()), how);
         }
     }
 
@@ -579,15 +601,16 @@ impl Locks {
         !self.changed.is_empty() || !self.all_changed.is_empty()
     }
 
-    /// Takes the keys that changed one by one, each with whether it was found expired.
-    pub fn take_changed(&mut self) -> Vec<(DbIndex, Box<[u8]>, bool)> {
+    /// Takes the keys that changed one by one, each with the way in which it has vanished if no
+    /// command has deleted it.
+    pub fn take_changed(&mut self) -> Vec<(DbIndex, Box<[u8]>, Option<Vanished>)> {
         let changed = std::mem::take(&mut self.changed);
-        let expired = std::mem::take(&mut self.expired);
-        let with_expired = |place: (DbIndex, Box<[u8]>)| {
-            let is_expired = expired.contains(&place);
-            (place.0, place.1, is_expired)
+        let vanished = std::mem::take(&mut self.vanished);
+        let with_way = |name: Name| {
+            let how = vanished.get(&name).copied();
+            (name.0, name.1, how)
         };
-        changed.into_iter().map(with_expired).collect()
+        changed.into_iter().map(with_way).collect()
     }
 
     /// Takes the databases of which any key may have changed.
@@ -623,7 +646,7 @@ impl Locks {
     /// whose freeing may take long.
     pub fn put_in_place(&mut self, beside: Locks) -> impl Send + 'static {
         self.fences.learn(beside.fences.last());
-        (self.changed, self.all_changed, self.expired) = Default::default();
+        (self.changed, self.all_changed, self.vanished) = Default::default();
         std::mem::replace(&mut self.index, beside.index)
     }
 
@@ -669,6 +692,7 @@ impl Locks {
             EndReason::Promoted => self.stats.promoted += 1,
             EndReason::Broken => self.stats.broken += 1,
             EndReason::Deleted | EndReason::Overwritten => self.stats.deleted += 1,
+            EndReason::Moved => {}
         }
         self.history.note_end(end);
     }
@@ -765,7 +789,8 @@ mod tests {
         locks.note_expired(DbIndex::ZERO, b"a");
         locks.note_all(DbIndex::new(1));
         locks.note_all(DbIndex::new(2));
-        assert_eq!(locks.take_changed(), [(DbIndex::ZERO, b"a"[..].into(), true)]);
+        let gone = Some(Vanished::Expired);
+        assert_eq!(locks.take_changed(), [(DbIndex::ZERO, b"a"[..].into(), gone)]);
         assert_eq!(locks.take_all_changed(), [DbIndex::new(2)].into());
         assert!(!locks.has_changed());
     }

@@ -21,6 +21,7 @@
 
 pub mod beside;
 pub mod collection;
+mod coming;
 mod db_index;
 pub mod deletions;
 pub mod due;
@@ -66,6 +67,7 @@ use crate::resp::number::parse_i64;
 use crate::stats::histogram::Histogram;
 use crate::types::string::{StringMut, StringView};
 use crate::types::{Value, kind};
+use coming::Coming;
 pub use db_index::{DbIndex, PerDatabase};
 use deletions::Deletions;
 pub use evict::Accessed;
@@ -176,6 +178,7 @@ pub struct Keyspace {
     pub held: HeldBySnapshots,
     pub waiting: Waiting,
     pub locks: Locks,
+    pub coming: Coming,
     pub permits: PermitSessions,
     pub semaphores: Semaphores,
     pub flows: Flows,
@@ -216,6 +219,7 @@ impl Keyspace {
             eviction: Eviction::default(),
             waiting: Waiting::default(),
             locks: Locks::default(),
+            coming: Coming::default(),
             permits: PermitSessions::default(),
             semaphores: Semaphores::default(),
             flows: Flows::default(),

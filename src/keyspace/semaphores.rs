@@ -56,6 +56,11 @@ pub struct Semaphores {
 }
 
 impl Semaphores {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Notes a semaphore that is new or has changed.
     pub fn note(&mut self, database: DbIndex, key: &[u8]) {
         let semaphores = &mut self.databases.entry(database).semaphores;

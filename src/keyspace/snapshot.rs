@@ -15,14 +15,13 @@ use std::{mem, vec};
 use super::Keyspace;
 use super::db_index::DbIndex;
 use super::held::Held;
-use super::locks::Loaded;
 use super::table_id::TableId;
 use crate::clock::Deadline;
 use crate::collections::hash::KeyHasher;
 use crate::collections::shared::copied_bytes;
 use crate::collections::table::{Entry, Owned, Table, ValueRef};
 use crate::sys::alloc;
-use crate::types::{Value, lock};
+use crate::types::Value;
 
 /// The size at which a chunk is sent. Unit: bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -321,14 +320,8 @@ impl Keyspace {
         for LoadedEntry { database, entry, hash } in entries.by_ref().take(count) {
             let slot = self.tables.load(database, hash, entry);
             let slot = slot.map_err(|entry| LoadedEntry { database, entry, hash })?;
+            self.index_lock_at(database, slot);
             let entry = self.tables[database].entry(slot);
-            if entry.deadline().is_some() {
-                if let Some(loaded) = Loaded::of(entry.value(), &self.now) {
-                    self.locks.note_loaded(database, entry.key(), loaded, &self.now);
-                } else if lock::is_semaphore(entry.value()) {
-                    self.semaphores.note(database, entry.key());
-                }
-            }
             if let ValueRef::Object(Value::Hash(_)) = entry.value() {
                 let key = entry.key().to_vec();
                 self.in_database(database, |db| db.note_moved_field_deadlines(slot, &key));

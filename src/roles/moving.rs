@@ -595,8 +595,9 @@ fn take_reply(
         let key = core.keyspace.key(name);
         if core.keyspace.watch.has_changed(database, name, sent.changes) {
             send_again(&mut core.keyspace, migration, sent.name);
-        } else if core.keyspace.delete(key, "del") {
-            taken = Some(sent.name);
+        } else {
+            core.keyspace.locks.note_moved(database, name);
+            taken = core.keyspace.delete(key, "del").then_some(sent.name);
         }
     }
     unlock(core, &migration.order, sent);

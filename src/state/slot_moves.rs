@@ -169,7 +169,7 @@ impl Core {
         if let Some(drops) = &self.state.cluster_work.drops {
             hidden.get_or_insert_default().extend(drops.iter());
         }
-        self.keyspace.hidden_slots = hidden;
+        self.keyspace.hide_slots(hidden);
     }
 
     /// Tracks the imports of slots that a file names. One that goes on here stays as it is. Imports

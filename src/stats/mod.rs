@@ -117,6 +117,9 @@ pub struct Counters {
     pub partial_syncs: u64,
     pub partial_syncs_refused: u64,
     pub replica_bytes_out: u64,
+    /// Received with slots that move here, and sent with those that leave.
+    pub slot_bytes_in: u64,
+    pub slot_bytes_out: u64,
     /// Received from the primary.
     pub replication_bytes_in: u64,
     /// Commands of the primary that failed here.

@@ -13,6 +13,7 @@ mod clients;
 mod cluster;
 mod cluster_faults;
 mod cluster_keys;
+mod cluster_locks;
 mod cluster_moves;
 mod cluster_peer;
 mod cluster_setslot;

@@ -108,7 +108,10 @@ pub fn replicate(ctx: &mut Context<'_>) -> CommandResult {
 fn follow_nobody(ctx: &mut Context<'_>) -> CommandResult {
     let mut words = ctx.args.cursor(2);
     if !(words.take_word("NO") && words.take_word("ONE") && words.is_at_end()) {
-        return Err(ctx.wrong_subcommand());
+        return Err(match ctx.core.state.config.compatible_with.is_valkey() {
+            true => ctx.wrong_subcommand(),
+            false => CommandError::WrongArity(ctx.name().into()),
+        });
     }
     if cluster(&ctx.core.state)?.myself().is_replica() {
         change(ctx, |cluster, outside, actions| cluster.follow_nobody(outside, actions));
@@ -120,22 +123,24 @@ fn follow_nobody(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLUSTER FAILOVER [FORCE | TAKEOVER]`: OK, when it begins.
 pub fn failover(ctx: &mut Context<'_>) -> CommandResult {
     let known = cluster(&ctx.core.state)?;
-    if ctx.args.len() > 3 && ctx.caller != Caller::Primary {
+    let by_primary = ctx.caller == Caller::Primary;
+    if ctx.args.len() > 3 && !by_primary && !ctx.core.state.config.compatible_with.is_valkey() {
         return Err(ctx.wrong_subcommand());
     }
     let mut options = ctx.args.cursor(2);
-    let how = match () {
-        () if options.is_at_end() => Failover::Agreed,
-        () if options.take_word("FORCE") => Failover::Forced,
-        () if options.take_word("TAKEOVER") => Failover::Takeover,
-        () => return Err(CommandError::Syntax),
-    };
-    // A primary that is ending names its successor.
-    let by_primary = ctx.caller == Caller::Primary;
-    if by_primary
-        && options.take_word("REPLICAID")
-        && options.take()? != known.myself().id.as_bytes()
-    {
+    let (mut how, mut heir) = (Failover::Agreed, None);
+    while !options.is_at_end() {
+        match () {
+            () if options.take_word("FORCE") => {
+                how = if how == Failover::Takeover { how } else { Failover::Forced };
+            }
+            () if options.take_word("TAKEOVER") => how = Failover::Takeover,
+            // A primary that is ending names its successor.
+            () if by_primary && options.take_word("REPLICAID") => heir = Some(options.take()?),
+            () => return Err(CommandError::Syntax),
+        }
+    }
+    if heir.is_some_and(|heir| heir != known.myself().id.as_bytes()) {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }

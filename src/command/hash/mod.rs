@@ -263,7 +263,13 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
         let set = |at| hash.set(args.get(at), args.get(at + 1), Expiry::Clear, &limits, &now);
         pairs.map(set).filter(|&is_new| is_new).count()
     });
-    let is_lock = ctx.is_repeated() && fields(args, 2).any(|field| field.starts_with(b":"));
+    let may_be_lock = (ctx.is_repeated() || ctx.core.keyspace.hidden_slots.is_some())
+        && fields(args, 2).any(|field| field.starts_with(b":"));
+    let comes = may_be_lock && ctx.core.keyspace.is_hidden(key.bytes);
+    if comes {
+        ctx.core.keyspace.note_coming(key.bytes);
+    }
+    let is_lock = may_be_lock && !comes && ctx.is_repeated();
     if is_lock {
         ctx.core.keyspace.locks.begin_own_change();
     }

@@ -176,6 +176,7 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(accessed) = options.accessed {
         ctx.core.keyspace.set_accessed(slot, accessed);
     }
+    ctx.core.keyspace.note_restored(slot, key.bytes, ctx.is_repeated());
     ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "restore", key.bytes);
     if let Some(deadline) = deadline
         && !options.absolute

@@ -203,7 +203,11 @@ fn migrate_at_once(ctx: &mut Context<'_>, order: &Order<'_>) -> CommandResult {
 
 /// Deletes keys; returns those that existed.
 fn delete<'a>(ctx: &mut Context<'_>, keys: &[Key<'a>]) -> Vec<&'a [u8]> {
-    let deleted = keys.iter().filter(|key| ctx.core.keyspace.delete(**key, "del"));
+    let keyspace = &mut ctx.core.keyspace;
+    let deleted = keys.iter().filter(|key| {
+        keyspace.locks.note_moved(keyspace.selected(), key.bytes);
+        keyspace.delete(**key, "del")
+    });
     deleted.map(|key| key.bytes).collect()
 }
 

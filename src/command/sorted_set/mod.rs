@@ -252,8 +252,17 @@ pub(crate) fn add_pairs(
 ) -> CommandResult {
     let key = ctx.key(1);
     let found = ctx.core.keyspace.slot_of::<SortedSet>(key)?;
-    if ctx.is_repeated() && pairs.first().is_some_and(|(_, member)| lock::is_permit(member)) {
-        ctx.core.keyspace.semaphores.note(ctx.core.keyspace.selected(), key.bytes);
+    let keyspace = &mut ctx.core.keyspace;
+    if (ctx.caller.is_repeating() || keyspace.hidden_slots.is_some())
+        && pairs.first().is_some_and(|(_, member)| lock::is_permit(member))
+    {
+        match keyspace.is_hidden(key.bytes) {
+            true => keyspace.note_coming(key.bytes),
+            false if ctx.caller.is_repeating() => {
+                keyspace.semaphores.note(keyspace.selected(), key.bytes);
+            }
+            false => {}
+        }
     }
     if found.is_none() && options.only_there {
         if options.increments {

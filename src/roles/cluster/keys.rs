@@ -189,6 +189,7 @@ fn step(core: &mut Core, drops: &mut SlotSet) -> bool {
             break;
         };
         let is_deleted = core.keyspace.in_database(database, |keyspace| {
+            keyspace.locks.note_moved(database, &key);
             let key = keyspace.key(&key);
             keyspace.delete(key, "del")
         });

@@ -466,6 +466,7 @@ fn send(state: &mut State, export: &mut Export, number: usize) -> Result<(), Str
             }
         };
         export.queued -= bytes.len();
+        state.stats.counters.slot_bytes_out += bytes.len() as u64;
         let mut bytes = bytes;
         line.socket.push(&mut bytes);
     }

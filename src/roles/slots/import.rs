@@ -50,7 +50,7 @@ pub fn begin_import(
             client,
             heard_s: now_s,
             said_s: now_s,
-            heard: 0,
+            heard: core.state.clients.get(client).map_or(0, |client| client.bytes_in),
             asked_us: 0,
             has_failed: false,
             is_out_of_memory: false,
@@ -174,6 +174,7 @@ fn note_reads(state: &mut State, name: &NodeId, now_s: i64) {
     let Some(import) = state.slot_moves.imports.get_mut(name) else { return };
     let heard = state.clients.get(import.client).map_or(0, |client| client.bytes_in);
     if heard != import.heard {
+        state.stats.counters.slot_bytes_in += heard.saturating_sub(import.heard);
         (import.heard, import.heard_s) = (heard, now_s);
     }
 }

@@ -13,6 +13,8 @@ const SLOTS: i64 = 16_384;
 pub const PRIMARIES: usize = 3;
 /// Hash tags of the keys, which are in as many slots.
 const TAGS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+/// The end of the name of the lock of each tag that nobody releases.
+const KEPT: &str = ":kept";
 
 /// The keys with one hash tag.
 pub struct Tag {
@@ -156,6 +158,15 @@ impl House {
         self.wait("all is well at the start", 60, |house| {
             house.why_disagreeing().is_none() && (0..PRIMARIES).all(|shard| house.is_calm(shard))
         });
+        for tag in 0..self.tags.len() {
+            let Tag { name, home, .. } = self.tags[tag];
+            let key = format!("{{{name}}}{KEPT}");
+            let mut words = vec!["LOCK.ACQUIRE", &key, "me", "PX", "86400000"];
+            if tag % 2 == 1 {
+                words.push("SHARED");
+            }
+            self.world.show(home, &words);
+        }
     }
 
     /// Has a node do what it cannot refuse.
@@ -354,6 +365,33 @@ impl House {
                     return Some(format!(
                         "slot {slot} of {name} is of shard {home}, and server {node} has {shown}"
                     ));
+                }
+            }
+        }
+        None
+    }
+
+    /// The locks that nobody releases are known wherever their keys are shown, and nowhere else.
+    pub fn check_locks(&mut self) {
+        let until_us = self.world.now_us + 10 * SECOND;
+        while let Some(why) = self.wrong_lock() {
+            if self.world.now_us > until_us {
+                self.world.fail(&why);
+            }
+            self.world.step(20 * MS);
+        }
+    }
+
+    /// A lock that is shown but not known, or known but not shown.
+    fn wrong_lock(&mut self) -> Option<String> {
+        for tag in 0..self.tags.len() {
+            let Tag { slot, name, .. } = self.tags[tag];
+            let (slot, key) = (slot.to_string(), format!("{{{name}}}{KEPT}"));
+            for node in 0..self.nodes {
+                let keys = self.world.show(node, &["CLUSTER", "GETKEYSINSLOT", &slot, "1000"]);
+                let locks = self.world.show(node, &["LOCK.LIST", "MATCH", &key]);
+                if keys.contains(&key) != locks.contains(&key) {
+                    return Some(format!("server {node} has keys {keys} and locks {locks}"));
                 }
             }
         }

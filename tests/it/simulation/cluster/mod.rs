@@ -10,8 +10,8 @@
 //! What must hold: no increment happens twice. In quiet seeds nothing that was answered is lost, and
 //! no lock has two holders. In restless ones nothing is lost that all replicas had acknowledged
 //! while one of the shard's nodes had it. After healing all nodes agree within 30 seconds who owns
-//! which slot, moves end, each key is at its slot's owner only, and replicas have what their primary
-//! has.
+//! which slot, moves end, each key is at its slot's owner only, replicas have what their primary has,
+//! and locks are known where their keys are.
 //!
 //! `house` has the nodes and what they tell of themselves, `clients` those who write, `operator` the
 //! rest.
@@ -45,6 +45,7 @@ pub fn run(options: Options) -> Outcome {
         house.check_places();
         clients.check_all(&mut house);
         house.check_copies();
+        house.check_locks();
     }
     let (world, counts) = (&house.world, &operator.counts);
     let (seconds, turns, events) = (world.now_us / 1_000_000, world.turns, world.trace.events);
