@@ -15,9 +15,10 @@
 //!   that other nodes own now); `deletions` are to be repeated elsewhere, `lazyfree` frees.
 //! - Notice of changes: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
 //!   `watch`, `tracking`, `flows` (counts of queues).
-//! - Locks: `locks` keeps the index of held locks (`lock_index`), `lock_scan` looks at it in
-//!   slices, `lock_history` remembers ended locks, `fences` numbers grants; `permits` is the index
-//!   of permits with sessions, `semaphores` counts permits.
+//! - Locks: `locks` keeps the index of held locks (`lock_index`), `coming` notes those that other
+//!   servers bring, `lock_scan` looks at the index in slices, `lock_history` remembers ended locks,
+//!   `fences` numbers grants; `permits` is the index of permits with sessions, `semaphores` counts
+//!   permits.
 
 pub mod beside;
 pub mod collection;
