@@ -9,11 +9,13 @@
 use crate::client::ClientId;
 use crate::client::acks::{AcksAsked, AcksAwaited, Confirmation, Confirmed, Replicas, Unconfirmed};
 use crate::client::blocked::{Blocked, Cause};
+use crate::collections::hash_slot::HashSlot;
 use crate::error::CommandError;
 use crate::gate::blocking::{self, answer, end};
+use crate::gate::cluster::{self, Elsewhere};
 use crate::gate::{acks, limits, locks};
-use crate::keyspace::Keyspace;
 use crate::keyspace::locks::{At, Granted, Held};
+use crate::keyspace::{DbIndex, Keyspace};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::state::table::Command;
 use crate::state::{Core, State};
@@ -156,6 +158,45 @@ fn refuse(core: &mut Core, number: u64) {
     take_back(core, &confirmation);
     let Confirmation { client, unconfirmed, .. } = confirmation;
     send(core, client, &unconfirmed, Err(acks::NO_REPLICAS));
+}
+
+/// Ends a wait whose locks have moved to another server, where the grant is valid: the client asks
+/// there again, and gets the same fence. `error`: the redirection.
+pub fn end_elsewhere(core: &mut Core, number: u64, error: Vec<u8>) {
+    let Some(confirmation) = core.state.blocking.confirmations.remove(number) else { return };
+    let Confirmation { client, unconfirmed, .. } = confirmation;
+    // The client does not know of the grant, so it must not be told of the move.
+    for key in &unconfirmed.taken {
+        let at = place(&core.keyspace, &unconfirmed, key).to_place();
+        core.keyspace.locks.bind(at.at(), None);
+    }
+    send(core, client, &unconfirmed, Err(CommandError::formatted(error)));
+}
+
+/// Ends the wait for a grant of a lock that has just moved to another node by MIGRATE, if there is
+/// one: its client is sent after it.
+pub fn follow(core: &mut Core, database: DbIndex, key: &[u8]) {
+    if core.state.blocking.confirmations.is_empty() {
+        return;
+    }
+    let Some(cluster) = core.state.cluster.as_deref() else { return };
+    let slot = HashSlot::of(key);
+    let Some(target) = cluster.migrating_to(slot) else { return };
+    let is_it = |confirmation: &Confirmation| {
+        let unconfirmed = &confirmation.unconfirmed;
+        unconfirmed.database == database && unconfirmed.keys.iter().any(|name| **name == *key)
+    };
+    let confirmations = core.state.blocking.confirmations.iter();
+    let found: Vec<(u64, ClientId)> = confirmations
+        .filter(|(_, confirmation)| is_it(confirmation))
+        .map(|(number, confirmation)| (number, confirmation.client))
+        .collect();
+    for (number, client) in found {
+        let client = core.state.clients.get(client);
+        let text = cluster::error(&core.state, client, Elsewhere::Ask(slot, target));
+        let text = text.wire().into_owned();
+        end_elsewhere(core, number, text);
+    }
 }
 
 /// Takes back grants for which clients no longer wait.

@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::client::Client;
 use crate::client::acks::Unconfirmed;
+use crate::client::life::Suspension;
 use crate::clock::Expiry;
 use crate::config::KeyspaceEvents;
 use crate::gate::{effect, limits, publish, readers, sessions};
@@ -18,6 +19,7 @@ use crate::keyspace::{DbIndex, Key, Keyspace};
 use crate::pubsub::Kind;
 use crate::resp::number::format_i64;
 use crate::resp::reply::{Protocol, ReplyWriter};
+use crate::state::context::{Context, Origin};
 use crate::state::{Core, State};
 use crate::types::hash::Hash;
 use crate::types::journal::Edit;
@@ -137,7 +139,7 @@ fn lost(
         match fence {
             Some(fence) if fence == held.fence => None,
             // Only this reader's field was deleted.
-            None if !readers.is_empty() => Some(EndReason::Deleted),
+            None if !readers.is_empty() && place.at().reader.is_some() => Some(EndReason::Deleted),
             _ => Some(EndReason::Overwritten),
         }
     };
@@ -328,23 +330,49 @@ fn keep(core: &mut Core, database: DbIndex, key: &[u8], ms: i64) {
 }
 
 /// Adds locks and semaphores that have come from another server to the index, some in each turn.
-/// Sessions have lost their connections, as with a promotion.
+/// Sessions have lost their connections, as with a promotion. Not under CLIENT PAUSE, because
+/// their grace periods are repeated.
 fn take_in(core: &mut Core) {
-    if !core.keyspace.coming.has_shown() {
-        return;
+    if core.state.pauses.strictest().is_none() && core.keyspace.coming.has_shown() {
+        take_in_for(core, TAKE_IN_US);
     }
+    if !core.keyspace.coming.has_shown() {
+        let pending = &mut core.state.net.pending;
+        pending.resumed.append(&mut pending.attaching);
+    }
+}
+
+/// Indexes the locks that have come, for at most this time in microseconds.
+fn take_in_for(core: &mut Core, us: i64) {
     let begun_us = core.state.clock.now().boot_us;
-    while core.state.clock.now().boot_us - begun_us < TAKE_IN_US {
+    while core.state.clock.now().boot_us - begun_us < us {
         for _ in 0..TAKE_IN_STEP {
             let Some((database, key)) = core.keyspace.coming.take_shown() else { return };
-            core.keyspace.in_database(database, |keyspace| {
-                keyspace.index_lock(keyspace.key(&key));
-            });
-            if !core.state.replication.is_replica() {
+            let is_new = core
+                .keyspace
+                .in_database(database, |keyspace| keyspace.index_lock(keyspace.key(&key)));
+            if is_new && !core.state.replication.is_replica() {
                 sessions::gain_lock(core, database, &key);
             }
         }
     }
+}
+
+/// Whether all locks that have come are indexed. If not, the calling client is suspended until they
+/// are; for a command that cannot wait they are indexed at once.
+pub fn are_all_indexed(ctx: &mut Context<'_>) -> bool {
+    if !ctx.core.keyspace.coming.has_shown() {
+        return true;
+    }
+    if ctx.origin == Origin::Client
+        && let Some(id) = ctx.caller.client()
+        && ctx.core.state.clients.suspend(id, Suspension::UntilRetry)
+    {
+        ctx.core.state.net.pending.attaching.push(id);
+        return false;
+    }
+    take_in_for(ctx.core, i64::MAX);
+    true
 }
 
 /// Ends the leases of readers whose time is over. Not under CLIENT PAUSE, and not on a replica,
@@ -364,7 +392,9 @@ pub fn on_time(core: &mut Core) {
 
 /// When [`on_time`] is due: boot-time clock, microseconds.
 pub fn next_us(core: &Core) -> Option<i64> {
-    if core.keyspace.coming.has_shown() {
+    let pending = &core.state.net.pending;
+    let takes_in = core.keyspace.coming.has_shown() || !pending.attaching.is_empty();
+    if takes_in && core.state.pauses.strictest().is_none() {
         return Some(core.state.now.boot_us);
     }
     core.keyspace.locks.next_end_us().filter(|_| !stands_still(core))

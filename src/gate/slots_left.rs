@@ -6,7 +6,7 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::cluster::Cluster;
 use crate::collections::hash_slot::HashSlot;
 use crate::gate::cluster::{Elsewhere, error, follows};
-use crate::gate::{asynchronous, blocking, limits};
+use crate::gate::{asynchronous, blocking, confirm, limits};
 use crate::keyspace::DbIndex;
 use crate::keyspace::waiting::Wanted;
 use crate::pubsub::{Kind, Name};
@@ -32,6 +32,13 @@ pub fn recheck(core: &mut Core) {
             told.push((ticket, wait.client, elsewhere));
         }
     }
+    let mut unconfirmed = Vec::new();
+    for (number, confirmation) in core.state.blocking.confirmations.iter() {
+        let key = confirmation.unconfirmed.keys.first().map_or(&b""[..], |key| &**key);
+        if let Some(elsewhere @ Elsewhere::Moved(..)) = waits_elsewhere(cluster, key, false) {
+            unconfirmed.push((number, confirmation.client, elsewhere));
+        }
+    }
     let mut ended: Vec<Name> = Vec::new();
     for channel in core.state.pubsub.names(Kind::Shard) {
         if !serves_channel(cluster, channel) {
@@ -41,6 +48,10 @@ pub fn recheck(core: &mut Core) {
     for (id, elsewhere) in sent {
         let text = error(&core.state, core.state.clients.get(id), elsewhere).wire().into_owned();
         blocking::unblock_with(core, id, &text);
+    }
+    for (number, id, elsewhere) in unconfirmed {
+        let text = error(&core.state, core.state.clients.get(id), elsewhere).wire().into_owned();
+        confirm::end_elsewhere(core, number, text);
     }
     for (ticket, id, elsewhere) in told {
         let text = error(&core.state, core.state.clients.get(id), elsewhere).wire().into_owned();

@@ -10,6 +10,9 @@ use crate::collections::hash_slot::{HashSlot, SlotSet};
 use crate::collections::table::Slot;
 use crate::types::lock;
 
+/// Names of a slot that are kept besides those of its keys, before gone ones are looked for.
+const GONE_KEPT: usize = 1000;
+
 /// Database and key.
 type Name = (DbIndex, Box<[u8]>);
 
@@ -21,11 +24,14 @@ pub struct Coming {
 }
 
 impl Coming {
-    fn note(&mut self, database: DbIndex, key: &[u8], hidden: Option<&SlotSet>) {
+    /// Notes a lock. Returns the number of names of its slot.
+    fn note(&mut self, database: DbIndex, key: &[u8], hidden: Option<&SlotSet>) -> usize {
         let slot = HashSlot::of(key);
         let is_hidden = hidden.is_some_and(|hidden| hidden.contains(slot));
         let names = if is_hidden { &mut self.hidden } else { &mut self.shown };
-        names.entry(slot).or_default().insert((database, key.into()));
+        let names = names.entry(slot).or_default();
+        names.insert((database, key.into()));
+        names.len()
     }
 
     /// Shows the locks of slots that are no longer hidden.
@@ -33,8 +39,13 @@ impl Coming {
         let is_shown = |slot: &HashSlot| !hidden.is_some_and(|hidden| hidden.contains(*slot));
         let slots: Vec<HashSlot> = self.hidden.keys().copied().filter(is_shown).collect();
         for slot in slots {
-            let names = self.hidden.remove(&slot).unwrap_or_default();
-            self.shown.entry(slot).or_default().extend(names);
+            // Millions of names are not moved one by one.
+            let mut names = self.hidden.remove(&slot).unwrap_or_default();
+            let shown = self.shown.entry(slot).or_default();
+            if shown.len() < names.len() {
+                std::mem::swap(shown, &mut names);
+            }
+            shown.append(&mut names);
         }
     }
 
@@ -72,26 +83,54 @@ impl Keyspace {
     /// Notes a lock or semaphore of the selected database that comes from another server and is
     /// indexed later.
     pub fn note_coming(&mut self, key: &[u8]) {
-        self.coming.note(self.selected, key, self.hidden_slots.as_ref());
+        self.note_coming_to(self.selected, key);
+    }
+
+    fn note_coming_to(&mut self, database: DbIndex, key: &[u8]) {
+        let names = self.coming.note(database, key, self.hidden_slots.as_ref());
+        if names <= GONE_KEPT || !self.is_hidden(key) {
+            return;
+        }
+        let slot = HashSlot::of(key);
+        let keys: usize = self.tables.iter().map(|table| table.count_in_slot(slot)).sum();
+        // At the source any number of locks may come and go.
+        if names > 2 * keys + GONE_KEPT {
+            let mut names = self.coming.hidden.remove(&slot).unwrap_or_default();
+            names.retain(|(database, name)| {
+                let key = self.key(name);
+                self.tables[*database].find(key.hash, key.bytes).is_some()
+            });
+            self.coming.hidden.insert(slot, names);
+        }
     }
 
     /// Adds the value of a key of the selected database to the index, if it is a lock or semaphore.
-    pub fn index_lock(&mut self, key: Key<'_>) {
-        if let Some(slot) = self.find_quietly(key) {
-            self.index_lock_at(self.selected, slot);
-        }
+    /// True: it is a lock that was not there.
+    pub fn index_lock(&mut self, key: Key<'_>) -> bool {
+        self.find_quietly(key).is_some_and(|slot| self.index_lock_at(self.selected, slot))
     }
 
-    /// The same for a looked-up key.
-    pub(super) fn index_lock_at(&mut self, database: DbIndex, slot: Slot) {
+    /// The same for a looked-up key. One of a hidden slot is indexed later.
+    pub(super) fn index_lock_at(&mut self, database: DbIndex, slot: Slot) -> bool {
         let entry = self.tables[database].entry(slot);
         if entry.deadline().is_none() {
-            return;
+            return false;
         }
-        if let Some(loaded) = Loaded::of(entry.value(), &self.now) {
-            self.locks.note_loaded(database, entry.key(), loaded, &self.now);
-        } else if lock::is_semaphore(entry.value()) {
-            self.semaphores.note(database, entry.key());
+        let loaded = Loaded::of(entry.value(), &self.now);
+        if loaded.is_none() && !lock::is_semaphore(entry.value()) {
+            return false;
+        }
+        if self.is_hidden(entry.key()) {
+            let key = entry.key().to_vec();
+            self.note_coming_to(database, &key);
+            return false;
+        }
+        match loaded {
+            Some(loaded) => self.locks.note_loaded(database, entry.key(), loaded, &self.now),
+            None => {
+                self.semaphores.note(database, entry.key());
+                false
+            }
         }
     }
 
@@ -102,8 +141,8 @@ impl Keyspace {
         if lock::fence_of(value, &self.now).is_none() && !lock::is_semaphore(value) {
             return;
         }
-        match is_repeated && !self.is_hidden(key) {
-            true => self.index_lock_at(self.selected, slot),
+        match is_repeated {
+            true => _ = self.index_lock_at(self.selected, slot),
             false => self.note_coming(key),
         }
     }

@@ -395,14 +395,15 @@ impl Locks {
         (*at_us <= now_us).then(|| place.clone())
     }
 
-    /// Notes a reader that was loaded from a file or came from the primary.
-    pub fn note_reader(&mut self, at: At<'_>, reader: lock::Reader, now: &Now) {
+    /// Notes a reader that was loaded from a file or came from another server. True: it is new.
+    pub fn note_reader(&mut self, at: At<'_>, reader: lock::Reader, now: &Now) -> bool {
         let lock::Reader { fence, until, session } = reader;
         self.fences.learn(fence);
         let until = now.on_boot_clock(now.at(until));
         let known = self.get(at).map(|held| (held.fence, held.session_ms()));
         if known == Some((fence, session)) {
-            return self.set_until(at, until);
+            self.set_until(at, until);
+            return false;
         }
         let owner = at.reader.unwrap_or_default();
         let session =
@@ -411,6 +412,7 @@ impl Locks {
         let held =
             Held { fence, client: None, since_us, renewals: 0, session, is_kept: false, reading };
         self.insert(at, held.read_until(until, None));
+        true
     }
 
     // ---- sessions -------------------------------------------------------------------------------
@@ -523,15 +525,23 @@ impl Locks {
         self.iter_after(database, after).next().map(|(key, _)| key.into())
     }
 
-    /// Notes a lock that was loaded from a file or came from the primary: a value with a fence.
-    pub fn note_loaded(&mut self, database: DbIndex, key: &[u8], loaded: Loaded, now: &Now) {
+    /// Notes a lock that was loaded from a file or came from another server: a value with a fence.
+    /// True: it, or a reader of it, is new.
+    pub fn note_loaded(
+        &mut self,
+        database: DbIndex,
+        key: &[u8],
+        loaded: Loaded,
+        now: &Now,
+    ) -> bool {
         let Loaded { fence, session, is_kept, readers } = loaded;
         self.fences.learn(fence);
         if !readers.is_empty() {
+            let mut is_new = false;
             for (owner, reader) in readers {
-                self.note_reader(At::reader(database, key, &owner), reader, now);
+                is_new |= self.note_reader(At::reader(database, key, &owner), reader, now);
             }
-            return;
+            return is_new;
         }
         let at = At::key(database, key);
         let is_known = self.get(at).is_some_and(|held| held.fence == fence);
@@ -541,6 +551,7 @@ impl Locks {
             let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
             self.insert(at, held);
         }
+        !is_known
     }
 
     // ---- changes --------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ use crate::collections::table::ValueRef;
 use crate::config::system_text;
 use crate::error::CommandError;
 use crate::gate::blocking;
+use crate::gate::confirm;
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
 use crate::ids::ClientId;
@@ -592,11 +593,12 @@ fn take_reply(
     if !copies && refused.is_none() && !migration.preamble_refused {
         let name = migration.order.names.get(sent.name);
         core.keyspace.select(database);
-        let key = core.keyspace.key(name);
         if core.keyspace.watch.has_changed(database, name, sent.changes) {
             send_again(&mut core.keyspace, migration, sent.name);
         } else {
             core.keyspace.locks.note_moved(database, name);
+            confirm::follow(core, database, name);
+            let key = core.keyspace.key(name);
             taken = core.keyspace.delete(key, "del").then_some(sent.name);
         }
     }

@@ -66,6 +66,8 @@ pub struct Pending {
     pub accept_later: Vec<usize>,
     /// Clients whose pending requests are resumed.
     pub resumed: Vec<ClientId>,
+    /// Clients whose LOCK.ATTACH waits until all locks that have come are indexed.
+    pub attaching: Vec<ClientId>,
     /// Clients whose handshakes can continue, at the end of the turn; the longest waiting first.
     pub handshakes: VecDeque<ClientId>,
     /// Clients in a handshake, each after its deadline (boot-time clock, microseconds), in that

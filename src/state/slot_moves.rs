@@ -152,12 +152,15 @@ impl State {
             return;
         }
         import.has_failed = true;
+        let id = import.client;
         // Another node's commands are refused for no other reason.
         import.is_out_of_memory = is_full;
         self.slot_moves.is_due = true;
         let name = args.get(0);
         let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
         warning!(self, "Slot migration {job}: the command {name} has failed.");
+        // What it has sent after that does not run.
+        self.clients.close(id);
     }
 }
 

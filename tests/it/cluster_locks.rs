@@ -4,7 +4,7 @@
 use crate::cluster::{Node, cluster_with, eventually};
 use crate::cluster_moves::field;
 use crate::locks::granted;
-use crate::support::{Client, Reply};
+use crate::support::{Client, Reply, encode};
 
 const LOCKS: i64 = 20;
 
@@ -118,6 +118,47 @@ fn locks_that_move_key_by_key_are_the_new_owners() {
     locks_are_the_new_owners(move_keys);
 }
 
+fn unconfirmed_grants_are_sent_after_their_locks(moves: fn(&[Node; 2], i64), error: &str) {
+    let (nodes, slot) = pair();
+    let [source, target] = &nodes;
+    let mut waits = source.connect();
+    waits.call(&["HELLO", "3"]);
+    waits.send(&"LOCK.ACQUIRE {a}1 me PX 600000 REPLICAS 2 600000".split(' ').collect::<Vec<_>>());
+    let mut told = source.connect();
+    told.call(&["HELLO", "3"]);
+    line(&mut told, "LOCK.ACQUIRE {a}2 me PX 600000 ASYNC 1000 REPLICAS 2 600000");
+    let mut other = source.connect();
+    eventually("the grants", &[source], || source.field("locks_held") == "2");
+    let fence = format!("{:?}", line(&mut other, "LOCK.INFO {a}1"));
+    moves(&nodes, slot);
+    let moved = format!("{error} {slot} 127.0.0.1:{}", target.address.port());
+    assert_eq!(waits.reply(), Some(Reply::Error(moved.clone().into_bytes())));
+    assert_eq!(waits.call(&["ECHO", "x"]), Reply::Bulk(b"x".to_vec()));
+    assert!(waits.pushes.is_empty(), "{:?}", waits.pushes);
+    eventually("the push", &[source], || {
+        told.call(&["ECHO", "x"]);
+        !told.pushes.is_empty()
+    });
+    let [Reply::Push(failed)] = &told.pushes[..] else { panic!("{:?}", told.pushes) };
+    assert_eq!(failed[0], Reply::Bulk(b"lock-failed".to_vec()));
+    let last = format!("{:?}", failed.last());
+    let expected = format!("{:?}", Some(Reply::Bulk(moved.into_bytes())));
+    assert_eq!(last, expected);
+    // The grant is valid where the lock is now.
+    let (granted, _) = granted(&mut target.connect(), "LOCK.ACQUIRE {a}1 me PX 600000");
+    assert!(fence.contains(&granted.to_string()), "{granted} {fence}");
+}
+
+#[test]
+fn unconfirmed_grants_are_sent_after_a_slot_that_moves() {
+    unconfirmed_grants_are_sent_after_their_locks(move_slot, "MOVED");
+}
+
+#[test]
+fn unconfirmed_grants_are_sent_after_locks_that_move_one_by_one() {
+    unconfirmed_grants_are_sent_after_their_locks(move_keys, "ASK");
+}
+
 #[test]
 fn a_restored_lock_is_one_and_its_replaced_holder_is_told() {
     let node = Node::start();
@@ -128,15 +169,35 @@ fn a_restored_lock_is_one_and_its_replaced_holder_is_told() {
     let mut holder = node.connect();
     holder.call(&["HELLO", "3"]);
     granted(&mut holder, "LOCK.ACQUIRE {a}1 me PX 1000000");
-    let Reply::Bulk(payload) = line(&mut holder, "DUMP {a}1") else { panic!("a payload") };
-    granted(&mut holder, "LOCK.ACQUIRE {a}2 you PX 1000000");
+    granted(&mut holder, "LOCK.ACQUIRE {a}shared me PX 1000000 SHARED");
+    granted(&mut holder, "LOCK.ACQUIRE {a}session me PX 1000000 SESSION GRACE 1000");
+    let mut dump = |key: &str| match holder.call(&["DUMP", key]) {
+        Reply::Bulk(payload) => payload,
+        other => panic!("{other:?}"),
+    };
+    let [alone, shared, session] = ["{a}1", "{a}shared", "{a}session"].map(&mut dump);
     for key in ["{a}2", "{a}3"] {
-        let request: [&[u8]; 5] = [b"RESTORE", key.as_bytes(), b"1000000", &payload, b"REPLACE"];
+        granted(&mut holder, &format!("LOCK.ACQUIRE {key} you PX 1000000"));
+    }
+    for (key, payload) in [("{a}2", &alone), ("{a}3", &shared), ("{a}4", &alone)] {
+        let request: [&[u8]; 5] = [b"RESTORE", key.as_bytes(), b"1000000", payload, b"REPLACE"];
         assert_eq!(holder.call(&request), Reply::Simple(b"OK".to_vec()));
     }
-    eventually("three locks", &[&node], || node.field("locks_held") == "3");
+    eventually("six locks", &[&node], || node.field("locks_held") == "6");
     holder.call(&["PING"]);
-    let [Reply::Push(told)] = &holder.pushes[..] else { panic!("{:?}", holder.pushes) };
     let bulk = |text: &str| Reply::Bulk(text.as_bytes().to_vec());
-    assert_eq!((&told[1], &told[3]), (&bulk("{a}2"), &bulk("overwritten")));
+    for (push, key) in holder.pushes.iter().zip(["{a}2", "{a}3"]) {
+        let Reply::Push(told) = push else { panic!("{push:?}") };
+        assert_eq!((&told[1], &told[3]), (&bulk(key), &bulk("overwritten")));
+    }
+    assert_eq!(holder.pushes.len(), 2);
+
+    // LOCK.ATTACH waits until the lock before it is known.
+    let mut other = node.connect();
+    let restore: [&[u8]; 5] = [b"RESTORE", b"{a}copy", b"1000000", &session, b"REPLACE"];
+    holder.call(&["DEL", "{a}session"]);
+    let attach: [&[u8]; 2] = [b"LOCK.ATTACH", b"me"];
+    other.send_raw(&[encode(&restore), encode(&attach)].concat());
+    assert_eq!(other.reply(), Some(Reply::Simple(b"OK".to_vec())));
+    assert_eq!(other.reply(), Some(Reply::Integer(1)));
 }

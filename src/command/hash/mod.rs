@@ -308,7 +308,9 @@ fn note_lock(ctx: &mut Context<'_>, key: Key<'_>) {
     }
     let Some(slot) = ctx.core.keyspace.find_quietly(key).filter(|_| !is_of_readers) else { return };
     match Loaded::of(ctx.core.keyspace.entry(slot).value(), &now) {
-        Some(loaded) => ctx.core.keyspace.locks.note_loaded(database, key.bytes, loaded, &now),
+        Some(loaded) => {
+            ctx.core.keyspace.locks.note_loaded(database, key.bytes, loaded, &now);
+        }
         // The hash may have been a lock before.
         None => ctx.core.keyspace.locks.note_change(database, key.bytes),
     }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::error::CommandError;
+use crate::gate::confirm;
 use crate::ids::ClientId;
 use crate::keyspace::Key;
 use crate::net::lines::Peer;
@@ -203,10 +204,11 @@ fn migrate_at_once(ctx: &mut Context<'_>, order: &Order<'_>) -> CommandResult {
 
 /// Deletes keys; returns those that existed.
 fn delete<'a>(ctx: &mut Context<'_>, keys: &[Key<'a>]) -> Vec<&'a [u8]> {
-    let keyspace = &mut ctx.core.keyspace;
+    let database = ctx.core.keyspace.selected();
     let deleted = keys.iter().filter(|key| {
-        keyspace.locks.note_moved(keyspace.selected(), key.bytes);
-        keyspace.delete(**key, "del")
+        ctx.core.keyspace.locks.note_moved(database, key.bytes);
+        confirm::follow(ctx.core, database, key.bytes);
+        ctx.core.keyspace.delete(**key, "del")
     });
     deleted.map(|key| key.bytes).collect()
 }

@@ -919,14 +919,19 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
     for owner in ctx.args.iter_from(1) {
         owner_of(owner)?;
     }
+    if !locks::are_all_indexed(ctx) {
+        return Ok(Outcome::Postponed);
+    }
     let id = ctx.client_id();
     let (mut bound, before) = (0, ctx.core.keyspace.changes_by_commands());
     let selected = ctx.core.keyspace.selected();
     for owner in ctx.args.iter_from(1) {
         for place in ctx.core.keyspace.locks.of_owner(owner) {
-            // Locks in other databases, and locks that the user may not renew, are skipped.
+            // Locks in other databases, locks that the user may not renew, and those that are being
+            // deleted as their slot has left are skipped.
             let at = place.at();
             if at.database != selected
+                || ctx.core.keyspace.is_hidden(at.key)
                 || !may_use(ctx, "LOCK.RENEW", &[b"1", at.key, owner, b"PX", b"1"])
             {
                 continue;
@@ -934,7 +939,8 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
             bound += i64::from(sessions::bind(ctx.core, at, id));
         }
         for key in ctx.core.keyspace.permits.keys_of(selected, owner) {
-            let may_renew = may_use(ctx, "SEM.RENEW", &[&key, owner, b"PX", b"1"]);
+            let may_renew = !ctx.core.keyspace.is_hidden(&key)
+                && may_use(ctx, "SEM.RENEW", &[&key, owner, b"PX", b"1"]);
             let name = (selected, &*key, owner);
             if may_renew && permits::bind(ctx.core, name, id) {
                 bound += 1;

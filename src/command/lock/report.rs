@@ -269,6 +269,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
         let (value, now) = (ctx.core.keyspace.entry(slot).value(), ctx.core.keyspace.now());
         let found = lock::read_for(value, &now, owner.unwrap_or_default());
         if let Ok(Some(lock)) = found
+            && !ctx.core.keyspace.is_hidden(name)
             && may_use(ctx, "LOCK.INFO", &[name])
             && owner.is_none_or(|owner| lock.is_held_by(owner, None))
         {

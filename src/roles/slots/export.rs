@@ -178,11 +178,11 @@ fn phase_of(state: &State, name: &NodeId) -> Phase {
 
 /// Continues an export. `Some`: it has ended. Errors: why it failed.
 fn go_on(core: &mut Core, name: &NodeId, export: &mut Export) -> Result<Option<Phase>, String> {
-    if core.state.replication.is_replica() {
-        return Err(NOT_MINE.into());
-    }
     if let Some(ended) = look_at_owner(&core.state, name, export)? {
         return Ok(Some(ended));
+    }
+    if core.state.replication.is_replica() {
+        return Err(NOT_MINE.into());
     }
     if phase_of(&core.state, name) == Phase::Connecting && !connect(&mut core.state, name, export)?
     {
