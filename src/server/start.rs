@@ -333,6 +333,11 @@ impl Server {
         if order.save.unwrap_or(!self.core.state.config.save.is_empty()) {
             self.supervisor.saving();
         }
+        // The append-only file may have been completed while a script ran.
+        self.persist();
+        if self.ending == Ending::WithoutChanges {
+            return;
+        }
         let core = &mut self.core;
         let closing = match persistence::begin_shut_down(core, order.force) {
             Ok(ended) => {
