@@ -161,8 +161,8 @@ fn refuse(core: &mut Core, number: u64) {
 }
 
 /// Ends a wait whose locks have moved to another server, where the grant is valid: the client asks
-/// there again, and gets the same fence. `error`: the redirection.
-pub fn end_elsewhere(core: &mut Core, number: u64, error: Vec<u8>) {
+/// there again, and gets the same fence.
+pub fn end_elsewhere(core: &mut Core, number: u64, elsewhere: Elsewhere) {
     let Some(confirmation) = core.state.blocking.confirmations.remove(number) else { return };
     let Confirmation { client, unconfirmed, .. } = confirmation;
     // The client does not know of the grant, so it must not be told of the move.
@@ -170,7 +170,8 @@ pub fn end_elsewhere(core: &mut Core, number: u64, error: Vec<u8>) {
         let at = place(&core.keyspace, &unconfirmed, key).to_place();
         core.keyspace.locks.bind(at.at(), None);
     }
-    send(core, client, &unconfirmed, Err(CommandError::formatted(error)));
+    let error = cluster::error(&core.state, core.state.clients.get(client), elsewhere);
+    send(core, client, &unconfirmed, Err(error));
 }
 
 /// Ends the wait for a grant of a lock that has just moved to another node by MIGRATE, if there is
@@ -187,15 +188,10 @@ pub fn follow(core: &mut Core, database: DbIndex, key: &[u8]) {
         unconfirmed.database == database && unconfirmed.keys.iter().any(|name| **name == *key)
     };
     let confirmations = core.state.blocking.confirmations.iter();
-    let found: Vec<(u64, ClientId)> = confirmations
-        .filter(|(_, confirmation)| is_it(confirmation))
-        .map(|(number, confirmation)| (number, confirmation.client))
-        .collect();
-    for (number, client) in found {
-        let client = core.state.clients.get(client);
-        let text = cluster::error(&core.state, client, Elsewhere::Ask(slot, target));
-        let text = text.wire().into_owned();
-        end_elsewhere(core, number, text);
+    let found: Vec<u64> =
+        confirmations.filter(|(_, one)| is_it(one)).map(|(number, _)| number).collect();
+    for number in found {
+        end_elsewhere(core, number, Elsewhere::Ask(slot, target));
     }
 }
 

@@ -6,7 +6,6 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::client::Client;
 use crate::client::acks::Unconfirmed;
-use crate::client::life::Suspension;
 use crate::clock::Expiry;
 use crate::config::KeyspaceEvents;
 use crate::gate::{effect, limits, publish, readers, sessions};
@@ -19,7 +18,7 @@ use crate::keyspace::{DbIndex, Key, Keyspace};
 use crate::pubsub::Kind;
 use crate::resp::number::format_i64;
 use crate::resp::reply::{Protocol, ReplyWriter};
-use crate::state::context::{Context, Origin};
+use crate::state::context::Context;
 use crate::state::{Core, State};
 use crate::types::hash::Hash;
 use crate::types::journal::Edit;
@@ -364,10 +363,7 @@ pub fn are_all_indexed(ctx: &mut Context<'_>) -> bool {
     if !ctx.core.keyspace.coming.has_shown() {
         return true;
     }
-    if ctx.origin == Origin::Client
-        && let Some(id) = ctx.caller.client()
-        && ctx.core.state.clients.suspend(id, Suspension::UntilRetry)
-    {
+    if let Some(id) = ctx.suspend_until_retry() {
         ctx.core.state.net.pending.attaching.push(id);
         return false;
     }

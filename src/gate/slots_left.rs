@@ -36,7 +36,7 @@ pub fn recheck(core: &mut Core) {
     for (number, confirmation) in core.state.blocking.confirmations.iter() {
         let key = confirmation.unconfirmed.keys.first().map_or(&b""[..], |key| &**key);
         if let Some(elsewhere @ Elsewhere::Moved(..)) = waits_elsewhere(cluster, key, false) {
-            unconfirmed.push((number, confirmation.client, elsewhere));
+            unconfirmed.push((number, elsewhere));
         }
     }
     let mut ended: Vec<Name> = Vec::new();
@@ -49,9 +49,8 @@ pub fn recheck(core: &mut Core) {
         let text = error(&core.state, core.state.clients.get(id), elsewhere).wire().into_owned();
         blocking::unblock_with(core, id, &text);
     }
-    for (number, id, elsewhere) in unconfirmed {
-        let text = error(&core.state, core.state.clients.get(id), elsewhere).wire().into_owned();
-        confirm::end_elsewhere(core, number, text);
+    for (number, elsewhere) in unconfirmed {
+        confirm::end_elsewhere(core, number, elsewhere);
     }
     for (ticket, id, elsewhere) in told {
         let text = error(&core.state, core.state.clients.get(id), elsewhere).wire().into_owned();

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 pub use crate::client::acks::{AcksAwaited, Replicas};
 pub use crate::client::blocked::Wait;
+use crate::client::life::Suspension;
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Key;
@@ -239,6 +240,13 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn is_repeated(&self) -> bool {
         self.caller.is_repeating()
+    }
+
+    /// Suspends the calling client, whose request is to run again later. None: it cannot wait, as
+    /// in a script or a transaction.
+    pub fn suspend_until_retry(&mut self) -> Option<ClientId> {
+        let id = self.caller.client().filter(|_| self.origin == Origin::Client)?;
+        self.core.state.clients.suspend(id, Suspension::UntilRetry).then_some(id)
     }
 
     /// The caller's client ID. Only for commands with `Flags::NEEDS_CLIENT`.

@@ -1,8 +1,7 @@
 //! Lists the keys of each slot while somebody needs their names: some of them in each turn. The
 //! lists are dropped when nobody has asked for a while, because they take memory for each key.
 
-use crate::client::life::Suspension;
-use crate::state::context::{Context, Origin};
+use crate::state::context::Context;
 use crate::state::{Core, State};
 
 /// Time for listing in a turn. Unit: microseconds.
@@ -31,10 +30,7 @@ pub fn ask_for_command(ctx: &mut Context<'_>) -> bool {
     if ask(ctx.core) {
         return true;
     }
-    if ctx.origin == Origin::Client
-        && let Some(id) = ctx.caller.client()
-        && ctx.core.state.clients.suspend(id, Suspension::UntilRetry)
-    {
+    if let Some(id) = ctx.suspend_until_retry() {
         ctx.core.state.cluster_work.lists.waiting.push(id);
         return false;
     }
