@@ -46,6 +46,7 @@ mod packaging;
 mod pairs;
 mod persistence;
 mod process;
+mod rdb_grammar;
 mod rdb_peer;
 mod reload;
 mod replica_safety;

@@ -91,7 +91,7 @@ impl RawEntry<'_> {
     }
 }
 
-/// Attributes before an entry's type.
+/// Attributes of the next entry. Other records may stand between them and the entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Attributes {
     deadline_ms: Option<i64>,
@@ -122,6 +122,7 @@ impl<R: Read> Parser<R> {
             digest: checks.then(|| CHECKSUM.digest()),
             digested: 0,
             record_start: 0,
+            attributes: Attributes::default(),
         };
         Parser { source, version: None, db: 0, checks, version_check: VersionCheck::Strict }
     }
@@ -301,6 +302,7 @@ struct Source<R> {
     digested: usize,
     /// Where the current record begins in the buffer.
     record_start: usize,
+    attributes: Attributes,
 }
 
 /// Why bytes could not be read.
@@ -416,22 +418,21 @@ impl<R: Read> Source<R> {
 
     /// The next record that is not skipped. Notes its known properties in `place`, for errors.
     fn record(&mut self, version: Version, place: &mut Place) -> Result<Record, SourceError> {
-        let mut attributes = Attributes::default();
         loop {
             match input::byte(self, "a record's type")? {
                 opcode::EXPIRE_SECONDS => {
                     let seconds = i32::from_le_bytes(input::array(self, "a deadline")?);
-                    attributes.deadline_ms = Some(i64::from(seconds) * 1000);
+                    self.attributes.deadline_ms = Some(i64::from(seconds) * 1000);
                 }
                 opcode::EXPIRE_MS => {
                     let ms = i64::from_le_bytes(input::array(self, "a deadline")?);
-                    attributes.deadline_ms = Some(ms);
+                    self.attributes.deadline_ms = Some(ms);
                 }
                 opcode::IDLE => {
-                    attributes.idle_seconds = Some(input::length(self, "an idle time")?);
+                    self.attributes.idle_seconds = Some(input::length(self, "an idle time")?);
                 }
                 opcode::FREQ => {
-                    attributes.frequency = Some(input::byte(self, "a count of accesses")?);
+                    self.attributes.frequency = Some(input::byte(self, "a count of accesses")?);
                 }
                 opcode::AUX => {
                     let name = self.string("a field's name")?;
@@ -477,7 +478,7 @@ impl<R: Read> Source<R> {
                         return Err(error);
                     }
                     return Ok(Record::Entry {
-                        attributes,
+                        attributes: std::mem::take(&mut self.attributes),
                         value_type,
                         key,
                         value: start..self.at,
