@@ -93,6 +93,28 @@ fn clients_to_be_killed_are_found_among_many_numbers() {
     assert_eq!(client.call(&["CLIENT", "KILL", "ID", "900", "7", "8"]), Reply::Integer(2));
 }
 
+#[test]
+fn a_few_elements_that_sort_leaves_unsorted_cost_as_little_in_a_long_collection() {
+    let server = server();
+    let mut client = server.connect();
+    let many = 0..300_000;
+    client.call(&numbered(&["RPUSH", "list"], many.clone(), &["element:#"]));
+    client.call(&numbered(&["SADD", "set"], many.clone(), &["member:#"]));
+    client.call(&numbered(&["SADD", "ints"], many.clone(), &["#"]));
+    client.call(&numbered(&["ZADD", "zset"], many, &["#", "member:#"]));
+    for key in ["list", "set", "ints", "zset"] {
+        for direction in ["ASC", "DESC"] {
+            let sort = ["SORT", key, "BY", "nosort", direction, "LIMIT", "5", "3"];
+            let rounds = 10_000;
+            (0..rounds).for_each(|_| client.send(&sort));
+            for _ in 0..rounds {
+                let Some(Reply::Array(elements)) = client.reply() else { panic!("three elements") };
+                assert_eq!(elements.len(), 3, "{key} {direction}");
+            }
+        }
+    }
+}
+
 // ---- pages of a scan ----------------------------------------------------------------------------
 
 /// Walks from cursor 0 on; how many elements each call returned, and all of them.

@@ -1,7 +1,8 @@
 //! SORT: sorts the elements of a list, set or sorted set, possibly by other keys, or returns other
 //! keys for them.
 //!
-//! The elements are copied first, because looking up the keys of BY and GET needs the keyspace.
+//! The elements are copied first, because looking up the keys of BY and GET needs the keyspace;
+//! without sorting, only those that LIMIT leaves.
 //! Then come the weights, as borrowed texts if they are texts, sorting, and finally the values of
 //! GET: into the reply, or into a list.
 
@@ -47,7 +48,7 @@ const SORTED_TYPES: Categories = Categories::SET
     .union(Categories::DANGEROUS);
 
 const COST: &str =
-    "O(N+M*log(M)) where N is the number of elements and M that of those returned; O(N) unsorted";
+    "O(N+M*log(M)) where N is the number of elements and M that of those returned; O(M) unsorted";
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("SORT", sort)
@@ -311,25 +312,42 @@ impl Elements {
         self.push(element.text().as_ref(), number);
     }
 
-    /// The elements of a key's list, set or sorted set, from the end if `reversed`. Empty for an
-    /// absent key; WRONGTYPE for other types.
-    fn load(keyspace: &mut Keyspace, key: Key<'_>, reversed: bool) -> Result<Self, CommandError> {
+    /// The elements of a key's list, set or sorted set that `choose` takes, given the number of
+    /// all: a range of their order, which begins at the end if `is_reversed`, but a set has only
+    /// one. Others are not copied. Empty for an absent key; WRONGTYPE for other types.
+    fn load(
+        keyspace: &mut Keyspace,
+        key: Key<'_>,
+        is_reversed: bool,
+        choose: impl FnOnce(usize) -> Range<usize>,
+    ) -> Result<Self, CommandError> {
         let mut elements = Elements::default();
         let Some(slot) = keyspace.find_for_read(key) else {
             return Ok(elements);
         };
         let entry = keyspace.entry(slot);
         if let Some(list) = List::view(entry.value()) {
-            let mut push = |element: Element<'_>| elements.push_element(element);
-            if reversed {
-                list.backwards(list.len()).for_each(&mut push);
+            let range = choose(list.len());
+            let push = |element: Element<'_>| elements.push_element(element);
+            if is_reversed {
+                list.backwards(list.len() - range.start).take(range.len()).for_each(push);
             } else {
-                list.forwards(0).for_each(&mut push);
+                list.forwards(range.start).take(range.len()).for_each(push);
             }
         } else if let Some(set) = Set::view(entry.value()) {
-            set.for_each(|member| elements.push_element(member));
+            let range = choose(set.len());
+            let mut place = 0;
+            set.visit(|member| {
+                if range.contains(&place) {
+                    elements.push_element(member);
+                }
+                place += 1;
+                place < range.end
+            });
         } else if let Some(set) = SortedSet::view(entry.value()) {
-            set.each(0..set.len(), reversed, |_, member| elements.push(member, None));
+            let Range { start, end } = choose(set.len());
+            let ranks = if is_reversed { set.len() - end..set.len() - start } else { start..end };
+            set.each(ranks, is_reversed, |_, member| elements.push(member, None));
         } else {
             return Err(CommandError::WrongType);
         }
@@ -486,20 +504,22 @@ fn check_option(ctx: &Context<'_>, option: PatternUse, pattern: &[u8]) -> Result
 fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
     let check = |option, pattern: &[u8]| check_option(ctx, option, pattern);
     let mut options = SortOptions::parse(ctx.args, may_store, check)?;
-    let reversed = options.keeps_order && options.descending;
     let key = ctx.key(1);
-    let elements = Elements::load(&mut ctx.core.keyspace, key, reversed)?;
     let is_seen_once = options.store.is_none() && ctx.origin != Origin::Script;
     if options.keeps_order && !is_seen_once && is_set(&mut ctx.core.keyspace, key) {
         // A set is unordered, and neither a stored result nor a script's work may depend on its
         // internal order.
         options = SortOptions { keeps_order: false, alphabetic: true, by: None, ..options };
     }
-    let wanted = options.range(elements.items.len());
-    let ranges: Vec<Range<usize>> = if options.keeps_order {
-        elements.items[wanted].iter().map(|(range, _)| range.clone()).collect()
+    let keeps_order = options.keeps_order;
+    let choose = |len| if keeps_order { options.range(len) } else { 0..len };
+    let is_reversed = keeps_order && options.descending;
+    let elements = Elements::load(&mut ctx.core.keyspace, key, is_reversed, choose)?;
+    let ranges: Vec<Range<usize>> = if keeps_order {
+        elements.items.iter().map(|(range, _)| range.clone()).collect()
     } else {
         let weights = elements.weights(&mut ctx.core.keyspace, options.by, options.alphabetic)?;
+        let wanted = options.range(elements.items.len());
         elements.sorted(weights, options.descending, wanted)
     };
     let texts = ranges.into_iter().map(|range| &elements.bytes[range]);
