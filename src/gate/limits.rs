@@ -20,6 +20,10 @@ use crate::state::table::Command;
 use crate::sys::alloc;
 use crate::sys::log::{notice, warning};
 
+/// `maxmemory-clients` is never less, as in Redis: a client that is closed for its first request
+/// could not even change the limit. Unit: bytes.
+const CLIENTS_MEMORY_MIN: usize = 128 << 10;
+
 /// A running command and its client, whose `last_command` does not name it yet.
 pub struct Running {
     id: ClientId,
@@ -272,12 +276,13 @@ pub fn check_output_limit(state: &mut State, id: ClientId) {
 
 /// `maxmemory-clients`, the limit of all clients' memory. Unit: bytes; 0: no limit.
 pub fn clients_memory_max(state: &State) -> usize {
-    match state.config.maxmemory_clients {
+    let limit = match state.config.maxmemory_clients {
         MemoryLimit::Bytes(bytes) => bytes as usize,
         MemoryLimit::Percent(percent) => {
             (state.config.maxmemory as u128 * u128::from(percent) / 100) as usize
         }
-    }
+    };
+    if limit == 0 { 0 } else { limit.max(CLIENTS_MEMORY_MIN) }
 }
 
 /// Whether a client may hold much more than it has sent, as `maxmemory-clients` closes no other one

@@ -114,6 +114,27 @@ fn the_largest_client_goes_when_all_together_hold_too_much() {
 }
 
 #[test]
+fn a_limit_that_no_client_could_keep_closes_none() {
+    for lines in [&["maxmemory-clients 1"][..], &["maxmemory-clients 5%", "maxmemory 1mb"]] {
+        let server = config(lines);
+        let mut client = server.connect();
+        for _ in 0..3 {
+            client.send(&["PING"]);
+            assert_eq!(client.reply(), Some(Reply::Simple(b"PONG".into())), "{lines:?}");
+        }
+        // 128 KiB remain the limit.
+        let large = "x".repeat(200_000);
+        client.send(&["SET", "k", &large]);
+        client.send(&["PING"]);
+        let mut other = server.connect();
+        assert_eq!(other.call(&["PING"]), Reply::Simple(b"PONG".into()));
+        other.send_raw(ENDLESS);
+        other.send_raw(large.as_bytes());
+        while other.reply().is_some() {}
+    }
+}
+
+#[test]
 fn watched_keys_count_as_the_clients_memory() {
     let server = config(&["maxmemory-clients 200kb"]);
     let mut other = server.connect();
