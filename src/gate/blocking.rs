@@ -67,15 +67,15 @@ pub fn parse_timeout(
     Ok(Some(now.boot_us.saturating_add(ms.saturating_mul(1000))))
 }
 
-/// Seconds, parsed like an extended-precision number: a value beyond a double is infinite.
+/// Seconds, parsed like an extended-precision number: a value beyond a double is infinite, and one
+/// that is too small for it the smallest there is.
 fn parse_seconds(text: &[u8]) -> Option<f64> {
-    match number::parse_f64(text) {
-        Some(seconds) => Some(seconds).filter(|seconds| !seconds.is_nan()),
-        None if Float80::parse(text).is_some_and(|number| number.is_finite()) => {
-            Some(if text.starts_with(b"-") { -f64::INFINITY } else { f64::INFINITY })
-        }
-        None => None,
+    if let Some(seconds) = number::parse_f64(text) {
+        return Some(seconds).filter(|seconds| !seconds.is_nan());
     }
+    let number = Float80::parse(text).filter(Float80::is_finite)?;
+    let seconds = if number.is_below_one() { f64::MIN_POSITIVE } else { f64::INFINITY };
+    Some(if text.starts_with(b"-") { -seconds } else { seconds })
 }
 
 /// A request's arguments in the form in which [`Blocked`] keeps them.

@@ -89,6 +89,12 @@ impl Float80 {
         matches!(self.0, Class::Finite(_))
     }
 
+    /// Whether it is a number between -1 and 1.
+    pub fn is_below_one(&self) -> bool {
+        let Class::Finite(Finite { mantissa, exponent, .. }) = self.0 else { return false };
+        exponent + (u64::BITS - mantissa.leading_zeros()) as i32 <= 0
+    }
+
     /// Decimal text without an exponent: 17 digits after the point, without trailing zeros and a
     /// trailing point; never `-0`. `inf`, `-inf` or `nan`. Up to about 5 KB for the largest
     /// numbers.
