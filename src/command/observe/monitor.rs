@@ -1,7 +1,8 @@
 //! MONITOR: starts to show every command that runs.
 
 use crate::client::ClientFlags;
-use crate::state::context::{CommandResult, Context, Outcome};
+use crate::error::CommandError;
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, spec};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("MONITOR", monitor)
@@ -12,8 +13,14 @@ pub const COMMANDS: &[CommandSpec] = &[spec("MONITOR", monitor)
     .since("1.0.0")
     .docs("", "Streams every command that the server runs.", "O(1)")];
 
+const IN_TRANSACTION: CommandError =
+    CommandError::Text("ERR MONITOR isn't allowed for DENY BLOCKING client");
+
 /// `MONITOR`: `OK`, then a line for each command; no reply if the client monitors already.
 fn monitor(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.origin == Origin::Transaction {
+        return Err(IN_TRANSACTION);
+    }
     let client = ctx.client();
     if !client.flags.contains(ClientFlags::MONITOR) {
         client.flags |= ClientFlags::MONITOR;
