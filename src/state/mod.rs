@@ -442,4 +442,25 @@ impl State {
             None => self.commands.find(name),
         }
     }
+
+    /// The command or subcommand of this full name (`get`, `client|kill`) after `rename-command`.
+    pub fn find_full_command(&self, name: &[u8]) -> Option<&'static Command> {
+        let mut parts = name.splitn(2, |&byte| byte == b'|');
+        let command = self.find_command(parts.next()?)?;
+        match parts.next() {
+            None => Some(command),
+            Some(subcommand) => self.commands.find_subcommand(command, subcommand),
+        }
+    }
+
+    /// The commands and subcommands that `rename-command` has not removed.
+    pub fn known_commands(&self) -> impl Iterator<Item = &'static Command> {
+        let is_known = |command: &Command| {
+            let own = command.parent.map_or(command, |parent| self.commands.get(parent));
+            let mut given = self.renamed.values().flatten();
+            !self.renamed.contains_key(own.full_name.as_bytes())
+                || given.any(|known| known.id == own.id)
+        };
+        self.commands.commands.iter().filter(move |command| is_known(command))
+    }
 }

@@ -553,6 +553,60 @@ fn renamed_commands_answer_to_their_new_names_only() {
 }
 
 #[test]
+fn renamed_commands_are_described_by_their_new_names() {
+    let port = free_port();
+    let lines =
+        "rename-command SORT \"\"\nrename-command GET FETCH\nrename-command CONFIG SETTINGS";
+    let _process = Process::start(&format!("port {port}\n{lines}"));
+    let mut connection = connect(port);
+    let mut ask = |request: &str| -> redis::RedisResult<redis::Value> {
+        let mut words = request.split(' ');
+        let mut command = redis::cmd(words.next().unwrap_or_default());
+        for word in words {
+            command.arg(word);
+        }
+        command.query(&mut connection)
+    };
+    let own_name = |reply: &redis::Value| match reply {
+        redis::Value::Array(commands) => match &commands[..] {
+            [redis::Value::Array(facts)] => facts.first().cloned(),
+            _ => None,
+        },
+        _ => None,
+    };
+    for (given, own) in [
+        ("fetch", Some("get")),
+        ("SETTINGS|get", Some("config|get")),
+        ("get", None),
+        ("config|get", None),
+        ("sort", None),
+    ] {
+        let reply = ask(&format!("COMMAND INFO {given}")).expect("an array");
+        let own = own.map(|own| redis::Value::BulkString(own.into()));
+        assert_eq!(own_name(&reply), own, "{given}: {reply:?}");
+        let documented = ask(&format!("COMMAND DOCS {given}")).expect("a map");
+        let is_empty = documented == redis::Value::Array(Vec::new());
+        assert_eq!(is_empty, own.is_none(), "{given}: {documented:?}");
+    }
+    assert!(ask("COMMAND GETKEYS FETCH k").is_ok());
+    assert!(ask("COMMAND GETKEYS GET k").is_err());
+    assert!(ask("COMMAND GETKEYS SORT k").is_err());
+    assert!(ask("FETCH k").is_ok());
+    for (given, is_found) in [("fetch", true), ("get", false)] {
+        let known = ask(&format!("LATENCY HISTOGRAM {given}")).expect("a map");
+        assert_eq!(known != redis::Value::Array(Vec::new()), is_found, "{given}: {known:?}");
+    }
+    // Lists have the commands' own names.
+    let redis::Value::Array(listed) = ask("COMMAND LIST").expect("names") else { panic!("a list") };
+    for (name, is_listed) in [("get", true), ("config|get", true), ("sort", false)] {
+        let name = redis::Value::BulkString(name.into());
+        assert_eq!(listed.contains(&name), is_listed, "{name:?}");
+    }
+    let redis::Value::Array(all) = ask("COMMAND").expect("commands") else { panic!("a list") };
+    assert_eq!(ask("COMMAND COUNT").expect("a number"), redis::Value::Int(all.len() as i64));
+}
+
+#[test]
 fn replicas_and_files_take_renamed_commands() {
     let (port, other_port) = (free_port(), free_port());
     let renames = "rename-command RPUSH ADD\nrename-command DEL REMOVE";

@@ -166,18 +166,22 @@ fn arity(spec: &CommandSpec) -> i64 {
 
 /// `COMMAND`: all commands as COMMAND INFO describes them.
 fn command(ctx: &mut Context<'_>) -> CommandResult {
-    let table = ctx.core.state.commands;
-    ctx.reply.array(table.top_level().count());
-    for command in table.top_level() {
-        describe(ctx, command);
-    }
+    let commands = top_level(ctx);
+    ctx.reply.array(commands.len());
+    commands.into_iter().for_each(|command| describe(ctx, command));
     Ok(Outcome::Replied)
 }
 
 /// `COMMAND COUNT`: an integer.
 fn count(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.core.state.commands.top_level().count() as i64);
+    let count = top_level(ctx).len();
+    ctx.reply.integer(count as i64);
     Ok(Outcome::Replied)
+}
+
+/// The commands that are not subcommands.
+fn top_level(ctx: &Context<'_>) -> Vec<&'static Command> {
+    ctx.core.state.known_commands().filter(|command| command.parent.is_none()).collect()
 }
 
 /// `COMMAND INFO [command-name ...]`: an array of ten properties for each, or nil.
@@ -188,7 +192,7 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     let names = ctx.args.iter_from(2);
     ctx.reply.array(names.len());
     for name in names {
-        match ctx.core.state.commands.find_full(name) {
+        match ctx.core.state.find_full_command(name) {
             Some(command) => describe(ctx, command),
             None => ctx.reply.null(),
         }
@@ -291,11 +295,11 @@ fn describe_keys(reply: &mut ReplyWriter<'_>, keys: &KeySpec) {
 
 /// `COMMAND DOCS [command-name ...]`: a map from names to maps, without unknown names.
 fn docs(ctx: &mut Context<'_>) -> CommandResult {
-    let table = ctx.core.state.commands;
     let commands: Vec<&Command> = if ctx.args.len() == 2 {
-        table.top_level().collect()
+        top_level(ctx)
     } else {
-        ctx.args.iter_from(2).filter_map(|name| table.find_full(name)).collect()
+        let state = &ctx.core.state;
+        ctx.args.iter_from(2).filter_map(|name| state.find_full_command(name)).collect()
     };
     ctx.reply.map(commands.len());
     for command in commands {
@@ -395,10 +399,10 @@ enum Filter<'a> {
 /// names, subcommands included.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
     let filter = list_filter(ctx)?;
-    let table = ctx.core.state.commands;
-    let names: Vec<&[u8]> = table
-        .commands
-        .iter()
+    let names: Vec<&[u8]> = ctx
+        .core
+        .state
+        .known_commands()
         .filter(|command| match filter {
             Filter::All => true,
             Filter::Module => false,
@@ -451,7 +455,7 @@ fn get_keys_and_flags(ctx: &mut Context<'_>) -> CommandResult {
 fn reply_keys(ctx: &mut Context<'_>, with_flags: bool) -> CommandResult {
     let request = ctx.args.from(2);
     let table = ctx.core.state.commands;
-    let found = table.find(request.get(0)).and_then(|command| {
+    let found = ctx.core.state.find_command(request.get(0)).and_then(|command| {
         // A container's name is followed by its subcommand's.
         let is_container = !command.subcommands.is_empty() && request.len() > 1;
         if is_container { table.find_subcommand(command, request.get(1)) } else { Some(command) }

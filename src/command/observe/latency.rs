@@ -121,7 +121,7 @@ fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
     let commands: Vec<&Command> = if ctx.args.len() == 2 {
         table.commands.iter().collect()
     } else {
-        let named = ctx.args.iter_from(2).filter_map(|name| table.find_full(name));
+        let named = ctx.args.iter_from(2).filter_map(|name| ctx.core.state.find_full_command(name));
         named.flat_map(|command| [command].into_iter().chain(table.subcommands(command))).collect()
     };
     let stats = &ctx.core.state.stats.command_stats;
