@@ -14,21 +14,58 @@ use crate::state::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeyRul
 /// arguments are invalid (a count larger than the number of arguments after it). `args`: the whole
 /// request; for a subcommand, including the container.
 pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
-    found_by(spec, args, |keys| !keys.flags.contains(KeyFlags::NOT_KEY))
+    by_rule(spec, args, by_specifications(spec, args, is_key).0)
+}
+
+/// The keys that `COMMAND GETKEYS` shows, as Redis finds them: every specification must find some,
+/// but the numbers of streams and IDs may differ.
+pub fn shown_keys(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
+    match by_specifications(spec, args, is_key) {
+        (_, false) => loosely_counted(spec, args),
+        (specified, true) => match by_rule(spec, args, specified.clone()) {
+            keys if keys.is_empty() && spec.key_rule == KeyRule::ReadStreams => specified,
+            keys => keys,
+        },
+    }
+}
+
+/// The keys of a request whose count of keys is malformed, but begins with a number: those that it
+/// counts, then the others, of unknown use.
+fn loosely_counted(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
+    let counted = spec.keys.iter().find_map(|keys| match (keys.find, begin(keys, args)) {
+        (Find::Count { step }, Some(at)) if at < args.len() => Some((at, usize::from(step.max(1)))),
+        _ => None,
+    });
+    let Some((at, step)) = counted else { return Vec::new() };
+    let count = usize::try_from(leading_integer(args.get(at))).unwrap_or_default();
+    if count == 0 || count > (args.len() - at - 1) / step {
+        return Vec::new();
+    }
+    let others = spec.keys.iter().filter_map(|keys| match (keys.begin, keys.find) {
+        (Begin::Index(index), Find::Range { last: 0, .. }) => Some(index as usize),
+        _ => None,
+    });
+    let places = (at + 1..).step_by(step).take(count).chain(others);
+    places.map(|index| KeyPosition { index, flags: KeyFlags::empty() }).collect()
+}
+
+fn is_key(keys: &KeySpec) -> bool {
+    !keys.flags.contains(KeyFlags::NOT_KEY)
 }
 
 /// The arguments by which a cluster chooses the node for a request: its keys, or its shard
 /// channels.
 pub fn placed_by(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
-    found_by(spec, args, |_| true)
+    by_rule(spec, args, by_specifications(spec, args, |_| true).0)
 }
 
-fn found_by(
+/// The keys by the specifications that count, and whether each has found its own.
+fn by_specifications(
     spec: &CommandSpec,
     args: Args<'_>,
     counts: impl Fn(&KeySpec) -> bool,
-) -> Vec<KeyPosition> {
-    let mut found = Vec::new();
+) -> (Vec<KeyPosition>, bool) {
+    let (mut found, mut is_whole) = (Vec::new(), true);
     for keys in spec.keys.iter().filter(|keys| counts(keys)) {
         if keys.begin == Begin::Unknown || keys.find == Find::Unknown {
             continue;
@@ -37,11 +74,12 @@ fn found_by(
             continue;
         };
         let Some((first, last, step)) = range(keys, first, args) else {
+            is_whole = false;
             if let Find::Range { .. } = keys.find {
                 // The request has no keys for this specification, as PFMERGE without sources.
                 continue;
             }
-            return Vec::new();
+            return (Vec::new(), false);
         };
         let flags = actual_flags(spec, keys, args);
         let places = (first..=last).step_by(step).map(|index| KeyPosition { index, flags });
@@ -49,6 +87,11 @@ fn found_by(
         found
             .extend(repeated_keywords(keys, first, args).map(|index| KeyPosition { index, flags }));
     }
+    (found, is_whole)
+}
+
+/// The keys by the command's own rule, which knows those of the specifications.
+fn by_rule(spec: &CommandSpec, args: Args<'_>, mut found: Vec<KeyPosition>) -> Vec<KeyPosition> {
     match spec.key_rule {
         KeyRule::SortDestination => found.extend(sort_destination(args)),
         KeyRule::ReadStreams => {
@@ -126,6 +169,22 @@ fn range(keys: &KeySpec, first: usize, args: Args<'_>) -> Option<(usize, usize, 
     };
     let is_inside = first >= 1 && first <= last && last < len;
     is_inside.then_some((first as usize, last as usize, step.max(1) as usize))
+}
+
+/// A number as C's `atoi` reads it.
+fn leading_integer(text: &[u8]) -> i32 {
+    let is_space = |byte: &u8| matches!(byte, b' ' | 9..=13);
+    let blanks = text.iter().take_while(|byte| is_space(byte)).count();
+    let (is_negative, digits) = match &text[blanks..] {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] | digits => (false, digits),
+    };
+    let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
+    let magnitude = digits.fold(0_i64, |number, digit| {
+        number.saturating_mul(10).saturating_add(i64::from(digit - b'0'))
+    });
+    // The low 32 bits, as in C.
+    (if is_negative { -magnitude } else { magnitude }) as i32
 }
 
 /// How a key is used, where that depends on the options.
@@ -228,6 +287,8 @@ fn migrated_keys(args: Args<'_>) -> Range<usize> {
     while index < args.len() {
         let is = |word: &str| args.get(index).eq_ignore_ascii_case(word.as_bytes());
         match () {
+            // No key follows, so it is none of the options.
+            () if is("KEYS") && index + 1 == args.len() => break,
             () if is("KEYS") && args.get(3).is_empty() => return index + 1..args.len(),
             // The command replies with an error when it runs.
             () if is("KEYS") => return 0..0,

@@ -33,6 +33,7 @@ mod expired_keys;
 mod files_peer;
 mod following;
 mod fuzz_corpus;
+mod get_keys;
 mod hostile_scripts;
 mod http;
 mod info;

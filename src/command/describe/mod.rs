@@ -6,7 +6,7 @@ pub(crate) mod docs;
 use crate::collections::glob;
 use crate::command::help::reply_help;
 use crate::error::CommandError;
-use crate::gate::keys::keys_of;
+use crate::gate::keys::shown_keys;
 use crate::resp::reply::ReplyWriter;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{
@@ -471,7 +471,7 @@ fn reply_keys(ctx: &mut Context<'_>, with_flags: bool) -> CommandResult {
         let text = "ERR Invalid number of arguments specified for command";
         return Err(CommandError::Text(text));
     }
-    let keys = keys_of(command.spec, request);
+    let keys = shown_keys(command.spec, request);
     if keys.is_empty() && !command.is(Flags::NO_MANDATORY_KEYS) {
         return Err(CommandError::Text("ERR Invalid arguments specified for command"));
     }
