@@ -115,6 +115,9 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         persistence::spread_effects(&mut ctx.core.state);
     }
     ctx.reply.array(transaction.len());
+    // The work so far is no part of the first command's time, but of EXEC's, as all its commands'.
+    let begun = ctx.core.state.stats.timing.mark();
+    ctx.core.state.stats.timing.start();
     let gathered = ctx.core.state.effects.gather(true);
     let mut last = Outcome::Replied;
     let protocol = ctx.reply.protocol();
@@ -135,6 +138,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     let protocol = gate.reply.protocol();
     ctx.reply.set_protocol(protocol);
     ctx.core.state.effects.gather(gathered);
+    ctx.core.state.stats.timing.go_back(begun);
     if slot_costs::are_counted(&ctx.core.state) {
         let slot = transaction.requests().find_map(|(command, args, _)| {
             cluster::slot_of(ctx.core.state.commands.get(command), args)

@@ -195,7 +195,10 @@ impl Gate<'_> {
         };
         let verdict = loop {
             match admit(self.core, &asked) {
-                Verdict::MakeRoom => asked.room = Some(evict(self.core)),
+                Verdict::MakeRoom => {
+                    asked.room = Some(evict(self.core));
+                    self.core.state.stats.timing.start();
+                }
                 verdict => break verdict,
             }
         };
@@ -318,6 +321,8 @@ impl Gate<'_> {
         if self.core.keyspace.leaves_expiry() {
             self.core.keyspace.hides_expired = self.hides_expired(|flags| command.is(flags));
         }
+        // The script's own work since its last call is no part of this command's time.
+        self.core.state.stats.timing.start();
         self.run_handler(&request.call(command, Origin::Script));
         if self.core.state.is_monitored() {
             monitor::feed_scripted(&mut self.core.state, self.caller, command, request.args);

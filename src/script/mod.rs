@@ -28,6 +28,7 @@ use crate::collections::hash_slot::HashSlot;
 use crate::ids::{ClientId, CommandId};
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
+use crate::stats::timing::Mark;
 use crate::sys::log::Level;
 use cache::{Cache, Sha};
 use functions::Libraries;
@@ -175,8 +176,8 @@ pub struct FunctionRun {
     pub name: Box<[u8]>,
     /// The request that called it.
     pub request: Vec<Box<[u8]>>,
-    /// Its start, from `Timing::mark`.
-    pub begun: u64,
+    /// Its start.
+    pub begun: Mark,
 }
 
 /// The server's scripts.

@@ -25,6 +25,15 @@ pub struct Timing {
     notable_bytes: usize,
 }
 
+/// The beginning of a command that runs others: see [`Timing::go_back`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    /// Reading at its beginning.
+    begun: u64,
+    /// Ticks of all commands before it.
+    command_ticks: u64,
+}
+
 /// The largest part of a request that is neither argument nor between arguments, in bytes.
 const REQUEST_FRAME_MAX: usize = 64;
 
@@ -96,20 +105,21 @@ impl Timing {
     }
 
     /// The running command's start, for [`Timing::go_back`].
-    pub fn mark(&self) -> u64 {
-        self.last
+    pub fn mark(&self) -> Mark {
+        Mark { begun: self.last, command_ticks: self.command_ticks }
     }
 
-    /// Makes the next lap count from a mark: for a command that has run others.
-    pub fn go_back(&mut self, mark: u64) {
-        let nested = self.last.saturating_sub(mark);
-        self.command_ticks = self.command_ticks.saturating_sub(nested);
-        self.last = mark;
+    /// Makes the next lap count from a mark: for a command that has run others, whose times are a
+    /// part of its own.
+    pub fn go_back(&mut self, mark: Mark) {
+        self.last = mark.begun;
+        // A command in between may have reset the sum.
+        self.command_ticks = self.command_ticks.min(mark.command_ticks);
     }
 
     /// Nanoseconds from a mark to now.
-    pub fn since(&self, mark: u64) -> u64 {
-        self.clock.delta_as_nanos(mark, self.clock.raw())
+    pub fn since(&self, mark: Mark) -> u64 {
+        self.clock.delta_as_nanos(mark.begun, self.clock.raw())
     }
 
     /// Nanoseconds since the start or the last lap.
@@ -166,15 +176,17 @@ mod tests {
         // A script that calls two commands and takes a while itself.
         let begun = timing.mark();
         for _ in 0..2 {
+            mock.increment(3_000u64);
+            timing.start();
             mock.increment(20_000u64);
             assert_eq!(timing.lap(), 20_000);
         }
         timing.go_back(begun);
         mock.increment(5_000u64);
-        assert_eq!(timing.lap(), 45_000);
+        assert_eq!(timing.lap(), 51_000);
         mock.increment(7_000u64);
         timing.end_turn();
-        assert_eq!((timing.turns(), timing.turns_us(), timing.commands_us()), (1, 62, 55));
+        assert_eq!((timing.turns(), timing.turns_us(), timing.commands_us()), (1, 68, 61));
         timing.reset();
         assert_eq!((timing.turns(), timing.turns_us(), timing.commands_us()), (0, 0, 0));
     }

@@ -54,6 +54,7 @@ mod replica_safety;
 mod replicas;
 mod robustness;
 mod rollback;
+mod run_times;
 mod script_conversions;
 mod script_libraries;
 mod shared_values;

@@ -20,6 +20,7 @@ use crate::script::{Called, Engine, FunctionRun, Host, Run, Verdict};
 use crate::state::State;
 use crate::state::context::{CommandResult, Context, Effect, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Group, container, spec};
+use crate::stats::timing::Mark;
 use crate::sys::log::Level;
 
 const ALTERS: Flags = Flags::NOSCRIPT.union(Flags::WRITE);
@@ -180,7 +181,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
 struct FunctionHost<'a> {
     host: ServerHost<'a>,
     args: Args<'a>,
-    begun: u64,
+    begun: Mark,
 }
 
 impl Host for FunctionHost<'_> {

@@ -38,6 +38,7 @@ use crate::state::spec::{
 };
 use crate::state::table::Command;
 use crate::state::{Core, State};
+use crate::stats::timing;
 use crate::sys::log::{Level, warning};
 
 pub(crate) const RUNS: Flags = Flags::NOSCRIPT
@@ -420,7 +421,7 @@ fn busy_at_us(state: &State) -> i64 {
 pub(crate) struct Before {
     database: DbIndex,
     /// The timing's mark, see [`crate::stats`].
-    pub begun: u64,
+    pub begun: timing::Mark,
     /// The effects before it, and whether it is a part of a transaction.
     effects: Mark,
     is_gathering: bool,
