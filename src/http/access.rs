@@ -6,6 +6,8 @@
 //! if that one needs no password. If the default user needs none and `protected-mode` is on, other
 //! machines get only probes, as on the main port.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use base64ct::{Base64, Encoding};
 
 use crate::acl::UserFlags;
@@ -136,15 +138,29 @@ pub fn names_this_server(state: &State, request: &Request) -> bool {
         // HTTP/1.0. No browser speaks it.
         return true;
     };
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
+    let Some(name) = without_port(host) else { return false };
+    let is_address = match name.strip_prefix('[') {
+        Some(inner) => {
+            inner.strip_suffix(']').is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
+        }
+        None => name.parse::<Ipv4Addr>().is_ok(),
     };
-    let is_address = name.parse::<std::net::IpAddr>().is_ok();
     let is_named = |known: &Vec<u8>| name.as_bytes().eq_ignore_ascii_case(known);
     is_address
         || name.eq_ignore_ascii_case("localhost")
         || state.config.http_hosts.iter().any(is_named)
+}
+
+/// The name or address in `Host`, an IPv6 address in its brackets. None: something other than a
+/// port follows it.
+fn without_port(host: &str) -> Option<&str> {
+    let end = match host.starts_with('[') {
+        true => host.find(']')? + 1,
+        false => host.find(':').unwrap_or(host.len()),
+    };
+    let (name, rest) = host.split_at(end);
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port)).then_some(name)
 }
 
 #[cfg(test)]

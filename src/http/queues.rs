@@ -24,6 +24,8 @@ use crate::types::{Collection, Value, type_name};
 const NAMED_MAX: usize = 100;
 /// Keys compared with patterns in one turn of the periodic work.
 const LOOKS: usize = 2000;
+/// Keys with waiting clients that are compared with patterns once in a round.
+const AWAITED_MAX: usize = 2000;
 /// Groups of a stream that are shown.
 const GROUPS_MAX: usize = 10;
 /// The most bytes of a name in a label.
@@ -112,7 +114,8 @@ fn named(state: &State) -> BTreeSet<&[u8]> {
     plain.map(Vec::as_slice).chain(found).take(NAMED_MAX).collect()
 }
 
-/// Compares some further keys with the patterns of `page-keys`. Call this in the periodic work.
+/// Compares some further keys with the patterns of `page-keys`, and after the last of them the keys
+/// that clients wait for, which may be empty. Call this in the periodic work.
 pub fn look_for_named(core: &mut Core) {
     let keys = &mut core.state.page_keys;
     if keys.patterns != core.state.config.page_keys {
@@ -129,18 +132,28 @@ pub fn look_for_named(core: &mut Core) {
             looked += 1;
             let is_queue = matches!(type_name(entry.value()), "list" | "zset" | "stream")
                 && !core.keyspace.is_hidden(entry.key());
-            let named =
-                |name: &Vec<u8>| is_pattern(name) && glob::matches(name, entry.key(), false);
-            if is_queue && found.len() < NAMED_MAX && patterns.iter().any(named) {
+            if is_queue && found.len() < NAMED_MAX && is_named_by(patterns, entry.key()) {
                 found.insert(entry.key().into());
             }
         });
         left = left.saturating_sub(looked.max(1));
         if keys.cursor == 0 {
+            let awaited = core.keyspace.waiting.keys_for(&WANTED).take(AWAITED_MAX);
+            let names = awaited.filter(|(database, _)| *database == DbIndex::ZERO);
+            for (_, name) in names.filter(|(_, name)| is_named_by(patterns, name)) {
+                if found.len() < NAMED_MAX {
+                    found.insert(name.into());
+                }
+            }
             keys.found = std::mem::take(&mut keys.of_this_round);
             return;
         }
     }
+}
+
+/// Whether a pattern among the names of `page-keys` matches a key.
+fn is_named_by(names: &[Vec<u8>], key: &[u8]) -> bool {
+    names.iter().any(|name| is_pattern(name) && glob::matches(name, key, false))
 }
 
 fn is_pattern(name: &[u8]) -> bool {
@@ -153,15 +166,13 @@ pub fn list(core: &mut Core, rights: &Rights, request: &Request) -> Response {
     let mut found: BTreeSet<(DbIndex, Box<[u8]>)> =
         named(&core.state).into_iter().map(|key| (DbIndex::ZERO, key.into())).collect();
     let mut has_more = false;
-    for wanted in WANTED {
-        for (database, key, _) in core.keyspace.waiting.queues_for(wanted) {
-            let name = (database, key.into());
-            if found.len() >= limit && !found.contains(&name) {
-                has_more = true;
-                break;
-            }
-            found.insert(name);
+    for (database, key) in core.keyspace.waiting.keys_for(&WANTED) {
+        let name = (database, key.into());
+        if found.len() >= limit && !found.contains(&name) {
+            has_more = true;
+            break;
         }
+        found.insert(name);
     }
     let now_ms = core.state.now.unix().0;
     let mut json = Json::default();

@@ -19,9 +19,9 @@ pub fn answer(core: &mut Core, visitor: &Visitor, request: Request) -> Answer {
         "/replica" => return ready::role(&core.state, true).into(),
         _ => {}
     }
-    // Pages of other sites must not see names of keys.
-    let is_metrics = request.path.starts_with("/metrics");
-    if request.path != "/metrics" && !names_this_server(&core.state, &request) {
+    // Pages of other sites must not see names of keys. Metrics are asked for by any name.
+    let is_metrics = matches!(&*request.path, "/metrics" | "/metrics/locks");
+    if !is_metrics && !names_this_server(&core.state, &request) {
         let text = "this name is none of http-hosts\n";
         return Response::text(421, text).into();
     }

@@ -388,6 +388,23 @@ impl Waiting {
         })
     }
 
+    /// The keys that clients wait for in any of these ways.
+    pub fn keys_for<'a>(
+        &'a self,
+        wanted: &'a [Wanted],
+    ) -> impl Iterator<Item = (DbIndex, &'a [u8])> {
+        let databases = self.databases.numbered();
+        let all = databases.flat_map(|(database, keys)| keys.iter().map(move |it| (database, it)));
+        all.filter_map(move |(database, (key, waiters))| {
+            let queues = &waiters.queues;
+            let is_wanted = |wanted: &Wanted| match queues {
+                Queues::One(one) => one.is_some_and(|(position, _)| position.is_for(*wanted)),
+                Queues::Many(_) => queues.range(Position::after(*wanted, 0)).next().is_some(),
+            };
+            wanted.iter().any(is_wanted).then_some((database, &**key))
+        })
+    }
+
     /// The clients in a key's queue, in order.
     pub fn iter(
         &self,

@@ -173,17 +173,41 @@ fn a_page_of_another_name_reads_nothing_and_nothing_is_read_by_other_pages() {
         connection.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes());
         connection.answer(false).expect("an answer")
     };
-    for host in ["localhost:9121", "127.0.0.1", "[::1]:80", "10.0.0.1:9121", "Latchkey.Example:1"] {
+    for host in [
+        "localhost:9121",
+        "127.0.0.1",
+        "[::1]:80",
+        "10.0.0.1:9121",
+        "Latchkey.Example:1",
+        "[fe80::1]",
+        "127.0.0.1:",
+    ] {
         assert_eq!(asked(host, "/api/locks").status, 200, "{host}");
     }
-    for host in ["evil.example", "localhost.evil.example", "latchkey", "", "[::1", "127.0.0.1.evil"]
-    {
+    for host in [
+        "evil.example",
+        "localhost.evil.example",
+        "latchkey",
+        "",
+        "[::1",
+        "127.0.0.1.evil",
+        "127.0.0.1:31531.evil.example",
+        "127.0.0.1:evil",
+        "127.0.0.1:80:80",
+        "localhost:x",
+        "latchkey.example:1.evil.example",
+        "[::1].evil.example",
+        "[::1]x:80",
+        "[127.0.0.1]",
+        "::1",
+    ] {
         for target in ["/", "/api/locks", "/api/overview"] {
             let status = asked(host, target).status;
-            assert_eq!(status, if host == "[::1" { 200 } else { 421 }, "{host} {target}");
+            assert_eq!(status, 421, "{host} {target}");
         }
         assert_eq!(asked(host, "/readyz").status, 200);
         assert_eq!(asked(host, "/metrics").status, 200);
+        assert_eq!(asked(host, "/metrics/locks").status, 200);
     }
     let page = asked("localhost", "/");
     assert!(
@@ -416,6 +440,27 @@ fn a_scrape_counts_circles_among_the_thousand_longest_waits() {
 }
 
 #[test]
+fn fields_that_the_exporter_shows_are_metrics() {
+    let (server, address) = start(&["maxmemory 100mb"]);
+    let mut client = server.connect();
+    client.call(&["WATCH", "a", "b"]);
+    let metrics = get(address, "/metrics").body;
+    for line in [
+        "redis_cluster_enabled 0",
+        "redis_cluster_connections 0",
+        "redis_latest_fork_seconds 0",
+        "redis_io_threads_active 0",
+        "redis_io_threaded_reads_processed 0",
+        "redis_io_threaded_writes_processed 0",
+        "redis_dump_payload_sanitizations 0",
+        "redis_config_maxmemory 104857600",
+        "redis_total_watched_keys 2",
+    ] {
+        assert!(metrics.contains(&format!("\n{line}\n")), "{line} in {metrics}");
+    }
+}
+
+#[test]
 fn named_queues_are_told_with_their_keys() {
     let (server, address) = start(&["page-keys mail jobs events"]);
     let mut client = server.connect();
@@ -456,7 +501,27 @@ fn named_queues_are_told_with_their_keys() {
         let metrics = get(address, "/metrics").body;
         metrics.contains("latchkey_queue_length{key=\"found:a\"} 1\n").then_some(())
     });
+    // It is still a queue while it is empty and a consumer waits, and so is one that never had items.
     client.call(&["DEL", "found:a"]);
+    let mut consumers = [server.connect(), server.connect()];
+    for (consumer, key) in consumers.iter_mut().zip(["found:a", "found:new"]) {
+        consumer.send(&["BLPOP", key, "0"]);
+    }
+    server.settle();
+    client.call(&["LPUSH", "found:b", "1"]);
+    wait_for("queues that only clients know", || {
+        server.step(100_000);
+        get(address, "/metrics").body.contains("key=\"found:new\"").then_some(())
+    });
+    for _ in 0..20 {
+        server.step(100_000);
+        let metrics = get(address, "/metrics").body;
+        let consumers = "latchkey_queue_consumers_waiting{key=\"found:";
+        assert!(metrics.contains(&format!("{consumers}a\"}} 1\n")), "{metrics}");
+        assert!(metrics.contains(&format!("{consumers}new\"}} 1\n")), "{metrics}");
+    }
+    client.call(&["DEL", "found:a", "found:b"]);
+    drop(consumers);
     wait_for("its end", || {
         server.step(100_000);
         (!get(address, "/metrics").body.contains("found:")).then_some(())
