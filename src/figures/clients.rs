@@ -14,7 +14,13 @@ pub const ROWS: &[Row] = &[
         "Clients but replicas.",
         |r| (r.core.state.clients.len() - r.core.state.replication.replicas.len()).into(),
     ),
-    field("cluster_connections", |r| r.core.state.net.bus.len().into()),
+    gauge(
+        "cluster_connections",
+        "redis_cluster_connections",
+        Unit::One,
+        "Connections of the cluster's bus.",
+        |r| r.core.state.net.bus.len().into(),
+    ),
     gauge("maxclients", "redis_config_maxclients", Unit::One, "Clients that there may be.", |r| {
         r.core.state.config.maxclients.into()
     }),
@@ -59,6 +65,9 @@ pub const ROWS: &[Row] = &[
     ),
     field("total_watched_keys", |r| {
         of_later(&r.core.state, || r.core.keyspace.watch.keys().into())
+    }),
+    gauge("", "redis_total_watched_keys", Unit::One, "Keys that clients watch.", |r| {
+        r.core.keyspace.watch.keys().into()
     }),
     gauge(
         "total_blocking_keys",

@@ -202,6 +202,7 @@ pub const ROWS: &[Row] = &[
     gauge("latest_fork_usec", "redis_latest_fork_usec", Unit::Microseconds, "Always 0.", |_| {
         0u64.into()
     }),
+    gauge("", "redis_latest_fork_seconds", Unit::Seconds, "Always 0.", |_| 0u64.into()),
     // Redis would fork for these jobs.
     counter("total_forks", "redis_forks_total", Unit::One, "Background jobs begun.", |r| {
         r.core.state.persistence.jobs.into()
@@ -265,7 +266,13 @@ pub const ROWS: &[Row] = &[
         "Errors that clients were sent.",
         |r| r.core.state.stats.counters.error_replies.into(),
     ),
-    field("dump_payload_sanitizations", |_| 0u64.into()),
+    counter(
+        "dump_payload_sanitizations",
+        "redis_dump_payload_sanitizations",
+        Unit::One,
+        "Always 0.",
+        |_| 0u64.into(),
+    ),
     counter(
         "total_reads_processed",
         "redis_total_reads_processed",
@@ -280,8 +287,20 @@ pub const ROWS: &[Row] = &[
         "Writes to clients.",
         |r| r.core.state.stats.counters.writes.into(),
     ),
-    field("io_threaded_reads_processed", |_| 0u64.into()),
-    field("io_threaded_writes_processed", |_| 0u64.into()),
+    counter(
+        "io_threaded_reads_processed",
+        "redis_io_threaded_reads_processed",
+        Unit::One,
+        "Always 0.",
+        |_| 0u64.into(),
+    ),
+    counter(
+        "io_threaded_writes_processed",
+        "redis_io_threaded_writes_processed",
+        Unit::One,
+        "Always 0.",
+        |_| 0u64.into(),
+    ),
     counter(
         "client_query_buffer_limit_disconnections",
         "redis_client_query_buffer_limit_disconnections_total",

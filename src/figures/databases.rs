@@ -1,13 +1,18 @@
 //! Sections Keyspace and Cluster: the databases' keys.
 
 use super::exposition::Exposition;
-use super::{Reading, Row, field, line};
+use super::{Reading, Row, Unit, gauge, line};
 use crate::config::Compatibility;
 use crate::keyspace::DbIndex;
 use crate::state::State;
 
-pub const CLUSTER: &[Row] =
-    &[field("cluster_enabled", |r| u64::from(r.core.state.config.cluster_enabled).into())];
+pub const CLUSTER: &[Row] = &[gauge(
+    "cluster_enabled",
+    "redis_cluster_enabled",
+    Unit::One,
+    "Whether this is a node of a cluster.",
+    |r| r.core.state.config.cluster_enabled.into(),
+)];
 
 /// The lines of CLUSTER INFO.
 pub const CLUSTER_INFO: &[Row] = &[Row::Lines(|reading, out| {

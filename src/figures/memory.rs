@@ -133,6 +133,9 @@ pub const ROWS: &[Row] = &[
     gauge("maxmemory", "redis_memory_max_bytes", Unit::Bytes, "maxmemory; 0: no limit.", |r| {
         Value::Bytes(r.core.state.config.maxmemory as usize)
     }),
+    gauge("", "redis_config_maxmemory", Unit::Bytes, "maxmemory; 0: no limit.", |r| {
+        r.core.state.config.maxmemory.into()
+    }),
     field("maxmemory_policy", |r| policy_name(r.core.state.config.maxmemory_policy).into()),
     gauge(
         "allocator_frag_ratio",

@@ -53,7 +53,7 @@ pub const ROWS: &[Row] = &[
         let file = r.core.state.config.config_file.as_deref();
         file.map_or(String::new(), |file| file.display().to_string()).into()
     }),
-    field("io_threads_active", |_| 0u64.into()),
+    gauge("io_threads_active", "redis_io_threads_active", Unit::One, "Always 0.", |_| 0u64.into()),
     field("shutdown_in_milliseconds", |r| {
         let until_us = r.core.state.process.shutdown.and_then(|order| order.waits_until_us);
         until_us.map(|until_us| (until_us - r.core.state.now.boot_us) / 1000).into()
