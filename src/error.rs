@@ -90,16 +90,22 @@ impl CommandError {
         CommandError::Formatted(text.into().into_boxed_slice())
     }
 
+    /// An error text of these parts. Parts of the request are shown up to a NUL, as in Redis.
+    pub fn of_parts(parts: &[&[u8]]) -> Self {
+        let shown = parts.iter().flat_map(|part| part.split(|&byte| byte == 0).next());
+        CommandError::formatted(shown.collect::<Vec<_>>().concat())
+    }
+
     /// An unknown option of EXPIRE or HEXPIRE.
     pub fn unsupported_option(option: &[u8]) -> Self {
-        CommandError::formatted([b"ERR Unsupported option ", option].concat())
+        CommandError::of_parts(&[b"ERR Unsupported option ", option])
     }
 
     /// An unknown subcommand of an upper-case container, or one with a wrong number of arguments.
     pub fn wrong_subcommand(container: &str, name: &[u8]) -> Self {
         let text = b"ERR unknown subcommand or wrong number of arguments for '";
         let container = container.as_bytes();
-        CommandError::formatted([text, name, b"'. Try ", container, b" HELP."].concat())
+        CommandError::of_parts(&[text, name, b"'. Try ", container, b" HELP."])
     }
 
     /// The error line's bytes after the `-`.

@@ -10,6 +10,7 @@ pub mod latency;
 pub mod slots;
 pub mod timing;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use command_log::CommandLogs;
@@ -18,8 +19,10 @@ use histogram::Histogram;
 use latency::LatencyMonitor;
 use timing::Timing;
 
-/// Error prefixes counted: scripts can make up any number.
-const ERROR_PREFIXES_MAX: usize = 128;
+/// The longest code of an error in bytes.
+const ERROR_CODE_LEN_MAX: usize = 30;
+/// From this number of codes on, Valkey counts further ones that scripts make up as one.
+const SCRIPTS_CODES_MAX: usize = 128;
 
 /// All statistics of the server.
 pub struct Statistics {
@@ -78,17 +81,37 @@ impl Statistics {
         }
     }
 
-    /// Counts an error reply by its first word.
+    /// Counts an error reply by its code.
     pub fn count_error(&mut self, text: &[u8]) {
-        self.counters.error_replies += 1;
-        let word =
-            text.split(|byte| matches!(byte, b' ' | b'\r' | b'\n')).next().unwrap_or_default();
-        let word = String::from_utf8_lossy(word);
-        if let Some(count) = self.error_stats.get_mut(&*word) {
-            *count += 1;
-        } else if self.error_stats.len() < ERROR_PREFIXES_MAX {
-            self.error_stats.insert(word.into(), 1);
+        self.count_code(&code_of(text));
+    }
+
+    /// Counts an error that a script has made up. Only Valkey's dialect limits the number of codes.
+    pub fn count_scripts_error(&mut self, text: &[u8], is_valkey: bool) {
+        let code = code_of(text);
+        let is_over = self.error_stats.len() >= SCRIPTS_CODES_MAX;
+        match is_valkey && is_over && !self.error_stats.contains_key(&*code) {
+            true => self.count_code("ERRORSTATS_OVERFLOW"),
+            false => self.count_code(&code),
         }
+    }
+
+    fn count_code(&mut self, code: &str) {
+        self.counters.error_replies += 1;
+        match self.error_stats.get_mut(code) {
+            Some(count) => *count += 1,
+            None => drop(self.error_stats.insert(code.into(), 1)),
+        }
+    }
+}
+
+/// An error's first word, if it is short and another one follows; otherwise ERR.
+fn code_of(text: &[u8]) -> Cow<'_, str> {
+    let space = text.iter().take(ERROR_CODE_LEN_MAX + 1).position(|&byte| byte == b' ');
+    let line_end = text.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+    match space.filter(|space| line_end.is_none_or(|end| *space < end)) {
+        Some(space) => String::from_utf8_lossy(&text[..space]),
+        None => Cow::Borrowed("ERR"),
     }
 }
 

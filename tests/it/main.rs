@@ -28,6 +28,7 @@ mod dump;
 mod effect_forms;
 mod effects;
 mod effects_peer;
+mod error_stats;
 mod eviction;
 mod expired_keys;
 mod files_peer;

@@ -23,7 +23,7 @@ use crate::gate::slot_costs;
 use crate::gate::users;
 use crate::keyspace::DbIndex;
 use crate::replication::effects::{Mark, RepeatedAt};
-use crate::resp::args::{Args, BadKeyCount};
+use crate::resp::args::{Args, BadKeyCount, before_nul};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
 use crate::roles::cluster as node;
@@ -293,7 +293,7 @@ fn not_loaded(ctx: &Context<'_>, error: LoadError) -> CommandError {
             [&b"Error compiling script (new function): "[..], &words].concat()
         }
     };
-    CommandError::formatted([&b"ERR "[..], &text].concat())
+    CommandError::of_parts(&[&b"ERR "[..], &text])
 }
 
 const READ_ONLY_REPLICA: CommandError =
@@ -487,8 +487,9 @@ pub(crate) fn conclude(
     let failure = match result {
         Err(failure) => failure,
         Ok(returned) => {
+            let is_valkey = ctx.core.state.config.compatible_with.is_valkey();
             for text in &returned.errors {
-                ctx.core.state.stats.count_error(text);
+                ctx.core.state.stats.count_scripts_error(text, is_valkey);
             }
             if returned.failed {
                 ctx.core.state.stats.command_stats[ctx.command.id.index()].failed += 1;
@@ -497,6 +498,7 @@ pub(crate) fn conclude(
         }
     };
     let Failure { mut text, place, is_counted } = failure;
+    text.truncate(before_nul(&text).len());
     if let Some((source, line)) = place {
         text.extend_from_slice(b" script: ");
         if !ctx.core.state.config.compatible_with.is_valkey() {
