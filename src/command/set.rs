@@ -202,7 +202,8 @@ fn sadd(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let limits = limits(ctx);
     let members = ctx.args.iter_from(2);
-    let count = members.len();
+    // Redis 7.0 learns only from the members themselves how many there are.
+    let count = if ctx.core.state.config.reports_7_2() { members.len() } else { 1 };
     let add_all = |set: &mut Edit<'_, Set>| {
         members.map(|member| u64::from(set.add(member, &limits))).sum::<u64>()
     };
