@@ -177,7 +177,8 @@ fn check(core: &Core, client: &Client, asked: &Asked<'_>, is_busy: bool) -> Resu
     if asked.room.is_none() {
         check_rights(core, client, asked)?;
     }
-    if asked.room == Some(Room::NoMore) && needs_room(transaction, command) {
+    let is_valkey = core.state.config.compatible_with.is_valkey();
+    if asked.room == Some(Room::NoMore) && needs_room(transaction, command, is_valkey) {
         return Err(CommandError::OutOfMemory.into());
     }
     if runs_any(transaction, command, Flags::WRITE.union(Flags::TELLS_DISK))
@@ -266,12 +267,13 @@ fn is_held_back(state: &State, client: &Client, asked: &Asked<'_>) -> bool {
         && !client.flags.intersects(ClientFlags::MONITOR | ClientFlags::REPLICA)
 }
 
-/// Whether a command is refused when memory is short. Queueing any command takes memory.
-fn needs_room(transaction: Option<&Transaction>, command: &Command) -> bool {
+/// Whether a command is refused when memory is short. Queueing any command takes memory, but Valkey
+/// queues those that need none when they run.
+fn needs_room(transaction: Option<&Transaction>, command: &Command, is_valkey: bool) -> bool {
     match transaction {
         Some(transaction) if command.is(Flags::RUNS_QUEUED) => transaction.has_any(Flags::DENYOOM),
-        Some(_) => !command.is(Flags::ENDS_TRANSACTION),
-        None => command.is(Flags::DENYOOM),
+        Some(_) if !is_valkey => !command.is(Flags::ENDS_TRANSACTION),
+        _ => command.is(Flags::DENYOOM),
     }
 }
 
