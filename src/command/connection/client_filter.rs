@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 use std::mem::discriminant;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
 
 use crate::acl::Acl;
 use crate::client::{Client, ClientFlags};
@@ -42,15 +44,40 @@ struct Ids {
     all: HashSet<i64>,
 }
 
+/// An address or IP address as CLIENT LIST shows it. It is read once, so that it need not be compared
+/// with the text of each client's.
+#[derive(Debug)]
+struct Shown<'a, T> {
+    text: &'a [u8],
+    /// None: no address is shown like this.
+    read: Option<T>,
+}
+
+impl<'a, T: FromStr + ToString> Shown<'a, T> {
+    fn new(text: &'a [u8]) -> Self {
+        let read = std::str::from_utf8(text).ok().and_then(|text| text.parse::<T>().ok());
+        Shown { text, read: read.filter(|read| read.to_string().as_bytes() == text) }
+    }
+}
+
+impl Shown<'_, SocketAddr> {
+    fn is(&self, address: &Address) -> bool {
+        match address {
+            Address::Tcp(address) => self.read == Some(*address),
+            Address::Unix(_) | Address::Unknown => address.to_string().as_bytes() == self.text,
+        }
+    }
+}
+
 /// A condition on a client.
 #[derive(Debug)]
 enum Test<'a> {
     Ids(Ids),
     /// None: the link to a primary, which is not a client.
     Class(Option<ClientClass>),
-    Address(&'a [u8]),
-    LocalAddress(&'a [u8]),
-    Ip(&'a [u8]),
+    Address(Shown<'a, SocketAddr>),
+    LocalAddress(Shown<'a, SocketAddr>),
+    Ip(Shown<'a, IpAddr>),
     User(UserId),
     Flags(&'a [u8]),
     /// Letters of capabilities.
@@ -71,11 +98,11 @@ impl Test<'_> {
         match *self {
             Test::Ids(ref ids) => ids.all.contains(&(client.id.number as i64)),
             Test::Class(class) => class == Some(class_of(client.flags)),
-            Test::Address(address) => client.peer.to_string().as_bytes() == address,
-            Test::LocalAddress(address) => client.local.to_string().as_bytes() == address,
-            Test::Ip(ip) => match &client.peer {
-                Address::Tcp(address) => address.ip().to_string().as_bytes() == ip,
-                Address::Unix(path) => path.as_bytes() == ip,
+            Test::Address(ref address) => address.is(&client.peer),
+            Test::LocalAddress(ref address) => address.is(&client.local),
+            Test::Ip(ref ip) => match &client.peer {
+                Address::Tcp(address) => ip.read == Some(address.ip()),
+                Address::Unix(path) => path.as_bytes() == ip.text,
                 Address::Unknown => false,
             },
             Test::User(user) => client.user == user,
@@ -96,13 +123,14 @@ impl Test<'_> {
     }
 
     fn holds_for_link(&self, link: &LinkLine) -> bool {
-        let local = link.local.map(|address| address.to_string());
         match *self {
             Test::Ids(ref ids) => ids.all.contains(&(link.number as i64)),
             Test::Class(class) => class.is_none(),
-            Test::Address(address) => link.address.to_string().as_bytes() == address,
-            Test::LocalAddress(address) => local.is_some_and(|own| own.as_bytes() == address),
-            Test::Ip(ip) => link.address.ip().to_string().as_bytes() == ip,
+            Test::Address(ref address) => address.read == Some(link.address),
+            Test::LocalAddress(ref address) => {
+                link.local.is_some_and(|own| address.read == Some(own))
+            }
+            Test::Ip(ref ip) => ip.read == Some(link.address.ip()),
             Test::Flags(letters) => letters.iter().all(|letter| *letter == b'M'),
             Test::Capabilities(letters) => letters.is_empty(),
             Test::Database(database) => link.database == database,
@@ -140,7 +168,7 @@ impl<'a> Filter<'a> {
 
     /// `CLIENT KILL ip:port`.
     pub fn by_address(address: &'a [u8]) -> Self {
-        Filter { tests: vec![(true, Test::Address(address))], skip_me: Some(false) }
+        Filter { tests: vec![(true, Test::Address(Shown::new(address)))], skip_me: Some(false) }
     }
 
     /// `[NOT-]ID client-id [client-id ...]`, `[NOT-]TYPE type`, `[NOT-]ADDR ip:port`,
@@ -170,9 +198,9 @@ impl<'a> Filter<'a> {
                 (b"ID", true) => Test::Ids(parse_ids(&mut value, id_rule)?),
                 (b"ID", false) => Test::Ids(parse_ids(&mut value, IdRule::Valkey)?),
                 (b"TYPE", _) => Test::Class(parse_class(value.take()?)?),
-                (b"ADDR", _) => Test::Address(value.take()?),
-                (b"LADDR", _) => Test::LocalAddress(value.take()?),
-                (b"IP", _) => Test::Ip(value.take()?),
+                (b"ADDR", _) => Test::Address(Shown::new(value.take()?)),
+                (b"LADDR", _) => Test::LocalAddress(Shown::new(value.take()?)),
+                (b"IP", _) => Test::Ip(Shown::new(value.take()?)),
                 (b"USER", _) => parse_user(value.take()?, acl)?,
                 (b"FLAGS", _) => Test::Flags(parse_flags(value.take()?, holds)?),
                 (b"CAPA", _) => Test::Capabilities(parse_capabilities(value.take()?, holds)?),
@@ -310,5 +338,40 @@ fn parse_seconds(seconds: &[u8], option: &str) -> Result<i64, CommandError> {
 
 /// An error text with a part of the request.
 fn quoting(before: &str, part: &[u8], behind: &str) -> CommandError {
-    CommandError::formatted([before.as_bytes(), part, behind.as_bytes()].concat())
+    CommandError::of_parts(&[before.as_bytes(), part, behind.as_bytes()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_compared_as_its_text() {
+        let mut random = fastrand::Rng::with_seed(5);
+        let mut address = || {
+            let port = random.u16(6..9);
+            let ip: IpAddr = match random.u8(..3) {
+                0 => [127, 0, 0, random.u8(..2)].into(),
+                1 => [0, 0, 0, 0, 0, 0xffff, 0x7f00, random.u16(..2)].into(),
+                _ => [0xfe80, 0, random.u16(..2), 0, 0, 0, 0, 1].into(),
+            };
+            SocketAddr::new(ip, port)
+        };
+        let mut equal = 0;
+        for _ in 0..2_000 {
+            let (own, other) = (address(), address());
+            for text in [other.to_string(), format!("0{other}"), other.ip().to_string()] {
+                let is = Shown::new(text.as_bytes()).is(&Address::Tcp(own));
+                assert_eq!(is, own.to_string() == text, "{own} {text}");
+                equal += usize::from(is);
+            }
+        }
+        assert!(equal > 50, "{equal} of them are equal");
+        for text in ["[0:0:0:0:0:0:0:1]:6", "127.0.0.1:06", "[::FFFF:7f00:1]:6", "", "?:0", "/s:0"]
+        {
+            assert!(!Shown::new(text.as_bytes()).is(&Address::Tcp(address())), "{text}");
+        }
+        assert!(Shown::new(b"/s:0").is(&Address::Unix("/s".into())));
+        assert!(Shown::new(b"?:0").is(&Address::Unknown));
+    }
 }
