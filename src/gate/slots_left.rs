@@ -1,5 +1,6 @@
-//! Slots that have left this node: clients that wait for their keys are sent to the new owner, and
-//! subscribers of their shard channels are told that the subscription has ended.
+//! Slots that have left this node: clients that wait for their keys are sent to the new owner,
+//! watched keys have changed, and subscribers of their shard channels are told that the subscription
+//! has ended.
 
 use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags, ClientId};
@@ -14,8 +15,9 @@ use crate::resp::reply::ReplyWriter;
 use crate::state::spec::Flags;
 use crate::state::{Core, State};
 
-/// Looks through the clients that wait for keys and the subscribers of shard channels, after slots
-/// have changed their owner or the cluster its state. O(waiting clients + shard channels).
+/// Looks through the clients that wait for keys, watched keys and the subscribers of shard channels,
+/// after slots have changed their owner or the cluster its state. O(waiting clients + watched keys +
+/// shard channels).
 pub fn recheck(core: &mut Core) {
     core.state.note_gate();
     let Some(cluster) = core.state.cluster.as_deref() else { return };
@@ -41,10 +43,14 @@ pub fn recheck(core: &mut Core) {
     }
     let mut ended: Vec<Name> = Vec::new();
     for channel in core.state.pubsub.names(Kind::Shard) {
-        if !serves_channel(cluster, channel) {
+        if !serves(cluster, channel) {
             ended.push(channel.into());
         }
     }
+    // A key may change at another owner before its slot comes back.
+    core.keyspace.watch.note_changes(|key| {
+        !serves(cluster, key) && cluster.importing_from(HashSlot::of(key)).is_none()
+    });
     for (id, elsewhere) in sent {
         let text = error(&core.state, core.state.clients.get(id), elsewhere).wire().into_owned();
         blocking::unblock_with(core, id, &text);
@@ -117,9 +123,10 @@ fn waits_elsewhere(cluster: &Cluster, key: &[u8], reads_here: bool) -> Option<El
     (!is_here).then_some(Elsewhere::Moved(slot, owner))
 }
 
-/// Whether subscribers of a shard channel are served here: by the slot's owner and its replicas.
-fn serves_channel(cluster: &Cluster, channel: &[u8]) -> bool {
-    let owner = cluster.owner(HashSlot::of(channel));
+/// Whether a shard channel, or a key for readers, is served here: by the slot's owner and its
+/// replicas.
+fn serves(cluster: &Cluster, name: &[u8]) -> bool {
+    let owner = cluster.owner(HashSlot::of(name));
     owner.is_some_and(|owner| owner == cluster.my_index() || follows(cluster, owner))
 }
 
@@ -160,16 +167,16 @@ mod tests {
         cluster.own_for_test(slot, Some(myself));
         assert_eq!(waits(&cluster, true), Some(Elsewhere::Down));
         cluster.set_ok_for_test(true);
-        assert_eq!((waits(&cluster, false), serves_channel(&cluster, b"k")), (None, true));
+        assert_eq!((waits(&cluster, false), serves(&cluster, b"k")), (None, true));
         cluster.own_for_test(slot, None);
         assert_eq!(waits(&cluster, false), Some(Elsewhere::Unserved));
-        assert!(!serves_channel(&cluster, b"k"));
+        assert!(!serves(&cluster, b"k"));
         cluster.own_for_test(slot, Some(other));
         assert_eq!(waits(&cluster, true), Some(Elsewhere::Moved(slot, other)));
-        assert!(!serves_channel(&cluster, b"k"));
+        assert!(!serves(&cluster, b"k"));
         // A replica serves readers and subscribers, no command that would take an element.
         cluster.follow_for_test(other);
-        assert_eq!((waits(&cluster, true), serves_channel(&cluster, b"k")), (None, true));
+        assert_eq!((waits(&cluster, true), serves(&cluster, b"k")), (None, true));
         assert_eq!(waits(&cluster, false), Some(Elsewhere::Moved(slot, other)));
         cluster.open_for_test(slot, None, Some(other));
         assert_eq!(waits(&cluster, false), None);

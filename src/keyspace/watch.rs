@@ -45,6 +45,16 @@ impl Watch {
         }
     }
 
+    /// Records a change of the watched keys that `is_meant` chooses, even absent ones.
+    pub fn note_changes(&mut self, is_meant: impl Fn(&[u8]) -> bool) {
+        for keys in self.databases.iter_mut() {
+            for (_, watched) in keys.iter_mut().filter(|(key, _)| is_meant(key)) {
+                self.changes += 1;
+                watched.changes = self.changes;
+            }
+        }
+    }
+
     /// Adds a watching client to a key. Returns the key's count of changes.
     pub fn add(&mut self, database: DbIndex, key: &[u8]) -> u64 {
         let changes = self.changes;
