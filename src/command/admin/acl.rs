@@ -146,7 +146,7 @@ const BITS_MAX: i64 = 4096;
 const LOG_DEFAULT: i64 = 10;
 
 fn error(before: &str, part: &[u8], after: &str) -> CommandError {
-    CommandError::formatted([b"ERR ", before.as_bytes(), part, after.as_bytes()].concat())
+    CommandError::of_parts(&[b"ERR ", before.as_bytes(), part, after.as_bytes()])
 }
 
 // ---- users --------------------------------------------------------------------------------------

@@ -19,6 +19,6 @@ pub fn node(ctx: &Context<'_>, index: usize, unknown: &str) -> Result<NodeIndex,
     let name = ctx.args.get(index);
     let found = NodeId::from_bytes(name).and_then(|id| cluster(&ctx.core.state).ok()?.find(&id));
     let shown = before_nul(name);
-    let error = || CommandError::formatted([b"ERR ", unknown.as_bytes(), b" ", shown].concat());
+    let error = || CommandError::of_parts(&[b"ERR ", unknown.as_bytes(), b" ", shown]);
     found.ok_or_else(error)
 }

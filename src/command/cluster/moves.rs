@@ -139,7 +139,7 @@ pub fn migrate(ctx: &mut Context<'_>) -> CommandResult {
 
 fn target(cluster: &Cluster, name: &[u8]) -> Result<NodeIndex, CommandError> {
     let shown = before_nul(name);
-    let error = |text: &str| CommandError::formatted([text.as_bytes(), shown].concat());
+    let error = |text: &str| CommandError::of_parts(&[text.as_bytes(), shown]);
     if name.len() != NodeId::BYTES {
         return Err(error("ERR Invalid node name: "));
     }

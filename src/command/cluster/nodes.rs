@@ -21,8 +21,8 @@ pub fn meet(ctx: &mut Context<'_>) -> CommandResult {
     let is_valkey = ctx.core.state.config.compatible_with.is_valkey();
     let invalid = |what: &str, text: &[u8]| {
         let word = if is_valkey { "" } else { "TCP " };
-        let before = format!("ERR Invalid {word}{what} port specified: ").into_bytes();
-        CommandError::formatted([before, text.to_vec()].concat())
+        let before = format!("ERR Invalid {word}{what} port specified: ");
+        CommandError::of_parts(&[before.as_bytes(), text])
     };
     let number = |index: usize, what: &str| {
         let text = ctx.args.get(index);
@@ -44,9 +44,7 @@ pub fn meet(ctx: &mut Context<'_>) -> CommandResult {
     let bus_port = u16::try_from(bus_port).ok().filter(|&port| port != 0);
     let (Some(ip), Some(port), Some(bus_port)) = (ip, port, bus_port) else {
         let before = &b"ERR Invalid node address specified: "[..];
-        return Err(CommandError::formatted(
-            [before, ctx.args.get(2), b":", ctx.args.get(3)].concat(),
-        ));
+        return Err(CommandError::of_parts(&[before, ctx.args.get(2), b":", ctx.args.get(3)]));
     };
     change(ctx, |cluster, outside, actions| cluster.meet(ip, port, bus_port, outside, actions));
     ctx.reply.ok();

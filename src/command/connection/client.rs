@@ -269,12 +269,11 @@ fn set_info(ctx: &mut Context<'_>) -> CommandResult {
     let (attribute, value) = (ctx.args.get(2), ctx.args.get(3));
     let is_name = attribute.eq_ignore_ascii_case(b"LIB-NAME");
     if !is_name && !attribute.eq_ignore_ascii_case(b"LIB-VER") {
-        let text = [b"ERR Unrecognized option '", attribute, b"'"].concat();
-        return Err(CommandError::formatted(text));
+        return Err(CommandError::of_parts(&[b"ERR Unrecognized option '", attribute, b"'"]));
     }
     if !is_plain(value) {
         let why = b" cannot contain spaces, newlines or special characters.";
-        return Err(CommandError::formatted([b"ERR ", attribute, why].concat()));
+        return Err(CommandError::of_parts(&[b"ERR ", attribute, why]));
     }
     let client = ctx.client();
     if is_name {

@@ -157,12 +157,9 @@ impl<'a> Options<'a> {
         let overlapping = first_overlapping(&self.prefixes);
         for (index, prefix) in self.prefixes.iter().enumerate() {
             let error = |which: &str, other: &[u8]| {
-                let mut text = b"ERR Prefix '".to_vec();
-                text.extend_from_slice(prefix);
-                text.extend_from_slice(format!("' overlaps with {which} prefix '").as_bytes());
-                text.extend_from_slice(other);
-                text.extend_from_slice(b"'. Prefixes for a single client must not overlap.");
-                CommandError::formatted(text)
+                let overlaps = format!("' overlaps with {which} prefix '");
+                let end = b"'. Prefixes for a single client must not overlap.";
+                CommandError::of_parts(&[b"ERR Prefix '", prefix, overlaps.as_bytes(), other, end])
             };
             if let Some(other) = overlapping_with(&prefixes, prefix) {
                 return Err(error("an existing", other));

@@ -225,8 +225,11 @@ impl<'a> Hello<'a> {
             } else if args.remaining() >= 2 && args.take_word("SETNAME") {
                 hello.name = Some(client::check_name(args.take()?)?);
             } else {
-                let text = [b"ERR Syntax error in HELLO option '", option, b"'"].concat();
-                return Err(CommandError::formatted(text));
+                return Err(CommandError::of_parts(&[
+                    b"ERR Syntax error in HELLO option '",
+                    option,
+                    b"'",
+                ]));
             }
         }
         if let Some((user, password)) = last {

@@ -85,9 +85,7 @@ impl<'a> ScanOptions<'a> {
             } else if arguments.take_word("TYPE") {
                 let name = arguments.take()?;
                 if knows_types && !TYPE_NAMES.iter().any(|known| name.eq_ignore_ascii_case(known)) {
-                    return Err(CommandError::formatted(
-                        [b"ERR unknown type name '", name, b"'"].concat(),
-                    ));
+                    return Err(CommandError::of_parts(&[b"ERR unknown type name '", name, b"'"]));
                 }
                 options.type_name = Some(name);
             } else if of_cluster && arguments.take_word("SLOT") {

@@ -171,10 +171,8 @@ fn cumulative(histogram: &Histogram) -> Vec<(u64, u64)> {
 fn latency_graph(ctx: &mut Context<'_>) -> CommandResult {
     let event = ctx.args.get(2);
     let Some(series) = series_of(&ctx.core.state, event) else {
-        let mut text = b"ERR No samples available for event '".to_vec();
-        text.extend_from_slice(event);
-        text.push(b'\'');
-        return Err(CommandError::formatted(text));
+        let text = b"ERR No samples available for event '";
+        return Err(CommandError::of_parts(&[text, event, b"'"]));
     };
     let graph = draw(&String::from_utf8_lossy(event), series, ctx.core.state.now.unix_seconds());
     ctx.reply.verbatim(b"txt", graph.as_bytes());

@@ -247,7 +247,7 @@ fn known_node(ctx: &Context<'_>, name: &[u8]) -> Result<NodeId, CommandError> {
         return Err(CommandError::CLUSTER_DISABLED);
     };
     let id = NodeId::from_bytes(name).filter(|id| cluster.find(id).is_some());
-    id.ok_or_else(|| CommandError::formatted([b"ERR Unknown node ", name].concat()))
+    id.ok_or_else(|| CommandError::of_parts(&[b"ERR Unknown node ", name]))
 }
 
 /// `ACK offset [FACK offset]` from a replica.
@@ -302,8 +302,7 @@ fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), 
         },
         b"rdb-filter-only" => replica.filter = filter(value)?,
         _ => {
-            let text = [b"ERR Unrecognized REPLCONF option: ", option].concat();
-            return Err(CommandError::formatted(text));
+            return Err(CommandError::of_parts(&[b"ERR Unrecognized REPLCONF option: ", option]));
         }
     }
     Ok(())
@@ -314,8 +313,10 @@ fn filter(words: &[u8]) -> Result<Filter, CommandError> {
     let mut filter = Filter { keys: true, functions: true };
     for word in words.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty()) {
         if !word.eq_ignore_ascii_case(b"functions") {
-            let text = [b"ERR Unsupported rdb-filter-only option: ", word].concat();
-            return Err(CommandError::formatted(text));
+            return Err(CommandError::of_parts(&[
+                b"ERR Unsupported rdb-filter-only option: ",
+                word,
+            ]));
         }
         filter.functions = false;
     }

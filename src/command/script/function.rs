@@ -256,7 +256,7 @@ fn with_loader(
     let mut loader = Loader { lua, host: &mut host, limits, time_max_ms };
     let result = f(libraries, &mut loader);
     ctx.core.state.scripts.put_engine(engine);
-    result.map_err(|text| CommandError::formatted([&b"ERR "[..], &text].concat()))
+    result.map_err(|text| CommandError::of_parts(&[&b"ERR "[..], &text]))
 }
 
 /// Runs `f` with the libraries.
@@ -277,9 +277,7 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
     let mut replace = false;
     for option in ctx.args.iter_from(2).take(last - 2) {
         if !option.eq_ignore_ascii_case(b"replace") {
-            return Err(CommandError::formatted(
-                [&b"ERR Unknown option given: "[..], option].concat(),
-            ));
+            return Err(CommandError::of_parts(&[&b"ERR Unknown option given: "[..], option]));
         }
         replace = true;
     }
@@ -333,7 +331,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
         } else if pattern.is_none() && arg.eq_ignore_ascii_case(b"libraryname") {
             pattern = Some(args.next().ok_or(NO_PATTERN)?);
         } else {
-            return Err(CommandError::formatted([&b"ERR Unknown argument "[..], arg].concat()));
+            return Err(CommandError::of_parts(&[&b"ERR Unknown argument "[..], arg]));
         }
     }
     with_libraries(ctx, |ctx, libraries, _| {

@@ -552,10 +552,7 @@ impl SearchOptions {
 
     fn no_such(&self, member: &[u8]) -> CommandError {
         match self.is_valkey {
-            true => {
-                let text = [&b"ERR member "[..], member, b" does not exist"].concat();
-                CommandError::formatted(text)
-            }
+            true => CommandError::of_parts(&[&b"ERR member "[..], member, b" does not exist"]),
             false => NO_SUCH_MEMBER,
         }
     }
@@ -581,10 +578,8 @@ impl SearchOptions {
             None
         };
         if let Some(missing) = missing {
-            let mut text =
-                format!("ERR exactly one of {missing} can be specified for ").into_bytes();
-            text.extend_from_slice(name);
-            return Err(CommandError::formatted(text));
+            let text = format!("ERR exactly one of {missing} can be specified for ");
+            return Err(CommandError::of_parts(&[text.as_bytes(), name]));
         }
         if self.any && self.count.is_none() {
             return Err(ANY_WITHOUT_COUNT);

@@ -132,14 +132,14 @@ const BAD_ENTRIES_READ: CommandError =
 pub(crate) fn no_group(group: &[u8], key: &[u8]) -> CommandError {
     let parts: [&[u8]; 5] =
         [b"NOGROUP No such consumer group '", group, b"' for key name '", key, b"'"];
-    CommandError::formatted(parts.concat())
+    CommandError::of_parts(&parts)
 }
 
 /// The same in XPENDING, XCLAIM and XAUTOCLAIM, and in XREADGROUP, which adds `behind`.
 pub(super) fn no_key_or_group(key: &[u8], group: &[u8], behind: &str) -> CommandError {
     let parts: [&[u8]; 6] =
         [b"NOGROUP No such key '", key, b"' or consumer group '", group, b"'", behind.as_bytes()];
-    CommandError::formatted(parts.concat())
+    CommandError::of_parts(&parts)
 }
 
 // ---- XGROUP -------------------------------------------------------------------------------------
@@ -527,7 +527,7 @@ impl ClaimOptions {
                 options.last = parse_id(cursor.take()?, 0)?;
             } else {
                 let parts: [&[u8]; 3] = [b"ERR Unrecognized XCLAIM option '", cursor.take()?, b"'"];
-                return Err(CommandError::formatted(parts.concat()));
+                return Err(CommandError::of_parts(&parts));
             }
         }
         // An impossible time becomes now: another machine's clock may have computed it. A time from

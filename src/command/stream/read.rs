@@ -193,8 +193,7 @@ impl<'a> ReadRequest<'a> {
                 ReadOption::Block => {
                     if ctx.origin == Origin::Script && !ctx.core.state.config.reports_7_2() {
                         let text = b" command is not allowed with BLOCK option from scripts";
-                        let text = [b"ERR ", ctx.args.get(0), text].concat();
-                        return Err(CommandError::formatted(text));
+                        return Err(CommandError::of_parts(&[b"ERR ", ctx.args.get(0), text]));
                     }
                     request.block =
                         Some(ctx.timeout(cursor.position(), TimeoutUnit::Milliseconds)?);

@@ -224,8 +224,7 @@ fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
     } else {
         // In Redis a NUL ends the text.
         let shown = before_nul(subcommand);
-        let text = [b"ERR Unknown PFDEBUG subcommand '", shown, b"'"].concat();
-        return Err(CommandError::formatted(text));
+        return Err(CommandError::of_parts(&[b"ERR Unknown PFDEBUG subcommand '", shown, b"'"]));
     }
     Ok(Outcome::Replied)
 }

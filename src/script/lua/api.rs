@@ -9,6 +9,7 @@ use super::convert::{push_error, push_reply};
 use super::{NAMES, bytes_at, lua_upvalueindex, push_bytes, shared, string_at};
 use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
+use crate::resp::args::before_nul;
 use crate::resp::number::format_double_17g;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
@@ -312,7 +313,7 @@ unsafe extern "C-unwind" fn error_reply(state: *mut lua_State) -> c_int {
             push_error(state, b"ERR wrong number or type of arguments", false);
             return 1;
         }
-        let given = bytes_at(state, 1).unwrap_or_default();
+        let given = before_nul(bytes_at(state, 1).unwrap_or_default());
         let given = given.strip_prefix(b"-").unwrap_or(given);
         // The first word is the error's code, but a single word is not.
         let text = match given.iter().position(|&byte| byte == b' ') {
