@@ -1,6 +1,6 @@
 //! Slots that have left this node: clients that wait for their keys are sent to the new owner,
-//! watched keys have changed, and subscribers of their shard channels are told that the subscription
-//! has ended.
+//! watched keys have changed, and subscribers of their shard channels are told that the
+//! subscription has ended.
 
 use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags, ClientId};
@@ -15,9 +15,9 @@ use crate::resp::reply::ReplyWriter;
 use crate::state::spec::Flags;
 use crate::state::{Core, State};
 
-/// Looks through the clients that wait for keys, watched keys and the subscribers of shard channels,
-/// after slots have changed their owner or the cluster its state. O(waiting clients + watched keys +
-/// shard channels).
+/// Looks through the clients that wait for keys, watched keys and the subscribers of shard
+/// channels, after slots have changed their owner or the cluster its state. O(waiting clients +
+/// watched keys + shard channels).
 pub fn recheck(core: &mut Core) {
     core.state.note_gate();
     let Some(cluster) = core.state.cluster.as_deref() else { return };

@@ -44,8 +44,8 @@ struct Ids {
     all: HashSet<i64>,
 }
 
-/// An address or IP address as CLIENT LIST shows it. It is read once, so that it need not be compared
-/// with the text of each client's.
+/// An address or IP address as CLIENT LIST shows it. It is read once, so that it need not be
+/// compared with the text of each client's.
 #[derive(Debug)]
 struct Shown<'a, T> {
     text: &'a [u8],
