@@ -6,6 +6,10 @@
 //!   write and sync `temp-<name>.manifest`, rename it over the old one; sync the folder.
 //! - *a new increment*: create it, empty; write the manifest that lists it. Only then may the
 //!   increment be written.
+//! - *the first manifest*: create a mark, an empty file, before any file that the manifest will
+//!   list; remove the mark when the manifest is durable. So files without a manifest are known: with
+//!   the mark they are of an attempt that did not end, and nobody's data; without it their manifest
+//!   has been lost, and the folder is not opened.
 //! - *the end of a rewrite*: the base is already written and synced under a temporary name; rename
 //!   it; write the manifest that lists it, with the earlier files as history; remove those; write a
 //!   manifest without them.
@@ -19,7 +23,7 @@
 //! Owns the manifest. All functions may wait for the disk: the loop's thread must not call them
 //! once clients are served.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -92,7 +96,7 @@ impl AofFolder {
         };
         let name = folder.manifest_path();
         match read_whole(&*folder.disk, &name, MANIFEST_BYTES_MAX) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => folder.refuse_unlisted()?,
             Err(error) => {
                 let what = format!(
                     "Fatal error: can't open the AOF manifest file {} for reading",
@@ -108,6 +112,50 @@ impl AofFolder {
             }
         }
         Ok(folder)
+    }
+
+    /// An error if the folder has data although there is no manifest.
+    fn refuse_unlisted(&self) -> Result<(), FolderError> {
+        let is_begun = self.disk.size(&self.beginning_path()).is_ok();
+        let names = match self.disk.list(&self.path) {
+            Ok(names) if !is_begun => names,
+            // The folder is missing too, or cannot be read, which its use will report.
+            _ => return Ok(()),
+        };
+        let has_data = |name: &OsString| {
+            is_data_file(name.as_bytes(), &self.filename)
+                && self.disk.size(&self.path.join(name)).is_ok_and(|bytes| bytes > 0)
+        };
+        let mut names: Vec<_> = names.into_iter().filter(has_data).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        names.sort();
+        let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+        let text = format!(
+            "Fatal error: the AOF manifest file {} is missing, but its folder has data: {}. Put the manifest back, \
+             or move these files away to begin without their data",
+            self.manifest_path().display(),
+            names.join(", ")
+        );
+        Err(FolderError { text, source: None })
+    }
+
+    fn beginning_path(&self) -> PathBuf {
+        self.path_of(&[&self.filename, b".beginning".as_slice()].concat())
+    }
+
+    /// Creates the folder, and the mark that its first files have no manifest yet.
+    fn begin(&self) -> Result<(), FolderError> {
+        self.create()?;
+        if !self.manifest.is_empty() {
+            return Ok(());
+        }
+        let marked = self.disk.create(&self.beginning_path()).and_then(|_| {
+            // Before the files, so that a power loss leaves none of them without the mark.
+            self.disk.sync_folder(&self.path)
+        });
+        marked.map_err(|error| self.cannot("write to AOF directory", error))
     }
 
     /// The current state of the folder.
@@ -208,7 +256,7 @@ impl AofFolder {
         format: BaseFormat,
         write_base: impl FnOnce(&dyn DiskFile) -> io::Result<()>,
     ) -> Result<Increment, FolderError> {
-        self.create()?;
+        self.begin()?;
         let mut next = self.manifest.clone();
         let is_marked = self.is_marked();
         if next.is_empty() || is_marked {
@@ -240,6 +288,8 @@ impl AofFolder {
         } else {
             let synced = self.disk.sync_folder(&self.path);
             synced.map_err(|error| self.cannot("fsync AOF directory", error))?;
+            // An earlier process may have ended before it could do so.
+            let _ = self.disk.remove(&self.beginning_path());
         }
         Ok(increment)
     }
@@ -288,7 +338,7 @@ impl AofFolder {
     /// For switching the append-only file on while the server runs: a start before the rewrite's
     /// end loads the folder's earlier state. An earlier increment aside is removed.
     pub fn increment_aside(&mut self) -> Result<Increment, FolderError> {
-        self.create()?;
+        self.begin()?;
         let seq = self.aside.map_or(self.manifest.next_increment_seq(), |seq| seq + 1);
         let next = self.manifest.with_increment(&self.filename, seq);
         let increment = self.open_last(&next, false)?;
@@ -411,7 +461,7 @@ impl AofFolder {
             Ok(()) => {}
             Err((step, error)) => {
                 if step == ReplaceStep::SyncFolder {
-                    // The new manifest is in place: readers of the folder see this state.
+                    // The mark stays: a power loss may take the manifest away. The new manifest is in place: readers of the folder see this state.
                     self.manifest = next;
                 }
                 let what = match step {
@@ -424,6 +474,9 @@ impl AofFolder {
                 return Err(self.cannot(what, error));
             }
         }
+        if self.manifest.is_empty() {
+            let _ = self.disk.remove(&self.beginning_path());
+        }
         self.manifest = next;
         Ok(())
     }
@@ -431,6 +484,15 @@ impl AofFolder {
     fn cannot(&self, what: &str, error: io::Error) -> FolderError {
         FolderError::system(&format!("Fail to {what} ({})", self.path.display()), error)
     }
+}
+
+/// Whether a manifest of files with this prefix may list the name: `PREFIX.N.base.rdb`,
+/// `PREFIX.N.base.aof` or `PREFIX.N.incr.aof`.
+fn is_data_file(name: &[u8], prefix: &[u8]) -> bool {
+    let rest = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(b"."));
+    let ends = [b".base.rdb".as_slice(), b".base.aof", b".incr.aof"];
+    let digits = rest.and_then(|rest| ends.iter().find_map(|end| rest.strip_suffix(*end)));
+    digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
 #[cfg(test)]

@@ -146,3 +146,50 @@ fn what_a_file_held_that_was_left_does_not_come_back_with_its_name() {
         assert_eq!(content(&disk, &folder), b"");
     }
 }
+
+#[test]
+fn data_whose_manifest_is_lost_is_neither_used_nor_touched() {
+    let disk = ModelDisk::new(1);
+    let mut folder = open(&disk).unwrap();
+    let first = folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    crate::sys::disk::write_all(&*first.file, OLD).unwrap();
+    disk.remove(&folder.manifest_path()).unwrap();
+    let error = open(&disk).unwrap_err().to_string();
+    assert!(error.contains("/dir/a.aof.manifest is missing"), "{error}");
+    assert!(error.contains("a.aof.1.incr.aof"), "{error}");
+    assert_eq!(disk.bytes(Path::new("/dir/a.aof.1.incr.aof")).unwrap(), OLD);
+    // Files of other servers do not matter, nor do empty ones.
+    disk.rename(Path::new("/dir/a.aof.1.incr.aof"), Path::new("/dir/b.aof.1.incr.aof")).unwrap();
+    disk.put(Path::new("/dir/a.aof.7.base.rdb"), b"");
+    disk.put(Path::new("/dir/a.aof.x.incr.aof"), OLD);
+    open(&disk).unwrap().open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+}
+
+#[test]
+fn a_first_start_that_is_cut_short_anywhere_is_begun_again() {
+    for death in [Death::Kill, Death::PowerLoss] {
+        for seed in 0..40 {
+            for operation in 1.. {
+                let disk = ModelDisk::new(seed);
+                disk.end_at(operation);
+                let write = |file: &dyn DiskFile| crate::sys::disk::write_all(file, OLD);
+                let _ = open(&disk).and_then(|mut folder| {
+                    folder.increment_aside().and_then(|aside| {
+                        write(&*aside.file).map_err(|error| FolderError::system("write", error))
+                    })?;
+                    folder.drop_aside();
+                    folder.open_at_start(BaseFormat::Aof, write)
+                });
+                let ended = disk.has_ended();
+                disk.restart(death);
+                let mut folder = open(&disk).unwrap();
+                folder.open_at_start(BaseFormat::Aof, write).unwrap();
+                assert_eq!(content(&disk, &folder), OLD, "{death:?}, {seed}, {operation}");
+                assert!(disk.size(Path::new("/dir/a.aof.beginning")).is_err());
+                if !ended {
+                    break;
+                }
+            }
+        }
+    }
+}

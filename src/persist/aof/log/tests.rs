@@ -366,12 +366,13 @@ fn switched_on_while_running_the_new_file_counts_when_a_rewrite_ends() {
     assert_eq!(rig.log.take_switch_result(), Some(Ok(2)));
     let folder = &mut *folder.lock().unwrap();
     assert!(folder.manifest().is_empty());
-    assert_eq!(disk.list(folder.path()).unwrap(), ["a.2.incr.aof"]);
+    assert_eq!(disk.list(folder.path()).unwrap(), ["a.2.incr.aof", "a.beginning"]);
     let written = folder.path_of(b"temp");
     disk.put(&written, b"REDIS");
     folder.finish_rewrite(&written, BaseFormat::Rdb, 2).unwrap();
     let manifest = b"file a.1.base.rdb seq 1 type b\nfile a.2.incr.aof seq 2 type i\n";
     assert_eq!(disk.bytes(&folder.manifest_path()).unwrap(), manifest);
+    assert!(!disk.list(folder.path()).unwrap().contains(&"a.beginning".into()));
     assert_eq!(disk.bytes(&folder.path_of(b"a.2.incr.aof")).unwrap(), words(&["SET", "k", "v"]));
     assert_eq!(folder.next_increment().unwrap().seq, 3);
     assert_eq!(folder.manifest().increments().len(), 2);
