@@ -29,6 +29,7 @@ use crate::gate::limits::evict_clients;
 use crate::gate::publish::publish_events;
 use crate::gate::{confirm, locks, sessions, tracking, waking};
 use crate::http;
+use crate::keyspace::waiting::Until;
 use crate::net::primary::PRIMARY;
 use crate::persist::aof::log::Fatal;
 use crate::roles::following;
@@ -196,22 +197,22 @@ impl Server {
         self.clients().take_in(events);
         // Received bytes are a sign of life, so their clients' leases are renewed before any lock
         // is found expired.
-        sessions::on_time(&mut self.core);
-        locks::on_time(&mut self.core);
+        self.core.by_time(sessions::on_time);
+        self.core.by_time(locks::on_time);
         self.clients().run_batch();
         self.clients().read_returned();
-        waking::on_time(&mut self.core);
+        self.core.by_time(waking::on_time);
         waking::serve(&mut self.core);
         waking::serve_acks(&mut self.core);
-        confirm::serve(&mut self.core);
-        moving::turn(&mut self.core);
+        self.core.by_time(confirm::serve);
+        self.core.by_time(moving::turn);
         arriving::turn(&mut self.core.state);
         self.do_tasks();
         // The stream must end with the data that SHUTDOWN has saved: a replica with more data could
         // not continue when this server is back.
         if !self.stopping {
-            sessions::on_time(&mut self.core);
-            locks::on_time(&mut self.core);
+            self.core.by_time(sessions::on_time);
+            self.core.by_time(locks::on_time);
             self.expire();
             self.evict();
             waking::retry(&mut self.core);
@@ -238,8 +239,8 @@ impl Server {
             self.cron_if_due();
         }
         self.clients().close_clients();
-        confirm::take_back_given_up(&mut self.core);
-        locks::take_back(&mut self.core);
+        self.core.by_time(confirm::take_back_given_up);
+        self.core.by_time(locks::take_back);
         self.core.state.stats.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
         Ok(())
@@ -287,6 +288,7 @@ impl Server {
         }
         let mut wait_us = (self.next_cron_wake_us() - now_us).max(0);
         if let Some(pause) = self.core.state.pauses.strictest() {
+            // Nothing that time starts changes the data until then.
             wait_us = wait_us.min((pause.until_us - now_us).max(0));
         } else if let Some(ms) = self.core.keyspace.next_due_in_ms() {
             // Part of this turn has passed since the clock was read; the deadline is checked
@@ -306,14 +308,18 @@ impl Server {
         if let Some(deadline) = self.core.state.blocking.next_deadline_us() {
             wait_us = wait_us.min((deadline - now_us).max(0));
         }
-        if self.core.keyspace.waiting.has_postponed() && self.core.state.is_recovering_locks() {
+        if self.core.keyspace.waiting.has_postponed(Until::Grants)
+            && self.core.state.is_recovering_locks()
+        {
             wait_us = wait_us.min(self.core.state.locks_recovered_us - now_us);
         }
-        if let Some(look_us) = sessions::next_us(&self.core) {
-            wait_us = wait_us.min((look_us - now_us).max(0));
-        }
-        if let Some(end_us) = locks::next_us(&self.core) {
-            wait_us = wait_us.min((end_us - now_us).max(0));
+        let ends_us = [
+            sessions::next_us(&self.core),
+            locks::next_us(&self.core),
+            confirm::next_us(&self.core.state),
+        ];
+        for us in ends_us.into_iter().flatten() {
+            wait_us = wait_us.min((us - now_us).max(0));
         }
         if let Some(alarm) = self.core.keyspace.waiting.next_alarm_ms() {
             let wall_us = self.core.state.now.wall_us;
@@ -331,7 +337,7 @@ impl Server {
     /// Ends the pauses whose time is up, also those that ended late in the last turn: postponed
     /// requests come before newer ones.
     fn end_pauses(&mut self) {
-        if self.core.state.pauses.strictest().is_some() {
+        if self.core.state.stands_still() {
             self.core.state.end_due_pauses();
         }
         let State { pauses, net, .. } = &mut self.core.state;
@@ -375,15 +381,15 @@ impl Server {
     /// Deletes due hash fields, in a bounded slice. Runs before the turn's commands, so that a key
     /// whose last field has expired is gone for them.
     fn expire_fields(&mut self) {
-        self.expire_again = self.core.state.pauses.strictest().is_none()
-            && self.core.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
+        self.expire_again =
+            !self.core.state.stands_still() && self.core.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
         self.announce_deletions();
     }
 
     /// Deletes due keys, in a bounded slice.
     fn expire(&mut self) {
         // Paused clients must find the data unchanged; the end of the pause starts a turn.
-        if self.core.state.pauses.strictest().is_some() {
+        if self.core.state.stands_still() {
             self.expire_again = false;
             return;
         }

@@ -248,12 +248,11 @@ impl Blocking {
         self.deadlines.len()
     }
 
-    /// The next deadline: boot-time clock, microseconds.
+    /// The next deadline of a wait, other than for a confirmation: boot-time clock, microseconds.
     pub fn next_deadline_us(&self) -> Option<i64> {
         let deadlines = [
             self.deadlines.first().map(|(deadline, _)| *deadline),
             self.asynchronous.next_deadline_us(),
-            self.confirmations.next_deadline_us(),
         ];
         deadlines.into_iter().flatten().min()
     }

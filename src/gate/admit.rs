@@ -19,6 +19,7 @@ use crate::resp::reply::Protocol;
 use crate::state::context::Caller;
 use crate::state::spec::{Flags, Group};
 use crate::state::table::{Command, Opening, Passes};
+use crate::state::writes::WriteRule;
 use crate::state::{Core, State};
 
 const NOT_IN_TRANSACTION: CommandError =
@@ -181,21 +182,12 @@ fn check(core: &Core, client: &Client, asked: &Asked<'_>, is_busy: bool) -> Resu
     if asked.room == Some(Room::NoMore) && needs_room(transaction, command, is_valkey) {
         return Err(CommandError::OutOfMemory.into());
     }
-    if runs_any(transaction, command, Flags::WRITE.union(Flags::TELLS_DISK))
-        && let Some(error) = core.state.disk_refusal()
-    {
-        return Err(error.into());
-    }
-    if core.state.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
-        return Err(CommandError::NoReplicas.into());
-    }
-    if let Some(error) = core.state.replication.restart.refusal()
-        && writes(&core.state, transaction, asked)
-    {
-        return Err(error.into());
-    }
-    if core.state.is_read_only() && writes(&core.state, transaction, asked) {
-        return Err(CommandError::ReadOnlyReplica.into());
+    for rule in WriteRule::ALL {
+        if let Some(error) = core.state.refusal_by(rule)
+            && is_write_for(rule, &core.state, transaction, asked)
+        {
+            return Err(error.into());
+        }
     }
     if client.flags.contains(ClientFlags::SUBSCRIBED) && asked.protocol == Protocol::Resp2 {
         check_subscribed(command)?;
@@ -230,6 +222,21 @@ fn tells_of_cluster(state: &State, command: &Command) -> bool {
     state.config.compatible_with.is_valkey()
         && command.spec.group == Group::Cluster
         && ["INFO", "MYID", "NODES", "SHARDS", "SLOTS"].contains(&command.spec.name)
+}
+
+/// Whether a rule that refuses writes concerns a command.
+fn is_write_for(
+    rule: WriteRule,
+    state: &State,
+    transaction: Option<&Transaction>,
+    asked: &Asked<'_>,
+) -> bool {
+    let by_flag = |flags| runs_any(transaction, asked.command, flags);
+    match rule {
+        WriteRule::Disk => by_flag(Flags::WRITE.union(Flags::TELLS_DISK)),
+        WriteRule::Replicas => by_flag(Flags::WRITE),
+        WriteRule::Restart | WriteRule::ReadOnly => writes(state, transaction, asked),
+    }
 }
 
 /// Whether a command writes, by its flags, by what its script declares, or by the commands that
@@ -362,16 +369,8 @@ pub fn admit_scripted(
         return refuse(READ_ONLY);
     }
     let begins_to_write = writes && !running.wrote;
-    if begins_to_write && state.is_read_only() {
-        return refuse(&CommandError::ReadOnlyReplica.wire());
-    }
-    if begins_to_write && let Some(error) = state.replication.restart.refusal() {
-        return refuse(&error.wire());
-    }
-    if begins_to_write && state.lacks_replicas() {
-        return refuse(&CommandError::NoReplicas.wire());
-    }
-    if begins_to_write && let Some(error) = state.disk_refusal() {
+    let mut rules = WriteRule::ALL.into_iter().rev();
+    if begins_to_write && let Some(error) = rules.find_map(|rule| state.refusal_by(rule)) {
         return refuse(&error.wire());
     }
     let lacks_memory = running.out_of_memory && !running.wrote && !running.allow_oom;

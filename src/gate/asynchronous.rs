@@ -47,8 +47,8 @@ impl Context<'_> {
         for index in keys {
             let key = self.args.get(index);
             self.core.keyspace.waiting.add(database, key, wanted, ticket, id);
-            if self.core.state.grants_nothing() {
-                self.core.keyspace.waiting.postpone(database, key);
+            if let Some(until) = self.core.state.postpones_grants() {
+                self.core.keyspace.waiting.postpone(database, key, until);
             }
         }
         self.core.state.blocking.asynchronous.insert(ticket, wait);

@@ -109,12 +109,12 @@ pub(crate) fn begin(core: &mut Core, id: ClientId, call: &Call<'_>, mut wait: Wa
     let kept = blocked.kept_place().and_then(|(asker, ..)| core.state.blocking.places.take(&asker));
     let ticket = kept.unwrap_or_else(|| core.keyspace.waiting.next_ticket(is_first));
     blocked.cause = Cause::Keys { wanted, keys, ticket };
-    let is_postponed = blocked.waits_for_lock() && core.state.grants_nothing();
+    let postponed = core.state.postpones_grants().filter(|_| blocked.waits_for_lock());
     for (_, key) in blocked.keys() {
         core.keyspace.waiting.add(blocked.database, key, wanted, ticket, id);
         set_alarm(&mut core.keyspace, blocked.database, key, wanted);
-        if is_postponed {
-            core.keyspace.waiting.postpone(blocked.database, key);
+        if let Some(until) = postponed {
+            core.keyspace.waiting.postpone(blocked.database, key, until);
         }
     }
     suspend(&mut core.state, id, blocked);

@@ -95,9 +95,18 @@ pub fn serve(core: &mut Core) {
     for number in confirmed {
         confirm(core, number);
     }
-    while let Some(number) = core.state.blocking.confirmations.overdue(core.state.now.boot_us) {
+    // A grant whose time ends during a pause is taken back when the pause is over, unless replicas
+    // have acknowledged it by then.
+    while !core.state.takes_nothing_back()
+        && let Some(number) = core.state.blocking.confirmations.overdue(core.state.now.boot_us)
+    {
         refuse(core, number);
     }
+}
+
+/// When [`serve`] has to take a grant back: boot-time clock, microseconds.
+pub fn next_us(state: &State) -> Option<i64> {
+    state.blocking.confirmations.next_deadline_us().filter(|_| !state.takes_nothing_back())
 }
 
 /// Ends all waits that push messages answer, because this server now follows another one: the
@@ -195,8 +204,12 @@ pub fn follow(core: &mut Core, database: DbIndex, key: &[u8]) {
     }
 }
 
-/// Takes back grants for which clients no longer wait.
+/// Takes back grants for which clients no longer wait. Not during a pause: the next turn tries
+/// again.
 pub fn take_back_given_up(core: &mut Core) {
+    if core.state.takes_nothing_back() {
+        return;
+    }
     for confirmation in std::mem::take(&mut core.state.blocking.confirmations.given_up) {
         take_back(core, &confirmation);
     }

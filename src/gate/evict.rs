@@ -73,8 +73,7 @@ fn evict_for_a_while(core: &mut Core) -> Room {
     let policy = core.state.config.maxmemory_policy;
     // Paused clients must find the data unchanged, and so must the part of a file that is still
     // loaded.
-    let stands_still =
-        core.state.pauses.strictest().is_some() || core.state.persistence.loading.is_some();
+    let stands_still = core.state.stands_still() || core.state.persistence.loading.is_some();
     if stands_still || !is_over(core) {
         return Room::Enough;
     }

@@ -55,7 +55,7 @@ impl Gate<'_> {
         }
         if is_quiet
             && !self.core.state.is_monitored()
-            && self.core.state.pauses.strictest().is_none()
+            && !self.core.state.stands_still()
             && !self.core.keyspace.leaves_expiry()
         {
             let ran = self.run(request);
@@ -125,7 +125,7 @@ impl Gate<'_> {
         match self.core.keyspace.expiry_by() {
             ExpiryBy::Primary if !is(Flags::WRITE) => true,
             ExpiryBy::ImportSource if !is(MAY_WRITE) => true,
-            _ => self.core.state.pauses.strictest().is_some() && !is(MAY_WRITE),
+            _ => self.core.state.stands_still() && !is(MAY_WRITE),
         }
     }
 

@@ -218,6 +218,9 @@ pub fn announce_end(core: &mut Core, at: At<'_>, held: &Held, reason: EndReason)
     }
     tell_holder(&mut core.state, key, held, reason);
     let delay_ms = core.state.config.lock_delay;
+    // Nothing is lost during a pause, but a transaction may begin one after it has broken a lock.
+    // Then the pause withholds the lock.
+    let delay_ms = if core.state.stands_still() { 0 } else { delay_ms };
     if delay_ms > 0 && is_free && !matches!(reason, EndReason::Deleted | EndReason::Overwritten) {
         keep(core, database, key, delay_ms);
     }
@@ -332,7 +335,7 @@ fn keep(core: &mut Core, database: DbIndex, key: &[u8], ms: i64) {
 /// Sessions have lost their connections, as with a promotion. Not under CLIENT PAUSE, because
 /// their grace periods are repeated.
 fn take_in(core: &mut Core) {
-    if core.state.pauses.strictest().is_none() && core.keyspace.coming.has_shown() {
+    if !core.state.stands_still() && core.keyspace.coming.has_shown() {
         take_in_for(core, TAKE_IN_US);
     }
     if !core.keyspace.coming.has_shown() {
@@ -390,27 +393,30 @@ pub fn on_time(core: &mut Core) {
 pub fn next_us(core: &Core) -> Option<i64> {
     let pending = &core.state.net.pending;
     let takes_in = core.keyspace.coming.has_shown() || !pending.attaching.is_empty();
-    if takes_in && core.state.pauses.strictest().is_none() {
+    if takes_in && !core.state.stands_still() {
         return Some(core.state.now.boot_us);
     }
     core.keyspace.locks.next_end_us().filter(|_| !stands_still(core))
 }
 
 fn stands_still(core: &Core) -> bool {
-    core.state.pauses.strictest().is_some() || core.keyspace.leaves_expiry()
+    core.state.stands_still() || core.keyspace.leaves_expiry()
 }
 
 /// At the end of a turn: takes back grants to clients that were closed before the reply had left.
-/// Waiting clients are served in the next turn.
+/// Waiting clients are served in the next turn. During a pause these grants are kept for later.
 pub fn take_back(core: &mut Core) {
     if !core.keyspace.locks.has_granted() {
         return;
     }
+    let waits = core.state.takes_nothing_back();
     let mut lost = Vec::new();
     core.keyspace.locks.retain_granted(|at, granted| {
         let Some(client) = core.state.clients.get(granted.client) else {
-            lost.push((at.to_place(), granted.clone()));
-            return false;
+            if !waits {
+                lost.push((at.to_place(), granted.clone()));
+            }
+            return waits;
         };
         let after_reply = client.bytes_out + client.output.len() as u64;
         client.bytes_out < *granted.sent_at.get_or_insert(after_reply)

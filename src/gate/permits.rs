@@ -12,6 +12,10 @@ use crate::keyspace::permits::PermitSession;
 use crate::state::{Core, State};
 use crate::types::sorted_set::{Limits, SortedSet};
 
+/// A look this late means that the server stood still: a long script, a pause, a stopped process.
+/// Unit: microseconds.
+pub const STALL_US: i64 = 50_000;
+
 /// Begins a session, and adds the permits of the owner's earlier session to it.
 pub fn begin(core: &mut Core, mut session: PermitSession) {
     if let Some(before) = core.keyspace.permits.take(session.database, &session.key, &session.owner)
@@ -41,19 +45,22 @@ fn half_from_now(state: &State, ms: i64) -> i64 {
 
 /// Renews the permits of which half the lease has passed, if their clients have shown life since.
 pub fn on_time(core: &mut Core) {
-    while let Some(session) = core.keyspace.permits.take_look(core.state.now.boot_us) {
+    while let Some((session, at_us)) = core.keyspace.permits.take_look(core.state.now.boot_us) {
         if core.state.replication.is_replica() {
             continue;
         }
+        let now_us = core.state.now.boot_us;
         let client = session.client.and_then(|id| core.state.clients.get(id));
-        let silent_ms =
-            client.filter(|one| !one.is_closing()).map(|one| one.silent_ms(core.state.now.boot_us));
+        let client = client.filter(|one| !one.is_closing());
+        // A server that stood still cannot know of signs of life.
+        let stood_still = client.is_some() && now_us - at_us > STALL_US;
+        let silent_ms = client.map(|one| if stood_still { 0 } else { one.silent_ms(now_us) });
         let until_ms = match silent_ms {
             Some(silent_ms) => core.state.now.unix().0 + session.lease_ms - silent_ms,
             // Without a client, the permits are not renewed.
             None => 0,
         };
-        let left_ms = set_deadlines(core, &session, until_ms, Change::Later);
+        let left_ms = set_deadlines(core, &session, (until_ms, Change::Later), stood_still);
         if let Some(left_ms) = left_ms {
             let at_us = half_from_now(&core.state, left_ms);
             core.keyspace.permits.insert(session, at_us);
@@ -70,20 +77,21 @@ pub fn bind(
 ) -> bool {
     let Some(session) = core.keyspace.permits.take(database, key, owner) else { return false };
     let until_ms = core.state.now.unix().0 + session.lease_ms;
-    let is_held = set_deadlines(core, &session, until_ms, Change::Later).is_some();
+    let is_held = set_deadlines(core, &session, (until_ms, Change::Later), false).is_some();
     if is_held {
         begin(core, PermitSession { client: Some(client), ..session });
     }
     is_held
 }
 
-/// Lets the permits of a client that is being closed end after their grace period.
-pub fn forget(core: &mut Core, client: ClientId) {
+/// Lets the permits of a client that is being closed end after their grace period. `stood_still`:
+/// it was closed during a pause, since when nothing has ended.
+pub fn forget(core: &mut Core, client: ClientId, stood_still: bool) {
     if core.keyspace.permits.is_empty() {
         return;
     }
     for session in core.keyspace.permits.take_of_client(client) {
-        grant_grace(core, session);
+        grant_grace(core, session, stood_still);
     }
 }
 
@@ -91,16 +99,16 @@ pub fn forget(core: &mut Core, client: ClientId) {
 /// promotion.
 pub fn lose_connections(core: &mut Core) {
     for session in core.keyspace.permits.take_all() {
-        grant_grace(core, session);
+        grant_grace(core, session, false);
     }
 }
 
-fn grant_grace(core: &mut Core, session: PermitSession) {
+fn grant_grace(core: &mut Core, session: PermitSession, stood_still: bool) {
     if core.state.replication.is_replica() {
         return;
     }
     let until_ms = core.state.now.unix().0 + session.grace_ms;
-    if set_deadlines(core, &session, until_ms, Change::Exact).is_some() {
+    if set_deadlines(core, &session, (until_ms, Change::Exact), stood_still).is_some() {
         // The session can be attached again until then.
         let at_us = core.state.now.boot_us.saturating_add(session.grace_ms.saturating_mul(1000));
         core.keyspace.permits.insert(PermitSession { client: None, ..session }, at_us);
@@ -117,12 +125,12 @@ enum Change {
 
 /// Sets the deadlines of a session's permits that are still held, in Unix milliseconds: here, in
 /// the log and at replicas. Returns the milliseconds left until the first of them. None: none is
-/// held.
+/// held. `stood_still`: permits whose time has passed meanwhile have not ended.
 fn set_deadlines(
     core: &mut Core,
     session: &PermitSession,
-    until_ms: i64,
-    change: Change,
+    (until_ms, change): (i64, Change),
+    stood_still: bool,
 ) -> Option<i64> {
     let config = &core.state.config;
     let limits =
@@ -130,10 +138,15 @@ fn set_deadlines(
     let now_ms = core.state.now.unix().0;
     let (first_ms, changed, last_ms) = core.keyspace.in_database(session.database, |keyspace| {
         let key = keyspace.key(&session.key);
-        let slot = keyspace.find_quietly(key)?;
+        let slot = match stood_still {
+            true => keyspace.find_even_expired(key),
+            false => keyspace.find_quietly(key),
+        }?;
         let view = keyspace.view::<SortedSet>(slot).ok()?;
         let held = session.permits.iter().filter_map(|permit| {
-            view.score(permit).map(|at| (at as i64, permit)).filter(|(at, _)| *at >= now_ms)
+            view.score(permit)
+                .map(|at| (at as i64, permit))
+                .filter(|(at, _)| stood_still || *at >= now_ms)
         });
         let new = |at: i64| if change == Change::Later { at.max(until_ms) } else { until_ms };
         let held: Vec<(i64, &Box<[u8]>)> = held.collect();

@@ -11,21 +11,22 @@
 use crate::client::ClientId;
 use crate::clock::Deadline;
 use crate::config::KeyspaceEvents;
-use crate::gate::{permits, readers};
+use crate::gate::permits::{self, STALL_US};
+use crate::gate::readers;
 use crate::keyspace::locks::{At, Held};
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::resp::number::format_i64;
 use crate::state::Core;
 
-/// A look this late means that the server stood still: a long script, a pause, a stopped process.
-/// Unit: microseconds.
-const STALL_US: i64 = 50_000;
-
 /// Renews the leases of which half has passed, if their clients have shown life since. Under CLIENT
 /// PAUSE nothing changes.
 pub fn on_time(core: &mut Core) {
-    if core.state.pauses.strictest().is_some() {
+    if core.state.stands_still() {
         return;
+    }
+    // Before any of their leases is found expired.
+    for client in std::mem::take(&mut core.state.pauses.closed) {
+        let_go(core, client, true);
     }
     // Look-ups outside of commands may have found expired keys. Until these are deleted, `look`
     // takes no lock for expired.
@@ -41,7 +42,7 @@ pub fn on_time(core: &mut Core) {
 /// When [`on_time`] is due: boot-time clock, microseconds.
 pub fn next_us(core: &Core) -> Option<i64> {
     let looks = [core.keyspace.locks.next_look_us(), core.keyspace.permits.next_look_us()];
-    looks.into_iter().flatten().min().filter(|_| core.state.pauses.strictest().is_none())
+    looks.into_iter().flatten().min().filter(|_| !core.state.stands_still())
 }
 
 /// Renews a lease if its client has shown life. `at_us`: the planned time of this look. A server
@@ -124,9 +125,21 @@ pub fn bind(core: &mut Core, at: At<'_>, client: ClientId) -> bool {
     true
 }
 
-/// Lets the leases of a client that is being closed end after their grace period.
+/// Lets the leases of a client that is being closed end after their grace period. That begins after
+/// a pause, if there is one: a replica that takes over begins it too.
 pub fn forget(core: &mut Core, client: ClientId) {
-    permits::forget(core, client);
+    if core.state.stands_still() {
+        if core.keyspace.locks.has_sessions() || !core.keyspace.permits.is_empty() {
+            core.state.pauses.closed.push(client);
+        }
+        return;
+    }
+    let_go(core, client, false);
+}
+
+/// `stood_still`: the client was closed during a pause.
+fn let_go(core: &mut Core, client: ClientId, stood_still: bool) {
+    permits::forget(core, client, stood_still);
     for place in core.keyspace.locks.of_client(client) {
         core.keyspace.locks.bind(place.at(), None);
         if !core.state.replication.is_replica() {

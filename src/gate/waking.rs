@@ -9,7 +9,7 @@ use crate::gate::blocking::{self, Woken, answer, end, set_alarm, unblock_with};
 use crate::gate::execute::{Call, Gate};
 use crate::gate::{acks, asynchronous, confirm, locks, slots_left};
 use crate::keyspace::DbIndex;
-use crate::keyspace::waiting::Wanted;
+use crate::keyspace::waiting::{Until, Wanted};
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::state::context::{Caller, Origin};
 use crate::state::table::Command;
@@ -19,13 +19,19 @@ use crate::types::type_name;
 /// Runs the commands that wait for changed keys, until no key is ready. May leave another database
 /// selected.
 pub fn serve(core: &mut Core) {
+    if core.keyspace.has_awaited_changes() {
+        core.by_time(serve_all);
+    }
+}
+
+fn serve_all(core: &mut Core) {
     while core.keyspace.has_awaited_changes() {
-        core.keyspace.hides_expired |= core.state.pauses.strictest().is_some();
+        core.keyspace.hides_expired |= core.state.stands_still();
         locks::review(core);
         for (database, key) in core.keyspace.waiting.take_ready() {
             // The waiting commands would change the key.
             if core.state.moving.pauses(&key) {
-                core.keyspace.waiting.postpone(database, &key);
+                core.keyspace.waiting.postpone(database, &key, Until::Writes);
                 continue;
             }
             if slots_left::follow_key(core, database, &key) {
@@ -39,13 +45,16 @@ pub fn serve(core: &mut Core) {
     }
 }
 
-/// Retries the keys whose waiting clients could be granted nothing, if grants are possible now.
+/// Retries the keys whose waiting clients could be given nothing, if that is possible now.
 pub fn retry(core: &mut Core) {
-    if core.keyspace.waiting.has_postponed()
-        && !core.state.grants_nothing()
-        && !core.state.moving.is_pausing()
-    {
-        core.keyspace.waiting.retry_postponed();
+    if core.state.moving.is_pausing() {
+        return;
+    }
+    if core.keyspace.waiting.has_postponed(Until::Writes) && !core.state.withholds_writes() {
+        core.keyspace.waiting.retry_postponed(Until::Writes);
+    }
+    if core.keyspace.waiting.has_postponed(Until::Grants) && !core.state.grants_nothing() {
+        core.keyspace.waiting.retry_postponed(Until::Grants);
     }
 }
 
@@ -83,10 +92,15 @@ fn serve_key(core: &mut Core, database: DbIndex, key: &[u8]) {
             if !core.state.blocking.has_lock_waiters() {
                 continue;
             }
-            if core.state.grants_nothing() {
-                core.keyspace.waiting.postpone(database, key);
+            if core.state.is_recovering_locks() {
+                core.keyspace.waiting.postpone(database, key, Until::Grants);
                 continue;
             }
+        }
+        // All but XREAD write when they are served.
+        if wanted != Wanted::Stream && core.state.withholds_writes() {
+            core.keyspace.waiting.postpone(database, key, Until::Writes);
+            continue;
         }
         let mut after = 0;
         while let Some((ticket, id)) =
@@ -189,7 +203,7 @@ pub fn serve_acks(core: &mut Core) {
 pub fn on_time(core: &mut Core) {
     core.keyspace.waiting.ring(core.state.now.unix().0);
     // Nothing expires while clients are paused.
-    core.keyspace.hides_expired |= core.state.pauses.strictest().is_some();
+    core.keyspace.hides_expired |= core.state.stands_still();
     while let Some((deadline, id)) = core.state.blocking.deadlines.first().copied()
         && deadline <= core.state.now.boot_us
     {

@@ -88,10 +88,10 @@ impl PermitSessions {
         self.looks.first().map(|(at_us, _)| *at_us)
     }
 
-    /// Takes out the next session whose check is due.
-    pub fn take_look(&mut self, now_us: i64) -> Option<PermitSession> {
+    /// Takes out the next session whose check is due, and the planned time of the check.
+    pub fn take_look(&mut self, now_us: i64) -> Option<(PermitSession, i64)> {
         let (at_us, number) = *self.looks.first()?;
-        if at_us > now_us { None } else { self.remove(number) }
+        if at_us > now_us { None } else { Some((self.remove(number)?, at_us)) }
     }
 
     /// Takes out the sessions of a client.
@@ -149,7 +149,7 @@ mod tests {
         assert!(sessions.take_of_client(ClientId { slot: 0, number: 1 }).is_empty());
         assert_eq!(sessions.keys_of(DbIndex::ZERO, b"a"), [b"k"[..].into(), b"j"[..].into()]);
         assert!(sessions.take_look(59).is_none());
-        assert_eq!(sessions.take_look(60).map(|session| session.key), Some(b"j"[..].into()));
+        assert_eq!(sessions.take_look(60).map(|(session, _)| session.key), Some(b"j"[..].into()));
         assert_eq!(sessions.take_of_client(ClientId { slot: 0, number: 2 }).len(), 1);
         assert!(sessions.is_empty() && sessions.next_look_us().is_none());
     }

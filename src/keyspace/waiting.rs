@@ -146,6 +146,14 @@ struct Waiters {
     alarms: [Option<i64>; ALARMS.len()],
 }
 
+/// What must be possible again before a key's clients are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    Writes,
+    /// Locks are granted: `lock-recovery-delay`.
+    Grants,
+}
+
 /// All queues.
 #[derive(Default)]
 pub struct Waiting {
@@ -157,8 +165,9 @@ pub struct Waiting {
     /// Unix milliseconds, database, key, unit.
     alarms: BTreeSet<(i64, DbIndex, Box<[u8]>, Wanted)>,
     last_ticket: Ticket,
-    /// Keys that were ready while their clients could be granted nothing.
-    postponed: BTreeSet<(DbIndex, Box<[u8]>)>,
+    /// Keys that were ready while their clients could be given nothing, by what they wait for:
+    /// [`Until`].
+    postponed: [BTreeSet<(DbIndex, Box<[u8]>)>; 2],
     /// Keys whose first client needs more replicas than have acknowledged an earlier grant.
     held_back: BTreeSet<(DbIndex, Box<[u8]>)>,
 }
@@ -254,7 +263,7 @@ impl Waiting {
             }
             self.databases[database].remove(key);
             self.keys -= 1;
-            for keys in [&mut self.held_back, &mut self.postponed] {
+            for keys in self.postponed.iter_mut().chain([&mut self.held_back]) {
                 if !keys.is_empty() {
                     keys.remove(&(database, key.into()));
                 }
@@ -309,20 +318,20 @@ impl Waiting {
     }
 
     /// Postpones serving a key's clients until [`Self::retry_postponed`].
-    pub fn postpone(&mut self, database: DbIndex, key: &[u8]) {
+    pub fn postpone(&mut self, database: DbIndex, key: &[u8], until: Until) {
         if self.databases.get(database).is_some_and(|keys| keys.contains_key(key)) {
-            self.postponed.insert((database, key.into()));
+            self.postponed[until as usize].insert((database, key.into()));
         }
     }
 
     #[inline]
-    pub fn has_postponed(&self) -> bool {
-        !self.postponed.is_empty()
+    pub fn has_postponed(&self, until: Until) -> bool {
+        !self.postponed[until as usize].is_empty()
     }
 
     /// Adds the postponed keys to the ready ones.
-    pub fn retry_postponed(&mut self) {
-        for (database, key) in std::mem::take(&mut self.postponed) {
+    pub fn retry_postponed(&mut self, until: Until) {
+        for (database, key) in std::mem::take(&mut self.postponed[until as usize]) {
             self.make_ready(database, &key);
         }
     }

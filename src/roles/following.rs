@@ -533,7 +533,7 @@ impl PrimaryLink {
     /// at the primary.
     fn is_paused(&self, state: &State) -> bool {
         let following = state.replication.following.as_deref();
-        state.pauses.strictest().is_some() && following.is_some_and(Following::is_connected)
+        state.stands_still() && following.is_some_and(Following::is_connected)
     }
 
     fn wants_turn(&self, socket: &Socket, is_paused: bool) -> bool {

@@ -82,7 +82,7 @@ pub fn look(state: &mut State, events: &mio::Events) {
 
 /// Whether [`turn`] has work now, without waiting for an event.
 pub fn wants_turn(state: &State) -> bool {
-    state.pauses.strictest().is_none()
+    !state.stands_still()
         && state.moving.migrations.values().any(|migration| has_work(state, migration))
 }
 
@@ -190,7 +190,7 @@ fn unlock(core: &mut Core, order: &MoveOrder, sent: Sent) {
 fn go_on(core: &mut Core, migration: &mut Migration, until_us: i64) -> Result<Option<()>, Broken> {
     let now_us = core.state.clock.now().boot_us;
     // Paused clients must find the data unchanged.
-    if core.state.pauses.strictest().is_some() {
+    if core.state.stands_still() {
         migration.progress_us = now_us;
         return Ok(None);
     }

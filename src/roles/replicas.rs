@@ -221,7 +221,7 @@ pub fn hold_shutdown(state: &mut State, order: Shutdown) -> bool {
     let mut order = order;
     if order.waits_until_us.is_none() {
         order.waits_until_us = Some(now_us + i64::from(timeout) * 1_000_000);
-        if state.pauses.strictest().is_none() && !state.replication.is_replica() {
+        if !state.stands_still() && !state.replication.is_replica() {
             state.replication.feed_ping(GETACK);
         }
         let pause = Pause { until_us: i64::MAX, writes_only: true };
@@ -562,7 +562,7 @@ fn end_useless_file(core: &mut Core) {
 /// Asks replicas for acknowledgements if a client waits for them. Call this before the turn's
 /// effects are spread.
 pub fn ask_for_acks(state: &mut State) {
-    if state.replication.wants_acks && state.pauses.strictest().is_none() {
+    if state.replication.wants_acks && !state.stands_still() {
         state.replication.wants_acks = false;
         if !state.replication.is_replica() {
             persistence::spread_effects(state);

@@ -213,6 +213,19 @@ impl DrivenServer {
         (&self.server.core.state.replication.id, self.server.core.state.replication.offset)
     }
 
+    /// The end of the pause during which writes are postponed (boot-time clock, microseconds), and
+    /// the count of changes that no load has brought. None: writes are not postponed here.
+    pub fn stands_still(&self) -> Option<(i64, u64)> {
+        let Core { keyspace, state } = &self.server.core;
+        let pause = state.pauses.strictest().filter(|_| !state.replication.is_replica())?;
+        Some((pause.until_us, keyspace.dirty() + (state.persistence.loads.keys << 32)))
+    }
+
+    /// The time until the next turn that nothing but time starts.
+    pub fn next_turn_in(&self) -> Option<Duration> {
+        self.server.timeout()
+    }
+
     /// The history that the present one continues, and the offset at which that history ended:
     /// `master_replid2`, `second_repl_offset` less one.
     pub fn ancestor(&self) -> Option<(&str, u64)> {

@@ -9,6 +9,7 @@
 //!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (clients
 //!   that wait for locks), `moving` (keys on their way to another server), `arriving` (values of
 //!   RESTORE), `slot_moves` (slots on their way), `cluster_work` (the loop's work for the cluster).
+//! - `writes` says whether writes are possible now, for requests and for all that time starts.
 //! - Commands: `table` numbers and finds them, `spec` is the specification of one, `context` the
 //!   input of its handler. These three belong together: a specification names its handler, the
 //!   handler gets the state, and the state has the table.
@@ -27,6 +28,7 @@ mod replicas;
 pub mod slot_moves;
 pub mod spec;
 pub mod table;
+pub mod writes;
 
 use std::collections::HashMap;
 
@@ -55,6 +57,7 @@ use crate::state::moving::Moving;
 use crate::state::slot_moves::SlotMoves;
 use crate::state::spec::Flags;
 use crate::state::table::{Command, CommandTable, Opening};
+use crate::state::writes::WriteRule;
 use crate::stats::Statistics;
 use crate::stats::slots::SlotStats;
 use crate::sys::log::{Level, Logger};
@@ -274,16 +277,6 @@ impl State {
         self.config.maxmemory > 0 && !leaves
     }
 
-    /// Whether clients that wait for locks are granted nothing, for a reason that would refuse or
-    /// postpone a write.
-    pub fn grants_nothing(&self) -> bool {
-        self.is_recovering_locks()
-            || self.pauses.strictest().is_some()
-            || self.lacks_replicas()
-            || self.is_read_only()
-            || self.disk_refusal().is_some()
-    }
-
     /// Whether clients may still hold locks that were lost with the last writes before a start or a
     /// promotion: see `lock-recovery-delay`.
     pub fn is_recovering_locks(&self) -> bool {
@@ -346,17 +339,17 @@ impl State {
 
     /// Which commands the gate can run without asking `gate/admit.rs`.
     fn opening(&self) -> Opening {
+        // Replicas have an opening of their own.
+        const REFUSALS: [WriteRule; 3] = [WriteRule::Disk, WriteRule::Replicas, WriteRule::Restart];
         let is_closed = self.applies_maxmemory()
-            || self.lacks_replicas()
-            || self.replication.restart.refusal().is_some()
+            || REFUSALS.into_iter().any(|rule| self.refusal_by(rule).is_some())
             || self.scripts.is_busy()
             || !self.monitors.is_empty()
-            || self.pauses.strictest().is_some()
+            || self.stands_still()
             || self.moving.is_in_the_way()
             || self.is_stale()
             || self.config.import_mode
-            || self.persistence.loading.is_some()
-            || self.disk_refusal().is_some();
+            || self.persistence.loading.is_some();
         match is_closed {
             true => Opening::Closed,
             false if self.cluster.is_some() && self.replication.is_replica() => Opening::Closed,

@@ -66,6 +66,14 @@ pub enum Opening {
     All,
 }
 
+impl Opening {
+    /// Whether nothing stands in the way of writes.
+    #[inline]
+    pub fn takes_writes(self) -> bool {
+        matches!(self, Opening::Owned | Opening::All)
+    }
+}
+
 /// The opening of the gate that a command needs to run without further checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passes {

@@ -84,9 +84,7 @@ pub fn forget(core: &mut Core) {
 /// Whether keys are to be deleted now. Not during a pause: a replica may be about to take over with
 /// the data that it has. Nor by a replica, whose primary deletes them.
 pub fn has_work(state: &State) -> bool {
-    state.cluster_work.drops.is_some()
-        && state.pauses.strictest().is_none()
-        && !state.replication.is_replica()
+    state.cluster_work.drops.is_some() && !state.stands_still() && !state.replication.is_replica()
 }
 
 /// Deletes the remaining keys of these slots, which are about to come back: the arriving keys must

@@ -44,6 +44,7 @@ mod network;
 mod operator;
 mod oracle;
 mod parameters;
+mod standstill;
 pub mod talk;
 mod trace;
 mod world;

@@ -385,6 +385,7 @@ impl World {
         self.turns += 1;
         let used_before = server.used_memory();
         let (evicted, limit_before) = server.evictions();
+        let stood_still = server.stands_still();
         let begun_us = if self.options.is_timed { processor_us() } else { 0 };
         let (turned, took_us) = self.run(node, &mut server);
         if took_us > LONG_US {
@@ -413,6 +414,15 @@ impl World {
             self.fail(&format!(
                 "server {node} evicts {count} keys, and uses {used} of {limit} bytes"
             ));
+        }
+        // The same pause lasts on. Whatever time starts waits for its end, as requests do.
+        if let (Some((until_us, before)), Some((still_us, changes))) =
+            (stood_still, server.stands_still())
+            && until_us == still_us
+            && before != changes
+            && before >> 32 == changes >> 32
+        {
+            self.fail(&format!("server {node} changes data during a pause"));
         }
         let (id, offset) = server.history();
         let (last_id, last_offset) = &mut self.seen[node];
