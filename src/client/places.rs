@@ -30,6 +30,8 @@ pub struct KeptPlaces {
     places: HashMap<Asker, (Ticket, i64)>,
     /// The end of each place: boot-time clock, microseconds.
     ends: BTreeSet<(i64, Asker)>,
+    /// While a script's changes can be undone: the places that it has taken, and their ends.
+    undoable: Option<Vec<(Asker, Ticket, i64)>>,
 }
 
 impl KeptPlaces {
@@ -44,16 +46,38 @@ impl KeptPlaces {
 
     /// Keeps a place until `until_us`, boot-time clock.
     pub fn keep(&mut self, asker: Asker, ticket: Ticket, until_us: i64) {
-        self.take(&asker);
+        self.remove(&asker);
         self.ends.insert((until_us, asker.clone()));
         self.places.insert(asker, (ticket, until_us));
     }
 
     /// Removes the place kept for `asker` and returns it.
     pub fn take(&mut self, asker: &Asker) -> Option<Ticket> {
+        let (ticket, until_us) = self.remove(asker)?;
+        if let Some(taken) = &mut self.undoable {
+            taken.push((asker.clone(), ticket, until_us));
+        }
+        Some(ticket)
+    }
+
+    fn remove(&mut self, asker: &Asker) -> Option<(Ticket, i64)> {
         let (ticket, until_us) = self.places.remove(asker)?;
         self.ends.remove(&(until_us, asker.clone()));
-        Some(ticket)
+        Some((ticket, until_us))
+    }
+
+    /// Makes places that are taken from now on restorable until [`Self::end_undo`].
+    pub fn begin_undo(&mut self) {
+        self.undoable = Some(Vec::new());
+    }
+
+    /// Makes it final that places were taken, or restores them.
+    pub fn end_undo(&mut self, rolls_back: bool) {
+        for (asker, ticket, until_us) in self.undoable.take().unwrap_or_default() {
+            if rolls_back && !self.places.contains_key(&asker) {
+                self.keep(asker, ticket, until_us);
+            }
+        }
     }
 
     /// Forgets the places that have ended.
@@ -82,6 +106,13 @@ mod tests {
         assert_eq!((kept.len(), kept.take(&asker("b"))), (1, None));
         assert_eq!(kept.take(&asker("a")), Some(7));
         assert!(kept.is_empty() && kept.take(&asker("a")).is_none());
+        for (rolls_back, left) in [(true, 1), (false, 0)] {
+            kept.keep(asker("a"), 9, 400);
+            kept.begin_undo();
+            assert_eq!(kept.take(&asker("a")), Some(9));
+            kept.end_undo(rolls_back);
+            assert_eq!(kept.len(), left);
+        }
         let joined = Asker::new(Wanted::Lock, DbIndex::ZERO, &[b"ka", b""]);
         assert_ne!(joined, Asker::new(Wanted::Lock, DbIndex::ZERO, &[b"k", b"a"]));
     }

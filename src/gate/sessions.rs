@@ -126,9 +126,10 @@ pub fn bind(core: &mut Core, at: At<'_>, client: ClientId) -> bool {
 }
 
 /// Lets the leases of a client that is being closed end after their grace period. That begins after
-/// a pause, if there is one: a replica that takes over begins it too.
+/// a pause, if there is one: a replica that takes over begins it too. During a script it begins
+/// after the script, whose changes may be rolled back.
 pub fn forget(core: &mut Core, client: ClientId) {
-    if core.state.stands_still() {
+    if core.state.stands_still() || core.state.scripts.running.is_some() {
         if core.keyspace.locks.has_sessions() || !core.keyspace.permits.is_empty() {
             core.state.pauses.closed.push(client);
         }

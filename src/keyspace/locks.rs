@@ -130,6 +130,15 @@ enum Before {
     Databases(Gone),
 }
 
+/// The former state of the index, while a script's changes can be undone.
+struct Undoable {
+    /// The last fence granted before.
+    last: u64,
+    before: Vec<Before>,
+    /// The holdings whose former state is in `before`.
+    noted: BTreeSet<Place>,
+}
+
 /// The held locks of all databases.
 #[derive(Default)]
 pub struct Locks {
@@ -148,9 +157,7 @@ pub struct Locks {
     owners: HashMap<Name, Box<[u8]>>,
     /// When locks that clients wait for became free: boot-time clock, microseconds.
     freed: Vec<(Name, i64)>,
-    /// While changes can be undone: the last fence granted before, and the former state of the
-    /// index for each change since.
-    undoable: Option<(u64, Vec<Before>)>,
+    undoable: Option<Undoable>,
     /// Grants whose replies have not left yet.
     granted: Vec<OnItsWay>,
     pub fences: Fences,
@@ -183,14 +190,6 @@ impl Locks {
         match (self.index.databases.get(at.database)?.get(at.key)?, at.reader) {
             (Holders::One(held), None) => Some(held),
             (Holders::Readers(readers), Some(owner)) => readers.get(owner),
-            _ => None,
-        }
-    }
-
-    fn get_mut(&mut self, at: At<'_>) -> Option<&mut Held> {
-        match (self.index.databases.get_mut(at.database)?.get_mut(at.key)?, at.reader) {
-            (Holders::One(held), None) => Some(held),
-            (Holders::Readers(readers), Some(owner)) => readers.get_mut(owner),
             _ => None,
         }
     }
@@ -298,14 +297,15 @@ impl Locks {
 
     /// Makes removed locks restorable until [`Self::end_undo`].
     pub fn begin_undo(&mut self) {
-        self.undoable = Some((self.fences.last(), Vec::new()));
+        let last = self.fences.last();
+        self.undoable = Some(Undoable { last, before: Vec::new(), noted: BTreeSet::new() });
     }
 
     /// Makes the changes since [`Self::begin_undo`] final. Returns the locks whose freeing may take
     /// long.
     #[inline]
     pub fn end_undo(&mut self) -> Vec<Gone> {
-        let before = self.undoable.take().map_or(Vec::new(), |(_, before)| before);
+        let before = self.undoable.take().map_or(Vec::new(), |undoable| undoable.before);
         let gone = before.into_iter().filter_map(|before| match before {
             Before::Databases(gone) => Some(gone),
             Before::Holding(..) => None,
@@ -316,7 +316,7 @@ impl Locks {
     /// Restores the holdings that were changed or removed since [`Self::begin_undo`]. All of them
     /// are then compared with their keys.
     pub fn roll_back(&mut self) {
-        let Some((last, before)) = self.undoable.take() else { return };
+        let Some(Undoable { last, before, .. }) = self.undoable.take() else { return };
         // From the latest, so that each holding ends as it was before its first change.
         for before in before.into_iter().rev() {
             match before {
@@ -333,12 +333,28 @@ impl Locks {
         }
     }
 
-    /// Notes a holding before it is changed or removed, if that can be undone.
+    /// Notes a holding before it is first changed or removed, if that can be undone. Its client,
+    /// its session and its lease are memory of the server, which the undo log of keys lacks.
     fn note_undo(&mut self, at: At<'_>, held: &Held) {
-        if let Some((last, before)) = &mut self.undoable
+        if let Some(Undoable { last, before, noted }) = &mut self.undoable
             && held.fence <= *last
+            && noted.insert(at.to_place())
         {
             before.push(Before::Holding(at.to_place(), held.clone()));
+        }
+    }
+
+    /// A holding that is about to be changed.
+    fn get_mut(&mut self, at: At<'_>) -> Option<&mut Held> {
+        if self.undoable.is_some()
+            && let Some(held) = self.get(at).cloned()
+        {
+            self.note_undo(at, &held);
+        }
+        match (self.index.databases.get_mut(at.database)?.get_mut(at.key)?, at.reader) {
+            (Holders::One(held), None) => Some(held),
+            (Holders::Readers(readers), Some(owner)) => readers.get_mut(owner),
+            _ => None,
         }
     }
 
@@ -642,7 +658,7 @@ impl Locks {
     /// Returns the locks whose freeing may take long.
     pub fn forget_gone(&mut self, gone: Gone) -> Option<Gone> {
         match &mut self.undoable {
-            Some((_, before)) => before.push(Before::Databases(gone)),
+            Some(undoable) => undoable.before.push(Before::Databases(gone)),
             None => return Some(gone),
         }
         None

@@ -35,6 +35,9 @@ pub struct PermitSessions {
     /// The time of each session's next check: boot-time clock, microseconds.
     looks: BTreeSet<(i64, u64)>,
     last_number: u64,
+    /// While a script's changes can be undone: the former session of each name that has changed,
+    /// and the time of its next check.
+    undoable: Option<BTreeMap<Name, Option<(PermitSession, i64)>>>,
 }
 
 fn name_of(session: &PermitSession) -> Name {
@@ -55,6 +58,7 @@ impl PermitSessions {
     /// boot-time clock.
     pub fn insert(&mut self, session: PermitSession, at_us: i64) {
         let name = name_of(&session);
+        self.note_undo(&name);
         if let Some(&old) = self.by_name.get(&name) {
             self.remove(old);
         }
@@ -69,8 +73,10 @@ impl PermitSessions {
     }
 
     pub fn remove(&mut self, number: u64) -> Option<PermitSession> {
+        let name = self.sessions.get(&number).map(|(session, _)| name_of(session))?;
+        self.note_undo(&name);
         let (session, at_us) = self.sessions.remove(&number)?;
-        self.by_name.remove(&name_of(&session));
+        self.by_name.remove(&name);
         self.looks.remove(&(at_us, number));
         if let Some(client) = session.client
             && let Some(own) = self.by_client.get_mut(&client)
@@ -113,6 +119,41 @@ impl PermitSessions {
         self.remove(number)
     }
 
+    /// Makes changes from now on undoable until [`Self::end_undo`].
+    #[inline]
+    pub fn begin_undo(&mut self) {
+        self.undoable = Some(BTreeMap::new());
+    }
+
+    /// Makes the changes since [`Self::begin_undo`] final.
+    #[inline]
+    pub fn end_undo(&mut self) {
+        self.undoable = None;
+    }
+
+    /// Restores the sessions as they were at [`Self::begin_undo`].
+    pub fn roll_back(&mut self) {
+        for (name, before) in self.undoable.take().unwrap_or_default() {
+            if let Some(&number) = self.by_name.get(&name) {
+                self.remove(number);
+            }
+            if let Some((session, at_us)) = before {
+                self.insert(session, at_us);
+            }
+        }
+    }
+
+    /// Notes an owner's session before it is first changed, if that can be undone.
+    fn note_undo(&mut self, name: &Name) {
+        if let Some(before) = &mut self.undoable
+            && !before.contains_key(name)
+        {
+            let number = self.by_name.get(name);
+            let session = number.and_then(|number| self.sessions.get(number).cloned());
+            before.insert(name.clone(), session);
+        }
+    }
+
     /// Takes out all sessions.
     pub fn take_all(&mut self) -> Vec<PermitSession> {
         let all = std::mem::take(self);
@@ -152,5 +193,39 @@ mod tests {
         assert_eq!(sessions.take_look(60).map(|(session, _)| session.key), Some(b"j"[..].into()));
         assert_eq!(sessions.take_of_client(ClientId { slot: 0, number: 2 }).len(), 1);
         assert!(sessions.is_empty() && sessions.next_look_us().is_none());
+    }
+
+    #[test]
+    fn changes_are_undone_whatever_they_are() {
+        let shown = |sessions: &PermitSessions| {
+            let all = sessions.sessions.values();
+            let mut all: Vec<_> =
+                all.map(|(one, at_us)| (name_of(one), one.client, *at_us)).collect();
+            all.sort();
+            (all, sessions.looks.len(), sessions.by_client.len(), sessions.by_name.len())
+        };
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut sessions = PermitSessions::default();
+        for _ in 0..500 {
+            let before = shown(&sessions);
+            sessions.begin_undo();
+            for _ in 0..random.usize(..6) {
+                let (key, owner) = ([b'j' + random.u8(..3)], [b'a' + random.u8(..2)]);
+                match random.u32(..4) {
+                    0 | 1 => {
+                        let at_us = random.i64(..90);
+                        sessions.insert(session(&key, &owner, random.u64(..3)), at_us);
+                    }
+                    2 => drop(sessions.take(DbIndex::ZERO, &key, &owner)),
+                    _ => drop(sessions.take_of_client(ClientId { slot: 0, number: 1 })),
+                }
+            }
+            if random.bool() {
+                sessions.roll_back();
+                assert_eq!(shown(&sessions), before);
+            }
+            sessions.end_undo();
+        }
+        assert!(!sessions.is_empty());
     }
 }

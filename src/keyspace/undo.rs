@@ -20,6 +20,11 @@
 //!
 //! Restored keys count as changed for clients that watch, track or wait; the count of changes is
 //! reset. Published events and messages are not undone.
+//!
+//! Memory beside the tables that a script changes has an undo log of its own: the index of locks
+//! ([`Locks`](super::locks::Locks)), the sessions of permits
+//! ([`PermitSessions`](super::permits::PermitSessions)), and kept places in queues, of which the
+//! gate knows.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -413,6 +418,7 @@ impl Keyspace {
             undo.dirty = self.dirty;
             undo.expired = self.dirty_by_expiry;
             self.locks.begin_undo();
+            self.permits.begin_undo();
         } else {
             undo.mode = Mode::Full;
         }
@@ -427,6 +433,7 @@ impl Keyspace {
     #[inline]
     pub fn end_undo(&mut self) {
         self.tables.undo.mode = Mode::Off;
+        self.permits.end_undo();
         for gone in self.locks.end_undo() {
             self.lazyfree.discard_index(gone, 0);
         }
@@ -478,6 +485,7 @@ impl Keyspace {
         undo.known.clear();
         self.dirty = undo.dirty + (self.dirty_by_expiry - undo.expired);
         self.locks.roll_back();
+        self.permits.roll_back();
     }
 
     /// Undoes one step. `bytes`: the keys named by the steps.

@@ -42,7 +42,8 @@ pub struct Pauses {
     strictest: Option<Pause>,
     /// Postponed clients, in the order they came.
     pub waiting: Vec<ClientId>,
-    /// Clients that were closed during a pause. The grace periods of their sessions begin after it.
+    /// Clients that were closed during a pause or a script. The grace periods of their sessions
+    /// begin after it.
     pub closed: Vec<ClientId>,
 }
 

@@ -271,6 +271,95 @@ fn a_script_that_is_rolled_back_gives_back_the_locks_that_it_released() {
     assert_eq!(integer(&mut other, "PTTL held"), 500);
 }
 
+/// Each command that changes what the server remembers of locks and permits beside their keys, in a
+/// script that is rolled back: everything is as it was, and nothing hangs on the script's client.
+#[test]
+fn a_script_that_is_rolled_back_leaves_sessions_and_places_where_they_were() {
+    let cases = [
+        "'LOCK.RENEW',1,'x','a','PX',90000",
+        "'LOCK.RENEW',1,'r','a','PX',90000",
+        "'LOCK.ACQUIRE','x','a','PX',90000",
+        "'LOCK.ACQUIRE','x','a','PX',90000,'SESSION','GRACE',7",
+        "'LOCK.ACQUIRE','x','a','PX',90000,'REENTRANT'",
+        "'LOCK.ACQUIRE','r','a','PX',90000,'SHARED'",
+        "'LOCK.ACQUIRE','r','a','PX',90000,'SHARED','SESSION','GRACE',7",
+        "'LOCK.ACQUIRE','r','a','PX',90000",
+        "'LOCK.ACQUIRE','x','a','PX',90000,'SHARED'",
+        "'LOCK.MACQUIRE',2,'x','y','a','PX',90000",
+        "'LOCK.MACQUIRE',2,'x','y','a','PX',90000,'SESSION','GRACE',7",
+        "'LOCK.ATTACH','a'",
+        "'LOCK.RELEASE','x','a'",
+        "'LOCK.RELEASE','x','a','KEEP',500",
+        "'LOCK.RELEASE','r','a'",
+        "'LOCK.BREAK','x'",
+        "'SEM.ACQUIRE','s','a','LIMIT',2,'PX',90000",
+        "'SEM.ACQUIRE','s','a','LIMIT',2,'PX',90000,'SESSION','GRACE',7",
+        "'SEM.RELEASE','s',redis.call('ZRANGE','s',0,0)[1]",
+        "'SEM.RENEW','s',redis.call('ZRANGE','s',0,0)[1],'PX',90000",
+        "'DEL','x','r','s'",
+        "'RENAME','x','y'",
+        "'FLUSHALL'",
+        "'SWAPDB',0,1",
+        "'SET','x','a'",
+        // A kept place is given up by a grant.
+        "'DEL','w') redis.call('LOCK.ACQUIRE','w','k','PX',90000",
+    ];
+    for case in cases {
+        let server = TestServer::start(&[
+            "busy-reply-threshold 10".into(),
+            "busy-script-policy rollback".into(),
+        ]);
+        let [mut holder, mut other, mut away] = [(); 3].map(|()| server.connect());
+        granted(&mut holder, "LOCK.ACQUIRE x a PX 60000 SESSION GRACE 500");
+        granted(&mut holder, "LOCK.ACQUIRE r a PX 60000 SHARED SESSION GRACE 500");
+        granted(&mut holder, "LOCK.ACQUIRE w z PX 60000");
+        holder.call(&words("SEM.ACQUIRE s a LIMIT 2 PX 60000 COUNT 1 SESSION GRACE 500"));
+        away.send(&words("LOCK.ACQUIRE w k PX 60000 SESSION GRACE 60000 BLOCK 0"));
+        server.settle();
+        drop(away);
+        server.settle();
+        let mut second = server.connect();
+        second.send(&words("LOCK.ACQUIRE w l PX 60000 BLOCK 0"));
+        server.settle();
+        let look = |client: &mut Client| {
+            let lines = ["LOCK.INFO x", "LOCK.INFO r", "LOCK.INFO w", "SEM.INFO s", "PTTL x"];
+            let mut told: Vec<String> =
+                lines.iter().map(|line| client.call(&words(line)).show()).collect();
+            told.push(client.call(&words("PTTL r")).show());
+            // How often it was granted, and the last end, are told of scripts that are rolled back.
+            told.iter_mut().for_each(|text| {
+                let lines = text.lines().filter(|line| !line.contains("renewals"));
+                let end = |line: &&str| !line.contains("\"grants\"");
+                *text = lines.take_while(end).collect::<Vec<_>>().join("\n");
+            });
+            told
+        };
+        let before = look(&mut holder);
+        let script = format!("redis.call({case}) while true do end");
+        let reply = other.call(&["EVAL", &script, "0"]);
+        assert!(matches!(reply, Reply::Error(_)), "{case}: {reply:?}");
+        server.settle();
+        assert_eq!(look(&mut holder), before, "{case}");
+        drop(other);
+        server.settle();
+        assert_eq!(look(&mut holder), before, "{case}: the script's client has left");
+        // Its place is before that of the second.
+        let mut back = server.connect();
+        back.send(&words("LOCK.ACQUIRE w k PX 60000 SESSION GRACE 60000 BLOCK 0"));
+        server.settle();
+        holder.call(&words("LOCK.RELEASE w z"));
+        assert!(back.reply().is_some_and(|reply| reply.show().contains("60000")), "{case}");
+        assert_eq!(second.try_message(), None, "{case}");
+        // The sessions still belong to the holder.
+        drop(holder);
+        server.settle();
+        let mut looks = server.connect();
+        assert_eq!(integer(&mut looks, "PTTL x"), 500, "{case}");
+        assert_eq!(integer(&mut looks, "PTTL r"), 500, "{case}");
+        assert_eq!(integer(&mut looks, "PTTL s"), 500, "{case}");
+    }
+}
+
 #[test]
 fn semaphores_and_kept_locks_are_not_evicted_either() {
     let server = TestServer::start(&["maxmemory-policy allkeys-random".into()]);

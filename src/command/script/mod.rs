@@ -345,6 +345,7 @@ pub(crate) fn prepare(
         let config = &ctx.core.state.config;
         let copies_large = config.busy_script_policy == BusyScriptPolicy::Rollback;
         ctx.core.keyspace.begin_undo(config.script_undo_limit as usize, copies_large);
+        ctx.core.state.blocking.places.begin_undo();
     }
     Ok(Running {
         client: ctx.caller.client(),
@@ -455,9 +456,11 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
     let ended = ctx.core.state.scripts.running.take();
     slot_costs::note_group(&mut ctx.core.state, ended.as_ref().and_then(|running| running.slot));
     ctx.core.state.note_gate();
-    if ended.as_ref().is_some_and(|running| running.rolls_back) {
+    let rolls_back = ended.as_ref().is_some_and(|running| running.rolls_back);
+    if rolls_back {
         ctx.core.keyspace.roll_back();
     }
+    ctx.core.state.blocking.places.end_undo(rolls_back);
     if ended.as_ref().is_some_and(|running| running.rolls_back || running.is_dropped) {
         ctx.core.state.effects.roll_back(effects);
     }
