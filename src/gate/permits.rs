@@ -49,18 +49,21 @@ pub fn on_time(core: &mut Core) {
         if core.state.replication.is_replica() {
             continue;
         }
-        let now_us = core.state.now.boot_us;
+        let (now_us, now_ms) = (core.state.now.boot_us, core.state.now.unix().0);
         let client = session.client.and_then(|id| core.state.clients.get(id));
         let client = client.filter(|one| !one.is_closing());
-        // A server that stood still cannot know of signs of life.
-        let stood_still = client.is_some() && now_us - at_us > STALL_US;
-        let silent_ms = client.map(|one| if stood_still { 0 } else { one.silent_ms(now_us) });
-        let until_ms = match silent_ms {
-            Some(silent_ms) => core.state.now.unix().0 + session.lease_ms - silent_ms,
+        let until_ms = match client.map(|one| one.silent_ms(now_us)) {
+            Some(silent_ms) => now_ms + session.lease_ms - silent_ms,
             // Without a client, the permits are not renewed.
             None => 0,
         };
-        let left_ms = set_deadlines(core, &session, (until_ms, Change::Later), stood_still);
+        // A server that stood still until the permits had ended cannot know of signs of life.
+        let stood_still = client.is_some() && now_us - at_us > STALL_US;
+        let mut left_ms = set_deadlines(core, &session, (until_ms, Change::Later), false);
+        if left_ms.is_none() && stood_still {
+            let until_ms = now_ms + session.lease_ms;
+            left_ms = set_deadlines(core, &session, (until_ms, Change::Later), true);
+        }
         if let Some(left_ms) = left_ms {
             let at_us = half_from_now(&core.state, left_ms);
             core.keyspace.permits.insert(session, at_us);
