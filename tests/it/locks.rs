@@ -318,9 +318,6 @@ fn a_script_that_is_rolled_back_leaves_sessions_and_places_where_they_were() {
         server.settle();
         drop(away);
         server.settle();
-        let mut second = server.connect();
-        second.send(&words("LOCK.ACQUIRE w l PX 60000 BLOCK 0"));
-        server.settle();
         let look = |client: &mut Client| {
             let lines = ["LOCK.INFO x", "LOCK.INFO r", "LOCK.INFO w", "SEM.INFO s", "PTTL x"];
             let mut told: Vec<String> =
@@ -343,8 +340,10 @@ fn a_script_that_is_rolled_back_leaves_sessions_and_places_where_they_were() {
         drop(other);
         server.settle();
         assert_eq!(look(&mut holder), before, "{case}: the script's client has left");
-        // Its place is before that of the second.
-        let mut back = server.connect();
+        // The kept place is before that of whoever asks now.
+        let [mut second, mut back] = [(); 2].map(|()| server.connect());
+        second.send(&words("LOCK.ACQUIRE w l PX 60000 BLOCK 0"));
+        server.settle();
         back.send(&words("LOCK.ACQUIRE w k PX 60000 SESSION GRACE 60000 BLOCK 0"));
         server.settle();
         holder.call(&words("LOCK.RELEASE w z"));
