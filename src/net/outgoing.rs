@@ -111,6 +111,26 @@ impl Connection {
         matches!(self.socket.get_ref(), Socket::Tls(_))
     }
 
+    /// Whether the other end has neither closed nor sent unrequested bytes, which would be taken
+    /// for the reply to the next request. A TLS stream may have received a ticket.
+    fn is_idle(&self) -> bool {
+        let has_news = || match self.socket.get_ref() {
+            Socket::Tcp(socket) => {
+                socket.set_nonblocking(true)?;
+                let peeked = socket.peek(&mut [0]);
+                socket.set_nonblocking(false)?;
+                peeked.map(|_| true)
+            }
+            Socket::Tls(_) => Ok(false),
+        };
+        let has_news = match has_news() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Err(_) => true,
+            Ok(has_news) => has_news,
+        };
+        !has_news && self.socket.buffer().is_empty()
+    }
+
     /// Sets the timeout of each read and write.
     pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.socket.get_ref().set_timeout(timeout)
@@ -164,8 +184,13 @@ impl Outgoing {
         let is_it = |kept: &(Box<[u8]>, u16, Connection)| {
             *kept.0 == *host && kept.1 == port && kept.2.is_tls() == is_tls
         };
-        let place = self.kept.iter().position(is_it)?;
-        Some(self.kept.swap_remove(place).2)
+        loop {
+            let place = self.kept.iter().position(is_it)?;
+            let (_, _, connection) = self.kept.swap_remove(place);
+            if connection.is_idle() {
+                return Some(connection);
+            }
+        }
     }
 
     /// Keeps an idle connection. If there are too many, the least recently used one is closed.

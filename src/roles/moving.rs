@@ -30,6 +30,7 @@ use crate::net::primary::{Reading, Socket};
 use crate::net::stream::Stream;
 use crate::persist::rdb::{Encoder, payload};
 use crate::persist::saver::lock;
+use crate::resp::answer::Answer;
 use crate::resp::number::parse_i64;
 use crate::resp::request::{encode, encode_argument, encode_length};
 use crate::state::moving::{Awaited, Beside, Migration, MoveOrder, Outgoing, Payload, Sent};
@@ -132,10 +133,12 @@ pub fn turn(core: &mut Core) {
 
 /// Ends a MIGRATE: its client is answered, and requests that waited for its keys continue.
 fn end(core: &mut Core, number: u64, mut migration: Migration, ended: Result<(), Broken>) {
-    let is_whole = migration.is_done();
+    let is_whole = migration.is_done() && ended.is_ok();
     give_up_sent(core, &mut migration);
     if let Some(line) = migration.line {
-        match is_whole {
+        // An unrequested byte would be taken for a reply to the next request.
+        let rests = core.state.net.lines.get(line).is_some_and(|line| line.input.is_empty());
+        match is_whole && rests {
             true => {
                 if let Some(line) = core.state.net.lines.get_mut(line) {
                     let is_selected = migration.refused.is_none();
@@ -549,13 +552,20 @@ fn take_replies(
     let (mut at, mut taken, mut broken) = (0, Vec::new(), None);
     while let Some(length) = input[at..].iter().position(|byte| *byte == b'\n') {
         let reply = input[at..at + length].strip_suffix(b"\r").unwrap_or(&input[at..at + length]);
-        at += length + 1;
         migration.is_kept_line = false;
         let Some(awaited) = migration.awaited.pop_front() else {
-            broken = Some(READING_FAILED);
+            broken = (!migration.is_done()).then_some(READING_FAILED);
             break;
         };
-        taken.extend(take_reply(core, migration, awaited, reply));
+        at += length + 1;
+        let answer = Answer::of(reply);
+        if answer == Answer::Foreign {
+            // Nor do later lines say what became of a key.
+            migration.awaited.push_front(awaited);
+            broken = Some(READING_FAILED);
+            break;
+        }
+        taken.extend(take_reply(core, migration, awaited, answer));
         if taken.len() % STEP == STEP - 1 && core.state.clock.now().boot_us >= until_us {
             break;
         }
@@ -576,21 +586,20 @@ fn take_reply(
     core: &mut Core,
     migration: &mut Migration,
     awaited: Awaited,
-    reply: &[u8],
+    answer: Answer<'_>,
 ) -> Option<usize> {
-    let refused = reply.strip_prefix(b"-");
-    if let Some(error) = refused
+    if let Answer::Refused(error) = answer
         && migration.refused.is_none()
     {
         migration.refused = Some(error.to_vec());
     }
     let Awaited::Key(sent) = awaited else {
-        migration.preamble_refused |= refused.is_some();
+        migration.preamble_refused |= answer != Answer::Done;
         return None;
     };
     let mut taken = None;
     let MoveOrder { database, copies, .. } = migration.order;
-    if !copies && refused.is_none() && !migration.preamble_refused {
+    if !copies && answer == Answer::Done && !migration.preamble_refused {
         let name = migration.order.names.get(sent.name);
         core.keyspace.select(database);
         if core.keyspace.watch.has_changed(database, name, sent.changes) {

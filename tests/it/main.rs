@@ -33,6 +33,7 @@ mod eviction;
 mod expired_keys;
 mod files_peer;
 mod following;
+mod foreign_peers;
 mod fuzz_corpus;
 mod get_keys;
 mod hostile_scripts;

@@ -71,6 +71,12 @@ impl Target {
         self.request()
     }
 
+    /// Reads the first requests up to that of the first key, and answers none.
+    fn first_key_silently(&mut self) {
+        assert_eq!(self.request(), [b"SELECT".to_vec(), b"0".to_vec()]);
+        self.request();
+    }
+
     fn say(&mut self, text: &str) {
         self.stream.as_mut().expect("connected").write_all(text.as_bytes()).expect("it is read");
     }
@@ -281,4 +287,97 @@ fn in_a_transaction_it_blocks_as_in_redis() {
     assert_eq!(here.call(&["EXEC"]), Reply::Array(vec![ok()]));
     assert_eq!(target.connect().call(&["GET", "k"]), bulk("v"));
     assert_eq!(here.call(&["EXISTS", "k"]), Reply::Integer(0));
+}
+
+/// Replies of servers that are no Redis, or have gone wrong. None says that a key is stored.
+const FOREIGN: [&str; 12] = [
+    "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+    "$5\r\nhello\r\n",
+    ">2\r\n$7\r\nmessage\r\n",
+    "*0\r\n",
+    ":1\r\n",
+    "\r\n",
+    "+\r\n",
+    "+ok\r\n",
+    "+OKAY\r\n",
+    "+QUEUED\r\n",
+    "220 mail.example ESMTP\r\n",
+    "\u{0}\u{1}\u{2}\n",
+];
+
+#[test]
+fn only_ok_says_that_a_key_is_stored() {
+    let server = TestServer::start(&[]);
+    let mut other = server.connect();
+    let failed = error("IOERR error or timeout reading to target instance");
+    for reply in FOREIGN {
+        other.call(&["MSET", "k", "v", "l", "w"]);
+        let (mut mover, mut target, _) = under_way(&server);
+        target.say(reply);
+        assert_eq!(mover.reply(), Some(failed.clone()), "{reply:?}");
+        assert_eq!(other.call(&["EXISTS", "k"]), Reply::Integer(1), "{reply:?}");
+        // With the first answer, to SELECT, and with several keys, of which only one is stored.
+        for (replies, left) in [(["", reply], 2), (["+OK\r\n+OK\r\n", reply], 1)] {
+            other.call(&["MSET", "k", "v", "l", "w"]);
+            let mut target = Target::new();
+            let port = target.port();
+            let mut mover = server.connect();
+            let request = ["MIGRATE", "127.0.0.1", &port, "", "0", "1000", "KEYS", "k", "l"];
+            mover.send(&request);
+            (0..3).for_each(|_| _ = target.request());
+            target.say(&replies.concat());
+            assert_eq!(mover.reply(), Some(failed.clone()), "{reply:?}");
+            assert_eq!(other.call(&["EXISTS", "k", "l"]), Reply::Integer(left), "{reply:?}");
+        }
+    }
+}
+
+#[test]
+fn only_ok_says_that_a_key_is_stored_while_the_loop_waits() {
+    let server = TestServer::start(&[]);
+    let mut client = server.connect();
+    for reply in FOREIGN {
+        for (replies, left) in [(reply.to_owned(), 2), (format!("+OK\r\n+OK\r\n{reply}"), 1)] {
+            client.call(&["MSET", "k", "v", "l", "w"]);
+            let mut target = Target::new();
+            let port = target.port();
+            client.call(&["MULTI"]);
+            client.call(&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS", "k", "l"]);
+            client.send(&["EXEC"]);
+            (0..3).for_each(|_| _ = target.request());
+            target.say(&replies);
+            let failed = error("IOERR error or timeout reading to target instance");
+            assert_eq!(client.reply(), Some(Reply::Array(vec![failed])), "{reply:?}");
+            assert_eq!(client.call(&["EXISTS", "k", "l"]), Reply::Integer(left), "{reply:?}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_with_unrequested_bytes_is_not_used_again() {
+    let server = TestServer::start(&[]);
+    let mut client = server.connect();
+    for is_blocking in [false, true] {
+        client.call(&["SET", "k", "v"]);
+        let mut target = Target::new();
+        let port = target.port();
+        for replies in ["+OK\r\n+OK\r\n+OK\r\n", "+OK\r\n+OK\r\n"] {
+            client.call(&["SET", "k", "v"]);
+            let migrate = ["MIGRATE", "127.0.0.1", &port, "k", "0", "5000"];
+            if is_blocking {
+                client.call(&["MULTI"]);
+                client.call(&migrate);
+                client.send(&["EXEC"]);
+            } else {
+                client.send(&migrate);
+            }
+            // A new connection, as the first request is SELECT again.
+            target.stream = None;
+            target.first_key_silently();
+            target.say(replies);
+            let stored = if is_blocking { Reply::Array(vec![ok()]) } else { ok() };
+            assert_eq!(client.reply(), Some(stored));
+            server.settle();
+        }
+    }
 }

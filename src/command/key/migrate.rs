@@ -15,6 +15,7 @@ use crate::keyspace::Key;
 use crate::net::lines::Peer;
 use crate::net::outgoing::Connection;
 use crate::persist::rdb::payload;
+use crate::resp::answer::Answer;
 use crate::resp::number::parse_i64;
 use crate::resp::request::encode;
 use crate::roles::moving::{self, CONNECTING_FAILED, READING_FAILED, WRITING_FAILED};
@@ -237,7 +238,10 @@ fn hand_over_or_try_again<'a>(
             HandedOver { taken, refused: None, broken: Some(broken) }
                 if may_retry
                     && taken.is_empty()
-                    && broken.error.kind() != io::ErrorKind::TimedOut =>
+                    && !matches!(
+                        broken.error.kind(),
+                        io::ErrorKind::TimedOut | io::ErrorKind::InvalidData
+                    ) =>
             {
                 may_retry = false;
             }
@@ -291,9 +295,8 @@ fn hand_over<'a>(
     }
     let mut preamble_refused = None;
     for _ in 0..preambles {
-        match connection.line() {
-            Ok(line) if preamble_refused.is_none() => preamble_refused = refusal(line),
-            Ok(_) => {}
+        match read_answer(connection) {
+            Ok(refused) => preamble_refused = preamble_refused.or(refused),
             Err(error) => {
                 handed.broken = Some(Broken { error, told: READING_FAILED });
                 return handed;
@@ -301,7 +304,7 @@ fn hand_over<'a>(
         }
     }
     for key in sent {
-        match connection.line().map(refusal) {
+        match read_answer(connection) {
             Ok(refused) => match preamble_refused.clone().or(refused) {
                 Some(text) => _ = handed.refused.get_or_insert(text),
                 None => handed.taken.push(key),
@@ -315,9 +318,15 @@ fn hand_over<'a>(
     handed
 }
 
-/// The text of an error reply, if it is one.
-fn refusal(mut line: Vec<u8>) -> Option<Vec<u8>> {
-    (line.first() == Some(&b'-')).then(|| line.split_off(1))
+/// Reads a reply. Some: the text of an error. Errors: also a reply that is neither this nor `+OK`,
+/// after which no line says what became of a key.
+fn read_answer(connection: &mut Connection) -> io::Result<Option<Vec<u8>>> {
+    let line = connection.line()?;
+    match Answer::of(&line) {
+        Answer::Done => Ok(None),
+        Answer::Refused(error) => Ok(Some(error.to_vec())),
+        Answer::Foreign => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 /// Appends a RESTORE, or RESTORE-ASKING in a cluster, for each key that has not expired by now;

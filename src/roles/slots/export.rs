@@ -26,6 +26,7 @@ use crate::net::primary::Reading;
 use crate::persist::aof::rewrite::CommandWriter;
 use crate::persist::rdb::SavedEntry;
 use crate::persist::saver::lock;
+use crate::resp::answer::Answer;
 use crate::resp::args::Args;
 use crate::resp::request::{Limits, Parsed, Parser, Range, encode};
 use crate::roles::cluster::lists;
@@ -337,10 +338,11 @@ fn take_input(
             return if line.input.len() > INPUT_MAX { Err(BAD_REPLY.into()) } else { Ok(()) };
         };
         let reply: Vec<u8> = line.input.drain(..=end).collect();
-        let text = String::from_utf8_lossy(reply.trim_ascii_end()).into_owned();
-        let is_error = text.starts_with('-');
+        let reply = reply.trim_ascii_end();
+        let text = String::from_utf8_lossy(reply).into_owned();
+        let is_done = Answer::of(reply) == Answer::Done;
         match phase {
-            Phase::ReadingAuth if is_error => {
+            Phase::ReadingAuth if !is_done => {
                 return Err(format!("Failed to AUTH to target node: {text}"));
             }
             Phase::ReadingAuth => {
@@ -350,7 +352,7 @@ fn take_input(
                 }
                 set_phase(state, name, Phase::ReadingEstablish);
             }
-            _ if is_error => {
+            _ if !is_done => {
                 return Err(format!("Received error during handshake to target: {text}"));
             }
             _ => {
