@@ -223,6 +223,12 @@ impl LoadedEntry {
     pub fn new(database: DbIndex, entry: Owned<Value>, hasher: KeyHasher) -> Self {
         LoadedEntry { database, hash: hasher.hash(entry.key()), entry }
     }
+
+    /// A hash of the key and its database.
+    pub fn hash_in_all(&self) -> u64 {
+        let database = self.database.get() as u64;
+        self.hash ^ database.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
 }
 
 /// The progress of a snapshot.

@@ -9,8 +9,11 @@
 //! threads take half the time of one. Entries are allocated from the arena of the inserting thread,
 //! so that they lie in memory as if it had made them.
 //!
+//! A replica checks a received image in this way before it gives up its data ([`Verification`]).
+//!
 //! Knows neither the keyspace's tables nor the treatment of skipped keys.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use thiserror::Error;
@@ -244,6 +247,49 @@ impl ReadAhead<'_> {
                 return;
             }
         }
+    }
+}
+
+/// A check of a whole image before it is loaded.
+pub struct Verification {
+    pub source: Box<dyn DiskReader>,
+    /// Whether the checksum is verified.
+    pub checks: bool,
+    pub version_check: VersionCheck,
+    pub decoder: EntryDecoder,
+}
+
+/// The result of a check of an image that can be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// Two keys may be the same: their hashes are.
+    pub may_repeat_keys: bool,
+}
+
+impl Verification {
+    /// Decodes the image, and keeps nothing of it but 8 bytes for each key. Errors: it cannot be
+    /// loaded. None: it was given up.
+    pub fn run(self, is_given_up: &AtomicBool) -> Option<Result<Verified, Failure>> {
+        let Verification { source, checks, version_check, decoder } = self;
+        let mut parser = Parser::new(source, checks).with_versions(version_check);
+        let mut hashes = Vec::new();
+        while !is_given_up.load(Ordering::Relaxed) {
+            match parser.next_event() {
+                Ok(Event::Entry(entry)) => match decoder.decode(&entry) {
+                    Ok(DecodedEntry::Entry(loaded)) => hashes.push(loaded.hash_in_all()),
+                    Ok(DecodedEntry::Expired | DecodedEntry::Empty) => {}
+                    Err(why) => return Some(Err(Failure::Entry(why))),
+                },
+                Ok(Event::End(_)) => {
+                    hashes.sort_unstable();
+                    let may_repeat_keys = hashes.windows(2).any(|two| two[0] == two[1]);
+                    return Some(Ok(Verified { may_repeat_keys }));
+                }
+                Ok(_) => {}
+                Err(error) => return Some(Err(error.into())),
+            }
+        }
+        None
     }
 }
 

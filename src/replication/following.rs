@@ -66,6 +66,8 @@ pub struct Following {
     /// When the primary was last heard before the link went down: a cluster computes the age of
     /// this replica's data from it.
     pub heard_before_us: i64,
+    /// How often a lost link was replaced since a time: boot-time clock, microseconds.
+    pub replaced: (i64, u32),
     pub transfer: Transfer,
     /// Bytes of the stream received and not applied.
     pub unapplied: u64,
@@ -92,6 +94,7 @@ impl Following {
             was_down_us: 0,
             down_since_us: None,
             heard_before_us: 0,
+            replaced: (0, 0),
             transfer: Transfer::default(),
             unapplied: 0,
             is_failover: false,

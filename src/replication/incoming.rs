@@ -4,13 +4,14 @@
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cluster::node::NodeId;
 use crate::collections::hash_slot::SlotRanges;
 use crate::keyspace::DbIndex;
 use crate::keyspace::beside::Beside;
-use crate::persist::ahead::{EntryDecoder, KeysExpected};
+use crate::persist::ahead::{EntryDecoder, Failure, KeysExpected, Verification, Verified};
 use crate::persist::rdb::Parser;
 use crate::sys::disk::{DiskFile, DiskReader};
 
@@ -26,7 +27,49 @@ pub struct Sync {
     pub file: Option<Arriving>,
     pub keeps_old: bool,
     pub total: Option<u64>,
+    /// The check of the whole file, before it is loaded.
+    pub checking: Option<Checking>,
     pub loader: Option<Loader>,
+}
+
+/// A thread that checks a received file.
+pub struct Checking {
+    shared: Arc<Checked>,
+}
+
+#[derive(Default)]
+struct Checked {
+    is_given_up: AtomicBool,
+    result: Mutex<Option<Result<Verified, Failure>>>,
+}
+
+impl Checking {
+    /// Returns the check and the thread's work.
+    pub fn new(verification: Verification) -> (Self, impl FnOnce() + Send + 'static) {
+        let shared = Arc::<Checked>::default();
+        let theirs = Arc::clone(&shared);
+        let work = move || {
+            if let Some(result) = verification.run(&theirs.is_given_up) {
+                *theirs.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            }
+        };
+        (Checking { shared }, work)
+    }
+
+    fn is_done(&self) -> bool {
+        self.shared.result.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// The result, once.
+    pub fn take(&self) -> Option<Result<Verified, Failure>> {
+        self.shared.result.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Drop for Checking {
+    fn drop(&mut self) {
+        self.shared.is_given_up.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A file being received.
@@ -60,23 +103,24 @@ impl Sync {
         self.by_mark
     }
 
-    /// Whether it is being loaded.
+    /// Whether it is being checked or loaded.
     pub fn is_loading(&self) -> bool {
-        self.loader.is_some()
+        self.checking.is_some() || self.loader.is_some()
     }
 
     /// Whether it is loaded from a file: no bytes are expected from the primary.
     pub fn reads_file(&self) -> bool {
-        self.loader.as_ref().is_some_and(|loader| loader.feed_is_file)
+        self.checking.is_some() || self.loader.as_ref().is_some_and(|loader| loader.feed_is_file)
     }
 
     /// Whether reading from the primary must stop for now.
     pub fn is_full(&self) -> bool {
-        self.loader.as_ref().is_some_and(Loader::is_full)
+        self.checking.is_some() || self.loader.as_ref().is_some_and(Loader::is_full)
     }
 
     pub fn wants_turn(&self) -> bool {
-        self.loader.as_ref().is_some_and(|loader| loader.has_more)
+        self.checking.as_ref().is_some_and(Checking::is_done)
+            || self.loader.as_ref().is_some_and(|loader| loader.has_more)
     }
 }
 

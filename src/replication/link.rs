@@ -26,6 +26,7 @@ use memchr::{memchr, memmem};
 
 use crate::cluster::node::NodeId;
 use crate::replication::parse_offset;
+use crate::resp::answer::Answer;
 use crate::resp::request::{Limits, Parsed, Parser, Range, encode};
 use crate::sys::log::Level;
 
@@ -269,10 +270,22 @@ impl Link {
     fn read_line(&mut self, line: &[u8]) {
         self.events.push_back(Event::Alive);
         let text = String::from_utf8_lossy(line).into_owned();
-        let is_error = line.first() == Some(&b'-');
+        let answer = Answer::of(line);
+        let is_error = matches!(answer, Answer::Refused(_));
         let ignored_error = |what: &str| {
             format!("(Non critical) Master does not understand REPLCONF {what}: {text}")
         };
+        let is_of_ok = !matches!(
+            self.awaits,
+            Awaits::Pong | Awaits::Psync | Awaits::Preamble | Awaits::Nothing
+        );
+        if is_of_ok && answer == Answer::Foreign {
+            let text = format!(
+                "Bad protocol from MASTER, an unexpected reply in the handshake (we received '{text}'), are you sure the \
+                 host and port are right?"
+            );
+            return self.fail(Level::Warning, text);
+        }
         match self.awaits {
             Awaits::Pong => self.read_pong(line, &text),
             Awaits::Auth if is_error => {

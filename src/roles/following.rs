@@ -68,6 +68,8 @@ const HELD_BYTES: usize = 1 << 20;
 const FEED_BYTES: usize = 1 << 20;
 /// Interval of checks of the link, acknowledgements and attempts to connect. Unit: microseconds.
 const PERIOD_US: i64 = 1_000_000;
+/// How often a lost link is replaced at once in that time.
+const AT_ONCE_MAX: u32 = 4;
 
 /// Positions of the log that are kept to find the offset of the stream that is on disk.
 const LOGGED_MAX: usize = 4096;
@@ -76,6 +78,8 @@ const LOGGED_MAX: usize = 4096;
 enum Lost {
     /// Logged already.
     Logged,
+    /// The snapshot cannot be loaded, which is logged.
+    Unloadable,
     /// The connection has ended, with an error or without.
     Ended(Option<io::Error>),
     Broken(Broken),
@@ -460,6 +464,19 @@ fn end_silent(core: &mut Core, link: Box<PrimaryLink>) {
     lose(core, link, Lost::Logged);
 }
 
+/// Whether a lost link is replaced at once: only a few times in [`PERIOD_US`]. A primary that
+/// breaks each link would be asked in a busy loop, perhaps each time for a snapshot.
+fn may_reconnect_at_once(state: &mut State) -> bool {
+    let now_us = state.now.boot_us;
+    let Some(following) = state.replication.following.as_deref_mut() else { return false };
+    let (since_us, times) = following.replaced;
+    following.replaced = match now_us - since_us >= PERIOD_US {
+        true => (now_us, 1),
+        false => (since_us, times.saturating_add(1)),
+    };
+    following.replaced.1 <= AT_ONCE_MAX
+}
+
 /// Closes a link and reconnects: at once if it worked before, otherwise after [`PERIOD_US`].
 fn lose(core: &mut Core, link: Box<PrimaryLink>, lost: Lost) {
     let Some(following) = core.state.replication.following.as_deref_mut() else { return };
@@ -467,7 +484,7 @@ fn lose(core: &mut Core, link: Box<PrimaryLink>, lost: Lost) {
     // A target that cannot be reached is tried again; one that has refused would refuse again.
     if following.is_failover
         && progress == Progress::Handshake
-        && matches!(lost, Lost::Logged | Lost::Broken(_))
+        && matches!(lost, Lost::Logged | Lost::Unloadable | Lost::Broken(_))
     {
         following.failover_failed = true;
     }
@@ -491,7 +508,9 @@ fn lose(core: &mut Core, link: Box<PrimaryLink>, lost: Lost) {
         );
     }
     link.close(core);
-    let is_again = matches!(progress, Progress::Sync | Progress::Connected);
+    let is_again = matches!(progress, Progress::Sync | Progress::Connected)
+        && !matches!(lost, Lost::Unloadable)
+        && may_reconnect_at_once(&mut core.state);
     set_progress(&mut core.state, Progress::Connect);
     let name = primary_name(&core.state);
     match (progress, lost) {
@@ -503,13 +522,17 @@ fn lose(core: &mut Core, link: Box<PrimaryLink>, lost: Lost) {
             if !matches!(lost, Lost::Broken(_)) {
                 notice!(core.state, "Caching the disconnected master state.");
             }
-            notice!(core.state, "Reconnecting to MASTER {name}");
+            if is_again {
+                notice!(core.state, "Reconnecting to MASTER {name}");
+            }
         }
         (Progress::Sync, lost) => {
             if let Lost::Ended(_) = lost {
                 warning!(core.state, "I/O error trying to sync with MASTER: {why}");
             }
-            notice!(core.state, "Reconnecting to MASTER {name} after failure");
+            if is_again {
+                notice!(core.state, "Reconnecting to MASTER {name} after failure");
+            }
         }
         (Progress::Connecting, Lost::Ended(_)) => {
             warning!(core.state, "Error condition on socket for SYNC: {why}");

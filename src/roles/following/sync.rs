@@ -1,12 +1,16 @@
 //! A snapshot from the primary: receiving its bytes, and loading them into databases.
 //!
-//! Without `repl-diskless-load` the bytes go to a file, which becomes the RDB file and is loaded;
-//! with it, through a pipe in memory. Entries go into databases beside the served ones. Clients see
-//! in that time:
+//! Without `repl-diskless-load` the bytes go to a file. A thread decodes all of it before the old
+//! data is given up, so that no snapshot that cannot be loaded costs any data, and memory never
+//! holds two data sets. The file becomes the RDB file once it is loaded. With `repl-diskless-load`
+//! the bytes go through a pipe in memory. Entries go into databases beside the served ones. Clients
+//! see in that time:
 //!
 //! ```text
-//! disabled, on-empty-db   the old data until loading starts, then -LOADING; the old data is freed first
-//! swapdb                  the old data if it is of the same history, else -LOADING; kept on failure
+//! disabled            the old data until loading starts, then -LOADING, with the old data freed
+//! on-empty-db         the same; there is no old data if the bytes go through a pipe
+//! swapdb              the old data if it is of the same history, else -LOADING; kept on failure
+//! flush-before-load   -LOADING; the old data is freed before the first byte is checked
 //! ```
 
 use std::collections::VecDeque;
@@ -21,15 +25,15 @@ use crate::config::{DisklessLoad, system_text};
 use crate::durability::load::{LoadError, Rules, entry_decoder, load_beside, run, version_check};
 use crate::durability::persistence;
 use crate::keyspace::DbIndex;
-use crate::persist::ahead::KeysExpected;
+use crate::persist::ahead::{Failure, KeysExpected, Verification, Verified};
 use crate::persist::rdb::{Event, FileError, Parser};
-use crate::replication::incoming::{Arriving, Feed, Loader, Sync};
+use crate::replication::incoming::{Arriving, Checking, Feed, Loader, Sync};
 use crate::roles::replicas;
 use crate::state::persistence::{
     LAST_FENCE, LoadStats, Loading, OPEN_SLOTS, Purpose, SLOT_DROPS, SLOT_IMPORTS,
 };
 use crate::state::{Core, State};
-use crate::sys::disk::write_all;
+use crate::sys::disk::{DiskReader, write_all};
 use crate::sys::log::{notice, warning};
 
 /// Time for loading in each turn. Unit: microseconds.
@@ -41,6 +45,9 @@ const WRITEBACK_BYTES: u64 = 8 << 20;
 /// An incomplete record is parsed again after this time, unless enough bytes come before. Unit:
 /// microseconds.
 const LOOK_AGAIN_US: i64 = 20_000;
+
+/// Expired keys are kept: the primary will delete them.
+const RULES: Rules = Rules { keeps_expired: true, merges: false, reports_expired: false };
 
 /// The result of a step of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +73,15 @@ impl Sync {
         };
         let file = if by_pipe { None } else { Some(Arriving::create(&core.state)?) };
         let keeps_old = mode == DisklessLoad::SwapDb;
-        Some(Sync { history, by_mark: false, file, keeps_old, total: None, loader: None })
+        Some(Sync {
+            history,
+            by_mark: false,
+            file,
+            keeps_old,
+            total: None,
+            checking: None,
+            loader: None,
+        })
     }
 
     /// The snapshot's bytes follow.
@@ -112,9 +127,9 @@ impl Sync {
     /// All bytes were received. None: they cannot be loaded, which is logged.
     pub(super) fn ends(&mut self, core: &mut Core, by_mark: bool) -> Option<()> {
         self.by_mark = by_mark;
-        if let Some(arriving) = self.file.take() {
-            let (feed, bytes) = arriving.put_in_place(&core.state)?;
-            self.begin_loading(core, feed, bytes);
+        if let Some(arriving) = &self.file {
+            arriving.sync(&core.state)?;
+            self.begin_checking(core)?;
         } else if let Some(loader) = &mut self.loader {
             if let Feed::Pipe { is_ended, .. } = loader.parser.source_mut() {
                 *is_ended = true;
@@ -124,8 +139,67 @@ impl Sync {
         Some(())
     }
 
+    /// Starts to check the file. None: it cannot be read, which is logged.
+    fn begin_checking(&mut self, core: &mut Core) -> Option<()> {
+        let Some(arriving) = &self.file else { return Some(()) };
+        let verification = Verification {
+            source: arriving.open(&core.state)?,
+            checks: core.state.config.rdbchecksum,
+            version_check: version_check(&core.state),
+            decoder: entry_decoder(core, RULES),
+        };
+        let (checking, work) = Checking::new(verification);
+        let wake = core.state.persistence.wake();
+        let spawned = core.state.persistence.background().spawn("sync-check", move || {
+            work();
+            wake();
+        });
+        match spawned {
+            Ok(_) => self.checking = Some(checking),
+            // Without a thread only the old data can replace the check.
+            Err(_) => return self.load_file(core, true),
+        }
+        Some(())
+    }
+
+    /// Starts to load the file, with the old data kept until it is loaded or not. None: it cannot
+    /// be read, which is logged.
+    fn load_file(&mut self, core: &mut Core, keeps_old: bool) -> Option<()> {
+        let arriving = self.file.as_ref()?;
+        let (feed, bytes) = (Feed::File(arriving.open(&core.state)?), arriving.bytes);
+        self.keeps_old |= keeps_old;
+        self.begin_loading(core, feed, bytes);
+        Some(())
+    }
+
+    /// Loads the file if it was checked. Errors: it cannot be loaded, which is logged.
+    fn take_check(&mut self, core: &mut Core) -> Result<(), super::Lost> {
+        let Some(result) = self.checking.as_ref().and_then(Checking::take) else { return Ok(()) };
+        self.checking = None;
+        match result {
+            // Only the databases can tell whether keys are repeated.
+            Ok(Verified { may_repeat_keys }) => {
+                self.load_file(core, may_repeat_keys).ok_or(super::Lost::Unloadable)
+            }
+            Err(Failure::File(error)) => {
+                let error = LoadError::of_file(&core.state, error);
+                error.log_refusal(&core.state);
+                Err(self.cannot_load(&core.state, &error.text))
+            }
+            Err(Failure::Entry(why)) => Err(self.cannot_load(&core.state, &why)),
+        }
+    }
+
+    fn cannot_load(&self, state: &State, why: &str) -> super::Lost {
+        let from = if self.file.is_some() { "DB from disk" } else { "DB from socket" };
+        warning!(state, "Failed trying to load the MASTER synchronization {from}: {why}");
+        super::Lost::Unloadable
+    }
+
     fn begin_loading(&mut self, core: &mut Core, feed: Feed, total: u64) {
-        persistence::end_aof(core);
+        if !self.keeps_old {
+            persistence::end_aof(core);
+        }
         if core.state.persistence.purpose() == Some(Purpose::Save) {
             replicas::abort_job(core, Purpose::Save);
         }
@@ -149,13 +223,9 @@ impl Sync {
 
     /// Loads one slice. Errors: already logged.
     pub(super) fn load(&mut self, core: &mut Core) -> Result<Loaded, super::Lost> {
+        self.take_check(core)?;
         let Some(loader) = &mut self.loader else { return Ok(Loaded::Waits) };
-        let is_file = loader.feed_is_file;
-        loader.step(core).map_err(|why| {
-            let from = if is_file { "DB from disk" } else { "DB from socket" };
-            warning!(core.state, "Failed trying to load the MASTER synchronization {from}: {why}");
-            super::Lost::Logged
-        })
+        loader.step(core).map_err(|why| self.cannot_load(&core.state, &why))
     }
 
     /// Replaces the served databases by the loaded ones. False: that failed, which is logged; then
@@ -168,6 +238,7 @@ impl Sync {
             "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."
         );
         if self.keeps_old {
+            persistence::end_aof(core);
             end_history(&mut core.state);
             notice!(core.state, "MASTER <-> REPLICA sync: Swapping active DB with loaded DB");
         }
@@ -204,15 +275,17 @@ impl Sync {
             following.selected = loader.stream_database.min(core.keyspace.last_database());
         }
         begin_backlog(&mut core.state);
+        if let Some(arriving) = self.file {
+            arriving.put_in_place(&core.state);
+        }
         remove_file(&core.state);
         true
     }
 
     /// Drops the received bytes.
     pub(super) fn abort(self, core: &mut Core) {
-        if let Some(Arriving { path, .. }) = self.file {
-            // Fails harmlessly if the file does not exist.
-            let _ = core.state.persistence.disk().remove(&path);
+        if let Some(arriving) = self.file {
+            arriving.remove(&core.state);
         }
         if let Some(loader) = self.loader {
             core.keyspace.drop_beside(loader.beside);
@@ -307,43 +380,45 @@ impl Arriving {
         Some(())
     }
 
-    /// Syncs the file and renames it to the RDB file. None: that failed, which is logged.
-    fn put_in_place(self, state: &State) -> Option<(Feed, u64)> {
+    /// None: the file cannot be synced, which is logged.
+    fn sync(&self, state: &State) -> Option<()> {
+        let synced = self.file.sync_data();
+        let what =
+            "Failed trying to sync the temp DB to disk in MASTER <-> REPLICA synchronization";
+        synced.map_err(|error| warning!(state, "{what}: {}", system_text(&error))).ok()
+    }
+
+    /// None: the file cannot be read, which is logged.
+    fn open(&self, state: &State) -> Option<Box<dyn DiskReader>> {
+        let opened = state.persistence.disk().open_read(&self.path);
+        let what = "Failed trying to load the MASTER synchronization DB from disk";
+        opened.map_err(|error| warning!(state, "{what}: {}", system_text(&error))).ok()
+    }
+
+    /// Renames the loaded file to the RDB file. A failure is logged: the former file stays, and
+    /// later saves replace it.
+    fn put_in_place(self, state: &State) {
         let (disk, target) = (state.persistence.disk(), state.rdb_path());
-        let say = |what: &str, error: io::Error| {
-            let why = system_text(&error);
-            warning!(state, "{what}: {why}");
-            let _ = disk.remove(&self.path);
-        };
         let name = target.display();
-        if let Err(error) = self.file.sync_data() {
-            say(
-                "Failed trying to sync the temp DB to disk in MASTER <-> REPLICA synchronization",
-                error,
-            );
-            return None;
-        }
         if let Err(error) = disk.rename(&self.path, &target) {
-            let what = format!(
-                "Failed trying to rename the temp DB into {name} in MASTER <-> REPLICA synchronization"
+            let why = system_text(&error);
+            warning!(
+                state,
+                "Failed trying to rename the temp DB into {name} in MASTER <-> REPLICA synchronization: {why}"
             );
-            say(&what, error);
-            return None;
-        }
-        if let Err(error) = disk.sync_folder(&state.config.dir) {
-            let what = format!(
-                "Failed trying to sync DB directory {name} in MASTER <-> REPLICA synchronization"
+            self.remove(state);
+        } else if let Err(error) = disk.sync_folder(&state.config.dir) {
+            let why = system_text(&error);
+            warning!(
+                state,
+                "Failed trying to sync DB directory {name} in MASTER <-> REPLICA synchronization: {why}"
             );
-            say(&what, error);
-            return None;
         }
-        match disk.open_read(&target) {
-            Ok(file) => Some((Feed::File(file), self.bytes)),
-            Err(error) => {
-                say("Failed trying to load the MASTER synchronization DB from disk", error);
-                None
-            }
-        }
+    }
+
+    /// Fails harmlessly if the file does not exist.
+    fn remove(&self, state: &State) {
+        let _ = state.persistence.disk().remove(&self.path);
     }
 }
 
@@ -355,7 +430,7 @@ impl Loader {
                 .with_versions(version_check(&core.state)),
             feed_is_file,
             expected: KeysExpected::of_file(if feed_is_file { bytes } else { 0 }),
-            decoder: entry_decoder(core, Rules { keeps_expired: true, ..Rules::default() }),
+            decoder: entry_decoder(core, RULES),
             beside: core.keyspace.beside(),
             functions: Vec::new(),
             stream_database: DbIndex::ZERO,
