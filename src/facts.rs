@@ -125,6 +125,8 @@ bitflags! {
         const NOT_KEY = 1 << 8;
         const INCOMPLETE = 1 << 9;
         const VARIABLE_FLAGS = 1 << 10;
+        /// The command changes the value, though Redis's specification says RO. Not reported.
+        const CHANGES = 1 << 11;
     }
 }
 
@@ -195,6 +197,13 @@ impl KeyFlags {
     pub const OW_UPDATE: Self = Self::OW.union(Self::UPDATE);
     pub const OW_INSERT: Self = Self::OW.union(Self::INSERT);
     pub const RM_DELETE: Self = Self::RM.union(Self::DELETE);
+    /// XREADGROUP.
+    pub const RO_ACCESS_CHANGES: Self = Self::RO_ACCESS.union(Self::CHANGES);
+
+    /// Whether the command may change the key's value.
+    pub fn may_change(self) -> bool {
+        !self.contains(Self::RO) || self.contains(Self::CHANGES)
+    }
 }
 
 /// A command's documentation group.

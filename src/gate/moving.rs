@@ -80,9 +80,8 @@ fn moving_key(
     if !state.flags_of(command, args).intersects(may_write) {
         return None;
     }
-    let only_reads =
-        |flags: KeyFlags| flags.contains(KeyFlags::RO) && !command.is(Flags::RUNS_SCRIPT);
-    let keys = keys_of(command.spec, args).into_iter().filter(|key| !only_reads(key.flags));
+    let may_change = |flags: KeyFlags| flags.may_change() || command.is(Flags::RUNS_SCRIPT);
+    let keys = keys_of(command.spec, args).into_iter().filter(|key| may_change(key.flags));
     let mut keys = keys.map(|key| key.index);
     keys.find(|&index| {
         let key = args.get(index);

@@ -141,6 +141,35 @@ fn others_are_served_and_whoever_would_write_the_key_waits() {
 }
 
 #[test]
+fn a_group_reads_no_stream_that_is_on_its_way() {
+    let server = TestServer::start(&[]);
+    let mut other = server.connect();
+    other.call(&["XADD", "k", "1-1", "f", "v"]);
+    assert_eq!(other.call(&["XGROUP", "CREATE", "k", "g", "0"]), ok());
+    let (mut mover, mut target, _) = under_way(&server);
+    let mut waiting: Vec<Client> = (0..2).map(|_| server.connect()).collect();
+    waiting[0].send(&["XREADGROUP", "GROUP", "g", "c", "STREAMS", "k", ">"]);
+    waiting[1].send(&["XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "k", ">"]);
+    server.settle();
+    for client in &mut waiting {
+        assert_eq!(client.try_message(), None);
+    }
+    // Who only reads is served.
+    let entries = other.call(&["XREAD", "STREAMS", "k", "0"]);
+    assert!(matches!(entries, Reply::Array(_)), "{entries:?}");
+    target.say("+OK\r\n");
+    assert_eq!(mover.reply(), Some(ok()));
+    for client in &mut waiting {
+        // What was delivered here would be unknown to the target.
+        let reply = client.reply();
+        assert!(
+            matches!(&reply, Some(Reply::Error(text)) if text.starts_with(b"NOGROUP")),
+            "{reply:?}"
+        );
+    }
+}
+
+#[test]
 fn a_target_that_says_nothing_costs_the_timeout_and_no_key() {
     let server = TestServer::start(&[]);
     let mut other = server.connect();

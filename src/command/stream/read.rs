@@ -21,11 +21,11 @@ use crate::keyspace::waiting::Wanted;
 use crate::resp::reply::{Deferred, Protocol, ReplyWriter};
 use crate::types::stream::{ConsumerId, Counting, Entries, Group, Pending, Stream, StreamId};
 
-const fn behind_streams(from: i16) -> KeySpec {
+const fn behind_streams(from: i16, flags: KeyFlags) -> KeySpec {
     KeySpec {
         begin: Begin::Keyword { word: "STREAMS", from },
         find: Find::Range { last: -1, step: 1, limit: 2 },
-        flags: KeyFlags::RO_ACCESS,
+        flags,
         notes: None,
     }
 }
@@ -49,7 +49,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     stream_spec("XREAD", xread, "5.0.0", Flags::READONLY.union(Flags::BLOCKING))
         .at_least(4)
-        .keys(&[behind_streams(1)])
+        .keys(&[behind_streams(1, KeyFlags::RO_ACCESS)])
         .key_rule(KeyRule::ReadStreams)
         .docs(
             "[COUNT count] [BLOCK milliseconds] STREAMS <key [key ...] id [id ...]>",
@@ -58,7 +58,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     stream_spec("XREADGROUP", xreadgroup, "5.0.0", Flags::WRITE_BLOCKING)
         .at_least(7)
-        .keys(&[behind_streams(4)])
+        .keys(&[behind_streams(4, KeyFlags::RO_ACCESS_CHANGES)])
         .key_rule(KeyRule::ReadStreams)
         .docs(
             "GROUP <group consumer> [COUNT count] [BLOCK milliseconds] [NOACK] \

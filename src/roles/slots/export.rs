@@ -33,7 +33,7 @@ use crate::roles::cluster::lists;
 use crate::roles::moving::{self, Connecting, ENCODED_HERE_MAX, ENCODERS_MAX};
 use crate::state::moving::Payload;
 use crate::state::slot_moves::{Export, Part};
-use crate::state::spec::{KeyFlags, KeyPosition};
+use crate::state::spec::KeyPosition;
 use crate::state::table::Command;
 use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
@@ -736,7 +736,7 @@ fn places<'a>(
     let place = |key: &KeyPosition| Place {
         database: selected,
         key: args.get(key.index),
-        is_written: !key.flags.contains(KeyFlags::RO),
+        is_written: key.flags.may_change(),
     };
     let mut places: Vec<Place<'a>> = keys.iter().map(place).collect();
     let named = command.spec.databases.arguments(args);
