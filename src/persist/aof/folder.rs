@@ -7,9 +7,9 @@
 //! - *a new increment*: create it, empty; write the manifest that lists it. Only then may the
 //!   increment be written.
 //! - *the first manifest*: create a mark, an empty file, before any file that the manifest will
-//!   list; remove the mark when the manifest is durable. So files without a manifest are known: with
-//!   the mark they are of an attempt that did not end, and nobody's data; without it their manifest
-//!   has been lost, and the folder is not opened.
+//!   list; remove the mark when the manifest is durable. So files without a manifest are known:
+//!   with the mark they are of an attempt that did not end, and nobody's data; without it their
+//!   manifest has been lost, and the folder is not opened.
 //! - *the end of a rewrite*: the base is already written and synced under a temporary name; rename
 //!   it; write the manifest that lists it, with the earlier files as history; remove those; write a
 //!   manifest without them.
@@ -461,7 +461,8 @@ impl AofFolder {
             Ok(()) => {}
             Err((step, error)) => {
                 if step == ReplaceStep::SyncFolder {
-                    // The mark stays: a power loss may take the manifest away. The new manifest is in place: readers of the folder see this state.
+                    // The new manifest is in place: readers of the folder see this state. The mark
+                    // stays, since a power loss may take the manifest away.
                     self.manifest = next;
                 }
                 let what = match step {
