@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use crate::keyspace::due::Unit;
 use crate::resp::args::{Args, Cursor};
+use crate::resp::number::leading_i64;
 use crate::state::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeyRule, KeySpec};
 
 /// The keys of a request, in the order of the specifications. Empty if the request has none or its
@@ -37,7 +38,8 @@ fn loosely_counted(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
         _ => None,
     });
     let Some((at, step)) = counted else { return Vec::new() };
-    let count = usize::try_from(leading_integer(args.get(at))).unwrap_or_default();
+    // Redis takes the low 32 bits.
+    let count = usize::try_from(leading_i64(args.get(at)) as i32).unwrap_or_default();
     if count == 0 || count > (args.len() - at - 1) / step {
         return Vec::new();
     }
@@ -169,22 +171,6 @@ fn range(keys: &KeySpec, first: usize, args: Args<'_>) -> Option<(usize, usize, 
     };
     let is_inside = first >= 1 && first <= last && last < len;
     is_inside.then_some((first as usize, last as usize, step.max(1) as usize))
-}
-
-/// A number as C's `atoi` reads it.
-fn leading_integer(text: &[u8]) -> i32 {
-    let is_space = |byte: &u8| matches!(byte, b' ' | 9..=13);
-    let blanks = text.iter().take_while(|byte| is_space(byte)).count();
-    let (is_negative, digits) = match &text[blanks..] {
-        [b'-', digits @ ..] => (true, digits),
-        [b'+', digits @ ..] | digits => (false, digits),
-    };
-    let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
-    let magnitude = digits.fold(0_i64, |number, digit| {
-        number.saturating_mul(10).saturating_add(i64::from(digit - b'0'))
-    });
-    // The low 32 bits, as in C.
-    (if is_negative { -magnitude } else { magnitude }) as i32
 }
 
 /// How a key is used, where that depends on the options.

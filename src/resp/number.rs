@@ -75,6 +75,23 @@ pub(crate) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }
 
+/// The number at the start of a text, as C's `atoll` reads it: after white space, 0 if there is
+/// none, saturating at 64 bits.
+pub fn leading_i64(text: &[u8]) -> i64 {
+    let is_space = |byte: &u8| matches!(byte, b' ' | 9..=13);
+    let blanks = text.iter().take_while(|byte| is_space(byte)).count();
+    let (is_negative, digits) = match &text[blanks..] {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] | digits => (false, digits),
+    };
+    let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number: i64, digit| {
+        let digit = i64::from(digit - b'0');
+        let number = number.saturating_mul(10);
+        if is_negative { number.saturating_sub(digit) } else { number.saturating_add(digit) }
+    })
+}
+
 /// Parses a double: decimal or hexadecimal (`0x1.8p3`), `inf` or `infinity` in any case, with an
 /// optional sign. `None` for anything around it, for NaN, and if a finite number overflows or a
 /// nonzero one becomes zero.
@@ -488,6 +505,24 @@ fn f64_from_parts(mantissa: u128, inexact: bool, exponent: i32) -> Option<f64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_leading_number_ends_at_the_first_other_byte() {
+        let cases: [(&[u8], i64); 9] = [
+            (b"", 0),
+            (b"x1", 0),
+            (b" \t\n\x0b\x0c\r12 3", 12),
+            (b"-7x", -7),
+            (b"+7", 7),
+            (b"--7", 0),
+            (b"1.9", 1),
+            (b"99999999999999999999", i64::MAX),
+            (b"-99999999999999999999", i64::MIN),
+        ];
+        for (text, number) in cases {
+            assert_eq!(leading_i64(text), number, "{}", text.escape_ascii());
+        }
+    }
 
     #[test]
     fn an_integer_is_accepted_only_in_its_canonical_form() {

@@ -13,6 +13,7 @@
 use std::fmt;
 
 use crate::config::{parse_line, quoted};
+use crate::resp::number;
 
 /// The longest line, with its end. Unit: bytes.
 const LINE_BYTES_MAX: usize = 1024;
@@ -152,7 +153,7 @@ impl Manifest {
                 }
                 name = Some(pair[1].clone());
             } else if pair[0].eq_ignore_ascii_case(b"seq") {
-                seq = leading_number(&pair[1]);
+                seq = number::leading_i64(&pair[1]);
             } else if pair[0].eq_ignore_ascii_case(b"type") {
                 kind = pair[1].first().copied();
             }
@@ -277,23 +278,6 @@ fn is_file_name(name: &[u8]) -> bool {
 
 fn needs_quotes(name: &[u8]) -> bool {
     name.iter().any(|byte| !byte.is_ascii_graphic() || matches!(byte, b'\\' | b'"' | b'\''))
-}
-
-/// The number at the start of a text, as C's `atoll` reads it: 0 if there is none, saturating at 64
-/// bits.
-fn leading_number(text: &[u8]) -> i64 {
-    let text = text.trim_ascii_start();
-    let (negative, digits) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        [b'+', rest @ ..] => (false, rest),
-        _ => (false, text),
-    };
-    let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
-    digits.fold(0i64, |number, digit| {
-        let digit = i64::from(digit - b'0');
-        let number = number.saturating_mul(10);
-        if negative { number.saturating_sub(digit) } else { number.saturating_add(digit) }
-    })
 }
 
 #[cfg(test)]
