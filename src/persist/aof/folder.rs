@@ -475,9 +475,8 @@ impl AofFolder {
                 return Err(self.cannot(what, error));
             }
         }
-        if self.manifest.is_empty() {
-            let _ = self.disk.remove(&self.beginning_path());
-        }
+        // It is there after the first manifest, or after one that was not durable.
+        let _ = self.disk.remove(&self.beginning_path());
         self.manifest = next;
         Ok(())
     }

@@ -193,3 +193,27 @@ fn a_first_start_that_is_cut_short_anywhere_is_begun_again() {
         }
     }
 }
+
+#[test]
+fn the_mark_of_a_first_manifest_goes_when_a_later_one_is_durable() {
+    let mut not_durable = 0;
+    for operation in 1.. {
+        let disk = ModelDisk::new(1);
+        let mut folder = open(&disk).unwrap();
+        folder.increment_aside().unwrap();
+        let written = folder.path_of(b"temp");
+        disk.put(&written, OLD);
+        disk.fail_at(disk.operations() + operation, Fault::Error(libc::EIO));
+        let finished = folder.finish_rewrite(&written, BaseFormat::Aof, 1);
+        if finished.is_ok() {
+            break;
+        }
+        if !folder.manifest().is_empty() {
+            not_durable += 1;
+            assert!(disk.size(Path::new("/dir/a.aof.beginning")).is_ok());
+            folder.next_increment().unwrap();
+            assert!(disk.size(Path::new("/dir/a.aof.beginning")).is_err());
+        }
+    }
+    assert_eq!(not_durable, 1);
+}
