@@ -21,8 +21,8 @@ build: ## build the server, optimised
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-run: ## build and start the server; ARGS="--port 7777" adds to its command line
-	$(CARGO) run --release -- $(ARGS)
+run: ## build and start the server, soon rather than as fast as a release; ARGS="--port 7777" adds to its command line
+	$(CARGO) run --profile quick -- $(ARGS)
 
 check: ## formatting, lints of all targets, the architecture's rules, the checker of `make locks`, and a part of `make miri` where Miri is installed
 	$(CARGO) fmt --check
