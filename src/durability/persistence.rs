@@ -442,7 +442,10 @@ fn conclude_job(core: &mut Core, running: Running, placed: Placed) -> Option<End
             core.state.persistence.rewrites.last_seconds = seconds;
             core.state.persistence.rewrites.last_copied = copied;
             if let (Ok(bytes), Some(aof)) = (&placed, &mut core.state.persistence.aof) {
-                aof.is_aside = false;
+                if std::mem::take(&mut aof.is_aside) {
+                    // This turn's waits for the disk have been looked at already.
+                    (core.state.persistence.wake)();
+                }
                 aof.log.rewrite_finished(*bytes);
                 core.state.note_gate();
             }

@@ -40,11 +40,10 @@ fn wanted(state: &State, awaited: &AcksAwaited) -> i64 {
     }
 }
 
-/// Whether the offset that WAITAOF waits for is on this server's disk.
+/// Whether the offset that WAITAOF waits for is on this server's disk, where a start would load it.
 fn is_on_disk_here(state: &State, awaited: &AcksAwaited) -> bool {
-    let log = state.persistence.log();
-    let (Some(on_disk), Some(log)) = (awaited.on_disk, log) else { return false };
-    log.synced() >= on_disk.logged
+    let reached = state.persistence.on_disk();
+    awaited.on_disk.is_some_and(|on_disk| reached.is_some_and(|reached| reached >= on_disk.logged))
 }
 
 /// Whether the client waits for this server's disk.

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::dump;
-use crate::support::{Client, Reply, TestServer, wait_for};
+use crate::support::{Client, Reply, TestServer, copy_folder, wait_for};
 
 /// The year 2096, in Unix milliseconds.
 const LATER: &str = "4000000000000";
@@ -65,19 +65,6 @@ fn shown(client: &mut Client) -> String {
     shown.join("; ")
 }
 
-/// Copies a folder of files and folders.
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a folder");
-    for entry in std::fs::read_dir(from).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        let target = to.join(path.file_name().expect("a name"));
-        match path.is_dir() {
-            true => copy(&path, &target),
-            false => drop(std::fs::copy(&path, target).expect("a file")),
-        }
-    }
-}
-
 fn write(dir: &Path) {
     std::fs::create_dir_all(dir).expect("a folder");
     let server = start(dir, &["appendonly yes"]);
@@ -108,7 +95,7 @@ fn files_of_all_versions_are_loaded() {
         for lines in [&["appendonly no"], &["appendonly yes"]] {
             // A start may write to its folder.
             let scratch = tempfile::tempdir().expect("a folder");
-            copy(&version, scratch.path());
+            copy_folder(&version, scratch.path());
             let server = start(scratch.path(), lines);
             let seen = shown(&mut server.connect());
             assert_eq!(seen, written.trim_end(), "{} with {lines:?}", version.display());

@@ -229,6 +229,30 @@ fn waitaof_ends_when_the_append_only_file_is_switched_off() {
     assert_eq!(waiting.reply().expect("an answer").show(), error);
 }
 
+/// Until its base and its manifest are there, no start would load the log.
+#[test]
+fn waitaof_counts_a_log_that_was_switched_on_once_a_start_would_load_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = start(dir.path(), &["rdb-key-save-delay 20000"]);
+    let mut client = server.connect();
+    client.call(&["DEBUG", "POPULATE", "10"]);
+    client.call(&["CONFIG", "SET", "appendonly", "yes"]);
+    client.call(&["SET", "z", "1"]);
+    let [counted, not] =
+        [1, 0].map(|here| Reply::Array(vec![here, 0].into_iter().map(Reply::Integer).collect()));
+    client.call(&["MULTI"]);
+    client.call(&["WAITAOF", "1", "0", "0"]);
+    assert_eq!(client.call(&["EXEC"]), Reply::Array(vec![not]));
+    assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), counted);
+    // What a kill would leave now.
+    let left = tempfile::tempdir().expect("a folder");
+    support::copy_folder(dir.path(), left.path());
+    let server = start(left.path(), &["appendonly yes"]);
+    let mut client = server.connect();
+    assert_eq!(client.call(&["GET", "z"]).show(), "\"1\"");
+    assert_eq!(client.call(&["DBSIZE"]), Reply::Integer(11));
+}
+
 #[test]
 fn the_progress_of_a_long_loading_is_logged() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -324,6 +325,19 @@ impl Client {
                 self.try_message()
             }
             _ => None,
+        }
+    }
+}
+
+/// Copies a folder of files and folders.
+pub fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let target = to.join(path.file_name().expect("a name"));
+        match path.is_dir() {
+            true => copy_folder(&path, &target),
+            false => drop(std::fs::copy(&path, target).expect("a file")),
         }
     }
 }
