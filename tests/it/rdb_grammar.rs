@@ -108,7 +108,9 @@ fn draw(rng: &mut Rng, values: &[Value], loader: Loader) -> File {
         match rng.u8(..12) {
             0 => {
                 let base = rng.choice([LATER, EARLIER, i64::MIN, i64::MAX - 1_000_000]);
-                deadline_ms = base.expect("a choice") + rng.i64(0..1_000_000);
+                let drawn = base.expect("a choice") + rng.i64(0..1_000_000);
+                // No deadline, and that of a key that has expired.
+                deadline_ms = *rng.choice(&[drawn, drawn, drawn, -1, -2, 0]).expect("a choice");
                 told.push(format!("deadline {deadline_ms}"));
                 bytes.push(opcode::EXPIRE_MS);
                 bytes.extend(deadline_ms.to_le_bytes());

@@ -51,6 +51,9 @@ pub enum Event<'a> {
     End(Checksum),
 }
 
+/// A deadline of this many milliseconds means none, as in Redis.
+const NO_DEADLINE: i64 = -1;
+
 /// Length of the name of a move of slots.
 const MOVE_NAME_BYTES: usize = 40;
 
@@ -426,7 +429,7 @@ impl<R: Read> Source<R> {
                 }
                 opcode::EXPIRE_MS => {
                     let ms = i64::from_le_bytes(input::array(self, "a deadline")?);
-                    self.attributes.deadline_ms = Some(ms);
+                    self.attributes.deadline_ms = Some(ms).filter(|ms| *ms != NO_DEADLINE);
                 }
                 opcode::IDLE => {
                     self.attributes.idle_seconds = Some(input::length(self, "an idle time")?);
