@@ -39,6 +39,8 @@ pub const SHARED: &[u8] = b"shared";
 const READER: &[u8] = b":r:";
 /// An owner that nobody can be: nobody gets the lock until its time is over.
 pub const KEEP: &[u8] = b":keep";
+/// The token of a lock that readers hold.
+const READERS_TOKEN: &[u8] = b":readers";
 
 /// The longest lease and grace: a hundred years.
 pub const LEASE_MS_MAX: i64 = 100 * 366 * 24 * 3_600_000;
@@ -51,7 +53,7 @@ const FIELDS_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock<'a> {
     /// Of several readers, the asking one, or else the first; the fence and the session are those
-    /// of that reader's grant. Of a foreign lock, the first owner.
+    /// of that reader's grant. Of a foreign lock, the first owner; of a long string, its beginning.
     pub owner: Cow<'a, [u8]>,
     /// The number of times that the owner holds it; 1 for a string, and for a reader.
     pub holds: i64,
@@ -63,8 +65,9 @@ pub struct Lock<'a> {
     pub session: Option<(i64, i64)>,
     /// Whether it is a string.
     pub is_string: bool,
-    /// Whether it is a foreign lock with further owners.
-    pub is_shared: bool,
+    /// Whether no owner that asks can be its holder: a foreign lock with further owners, or a
+    /// string that is longer than an owner's name.
+    pub is_anonymous: bool,
     /// The number of readers that hold it; 0: one owner has it alone.
     pub readers: usize,
 }
@@ -119,7 +122,7 @@ impl Lock<'_> {
 
     /// Whether `owner` holds it, in the grant with this fence if one is named.
     pub fn is_held_by(&self, owner: &[u8], fence: Option<u64>) -> bool {
-        !self.is_shared
+        !self.is_anonymous
             && *self.owner == *owner
             && fence.is_none_or(|fence| self.fence == Some(fence))
     }
@@ -154,6 +157,15 @@ pub fn fence_of(value: ValueRef<'_, Value>, now: &Now) -> Option<u64> {
     u64::try_from(fence).ok()
 }
 
+/// What a classical client reads, which expects the holder's token in a string: the owner of a lock
+/// that was granted here, or [`READERS_TOKEN`]. No owner of these commands begins with a colon, so
+/// neither readers nor a withheld lock are taken for the asking client's own. None: no such lock.
+pub fn token(value: ValueRef<'_, Value>, now: &Now) -> Option<Vec<u8>> {
+    fence_of(value, now)?;
+    let lock = read(value, now).ok()??;
+    Some(if lock.readers > 0 { READERS_TOKEN.to_vec() } else { lock.owner.into_owned() })
+}
+
 /// A key's value as a lock; None: nobody holds it. Errors: WRONGTYPE for other types, and for a
 /// hash with anything but positive integers in its unreserved fields.
 pub fn read<'a>(value: ValueRef<'a, Value>, now: &Now) -> Result<Option<Lock<'a>>, CommandError> {
@@ -167,10 +179,12 @@ pub fn read_for<'a>(
     asking: &[u8],
 ) -> Result<Option<Lock<'a>>, CommandError> {
     if let Some(string) = StringView::new(value) {
-        if string.len() > OWNER_MAX {
-            return Err(CommandError::WrongType);
-        }
-        let owner = string.whole();
+        // Some libraries' tokens have more than a name. They are held, by nobody who can ask.
+        let shown_len = string.len().min(OWNER_MAX);
+        let owner = match string.as_slice() {
+            Some(bytes) => Cow::Borrowed(&bytes[..shown_len]),
+            None => string.pieces(0..shown_len).flatten().copied().collect(),
+        };
         let lock = Lock {
             owner,
             holds: 1,
@@ -178,7 +192,7 @@ pub fn read_for<'a>(
             since_ms: None,
             session: None,
             is_string: true,
-            is_shared: false,
+            is_anonymous: string.len() > OWNER_MAX,
             readers: 0,
         };
         return Ok(Some(lock));
@@ -253,7 +267,7 @@ fn usual_in<'q>(packed: &[u8], owner: &'q [u8]) -> Option<Lock<'q>> {
         since_ms: Some(i64::from_le_bytes(*since)),
         session: None,
         is_string: false,
-        is_shared: false,
+        is_anonymous: false,
         readers: 0,
     })
 }
@@ -371,10 +385,10 @@ impl<'a> Fields<'a, '_> {
         }
         // An owner in a field without a colon excludes all readers.
         if let Some((owner, holds)) = self.owner {
-            let Fields { fence, since_ms, session, has_others: is_shared, .. } = self;
+            let Fields { fence, since_ms, session, has_others: is_anonymous, .. } = self;
             let (is_string, readers) = (false, 0);
             let lock =
-                Lock { owner, holds, fence, since_ms, session, is_string, is_shared, readers };
+                Lock { owner, holds, fence, since_ms, session, is_string, is_anonymous, readers };
             return Ok(Some(lock));
         }
         Ok(self.reader.map(|(owner, Reader { fence, session, .. })| Lock {
@@ -384,7 +398,7 @@ impl<'a> Fields<'a, '_> {
             since_ms: None,
             session,
             is_string: false,
-            is_shared: false,
+            is_anonymous: false,
             readers: self.readers,
         }))
     }
@@ -436,7 +450,7 @@ mod tests {
                 lock.holds,
                 lock.fence,
                 lock.since_ms,
-                if lock.is_shared { " shared" } else { "" },
+                if lock.is_anonymous { " shared" } else { "" },
                 if lock.readers > 0 { format!(" {} readers", lock.readers) } else { "".into() },
             ),
         }

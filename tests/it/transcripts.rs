@@ -76,7 +76,7 @@ macro_rules! transcripts {
 
 transcripts! {
     acl, bitmap, client, cluster, cluster_node, command, command_log, compatible_with, config, connection, debug, due, dump, evict, expire, function,
-    generic, geo, get, hash, hash_expiry, hyperloglog, import_mode, list, list_blocking, lock, lock_async, lock_report, lock_session, lock_shared,
+    generic, geo, get, hash, hash_expiry, hyperloglog, import_mode, list, list_blocking, lock, lock_async, lock_mixed, lock_report, lock_session, lock_shared,
     module, monitor, object,
     ping, pubsub, redirect, scan, script, semaphore, server, set, set_encoding, set_events, sort, sorted_set,
     sorted_set_combine, sorted_set_pop, sorted_set_range, stream_add, stream_group, stream_info,

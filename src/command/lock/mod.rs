@@ -402,7 +402,7 @@ fn write_grant(
         since_ms: Some(ctx.core.state.now.unix().0),
         session: asked.session(),
         is_string: false,
-        is_shared: false,
+        is_anonymous: false,
         readers: 0,
     };
     match slot {
@@ -802,7 +802,7 @@ fn pass_on(
             since_ms: Some(ctx.core.state.now.unix().0),
             session: None,
             is_string: false,
-            is_shared: false,
+            is_anonymous: false,
             readers: 0,
         };
         write(ctx, key, None, &kept, Some(deadline));

@@ -10,6 +10,7 @@ pub(crate) mod options;
 use std::ops::Range;
 
 use crate::collections::shared_bytes::SharedBytes;
+use crate::collections::table::Slot;
 use crate::command::deadline::{Lifetime, TimeUnit};
 use crate::command::string::edit::{
     append, decr, decrby, getrange, incr, incrby, incrbyfloat, setrange, strlen,
@@ -27,6 +28,7 @@ use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{
     Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeyRule, KeySpec, key, keys, spec,
 };
+use crate::types::lock;
 use crate::types::string::StringView;
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -230,13 +232,43 @@ fn show_pieces(reply: &mut ReplyWriter<'_>, bytes: &SharedBytes) {
     reply.bulk_pieces(bytes.len(), bytes.pieces(0..bytes.len()));
 }
 
-/// `GET key`: the string, or nil.
+/// `GET key`: the string, or nil; of a lock the owner.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
-    match ctx.core.keyspace.string(ctx.key(1))? {
-        Some(value) => show(&mut ctx.reply, value),
-        None => ctx.reply.null(),
+    let key = ctx.key(1);
+    match ctx.core.keyspace.string(key) {
+        Ok(Some(value)) => show(&mut ctx.reply, value),
+        Ok(None) => ctx.reply.null(),
+        Err(_) => return show_token(ctx, key),
     }
     Ok(Outcome::Replied)
+}
+
+#[cold]
+fn show_token(ctx: &mut Context<'_>, key: Key<'_>) -> CommandResult {
+    let slot = ctx.core.keyspace.find_quietly(key).ok_or(CommandError::WrongType)?;
+    let token = token_at(ctx, slot)?;
+    ctx.reply.bulk(&token);
+    Ok(Outcome::Replied)
+}
+
+/// The owner of a lock of LOCK.ACQUIRE, for clients whose locks are strings: they find another
+/// owner's token. Errors: WRONGTYPE.
+#[cold]
+fn token_at(ctx: &Context<'_>, slot: Slot) -> Result<Vec<u8>, CommandError> {
+    let (value, now) = (ctx.core.keyspace.entry(slot).value(), ctx.core.keyspace.now());
+    lock::token(value, &now).ok_or(CommandError::WrongType)
+}
+
+/// Whether the string at `slot`, or the owner of the lock there, is this one.
+fn is_string_or_token(
+    ctx: &Context<'_>,
+    slot: Slot,
+    expected: &[u8],
+) -> Result<bool, CommandError> {
+    match ctx.core.keyspace.string_at(slot) {
+        Ok(string) => Ok(string == *expected),
+        Err(_) => Ok(token_at(ctx, slot)? == expected),
+    }
 }
 
 /// `SET key value [NX | XX | IFEQ value | ...] [GET] [EX seconds | ... | KEEPTTL]`: OK, or nil if
@@ -258,7 +290,14 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     };
     if options.get {
         match found {
-            Some(slot) => show(&mut ctx.reply, ctx.core.keyspace.string_at(slot)?),
+            Some(slot) => match ctx.core.keyspace.string_at(slot) {
+                Ok(string) => show(&mut ctx.reply, string),
+                Err(_) if options.condition == Condition::Absent => {
+                    let token = token_at(ctx, slot)?;
+                    ctx.reply.bulk(&token);
+                }
+                Err(error) => return Err(error),
+            },
             None => ctx.reply.null(),
         }
     }
@@ -266,9 +305,14 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         (Condition::Always, _) => true,
         (Condition::Absent, found) => found.is_none(),
         (Condition::Present, found) => found.is_some(),
-        (Condition::If(comparison), Some(slot)) => {
-            comparison.holds(ctx.core.keyspace.string_at(slot)?)
-        }
+        (Condition::If(comparison), Some(slot)) => match ctx.core.keyspace.string_at(slot) {
+            Ok(string) => comparison.holds(string),
+            // Another owner's lock stays. A lock never becomes a string.
+            Err(error) => match comparison {
+                Comparison::Equal(token) if token_at(ctx, slot)? != token => false,
+                _ => return Err(error),
+            },
+        },
         (Condition::If(comparison), None) => comparison.holds_for_absent(),
     };
     match holds {
@@ -431,13 +475,13 @@ fn getex(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DELIFEQ key value`: 1 if the key was deleted, else 0.
+/// `DELIFEQ key value`: 1 if the key was deleted, else 0. A lock is compared by its owner.
 fn delifeq(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let slot = ctx.core.keyspace.string_slot(key)?;
+    let slot = ctx.core.keyspace.find_for_write(key);
     let mut deleted = false;
     if let Some(slot) = slot
-        && ctx.core.keyspace.string_at(slot)? == *ctx.args.get(2)
+        && is_string_or_token(ctx, slot, ctx.args.get(2))?
     {
         ctx.core.keyspace.delete_at(slot, key, "del");
         ctx.instead(&[b"DEL", key.bytes]);
@@ -460,9 +504,15 @@ fn delex(ctx: &mut Context<'_>) -> CommandResult {
         let holds = match ctx.args.len() {
             2 => true,
             _ => {
-                let value = ctx.core.keyspace.string_at(slot).map_err(|_| NOT_A_STRING)?;
+                let string = ctx.core.keyspace.string_at(slot).map_err(|_| NOT_A_STRING);
                 let comparison = Comparison::of(ctx.args.get(2), ctx.args.get(3));
-                comparison.ok_or(UNKNOWN_CONDITION)??.holds(value)
+                match (string, comparison) {
+                    (Ok(string), comparison) => comparison.ok_or(UNKNOWN_CONDITION)??.holds(string),
+                    (Err(error), Some(Ok(Comparison::Equal(token)))) => {
+                        is_string_or_token(ctx, slot, token).map_err(|_| error)?
+                    }
+                    (Err(error), _) => return Err(error),
+                }
             }
         };
         if holds {

@@ -275,5 +275,20 @@ class Locks(ServerTest):
         self.assertTrue(native.locked())
 
 
+    def test_redis_pys_lock_finds_another_owner_where_this_one_holds(self):
+        native, foreign = self.lock(), self.client.lock("lock", timeout=0.03, blocking=False)
+        self.assertTrue(foreign.acquire())
+        # It is late: the other took the lock when its time was over.
+        self.assertTrue(native.acquire(blocking_timeout=20))
+        self.assertTrue(foreign.locked())
+        self.assertFalse(foreign.owned())
+        for call in lambda: foreign.extend(10), foreign.reacquire, foreign.release:
+            with self.assertRaises(LockNotOwnedError):
+                call()
+        self.assertFalse(self.client.lock("lock", timeout=1, blocking=False).acquire())
+        self.assertTrue(native.owned())
+        native.release()
+
+
 class LocksByResp3(Locks):
     protocol = 3
