@@ -188,7 +188,7 @@ fn depth_and_size_end_in_errors() {
         "local t = {} while true do t[#t + 1] = string.rep('x', 100000) .. #t end",
         "local s = 'x' while true do s = s .. s end",
         "return string.rep('x', 1e9)",
-        "return string.rep('x', 2 ^ 53)",
+        "return string.rep('x', 2 ^ 31 - 1)",
         "return table.create(2 ^ 25, 1)",
         "return table.concat(table.create(1e6, 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'))",
         "local t = {} for i = 1, 1e9 do t[i] = i end",

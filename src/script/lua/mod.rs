@@ -38,6 +38,7 @@ mod memory;
 mod numbers;
 mod patterns;
 mod pieces;
+mod positions;
 mod sandbox;
 mod text;
 
@@ -52,8 +53,10 @@ use mlua::ffi::*;
 use super::watchdog::{Interrupt, Watchdog};
 use super::{Function, Host, Registered, Run, Verdict};
 use crate::resp::reply::{Protocol, ReplyWriter};
+use crate::sys::random;
 use api::Exchange;
 use memory::Memory;
+use positions::Random;
 
 /// The longest string, and the most elements of a table, in Lua.
 const STRING_MAX: usize = 1 << 30;
@@ -126,6 +129,8 @@ pub(super) struct Shared {
     watchdog: RefCell<Option<Watchdog>>,
     /// The last script reached the memory limit: collect garbage before the next one.
     leaves_garbage: Cell<bool>,
+    /// `math.random`.
+    random: Cell<Random>,
     /// Functions registered so far by the library being loaded.
     loading: RefCell<Option<Vec<Registered>>>,
 }
@@ -148,6 +153,8 @@ impl Shared {
             place: RefCell::new(None),
             watchdog: RefCell::new(None),
             leaves_garbage: Cell::new(false),
+            // Scripts that name no seed draw other numbers after each start.
+            random: Cell::new(Random::from_seed(random::number() as i32)),
             loading: RefCell::new(None),
         }
     }

@@ -13,6 +13,7 @@ use mlua::ffi::*;
 
 use super::text::{Text, text_argument};
 use super::{bytes_at, push_bytes, raise_here};
+use crate::resp::args::before_nul;
 use crate::resp::number::is_space;
 use crate::script::libraries::helpers::safepoint;
 
@@ -369,8 +370,8 @@ impl<'a> Matcher<'a> {
                         lua_settop(self.state, -2);
                     }
                 }
-                b'%' => to.push(b"%"),
-                _ => self.fail("invalid use of '%' in replacement string"),
+                // As in Lua 5.1; a NUL at the end.
+                other => to.push(&[other]),
             }
         }
         to.push(rest);
@@ -396,8 +397,9 @@ fn in_class(byte: u8, letter: u8) -> bool {
     is_in == letter.is_ascii_lowercase()
 }
 
-/// A pattern without a leading `^`, and whether it had one.
+/// A pattern without a leading `^`, and whether it had one. As in Lua 5.1, a NUL ends it.
 fn without_anchor(pattern: &[u8]) -> (&[u8], bool) {
+    let pattern = before_nul(pattern);
     match pattern.strip_prefix(b"^") {
         Some(rest) => (rest, true),
         None => (pattern, false),
@@ -457,7 +459,7 @@ unsafe extern "C-unwind" fn next_match(state: *mut lua_State) -> c_int {
         let text = bytes_at(state, lua_upvalueindex(1)).unwrap_or_default();
         let pattern = bytes_at(state, lua_upvalueindex(2)).unwrap_or_default();
         let start = lua_tonumber(state, lua_upvalueindex(3)) as usize;
-        let mut matcher = Matcher::new(state, text, pattern);
+        let mut matcher = Matcher::new(state, text, before_nul(pattern));
         for start in start..=text.len() {
             if let Some(end) = matcher.begin(start, 0) {
                 let next = if end == start { end + 1 } else { end };
@@ -571,9 +573,9 @@ mod tests {
     /// patterns.
     const COMPARES: &str = r#"
         local parts = {'a', 'b', '.', '%a', '%d', '%S', '%w', '%p', '%x', '[ab]', '[^a]', '[a-b1]', '[%d_]', '(', ')', '()', '$',
-            '^', '*', '+', '-', '?', '%1', '%2', '%0', '%b()', '%bab', '%f[%a]', '%f[^b]', '%', '[', ']', '[]', '[^]', '%z', '\0'}
+            '^', '*', '+', '-', '?', '%1', '%2', '%0', '%b()', '%bab', '%f[%a]', '%f[^b]', '%', '[', ']', '[]', '[^]', '%z'}
         local letters = {'a', 'b', 'a', 'b', '(', ')', '1', ' ', '_', '\0', 'A', '\255'}
-        local replacements = {'x', '%0', '%1', '<%2>', '%', '%%', '%9', {a = 1, b = false, ab = 'q'},
+        local replacements = {'x', '%0', '%1', '<%2>', '%%', '%9', {a = 1, b = false, ab = 'q'},
             function(...) return select('#', ...) end, function() return nil end, {a = {}}, 5, ''}
         local function any(list, most)
             local text = ''

@@ -11,8 +11,10 @@ use std::os::raw::c_int;
 
 use mlua::ffi::*;
 
+use super::positions::{self, narrow, narrow_argument, start_argument, start_of, whole};
 use super::text::{MADE_BYTES_MAX, PIECE, Taken, Text, push_filled, text_argument};
 use super::{bytes_at, patterns, push_bytes, raise_here, shared, string_at};
+use crate::resp::args::before_nul;
 use crate::script::libraries::helpers::{LONG_NUMBER, safepoint};
 use crate::script::number::format_json;
 
@@ -80,8 +82,11 @@ const TAKEN_AWAY: [&CStr; 3] = [c"pack", c"packsize", c"unpack"];
 pub(super) unsafe fn open(state: *mut lua_State) {
     // SAFETY: two values.
     unsafe {
-        for (library, functions) in REPLACED {
-            lua_rawgetfield(state, LUA_GLOBALSINDEX, library.as_ptr());
+        for (library, functions) in REPLACED.iter().chain(positions::REPLACED) {
+            match library.is_empty() {
+                true => lua_pushvalue(state, LUA_GLOBALSINDEX),
+                false => _ = lua_rawgetfield(state, LUA_GLOBALSINDEX, library.as_ptr()),
+            }
             for (name, function) in *functions {
                 lua_rawgetfield(state, -1, name.as_ptr());
                 lua_pushcclosurek(state, *function, name.as_ptr(), 1, None);
@@ -100,7 +105,7 @@ pub(super) unsafe fn open(state: *mut lua_State) {
 
 /// Calls the replaced function with the arguments on the stack, in the same frame, so that its
 /// errors name the script's line.
-unsafe fn call_original(state: *mut lua_State) -> c_int {
+pub(super) unsafe fn call_original(state: *mut lua_State) -> c_int {
     // SAFETY: the upvalue is the replaced function, which takes the frame as it is.
     unsafe {
         match lua_tocfunction(state, lua_upvalueindex(1)) {
@@ -112,7 +117,7 @@ unsafe fn call_original(state: *mut lua_State) -> c_int {
 
 /// Checks for interrupts once every `VALUES` values; `number` counts them.
 #[inline]
-unsafe fn look(state: *mut lua_State, number: c_int) {
+pub(super) unsafe fn look(state: *mut lua_State, number: c_int) {
     if number % VALUES == 0 {
         // SAFETY: errors may be raised here.
         unsafe { safepoint(state) };
@@ -125,8 +130,7 @@ unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
     // room, as `count` is at most what is left.
     unsafe {
         let text = text_argument(state, 1);
-        let times = luaL_checknumber(state, 2);
-        let times = if times >= 1.0 { times as usize } else { 0 };
+        let times = narrow(luaL_checknumber(state, 2)).max(0) as usize;
         let total = text.len().saturating_mul(times);
         if total > MADE_BYTES_MAX {
             raise_here(state, b"resulting string too large");
@@ -270,15 +274,14 @@ unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
         let (text, wanted) = (text_argument(state, 1), text_argument(state, 2));
         let init = luaL_optnumber(state, 3, 1.0);
         let is_special = |byte: &u8| b"^$*+?.([%-".contains(byte);
-        if lua_toboolean(state, 4) == 0 && wanted.iter().any(is_special) {
+        if lua_toboolean(state, 4) == 0 && before_nul(wanted).iter().any(is_special) {
+            start_argument(state, 3, text.len());
             return match is_quick(text, wanted) {
                 true => call_original(state),
                 false => patterns::find_or_match(state, true),
             };
         }
-        let from_end = if init < 0.0 { text.len() as f64 + init } else { init - 1.0 };
-        let start = from_end.max(0.0).min(text.len() as f64) as usize;
-        match search(state, text, wanted, start) {
+        match search(state, text, wanted, start_of(whole(init), text.len())) {
             Some(at) => {
                 lua_pushnumber(state, (at + 1) as f64);
                 lua_pushnumber(state, (at + wanted.len()) as f64);
@@ -357,16 +360,21 @@ unsafe fn take_number(state: *mut lua_State, index: c_int) -> bool {
     }
 }
 
-/// Whether the interpreter matches a pattern fast enough.
+/// Whether the interpreter matches a pattern fast enough, and as Lua 5.1 does, for which a NUL ends
+/// it.
 fn is_quick(text: &[u8], pattern: &[u8]) -> bool {
-    text.len().saturating_mul(pattern.len()) <= STEPS_MAX
+    before_nul(pattern).len() == pattern.len()
+        && text.len().saturating_mul(pattern.len()) <= STEPS_MAX
 }
 
 /// `string.match(s, pattern [, init])`
 unsafe extern "C-unwind" fn match_pattern(state: *mut lua_State) -> c_int {
     // SAFETY: the interpreter runs this function, with the replaced one as upvalue.
     unsafe {
-        match is_quick(text_argument(state, 1), text_argument(state, 2)) {
+        let text = text_argument(state, 1);
+        let is_quick = is_quick(text, text_argument(state, 2));
+        start_argument(state, 3, text.len());
+        match is_quick {
             true => call_original(state),
             false => patterns::find_or_match(state, false),
         }
@@ -384,14 +392,28 @@ unsafe extern "C-unwind" fn gmatch(state: *mut lua_State) -> c_int {
     }
 }
 
+/// Whether a replacement has a `%` before anything but a digit and another `%`, which stands for
+/// that byte.
+fn has_escaped_letter(replacement: &[u8]) -> bool {
+    let mut rest = replacement;
+    while let Some(at) = memchr::memchr(b'%', rest) {
+        match rest.get(at + 1) {
+            Some(b'0'..=b'9' | b'%') => rest = &rest[at + 2..],
+            _ => return true,
+        }
+    }
+    false
+}
+
 /// `string.gsub(s, pattern, replacement [, n])`
 unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
     // SAFETY: as in `match_pattern`.
     unsafe {
         let is_quick = is_quick(text_argument(state, 1), text_argument(state, 2));
-        let is_short = |text: &[u8]| text.len() <= REPLACEMENT_BYTES;
+        let is_plain = |text: &[u8]| text.len() <= REPLACEMENT_BYTES && !has_escaped_letter(text);
+        narrow_argument(state, 4);
         match lua_type(state, 3) {
-            LUA_TSTRING if !string_at(state, 3).is_some_and(is_short) => patterns::gsub(state),
+            LUA_TSTRING if !string_at(state, 3).is_some_and(is_plain) => patterns::gsub(state),
             LUA_TSTRING | LUA_TNUMBER | LUA_TTABLE | LUA_TFUNCTION if !is_quick => {
                 patterns::gsub(state)
             }
@@ -486,6 +508,8 @@ unsafe extern "C-unwind" fn concat(state: *mut lua_State) -> c_int {
             LUA_TNONE | LUA_TNIL => b"",
             _ => text_argument(state, 2),
         };
+        narrow_argument(state, 3);
+        narrow_argument(state, 4);
         let first = luaL_optinteger_(state, 3, 1);
         let last = match lua_type(state, 4) {
             LUA_TNONE | LUA_TNIL => lua_objlen_(state, 1),

@@ -193,8 +193,21 @@ pub(super) fn familiar(text: &[u8]) -> Cow<'_, [u8]> {
     match text.strip_suffix(INDEX_NIL) {
         // A type has no metatable.
         Some(place) => [place, b"attempt to index a nil value"].concat().into(),
-        None => text.into(),
+        None => bad_argument(text).map_or(text.into(), Cow::from),
     }
+}
+
+/// `place: bad argument #1 to 'f' (number expected, got no value)`, for Luau's `invalid` or
+/// `missing argument`. An error that a protected call of the function itself raises has no place.
+fn bad_argument(text: &[u8]) -> Option<Vec<u8>> {
+    const BAD: &[u8] = b"bad argument #";
+    let from = memchr::memmem::find(text, b": ").map_or(0, |at| at + 2);
+    let (place, rest) = text.split_at(from);
+    if let Some(rest) = rest.strip_prefix(b"invalid argument #") {
+        return Some([place, BAD, rest].concat());
+    }
+    let rest = rest.strip_prefix(b"missing argument #")?.strip_suffix(b" expected)")?;
+    Some([place, BAD, rest, b" expected, got no value)"].concat())
 }
 
 /// `__index` of the globals.
