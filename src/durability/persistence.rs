@@ -18,7 +18,7 @@ use crate::collections::hash_slot::ranges_text;
 use crate::config::system_text;
 use crate::keyspace::DbIndex;
 use crate::keyspace::snapshot::Walked;
-use crate::persist::aof::log::{Fatal, SwitchError};
+use crate::persist::aof::log::{AppendLog, Fatal, SwitchError};
 use crate::persist::leftovers;
 use crate::persist::rdb::Version;
 use crate::persist::saver::{Form, Job, Plan, SavedAccess, lock, put_in_place, save_now};
@@ -552,7 +552,11 @@ fn continue_rewrite(core: &mut Core) -> Result<(), RewriteError> {
     write_log(&mut core.state).map_err(RewriteError::Fatal)?;
     let plan = plan(core, true);
     let Some(aof) = &mut core.state.persistence.aof else { return Ok(()) };
-    let temporary = lock(&aof.folder).path().join(leftovers::temporary_base(std::process::id()));
+    let folder = lock(&aof.folder).path().to_owned();
+    // If it was removed. The next increment makes its name durable; if this fails, the base cannot
+    // be created, which is reported.
+    let _ = core.state.persistence.disk.create_folder(&folder);
+    let temporary = folder.join(leftovers::temporary_base(std::process::id()));
     // If the log was just switched on, it has an increment of its own already.
     if aof.first_kept.is_none() {
         match aof.log.begin_switch(now) {
@@ -614,7 +618,9 @@ pub fn periodic(core: &mut Core) -> Result<(), Fatal> {
     }
     let now_us = core.state.now.boot_us;
     let may_retry = now_us >= core.state.persistence.rewrites.next_us;
-    if may_retry && (core.state.persistence.queued.rewrite || has_grown(&core.state)) {
+    let is_nameless = core.state.persistence.log().is_some_and(AppendLog::is_nameless);
+    let is_due = core.state.persistence.queued.rewrite || is_nameless || has_grown(&core.state);
+    if may_retry && is_due {
         return match begin_rewrite(core) {
             Ok(()) => Ok(()),
             Err(RewriteError::Failed(why)) => {

@@ -79,6 +79,12 @@ pub trait DiskFile: Send + Sync + std::fmt::Debug {
     /// Bytes of the file.
     fn size(&self) -> io::Result<u64>;
 
+    /// Whether this file has this name now. False: the name is gone, or another file has it. An
+    /// error that says neither counts as true. So does what is no file.
+    fn has_name(&self, _path: &Path) -> bool {
+        true
+    }
+
     /// Locks the file against other processes that lock it, until it is closed; a rename does not
     /// matter. False: another process has it locked.
     fn lock(&self) -> io::Result<bool>;
@@ -303,6 +309,16 @@ impl DiskFile for RealFile {
         Ok(self.0.metadata()?.len())
     }
 
+    fn has_name(&self, path: &Path) -> bool {
+        match (std::fs::metadata(path), self.0.metadata()) {
+            (Ok(named), Ok(ours)) => (named.dev(), named.ino()) == (ours.dev(), ours.ino()),
+            (Err(error), _) => {
+                !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+            }
+            (Ok(_), Err(_)) => true,
+        }
+    }
+
     fn lock(&self) -> io::Result<bool> {
         match flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
@@ -344,7 +360,10 @@ mod tests {
         file.set_len(5).unwrap();
         write_all(&*file, b"!").unwrap();
         assert_eq!(file.size().unwrap(), 6);
+        assert!(file.has_name(&folder.join("a")));
         disk.rename(&folder.join("a"), &folder.join("b")).unwrap();
+        assert!(!file.has_name(&folder.join("a")) && !file.has_name(&folder.join("a/c")));
+        assert!(file.has_name(&folder.join("b")));
         disk.sync_folder(&folder).unwrap();
         assert_eq!(disk.size(&folder.join("a")).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(read_whole(&disk, &folder.join("b"), 6).unwrap(), b"hello!");

@@ -469,3 +469,41 @@ fn a_save_goes_where_it_was_told_when_it_began() {
     }
     assert_eq!(std::fs::read_dir(&other).expect("a folder").count(), 0);
 }
+
+/// The answer of a write under `always` waits until the data is in a file that has a name again.
+#[test]
+fn a_removed_append_only_folder_is_made_anew_before_a_write_is_answered() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let lines = ["save \"\"", "appendonly yes", "appendfsync always"];
+    let server = start(dir.path(), &lines);
+    let mut client = server.connect();
+    client.call(&["SET", "before", "1"]);
+    let folder = dir.path().join("appendonlydir");
+    for (round, removed) in ["", "appendonly.aof.2.incr.aof"].into_iter().enumerate() {
+        match removed {
+            "" => std::fs::remove_dir_all(&folder),
+            name => std::fs::rename(folder.join(name), dir.path().join("elsewhere")),
+        }
+        .expect("removed");
+        let mut writer = server.connect();
+        writer.send(&["SET", &format!("after{round}"), "1"]);
+        let answer = support::wait_for("the answer", || {
+            server.advance(1_000);
+            writer.try_message()
+        });
+        assert_eq!(answer, Reply::Simple(b"OK".to_vec()));
+        assert_eq!(info(&mut client, "aof_last_write_status"), "ok");
+        // As after a kill.
+        let copy = tempfile::tempdir().expect("a folder");
+        let inside = copy.path().join("appendonlydir");
+        std::fs::create_dir(&inside).expect("a folder");
+        for file in std::fs::read_dir(&folder).expect("the folder is there again") {
+            let file = file.expect("a name");
+            std::fs::copy(file.path(), inside.join(file.file_name())).expect("copied");
+        }
+        let again = start(copy.path(), &lines);
+        let mut client = again.connect();
+        let kept = client.call(&["EXISTS", "before", "after0", "after1"]);
+        assert_eq!(kept, Reply::Integer(2 + round as i64));
+    }
+}

@@ -69,6 +69,7 @@ pub struct AofFolder {
 pub struct Increment {
     pub file: Arc<dyn DiskFile>,
     pub name: Vec<u8>,
+    pub path: Arc<Path>,
     /// Its number, for [`AofFolder::finish_rewrite`].
     pub seq: i64,
     /// Its bytes when it was opened.
@@ -328,6 +329,11 @@ impl AofFolder {
             // The first rewrite after switching on begins again.
             return self.increment_aside();
         }
+        if !self.disk.is_folder(&self.path) {
+            // It was removed while the server runs. Until the rewrite has ended, a start misses the
+            // files that the manifest lists, and is refused.
+            self.create()?;
+        }
         let next = self.manifest.with_next_increment(&self.filename);
         let increment = self.open_last(&next, false)?;
         self.persist(next)?;
@@ -384,7 +390,7 @@ impl AofFolder {
             let name = String::from_utf8_lossy(&name);
             FolderError::system(&format!("Can't open the append-only file {name}"), error)
         })?;
-        Ok(Increment { file, name, seq, len })
+        Ok(Increment { file, name, path: path.into(), seq, len })
     }
 
     /// Ends a rewrite: `written`, a complete and synced file in this folder, becomes the base, and

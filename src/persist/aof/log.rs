@@ -28,6 +28,7 @@
 //! This module knows no clients: the owner of an output asks here.
 
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -170,14 +171,24 @@ struct State {
     wanted_units: u64,
     /// The result of a switch.
     switched: Option<Result<Increment, FolderError>>,
-    /// The number of the increment whose sync failed, and the error.
-    failed: Option<(i64, String)>,
+    failed: Option<Failed>,
     ended: bool,
     sync_times: Histogram,
 }
 
+/// A failed sync.
+struct Failed {
+    /// The number of the increment.
+    seq: i64,
+    text: String,
+    /// The file has no name any more: its bytes are unharmed, but no start finds them. A rewrite
+    /// repairs it, so the process need not end.
+    is_nameless: bool,
+}
+
 struct SyncJob {
     file: Arc<dyn DiskFile>,
+    path: Arc<Path>,
     seq: i64,
     up_to: LogOffset,
     /// The number of units before it, approximately.
@@ -431,7 +442,11 @@ impl AppendLog {
     fn note_sync_error(&mut self) {
         let failed = &self.shared.lock().failed;
         if failed.is_some() != self.sync_error.is_some() {
-            self.sync_error = failed.as_ref().map(|(_, text)| text.clone());
+            self.sync_error = failed.as_ref().map(|failed| failed.text.clone());
+            if let Some(Failed { text, is_nameless: true, .. }) = failed {
+                let text = format!("The data of the AOF file would be lost: {text}");
+                self.notices.push((Level::Warning, text));
+            }
         }
     }
 
@@ -441,10 +456,10 @@ impl AppendLog {
             return Ok(());
         }
         match &self.shared.lock().failed {
-            Some((_, text)) => Err(Fatal(format!(
+            Some(Failed { text, is_nameless: false, .. }) => Err(Fatal(format!(
                 "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {text}. Exiting..."
             ))),
-            None => Ok(()),
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -490,6 +505,7 @@ impl AppendLog {
     fn current_sync(&self, wakes: bool) -> SyncJob {
         SyncJob {
             file: self.current.file.clone(),
+            path: self.current.path.clone(),
             seq: self.current.seq,
             up_to: self.written,
             units: self.units,
@@ -603,7 +619,7 @@ impl AppendLog {
         self.earlier_bytes = base_bytes;
         self.base_bytes = base_bytes + self.current_bytes;
         let state = &mut *self.shared.lock();
-        if state.failed.as_ref().is_some_and(|(seq, _)| *seq < self.current.seq) {
+        if state.failed.as_ref().is_some_and(|failed| failed.seq < self.current.seq) {
             state.failed = None;
             self.sync_error = None;
             // Syncs requested after the failure were not made.
@@ -664,7 +680,7 @@ impl AppendLog {
         // There was no thread, or it has ended with work left.
         while self.syncer().step() {}
         self.write_out(now)?;
-        if let Some((_, text)) = &self.shared.lock().failed {
+        if let Some(Failed { text, .. }) = &self.shared.lock().failed {
             return Err(Fatal(format!("Fail to fsync the AOF file: {text}")));
         }
         self.current.file.sync_data().map_err(|error| {
@@ -729,6 +745,11 @@ impl AppendLog {
     /// The policy in use.
     pub fn policy(&self) -> AppendFsync {
         self.policy
+    }
+
+    /// Whether the current file has lost its name, which only a rewrite repairs.
+    pub fn is_nameless(&self) -> bool {
+        self.shared.lock().failed.as_ref().is_some_and(|failed| failed.is_nameless)
     }
 
     /// Whether [`AppendLog::set_policy`] may set this policy. While the disk fails, `always` would
@@ -870,20 +891,31 @@ impl Syncer {
             return false;
         }
         match sync.file.sync_data() {
-            Ok(()) => {
+            Ok(()) if sync.file.has_name(&sync.path) => {
                 self.shared.synced.fetch_max(sync.up_to.0, Ordering::Release);
                 true
             }
+            Ok(()) => {
+                let path = sync.path.display();
+                let text = format!("{path} was removed or replaced. A rewrite makes a new file");
+                let failed = Failed { seq: sync.seq, text, is_nameless: true };
+                self.shared.lock().failed = Some(failed);
+                false
+            }
             Err(error) => {
                 self.shared.folder().mark_unsynced(sync.seq);
-                self.shared.lock().failed = Some((sync.seq, system_text(&error)));
+                let text = system_text(&error);
+                let failed = Failed { seq: sync.seq, text, is_nameless: false };
+                self.shared.lock().failed = Some(failed);
                 false
             }
         }
     }
 
     fn switch(&self, old: &SyncJob) {
-        let made = if self.sync(old) || !old.is_vital {
+        let is_nameless =
+            || self.shared.lock().failed.as_ref().is_some_and(|failed| failed.is_nameless);
+        let made = if self.sync(old) || !old.is_vital || is_nameless() {
             // A failed sync does not stop the rewrite, which repairs it by replacing the file.
             self.shared.folder().next_increment()
         } else {

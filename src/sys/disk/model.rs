@@ -662,6 +662,10 @@ impl DiskFile for ModelFile {
         })
     }
 
+    fn has_name(&self, path: &Path) -> bool {
+        self.disk.lock().names.get(path) == Some(&Node::File(self.inode))
+    }
+
     fn lock(&self) -> io::Result<bool> {
         Ok(true)
     }
