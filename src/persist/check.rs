@@ -168,6 +168,10 @@ impl Checker<'_, '_> {
             let format = if is_rdb { "RDB" } else { "RESP" };
             print_line!(self, "Start to check BASE AOF (", format, " format).");
             let verdict = self.file(&base.name, &path, is_last())?;
+            if matches!(verdict, Verdict::Empty) && manifest.is_base_emptied(0) {
+                print_line!(self, "BASE AOF ", base.name, " is empty, so its data is lost");
+                return Err(Failed);
+            }
             self.print_verdict("BASE ", &base.name, &verdict);
         }
         if !manifest.increments().is_empty() {

@@ -77,6 +77,16 @@ impl AofFolder {
         for name in &files {
             sizes.push(self.disk().size(&self.path_of(name)).map_err(|e| unreadable(name, e))?);
         }
+        if let (Some(base), Some(bytes)) = (self.manifest().base(), sizes.first())
+            && self.manifest().is_base_emptied(*bytes)
+        {
+            return Err(refusal(format!(
+                "Fatal error: the AOF base file {} is empty, so its data is lost: put a copy of this file back, or remove the \
+                 line of its name from {} to begin without its data",
+                self.path_of(&base.name).display(),
+                self.manifest_path().display()
+            )));
+        }
         let last = sizes.iter().rposition(|size| *size > 0);
         let mut loaded = Loaded::default();
         for (index, (name, size)) in files.iter().zip(&sizes).enumerate() {

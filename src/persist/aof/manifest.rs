@@ -93,6 +93,12 @@ impl Manifest {
         self.base.iter().chain(&self.increments)
     }
 
+    /// Whether the base, of `bytes` bytes, cannot be whole: an RDB image is never empty. A base of
+    /// commands is, if there was no data.
+    pub fn is_base_emptied(&self, bytes: u64) -> bool {
+        bytes == 0 && self.base().is_some_and(|base| base.name.ends_with(b".base.rdb"))
+    }
+
     /// Whether the manifest has neither base nor increment.
     pub fn is_empty(&self) -> bool {
         self.base.is_none() && self.increments.is_empty()

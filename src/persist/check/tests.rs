@@ -132,13 +132,13 @@ fn all_files_of_a_manifest_are_checked() {
 
 #[test]
 fn only_the_last_file_is_truncated() {
-    let torn = folder(b"", &GOOD[..20], GOOD);
+    let torn = folder(b"REDIS0010", &GOOD[..20], GOOD);
     let (code, text) = run(&torn, &["--fix", "/a.manifest"], true);
     assert!(
         text.ends_with("Failed to truncate AOF a.1.incr.aof because it is not the last file\n")
     );
     assert_eq!(code, 1);
-    let torn = folder(b"", GOOD, &GOOD[..20]);
+    let torn = folder(b"REDIS0010", GOOD, &GOOD[..20]);
     let (code, text) = run(&torn, &["--fix", "/a.manifest"], true);
     let expected =
         "Successfully truncated AOF a.2.incr.aof\nAll AOF files and manifest are valid\n";
@@ -146,7 +146,7 @@ fn only_the_last_file_is_truncated() {
     assert_eq!(code, 0);
     assert_eq!(torn.bytes(Path::new("/a.2.incr.aof")).unwrap(), b"");
     // A crash at the start of a rewrite leaves an empty file after the torn one.
-    let torn = folder(b"", &GOOD[..20], "");
+    let torn = folder(b"REDIS0010", &GOOD[..20], "");
     assert_eq!(run(&torn, &["--fix", "/a.manifest"], true).0, 0);
 }
 
@@ -182,4 +182,20 @@ fn unreadable_files_and_bad_arguments_are_errors() {
     assert_eq!(code, 1);
     let missing = disk(&[("/m", b"file x seq 1 type i\n")]);
     assert_eq!(run(&missing, &["/m"], false).0, 1);
+}
+
+#[test]
+fn an_emptied_base_is_not_valid() {
+    let manifest = |base: &str| {
+        let text = format!("file {base} seq 1 type b\nfile a.1.incr.aof seq 1 type i\n");
+        let disk = disk(&[
+            ("/a.manifest", text.as_bytes()),
+            (&format!("/{base}"), b""),
+            ("/a.1.incr.aof", GOOD.as_bytes()),
+        ]);
+        run(&disk, &["/a.manifest"], false)
+    };
+    let (code, text) = manifest("a.1.base.rdb");
+    assert!(code == 1 && text.ends_with("is empty, so its data is lost\n"), "{text}");
+    assert_eq!(manifest("a.1.base.aof").0, 0);
 }

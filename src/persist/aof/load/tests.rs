@@ -37,12 +37,18 @@ impl Sink for Notes {
     }
 }
 
+/// A base of commands may be empty.
+fn format_of(base: &[u8]) -> BaseFormat {
+    if base.is_empty() { BaseFormat::Aof } else { BaseFormat::Rdb }
+}
+
 /// A folder with a base and increments.
 fn folder(base: &[u8], increments: &[&str]) -> (ModelDisk, AofFolder) {
     let disk = ModelDisk::new(1);
     crate::sys::disk::Disk::create_folder(&disk, Path::new("/aof")).unwrap();
-    let mut manifest = Manifest::default().with_next_base(b"a", BaseFormat::Rdb);
-    disk.put(Path::new("/aof/a.1.base.rdb"), base);
+    let mut manifest = Manifest::default().with_next_base(b"a", format_of(base));
+    let name = String::from_utf8(manifest.base().unwrap().name.clone()).unwrap();
+    disk.put(&Path::new("/aof").join(name), base);
     for (index, text) in increments.iter().enumerate() {
         manifest = manifest.with_next_increment(b"a");
         disk.put(Path::new(&format!("/aof/a.{}.incr.aof", index + 1)), text.as_bytes());
@@ -67,7 +73,9 @@ fn refused(base: &[u8], increments: &[&str], may_cut: bool) -> String {
         let path = format!("/aof/a.{}.incr.aof", index + 1);
         assert_eq!(disk.bytes(Path::new(&path)).unwrap(), text.as_bytes());
     }
-    assert_eq!(disk.bytes(Path::new("/aof/a.1.base.rdb")).unwrap(), base);
+    let kept = Manifest::default().with_next_base(b"a", format_of(base));
+    let name = String::from_utf8(kept.base().unwrap().name.clone()).unwrap();
+    assert_eq!(disk.bytes(&Path::new("/aof").join(name)).unwrap(), base);
     error
 }
 
@@ -171,4 +179,21 @@ fn a_file_that_is_named_and_not_there_is_refused_before_anything_is_loaded() {
     let (result, notes) = load(&folder, true);
     assert!(result.unwrap_err().starts_with("The append log file a.2.incr.aof can't be read"));
     assert!(notes.is_empty());
+}
+
+#[test]
+fn an_empty_base_is_refused_unless_it_may_have_been_written_so() {
+    let (disk, emptied) = folder(b"REDIS0010", &[GOOD]);
+    disk.put(Path::new("/aof/a.1.base.rdb"), b"");
+    let text = "Fatal error: the AOF base file /aof/a.1.base.rdb is empty, so its data is lost: put a copy of this file back, or \
+                remove the line of its name from /aof/a.manifest to begin without its data";
+    assert_eq!(load(&emptied, true), (Err(text.into()), vec![]));
+    for name in ["a.1.base.aof", "a"] {
+        let (disk, _) = folder(b"", &[GOOD]);
+        let manifest = format!("file {name} seq 1 type b\nfile a.1.incr.aof seq 1 type i\n");
+        disk.put(Path::new("/aof/a.manifest"), manifest.as_bytes());
+        disk.put(&Path::new("/aof").join(name), b"");
+        let folder = AofFolder::open(Arc::new(disk), Path::new("/"), b"aof", b"a").unwrap();
+        assert!(load(&folder, true).0.is_ok(), "{name}");
+    }
 }
