@@ -632,6 +632,15 @@ pub fn load_at_start(core: &mut Core) -> Result<(), LoadError> {
     }
     let folder = persistence::folder_at_start(&core.state)?;
     let bytes = folder.size().map_err(|error| error.to_string())?;
+    let unread = core.state.rdb_path();
+    if folder.manifest().is_empty() && core.state.persistence.disk().size(&unread).is_ok() {
+        warning!(
+            core.state,
+            "The append only file is new, so the server starts without the data of {}, which the next save overwrites. To keep \
+             that data, stop the server without saving, start it with 'appendonly no', and use CONFIG SET appendonly yes",
+            unread.display()
+        );
+    }
     let may_cut = core.state.config.aof_load_truncated;
     let loaded = load_folder(core, &folder, bytes, may_cut)?;
     for warning in &loaded.warnings {

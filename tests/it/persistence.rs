@@ -507,3 +507,24 @@ fn a_removed_append_only_folder_is_made_anew_before_a_write_is_answered() {
         assert_eq!(kept, Reply::Integer(2 + round as i64));
     }
 }
+
+#[test]
+fn a_start_with_a_new_append_only_file_warns_of_an_rdb_file_that_it_does_not_load() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = dir.path().join("log");
+    let server = start(dir.path(), &[]);
+    server.connect().call(&["SET", "saved", "1"]);
+    server.connect().call(&["SAVE"]);
+    drop(server);
+    let logfile = format!("logfile {}", log.display());
+    let count = || {
+        let server = start(dir.path(), &[&logfile, "appendonly yes"]);
+        assert_eq!(server.connect().call(&["DBSIZE"]), Reply::Integer(0));
+        drop(server);
+        let text = std::fs::read_to_string(&log).expect("a log");
+        text.matches("starts without the data of").count()
+    };
+    assert_eq!(count(), 1);
+    // The second start loads the append-only file.
+    assert_eq!(count(), 1);
+}
