@@ -8,6 +8,9 @@
 //!   consumer  name | time seen | [time active] | IDs of its pending entries
 //! ```
 //!
+//! Files of Redis 5 and 7.0.0 exist whose numbers disagree with their entries. Redis loads them, and
+//! so does this: numbers that follow from the entries are computed.
+//!
 //! The parts in brackets came with types 19 and 21. A node's listpack:
 //!
 //! ```text
@@ -59,13 +62,13 @@ pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
     }
     let len = reader.length("a count of entries")?;
     let last = id_of_lengths(reader)?;
-    if loader.top().is_some_and(|top| top > last) {
-        return Err(reader.malformed("an entry's ID above the stream's last one"));
-    }
+    // New entries follow the greatest of both.
+    let last = loader.top().map_or(last, |top| top.max(last));
     let mut entries = loader.finish();
-    if entries.len() != len {
-        return Err(reader.malformed("a stream that has not as many entries as it says"));
+    if len > 0 && nodes == 0 {
+        return Err(reader.malformed("a stream that has no entries although it says so"));
     }
+    let len = entries.len();
     let (max_deleted, added) = match value_type {
         value_type::STREAM => (StreamId::MIN, len),
         _ => {
@@ -100,8 +103,10 @@ fn id_of_lengths(reader: &mut Reader<'_>) -> Decoded<StreamId> {
 fn read_node(loader: &mut Loader, node: StreamId, packed: &Packed<'_>) -> Result<(), &'static str> {
     const SHORT: &str = "a stream's node that ends early";
     let mut elements = packed.elements();
-    let live = count(elements.next(), packed)?;
-    let deleted = count(elements.next(), packed)?;
+    // The numbers of live and deleted entries, which follow from the entries.
+    for _ in 0..2 {
+        count(elements.next(), packed)?;
+    }
     let names = count(elements.next(), packed)?;
     let names: Vec<Element<'_>> = elements.by_ref().take(names).collect();
     if integer(elements.next())? != 0 {
@@ -109,8 +114,6 @@ fn read_node(loader: &mut Loader, node: StreamId, packed: &Packed<'_>) -> Result
     }
     loader.begin_node();
     let mut pieces: Vec<ElementText<'_>> = Vec::new();
-    // Numbers of live and deleted entries.
-    let mut found = [0usize; 2];
     let mut is_first = true;
     let mut has_names = false;
     while let Some(flags) = elements.next() {
@@ -141,7 +144,6 @@ fn read_node(loader: &mut Loader, node: StreamId, packed: &Packed<'_>) -> Result
             return Err("an entry that has not as many elements as it says");
         }
         let is_deleted = flags & DELETED != 0;
-        found[usize::from(is_deleted)] += 1;
         loader.push(id, is_deleted, fields, |index| pieces[index].as_ref()).map_err(|error| {
             match error {
                 LoaderError::NotAbove => "entries whose IDs do not ascend",
@@ -149,8 +151,8 @@ fn read_node(loader: &mut Loader, node: StreamId, packed: &Packed<'_>) -> Result
             }
         })?;
     }
-    if is_first || found != [live, deleted] {
-        return Err("a stream's node that has not as many entries as it says");
+    if is_first {
+        return Err("a stream's node without entries");
     }
     Ok(())
 }
@@ -192,9 +194,11 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
         let deliveries = reader.length("a pending entry")? as i64;
         pending.push(Unassigned { id, delivered_ms, deliveries, consumer: None });
     }
-    if !pending.is_sorted_by(|a, b| a.id < b.id) {
-        return Err(reader.malformed("pending entries whose IDs do not ascend"));
+    pending.sort_by_key(|entry: &Unassigned| entry.id);
+    if pending.windows(2).any(|pair| pair[0].id == pair[1].id) {
+        return Err(reader.malformed("an entry that is pending twice"));
     }
+    let mut first_consumer = None;
     for _ in 0..reader.count(10, "a count of consumers")? {
         let name = reader.string("a consumer's name")?;
         let seen_ms = reader.unix_ms("a consumer's times")?;
@@ -207,6 +211,7 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
         if !is_new {
             return Err(reader.malformed("Duplicate stream consumer detected"));
         }
+        first_consumer.get_or_insert(consumer);
         group.consumer_mut(consumer).active_ms =
             Some(active_ms).filter(|active| *active != NEVER_ACTIVE);
         for _ in 0..reader.count(ID_BYTES, "a count of pending entries")? {
@@ -214,15 +219,15 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
             let Ok(index) = pending.binary_search_by(|entry| entry.id.cmp(&id)) else {
                 return Err(reader.malformed("a consumer's entry that is not its group's"));
             };
-            if pending[index].consumer.replace(consumer).is_some() {
+            // If several consumers have it, the last one counts.
+            if pending[index].consumer.replace(consumer) == Some(consumer) {
                 return Err(reader.malformed("an entry that is pending twice"));
             }
         }
     }
     for Unassigned { id, delivered_ms, deliveries, consumer } in pending {
-        let Some(consumer) = consumer else {
-            return Err(reader.malformed("a pending entry without a consumer"));
-        };
+        // Nobody would see an entry without a consumer. In a group that has one it can be claimed.
+        let Some(consumer) = consumer.or(first_consumer) else { continue };
         group.assign(id, Pending { consumer, delivered_ms, deliveries });
     }
     Ok(group)
