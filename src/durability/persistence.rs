@@ -228,7 +228,8 @@ pub fn begin_sync(
     version: Version,
 ) -> io::Result<()> {
     let mut plan = plan(core, false);
-    plan.version = plan.version.max(version);
+    // Without keys, no data needs a later version.
+    plan.version = if filter.keys { version } else { plan.version.max(version) };
     plan.starts_writeback = false;
     plan.omits_keys = filter.keys;
     if filter.functions {

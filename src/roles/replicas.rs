@@ -320,34 +320,37 @@ fn begin_snapshot(core: &mut Core) {
     };
     if let Err(why) = begun {
         warning!(core.state, "BGSAVE for replication failed: {why}");
-        due.replicas.iter().for_each(|&id| refuse(&mut core.state, id));
+        due.replicas.iter().for_each(|&id| refuse(&mut core.state, id, &why));
     }
 }
 
 /// Refuses replicas that do not support deadlines of fields if the data has any: they could not
 /// read the snapshot.
 fn refuse_old_versions(core: &mut Core, due: &Due) {
-    if !core.keyspace.has_volatile_fields() {
+    if due.filter.keys || !core.keyspace.has_volatile_fields() {
         return;
     }
     for &id in &due.replicas {
-        let version = replica_of(&mut core.state, id).and_then(|replica| replica.version);
-        if version.is_none_or(|version| version < FIELD_DEADLINES_SINCE) {
+        let Some(replica) = replica_of(&mut core.state, id) else { continue };
+        let version = replica.version;
+        // Who wants only the file keeps it for a server that can read it.
+        if !replica.snapshot_only && version.is_none_or(|version| version < FIELD_DEADLINES_SINCE) {
             let name = name_of(&core.state, id);
             let why = "fields of hashes have deadlines, which it cannot read";
             warning!(core.state, "Can't synchronize replica {name}: {why}");
-            refuse(&mut core.state, id);
+            refuse(&mut core.state, id, why);
         }
     }
 }
 
 /// Refuses a replica that asked for a snapshot.
-fn refuse(state: &mut State, id: ClientId) {
+fn refuse(state: &mut State, id: ClientId, why: &str) {
     state.replication.replicas.retain(|&replica| replica != id);
     let Some(client) = state.clients.get_to_push(id) else { return };
     client.flags.remove(ClientFlags::REPLICA);
     client.replica = None;
-    client.output.push(b"-ERR BGSAVE failed, replication can't continue\r\n");
+    let text = format!("-ERR BGSAVE failed, replication can't continue: {why}\r\n");
+    client.output.push(text.as_bytes());
     state.clients.close_after_reply(id, state.now);
 }
 
