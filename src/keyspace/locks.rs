@@ -498,6 +498,11 @@ impl Locks {
         Some((at_us, place))
     }
 
+    /// Whether a client holds locks with sessions.
+    pub fn has_sessions_of(&self, client: ClientId) -> bool {
+        self.index.by_client.contains_key(&client)
+    }
+
     /// A client's locks with sessions.
     pub fn of_client(&self, client: ClientId) -> Vec<Place> {
         self.index.by_client.get(&client).into_iter().flatten().cloned().collect()

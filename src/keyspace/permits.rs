@@ -100,6 +100,11 @@ impl PermitSessions {
         if at_us > now_us { None } else { Some((self.remove(number)?, at_us)) }
     }
 
+    /// Whether a client has permits with sessions.
+    pub fn has_sessions_of(&self, client: ClientId) -> bool {
+        self.by_client.contains_key(&client)
+    }
+
     /// Takes out the sessions of a client.
     pub fn take_of_client(&mut self, client: ClientId) -> Vec<PermitSession> {
         let own = self.by_client.get(&client).cloned().unwrap_or_default();

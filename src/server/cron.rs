@@ -141,8 +141,9 @@ impl Server {
         }
     }
 
-    /// Closes clients idle for longer than `timeout`. Runs once a second, because it visits every
-    /// client.
+    /// Closes clients idle for longer than `timeout`, but not holders of sessions: their silence
+    /// ends the lease, and their connection's end would free the lock before that. Runs once a
+    /// second, because it visits every client.
     fn close_idle_clients(&mut self) {
         let now_us = self.core.state.now.boot_us;
         let timeout_us = self.core.state.config.timeout as i64 * 1_000_000;
@@ -151,11 +152,14 @@ impl Server {
         }
         self.next_idle_us = now_us + ABOUT_A_SECOND_US;
         let waiting = ClientFlags::SUBSCRIBED | ClientFlags::REPLICA | ClientFlags::MONITOR;
+        let (locks, permits) = (&self.core.keyspace.locks, &self.core.keyspace.permits);
         let is_idle = |client: &&Client| {
             now_us - client.active_us > timeout_us
                 && !client.flags.intersects(waiting)
                 && !client.is_suspended()
                 && !client.waits_for_pushes()
+                && !locks.has_sessions_of(client.id)
+                && !permits.has_sessions_of(client.id)
         };
         let idle: Vec<ClientId> =
             self.core.state.clients.iter().filter(is_idle).map(|client| client.id).collect();
