@@ -12,7 +12,7 @@ use crate::durability::persistence;
 use crate::error::CommandError;
 use crate::gate::execute::{Gate, Ran, Request};
 use crate::gate::transaction::{abandon, forget_watched};
-use crate::gate::{cluster, slot_costs};
+use crate::gate::{cluster, permits, slot_costs};
 use crate::resp::reply::ReplyWriter;
 use crate::roles::cluster::lists;
 use crate::state::context::{CommandResult, Context, Outcome};
@@ -161,6 +161,14 @@ fn guards_hold(ctx: &mut Context<'_>, transaction: &Transaction) -> bool {
 /// Whether one of the client's watched keys has changed or expired.
 fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
     let watching = ctx.client().watching.take();
+    if !ctx.core.keyspace.semaphores.is_empty() {
+        // A permit that has ended is a change, even if no command has removed it yet.
+        let before = ctx.core.keyspace.changes_by_commands();
+        for (database, key, _) in watching.iter().flat_map(|watching| watching.keys()) {
+            permits::remove_ended(ctx.core, database, key);
+        }
+        ctx.note_own_effects(before);
+    }
     let keyspace = &mut ctx.core.keyspace;
     let changed =
         watching.iter().flat_map(|watching| watching.keys()).any(|(database, key, changes)| {

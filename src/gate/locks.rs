@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::client::acks::Unconfirmed;
 use crate::clock::Expiry;
 use crate::config::KeyspaceEvents;
-use crate::gate::{effect, limits, publish, readers, sessions};
+use crate::gate::{effect, limits, permits, publish, readers, sessions};
 use crate::keyspace::lock_history::{ENDS_KEPT, Ended, HoldingEnd};
 use crate::keyspace::locks::{
     At, End, EndReason, FREED_KEPT, Gone, Granted, Held, Place, Vanished,
@@ -20,8 +20,10 @@ use crate::resp::number::format_i64;
 use crate::resp::reply::{Protocol, ReplyWriter};
 use crate::state::context::Context;
 use crate::state::{Core, State};
+use crate::types::Collection;
 use crate::types::hash::Hash;
 use crate::types::journal::Edit;
+use crate::types::list::List;
 use crate::types::lock::{self, Lock, Reader};
 
 /// Time for new entries of the index in a turn. Unit: microseconds.
@@ -378,6 +380,7 @@ pub fn are_all_indexed(ctx: &mut Context<'_>) -> bool {
 /// which follows its primary. Before that, indexes locks that have come.
 pub fn on_time(core: &mut Core) {
     take_in(core);
+    permits::announce_ended(core);
     if stands_still(core) {
         return;
     }
@@ -396,7 +399,8 @@ pub fn next_us(core: &Core) -> Option<i64> {
     if takes_in && !core.state.stands_still() {
         return Some(core.state.now.boot_us);
     }
-    core.keyspace.locks.next_end_us().filter(|_| !stands_still(core))
+    let readers_us = core.keyspace.locks.next_end_us().filter(|_| !stands_still(core));
+    [readers_us, permits::next_end_us(core)].into_iter().flatten().min()
 }
 
 fn stands_still(core: &Core) -> bool {
@@ -516,23 +520,40 @@ pub fn tell_redisson(core: &mut Core, database: DbIndex, key: &[u8]) {
         return;
     }
     let channel = redisson_channel(key);
-    publish::deliver(&mut core.state, Kind::Channel, &channel, b"0");
-    if has_backlog && !core.state.replication.is_replica() {
-        let apart = core.state.effects.begin_apart();
-        effect::note_deletions(core);
-        let request = [&b"PUBLISH"[..], &channel, b"0"];
-        core.state.effects.push_message(database, request.into_iter());
-        core.state.effects.end_apart(apart);
+    let fair =
+        first_of_fair_queue(core, database, key).map(|first| [&*channel, b":", &first].concat());
+    for channel in [Some(channel), fair].into_iter().flatten() {
+        publish::deliver(&mut core.state, Kind::Channel, &channel, b"0");
+        if has_backlog && !core.state.replication.is_replica() {
+            let apart = core.state.effects.begin_apart();
+            effect::note_deletions(core);
+            let request = [&b"PUBLISH"[..], &channel, b"0"];
+            core.state.effects.push_message(database, request.into_iter());
+            core.state.effects.end_apart(apart);
+        }
     }
+}
+
+/// The client that Redisson's RFairLock serves next, which listens at a channel of its own: the
+/// head of the list in which these clients wait for this key.
+fn first_of_fair_queue(core: &Core, database: DbIndex, key: &[u8]) -> Option<Vec<u8>> {
+    let queue = redisson_name(b"redisson_lock_queue:", key);
+    let entry = core.keyspace.entry_quietly(database, &queue)?;
+    Some(List::view(entry.value())?.get(0)?.text().as_ref().to_vec())
 }
 
 const REDISSON_CHANNELS: &[u8] = b"redisson_lock__channel:";
 
-/// The channel of a lock's messages. A key with a hash tag is used as it is.
+/// The channel of a lock's messages.
 fn redisson_channel(key: &[u8]) -> Vec<u8> {
+    redisson_name(REDISSON_CHANNELS, key)
+}
+
+/// A name of Redisson's that belongs to a key. A key with a hash tag is used as it is.
+fn redisson_name(prefix: &[u8], key: &[u8]) -> Vec<u8> {
     match key.contains(&b'{') {
-        true => [REDISSON_CHANNELS, key].concat(),
-        false => [REDISSON_CHANNELS, b"{", key, b"}"].concat(),
+        true => [prefix, key].concat(),
+        false => [prefix, b"{", key, b"}"].concat(),
     }
 }
 

@@ -7,9 +7,11 @@ use std::collections::HashSet;
 use crate::client::ClientId;
 use crate::clock::UnixMillis;
 use crate::config::KeyspaceEvents;
+use crate::gate::publish;
 use crate::keyspace::DbIndex;
 use crate::keyspace::permits::PermitSession;
 use crate::state::{Core, State};
+use crate::types::lock;
 use crate::types::sorted_set::{Limits, SortedSet};
 
 /// A look this late means that the server stood still: a long script, a pause, a stopped process.
@@ -36,6 +38,78 @@ pub fn begin(core: &mut Core, mut session: PermitSession) {
     }
     let at_us = half_from_now(&core.state, session.lease_ms);
     core.keyspace.permits.insert(session, at_us);
+}
+
+/// Removes the permits of a semaphore whose time is over: here, in the log and at replicas. A
+/// replica follows its primary, and nothing ends during a pause.
+pub fn remove_ended(core: &mut Core, database: DbIndex, key: &[u8]) {
+    let follows = core.state.replication.is_replica() || core.keyspace.leaves_expiry();
+    if follows || core.state.stands_still() {
+        return;
+    }
+    let now_ms = core.state.now.unix().0 as f64;
+    let ended = core.keyspace.in_database(database, |keyspace| {
+        let name = keyspace.key(key);
+        let slot = keyspace.find_quietly(name)?;
+        let view = keyspace.view::<SortedSet>(slot).ok()?;
+        // Another kind of sorted set is left alone.
+        if view.iter().any(|(_, member)| !lock::is_permit(member.as_ref())) {
+            return None;
+        }
+        let ended = view.iter().take_while(|(until, _)| *until < now_ms);
+        let ended: Vec<Vec<u8>> = ended.map(|(_, permit)| permit.as_ref().to_vec()).collect();
+        if ended.is_empty() {
+            return None;
+        }
+        keyspace.edit::<SortedSet, _>(slot, |set| {
+            for permit in &ended {
+                set.remove(permit);
+            }
+        });
+        let count = ended.len() as u64;
+        keyspace.changed_by(count, KeyspaceEvents::LOCK, "semexpired", key);
+        keyspace.delete_if_empty::<SortedSet>(slot, name);
+        Some(ended)
+    });
+    if let Some(ended) = ended.filter(|_| core.state.effects.is_heard()) {
+        let apart = core.state.effects.begin_apart();
+        let permits = ended.iter().map(Vec::as_slice);
+        let request: Vec<&[u8]> = [&b"ZREM"[..], key].into_iter().chain(permits).collect();
+        core.state.effects.push(database, request.into_iter());
+        core.state.effects.end_apart(apart);
+    }
+}
+
+/// Removes permits as they end, while a client may ask for the event of that.
+pub fn announce_ended(core: &mut Core) {
+    if !announces(core) {
+        return;
+    }
+    core.keyspace.review_semaphores();
+    let now_ms = core.state.now.unix().0;
+    for (database, key) in core.keyspace.semaphores.ended(now_ms) {
+        remove_ended(core, database, &key);
+    }
+    core.keyspace.review_semaphores();
+    if !core.keyspace.events.is_empty() {
+        publish::publish_events(core);
+    }
+}
+
+fn announces(core: &Core) -> bool {
+    !core.keyspace.semaphores.is_empty()
+        && core.keyspace.events.wants(KeyspaceEvents::LOCK)
+        && !core.state.replication.is_replica()
+        && !core.keyspace.leaves_expiry()
+        && !core.state.stands_still()
+}
+
+/// When [`announce_ended`] is due: boot-time clock, microseconds.
+pub fn next_end_us(core: &Core) -> Option<i64> {
+    let first_ms = core.keyspace.semaphores.first_end_ms().filter(|_| announces(core))?;
+    // A permit is held until its deadline has passed.
+    let left_ms = first_ms.saturating_add(1).saturating_sub(core.state.now.unix().0).max(0);
+    Some(core.state.now.boot_us.saturating_add(left_ms.saturating_mul(1000)))
 }
 
 /// When half of `ms` has passed: boot-time clock, microseconds.

@@ -5,7 +5,7 @@
 //! ([`Keyspace::review_semaphores`](super::Keyspace::review_semaphores)). A permit ends by time
 //! without a change.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Keyspace;
 use super::db_index::{DbIndex, PerDatabase};
@@ -26,6 +26,8 @@ struct Database {
     /// The number of permits that end at each time, in Unix milliseconds. Not before
     /// [`Semaphores::ended_before`].
     ends: BTreeMap<i64, u64>,
+    /// The first deadline of each semaphore that has been read.
+    firsts: BTreeSet<(i64, Box<[u8]>)>,
     held: u64,
 }
 
@@ -130,6 +132,12 @@ impl Semaphores {
         let Some(known) = database.semaphores.get_mut(key) else { return };
         known.is_changed = false;
         let before = std::mem::take(&mut known.deadlines);
+        if let Some(&first) = before.first() {
+            database.firsts.remove(&(first, key.into()));
+        }
+        if let Some(&first) = deadlines.first() {
+            database.firsts.insert((first, key.into()));
+        }
         if deadlines.is_empty() {
             database.semaphores.remove(key);
             self.len -= 1;
@@ -158,6 +166,22 @@ impl Semaphores {
                 database.held -= first.remove();
             }
         }
+    }
+
+    /// The semaphores of which a permit has ended before `now_ms`, Unix milliseconds, if they have
+    /// been read since they changed.
+    pub fn ended(&self, now_ms: i64) -> Vec<(DbIndex, Box<[u8]>)> {
+        let of = |(database, known): (DbIndex, &Database)| {
+            let ended = known.firsts.iter().take_while(|(first, _)| *first < now_ms);
+            ended.map(|(_, key)| (database, key.clone())).collect::<Vec<_>>()
+        };
+        self.databases.numbered().flat_map(of).collect()
+    }
+
+    /// When the first permit ends: Unix milliseconds.
+    pub fn first_end_ms(&self) -> Option<i64> {
+        let firsts = self.databases.iter().filter_map(|known| known.firsts.first());
+        firsts.map(|(first, _)| *first).min()
     }
 
     /// Permits held at `now_ms`, Unix milliseconds. Cheap if changed semaphores have been read
