@@ -12,10 +12,12 @@
 //! repeatedly (`watchdog.rs`); each time the host serves other clients, and decides whether the
 //! script may continue.
 //!
-//! `shebang` parses a script's first line, `functions` has libraries of functions and `payload`
-//! their dump; `libraries` has Redis's libraries for scripts, and `number` parses JSON's numbers.
+//! `dialect` makes Luau read a source as Lua 5.1 does, `shebang` parses a script's first line,
+//! `functions` has libraries of functions and `payload` their dump; `libraries` has Redis's
+//! libraries for scripts, and `number` parses JSON's numbers.
 
 pub mod cache;
+mod dialect;
 pub mod functions;
 mod libraries;
 pub mod lua;

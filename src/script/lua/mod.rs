@@ -51,7 +51,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use mlua::ffi::*;
 
 use super::watchdog::{Interrupt, Watchdog};
-use super::{Function, Host, Registered, Run, Verdict};
+use super::{Function, Host, Registered, Run, Verdict, dialect};
 use crate::resp::reply::{Protocol, ReplyWriter};
 use crate::sys::random;
 use api::Exchange;
@@ -677,7 +677,7 @@ pub(super) unsafe fn load(
     options.optimizationLevel = 0;
     // SAFETY: one value; the name ends with a zero, and the code has this length.
     unsafe {
-        let code = luau_compile(source, options);
+        let code = luau_compile(&dialect::adapted(source), options);
         luau_load(state, name.as_ptr(), code.as_ptr().cast(), code.len(), globals) == 0
     }
 }
