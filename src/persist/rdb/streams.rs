@@ -8,8 +8,8 @@
 //!   consumer  name | time seen | [time active] | IDs of its pending entries
 //! ```
 //!
-//! Files of Redis 5 and 7.0.0 exist whose numbers disagree with their entries. Redis loads them, and
-//! so does this: numbers that follow from the entries are computed.
+//! Files of Redis 5 and 7.0.0 exist whose numbers disagree with their entries. Redis loads them,
+//! and so does this: numbers that follow from the entries are computed.
 //!
 //! The parts in brackets came with types 19 and 21. A node's listpack:
 //!

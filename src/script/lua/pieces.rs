@@ -12,14 +12,14 @@ use std::os::raw::c_int;
 use mlua::ffi::*;
 
 use super::positions::{self, narrow, narrow_argument, start_argument, start_of, whole};
-use super::text::{MADE_BYTES_MAX, PIECE, Taken, Text, push_filled, text_argument};
+use super::text::{
+    MADE_BYTES_MAX, PIECE, Taken, Text, VALUES, call_original, look, push_filled, text_argument,
+};
 use super::{bytes_at, patterns, push_bytes, raise_here, shared, string_at};
 use crate::resp::args::before_nul;
 use crate::script::libraries::helpers::{LONG_NUMBER, safepoint};
 use crate::script::number::format_json;
 
-/// Values processed between two checks for interrupts.
-const VALUES: c_int = 1000;
 /// The interpreter joins texts of at most this size. Unit: bytes.
 const JOINED_BYTES: usize = 64 << 10;
 /// Longer texts are searched by another algorithm.
@@ -100,27 +100,6 @@ pub(super) unsafe fn open(state: *mut lua_State) {
             }
             lua_settop(state, -2);
         }
-    }
-}
-
-/// Calls the replaced function with the arguments on the stack, in the same frame, so that its
-/// errors name the script's line.
-pub(super) unsafe fn call_original(state: *mut lua_State) -> c_int {
-    // SAFETY: the upvalue is the replaced function, which takes the frame as it is.
-    unsafe {
-        match lua_tocfunction(state, lua_upvalueindex(1)) {
-            Some(original) => original(state),
-            None => 0,
-        }
-    }
-}
-
-/// Checks for interrupts once every `VALUES` values; `number` counts them.
-#[inline]
-pub(super) unsafe fn look(state: *mut lua_State, number: c_int) {
-    if number % VALUES == 0 {
-        // SAFETY: errors may be raised here.
-        unsafe { safepoint(state) };
     }
 }
 

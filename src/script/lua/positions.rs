@@ -10,7 +10,7 @@ use std::os::raw::c_int;
 
 use mlua::ffi::*;
 
-use super::pieces::{call_original, look};
+use super::text::{call_original, look};
 use super::{raise_here, shared};
 
 /// Replacements of the interpreter's functions, by library; c"" are globals.

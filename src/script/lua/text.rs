@@ -1,5 +1,5 @@
 //! Long texts of library functions: made in pieces, with checks for interrupts, and counted towards
-//! the script's memory.
+//! the script's memory. Also what all replacements of library functions share.
 
 use std::os::raw::{c_char, c_int};
 
@@ -13,6 +13,30 @@ use crate::script::libraries::helpers::safepoint;
 pub(super) const PIECE: usize = 1 << 20;
 /// The most bytes one call produces.
 pub(super) const MADE_BYTES_MAX: usize = 256 << 20;
+
+/// Values processed between two checks for interrupts.
+pub(super) const VALUES: c_int = 1000;
+
+/// Calls the replaced function with the arguments on the stack, in the same frame, so that its
+/// errors name the script's line.
+pub(super) unsafe fn call_original(state: *mut lua_State) -> c_int {
+    // SAFETY: the upvalue is the replaced function, which takes the frame as it is.
+    unsafe {
+        match lua_tocfunction(state, lua_upvalueindex(1)) {
+            Some(original) => original(state),
+            None => 0,
+        }
+    }
+}
+
+/// Checks for interrupts once every `VALUES` values; `number` counts them.
+#[inline]
+pub(super) unsafe fn look(state: *mut lua_State, number: c_int) {
+    if number % VALUES == 0 {
+        // SAFETY: errors may be raised here.
+        unsafe { safepoint(state) };
+    }
+}
 
 /// The bytes of a string argument, valid while it exists.
 pub(super) unsafe fn text_argument<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
