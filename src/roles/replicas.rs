@@ -310,8 +310,11 @@ fn begin_snapshot(core: &mut Core) {
     if core.state.persistence.under_way().is_some() {
         return;
     }
-    let Some(due) = due(&core.state) else { return };
-    refuse_old_versions(core, &due);
+    let Some(mut due) = due(&core.state) else { return };
+    refuse_old_versions(core, &mut due);
+    if due.replicas.is_empty() {
+        return;
+    }
     let target = if due.by_pipe { "replicas sockets" } else { "disk" };
     notice!(core.state, "Starting BGSAVE for SYNC with target: {target}");
     let begun = match due.by_pipe {
@@ -326,21 +329,24 @@ fn begin_snapshot(core: &mut Core) {
 
 /// Refuses replicas that do not support deadlines of fields if the data has any: they could not
 /// read the snapshot.
-fn refuse_old_versions(core: &mut Core, due: &Due) {
+fn refuse_old_versions(core: &mut Core, due: &mut Due) {
     if due.filter.keys || !core.keyspace.has_volatile_fields() {
         return;
     }
-    for &id in &due.replicas {
-        let Some(replica) = replica_of(&mut core.state, id) else { continue };
+    due.replicas.retain(|&id| {
+        let Some(replica) = replica_of(&mut core.state, id) else { return false };
         let version = replica.version;
         // Who wants only the file keeps it for a server that can read it.
-        if !replica.snapshot_only && version.is_none_or(|version| version < FIELD_DEADLINES_SINCE) {
-            let name = name_of(&core.state, id);
-            let why = "fields of hashes have deadlines, which it cannot read";
-            warning!(core.state, "Can't synchronize replica {name}: {why}");
-            refuse(&mut core.state, id, why);
+        if replica.snapshot_only || version.is_some_and(|version| version >= FIELD_DEADLINES_SINCE)
+        {
+            return true;
         }
-    }
+        let name = name_of(&core.state, id);
+        let why = "fields of hashes have deadlines, which it cannot read";
+        warning!(core.state, "Can't synchronize replica {name}: {why}");
+        refuse(&mut core.state, id, why);
+        false
+    });
 }
 
 /// Refuses a replica that asked for a snapshot.

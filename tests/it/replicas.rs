@@ -195,6 +195,88 @@ fn a_replica_gets_a_snapshot_and_after_its_first_acknowledgement_the_stream() {
     assert_eq!(field(&mut client, "sync_partial_err"), "2");
 }
 
+/// What `redis-cli --functions-rdb`, `redis-cli --rdb`, and replicas of Redis 7.0 and Valkey 9 send,
+/// beside a hash with a field deadline.
+#[test]
+fn files_are_sent_beside_deadlines_of_fields_and_old_replicas_hear_why_not() {
+    const FUNCTION: &str = "#!lua name=l\nredis.register_function('f', function() return 1 end)";
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = format!("dir {}", folder.path().display());
+    let server = start(&[&dir, "redis-version 8.0.0"]);
+    let mut client = server.connect();
+    client.call(&["FUNCTION", "LOAD", FUNCTION]);
+    client.call(&["HSET", "h", "f", "v", "g", "w"]);
+    client.call(&["HPEXPIREAT", "h", "4000000000000", "FIELDS", "1", "f"]);
+    let functions = "REPLCONF rdb-filter-only functions";
+    let file_only = "REPLCONF rdb-only 1";
+    let (by_pipe, by_file) = ("REPLCONF capa eof", "REPLCONF capa psync2");
+    let refusal = "-ERR BGSAVE failed, replication can't continue: fields of hashes have deadlines, \
+                   which it cannot read";
+    // The requests; what the snapshot begins with; whether it has the hash.
+    for (requests, magic, has_hash) in [
+        (&[functions, by_pipe, file_only, "SYNC"][..], "REDIS0010", false),
+        (&[functions, by_pipe, "PSYNC ? -1"], "REDIS0010", false),
+        (&[functions, by_pipe, "REPLCONF version 7.2.0", "SYNC"], "REDIS0011", false),
+        (&[by_pipe, file_only, "SYNC"], "VALKEY080", true),
+        (&[by_file, file_only, "SYNC"], "VALKEY080", true),
+        (&[by_pipe, "REPLCONF version 9.0.0", "PSYNC ? -1"], "VALKEY080", true),
+        (&[by_pipe, "SYNC"], "", false),
+        (&[by_pipe, "PSYNC ? -1"], "", false),
+        (&[by_file, "SYNC"], "", false),
+        (&[by_pipe, "REPLCONF version 8.1.0", "PSYNC ? -1"], "", false),
+    ] {
+        let begun = field(&mut client, "rdb_saves");
+        let mut replica = Replica::connect(&server);
+        for (index, request) in requests.iter().enumerate() {
+            replica.say(request);
+            if index + 1 < requests.len() {
+                assert_eq!(replica.line(), "+OK", "{requests:?}");
+            }
+        }
+        server.settle();
+        let first = wait_for("an answer", || {
+            server.settle();
+            replica.stream.set_nonblocking(true).expect("an option of sockets");
+            let is_there = replica.stream.peek(&mut [0; 1]).is_ok();
+            replica.stream.set_nonblocking(false).expect("an option of sockets");
+            is_there.then(|| replica.line())
+        });
+        if magic.is_empty() {
+            assert_eq!(first, refusal, "{requests:?}");
+            replica.await_close();
+            assert_eq!(field(&mut client, "rdb_saves"), begun, "{requests:?}: a file for nobody");
+            continue;
+        }
+        let is_answered = first.starts_with("+FULLRESYNC ");
+        let header = if is_answered { replica.line() } else { first };
+        let file = match header.strip_prefix("$EOF:") {
+            Some(mark) => {
+                let file = replica.take_until(mark.as_bytes());
+                file[..file.len() - mark.len()].to_vec()
+            }
+            None => {
+                let length = header.strip_prefix('$').and_then(|length| length.parse().ok());
+                replica.take(length.unwrap_or_else(|| panic!("{requests:?}: {header}")))
+            }
+        };
+        assert_eq!(String::from_utf8_lossy(&file[..9]), magic, "{requests:?}");
+        // A server starts with the file.
+        let other = tempfile::tempdir().expect("a folder");
+        std::fs::write(other.path().join("dump.rdb"), &file).expect("the file can be written");
+        let other_dir = format!("dir {}", other.path().display());
+        let reader = start(&[&other_dir, "redis-version 8.0.0"]);
+        let mut reading = reader.connect();
+        assert_eq!(reading.call(&["FCALL", "f", "0"]), Reply::Integer(1), "{requests:?}");
+        let deadline = reading.call(&["HPEXPIRETIME", "h", "FIELDS", "1", "f"]).show();
+        assert_eq!(deadline.contains("4000000000000"), has_hash, "{requests:?}: {deadline}");
+        drop(replica);
+        server.settle();
+        wait_for("the replica to be gone", || {
+            (field(&mut client, "connected_slaves") == "0").then_some(())
+        });
+    }
+}
+
 #[test]
 fn a_replica_counts_once_it_has_acknowledged_the_snapshot() {
     let server = start(&[]);
