@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::collections::glob;
+use crate::collections::sparse::Sparse;
 use crate::ids::ClientId;
 
 /// The kind of a subscription.
@@ -117,6 +118,7 @@ impl PubSub {
         if !own.of_mut(kind).remove(name) {
             return false;
         }
+        own.of_mut(kind).shrink_if_sparse();
         match kind {
             Kind::Channel => leave(&mut self.channels, name, who),
             Kind::Shard => leave(&mut self.shard_channels, name, who),
@@ -186,6 +188,7 @@ impl PubSub {
 fn leave(names: &mut HashMap<Name, Listeners>, name: &[u8], who: ClientId) {
     if names.get_mut(name).is_some_and(|listeners| listeners.remove(who)) {
         names.remove(name);
+        names.shrink_if_sparse();
     }
 }
 
@@ -217,11 +220,16 @@ impl Listeners {
     /// Removes a subscriber. True: it was the last.
     fn remove(&mut self, who: ClientId) -> bool {
         let place = match &mut self.places {
-            Some(places) => places.remove(&who),
+            Some(places) => {
+                let place = places.remove(&who);
+                places.shrink_if_sparse();
+                place
+            }
             None => self.list.iter().position(|&other| other == who),
         };
         if let Some(place) = place {
             self.list.swap_remove(place);
+            self.list.shrink_if_sparse();
             if let (Some(places), Some(&moved)) = (&mut self.places, self.list.get(place)) {
                 places.insert(moved, place);
             }

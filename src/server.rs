@@ -409,7 +409,8 @@ impl Server {
     /// Sends invalidation messages about changes outside of commands, and messages to clients that
     /// track prefixes.
     fn invalidate(&mut self) {
-        if self.core.keyspace.tracking.is_on() {
+        let tracking = &self.core.keyspace.tracking;
+        if tracking.is_on() || tracking.has_gone() {
             tracking::end_turn(&mut self.core);
         }
     }

@@ -87,7 +87,7 @@ impl Log {
     }
 
     pub fn clear(&mut self) {
-        self.entries.clear();
+        self.entries = VecDeque::new();
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 
 use crate::client::places::Asker;
+use crate::collections::sparse::Sparse;
 use crate::ids::{ClientId, CommandId};
 use crate::keyspace::DbIndex;
 use crate::keyspace::waiting::{Ticket, Wanted};
@@ -200,6 +201,7 @@ impl AsyncWaits {
         let asker = self.asker(&wait);
         if self.by_asker.get(&asker) == Some(&ticket) {
             self.by_asker.remove(&asker);
+            self.by_asker.shrink_if_sparse();
         }
         if self.waits.is_empty() {
             // No memory is kept for waits that have ended.
@@ -217,6 +219,7 @@ impl AsyncWaits {
     /// Forgets a client without waits.
     pub fn forget_client(&mut self, client: ClientId) {
         self.by_client.remove(&client);
+        self.by_client.shrink_if_sparse();
     }
 
     /// All waits in the order of arrival.

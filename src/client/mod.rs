@@ -25,6 +25,7 @@ use bitflags::bitflags;
 use slab::Slab;
 
 use crate::clock::Now;
+use crate::collections::sparse::Sparse;
 pub use crate::ids::ClientId;
 use crate::ids::{CommandId, UserId};
 use crate::keyspace::DbIndex;
@@ -499,6 +500,7 @@ impl Clients {
     pub fn remove(&mut self, id: ClientId) -> Option<Box<Client>> {
         self.get(id)?;
         self.by_number.remove(&id.number);
+        self.by_number.shrink_if_sparse();
         let client = self.slab.remove(id.slot as usize);
         self.suspended -= usize::from(client.is_suspended());
         self.memory[client.counted_as as usize] -= client.counted_memory;

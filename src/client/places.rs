@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use crate::collections::sparse::Sparse;
 use crate::keyspace::DbIndex;
 use crate::keyspace::waiting::{Ticket, Wanted};
 
@@ -62,6 +63,7 @@ impl KeptPlaces {
 
     fn remove(&mut self, asker: &Asker) -> Option<(Ticket, i64)> {
         let (ticket, until_us) = self.places.remove(asker)?;
+        self.places.shrink_if_sparse();
         self.ends.remove(&(until_us, asker.clone()));
         Some((ticket, until_us))
     }
@@ -87,6 +89,7 @@ impl KeptPlaces {
             && let Some((_, asker)) = self.ends.pop_first()
         {
             self.places.remove(&asker);
+            self.places.shrink_if_sparse();
         }
     }
 }

@@ -4,7 +4,8 @@
 //!   names.
 //! - Small collections: `packed` elements, `listpack`, `intset`; large ones: `packed_table`,
 //!   `score_tree`, and `quicklist`, which is made of `run`s.
-//! - `hash_slot` divides the keys of a cluster; `numbers` lists those of each slot.
+//! - `hash_slot` divides the keys of a cluster; `numbers` lists those of each slot. `sparse` lets
+//!   standard tables shrink.
 //! - Copy-on-write: `shared`, `shared_bytes`, `shared_map`, `shared_tree`.
 
 pub mod glob;
@@ -24,4 +25,5 @@ pub mod shared;
 pub mod shared_bytes;
 pub mod shared_map;
 pub mod shared_tree;
+pub mod sparse;
 pub mod table;

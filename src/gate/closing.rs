@@ -7,7 +7,7 @@ use crate::state::{Core, State};
 /// Closes a client: it is inactive at once, but its socket is closed at the end of the turn.
 pub fn close_client(core: &mut Core, id: ClientId) {
     forget_client(&mut core.state, id);
-    tracking::stop(core, id);
+    tracking::close(core, id);
     core.state.clients.close(id);
 }
 

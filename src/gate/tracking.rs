@@ -32,7 +32,8 @@ const CHANNEL: &[u8] = b"__redis__:invalidate";
 /// PUBLISH.
 const SHARED_MIN: usize = 4 * 1024;
 
-/// Keys forgotten in one turn while `tracking-table-max-keys` is exceeded.
+/// Keys forgotten in one turn while `tracking-table-max-keys` is exceeded, and keys looked at for
+/// readers that have gone.
 const FORGET_KEYS: usize = 1000;
 
 /// Stops a client's tracking, if it tracks.
@@ -42,6 +43,15 @@ pub fn stop(core: &mut Core, id: ClientId) {
     if let Some(tracking) = client.tracking.take() {
         let prefixes = tracking.prefixes().into_iter().flatten();
         core.keyspace.tracking.leave(id, prefixes.map(|prefix| &**prefix));
+    }
+}
+
+/// Stops the tracking of a client that closes. What it has read is forgotten in later turns.
+pub fn close(core: &mut Core, id: ClientId) {
+    let tracks = core.state.clients.get(id).is_some_and(|client| client.tracking.is_some());
+    if tracks {
+        stop(core, id);
+        core.keyspace.tracking.note_gone();
     }
 }
 
@@ -124,6 +134,8 @@ pub fn end_turn(core: &mut Core) {
         let Some((key, readers)) = core.keyspace.tracking.forget_random() else { break };
         readers.iter().for_each(|&reader| send_to_reader(&mut core.state, reader, &key));
     }
+    let clients = &core.state.clients;
+    core.keyspace.tracking.forget_gone(FORGET_KEYS, |reader| clients.get(reader).is_some());
     if core.keyspace.tracking.has_broadcasts() {
         broadcast(core);
     }

@@ -9,6 +9,7 @@ use std::hash::Hash;
 
 use super::db_index::{DbIndex, PerDatabase};
 use crate::clock::Deadline;
+use crate::collections::sparse::Sparse;
 use crate::ids::ClientId;
 
 /// The place of a holding: a key, or one of the readers of a key.
@@ -382,6 +383,7 @@ pub(super) fn remove_place<K: Eq + Hash>(
         places.remove(place);
         if places.is_empty() {
             index.remove(name);
+            index.shrink_if_sparse();
         }
     }
 }

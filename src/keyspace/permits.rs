@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::db_index::DbIndex;
+use crate::collections::sparse::Sparse;
 use crate::ids::ClientId;
 
 /// An owner's permits of one semaphore.
@@ -77,6 +78,7 @@ impl PermitSessions {
         self.note_undo(&name);
         let (session, at_us) = self.sessions.remove(&number)?;
         self.by_name.remove(&name);
+        self.by_name.shrink_if_sparse();
         self.looks.remove(&(at_us, number));
         if let Some(client) = session.client
             && let Some(own) = self.by_client.get_mut(&client)

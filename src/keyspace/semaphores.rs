@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Keyspace;
 use super::db_index::{DbIndex, PerDatabase};
+use crate::collections::sparse::Sparse;
 use crate::types::sorted_set::SortedSet;
 use crate::types::{Collection, lock};
 
@@ -140,6 +141,7 @@ impl Semaphores {
         }
         if deadlines.is_empty() {
             database.semaphores.remove(key);
+            database.semaphores.shrink_if_sparse();
             self.len -= 1;
         } else {
             known.deadlines.clone_from(&deadlines);

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::collections::sparse::Sparse;
 use crate::ids::ClientId;
 
 /// The clients that have read a key, ordered by ID. Most keys have one.
@@ -71,6 +72,10 @@ pub struct Tracking {
     places: HashMap<Arc<[u8]>, usize>,
     /// Sum of the numbers of readers.
     items: usize,
+    /// Index in `read` below which the next look for readers that have gone begins.
+    look: usize,
+    /// Keys that have not been looked at since a reader has gone.
+    unlooked: usize,
     prefixes: BTreeMap<Box<[u8]>, Prefix>,
     changes: Vec<Change>,
     /// Approximate bytes held by `changes`.
@@ -128,6 +133,12 @@ impl Tracking {
         }
     }
 
+    fn forget_read(&mut self) {
+        self.read = Vec::new();
+        self.places = HashMap::new();
+        self.items = 0;
+    }
+
     /// Adds a client to a prefix, if it is not listed there yet.
     pub fn add_prefix(&mut self, id: ClientId, prefix: &[u8]) {
         let prefix = self.prefixes.entry(prefix.into()).or_default();
@@ -152,10 +163,45 @@ impl Tracking {
         }
     }
 
+    /// Whether readers that have gone are still to be forgotten.
+    #[inline]
+    pub fn has_gone(&self) -> bool {
+        self.unlooked > 0
+    }
+
+    /// A client that has read keys has gone: [`Self::forget_gone`] has work.
+    pub fn note_gone(&mut self) {
+        self.unlooked = self.read.len();
+    }
+
+    /// Looks at up to `keys` keys, and forgets the readers that `is_there` denies.
+    pub fn forget_gone(&mut self, keys: usize, is_there: impl Fn(ClientId) -> bool) {
+        for _ in 0..keys.min(self.unlooked) {
+            // Downwards: a removal moves the last key to the place that was looked at.
+            let from =
+                if self.look == 0 { self.read.len() } else { self.look.min(self.read.len()) };
+            let Some(place) = from.checked_sub(1) else { break };
+            let readers = &mut self.read[place].readers;
+            let before = readers.len();
+            readers.retain(|reader| is_there(*reader));
+            self.items -= before - readers.len();
+            if readers.is_empty() {
+                self.remove(place);
+            }
+            self.look = place;
+            self.unlooked -= 1;
+        }
+        if self.read.is_empty() {
+            self.unlooked = 0;
+        }
+    }
+
     /// Removes the entry at an index of `read`.
     fn remove(&mut self, place: usize) -> Read {
         let read = self.read.swap_remove(place);
         self.places.remove(&read.key);
+        self.read.shrink_if_sparse();
+        self.places.shrink_if_sparse();
         self.items -= read.readers.len();
         if let Some(moved) = self.read.get(place) {
             *self.places.get_mut(&moved.key).expect("each entry is found by its key") = place;
@@ -188,9 +234,7 @@ impl Tracking {
     /// Records that databases were emptied. All keys are forgotten, because their databases are not
     /// known.
     pub fn note_all(&mut self) {
-        self.read = Vec::new();
-        self.places = HashMap::new();
-        self.items = 0;
+        self.forget_read();
         if self.is_on() {
             self.changes.push(Change::All);
         }
@@ -410,6 +454,14 @@ mod tests {
                         }
                         None => prop_assert!(model.is_empty()),
                     },
+                    2 => {
+                        tracking.note_gone();
+                        while tracking.has_gone() {
+                            tracking.forget_gone(3, |reader| reader != client(number));
+                        }
+                        model.values_mut().for_each(|readers| drop(readers.remove(&client(number))));
+                        model.retain(|_, readers| !readers.is_empty());
+                    }
                     _ => {
                         tracking.remember(client(number), &key);
                         model.entry(key).or_default().insert(client(number));

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
 use super::db_index::{DbIndex, PerDatabase};
+use crate::collections::sparse::Sparse;
 use crate::ids::ClientId;
 
 /// The change for which a blocked command waits.
@@ -262,6 +263,7 @@ impl Waiting {
                 }
             }
             self.databases[database].remove(key);
+            self.databases[database].shrink_if_sparse();
             self.keys -= 1;
             for keys in self.postponed.iter_mut().chain([&mut self.held_back]) {
                 if !keys.is_empty() {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::Keyspace;
 use super::db_index::{DbIndex, PerDatabase};
+use crate::collections::sparse::Sparse;
 
 /// A key's number of watching clients, and its count of changes.
 struct Watched {
@@ -74,6 +75,7 @@ impl Watch {
         watched.watchers -= 1;
         if watched.watchers == 0 {
             keys.remove(key);
+            keys.shrink_if_sparse();
             self.keys -= 1;
         }
     }

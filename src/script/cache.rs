@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::shebang::ScriptFlags;
 use super::{Function, Script};
+use crate::collections::sparse::Sparse;
 use crate::sys::random;
 
 /// The most scripts kept that were sent only with EVAL.
@@ -192,6 +193,7 @@ impl Cache {
         let cached = self.scripts[index as usize].take()?;
         self.free.push(index);
         self.by_sha.remove(&cached.script.sha);
+        self.by_sha.shrink_if_sparse();
         let hash = xxh3_64_with_seed(&cached.body, self.seed);
         if self.by_body.get(&hash) == Some(&index) {
             self.by_body.remove(&hash);

@@ -12,6 +12,7 @@ use super::lua::functions::LibraryError;
 use super::payload;
 use super::shebang::ScriptFlags;
 use super::{Function, Host, Registered, SourceLimits, is_name};
+use crate::collections::sparse::Sparse;
 use crate::config::split_args;
 
 /// Milliseconds that a library may take to register its functions.
@@ -249,6 +250,7 @@ impl Libraries {
         self.bytes -= name.len() + library.code.len();
         for function in &library.functions {
             self.functions.remove(&*function.name.to_ascii_lowercase());
+            self.functions.shrink_if_sparse();
         }
         Some(library)
     }

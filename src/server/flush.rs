@@ -158,7 +158,7 @@ impl Turn<'_> {
             asynchronous::forget(self.core, id);
             sessions::forget(self.core, id);
             forget_client(&mut self.core.state, id);
-            tracking::stop(self.core, id);
+            tracking::close(self.core, id);
             if let Some(mut client) = self.core.state.clients.remove(id) {
                 transaction::abandon(&mut self.core.keyspace, &mut client);
                 // Fails harmlessly if the system has dropped the socket already.

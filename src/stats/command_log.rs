@@ -78,7 +78,7 @@ impl CommandLog {
     }
 
     pub fn clear(&mut self) {
-        self.entries.clear();
+        self.entries = VecDeque::new();
     }
 }
 

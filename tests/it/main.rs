@@ -44,6 +44,7 @@ mod lock_replicas;
 mod locks;
 mod locks_model;
 mod logs;
+mod memory_after_use;
 mod moving;
 mod packaging;
 mod pairs;

@@ -27,7 +27,7 @@ struct Ended {
 }
 
 /// A server with a directory of its own; killed when this is dropped.
-struct Process {
+pub struct Process {
     child: Child,
     dir: TempDir,
 }
@@ -76,7 +76,7 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 impl Process {
     /// Starts a server with further lines of configuration; its log is `log` in its directory.
-    fn start(lines: &str) -> Self {
+    pub fn start(lines: &str) -> Self {
         let process = Process::spawn(lines, |_| {});
         process.wait_for_log("eady to accept connections");
         process

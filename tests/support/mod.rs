@@ -250,6 +250,11 @@ impl Client {
         Client { stream, buffer: Vec::new(), pushes: Vec::new() }
     }
 
+    /// The server's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.stream.peer_addr().expect("the connection is there")
+    }
+
     /// Ends one direction of the connection, or both.
     pub fn shutdown(&mut self, how: Shutdown) {
         self.stream.shutdown(how).expect("the connection is there");
