@@ -35,7 +35,7 @@ pub struct Replies {
 enum Mode {
     #[default]
     Sent,
-    /// The running request gets no reply.
+    /// The running request gets no reply, also if it waits and is answered later.
     Skipped,
     Off,
 }
@@ -77,6 +77,13 @@ impl Replies {
         }
     }
 
+    /// RESET: as at the beginning. A RESET after SKIP gets no reply itself.
+    #[must_use]
+    pub fn reset(self) -> Replies {
+        let mode = if self.mode == Mode::Skipped { Mode::Skipped } else { Mode::Sent };
+        Replies { mode, skips_next: false }
+    }
+
     /// The state after a request. A request that did not run will not get its reply later either.
     #[must_use]
     pub fn after_request(self, has_run: bool) -> Replies {
@@ -99,6 +106,9 @@ mod tests {
         assert_eq!(skipping.at_request().after_request(false), skipping);
         assert_eq!(skipping.at_request().after_request(true), Replies::default());
         assert_eq!(skipping.at_request().skipping_next().after_request(true), skipping);
+        assert_eq!(skipping.at_request().reset().after_request(true), Replies::default());
+        assert!(!skipping.at_request().reset().are_sent());
+        assert!(Replies::default().turned_off().at_request().reset().are_sent());
     }
 
     #[test]

@@ -334,6 +334,14 @@ impl Client {
         self.note_full_checks();
     }
 
+    /// Adds the reply to a request that has waited, if the client gets one.
+    pub fn push_reply(&mut self, reply: &OutputBuffer) {
+        if self.replies.are_sent() {
+            self.output.append(reply);
+        }
+        self.set_replies(self.replies.after_request(true));
+    }
+
     fn note_full_checks(&mut self) {
         let is_needed = self.is_closing_now() || self.replies != Replies::default();
         self.flags.set(ClientFlags::CLOSING_OR_MUTED, is_needed);

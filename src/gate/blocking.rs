@@ -252,12 +252,11 @@ pub fn forget(core: &mut Core, id: ClientId) {
     core.state.blocking.confirmations.forget_client(id);
 }
 
-/// Sends a client that is no longer blocked its reply, and resumes its further requests.
+/// Sends a client that is no longer blocked its reply, unless CLIENT REPLY says otherwise, and
+/// resumes its further requests.
 pub(super) fn answer(state: &mut State, id: ClientId, reply: &OutputBuffer) {
     if let Some(client) = state.clients.get_to_push(id) {
-        if !client.replies().are_off() {
-            client.output.append(reply);
-        }
+        client.push_reply(reply);
         state.tasks.push(Task::Resume(id));
         limits::check_output_limit(state, id);
     }

@@ -331,10 +331,11 @@ fn write(reply: &mut ReplyWriter<'_>, unconfirmed: &Unconfirmed, ms_left: i64) {
 
 // ---- push messages ------------------------------------------------------------------------------
 
-/// Sends a push message of `len` elements to a client of RESP3.
+/// Sends a push message of `len` elements to a client of RESP3. A push is no reply, so CLIENT REPLY
+/// does not suppress it.
 fn push(state: &mut State, id: ClientId, len: usize, write: impl FnOnce(&mut ReplyWriter<'_>)) {
     let Some(client) = state.clients.get_to_push(id) else { return };
-    if client.protocol != Protocol::Resp3 || client.replies().are_off() {
+    if client.protocol != Protocol::Resp3 {
         return;
     }
     let mut push = ReplyWriter::new(&mut client.output, Protocol::Resp3);

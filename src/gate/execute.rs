@@ -150,7 +150,10 @@ impl Gate<'_> {
                 // CLIENT REPLY ON and RESET turn replies on again, beginning with their own.
                 self.reply.output().append(&unheard);
             }
-            client.set_replies(client.replies().after_request(ran != Ran::NotYet));
+            // The reply of a request that waits is skipped when it comes (`blocking::answer`).
+            if ran != Ran::Waits {
+                client.set_replies(client.replies().after_request(ran != Ran::NotYet));
+            }
         }
         ran
     }

@@ -586,11 +586,11 @@ fn tell_redisson_of_all(core: &mut Core, gone: &Gone) {
     }
 }
 
-/// The push `lock-lost key fence reason`, for clients of RESP3.
+/// The push `lock-lost key fence reason`, for clients of RESP3. A push is no reply, so CLIENT REPLY
+/// does not suppress it.
 fn tell_holder(state: &mut State, key: &[u8], held: &Held, reason: EndReason) {
     let Some(id) = held.client else { return };
-    let is_told =
-        |client: &Client| client.protocol == Protocol::Resp3 && !client.replies().are_off();
+    let is_told = |client: &Client| client.protocol == Protocol::Resp3;
     if !state.clients.get(id).is_some_and(is_told) {
         return;
     }

@@ -33,7 +33,7 @@ use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::tls::Tls;
 use crate::persist::aof::log::Fatal;
-use crate::resp::reply::ReplyWriter;
+use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::roles::{cluster, following, replicas, restart, slots};
 use crate::state::{Core, PauseCause, Shutdown, State};
 use crate::sys::alloc;
@@ -414,7 +414,9 @@ impl Server {
         for id in ids {
             self.core.state.clients.release(id);
             if let Some(client) = self.core.state.clients.get_to_push(id) {
-                ReplyWriter::new(&mut client.output, client.protocol).error(text.as_bytes());
+                let mut reply = OutputBuffer::default();
+                ReplyWriter::new(&mut reply, client.protocol).error(text.as_bytes());
+                client.push_reply(&reply);
                 self.core.state.net.pending.resumed.push(id);
             }
         }

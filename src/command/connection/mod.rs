@@ -6,7 +6,6 @@ pub(crate) mod client_tracking;
 
 use crate::acl::DEFAULT_NAME;
 use crate::client::ClientFlags;
-use crate::client::life::Replies;
 use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
 use crate::gate::{asynchronous, publish, tracking, transaction, users};
@@ -324,7 +323,7 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
             | ClientFlags::ASKING
             | ClientFlags::IMPORT_SOURCE,
     );
-    client.set_replies(Replies::default());
+    client.set_replies(client.replies().reset());
     client.database = DbIndex::ZERO;
     client.name = Box::default();
     client.protocol = Protocol::Resp2;
