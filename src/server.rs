@@ -27,7 +27,7 @@ use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
 use crate::gate::limits::evict_clients;
 use crate::gate::publish::publish_events;
-use crate::gate::{confirm, locks, sessions, tracking, waking};
+use crate::gate::{confirm, handed, locks, sessions, tracking, waking};
 use crate::http;
 use crate::keyspace::waiting::Until;
 use crate::net::primary::PRIMARY;
@@ -241,6 +241,7 @@ impl Server {
         self.clients().close_clients();
         self.core.by_time(confirm::take_back_given_up);
         self.core.by_time(locks::take_back);
+        self.core.by_time(handed::take_back);
         self.core.state.stats.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
         Ok(())

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{ClientId, CommandId};
 use crate::keyspace::DbIndex;
+use crate::keyspace::locks::Former;
 use crate::persist::aof::log::LogOffset;
 
 /// The number of replicas that must acknowledge.
@@ -79,6 +80,8 @@ pub struct Unconfirmed {
     pub taken: Vec<Box<[u8]>>,
     /// Whether this request has counted one more hold, which is then taken back too.
     pub counted_hold: bool,
+    /// The locks whose fences this request has replaced, which then get their former ones.
+    pub former: Vec<(Box<[u8]>, Box<Former>)>,
 }
 
 /// An [`Unconfirmed`] that replicas have not acknowledged yet.

@@ -8,11 +8,12 @@
 //! it gets; `readiness` states whether the client can be read and its output be sent. `blocked`,
 //! `asynchronous`, `acks`, `tracking` and `transaction` are the state that a client has only while
 //! it waits for keys (blocked or not) or replicas, tracks, or is within MULTI. `places` keeps the
-//! place of a client that has waited and is away.
+//! place of a client that has waited and is away, `handed` what is on its way to a client.
 
 pub mod acks;
 pub mod asynchronous;
 pub mod blocked;
+pub mod handed;
 pub mod life;
 pub mod places;
 pub mod readiness;

@@ -230,12 +230,16 @@ fn take_back(core: &mut Core, confirmation: &Confirmation) {
         }
     }
     let Unconfirmed { database, fence, .. } = *unconfirmed;
-    let granted = Granted { client: *client, fence, sent_at: None };
+    let granted = Granted { client: *client, fence, sent_at: None, former: None };
     for key in &unconfirmed.taken {
         let at = place(&core.keyspace, unconfirmed, key);
         locks::give_up(core, at, &granted);
     }
-    if unconfirmed.counted_hold {
+    for (key, former) in &unconfirmed.former {
+        let granted = Granted { former: Some(former.clone()), ..granted.clone() };
+        locks::give_up(core, At::key(database, key), &granted);
+    }
+    if unconfirmed.counted_hold && unconfirmed.former.is_empty() {
         for key in &unconfirmed.keys {
             locks::take_hold_back(core, database, key, unconfirmed);
         }

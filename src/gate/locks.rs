@@ -11,7 +11,7 @@ use crate::config::KeyspaceEvents;
 use crate::gate::{effect, limits, permits, publish, readers, sessions};
 use crate::keyspace::lock_history::{ENDS_KEPT, Ended, HoldingEnd};
 use crate::keyspace::locks::{
-    At, End, EndReason, FREED_KEPT, Gone, Granted, Held, Place, Vanished,
+    At, End, EndReason, FREED_KEPT, Former, Gone, Granted, Held, Place, Vanished,
 };
 use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{DbIndex, Key, Keyspace};
@@ -441,6 +441,9 @@ pub fn give_up(core: &mut Core, at: At<'_>, granted: &Granted) {
         return;
     }
     let At { database, key, .. } = at;
+    if let Some(former) = &granted.former {
+        return restore(core, (database, key), former);
+    }
     let Some(held) = core.keyspace.locks.remove(at) else { return };
     let owner = at.reader.map(Box::from).or_else(|| {
         let entry = core.keyspace.entry_quietly(database, key)?;
@@ -470,6 +473,68 @@ pub fn give_up(core: &mut Core, at: At<'_>, granted: &Granted) {
     if !core.keyspace.locks.is_held(database, key) {
         tell_redisson(core, database, key);
     }
+}
+
+/// Gives a lock the fence and the holds that its owner had before a grant of which nobody will
+/// learn.
+fn restore(core: &mut Core, (database, key): (DbIndex, &[u8]), former: &Former) {
+    let limits = readers::limits(core);
+    let until = core.keyspace.in_database(database, |keyspace| {
+        let slot = keyspace.find_quietly(keyspace.key(key))?;
+        let now = keyspace.now();
+        let mut others = Vec::new();
+        keyspace.view::<Hash>(slot).ok()?.for_each(&now, |field, _| others.push(field.to_vec()));
+        keyspace.locks.begin_own_change();
+        keyspace.edit::<Hash, _>(slot, |hash| {
+            for (field, value) in &former.fields {
+                hash.set(field, value, Expiry::Clear, &limits, &now);
+            }
+            for field in others.iter().filter(|field| !former.fields.iter().any(|f| f.0 == **field))
+            {
+                hash.remove(field, &now);
+            }
+        });
+        let present = keyspace.entry(slot).deadline();
+        let is_passed = former.deadline.is_some_and(|deadline| now.is_past(deadline));
+        // A renewal since then stays.
+        let until =
+            if present == former.replaced_by && !is_passed { former.deadline } else { present };
+        if until != present {
+            keyspace.set_deadline(slot, until);
+        }
+        keyspace.changed(KeyspaceEvents::LOCK, "lock", key);
+        keyspace.locks.end_own_change();
+        Some(until)
+    });
+    let Some(until) = until else { return };
+    core.keyspace.locks.remove(At::key(database, key));
+    for (place, held) in &former.holdings {
+        let client = held.client.filter(|id| core.state.clients.get(*id).is_some());
+        let left = client.is_none() && held.client.is_some();
+        core.keyspace.locks.insert(place.at(), Held { client, ..held.clone() });
+        if left {
+            sessions::grant_grace(core, place.at());
+        } else {
+            sessions::look_again(&mut core.keyspace, place.at());
+        }
+    }
+    if !core.keyspace.events.is_empty() {
+        publish::publish_events(core);
+    }
+    if !core.state.effects.is_heard() {
+        return;
+    }
+    let apart = core.state.effects.begin_apart();
+    core.state.effects.push(database, [&b"DEL"[..], key].into_iter());
+    let pairs = former.fields.iter().flat_map(|(field, value)| [field.as_slice(), value]);
+    let set: Vec<&[u8]> = [&b"HSET"[..], key].into_iter().chain(pairs).collect();
+    core.state.effects.push(database, set.into_iter());
+    if let Some(until) = until {
+        let at_ms = format_i64(until.unix(core.keyspace.told_offset_ms()).0);
+        let expire = [&b"PEXPIREAT"[..], key, at_ms.as_ref()];
+        core.state.effects.push(database, expire.into_iter());
+    }
+    core.state.effects.end_apart(apart);
 }
 
 /// Repeats a request, in a unit of its own unless one has begun.

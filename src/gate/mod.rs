@@ -9,6 +9,7 @@
 //! - `blocking`, `asynchronous` (waits without a blocked client), `acks`, `confirm` (locks that
 //!   replicas have to acknowledge) and `transaction` are for commands that wait, and `waking` runs
 //!   those whose key has changed. `tracking`, `monitor` and `publish` notify other clients.
+//! - `handed` takes back elements and permits of clients that go before their reply has left.
 //! - `locks` finds locks that ended by themselves or by force; `readers` are owners that hold one
 //!   together; `sessions` and `permits` renew the leases of connections that show life; `cycles`
 //!   finds owners that wait for each other.
@@ -29,6 +30,7 @@ pub mod cycles;
 pub mod effect;
 pub mod evict;
 pub mod execute;
+pub mod handed;
 pub mod keys;
 pub mod limits;
 pub mod link_line;

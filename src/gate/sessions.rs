@@ -211,7 +211,8 @@ fn count_lease_on_boot_clock(keyspace: &mut Keyspace, key: &[u8]) {
     }
 }
 
-fn grant_grace(core: &mut Core, at: At<'_>) {
+/// Lets a lease end after the grace period of its session.
+pub fn grant_grace(core: &mut Core, at: At<'_>) {
     let session = core.keyspace.locks.get(at).and_then(|held| held.session.as_ref());
     if let Some(grace_ms) = session.map(|session| session.grace_ms) {
         let deadline = core.state.now.after(grace_ms);

@@ -4,7 +4,9 @@
 //! ([`serve_acks`]).
 
 use crate::client::blocked::{Blocked, Cause};
+use crate::client::handed::{Handed, What};
 use crate::client::{Client, ClientId};
+use crate::clock::Deadline;
 use crate::gate::blocking::{self, Woken, answer, end, set_alarm, unblock_with};
 use crate::gate::execute::{Call, Gate};
 use crate::gate::{acks, asynchronous, confirm, locks, slots_left};
@@ -58,9 +60,9 @@ pub fn retry(core: &mut Core) {
     }
 }
 
-/// The queues that a key's value can serve now. A client that waits for a lock or permits is also
-/// served if the value has another type: it gets an error.
-fn served_by(core: &mut Core, key: &[u8]) -> &'static [Wanted] {
+/// The queues that a key's value can serve now, and the key's deadline. A client that waits for a
+/// lock or permits is also served if the value has another type: it gets an error.
+fn served_by(core: &mut Core, key: &[u8]) -> (&'static [Wanted], Option<Deadline>) {
     let key = core.keyspace.key(key);
     let found = match core.state.config.compatible_with.is_valkey() {
         true => core.keyspace.find_quietly(key),
@@ -68,9 +70,10 @@ fn served_by(core: &mut Core, key: &[u8]) -> &'static [Wanted] {
         false => core.keyspace.find(key),
     };
     let Some(slot) = found else {
-        return &[Wanted::StreamGroup, Wanted::Lock, Wanted::Semaphore];
+        return (&[Wanted::StreamGroup, Wanted::Lock, Wanted::Semaphore], None);
     };
-    match type_name(core.keyspace.entry(slot).value()) {
+    let entry = core.keyspace.entry(slot);
+    let queues: &[Wanted] = match type_name(entry.value()) {
         "hash" | "string" => &[Wanted::Lock, Wanted::Semaphore, Wanted::StreamGroup],
         "list" => &[Wanted::List, Wanted::StreamGroup, Wanted::Lock, Wanted::Semaphore],
         "zset" => &[
@@ -83,11 +86,13 @@ fn served_by(core: &mut Core, key: &[u8]) -> &'static [Wanted] {
         ],
         "stream" => &[Wanted::Stream, Wanted::StreamGroup, Wanted::Lock, Wanted::Semaphore],
         _ => &[Wanted::StreamGroup, Wanted::Lock, Wanted::Semaphore],
-    }
+    };
+    (queues, entry.deadline())
 }
 
 fn serve_key(core: &mut Core, database: DbIndex, key: &[u8]) {
-    for &wanted in served_by(core, key) {
+    let (queues, deadline) = served_by(core, key);
+    for &wanted in queues {
         if matches!(wanted, Wanted::Lock | Wanted::Semaphore) {
             if !core.state.blocking.has_lock_waiters() {
                 continue;
@@ -109,7 +114,7 @@ fn serve_key(core: &mut Core, database: DbIndex, key: &[u8]) {
             after = ticket;
             let woken = match core.state.blocking.asynchronous.get(ticket).is_some() {
                 true => asynchronous::wake(core, ticket, key),
-                false => wake(core, id, key),
+                false => wake(core, id, key, deadline),
             };
             core.keyspace.select(database);
             // Later clients get nothing either, unless all get the same or each waits for something
@@ -124,22 +129,29 @@ fn serve_key(core: &mut Core, database: DbIndex, key: &[u8]) {
 
 /// Runs a blocked client's command for a key. Its reply comes after earlier replies, and before
 /// push messages about the command's effects.
-fn wake(core: &mut Core, id: ClientId, key: &[u8]) -> Woken {
-    run(core, id, |blocked| {
+fn wake(core: &mut Core, id: ClientId, key: &[u8], deadline: Option<Deadline>) -> Woken {
+    let index = |blocked: &Blocked| {
         let found = blocked.keys().find(|(_, name)| *name == key);
         found.or_else(|| blocked.keys().next()).map_or(0, |(index, _)| index)
-    })
+    };
+    run(core, id, index, deadline)
 }
 
 /// Runs a request that had to run on replicas first.
 fn run_repeated(core: &mut Core, id: ClientId) {
     let Some(client) = core.state.clients.get(id) else { return };
     core.keyspace.select(client.database);
-    run(core, id, |_| 0);
+    run(core, id, |_| 0, None);
 }
 
-/// Runs a blocked client's command. `index`: the argument of the key that woke it.
-fn run(core: &mut Core, id: ClientId, index: impl FnOnce(&Blocked) -> usize) -> Woken {
+/// Runs a blocked client's command. `index`: the argument of the key that woke it. `deadline`: that
+/// key's.
+fn run(
+    core: &mut Core,
+    id: ClientId,
+    index: impl FnOnce(&Blocked) -> usize,
+    deadline: Option<Deadline>,
+) -> Woken {
     let Some(client) = core.state.clients.get_mut(id) else { return Woken::Gone };
     let protocol = client.protocol;
     let Some(blocked) = client.take_blocked_to_serve() else { return Woken::Gone };
@@ -160,12 +172,17 @@ fn run(core: &mut Core, id: ClientId, index: impl FnOnce(&Blocked) -> usize) -> 
         follow(&mut core.state, id, &pushes);
         return Woken::InVain;
     }
-    if let Some(blocked) = end(core, id)
-        && blocked.waits_for_lock()
-    {
+    let ended = end(core, id);
+    if let Some(blocked) = ended.as_deref().filter(|blocked| blocked.waits_for_lock()) {
         locks::note_latency(&mut core.state, "lock-wait", blocked.since_us);
     }
     conclude(&mut core.state, id, command, &output);
+    if let Some(blocked) = ended.filter(|blocked| blocked.wanted().is_some_and(Wanted::is_taken)) {
+        let client = core.state.clients.get(id);
+        let sent_at = client.map(|client| client.bytes_out + client.output.len() as u64);
+        let what = What::Served { blocked, reply: output, deadline };
+        core.state.handed.push(Handed { client: id, sent_at, what });
+    }
     follow(&mut core.state, id, &pushes);
     Woken::Served
 }

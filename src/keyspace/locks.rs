@@ -66,6 +66,18 @@ pub struct Granted {
     pub fence: u64,
     /// The client's count of sent bytes when the reply has left; None: not known yet.
     pub sent_at: Option<u64>,
+    /// What the grant has replaced. None: nobody held the lock.
+    pub former: Option<Box<Former>>,
+}
+
+/// A lock that its owner held before a further grant replaced the fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Former {
+    pub fields: Vec<(Vec<u8>, Vec<u8>)>,
+    pub deadline: Option<Deadline>,
+    /// The deadline that the further grant has set.
+    pub replaced_by: Option<Deadline>,
+    pub holdings: Vec<(Place, Held)>,
 }
 
 /// Counts since the start or the last CONFIG RESETSTAT.
@@ -686,6 +698,17 @@ impl Locks {
 
     /// Notes a grant whose reply is on its way to a client.
     pub fn note_granted(&mut self, at: At<'_>, fence: u64, client: ClientId) {
+        self.note_granted_again(at, fence, client, None);
+    }
+
+    /// The same for a grant that replaces another one of the same owner.
+    pub fn note_granted_again(
+        &mut self,
+        at: At<'_>,
+        fence: u64,
+        client: ClientId,
+        former: Option<Box<Former>>,
+    ) {
         // A script may take and release locks without end.
         if self.granted.len() >= GRANTED_MAX.max(2 * self.index.holdings) {
             let mut granted = std::mem::take(&mut self.granted);
@@ -694,7 +717,7 @@ impl Locks {
             });
             self.granted = granted;
         }
-        let granted = Granted { client, fence, sent_at: None };
+        let granted = Granted { client, fence, sent_at: None, former };
         let At { database, key, reader } = at;
         let (key, reader) = (SmallVec::from_slice(key), reader.map(Box::from));
         self.granted.push(OnItsWay { database, key, reader, granted });

@@ -38,6 +38,14 @@ pub enum Wanted {
     Semaphore,
 }
 
+impl Wanted {
+    /// Whether a client that is served takes elements out of the key's value.
+    pub fn is_taken(self) -> bool {
+        use Wanted::{DueMilliseconds, DueSeconds, List, SortedSet};
+        matches!(self, List | SortedSet | DueSeconds | DueMilliseconds)
+    }
+}
+
 /// A unique position in a queue, in the order of arrival. Positions at the head come before that
 /// order.
 pub type Ticket = u64;

@@ -310,6 +310,31 @@ impl OutputBuffer {
     }
 }
 
+/// The strings and numbers of an encoded reply in their order, whatever arrays they are in. Nothing
+/// of an error, or from the first null on.
+pub fn scalars(mut encoded: &[u8]) -> Vec<&[u8]> {
+    let mut found = Vec::new();
+    while let Some(end) = encoded.windows(2).position(|pair| pair == b"\r\n") {
+        let (line, rest) = (&encoded[..end], &encoded[end + 2..]);
+        let Some((marker, text)) = line.split_first() else { break };
+        encoded = rest;
+        match marker {
+            b'*' if number::parse_i64(text).is_some_and(|len| len >= 0) => {}
+            b':' | b',' | b'+' => found.push(text),
+            b'$' => {
+                let len = number::parse_i64(text).and_then(|len| usize::try_from(len).ok());
+                let Some((string, rest)) = len.and_then(|len| rest.split_at_checked(len)) else {
+                    break;
+                };
+                found.push(string);
+                encoded = rest.get(2..).unwrap_or_default();
+            }
+            _ => break,
+        }
+    }
+    found
+}
+
 /// The start of a reply; see [`ReplyWriter::begin`].
 #[derive(Clone, Copy, Debug)]
 pub struct Begun(Mark);

@@ -36,6 +36,7 @@ use mio::Poll;
 
 use crate::acl::Acl;
 use crate::client::blocked::Blocking;
+use crate::client::handed::OnTheWay;
 use crate::client::{ClientFlags, ClientId, Clients};
 use crate::clock::{Clock, ExpiryBy, Now};
 use crate::cluster::{self, Cluster};
@@ -110,6 +111,8 @@ pub struct State {
     pub page_keys: PageKeys,
     monitors: Vec<ClientId>,
     pub blocking: Blocking,
+    /// Elements and permits whose replies have not left yet.
+    pub handed: OnTheWay,
     /// No lock is granted until this time: boot-time clock, microseconds.
     pub locks_recovered_us: i64,
     pub scripts: Scripts,
@@ -179,6 +182,7 @@ impl State {
             page_keys: PageKeys::default(),
             monitors: Vec::new(),
             blocking: Blocking::default(),
+            handed: OnTheWay::default(),
             locks_recovered_us: 0,
             scripts,
             effects: Effects::default(),

@@ -66,3 +66,4 @@ mod stream_replicas;
 mod tls;
 mod transcripts;
 mod units;
+mod waits;

@@ -8,11 +8,14 @@ use super::{
     prolong, review, shared, take_keys, wait, write, write_grant,
 };
 use crate::client::acks::Confirmed;
+use crate::collections::table::Slot;
 use crate::error::CommandError;
 use crate::gate::acks;
 use crate::keyspace::Key;
+use crate::keyspace::locks::{At, Former};
 use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
+use crate::types::hash::Hash;
 use crate::types::lock::Lock;
 use std::ops::Range;
 
@@ -88,7 +91,7 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
         check_room(ctx)?;
     }
     let fence = ctx.core.keyspace.locks.fences.grant();
-    let (all, mut taken) = (keys.clone(), Vec::new());
+    let (all, mut taken, mut replaced) = (keys.clone(), Vec::new(), Vec::new());
     for index in keys {
         let key = ctx.key(index);
         let (slot, lock) = find(ctx, key, asked.owner)?;
@@ -98,10 +101,12 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
             taken.push(key.bytes.into());
             continue;
         };
+        let before = former(ctx, key, slot);
         // A lock that the owner already holds keeps its session and a longer lease; the only reader
         // becomes the writer.
         if lock.readers > 0 {
             shared::grant_alone(ctx, key, slot, &lock, &asked, fence);
+            note_replaced(ctx, key, fence, before, &mut replaced);
             continue;
         }
         let old = ctx.core.keyspace.entry(slot).deadline();
@@ -114,6 +119,7 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
         };
         write(ctx, key, Some(slot), &again, deadline);
         note_held(ctx, key, fence, &again);
+        note_replaced(ctx, key, fence, before, &mut replaced);
     }
     leave_place(ctx, Wanted::Lock, all.clone());
     if is_plain(ctx, &asked) {
@@ -121,8 +127,43 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     let counted_hold = asked.holds_max.is_some();
-    let granted = Granted { fence, taken, counted_hold };
+    let granted = Granted { fence, taken, counted_hold, former: replaced };
     Ok(leave_to_confirm(ctx, all, &asked, Confirmed::Locks, granted))
+}
+
+/// A lock that its owner holds, before a grant replaces its fence: nobody learns of that fence if
+/// the grant is taken back.
+fn former(ctx: &Context<'_>, key: Key<'_>, slot: Slot) -> Former {
+    let (keyspace, database) = (&ctx.core.keyspace, ctx.core.keyspace.selected());
+    let mut fields = Vec::new();
+    if let Ok(hash) = keyspace.view::<Hash>(slot) {
+        hash.for_each(&keyspace.now(), |field, value| {
+            fields.push((field.to_vec(), value.to_vec()));
+        });
+    }
+    let places = keyspace.locks.holdings(database, key.bytes).into_iter();
+    let holdings =
+        places.filter_map(|place| Some((place.clone(), keyspace.locks.get(place.at())?.clone())));
+    let deadline = keyspace.entry(slot).deadline();
+    Former { fields, deadline, replaced_by: None, holdings: holdings.collect() }
+}
+
+/// Notes what a grant has replaced, until its reply has left or replicas have confirmed it.
+fn note_replaced(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    fence: u64,
+    before: Former,
+    replaced: &mut Vec<(Box<[u8]>, Box<Former>)>,
+) {
+    let slot = ctx.core.keyspace.find_quietly(key);
+    let replaced_by = slot.and_then(|slot| ctx.core.keyspace.entry(slot).deadline());
+    let former = Box::new(Former { replaced_by, ..before });
+    if let Some(client) = ctx.caller.client() {
+        let at = At::key(ctx.core.keyspace.selected(), key.bytes);
+        ctx.core.keyspace.locks.note_granted_again(at, fence, client, Some(former.clone()));
+    }
+    replaced.push((key.bytes.into(), former));
 }
 
 /// The first key whose lock another owner has, or else the first for which other clients wait
@@ -207,7 +248,7 @@ fn grant_again(
         reply_granted(ctx, fence, least_ms_left);
         return Ok(Outcome::Replied);
     }
-    let granted = Granted { fence, taken: Vec::new(), counted_hold: false };
+    let granted = Granted::of(fence);
     Ok(leave_to_confirm(ctx, keys, asked, Confirmed::Locks, granted))
 }
 

@@ -34,7 +34,7 @@ use crate::gate::evict::{self, Room};
 use crate::gate::{acks, confirm, locks, permits, readers, sessions, users};
 use crate::keyspace::Key;
 use crate::keyspace::lock_history::HoldingEnd;
-use crate::keyspace::locks::{At, EndReason, Held, Session};
+use crate::keyspace::locks::{At, EndReason, Former, Held, Session};
 use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::resp::args::Args;
 use crate::resp::request::Range;
@@ -336,8 +336,8 @@ fn grant(
         return Ok(Outcome::Replied);
     }
     let confirmed = Confirmed::Lock { holds: 1 };
-    let taken = vec![key.bytes.into()];
-    Ok(leave_to_confirm(ctx, 1..2, asked, confirmed, Granted { fence, taken, counted_hold: false }))
+    let granted = Granted { taken: vec![key.bytes.into()], ..Granted::of(fence) };
+    Ok(leave_to_confirm(ctx, 1..2, asked, confirmed, granted))
 }
 
 /// Whether a grant's reply leaves at once, and is no push message.
@@ -351,6 +351,15 @@ struct Granted {
     /// The keys that were not held before.
     taken: Vec<Box<[u8]>>,
     counted_hold: bool,
+    /// The locks that the owner held before, whose fences the grant has replaced.
+    former: Vec<(Box<[u8]>, Box<Former>)>,
+}
+
+impl Granted {
+    /// The grant with this fence, which has locked no key that was free, nor counted a hold.
+    fn of(fence: u64) -> Self {
+        Granted { fence, taken: Vec::new(), counted_hold: false, former: Vec::new() }
+    }
 }
 
 /// Delays the reply of a grant until replicas acknowledge it, or sends it as a push message.
@@ -361,7 +370,7 @@ fn leave_to_confirm(
     confirmed: Confirmed,
     granted: Granted,
 ) -> Outcome {
-    let Granted { fence, taken, counted_hold } = granted;
+    let Granted { fence, taken, counted_hold, former } = granted;
     let is_pushed = matches!(asked.waits, Waits::Async(_));
     let unconfirmed = Unconfirmed {
         asked: asked.acks,
@@ -373,6 +382,7 @@ fn leave_to_confirm(
         confirmed,
         taken,
         counted_hold,
+        former,
     };
     if is_pushed && !ctx.core.state.blocking.serves_async {
         // The reply of a client that waits at place 0; the grant follows as a push message.
@@ -472,8 +482,7 @@ fn grant_again(
         reply_granted(ctx, fence, holds, ms_left);
         return Ok(Outcome::Replied);
     }
-    let (taken, counted_hold) = (Vec::new(), holds > lock.holds);
-    let granted = Granted { fence, taken, counted_hold };
+    let granted = Granted { counted_hold: holds > lock.holds, ..Granted::of(fence) };
     Ok(leave_to_confirm(ctx, 1..2, asked, Confirmed::Lock { holds }, granted))
 }
 
@@ -883,6 +892,7 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
         confirmed: Confirmed::Renewal(fences),
         taken: Vec::new(),
         counted_hold: false,
+        former: Vec::new(),
     };
     ctx.core.state.blocking.unconfirmed = Some(Box::new(unconfirmed));
     Ok(Outcome::Unconfirmed)

@@ -14,7 +14,7 @@ use crate::command::sorted_set::limits;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::{TimeoutUnit, parse_timeout};
-use crate::gate::permits as permit_sessions;
+use crate::gate::{handed, permits as permit_sessions};
 use crate::keyspace::Key;
 use crate::keyspace::permits::PermitSession;
 use crate::keyspace::waiting::Wanted;
@@ -160,6 +160,12 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
         _ => ctx.core.keyspace.locks.fences.grant(),
     };
     own.truncate(asked.count);
+    let (database, caller) = (ctx.core.keyspace.selected(), ctx.caller.client());
+    if let Some(client) = caller {
+        let known: Vec<&[u8]> = own.iter().map(|(_, permit)| &**permit).collect();
+        handed::know_permits(ctx.core, client, (database, key.bytes), &known);
+    }
+    let known = own.len();
     let mut permits: Vec<(f64, Vec<u8>)> =
         own.into_iter().map(|(score, permit)| (score.max(until), permit)).collect();
     for number in 1..=needed {
@@ -170,12 +176,16 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     if needed > 0 {
         ctx.core.keyspace.locks.stats.grants += 1;
         leave_place(ctx, Wanted::Semaphore, 1..2);
+        if let Some(client) = caller {
+            let new = permits[known..].iter().map(|(_, permit)| permit.as_slice().into());
+            handed::note_permits(ctx.core, client, (database, key.bytes), new.collect());
+        }
     }
     if let Some(client) = ctx.caller.client()
         && let Some(grace_ms) = asked.grace_ms
     {
         let session = PermitSession {
-            database: ctx.core.keyspace.selected(),
+            database,
             key: key.bytes.into(),
             owner: asked.owner.into(),
             permits: permits.iter().map(|(_, permit)| permit.as_slice().into()).collect(),

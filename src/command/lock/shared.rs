@@ -72,7 +72,7 @@ fn answer(
         reply_granted(ctx, fence, 1, ms_left);
         return Outcome::Replied;
     }
-    let granted = Granted { fence, taken, counted_hold: false };
+    let granted = Granted { taken, ..Granted::of(fence) };
     leave_to_confirm(ctx, 1..2, asked, Confirmed::Lock { holds: 1 }, granted)
 }
 
@@ -188,8 +188,8 @@ fn another_waits(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) -> bool {
     ctx.origin == Origin::Client && first.is_some_and(|wait| wait.owner() != owner)
 }
 
-/// Makes the only reader the writer, with this fence. It keeps its session and a longer lease. This
-/// is not taken back, even if the reply is lost: the owner held the lock before.
+/// Makes the only reader the writer, with this fence. It keeps its session and a longer lease.
+/// LOCK.ACQUIRE does not take this back, even if the reply is lost: the owner held the lock before.
 pub(super) fn grant_alone(
     ctx: &mut Context<'_>,
     key: Key<'_>,

@@ -1,0 +1,257 @@
+//! Takes back what was handed to clients that are closed before the reply has left: elements and
+//! permits of [`crate::client::handed`]. Locks are taken back by `gate/locks.rs`.
+//!
+//! Elements go back to the end from which they were taken, and members with their scores, unless
+//! they have been added again in the meantime. Other waiting clients are served in the next turn.
+//! BLMOVE, BRPOPLPUSH and BZMOVEDUE lose nothing: the elements are in the destination.
+
+use crate::client::ClientId;
+use crate::client::handed::{Handed, What};
+use crate::clock::Deadline;
+use crate::collections::hash_slot::HashSlot;
+use crate::config::KeyspaceEvents;
+use crate::gate::{effect, publish};
+use crate::keyspace::DbIndex;
+use crate::resp::args::Args;
+use crate::resp::number;
+use crate::resp::reply::scalars;
+use crate::state::Core;
+use crate::types::Collection;
+use crate::types::journal::Edit;
+use crate::types::list::{self, End, List};
+use crate::types::sorted_set::{self, SortedSet};
+
+/// Notes the new permits of a client.
+pub fn note_permits(
+    core: &mut Core,
+    client: ClientId,
+    (database, key): (DbIndex, &[u8]),
+    permits: Vec<Box<[u8]>>,
+) {
+    if core.state.handed.has_many() {
+        let keyspace = &core.keyspace;
+        core.state.handed.retain_permits(|_, database, key, permit| {
+            let entry = keyspace.entry_quietly(database, key);
+            let set = entry.and_then(|entry| SortedSet::view(entry.value()));
+            set.is_some_and(|set| set.score(permit).is_some())
+        });
+    }
+    let what = What::Permits { database, key: key.into(), permits };
+    core.state.handed.push(Handed { client, sent_at: None, what });
+}
+
+/// A client learns of these permits, which may have been handed to another one before.
+pub fn know_permits(
+    core: &mut Core,
+    client: ClientId,
+    (database, key): (DbIndex, &[u8]),
+    known: &[&[u8]],
+) {
+    if !core.state.handed.is_empty() {
+        core.state.handed.retain_permits(|handed, its_database, its_key, permit| {
+            handed.client == client
+                || its_database != database
+                || its_key != key
+                || !known.contains(&permit)
+        });
+    }
+}
+
+/// At the end of a turn: takes back what was handed to clients that were closed before the reply
+/// had left.
+pub fn take_back(core: &mut Core) {
+    if core.state.handed.is_empty() {
+        return;
+    }
+    let mut kept = Vec::new();
+    for mut handed in core.state.handed.take() {
+        match core.state.clients.get(handed.client) {
+            Some(client) => {
+                let after_reply = client.bytes_out + client.output.len() as u64;
+                if client.bytes_out < *handed.sent_at.get_or_insert(after_reply) {
+                    kept.push(handed);
+                }
+            }
+            // The primary, or the node that this server is about to follow, decides.
+            None if core.state.is_read_only() => {}
+            None if core.state.takes_nothing_back() => kept.push(handed),
+            None => take_back_one(core, &handed),
+        }
+    }
+    core.state.handed.give(kept);
+}
+
+fn take_back_one(core: &mut Core, handed: &Handed) {
+    let (blocked, reply, deadline) = match &handed.what {
+        What::Served { blocked, reply, deadline } => (blocked, reply, *deadline),
+        What::Permits { database, key, permits } => {
+            return give_permits_back(core, (*database, key), permits);
+        }
+    };
+    let encoded = reply.whole();
+    let scalars = scalars(&encoded);
+    let Some((key, elements)) = scalars.split_first() else { return };
+    if !is_here(core, key) {
+        return;
+    }
+    let at = (blocked.database, *key);
+    match core.state.commands.get(blocked.command).spec.name {
+        "BLPOP" => push_back(core, at, (End::Front, elements), deadline),
+        "BRPOP" => push_back(core, at, (End::Back, elements), deadline),
+        "BLMPOP" => push_back(core, at, (named_end(blocked.args()), elements), deadline),
+        "BZPOPMIN" | "BZPOPMAX" | "BZMPOP" | "BZPOPDUE" => add_back(core, at, elements, deadline),
+        _ => {}
+    }
+}
+
+/// Whether this server has the key's slot.
+fn is_here(core: &Core, key: &[u8]) -> bool {
+    let cluster = core.state.cluster.as_deref();
+    !core.keyspace.is_hidden(key) && cluster.is_none_or(|cluster| cluster.owns(HashSlot::of(key)))
+}
+
+/// The end that BLMPOP names after its keys.
+fn named_end(args: Args<'_>) -> End {
+    let keys = number::parse_i64(args.get(2)).and_then(|count| usize::try_from(count).ok());
+    let word = args.iter_from(3 + keys.unwrap_or(0)).next();
+    match word.is_some_and(|word| word.eq_ignore_ascii_case(b"RIGHT")) {
+        true => End::Back,
+        false => End::Front,
+    }
+}
+
+/// Puts elements back to the end from which they were taken in this order.
+fn push_back(
+    core: &mut Core,
+    (database, key): (DbIndex, &[u8]),
+    (end, elements): (End, &[&[u8]]),
+    deadline: Option<Deadline>,
+) {
+    let limits = list::Limits::from_setting(core.state.config.list_max_listpack_size);
+    let (event, command) = match end {
+        End::Front => ("lpush", &b"LPUSH"[..]),
+        End::Back => ("rpush", &b"RPUSH"[..]),
+    };
+    let push = |list: &mut Edit<'_, List>| {
+        elements.iter().rev().for_each(|element| list.push(end, element, &limits));
+    };
+    let Some(is_new) = change(core, (database, key), deadline, push) else { return };
+    announce(core, (database, key), (KeyspaceEvents::LIST, event, elements.len()));
+    let request = [command, key].into_iter().chain(elements.iter().rev().copied());
+    repeat(core, (database, key), &request.collect::<Vec<_>>(), deadline.filter(|_| is_new));
+}
+
+/// Puts members back, unless they have been added again. `members`: each with its score after it.
+fn add_back(
+    core: &mut Core,
+    (database, key): (DbIndex, &[u8]),
+    members: &[&[u8]],
+    deadline: Option<Deadline>,
+) {
+    let config = &core.state.config;
+    let limits = sorted_set::Limits {
+        entries: config.zset_max_listpack_entries,
+        value: config.zset_max_listpack_value,
+    };
+    let add = |set: &mut Edit<'_, SortedSet>| {
+        for pair in members.chunks_exact(2) {
+            set.update(pair[0], limits, |old| match old {
+                None => number::parse_f64(pair[1]),
+                Some(_) => None,
+            });
+        }
+    };
+    let Some(is_new) = change(core, (database, key), deadline, add) else { return };
+    announce(core, (database, key), (KeyspaceEvents::ZSET, "zadd", members.len() / 2));
+    let mut request = vec![&b"ZADD"[..], key, b"NX"];
+    request.extend(members.chunks_exact(2).flat_map(|pair| [pair[1], pair[0]]));
+    repeat(core, (database, key), &request, deadline.filter(|_| is_new));
+}
+
+/// Changes the collection under a key, or a new one with this deadline. Returns whether it is new.
+/// None: nothing has changed, as the key has another type or would have expired.
+fn change<C: Collection + Default>(
+    core: &mut Core,
+    (database, key): (DbIndex, &[u8]),
+    deadline: Option<Deadline>,
+    edit: impl FnOnce(&mut Edit<'_, C>),
+) -> Option<bool> {
+    core.keyspace.in_database(database, |keyspace| {
+        let key = keyspace.key(key);
+        match keyspace.slot_of::<C>(key) {
+            Err(_) => None,
+            Ok(Some(slot)) => {
+                keyspace.edit::<C, _>(slot, edit);
+                Some(false)
+            }
+            Ok(None) if deadline.is_some_and(|deadline| keyspace.now().is_past(deadline)) => None,
+            Ok(None) => {
+                let mut collection = C::default();
+                edit(&mut Edit::unnoted(&mut collection));
+                keyspace.insert_collection_until(key, collection, deadline);
+                Some(true)
+            }
+        }
+    })
+}
+
+fn announce(
+    core: &mut Core,
+    (database, key): (DbIndex, &[u8]),
+    (class, event, count): (KeyspaceEvents, &'static str, usize),
+) {
+    core.keyspace.in_database(database, |keyspace| {
+        keyspace.changed_by(count as u64, class, event, key);
+    });
+    if !core.keyspace.events.is_empty() {
+        publish::publish_events(core);
+    }
+}
+
+/// Repeats a request in a unit of its own, with the key's deadline if it is given.
+fn repeat(
+    core: &mut Core,
+    (database, key): (DbIndex, &[u8]),
+    request: &[&[u8]],
+    deadline: Option<Deadline>,
+) {
+    if !core.state.effects.is_heard() {
+        return;
+    }
+    let apart = core.state.effects.begin_apart();
+    effect::note_deletions(core);
+    core.state.effects.push(database, request.iter().copied());
+    if let Some(deadline) = deadline {
+        let at_ms = number::format_i64(deadline.unix(core.keyspace.told_offset_ms()).0);
+        core.state.effects.push(database, [&b"PEXPIREAT"[..], key, at_ms.as_ref()].into_iter());
+    }
+    core.state.effects.end_apart(apart);
+}
+
+/// Removes permits of which no client has learnt.
+fn give_permits_back(core: &mut Core, (database, key): (DbIndex, &[u8]), permits: &[Box<[u8]>]) {
+    let removed = core.keyspace.in_database(database, |keyspace| {
+        let key = keyspace.key(key);
+        let slot = keyspace.slot_of::<SortedSet>(key).ok()??;
+        let view = keyspace.view::<SortedSet>(slot).ok()?;
+        let held = permits.iter().filter(|permit| view.score(permit).is_some());
+        let held: Vec<&[u8]> = held.map(|permit| &**permit).collect();
+        if held.is_empty() {
+            return None;
+        }
+        keyspace.edit::<SortedSet, _>(slot, |set| {
+            for permit in &held {
+                set.remove(permit);
+            }
+        });
+        keyspace.changed_by(held.len() as u64, KeyspaceEvents::LOCK, "semrelease", key.bytes);
+        keyspace.delete_if_empty::<SortedSet>(slot, key);
+        Some(held)
+    });
+    let Some(removed) = removed else { return };
+    if !core.keyspace.events.is_empty() {
+        publish::publish_events(core);
+    }
+    let request: Vec<&[u8]> = [&b"ZREM"[..], key].into_iter().chain(removed).collect();
+    repeat(core, (database, key), &request, None);
+}
