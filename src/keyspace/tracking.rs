@@ -459,7 +459,9 @@ mod tests {
                         while tracking.has_gone() {
                             tracking.forget_gone(3, |reader| reader != client(number));
                         }
-                        model.values_mut().for_each(|readers| drop(readers.remove(&client(number))));
+                        for readers in model.values_mut() {
+                            readers.remove(&client(number));
+                        }
                         model.retain(|_, readers| !readers.is_empty());
                     }
                     _ => {
