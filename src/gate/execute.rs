@@ -10,6 +10,8 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::clock::ExpiryBy;
 use crate::error::CommandError;
 use crate::gate::admit::admit;
+#[cfg(debug_assertions)]
+use crate::gate::announced;
 use crate::gate::effect;
 use crate::gate::evict::evict;
 use crate::gate::verdict::{Asked, Verdict};
@@ -366,7 +368,11 @@ impl Gate<'_> {
         };
         let is_heard = context.core.state.effects.is_heard();
         let changes = if is_heard { context.core.keyspace.changes_by_commands() } else { 0 };
+        #[cfg(debug_assertions)]
+        let announced = announced::begin(context.core, command, args);
         let result: CommandResult = handler(&mut context);
+        #[cfg(debug_assertions)]
+        announced::end(context.core, command, announced);
         let (protocol, effect) = (context.reply.protocol(), context.effect);
         self.reply.set_protocol(protocol);
         // CONFIG SET may have changed whether effects are used.

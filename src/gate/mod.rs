@@ -14,6 +14,7 @@
 //!   together; `sessions` and `permits` renew the leases of connections that show life; `cycles`
 //!   finds owners that wait for each other.
 //! - `moving` keeps requests from writing a key that is on its way to another server.
+//! - `announced` checks in debug builds that only announced writers change data.
 //! - `slot_costs` counts the costs of requests for their slots.
 //! - `slots_left` ends waits and subscriptions in a cluster's slots that have gone to another node.
 //!
@@ -21,6 +22,8 @@
 
 pub mod acks;
 pub mod admit;
+#[cfg(debug_assertions)]
+mod announced;
 pub mod asynchronous;
 pub mod blocking;
 pub mod closing;

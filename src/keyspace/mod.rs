@@ -140,9 +140,15 @@ enum Cause {
     Server,
 }
 
+/// The keys that the running command has announced to change. None: it did not name them.
+#[cfg(debug_assertions)]
+pub type Announced = Option<BTreeSet<Vec<u8>>>;
+
 /// All databases of the server.
 pub struct Keyspace {
     tables: Tables,
+    #[cfg(debug_assertions)]
+    announced: Announced,
     fields: PerDatabase<FieldDeadlines>,
     selected: DbIndex,
     hasher: KeyHasher,
@@ -196,6 +202,8 @@ impl Keyspace {
     pub fn new(databases: usize, hasher: KeyHasher, now: Now) -> Self {
         Keyspace {
             tables: Tables::new(databases, hasher, now.wall_offset_ms()),
+            #[cfg(debug_assertions)]
+            announced: None,
             fields: PerDatabase::new(databases, |_| FieldDeadlines::default()),
             selected: DbIndex::ZERO,
             hasher,
@@ -824,6 +832,12 @@ impl Keyspace {
         self.dirty - self.dirty_by_expiry
     }
 
+    /// Notes what the command that runs now has announced to change. Returns what was noted before.
+    #[cfg(debug_assertions)]
+    pub fn announce(&mut self, announced: Announced) -> Announced {
+        std::mem::replace(&mut self.announced, announced)
+    }
+
     /// Records that a command changed a key of the selected database: counts the change and
     /// announces the event.
     #[inline]
@@ -855,6 +869,13 @@ impl Keyspace {
     /// deadline or existence must call this.
     #[inline]
     fn touch(&mut self, database: DbIndex, key: &[u8], changes: u64, cause: Cause) {
+        #[cfg(debug_assertions)]
+        if cause == Cause::Client
+            && let Some(announced) = &self.announced
+        {
+            let shown = key.escape_ascii();
+            assert!(announced.contains(key), "the key {shown} changes, which was not announced");
+        }
         self.dirty += changes;
         self.waiting.note_change(database, key);
         self.locks.note_change(database, key);
