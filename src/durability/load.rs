@@ -30,7 +30,7 @@ use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::load::{Loaded, Sink};
 use crate::persist::aof::reader;
 use crate::persist::leftovers;
-use crate::persist::rdb::{FileError, Limits, Place, RawEntry, Version, VersionCheck};
+use crate::persist::rdb::{FileError, Limits, Place, RawEntry, Version, VersionCheck, value_type};
 use crate::resp::args::Args;
 use crate::resp::number::parse_i64;
 use crate::resp::queue::RequestQueue;
@@ -508,7 +508,10 @@ impl Loader<'_> {
         let looked_up = looked_up.unwrap_or_else(|| LookedUp::without_key(&self.core.state, args));
         run_request(self.core, args, &looked_up, &mut self.output)?;
         match self.output.whole().starts_with(b"-") {
-            true => self.note_error(looked_up.command),
+            true => {
+                refuse_module(looked_up.command, args)?;
+                self.note_error(looked_up.command)
+            }
             false => Ok(()),
         }
     }
@@ -520,6 +523,20 @@ impl Loader<'_> {
         let name = command.map_or("<unknown>", |command| &command.full_name);
         let told = unexpected::note(&mut self.core.state, Caller::Load, name, &self.output.whole());
         told.map_or(Ok(()), Err)
+    }
+}
+
+/// Errors: the request is a RESTORE of a module's value. The start is refused then, as that of a
+/// file with such a value: the next rewrite would lose the key for good.
+fn refuse_module(command: Option<&Command>, args: Args<'_>) -> Result<(), String> {
+    let is_restore = command.is_some_and(|command| command.full_name.starts_with("restore"));
+    let kind = is_restore.then(|| args.iter_from(3).next()?.first().copied()).flatten();
+    match kind {
+        Some(value_type::MODULE | value_type::MODULE_2) => {
+            let key = String::from_utf8_lossy(args.get(1)).into_owned();
+            Err(format!("Key '{key}' is a module's value, which cannot be read without the module"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::support::encode;
 use crate::support::ports::free_port;
 
 /// How long anything may take before the test fails: a limit against hanging, not a measure of
@@ -286,6 +287,29 @@ fn the_log_of_a_whole_life_is_that_of_redis() {
         ],
         "{log}"
     );
+}
+
+/// A log of a server with modules. A start without the key would lose it at the next rewrite.
+#[test]
+fn a_restore_of_a_modules_value_stops_the_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let folder = dir.path().join("appendonlydir");
+    std::fs::create_dir(&folder).expect("a folder");
+    std::fs::write(
+        folder.join("appendonly.aof.manifest"),
+        "file appendonly.aof.1.incr.aof seq 1 type i\n",
+    )
+    .expect("a manifest");
+    let request = encode(&[&b"RESTORE"[..], b"doc", b"0", b"\x07\x81rest-of-it"]);
+    std::fs::write(folder.join("appendonly.aof.1.incr.aof"), request).expect("a log");
+    let text = format!(
+        "dir {}\nbind 127.0.0.1\nport 0\nunixsocket sock\nappendonly yes\n",
+        dir.path().display()
+    );
+    let ended = run(&["-"], &text);
+    assert_eq!(ended.status.code(), Some(1));
+    let told = "Key 'doc' is a module's value, which cannot be read without the module";
+    assert!(ended.stdout.contains(told), "{}", ended.stdout);
 }
 
 /// The last lines are those of redis-server 7.0.15 and valkey-server 9.1.2, which scripts look for.
