@@ -31,6 +31,10 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Creates a file for appending, or truncates an existing one.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
+    /// Creates a file for appending. `AlreadyExists`: something has the name, perhaps a link to
+    /// nothing.
+    fn create_new(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+
     /// Opens a file for appending, creating it if needed.
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
@@ -216,6 +220,11 @@ impl Disk for RealDisk {
         // not allow `truncate`.
         options.custom_flags(libc::O_APPEND);
         Ok(Arc::new(RealFile(options.open(path)?)))
+    }
+
+    fn create_new(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().append(true).create_new(true).mode(FILE_MODE).open(path)?;
+        Ok(Arc::new(RealFile(file)))
     }
 
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {

@@ -4,15 +4,17 @@
 //! Order of operations (all within `appenddirname`):
 //! - *a new manifest*: sync the folder, so that the names in the manifest are durable before it is;
 //!   write and sync `temp-<name>.manifest`, rename it over the old one; sync the folder.
+//! - *any new file*: it gets the next number whose name is free, since a file that no manifest names
+//!   may be somebody's data.
 //! - *a new increment*: create it, empty; write the manifest that lists it. Only then may the
 //!   increment be written.
 //! - *the first manifest*: create a mark, an empty file, before any file that the manifest will
 //!   list; remove the mark when the manifest is durable. So files without a manifest are known:
 //!   with the mark they are of an attempt that did not end, and nobody's data; without it their
 //!   manifest has been lost, and the folder is not opened.
-//! - *the end of a rewrite*: the base is already written and synced under a temporary name; rename
-//!   it; write the manifest that lists it, with the earlier files as history; remove those; write a
-//!   manifest without them.
+//! - *the end of a rewrite*: the base is already written and synced under a temporary name; create
+//!   an empty file of its final name, and rename the base over it; write the manifest that lists
+//!   it, with the earlier files as history; remove those; write a manifest without them.
 //! - *taking over a single file*: write the manifest that lists it as base; move it into the
 //!   folder. After a crash between these steps, the next start moves it.
 //! - *a failed sync*: create a mark, an empty file. Unsynced bytes may be in the system's cache
@@ -30,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use super::manifest::{AofFile, BaseFormat};
-use super::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use super::manifest::{MANIFEST_BYTES_MAX, Manifest, SEQ_MAX};
 use crate::config::system_text;
 use crate::sys::disk::{Disk, DiskFile, ReplaceStep, read_whole, replace_file};
 
@@ -58,8 +60,8 @@ pub struct AofFolder {
     path: PathBuf,
     filename: Vec<u8>,
     manifest: Manifest,
-    /// Number of an increment that is not in the manifest yet. See [`AofFolder::increment_aside`].
-    aside: Option<i64>,
+    /// An increment that is not in the manifest yet. See [`AofFolder::increment_aside`].
+    aside: Option<AofFile>,
     /// Number of the increment that this process could not sync.
     unsynced: Option<i64>,
 }
@@ -152,7 +154,7 @@ impl AofFolder {
         if !self.manifest.is_empty() {
             return Ok(());
         }
-        let marked = self.disk.create(&self.beginning_path()).and_then(|_| {
+        let marked = self.disk.open_append(&self.beginning_path()).and_then(|_| {
             // Before the files, so that a power loss leaves none of them without the mark.
             self.disk.sync_folder(&self.path)
         });
@@ -218,6 +220,14 @@ impl AofFolder {
         if !self.manifest.is_empty() && !interrupted {
             return Ok(false);
         }
+        if self.disk.size(&inside).is_ok() || self.disk.is_folder(&inside) {
+            let text = format!(
+                "Can't move the old AOF file {} into dir {}: a file of this name is there. Move one of them away",
+                old.display(),
+                self.path.display()
+            );
+            return Err(FolderError { text, source: None });
+        }
         self.create()?;
         self.persist(Manifest::of_single_file(&self.filename))?;
         let moved = self.disk.rename(&old, &inside).and_then(|()| {
@@ -260,28 +270,33 @@ impl AofFolder {
         self.begin()?;
         let mut next = self.manifest.clone();
         let is_marked = self.is_marked();
+        let mut created = Vec::new();
         if next.is_empty() || is_marked {
             // All existing files become history.
-            next = next.with_rewrite_finished(&self.filename, format, i64::MAX);
-            let name = next.base().map(|base| base.name.clone()).unwrap_or_default();
-            let written = self.disk.create(&self.path_of(&name)).and_then(|file| {
-                write_base(&*file)?;
-                file.sync_data()
-            });
-            written.map_err(|error| {
-                let name = String::from_utf8_lossy(&name);
-                FolderError::system(&format!("Can't write the AOF base file {name}"), error)
-            })?;
+            let rewritten =
+                |now: &Manifest| now.with_rewrite_finished(&self.filename, format, i64::MAX);
+            let (with_base, path, file) = self.create_base(next, rewritten)?;
+            next = with_base;
+            if let Err(error) = write_base(&*file).and_then(|()| file.sync_data()) {
+                let _ = self.disk.remove(&path);
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                return Err(FolderError::system(
+                    &format!("Can't write the AOF base file {name}"),
+                    error,
+                ));
+            }
+            created.push(path);
         }
-        // A file with the name of a new increment was left aside by an earlier process: it is
-        // overwritten.
-        let has_increment = !next.increments().is_empty();
-        if !has_increment {
-            next = next.with_next_increment(&self.filename);
-        }
-        let increment = self.open_last(&next, has_increment)?;
+        let opened = match next.increments().last() {
+            Some(last) => self.open_last(last).map(|increment| (next, increment)),
+            None => self.create_increment(next),
+        };
+        let (next, increment) = opened.inspect_err(|_| self.discard(&created))?;
         if next != self.manifest {
-            self.persist(next)?;
+            if next.increments() != self.manifest.increments() {
+                created.push(increment.path.to_path_buf());
+            }
+            self.list(next, &created)?;
             if is_marked {
                 self.remove_history()?;
                 self.remove_mark();
@@ -313,7 +328,7 @@ impl AofFolder {
     fn mark(&self) {
         // If this fails too, the next start continues as if everything were synced: there is no
         // further remedy.
-        let _ = self.disk.create(&self.mark_path());
+        let _ = self.disk.open_append(&self.mark_path());
         let _ = self.disk.sync_folder(&self.path);
     }
 
@@ -334,9 +349,8 @@ impl AofFolder {
             // files that the manifest lists, and is refused.
             self.create()?;
         }
-        let next = self.manifest.with_next_increment(&self.filename);
-        let increment = self.open_last(&next, false)?;
-        self.persist(next)?;
+        let (next, increment) = self.create_increment(self.manifest.clone())?;
+        self.list(next, &[increment.path.to_path_buf()])?;
         Ok(increment)
     }
 
@@ -345,11 +359,9 @@ impl AofFolder {
     /// end loads the folder's earlier state. An earlier increment aside is removed.
     pub fn increment_aside(&mut self) -> Result<Increment, FolderError> {
         self.begin()?;
-        let seq = self.aside.map_or(self.manifest.next_increment_seq(), |seq| seq + 1);
-        let next = self.manifest.with_increment(&self.filename, seq);
-        let increment = self.open_last(&next, false)?;
+        let (_, increment) = self.create_increment(self.manifest.clone())?;
         self.drop_aside();
-        self.aside = Some(seq);
+        self.aside = Some(AofFile { name: increment.name.clone(), seq: increment.seq });
         Ok(increment)
     }
 
@@ -357,40 +369,80 @@ impl AofFolder {
     /// before its first rewrite ended. If it cannot be removed it stays, not listed anywhere.
     /// Returns its name.
     pub fn drop_aside(&mut self) -> Option<Vec<u8>> {
-        let seq = self.aside.take()?;
-        let manifest = self.manifest.with_increment(&self.filename, seq);
-        let name = manifest.increments().last()?.name.clone();
+        let AofFile { name, .. } = self.aside.take()?;
         let _ = self.disk.remove(&self.path_of(&name));
         Some(name)
     }
 
-    /// Opens a manifest's last increment; unless `keep`, creates it empty.
-    fn open_last(&self, manifest: &Manifest, keep: bool) -> Result<Increment, FolderError> {
-        let last = manifest.increments().last().cloned();
-        let AofFile { name, seq } = last.unwrap_or(AofFile { name: Vec::new(), seq: 0 });
-        let path = self.path_of(&name);
-        let is_left = !keep && self.disk.size(&path).is_ok_and(|bytes| bytes > 0);
-        let opened = if keep {
-            self.disk.open_append(&path)
-        } else {
-            // A file of this name may be left of an attempt that failed.
-            self.disk.create(&path)
-        };
-        let opened = opened.and_then(|file| {
-            if keep {
-                file.sync_data().inspect_err(|_| self.mark())?;
-            } else if is_left {
-                // A power loss must not bring back its old content, once the manifest names it.
-                file.sync_data()?;
-            }
+    /// Opens the last increment of a manifest, for appending.
+    fn open_last(&self, AofFile { name, seq }: &AofFile) -> Result<Increment, FolderError> {
+        let path = self.path_of(name);
+        let opened = self.disk.open_append(&path).and_then(|file| {
+            file.sync_data().inspect_err(|_| self.mark())?;
             let len = file.size()?;
             Ok((file, len))
         });
-        let (file, len) = opened.map_err(|error| {
-            let name = String::from_utf8_lossy(&name);
-            FolderError::system(&format!("Can't open the append-only file {name}"), error)
-        })?;
-        Ok(Increment { file, name, path: path.into(), seq, len })
+        let (file, len) = opened.map_err(|error| cannot_open(name, error))?;
+        Ok(Increment { file, name: name.clone(), path: path.into(), seq: *seq, len })
+    }
+
+    /// Creates an empty increment after those of a manifest. Returns the manifest with it too.
+    fn create_increment(&self, mut now: Manifest) -> Result<(Manifest, Increment), FolderError> {
+        loop {
+            let next = now.with_next_increment(&self.filename);
+            let last = next.increments().last().cloned();
+            let AofFile { name, seq } = last.unwrap_or(AofFile { name: Vec::new(), seq: 0 });
+            let path = self.path_of(&name);
+            match self.disk.create_new(&path) {
+                Ok(file) => {
+                    return Ok((next, Increment { file, name, path: path.into(), seq, len: 0 }));
+                }
+                Err(error) if is_taken(&error, seq) => now.skip_increment(),
+                Err(error) => return Err(cannot_open(&name, error)),
+            }
+        }
+    }
+
+    /// Creates an empty base, that of the manifest which `change` makes of `now`. Returns that
+    /// manifest and the base's path too.
+    fn create_base(
+        &self,
+        mut now: Manifest,
+        change: impl Fn(&Manifest) -> Manifest,
+    ) -> Result<(Manifest, PathBuf, Arc<dyn DiskFile>), FolderError> {
+        loop {
+            let next = change(&now);
+            let base = next.base().cloned();
+            let AofFile { name, seq } = base.unwrap_or(AofFile { name: Vec::new(), seq: 0 });
+            let path = self.path_of(&name);
+            match self.disk.create_new(&path) {
+                Ok(file) => return Ok((next, path, file)),
+                Err(error) if is_taken(&error, seq) => now.skip_base(),
+                Err(error) => {
+                    let name = String::from_utf8_lossy(&name);
+                    let what = format!("Can't write the AOF base file {name}");
+                    return Err(FolderError::system(&what, error));
+                }
+            }
+        }
+    }
+
+    /// Makes a manifest the folder's state, as [`AofFolder::persist`] does. If that fails, removes
+    /// the files that were created for it.
+    fn list(&mut self, next: Manifest, created: &[PathBuf]) -> Result<(), FolderError> {
+        let text = next.text();
+        let listed = self.persist(next);
+        if listed.is_err() && self.manifest.text() != text {
+            self.discard(created);
+        }
+        listed
+    }
+
+    /// Removes files that no manifest has named.
+    fn discard(&self, created: &[PathBuf]) {
+        for path in created {
+            let _ = self.disk.remove(path);
+        }
     }
 
     /// Ends a rewrite: `written`, a complete and synced file in this folder, becomes the base, and
@@ -402,27 +454,31 @@ impl AofFolder {
         format: BaseFormat,
         first_kept: i64,
     ) -> Result<u64, FolderError> {
-        let mut next = self.manifest.clone();
-        if let Some(seq) = self.aside {
-            next = next.with_increment(&self.filename, seq);
-        }
-        let next = next.with_rewrite_finished(&self.filename, format, first_kept);
-        let name = next.base().map(|base| base.name.clone()).unwrap_or_default();
-        let base = self.path_of(&name);
-        self.disk.rename(written, &base).map_err(|error| {
+        let now = match &self.aside {
+            Some(file) => self.manifest.with_increment(file.clone()),
+            None => self.manifest.clone(),
+        };
+        let rewritten =
+            |now: &Manifest| now.with_rewrite_finished(&self.filename, format, first_kept);
+        let (next, base, _) = self.create_base(now, rewritten)?;
+        let created = [base];
+        let [base] = &created;
+        if let Err(error) = self.disk.rename(written, base) {
+            self.discard(&created);
             let what = format!(
                 "Error trying to rename the temporary AOF base file {} into {}",
                 written.display(),
                 base.display()
             );
-            FolderError::system(&what, error)
-        })?;
-        let persisted = self.persist(next);
-        if self.manifest.base().is_some_and(|base| base.name == name) {
+            return Err(FolderError::system(&what, error));
+        }
+        let text = next.text();
+        let listed = self.list(next, &created);
+        if self.manifest.text() == text {
             // The new manifest is in place, though perhaps not durably.
             self.aside = None;
         }
-        persisted?;
+        listed?;
         if self.unsynced.is_some_and(|seq| seq < first_kept) {
             self.unsynced = None;
             self.remove_mark();
@@ -490,6 +546,16 @@ impl AofFolder {
     fn cannot(&self, what: &str, error: io::Error) -> FolderError {
         FolderError::system(&format!("Fail to {what} ({})", self.path.display()), error)
     }
+}
+
+/// Whether a new file's name is taken, and another number is left to try.
+fn is_taken(error: &io::Error, seq: i64) -> bool {
+    error.kind() == io::ErrorKind::AlreadyExists && seq < SEQ_MAX
+}
+
+fn cannot_open(name: &[u8], error: io::Error) -> FolderError {
+    let name = String::from_utf8_lossy(name);
+    FolderError::system(&format!("Can't open the append-only file {name}"), error)
 }
 
 /// Whether a manifest of files with this prefix may list the name: `PREFIX.N.base.rdb`,

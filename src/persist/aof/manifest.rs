@@ -18,7 +18,7 @@ use crate::resp::number;
 /// The longest line, with its end. Unit: bytes.
 const LINE_BYTES_MAX: usize = 1024;
 /// The highest number accepted, so that counting further cannot overflow.
-const SEQ_MAX: i64 = i64::MAX / 2;
+pub const SEQ_MAX: i64 = i64::MAX / 2;
 /// The most bytes read of a manifest.
 pub const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 
@@ -211,23 +211,28 @@ impl Manifest {
     /// The state with the next increment.
     #[must_use]
     pub fn with_next_increment(&self, filename: &[u8]) -> Self {
-        self.with_increment(filename, self.next_increment_seq())
-    }
-
-    /// The number of the next increment.
-    pub fn next_increment_seq(&self) -> i64 {
-        self.increment_seq.max(0).saturating_add(1)
-    }
-
-    /// The state with an increment numbered `seq`, which is at least
-    /// [`Manifest::next_increment_seq`].
-    #[must_use]
-    pub fn with_increment(&self, filename: &[u8], seq: i64) -> Self {
+        let seq = self.increment_seq.max(0).saturating_add(1);
         let name = [filename, format!(".{seq}.incr.aof").as_bytes()].concat();
+        self.with_increment(AofFile { name, seq })
+    }
+
+    /// The state with a further increment, whose number is higher than those so far.
+    #[must_use]
+    pub fn with_increment(&self, file: AofFile) -> Self {
         let mut next = self.clone();
-        next.increment_seq = seq;
-        next.increments.push(AofFile { name, seq });
+        next.increment_seq = file.seq;
+        next.increments.push(file);
         next
+    }
+
+    /// Leaves out the number of the next increment.
+    pub fn skip_increment(&mut self) {
+        self.increment_seq = self.increment_seq.max(0).saturating_add(1);
+    }
+
+    /// Leaves out the number of the next base.
+    pub fn skip_base(&mut self) {
+        self.base_seq = self.base_seq.max(0).saturating_add(1);
     }
 
     /// The state with a new base; the previous one becomes history.

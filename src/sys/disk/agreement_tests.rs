@@ -74,7 +74,7 @@ impl Script {
     fn call(&mut self) {
         let name = self.name();
         let (path, model_path) = (self.real_path(name), Path::new("/").join(name));
-        match self.random.u32(..24) {
+        match self.random.u32(..25) {
             0..2 => {
                 self.note(format!("create {name}"));
                 let (real, model) = (self.real.create(&path), self.model.create(&model_path));
@@ -120,6 +120,13 @@ impl Script {
                 if self.real.size(&path).is_err() {
                     self.same(self.real.sync_folder(&path), self.model.sync_folder(&model_path));
                 }
+            }
+            24 => {
+                self.note(format!("create_new {name}"));
+                let (real, model) =
+                    (self.real.create_new(&path), self.model.create_new(&model_path));
+                let opened = self.opened(real.map(Box::new), model.map(Box::new));
+                self.writers.extend(opened);
             }
             10 => self.close(),
             11..14 => self.read(),

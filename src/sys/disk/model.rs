@@ -467,6 +467,17 @@ impl Disk for ModelDisk {
         self.handle(model, path)
     }
 
+    fn create_new(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut model = self.lock();
+        model.alive()?;
+        model.parent_is_folder(path)?;
+        if model.names.contains_key(path) {
+            return Err(error_of(libc::EEXIST));
+        }
+        model.whole(Call::Create, |model| model.new_file(path))?;
+        self.handle(model, path)
+    }
+
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut model = self.lock();
         model.alive()?;

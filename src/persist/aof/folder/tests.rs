@@ -48,6 +48,19 @@ fn a_file_beside_a_folder_in_use_is_left_alone() {
 }
 
 #[test]
+fn a_single_file_does_not_replace_one_of_its_name_in_the_folder() {
+    let disk = ModelDisk::new(1);
+    disk.put(Path::new("/a.aof"), OLD);
+    disk.create_folder(Path::new("/dir")).unwrap();
+    disk.put(Path::new("/dir/a.aof"), b"foreign");
+    let error = open(&disk).unwrap().take_over_single_file().unwrap_err().to_string();
+    assert!(error.contains("/a.aof into dir /dir: a file of this name is there"), "{error}");
+    assert_eq!(disk.bytes(Path::new("/dir/a.aof")).unwrap(), b"foreign");
+    assert_eq!(disk.bytes(Path::new("/a.aof")).unwrap(), OLD);
+    assert!(disk.size(Path::new("/dir/a.aof.manifest")).is_err());
+}
+
+#[test]
 fn a_first_start_creates_base_increment_and_manifest_and_a_second_one_appends() {
     let disk = ModelDisk::new(1);
     let mut folder = open(&disk).unwrap();
@@ -132,19 +145,97 @@ fn a_start_does_not_append_to_an_increment_left_aside() {
     assert_eq!(content(&disk, &folder), b"REDIS");
 }
 
+/// Puts files where the folder's next ones would be. Returns the paths.
+fn put_in_the_way(disk: &ModelDisk) -> [&'static Path; 4] {
+    let names = [
+        "/dir/a.aof.1.base.rdb",
+        "/dir/a.aof.2.base.rdb",
+        "/dir/a.aof.2.incr.aof",
+        "/dir/a.aof.3.incr.aof",
+    ];
+    let paths = names.map(Path::new);
+    for path in paths.into_iter().filter(|path| disk.size(path).is_err()) {
+        disk.put(path, b"foreign");
+    }
+    paths
+}
+
+/// Runs all that makes files, on a folder in use or on a new one, whose manifest does not name the
+/// files that are in the way.
 #[test]
-fn what_a_file_held_that_was_left_does_not_come_back_with_its_name() {
-    for seed in 0..8 {
-        let disk = ModelDisk::new(seed);
+fn a_file_that_no_manifest_names_is_neither_emptied_nor_replaced() {
+    for is_in_use in [true, false] {
+        let disk = ModelDisk::new(1);
+        let mut folder = open(&disk).unwrap();
+        if is_in_use {
+            folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+        } else {
+            // As an attempt leaves it that did not end.
+            disk.create_folder(Path::new("/dir")).unwrap();
+            disk.put(Path::new("/dir/a.aof.beginning"), b"");
+        }
+        let in_the_way = put_in_the_way(&disk).map(|path| (path, disk.bytes(path).unwrap()));
+        let untouched = || {
+            for (path, bytes) in in_the_way.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+                assert_eq!(disk.bytes(path).as_ref(), Some(bytes), "{}", path.display());
+            }
+        };
         let mut folder = open(&disk).unwrap();
         folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
-        disk.put(Path::new("/dir/a.aof.2.incr.aof"), OLD);
-        assert_eq!(folder.next_increment().unwrap().seq, 2);
-        disk.restart(Death::PowerLoss);
-        let folder = open(&disk).unwrap();
-        assert_eq!(folder.manifest().increments().len(), 2);
-        assert_eq!(content(&disk, &folder), b"");
+        untouched();
+        for round in 0..6 {
+            let increment = match round % 2 {
+                0 => folder.next_increment().unwrap(),
+                _ => folder.increment_aside().unwrap(),
+            };
+            untouched();
+            crate::sys::disk::write_all(&*increment.file, OLD).unwrap();
+            let written = folder.path_of(b"temp");
+            disk.put(&written, b"REDIS");
+            folder.finish_rewrite(&written, BaseFormat::Rdb, increment.seq).unwrap();
+            folder.remove_history().unwrap();
+            untouched();
+            assert_eq!(content(&disk, &folder), [b"REDIS", OLD].concat());
+            assert_eq!(open(&disk).unwrap().manifest().text(), folder.manifest().text());
+        }
     }
+}
+
+/// Each operation of a start and of a rewrite fails once: the attempt after it makes the same files
+/// again, and none is left that no manifest names.
+#[test]
+fn a_failed_step_leaves_no_file_that_no_manifest_names() {
+    let mut failures = 0;
+    for operation in 1.. {
+        let disk = ModelDisk::new(1);
+        let mut folder = open(&disk).unwrap();
+        let write = |file: &dyn DiskFile| crate::sys::disk::write_all(file, OLD);
+        disk.fail_at(operation, Fault::Error(libc::ENOSPC));
+        let mut steps = || -> Result<(), FolderError> {
+            if folder.manifest().is_empty() {
+                folder.open_at_start(BaseFormat::Rdb, write)?;
+            }
+            let next = folder.next_increment()?;
+            let written = folder.path_of(b"temp");
+            disk.put(&written, b"REDIS");
+            folder.finish_rewrite(&written, BaseFormat::Rdb, next.seq)?;
+            Ok(())
+        };
+        let failed = steps().is_err();
+        failures += usize::from(failed);
+        if failed {
+            steps().unwrap();
+        }
+        let listed: Vec<_> = folder.manifest().files().chain(folder.manifest().history()).collect();
+        for name in disk.list(Path::new("/dir")).unwrap() {
+            let is_listed = listed.iter().any(|file| file.name == name.as_bytes());
+            assert!(is_listed || !is_data_file(name.as_bytes(), b"a.aof"), "{operation}: {name:?}");
+        }
+        if disk.operations() < operation {
+            break;
+        }
+    }
+    assert!(failures > 15, "{failures}");
 }
 
 #[test]
