@@ -48,6 +48,16 @@ pub const CPU: &[Row] = &[
         "Processor time of the loop.",
         |r| seconds(r.cpu().user_thread),
     ),
+    counter(
+        "used_active_time_main_thread",
+        "redis_active_time_main_thread_seconds_total",
+        Unit::Seconds,
+        "Time of the loop's turns, without the waits between them.",
+        |r| match r.core.state.config.compatible_with.is_valkey() {
+            true => seconds(r.core.state.stats.timing.turns_us() as f64 / 1e6),
+            false => Value::Absent,
+        },
+    ),
 ];
 
 pub const ROWS: &[Row] = &[

@@ -282,3 +282,23 @@ fn a_file_of_an_unknown_version_takes_nothing_away() {
     assert_eq!(client.call(&["DEBUG", "RELOAD", "NOSAVE"]).show(), "OK");
     assert_eq!(client.call(&["MGET", "a", "k"]).show(), "1) (nil)\n2) \"v\"");
 }
+
+/// A rewrite as commands knows only pending entries that the stream still has.
+#[test]
+fn a_consumer_of_deleted_entries_is_there_after_a_rewrite_as_commands() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = start(dir.path(), &["appendonly yes", "aof-use-rdb-preamble no"]);
+    let mut client = server.connect();
+    show(&mut client, "XADD x 1-1 f v");
+    show(&mut client, "XGROUP CREATE x g 0");
+    show(&mut client, "XREADGROUP GROUP g reader STREAMS x >");
+    show(&mut client, "XDEL x 1-1");
+    show(&mut client, "BGREWRITEAOF");
+    wait_for("the rewrite", || {
+        server.settle();
+        (info(&mut client, "aof_rewrite_in_progress") == "0").then_some(())
+    });
+    assert_eq!(show(&mut client, "DEBUG LOADAOF"), "OK");
+    let consumers = show(&mut client, "XINFO CONSUMERS x g");
+    assert!(consumers.contains("reader"), "{consumers}");
+}

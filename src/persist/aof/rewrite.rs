@@ -284,14 +284,13 @@ fn stream_group<W: Write>(out: &mut Commands<W>, key: &[u8], name: &[u8], group:
     out.arg("ENTRIESREAD");
     out.number(group.read.unwrap_or(UNKNOWN_READ));
     for consumer in group.consumers() {
-        if consumer.pending().is_empty() {
-            out.begin(5);
-            out.arg("XGROUP");
-            out.arg("CREATECONSUMER");
-            out.arg(key);
-            out.arg(name);
-            out.arg(&consumer.name);
-        }
+        // XCLAIM makes no consumer for entries that have been deleted.
+        out.begin(5);
+        out.arg("XGROUP");
+        out.arg("CREATECONSUMER");
+        out.arg(key);
+        out.arg(name);
+        out.arg(&consumer.name);
         for (id, ()) in consumer.pending().iter() {
             let Some(pending) = group.pending().get(id) else { continue };
             out.begin(12);
