@@ -746,7 +746,7 @@ pub fn reload_aof(core: &mut Core, client: Option<ClientId>) -> Result<(), Strin
         return Err("the append-only file is being rewritten".into());
     }
     persistence::write_log(&mut core.state).map_err(|fatal| fatal.to_string())?;
-    let folder = persistence::folder_at_start(&core.state)?;
+    let folder = persistence::read_folder(&core.state)?;
     let bytes = folder.size().map_err(|error| error.to_string())?;
     load_again(core, client, true, |core| load_folder(core, &folder, bytes, false).map(drop))?;
     persistence::note_loaded(core);

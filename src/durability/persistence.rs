@@ -39,7 +39,7 @@ pub use ends::{
     Closing, begin_aof_at_start, begin_shut_down, folder_at_start, note_loaded, shut_down,
 };
 pub use spread::{note_listeners, spread_effects};
-pub use switch::{apply_parameters, begin_aof, end_aof, set_flush_delay};
+pub use switch::{apply_parameters, begin_aof, end_aof, read_folder, set_flush_delay};
 use switch::{open_folder, switch_on};
 
 /// Time for the snapshot's iteration in each turn. Unit: microseconds.
@@ -528,7 +528,6 @@ pub fn begin_rewrite(core: &mut Core) -> Result<(), RewriteError> {
 /// with it on.
 fn begin_rewrite_alone(core: &mut Core) -> Result<(), RewriteError> {
     let folder = open_folder(&core.state).map_err(RewriteError::Failed)?;
-    folder.create().map_err(|error| RewriteError::Failed(error.to_string()))?;
     let temporary = folder.path().join(leftovers::temporary_base(std::process::id()));
     let plan = plan(core, true);
     let begun = begin_job(core, Purpose::Rewrite, temporary, plan);

@@ -250,6 +250,31 @@ fn a_port_in_use_stops_the_start() {
     assert!(ended.stdout.ends_with(&end), "{}", ended.stdout);
 }
 
+/// Each would truncate what the other one has answered.
+#[test]
+fn a_second_server_with_the_same_append_only_file_is_refused() {
+    let first = Process::start("port 0\nunixsocket a.sock\nappendonly yes");
+    let lock = first.path("appendonlydir/appendonly.aof.lock");
+    let refusal =
+        format!("Another server uses this append-only file: it has {} locked", lock.display());
+    let dir = format!("dir {}\nport 0\nunixsocket b.sock\n", first.dir.path().display());
+    let ended = run(&["-"], &format!("{dir}appendonly yes"));
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.stdout.contains(&refusal), "{}", ended.stdout);
+    // With a name of its own it starts; CONFIG SET is refused alike.
+    let port = free_port();
+    let text = format!("{dir}bind 127.0.0.1\nport {port}\nlogfile log\n");
+    let mut child = program().arg("-").spawn().expect("the program starts");
+    feed(&mut child, &text);
+    let mut connection = reconnect(port);
+    let set =
+        redis::cmd("CONFIG").arg("SET").arg("appendonly").arg("yes").query::<()>(&mut connection);
+    assert!(set.expect_err("it is refused").to_string().contains("Unable to turn on AOF"));
+    first.wait_for_log(&refusal);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+}
+
 #[test]
 fn the_log_of_a_whole_life_is_that_of_redis() {
     let port = free_port();

@@ -51,8 +51,16 @@ pub fn set_flush_delay(state: &mut State, delay: Duration) {
 pub(super) fn open_folder(state: &State) -> Result<AofFolder, String> {
     let config = &state.config;
     let disk = state.persistence.disk.clone();
-    let folder = AofFolder::open(disk, &config.dir, &config.appenddirname, &config.appendfilename);
-    folder.map_err(|error| error.to_string())
+    AofFolder::open_locked(disk, &config.dir, &config.appenddirname, &config.appendfilename)
+        .map_err(|error| error.to_string())
+}
+
+/// Opens the folder, to read.
+pub fn read_folder(state: &State) -> Result<AofFolder, String> {
+    let config = &state.config;
+    let disk = state.persistence.disk.clone();
+    AofFolder::open(disk, &config.dir, &config.appenddirname, &config.appendfilename)
+        .map_err(|error| error.to_string())
 }
 
 pub(super) fn switch_on(

@@ -22,6 +22,10 @@
 //!   before everything appended and synced later. So a start that finds the mark writes the loaded
 //!   data to a new base. A rewrite that replaces the file removes the mark.
 //!
+//! - *the lock*: a folder that is written to is locked first, before its manifest is read, by a lock
+//!   of the system on the empty file `<name>.lock`, which stays there. If somebody removes the
+//!   folder, the lock is taken anew.
+//!
 //! Owns the manifest. All functions may wait for the disk: the loop's thread must not call them
 //! once clients are served.
 
@@ -64,6 +68,8 @@ pub struct AofFolder {
     aside: Option<AofFile>,
     /// Number of the increment that this process could not sync.
     unsynced: Option<i64>,
+    /// The locked file. None: the folder is only read, or its file system knows no locks.
+    lock: Option<Arc<dyn DiskFile>>,
 }
 
 /// An increment opened for appending.
@@ -79,16 +85,37 @@ pub struct Increment {
 }
 
 impl AofFolder {
-    /// Reads the manifest of the folder `dirname` in `parent`, if it exists; creates nothing.
-    /// `filename` is the prefix of the files' names.
+    /// Reads the manifest of the folder `dirname` in `parent`, if it exists; creates nothing, so it
+    /// may be another server's. `filename` is the prefix of the files' names.
     pub fn open(
         disk: Arc<dyn Disk>,
         parent: &Path,
         dirname: &[u8],
         filename: &[u8],
     ) -> Result<Self, FolderError> {
+        let mut folder = AofFolder::unread(disk, parent, dirname, filename);
+        folder.read()?;
+        Ok(folder)
+    }
+
+    /// As [`AofFolder::open`], but to write: creates the folder and locks it against other servers,
+    /// until this is dropped.
+    pub fn open_locked(
+        disk: Arc<dyn Disk>,
+        parent: &Path,
+        dirname: &[u8],
+        filename: &[u8],
+    ) -> Result<Self, FolderError> {
+        let mut folder = AofFolder::unread(disk, parent, dirname, filename);
+        folder.create()?;
+        folder.take_lock()?;
+        folder.read()?;
+        Ok(folder)
+    }
+
+    fn unread(disk: Arc<dyn Disk>, parent: &Path, dirname: &[u8], filename: &[u8]) -> Self {
         let path = parent.join(OsStr::from_bytes(dirname));
-        let mut folder = AofFolder {
+        AofFolder {
             disk,
             parent: parent.into(),
             path,
@@ -96,25 +123,64 @@ impl AofFolder {
             manifest: Manifest::default(),
             aside: None,
             unsynced: None,
-        };
-        let name = folder.manifest_path();
-        match read_whole(&*folder.disk, &name, MANIFEST_BYTES_MAX) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => folder.refuse_unlisted()?,
+            lock: None,
+        }
+    }
+
+    fn read(&mut self) -> Result<(), FolderError> {
+        let name = self.manifest_path();
+        match read_whole(&*self.disk, &name, MANIFEST_BYTES_MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.refuse_unlisted(),
             Err(error) => {
                 let what = format!(
                     "Fatal error: can't open the AOF manifest file {} for reading",
                     name.display()
                 );
-                return Err(FolderError::system(&what, error));
+                Err(FolderError::system(&what, error))
             }
             Ok(text) => {
-                folder.manifest = Manifest::parse(&text).map_err(|error| FolderError {
+                self.manifest = Manifest::parse(&text).map_err(|error| FolderError {
                     text: format!("FATAL AOF MANIFEST FILE ERROR {}: {error}", name.display()),
                     source: None,
                 })?;
+                Ok(())
             }
         }
-        Ok(folder)
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.path_of(&[&self.filename, b".lock".as_slice()].concat())
+    }
+
+    fn take_lock(&mut self) -> Result<(), FolderError> {
+        let path = self.lock_path();
+        match self.disk.open_locked(&path) {
+            Ok(Some(file)) => self.lock = Some(file),
+            Ok(None) => {
+                let text = format!(
+                    "Another server uses this append-only file: it has {} locked. Servers with the same dir need an \
+                     appenddirname or appendfilename of their own",
+                    path.display()
+                );
+                return Err(FolderError { text, source: None });
+            }
+            Err(error) if knows_no_locks(&error) => {}
+            Err(error) => {
+                return Err(FolderError::system(&format!("Can't lock {}", path.display()), error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates and locks the folder again, if somebody has removed it, or the lock's file.
+    fn keep_lock(&mut self) -> Result<(), FolderError> {
+        let path = self.lock_path();
+        match &self.lock {
+            Some(lock) if !lock.has_name(&path) => {}
+            _ => return Ok(()),
+        }
+        self.create()?;
+        self.take_lock()
     }
 
     /// An error if the folder has data although there is no manifest.
@@ -349,6 +415,7 @@ impl AofFolder {
             // files that the manifest lists, and is refused.
             self.create()?;
         }
+        self.keep_lock()?;
         let (next, increment) = self.create_increment(self.manifest.clone())?;
         self.list(next, &[increment.path.to_path_buf()])?;
         Ok(increment)
@@ -358,6 +425,7 @@ impl AofFolder {
     /// For switching the append-only file on while the server runs: a start before the rewrite's
     /// end loads the folder's earlier state. An earlier increment aside is removed.
     pub fn increment_aside(&mut self) -> Result<Increment, FolderError> {
+        self.keep_lock()?;
         self.begin()?;
         let (_, increment) = self.create_increment(self.manifest.clone())?;
         self.drop_aside();
@@ -551,6 +619,12 @@ impl AofFolder {
 /// Whether a new file's name is taken, and another number is left to try.
 fn is_taken(error: &io::Error, seq: i64) -> bool {
     error.kind() == io::ErrorKind::AlreadyExists && seq < SEQ_MAX
+}
+
+/// Whether an error of locking is that of a file system without locks.
+fn knows_no_locks(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    number.is_some_and(|number| [libc::ENOLCK, libc::ENOSYS, libc::EOPNOTSUPP].contains(&number))
 }
 
 fn cannot_open(name: &[u8], error: io::Error) -> FolderError {

@@ -16,11 +16,12 @@
 //! A disk may have a capacity, up to which a write stores its first bytes, and may be slow: a clock
 //! moves with each operation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{Disk, DiskFile, DiskReader};
@@ -101,6 +102,8 @@ struct Model {
     ended: bool,
     /// Files opened before the last restart are closed.
     starts: u64,
+    /// Files that an open file has locked.
+    locked: BTreeSet<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +158,7 @@ impl Model {
             ends_at: None,
             ended: false,
             starts: 0,
+            locked: BTreeSet::new(),
         }
     }
 }
@@ -227,6 +231,7 @@ impl ModelDisk {
         model.ends_at = None;
         model.ended = false;
         model.starts += 1;
+        model.locked.clear();
     }
 
     /// Another disk with the data that this one would keep if the process were killed.
@@ -487,9 +492,9 @@ impl Disk for ModelDisk {
         self.handle(model, path)
     }
 
-    /// Only one process uses the disk: no other process locks files.
     fn open_locked(&self, path: &Path) -> io::Result<Option<Arc<dyn DiskFile>>> {
-        self.open_append(path).map(Some)
+        let file = self.open_append(path)?;
+        Ok(file.lock()?.then_some(file))
     }
 
     fn open_read(&self, path: &Path) -> io::Result<Box<dyn DiskReader>> {
@@ -589,7 +594,7 @@ impl ModelDisk {
 
     fn file(&self, model: &Model, path: &Path) -> io::Result<ModelFile> {
         let (inode, opened) = (model.inode(path)?, model.starts);
-        Ok(ModelFile { disk: self.clone(), inode, opened })
+        Ok(ModelFile { disk: self.clone(), inode, opened, has_locked: AtomicBool::new(false) })
     }
 }
 
@@ -599,6 +604,16 @@ struct ModelFile {
     inode: usize,
     /// The restart count when it was opened.
     opened: u64,
+    has_locked: AtomicBool,
+}
+
+impl Drop for ModelFile {
+    fn drop(&mut self) {
+        if *self.has_locked.get_mut() {
+            // A restart has unlocked all files.
+            let _ = self.with(|model| Ok(model.locked.remove(&self.inode)));
+        }
+    }
 }
 
 impl ModelFile {
@@ -678,7 +693,14 @@ impl DiskFile for ModelFile {
     }
 
     fn lock(&self) -> io::Result<bool> {
-        Ok(true)
+        self.with(|model| {
+            model.alive()?;
+            if !model.locked.insert(self.inode) {
+                return Ok(self.has_locked.load(Ordering::Relaxed));
+            }
+            self.has_locked.store(true, Ordering::Relaxed);
+            Ok(true)
+        })
     }
 
     fn start_writeback(&self, _from: u64, _len: u64) {

@@ -308,3 +308,45 @@ fn the_mark_of_a_first_manifest_goes_when_a_later_one_is_durable() {
     }
     assert_eq!(not_durable, 1);
 }
+
+fn open_locked(disk: &ModelDisk, name: &[u8]) -> Result<AofFolder, FolderError> {
+    AofFolder::open_locked(Arc::new(disk.clone()), Path::new("/"), b"dir", name)
+}
+
+#[test]
+fn a_folder_that_is_written_to_is_locked_until_it_is_closed() {
+    let disk = ModelDisk::new(1);
+    let mut first = open_locked(&disk, b"a.aof").unwrap();
+    first.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    let error = open_locked(&disk, b"a.aof").unwrap_err().to_string();
+    assert!(error.contains("/dir/a.aof.lock locked"), "{error}");
+    // Reading needs no lock, nor do files of other names.
+    assert_eq!(open(&disk).unwrap().manifest().text(), first.manifest().text());
+    open_locked(&disk, b"b.aof").unwrap();
+    drop(first);
+    drop(open_locked(&disk, b"a.aof").unwrap());
+    // A killed server has no lock.
+    let killed = open_locked(&disk, b"a.aof").unwrap();
+    disk.restart(Death::Kill);
+    let next = open_locked(&disk, b"a.aof").unwrap();
+    drop(killed);
+    assert!(open_locked(&disk, b"a.aof").is_err());
+    drop(next);
+}
+
+#[test]
+fn a_folder_that_was_removed_is_locked_again() {
+    let disk = ModelDisk::new(1);
+    let mut first = open_locked(&disk, b"a.aof").unwrap();
+    first.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    let remove_lock = || disk.remove(Path::new("/dir/a.aof.lock")).unwrap();
+    remove_lock();
+    first.next_increment().unwrap();
+    assert!(open_locked(&disk, b"a.aof").is_err());
+    // Another server was faster.
+    remove_lock();
+    let other = open_locked(&disk, b"a.aof").unwrap();
+    assert!(first.next_increment().unwrap_err().to_string().contains("Another server"));
+    drop(other);
+    first.next_increment().unwrap();
+}
