@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ pub enum Listener {
     Tcp(TcpListener),
     /// Its connections start with a TLS handshake.
     Tls(TcpListener),
-    Unix(UnixListener, PathBuf),
+    /// With the file's path and identity: device and inode.
+    Unix(UnixListener, PathBuf, (u64, u64)),
 }
 
 impl Listener {
@@ -33,20 +34,20 @@ impl Listener {
         Ok(if is_tls { Listener::Tls(listener) } else { Listener::Tcp(listener) })
     }
 
-    /// Listens on a Unix socket, replacing an old file at `path`. `mode`: the file's permissions;
-    /// `group`: its group.
+    /// Listens on a Unix socket, replacing one at `path` that no process listens on. `mode`: the
+    /// file's permissions; `group`: its group.
     pub fn unix(
         path: &Path,
         mode: Option<u32>,
         group: Option<u32>,
         backlog: i32,
     ) -> io::Result<Self> {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        if is_stale_socket(path)? {
+            std::fs::remove_file(path)?;
         }
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.bind(&socket2::SockAddr::unix(path)?)?;
+        let bound = identity(path)?;
         if group.is_some() {
             std::os::unix::fs::chown(path, None, group)?;
         }
@@ -56,7 +57,7 @@ impl Listener {
         }
         socket.listen(backlog)?;
         socket.set_nonblocking(true)?;
-        Ok(Listener::Unix(UnixListener::from_std(socket.into()), path.to_owned()))
+        Ok(Listener::Unix(UnixListener::from_std(socket.into()), path.to_owned(), bound))
     }
 
     pub fn is_tls(&self) -> bool {
@@ -74,7 +75,7 @@ impl Listener {
     fn source(&mut self) -> &mut dyn Source {
         match self {
             Listener::Tcp(listener) | Listener::Tls(listener) => listener,
-            Listener::Unix(listener, _) => listener,
+            Listener::Unix(listener, ..) => listener,
         }
     }
 
@@ -87,7 +88,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok((Stream::Tcp(stream), Address::Tcp(peer), local))
             }
-            Listener::Unix(listener, path) => {
+            Listener::Unix(listener, path, _) => {
                 let (stream, _) = listener.accept()?;
                 let address = Address::Unix(path.to_string_lossy().into());
                 Ok((Stream::Unix(stream), address.clone(), address))
@@ -115,7 +116,38 @@ pub fn bind_tcp(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Whether [`Listener::unix`] would work. A file at `path` stays as it is.
+/// Device and inode of what has a name.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
+}
+
+/// Whether a socket is at `path` on which no process listens, left by a process that has ended.
+/// False: nothing is there. Errors: a socket in use, or something else that the caller must not
+/// remove.
+fn is_stale_socket(path: &Path) -> io::Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => refuse_other_files(&found?)?,
+    }
+    // A blocking connect would wait for a process that accepts no connections.
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&socket2::SockAddr::unix(path)?) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+        _ => Err(io::Error::from_raw_os_error(libc::EADDRINUSE)),
+    }
+}
+
+fn refuse_other_files(found: &std::fs::Metadata) -> io::Result<()> {
+    match found.file_type().is_socket() {
+        true => Ok(()),
+        false if found.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+        false => Err(io::Error::from_raw_os_error(libc::EEXIST)),
+    }
+}
+
+/// Whether [`Listener::unix`] would work, except that a process may use the socket now. A file at `path` stays as it is.
 pub fn try_unix(path: &Path, mode: Option<u32>, group: Option<u32>) -> io::Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -125,9 +157,7 @@ pub fn try_unix(path: &Path, mode: Option<u32>, group: Option<u32>) -> io::Resul
         found => found?,
     };
     socket2::SockAddr::unix(path)?;
-    if found.is_dir() {
-        return Err(io::Error::from_raw_os_error(libc::EISDIR));
-    }
+    refuse_other_files(&found)?;
     let name = format!("latchkey-check-{}", std::process::id());
     let beside = path.with_file_name(name);
     std::fs::File::create_new(&beside)?;
@@ -153,8 +183,10 @@ pub fn try_unix(path: &Path, mode: Option<u32>, group: Option<u32>) -> io::Resul
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Listener::Unix(_, path) = self {
-            // Fails harmlessly if the file was removed already.
+        // Another server may have made a socket of this name.
+        if let Listener::Unix(_, path, bound) = self
+            && identity(path).is_ok_and(|found| found == *bound)
+        {
             let _ = std::fs::remove_file(path);
         }
     }

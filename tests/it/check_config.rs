@@ -133,6 +133,7 @@ const GROUPS: &[&[Choice]] = &[
         good("unixsocketgroup nosuchgroup"),
         bad("unixsocket gone/server.sock"),
         bad("unixsocket %F/folder"),
+        bad("unixsocket %F/empty"),
         bad("unixsocket %F/empty/server.sock"),
         bad("unixsocket server.sock/"),
         bad("unixsocket server.sock\nunixsocketperm 999"),

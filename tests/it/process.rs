@@ -568,6 +568,35 @@ fn a_unix_socket_has_its_permissions_and_is_removed_at_the_end() {
 }
 
 #[test]
+fn a_unix_socket_replaces_neither_a_file_nor_a_socket_in_use() {
+    let mut first = Process::start("port 0\nunixsocket s.sock");
+    let text = format!("dir {}\nport 0\nunixsocket s.sock", first.dir.path().display());
+    let refused = |why: &str| {
+        let ended = run(&["-"], &text);
+        assert_eq!(ended.status.code(), Some(1));
+        assert!(ended.stdout.contains(why), "{}", ended.stdout);
+    };
+    refused("Failed opening Unix socket: bind: Address already in use");
+    let path = first.path("s.sock");
+    let client = redis::Client::open(format!("unix://{}", path.display())).expect("an address");
+    client.get_connection().expect("the first server's socket is still there");
+    first.signal(libc::SIGKILL);
+    first.exit_code();
+    assert!(path.exists());
+    // What it has left is replaced.
+    let mut child = program().arg("-").spawn().expect("the program starts");
+    feed(&mut child, &format!("{text}\nlogfile log2"));
+    wait_for("the second start", || client.get_connection().ok());
+    // A socket of another server is not removed at the end.
+    std::fs::remove_file(&path).expect("a socket");
+    std::fs::write(&path, "a user's").expect("a file");
+    send_signal(child.id(), libc::SIGTERM);
+    child.wait().expect("it ends");
+    refused("Failed opening Unix socket: bind: File exists");
+    assert_eq!(std::fs::read_to_string(&path).expect("a file"), "a user's");
+}
+
+#[test]
 fn in_the_background_the_parent_ends_and_the_child_serves() {
     let port = free_port();
     let mut process = Process::spawn(&format!("port {port}\ndaemonize yes\npidfile pid"), |_| {});
