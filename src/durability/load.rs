@@ -674,11 +674,14 @@ pub fn load_at_start(core: &mut Core) -> Result<(), LoadError> {
 
 /// Removes temporary files of killed processes.
 fn remove_leftovers(state: &State) {
-    let config = &state.config;
+    let (config, disk) = (&state.config, &**state.persistence.disk());
     let folder = config.dir.join(file_name(&config.appenddirname));
     // Errors are ignored: loading will report a problem with the folder.
-    for name in leftovers::remove(&**state.persistence.disk(), &folder).unwrap_or_default() {
-        let path = folder.join(name);
+    let bases = leftovers::remove_bases(disk, &folder).unwrap_or_default();
+    let dump = file_name(&config.dbfilename);
+    let snapshots = leftovers::remove_snapshots(disk, &config.dir, dump).unwrap_or_default();
+    let bases = bases.iter().map(|name| folder.join(name));
+    for path in bases.chain(snapshots.iter().map(|name| config.dir.join(name))) {
         notice!(state, "Removing the temporary file that a process has left: {}", path.display());
     }
 }

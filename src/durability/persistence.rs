@@ -141,7 +141,7 @@ fn stream_database(state: &mut State) -> Option<DbIndex> {
 }
 
 fn temporary_rdb(state: &State) -> PathBuf {
-    state.config.dir.join(format!("temp-{}.rdb", std::process::id()))
+    state.config.dir.join(leftovers::temporary_snapshot(std::process::id()))
 }
 
 /// `SAVE`: writes the RDB file and waits for it. Errors: a text, already logged.
@@ -210,6 +210,7 @@ fn begin_job(core: &mut Core, purpose: Purpose, temporary: PathBuf, plan: Plan) 
     let persistence = &mut core.state.persistence;
     let wake = persistence.wake.clone();
     let file = persistence.disk.create(&temporary)?;
+    leftovers::hold(&*file);
     let job =
         Job::begin(&mut core.keyspace, file, Some(temporary), plan, wake, &persistence.background)?;
     let folder = None;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use super::aof::BaseFormat;
 use super::aof::rewrite::CommandWriter;
+use super::leftovers;
 use super::rdb::{Encoder, SavedEntry, Version, WriteError, Writer};
 use crate::clock::Now;
 use crate::config::system_text;
@@ -320,6 +321,7 @@ pub fn save_now(
     plan: &Plan,
 ) -> io::Result<u64> {
     let saved = disk.create(temporary).and_then(|file| {
+        leftovers::hold(&*file);
         let bytes = write_now(db, &*file, plan)?;
         put_in_place(disk, temporary, target)?;
         Ok(bytes)

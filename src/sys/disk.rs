@@ -52,6 +52,9 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Whether this is an existing folder.
     fn is_folder(&self, path: &Path) -> bool;
 
+    /// Whether this is an existing file, not a link or a device.
+    fn is_plain_file(&self, path: &Path) -> bool;
+
     /// Renames a file atomically, replacing any file at `to`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
@@ -265,6 +268,10 @@ impl Disk for RealDisk {
 
     fn is_folder(&self, path: &Path) -> bool {
         path.is_dir()
+    }
+
+    fn is_plain_file(&self, path: &Path) -> bool {
+        std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

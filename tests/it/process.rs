@@ -1017,12 +1017,14 @@ fn who_finds_its_connection_closed_by_a_shutdown_cannot_connect_again() {
 }
 
 #[test]
-fn a_file_that_looks_temporary_is_not_removed_at_the_start() {
+fn of_files_that_look_temporary_only_cut_snapshots_are_removed_at_the_start() {
     let mut process = Process::spawn("port 0\nunixsocket sock\nsave \"\"", |_| {});
     process.wait_for_log("accept connections");
     process.signal(libc::SIGKILL);
     process.exit_code();
     let names = ["temp-1.rdb", "temp-99999999.rdb", "temp-rewriteaof-99999999.aof"];
+    let left = process.path("temp-99999998.rdb");
+    std::fs::write(&left, "REDIS0010\u{1}cut").expect("a file");
     names.iter().for_each(|name| std::fs::write(process.path(name), "a user's").expect("a file"));
     let text = format!(
         "dir {}\nport 0\nunixsocket sock\nlogfile log\nsave \"\"\n",
@@ -1036,6 +1038,7 @@ fn a_file_that_looks_temporary_is_not_removed_at_the_start() {
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     names.iter().for_each(|name| assert!(process.path(name).exists(), "{name}"));
+    assert!(!left.exists());
 }
 
 /// A server whose configuration is a file, named relative to the folder in which the server starts.

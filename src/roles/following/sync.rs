@@ -26,6 +26,7 @@ use crate::durability::load::{LoadError, Rules, entry_decoder, load_beside, run,
 use crate::durability::persistence;
 use crate::keyspace::DbIndex;
 use crate::persist::ahead::{Failure, KeysExpected, Verification, Verified};
+use crate::persist::leftovers;
 use crate::persist::rdb::{Event, FileError, Parser};
 use crate::replication::incoming::{Arriving, Checking, Feed, Loader, Sync};
 use crate::roles::replicas;
@@ -347,10 +348,13 @@ fn remove_file(state: &State) {
 
 impl Arriving {
     fn create(state: &State) -> Option<Self> {
-        let name = format!("temp-{}.{}.rdb", state.now.unix_seconds(), std::process::id());
+        let name = leftovers::temporary_arriving(state.now.unix_seconds(), std::process::id());
         let path = state.config.dir.join(name);
         match state.persistence.disk().create(&path) {
-            Ok(file) => Some(Arriving { file, path, bytes: 0, written_back: 0 }),
+            Ok(file) => {
+                leftovers::hold(&*file);
+                Some(Arriving { file, path, bytes: 0, written_back: 0 })
+            }
             Err(error) => {
                 let why = system_text(&error);
                 warning!(

@@ -222,6 +222,7 @@ impl Script {
         for name in NAMES {
             let (path, model_path) = (self.real_path(name), Path::new("/").join(name));
             assert_eq!(self.real.is_folder(&path), self.model.is_folder(&model_path));
+            assert_eq!(self.real.is_plain_file(&path), self.model.is_plain_file(&model_path));
             self.same(self.real.size(&path), self.model.size(&model_path));
             self.same(
                 super::read_whole(&self.real, &path, 1 << 20),

@@ -516,6 +516,10 @@ impl Disk for ModelDisk {
         self.lock().names.get(path) == Some(&Node::Folder)
     }
 
+    fn is_plain_file(&self, path: &Path) -> bool {
+        matches!(self.lock().names.get(path), Some(Node::File(_)))
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let model = &mut *self.lock();
         model.alive()?;
