@@ -318,6 +318,11 @@ fn type_name(number: u8) -> &'static str {
         value_type::STREAM_2 => "stream-v2",
         value_type::SET_LISTPACK => "set-listpack",
         value_type::STREAM_3 => "stream-v3",
+        value_type::STREAM_4 => "stream-v4",
+        value_type::STREAM_5 => "stream-v5",
+        value_type::ARRAY => "array",
+        value_type::HASH_TEMPLATE_LISTPACK => "hash-template-listpack",
+        value_type::HASH_TEMPLATE_ARRAY => "hash-template-array",
         _ => "unknown",
     }
 }

@@ -137,7 +137,18 @@ impl Decoder<'_> {
                 let text = reader.string("a listpack")?;
                 self.packed_sorted_set(reader.listpack(&text)?, reader)
             }
-            value_type::STREAM | value_type::STREAM_2 | value_type::STREAM_3 => {
+            value_type::ARRAY => Err(reader.error(Fault::Array)),
+            value_type::HASH_TEMPLATE_LISTPACK | value_type::HASH_TEMPLATE_ARRAY => {
+                self.hash_of_names(reader, value_type)
+            }
+            value_type::HASH_TEMPLATE_LISTPACK_REF | value_type::HASH_TEMPLATE_ARRAY_REF => {
+                Err(reader.malformed("values whose fields are in no record"))
+            }
+            value_type::STREAM
+            | value_type::STREAM_2
+            | value_type::STREAM_3
+            | value_type::STREAM_4
+            | value_type::STREAM_5 => {
                 streams::read(reader, value_type).map(|stream| Stored::Boxed(Value::Stream(stream)))
             }
             value_type::HASH_22 if is_valkey => self.hash_of_valkey(reader),
@@ -371,6 +382,47 @@ impl Decoder<'_> {
             for (field, value) in pairs(&packed, reader)? {
                 let entry = Entry { field: field.as_ref(), value: value.as_ref(), deadline: None };
                 if !take(entry) {
+                    return Err(reader.malformed(FIELD_TWICE));
+                }
+            }
+            Ok(())
+        });
+        Ok(hash?.store())
+    }
+
+    /// The names of all fields, then all values: after a number in a listpack, or as strings.
+    fn hash_of_names(&self, reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stored> {
+        const NAMES: &str = "names of fields";
+        const UNEQUAL: &str = "as many values as names of fields";
+        let names: Vec<Vec<u8>> = match reader.length(NAMES)? {
+            input::NAMES_PACKED => {
+                let text = reader.string(NAMES)?;
+                let packed = reader.listpack(&text)?;
+                packed.texts().map(|name| name.as_ref().to_vec()).collect()
+            }
+            input::NAMES_PLAIN => (0..count(reader, 1)?)
+                .map(|_| Ok(reader.string(NAMES)?.into_vec()))
+                .collect::<Decoded<_>>()?,
+            _ => return Err(reader.malformed(NAMES)),
+        };
+        if names.is_empty() {
+            return Err(reader.error(Fault::Empty));
+        }
+        let values: Vec<Vec<u8>> = if value_type == value_type::HASH_TEMPLATE_LISTPACK {
+            let text = reader.string("a listpack")?;
+            let packed = reader.listpack(&text)?;
+            // The number of the names at the server that wrote them.
+            packed.texts().skip(1).map(|value| value.as_ref().to_vec()).collect()
+        } else {
+            let value = |_| Ok(reader.string(FIELD_VALUE)?.into_vec());
+            names.iter().map(value).collect::<Decoded<_>>()?
+        };
+        if values.len() != names.len() {
+            return Err(reader.malformed(UNEQUAL));
+        }
+        let hash = Hash::saved(names.len(), &self.limits.hash, |take| {
+            for (field, value) in names.iter().zip(&values) {
+                if !take(Entry { field, value, deadline: None }) {
                     return Err(reader.malformed(FIELD_TWICE));
                 }
             }

@@ -29,6 +29,8 @@ pub enum Fault {
     Empty,
     #[error("type {0} is not known")]
     UnknownType(u8),
+    #[error("an array of Redis 8.8, a type that does not exist here")]
+    Array,
     #[error("a value of module {0}, which cannot be read without it")]
     Module(ModuleId),
 }

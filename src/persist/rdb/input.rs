@@ -31,6 +31,11 @@ pub(super) const LZF: u8 = 3;
 pub(super) const NODE_PLAIN: u64 = 1;
 pub(super) const NODE_PACKED: u64 = 2;
 
+/// How the names of a hash's fields are written before its values: as a listpack, or as a count and
+/// strings.
+pub(super) const NAMES_PACKED: u64 = 0;
+pub(super) const NAMES_PLAIN: u64 = 1;
+
 /// Bytes of a stream ID that is not written as two lengths.
 pub(super) const ID_BYTES: usize = 16;
 
@@ -122,6 +127,9 @@ pub(super) fn is_value_type(value_type: u8, version: Version) -> bool {
     match value_type {
         0..=7 | 9..=22 => true,
         23..=25 => !version.is_valkey(),
+        value_type::STREAM_4 => version.is_redis_since(Version::REDIS_13),
+        value_type::STREAM_5 | value_type::ARRAY => version.is_redis_since(Version::REDIS_14),
+        29..=32 => version.is_redis_since(Version::REDIS_15),
         _ => false,
     }
 }
@@ -170,8 +178,24 @@ pub(super) fn skip_value<I: Input>(
                 skip_string(input, "a node")?;
             }
         }
-        value_type::STREAM | value_type::STREAM_2 | value_type::STREAM_3 => {
-            skip_stream(input, value_type)?;
+        value_type::STREAM
+        | value_type::STREAM_2
+        | value_type::STREAM_3
+        | value_type::STREAM_4
+        | value_type::STREAM_5 => skip_stream(input, value_type)?,
+        value_type::ARRAY => return Err(input.error(Fault::Array)),
+        value_type::HASH_TEMPLATE_LISTPACK => {
+            skip_names(input)?;
+            skip_string(input, "a listpack")?;
+        }
+        value_type::HASH_TEMPLATE_ARRAY => {
+            // A listpack does not say here how many names it has.
+            for _ in 0..skip_names(input)? {
+                skip_string(input, "a field's value")?;
+            }
+        }
+        value_type::HASH_TEMPLATE_ARRAY_REF => {
+            return Err(input.error(Fault::Malformed("values whose fields are in no record")));
         }
         value_type::HASH_22 if version.is_valkey() => {
             for _ in 0..length(input, "a count")? {
@@ -221,12 +245,75 @@ fn skip_stream<I: Input>(input: &mut I, value_type: u8) -> Result<(), I::Error> 
         }
         for _ in 0..length(input, "a count of consumers")? {
             skip_string(input, "a consumer's name")?;
-            let times = if value_type == value_type::STREAM_3 { 2 } else { 1 };
+            let times = if value_type >= value_type::STREAM_3 { 2 } else { 1 };
             input.take(8 * times, "a consumer's times")?;
             for _ in 0..length(input, "a count of pending entries")? {
                 input.take(ID_BYTES as u64, "a consumer's pending entry")?;
             }
         }
+        if value_type >= value_type::STREAM_5 {
+            for _ in 0..length(input, "a count of pending entries")? {
+                input.take(ID_BYTES as u64, "a pending entry without a consumer")?;
+            }
+        }
+    }
+    if value_type >= value_type::STREAM_4 {
+        skip_producers(input)?;
+    }
+    Ok(())
+}
+
+/// Skips the names of fields before the values of a hash of Redis 8.10. Returns their number, or 0
+/// for a listpack, which does not say it here.
+fn skip_names<I: Input>(input: &mut I) -> Result<u64, I::Error> {
+    const WHAT: &str = "names of fields";
+    match length(input, WHAT)? {
+        NAMES_PACKED => skip_string(input, WHAT).map(|()| 0),
+        NAMES_PLAIN => {
+            let count = length(input, WHAT)?;
+            for _ in 0..count {
+                skip_string(input, WHAT)?;
+            }
+            Ok(count)
+        }
+        _ => Err(input.error(Fault::Malformed(WHAT))),
+    }
+}
+
+/// Skips what a stream remembers of its producers: for how long and how many at most, the
+/// producers, how many entries were added by them and how many again.
+pub(super) fn skip_producers<I: Input>(input: &mut I) -> Result<(), I::Error> {
+    const WHAT: &str = "what a stream remembers of its producers";
+    for range in [1..=86_400, 1..=10_000] {
+        if !range.contains(&length(input, WHAT)?) {
+            return Err(input.error(Fault::Malformed(WHAT)));
+        }
+    }
+    for _ in 0..length(input, WHAT)? {
+        skip_string(input, "a producer")?;
+        for _ in 0..length(input, WHAT)? {
+            skip_string(input, "what a producer has added")?;
+            length(input, "an ID")?;
+            length(input, "an ID")?;
+        }
+    }
+    length(input, WHAT)?;
+    length(input, WHAT).map(drop)
+}
+
+/// Skips what modules keep for a key, after its opcode.
+pub(super) fn skip_key_meta<I: Input>(input: &mut I) -> Result<(), I::Error> {
+    const WHAT: &str = "what modules keep for a key";
+    /// A key has at most one of each class. Source: `KEY_META_MAX_NUM_MODULES` of Redis 8.6.3.
+    const CLASSES_MAX: u64 = 7;
+    let classes = length(input, WHAT)?;
+    if classes > CLASSES_MAX {
+        return Err(input.error(Fault::Malformed(WHAT)));
+    }
+    for _ in 0..classes {
+        // The name, version and flags of its class.
+        input.take(4, WHAT)?;
+        skip_module(input)?;
     }
     Ok(())
 }

@@ -52,8 +52,12 @@ pub static CHECKSUM: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_RE
 /// The first byte of a record or of an entry's attribute. An entry itself begins with its value
 /// type.
 pub mod opcode {
+    /// The names of fields that hashes of Redis 8.10 share.
+    pub const HASH_TEMPLATE: u8 = 242;
     /// A slot that a node of a Valkey cluster is importing.
     pub const SLOT_IMPORT: u8 = 243;
+    /// What modules keep for the next key, since Redis 8.6.
+    pub const KEY_META: u8 = 243;
     pub const SLOT_INFO: u8 = 244;
     pub const FUNCTION: u8 = 245;
     /// Functions as the release candidates of Redis 7.0 wrote them.
@@ -108,6 +112,20 @@ pub mod value_type {
     pub const HASH_DEADLINES: u8 = 24;
     /// A listpack with deadlines of fields, as Redis 7.4 writes it.
     pub const HASH_LISTPACK_DEADLINES: u8 = 25;
+    /// With what producers have added, of Redis 8.6.
+    pub const STREAM_4: u8 = 26;
+    /// With pending entries that have no consumer, of Redis 8.8.
+    pub const STREAM_5: u8 = 27;
+    /// Of Redis 8.8. No such type exists here.
+    pub const ARRAY: u8 = 28;
+    /// Names of fields, and a listpack of a number and the values: a payload of Redis 8.10.
+    pub const HASH_TEMPLATE_LISTPACK: u8 = 29;
+    /// The same in a file, where the number is that of a record with the names.
+    pub const HASH_TEMPLATE_LISTPACK_REF: u8 = 30;
+    /// Names of fields, and the values: a payload of Redis 8.10.
+    pub const HASH_TEMPLATE_ARRAY: u8 = 31;
+    /// The number of a record with the names, and the values: in files of Redis 8.10.
+    pub const HASH_TEMPLATE_ARRAY_REF: u8 = 32;
 
     /// Redis's name of a type in logs.
     pub fn name(value_type: u8) -> &'static str {
@@ -121,7 +139,7 @@ pub mod value_type {
             HASH_LISTPACK => "Hash listpack",
             LIST_QUICKLIST => "Ziplist",
             LIST_QUICKLIST_2 => "Listpack",
-            STREAM | STREAM_2 | STREAM_3 => "Stream listpack",
+            STREAM | STREAM_2 | STREAM_3 | STREAM_4 | STREAM_5 => "Stream listpack",
             _ => "Value",
         }
     }

@@ -4,6 +4,7 @@
 //! arrive, never by a declared length. After an error of the kind `WouldBlock` the record can be
 //! parsed again ([`Parser::go_back`]); any other error is final.
 
+use std::collections::HashMap;
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 
@@ -12,8 +13,9 @@ use crc::{Digest, Table};
 use super::error::{DecodeError, Fault, FileError, Place};
 use super::input::{self, Input};
 use super::reader::{Reader, Text};
-use super::{CHECKSUM, Version, VersionCheck, opcode};
+use super::{CHECKSUM, Version, VersionCheck, opcode, value_type};
 use crate::collections::hash_slot::{HashSlot, SLOTS, SlotRanges};
+use crate::collections::packed::Element;
 
 /// Bytes requested from the source at once.
 const CHUNK: usize = 64 * 1024;
@@ -126,6 +128,8 @@ impl<R: Read> Parser<R> {
             digested: 0,
             record_start: 0,
             attributes: Attributes::default(),
+            templates: HashMap::new(),
+            rebuilt: Vec::new(),
         };
         Parser { source, version: None, db: 0, checks, version_check: VersionCheck::Strict }
     }
@@ -194,7 +198,7 @@ impl<R: Read> Parser<R> {
         if let Record::End = record {
             return self.end(version).map(Event::End);
         }
-        let Source { buffer, offset, .. } = &self.source;
+        let Source { buffer, offset, rebuilt, .. } = &self.source;
         let text = |range: &Range<usize>, what| {
             let mut reader = Reader::new(&buffer[range.clone()], offset + range.start as u64);
             reader.string(what)
@@ -234,7 +238,7 @@ impl<R: Read> Parser<R> {
                     Err(error) => Err(fault(error, place)),
                 }
             }
-            Record::Entry { attributes, value_type, key, value } => {
+            Record::Entry { attributes, value_type, key, value, is_rebuilt } => {
                 let key = match text(&key, "a key") {
                     Ok(key) => key,
                     Err(error) => return Err(fault(error, place)),
@@ -247,7 +251,7 @@ impl<R: Read> Parser<R> {
                     frequency: attributes.frequency,
                     value_type,
                     offset: offset + value.start as u64,
-                    value: &buffer[value],
+                    value: if is_rebuilt { rebuilt } else { &buffer[value] },
                     version,
                 }))
             }
@@ -281,12 +285,28 @@ impl<R: Read> Parser<R> {
 
 /// A record, as ranges of the buffer.
 enum Record {
-    Aux { name: Range<usize>, value: Range<usize> },
+    Aux {
+        name: Range<usize>,
+        value: Range<usize>,
+    },
     SelectDb(u64),
-    ResizeDb { keys: u64, volatile_keys: u64 },
+    ResizeDb {
+        keys: u64,
+        volatile_keys: u64,
+    },
     Function(Range<usize>),
-    SlotImport { name: Range<usize>, ranges: SlotRanges },
-    Entry { attributes: Attributes, value_type: u8, key: Range<usize>, value: Range<usize> },
+    SlotImport {
+        name: Range<usize>,
+        ranges: SlotRanges,
+    },
+    Entry {
+        attributes: Attributes,
+        value_type: u8,
+        key: Range<usize>,
+        value: Range<usize>,
+        /// Whether the value is not the file's bytes but [`Source::rebuilt`].
+        is_rebuilt: bool,
+    },
     End,
 }
 
@@ -306,6 +326,16 @@ struct Source<R> {
     /// Where the current record begins in the buffer.
     record_start: usize,
     attributes: Attributes,
+    /// Names of fields, by the numbers that hashes refer to.
+    templates: HashMap<u64, Names>,
+    /// A hash that referred to names, together with them.
+    rebuilt: Vec<u8>,
+}
+
+/// Names of fields, as they are in the file.
+struct Names {
+    count: u32,
+    encoded: Box<[u8]>,
 }
 
 /// Why bytes could not be read.
@@ -419,6 +449,67 @@ impl<R: Read> Source<R> {
         Ok(ranges)
     }
 
+    /// Reads names of fields that later hashes refer to.
+    fn names(&mut self) -> Result<(), SourceError> {
+        const WHAT: &str = "names of fields";
+        let id = input::length(self, WHAT)?;
+        let count = input::length(self, WHAT)?;
+        let Some(count) = u32::try_from(count).ok().filter(|count| *count > 0) else {
+            return Err(self.error(Fault::Malformed(WHAT)));
+        };
+        let start = self.at;
+        for _ in 0..count {
+            input::skip_string(self, WHAT)?;
+        }
+        let names = Names { count, encoded: self.buffer[start..self.at].into() };
+        match self.templates.insert(id, names) {
+            None => Ok(()),
+            Some(_) => Err(self.error(Fault::Malformed("names of fields with a number twice"))),
+        }
+    }
+
+    /// Reads a hash that refers to names of fields, and writes it to `rebuilt` with the names.
+    /// Returns the type that it has then.
+    fn rebuild(&mut self, value_type: u8) -> Result<u8, SourceError> {
+        const WHAT: &str = "a hash's values";
+        let is_packed = value_type == value_type::HASH_TEMPLATE_LISTPACK_REF;
+        let mut start = self.at;
+        let id = if is_packed {
+            input::skip_string(self, WHAT)?;
+            let mut reader = Reader::new(&self.buffer[start..self.at], self.offset + start as u64);
+            let text = reader.string(WHAT).map_err(SourceError::Fault)?;
+            let packed = reader.listpack(&text).map_err(SourceError::Fault)?;
+            match packed.elements().next() {
+                Some(Element::Integer(id)) => id as u64,
+                _ => return Err(self.error(Fault::Malformed("a listpack without a number"))),
+            }
+        } else {
+            let id = input::length(self, WHAT)?;
+            start = self.at;
+            id
+        };
+        let Some(names) = self.templates.get(&id) else {
+            return Err(self.error(Fault::Malformed("values whose fields are in no record")));
+        };
+        /// The mark of a length of 32 bits.
+        const LONG: u8 = 0x80;
+        let count = names.count;
+        self.rebuilt.clear();
+        self.rebuilt.extend([input::NAMES_PLAIN as u8, LONG]);
+        self.rebuilt.extend(count.to_be_bytes());
+        self.rebuilt.extend_from_slice(&names.encoded);
+        if !is_packed {
+            for _ in 0..count {
+                input::skip_string(self, WHAT)?;
+            }
+        }
+        self.rebuilt.extend_from_slice(&self.buffer[start..self.at]);
+        Ok(match is_packed {
+            true => value_type::HASH_TEMPLATE_LISTPACK,
+            false => value_type::HASH_TEMPLATE_ARRAY,
+        })
+    }
+
     /// The next record that is not skipped. Notes its known properties in `place`, for errors.
     fn record(&mut self, version: Version, place: &mut Place) -> Result<Record, SourceError> {
         loop {
@@ -461,6 +552,14 @@ impl<R: Read> Source<R> {
                     let name = self.string("the name of a move of slots")?;
                     return Ok(Record::SlotImport { name, ranges: self.slot_ranges()? });
                 }
+                opcode::KEY_META if version.is_redis_since(Version::REDIS_13) => {
+                    input::skip_key_meta(self)?;
+                    self.record_start = self.at;
+                }
+                opcode::HASH_TEMPLATE if version.is_redis_since(Version::REDIS_15) => {
+                    self.names()?;
+                    self.record_start = self.at;
+                }
                 skipped @ (opcode::MODULE_AUX | opcode::SLOT_INFO) => {
                     input::skip_record(self, skipped)?;
                     // Skipped records may be larger than memory.
@@ -475,16 +574,21 @@ impl<R: Read> Source<R> {
                     }
                     let key = self.string("a key")?;
                     let start = self.at;
-                    if let Err(error) = input::skip_value(self, value_type, version) {
-                        let key = Reader::new(&self.buffer[key], 0).string("a key");
+                    let rebuilt = match value_type {
+                        value_type::HASH_TEMPLATE_LISTPACK_REF
+                        | value_type::HASH_TEMPLATE_ARRAY_REF => self.rebuild(value_type).map(Some),
+                        _ => input::skip_value(self, value_type, version).map(|()| None),
+                    };
+                    let rebuilt = rebuilt.inspect_err(|_| {
+                        let key = Reader::new(&self.buffer[key.clone()], 0).string("a key");
                         place.key = key.ok().map(Text::into_vec);
-                        return Err(error);
-                    }
+                    })?;
                     return Ok(Record::Entry {
                         attributes: std::mem::take(&mut self.attributes),
-                        value_type,
+                        value_type: rebuilt.unwrap_or(value_type),
                         key,
                         value: start..self.at,
+                        is_rebuilt: rebuilt.is_some(),
                     });
                 }
             }

@@ -7,7 +7,9 @@ use crate::collections::table::ValueRef;
 use crate::types::{Stored, Value};
 
 use super::encode::version_for;
-use super::{CHECKSUM, DecodeError, Decoder, Encoder, Fault, Limits, NeedsVersion, Version};
+use super::input::skip_key_meta;
+use super::reader::Reader;
+use super::{CHECKSUM, DecodeError, Decoder, Encoder, Limits, NeedsVersion, Version, opcode};
 
 /// Version and checksum. Unit: bytes.
 const FOOTER_BYTES: usize = 10;
@@ -70,7 +72,9 @@ fn split(payload: &[u8]) -> Option<(Version, &[u8], bool)> {
     let (version, stored) = footer.split_first_chunk()?;
     let version = Version::from_number(u16::from_le_bytes(*version))?;
     let computed = CHECKSUM.checksum(&payload[..content.len() + 2]).to_le_bytes();
-    Some((version, content, computed == stored))
+    // Redis 8 writes none into what it sends to replicas.
+    let is_omitted = version.is_redis_since(Version::REDIS_13) && stored == [0; 8];
+    Some((version, content, is_omitted || computed == stored))
 }
 
 /// Decodes a payload. `now` converts the deadlines of fields.
@@ -89,8 +93,12 @@ pub fn restore_checked(
     if checks && !is_right {
         return Err(PayloadError::Footer);
     }
-    let (&value_type, value) = content
-        .split_first()
-        .ok_or(DecodeError { fault: Fault::Truncated("the type of a value"), offset: 0 })?;
-    Ok(Decoder { limits, now, version }.value(value_type, value, 1)?)
+    let mut reader = Reader::new(content, 0);
+    let mut value_type = reader.byte("the type of a value")?;
+    if value_type == opcode::KEY_META && version.is_redis_since(Version::REDIS_13) {
+        skip_key_meta(&mut reader)?;
+        value_type = reader.byte("the type of a value")?;
+    }
+    let start = reader.position();
+    Ok(Decoder { limits, now, version }.value(value_type, &content[start..], start as u64)?)
 }

@@ -1,9 +1,9 @@
 //! Streams: listpacks of entries, the stream's counters and IDs, and its groups.
 //!
 //! ```text
-//!   stream    nodes | entries | last ID | [first ID | greatest deleted ID | entries ever added] | groups
+//!   stream    nodes | entries | last ID | [first ID | greatest deleted ID | entries ever added] | groups | [producers]
 //!   node      ID as 16 bytes | listpack
-//!   group     name | last ID | [entries read] | pending entries | consumers
+//!   group     name | last ID | [entries read] | pending entries | consumers | [IDs of released entries]
 //!   pending   ID as 16 bytes | time of delivery | deliveries
 //!   consumer  name | time seen | [time active] | IDs of its pending entries
 //! ```
@@ -11,7 +11,11 @@
 //! Files of Redis 5 and 7.0.0 exist whose numbers disagree with their entries. Redis loads them,
 //! and so does this: numbers that follow from the entries are computed.
 //!
-//! The parts in brackets came with types 19 and 21. A node's listpack:
+//! The parts in brackets came with types 19, 21, 26 (producers) and 27 (released entries). Producers
+//! are not kept: a server that takes over from Redis does not know what they added before. Released
+//! entries go to a consumer of their own.
+//!
+//! A node's listpack:
 //!
 //! ```text
 //!   entries | deleted entries | number of fields | fields | 0
@@ -26,7 +30,7 @@ use crate::types::stream::{
 
 use super::encoder::{Encoder, Sink};
 use super::error::DecodeError;
-use super::input::ID_BYTES;
+use super::input::{self, ID_BYTES};
 use super::packed::{ListpackWriter, Packed};
 use super::reader::Reader;
 use super::value_type;
@@ -39,6 +43,8 @@ const SAME_FIELDS: i64 = 2;
 
 /// `entries_read` if unknown.
 const UNKNOWN_READ: i64 = -1;
+/// The consumer that holds entries which another one has released.
+const RELEASED: &[u8] = b":released";
 /// The time of activity of a consumer that was never active.
 const NEVER_ACTIVE: i64 = -1;
 
@@ -79,12 +85,16 @@ pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
     };
     Edit::unnoted(&mut entries).set_remembered(last, Some(added as i64), Some(max_deleted));
     let mut stream = Stream::new(entries);
-    for _ in 0..reader.count(5, "a count of groups")? {
+    let groups = reader.count(5, "a count of groups")?;
+    for _ in 0..groups {
         let name = reader.string("a group's name")?;
         let group = read_group(reader, value_type, stream.entries())?;
         if !stream.groups.insert(&name, group) {
             return Err(reader.malformed("Duplicate stream consumer group detected"));
         }
+    }
+    if value_type >= value_type::STREAM_4 {
+        input::skip_producers(reader)?;
     }
     Ok(stream)
 }
@@ -204,8 +214,8 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
         let seen_ms = reader.unix_ms("a consumer's times")?;
         let active_ms = match value_type {
             // Before type 21, a consumer was last active when it was last seen.
-            value_type::STREAM_3 => reader.unix_ms("a consumer's times")?,
-            _ => seen_ms,
+            value_type::STREAM | value_type::STREAM_2 => seen_ms,
+            _ => reader.unix_ms("a consumer's times")?,
         };
         let (consumer, is_new) = group.meet_consumer(&name, seen_ms);
         if !is_new {
@@ -222,6 +232,18 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
             // If several consumers have it, the last one counts.
             if pending[index].consumer.replace(consumer) == Some(consumer) {
                 return Err(reader.malformed("an entry that is pending twice"));
+            }
+        }
+    }
+    if value_type >= value_type::STREAM_5 {
+        for _ in 0..reader.count(ID_BYTES, "a count of pending entries")? {
+            let id = read_id(reader.array("a pending entry without a consumer")?);
+            let Ok(index) = pending.binary_search_by(|entry| entry.id.cmp(&id)) else {
+                return Err(reader.malformed("a released entry that is not its group's"));
+            };
+            let (released, _) = group.meet_consumer(RELEASED, 0);
+            if pending[index].consumer.replace(released).is_some() {
+                return Err(reader.malformed("a released entry that has a consumer"));
             }
         }
     }

@@ -14,7 +14,7 @@ pub enum VersionCheck {
     Relaxed,
 }
 
-/// The version of a file or payload: up to 12 it is Redis's, from 80 on Valkey's.
+/// The version of a file or payload: up to 15 it is Redis's, from 80 on Valkey's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(u16);
 
@@ -23,6 +23,12 @@ impl Version {
     pub const REDIS_10: Version = Version(10);
     /// Redis 7.2: stream consumers have the time when they were last active.
     pub const REDIS_11: Version = Version(11);
+    /// Redis 8.6: streams remember what producers have added, keys have data of modules.
+    pub const REDIS_13: Version = Version(13);
+    /// Redis 8.8: pending entries of streams without a consumer; arrays.
+    pub const REDIS_14: Version = Version(14);
+    /// Redis 8.10: hashes that share the names of their fields.
+    pub const REDIS_15: Version = Version(15);
     /// Valkey 9: hashes with deadlines of fields.
     pub const VALKEY_80: Version = Version(80);
 
@@ -64,9 +70,10 @@ impl Version {
         }
     }
 
-    /// Whether all its types are known. Otherwise it is a later one, of Redis or Valkey.
+    /// Whether all its types are known, though not all can be read (values of modules, arrays).
+    /// Otherwise it is a later one, of Redis or Valkey.
     pub fn is_known(self) -> bool {
-        matches!(self.0, 1..=12 | 80)
+        matches!(self.0, 1..=15 | 80)
     }
 
     /// The first bytes of a file.
@@ -84,6 +91,11 @@ impl Version {
         self.0
     }
 
+    /// Whether it is this version of Redis or a later one, not Valkey's.
+    pub fn is_redis_since(self, since: Version) -> bool {
+        self >= since && !self.is_valkey()
+    }
+
     pub fn is_valkey(self) -> bool {
         self.0 >= 80
     }
@@ -99,7 +111,7 @@ impl Version {
 pub enum HeaderFault {
     #[error("does not begin as an RDB file does")]
     Signature([u8; Version::MAGIC_BYTES]),
-    #[error("has a version that cannot be read: 1 to 12 of Redis and 80 of Valkey can")]
+    #[error("has a version that cannot be read: 1 to 15 of Redis and 80 of Valkey can")]
     Version(u16),
 }
 
