@@ -69,7 +69,8 @@ pub enum EndedJob {
 fn plan(core: &mut Core, is_base: bool) -> Plan {
     let database = if is_base { None } else { stream_database(&mut core.state) };
     let config = &core.state.config;
-    let mut plan = Plan::new(&core.keyspace, core.state.scripts.library_texts());
+    let functions = core.state.scripts.library_texts();
+    let mut plan = Plan::new(&core.keyspace, functions, core.state.volatile_version());
     // Replicas get expired keys too, and the deletions later.
     plan.now.ignores_deadlines = core.state.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
@@ -220,8 +221,8 @@ fn begin_job(core: &mut Core, purpose: Purpose, temporary: PathBuf, plan: Plan) 
     Ok(())
 }
 
-/// Starts a snapshot for replicas, written to a pipe, in this RDB version or a later one if the
-/// data needs that. Closing the pipe requires [`abort`].
+/// Starts a snapshot for replicas, written to a pipe in this RDB version, which must hold all data
+/// that the filter leaves. Closing the pipe requires [`abort`].
 pub fn begin_sync(
     core: &mut Core,
     pipe: Arc<Pipe>,
@@ -229,8 +230,7 @@ pub fn begin_sync(
     version: Version,
 ) -> io::Result<()> {
     let mut plan = plan(core, false);
-    // Without keys, no data needs a later version.
-    plan.version = if filter.keys { version } else { plan.version.max(version) };
+    plan.version = version;
     plan.starts_writeback = false;
     plan.omits_keys = filter.keys;
     if filter.functions {

@@ -104,8 +104,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for a file that is saved now.
-    pub fn new(db: &Keyspace, functions: Vec<Vec<u8>>) -> Plan {
+    /// The plan for a file that is saved now. `volatile`: its version if fields of hashes have
+    /// deadlines.
+    pub fn new(db: &Keyspace, functions: Vec<Vec<u8>>, volatile: Version) -> Plan {
         let databases = PerDatabase::new(db.databases(), |database| {
             let table = db.table_of(database);
             (table.len() as u64, table.volatile_len() as u64)
@@ -113,7 +114,7 @@ impl Plan {
         Plan {
             form: Form::Rdb,
             // Only deadlines of fields need a later version.
-            version: if db.has_volatile_fields() { Version::VALKEY_80 } else { Version::REDIS_10 },
+            version: if db.has_volatile_fields() { volatile } else { Version::REDIS_10 },
             compresses: true,
             checks: true,
             starts_writeback: true,
@@ -535,7 +536,7 @@ mod tests {
     #[test]
     fn a_save_whose_thread_panics_fails() {
         let mut db = Keyspace::new(1, KeyHasher::new([3, 4]), Clock::System.now());
-        let plan = Plan::new(&db, Vec::new());
+        let plan = Plan::new(&db, Vec::new(), Version::VALKEY_80);
         let background = Background::Later(Arc::default());
         let file = Arc::new(PanickingFile);
         let mut job = Job::begin(&mut db, file, None, plan, Arc::new(|| {}), &background).unwrap();

@@ -484,9 +484,9 @@ fn begin_key(core: &mut Core, migration: &mut Migration, mut sent: Sent) {
 }
 
 fn encode_value_beside(state: &State, value: Value, now: Now) -> io::Result<Payload> {
-    let compresses = state.config.rdbcompression;
+    let (compresses, volatile) = (state.config.rdbcompression, state.volatile_version());
     make_beside(state, "migrate", move || {
-        let mut encoder = Encoder::new(compresses);
+        let mut encoder = Encoder::new(compresses).with_volatile(volatile);
         // The thread drops the value too, perhaps its last copy.
         payload::dump_as_in_files(&mut encoder, ValueRef::Object(&value), &now)
     })

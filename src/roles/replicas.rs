@@ -280,6 +280,8 @@ struct Due {
     replicas: Vec<ClientId>,
     filter: Filter,
     by_pipe: bool,
+    /// The version of the snapshot if it has deadlines of fields.
+    volatile: Option<Version>,
 }
 
 /// The replicas that wait for a snapshot, if it must start now.
@@ -302,7 +304,8 @@ fn due(state: &State) -> Option<Due> {
     if !is_due || by_pipe && state.replication.broadcast.is_some() {
         return None;
     }
-    Some(Due { replicas: waiting().map(|(client, _)| client.id).collect(), filter, by_pipe })
+    let replicas = waiting().map(|(client, _)| client.id).collect();
+    Some(Due { replicas, filter, by_pipe, volatile: None })
 }
 
 /// Starts the snapshot that replicas wait for.
@@ -311,7 +314,7 @@ fn begin_snapshot(core: &mut Core) {
         return;
     }
     let Some(mut due) = due(&core.state) else { return };
-    refuse_old_versions(core, &mut due);
+    choose_version(core, &mut due);
     if due.replicas.is_empty() {
         return;
     }
@@ -327,26 +330,46 @@ fn begin_snapshot(core: &mut Core) {
     }
 }
 
-/// Refuses replicas that do not support deadlines of fields if the data has any: they could not
-/// read the snapshot.
-fn refuse_old_versions(core: &mut Core, due: &mut Due) {
+/// Chooses the version of a snapshot with deadlines of fields: that of the first replica, while
+/// replicas that read another one wait for the next snapshot. Replicas that read none are refused,
+/// a second after they have asked: some ask again at once.
+fn choose_version(core: &mut Core, due: &mut Due) {
+    const REFUSED_AFTER_US: i64 = 1_000_000;
     if due.filter.keys || !core.keyspace.has_volatile_fields() {
         return;
     }
+    let ours = core.state.volatile_version();
+    // A file is this server's own too.
+    let mut chosen = (!due.by_pipe).then_some(ours);
+    let by_file = !due.by_pipe;
+    let now_us = core.state.now.boot_us;
+    let mut refused = Vec::new();
     due.replicas.retain(|&id| {
+        let waited_us = core.state.clients.get(id).map_or(0, |client| now_us - client.active_us);
         let Some(replica) = replica_of(&mut core.state, id) else { return false };
-        let version = replica.version;
-        // Who wants only the file keeps it for a server that can read it.
-        if replica.snapshot_only || version.is_some_and(|version| version >= FIELD_DEADLINES_SINCE)
-        {
-            return true;
+        let read = match replica.version {
+            // Who wants only the file keeps it for a server that can read it. This server reads both.
+            _ if replica.snapshot_only || replica.run_id.is_some() => Some(ours),
+            Some(version) => (version >= FIELD_DEADLINES_SINCE).then_some(Version::VALKEY_80),
+            // Replicas of Redis tell no version.
+            None => (ours == Version::REDIS_12).then_some(ours),
+        };
+        match read {
+            Some(read) if *chosen.get_or_insert(read) == read => true,
+            Some(_) if !by_file => false,
+            _ => {
+                refused.extend((waited_us >= REFUSED_AFTER_US).then_some(id));
+                false
+            }
         }
+    });
+    due.volatile = chosen;
+    for id in refused {
         let name = name_of(&core.state, id);
         let why = "fields of hashes have deadlines, which it cannot read";
         warning!(core.state, "Can't synchronize replica {name}: {why}");
         refuse(&mut core.state, id, why);
-        false
-    });
+    }
 }
 
 /// Refuses a replica that asked for a snapshot.
@@ -375,6 +398,7 @@ fn begin_broadcast(core: &mut Core, due: &Due) -> Result<(), String> {
     };
     let all_have = due.replicas.iter().all(has_version);
     let version = if all_have { Version::REDIS_11 } else { Version::REDIS_10 };
+    let version = due.volatile.unwrap_or(version);
     let begun = persistence::begin_sync(core, pipe.clone(), due.filter, version);
     begun.map_err(|error| system_text(&error))?;
     core.state.effects.select_anew();

@@ -40,10 +40,10 @@ use crate::client::handed::OnTheWay;
 use crate::client::{ClientFlags, ClientId, Clients};
 use crate::clock::{Clock, ExpiryBy, Now};
 use crate::cluster::{self, Cluster};
-use crate::config::Config;
+use crate::config::{Compatibility, Config};
 use crate::keyspace::Keyspace;
 use crate::net::primary::Socket;
-use crate::persist::rdb::Encoder;
+use crate::persist::rdb::{Encoder, Version};
 use crate::pubsub::PubSub;
 use crate::replication::Replication;
 use crate::replication::effects::Effects;
@@ -215,10 +215,21 @@ impl State {
 
     /// The encoder of DUMP and MIGRATE, kept because its compression table is large.
     pub fn payload_encoder(&mut self) -> &mut Encoder {
-        let compresses = self.config.rdbcompression;
+        let (compresses, volatile) = (self.config.rdbcompression, self.volatile_version());
         let kept = self.encoder.take().filter(|(did, _)| *did == compresses);
         let new = || (compresses, Box::new(Encoder::new(compresses)));
-        &mut self.encoder.insert(kept.unwrap_or_else(new)).1
+        let encoder = &mut self.encoder.insert(kept.unwrap_or_else(new)).1;
+        encoder.volatile = volatile;
+        encoder
+    }
+
+    /// The RDB version of files and payloads with deadlines of fields: Redis and Valkey read
+    /// different ones.
+    pub fn volatile_version(&self) -> Version {
+        match self.config.compatible_with {
+            Compatibility::Redis8 => Version::REDIS_12,
+            _ => Version::VALKEY_80,
+        }
     }
 
     /// Writes a line to the log.

@@ -54,7 +54,7 @@ const MEMBER_TWICE: &str = "a sorted set that has a member twice";
 const FIELD_TWICE: &str = "a hash that has a field twice";
 
 /// The latest deadline of a field in Redis's formats, in Unix milliseconds: it stores 48 bits.
-const DEADLINE_MAX: u64 = (1 << 48) - 2;
+pub(super) const DEADLINE_MAX: u64 = (1 << 48) - 2;
 
 impl Decoder<'_> {
     /// Decodes all of `bytes`, which begin at `offset` of the file or payload.

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::clock::Now;
+use crate::clock::{Deadline, Now};
 use crate::collections::listpack;
 use crate::collections::packed::Element;
 use crate::collections::run::RunView;
@@ -16,6 +16,7 @@ use crate::types::sorted_set::{SortedSet, SortedSetView};
 use crate::types::string::StringView;
 use crate::types::{Collection, Value};
 
+use super::decode::DEADLINE_MAX;
 use super::encoder::{Encoder, Sink};
 use super::input::{NODE_PACKED, NODE_PLAIN};
 use super::{Version, streams, value_type};
@@ -75,10 +76,10 @@ impl<'a> View<'a> {
             View::String(_) => value_type::STRING,
             View::List(_) => value_type::LIST_QUICKLIST_2,
             View::Hash(hash) if hash.is_volatile() => {
-                if version < Version::VALKEY_80 {
-                    return Err(NeedsVersion(Version::VALKEY_80));
+                if version < Version::REDIS_12 {
+                    return Err(NeedsVersion(Version::REDIS_12));
                 }
-                value_type::HASH_22
+                if version.is_valkey() { value_type::HASH_22 } else { value_type::HASH_DEADLINES }
             }
             View::Hash(hash) if hash.is_listpack() && is_short_hash(hash) => {
                 value_type::HASH_LISTPACK
@@ -119,10 +120,11 @@ fn is_short_sorted_set(set: &SortedSetView<'_>) -> bool {
     bytes <= NODE_BYTES_MAX
 }
 
-/// The lowest version that loses nothing of a value. Cost: for a stream O(number of consumers).
-pub fn version_for(value: ValueRef<'_, Value>) -> Version {
+/// The lowest version that loses nothing of a value. `volatile`: that of hashes with deadlines of
+/// fields. Cost: for a stream O(number of consumers).
+pub fn version_for(value: ValueRef<'_, Value>, volatile: Version) -> Version {
     match View::new(value) {
-        View::Hash(hash) if hash.is_volatile() => Version::VALKEY_80,
+        View::Hash(hash) if hash.is_volatile() => volatile,
         View::Stream(stream) if streams::needs_active_times(stream) => Version::REDIS_11,
         _ => Version::REDIS_10,
     }
@@ -131,7 +133,7 @@ pub fn version_for(value: ValueRef<'_, Value>) -> Version {
 impl Encoder {
     /// The type under which [`Self::write_value`] writes a value in this version. Version 10 has no
     /// times when a stream's consumers were last active: they are lost. A hash with deadlines of
-    /// fields is an error below 80.
+    /// fields is an error below 12.
     pub fn value_type(value: ValueRef<'_, Value>, version: Version) -> Result<u8, NeedsVersion> {
         View::new(value).value_type(version)
     }
@@ -186,6 +188,9 @@ impl Encoder {
                 });
             });
         }
+        if value_type == value_type::HASH_DEADLINES {
+            return self.hash_of_redis(hash, now, out);
+        }
         self.length(hash.kept_len() as u64, out);
         hash.for_each_saved(|field, value, deadline| {
             self.string(field, out);
@@ -196,6 +201,24 @@ impl Encoder {
                     deadline.map_or(-1, |deadline| deadline.unix(now.told_offset_ms()).0.max(0));
                 out.put(&ms.to_le_bytes());
             }
+        });
+    }
+
+    /// The earliest deadline, and those of the fields counted from it: 1 is the earliest one, 0 none.
+    fn hash_of_redis(&mut self, hash: HashView<'_>, now: &Now, out: &mut impl Sink) {
+        let unix_ms = |deadline: Deadline| {
+            (deadline.unix(now.told_offset_ms()).0.max(0) as u64).min(DEADLINE_MAX)
+        };
+        let mut earliest = DEADLINE_MAX;
+        hash.for_each_saved(|_, _, deadline| {
+            earliest = deadline.map_or(earliest, |deadline| earliest.min(unix_ms(deadline)));
+        });
+        out.put(&earliest.to_le_bytes());
+        self.length(hash.kept_len() as u64, out);
+        hash.for_each_saved(|field, value, deadline| {
+            self.length(deadline.map_or(0, |deadline| unix_ms(deadline) - earliest + 1), out);
+            self.string(field, out);
+            self.string(value, out);
         });
     }
 

@@ -1,5 +1,6 @@
 //! Writes the parts of values: lengths, strings and listpacks.
 
+use super::Version;
 use super::input::{INT8, INT16, INT32, LZF};
 use super::lzf::Compressor;
 use super::packed::ListpackWriter;
@@ -30,6 +31,8 @@ pub struct Encoder {
     compressor: Option<Compressor>,
     compressed: Vec<u8>,
     scratch: ListpackWriter,
+    /// The version of hashes with deadlines of fields: 12 or 80, which no server reads both.
+    pub volatile: Version,
     /// Called between parts of long work without output.
     pub rest: fn(),
 }
@@ -37,11 +40,17 @@ pub struct Encoder {
 impl Encoder {
     pub fn new(compresses: bool) -> Self {
         Encoder {
+            volatile: Version::VALKEY_80,
             rest: || (),
             compressor: compresses.then(Compressor::default),
             compressed: Vec::new(),
             scratch: ListpackWriter::default(),
         }
+    }
+
+    /// Writes hashes with deadlines of fields in this version.
+    pub fn with_volatile(self, volatile: Version) -> Self {
+        Encoder { volatile, ..self }
     }
 
     /// A length or count.

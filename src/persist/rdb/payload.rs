@@ -25,7 +25,7 @@ pub enum PayloadError {
 
 /// The payload of a value, in the lowest version that holds it.
 pub fn dump(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec<u8> {
-    dump_as(encoder, value, version_for(value), now)
+    dump_as(encoder, value, version_for(value, encoder.volatile), now)
 }
 
 /// The payload of a value, in the version that a file would have: 10 if possible, so that Redis 7.0
@@ -33,7 +33,7 @@ pub fn dump(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec
 pub fn dump_as_in_files(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec<u8> {
     let version = match Encoder::value_type(value, Version::REDIS_10) {
         Ok(_) => Version::REDIS_10,
-        Err(NeedsVersion(version)) => version,
+        Err(NeedsVersion(_)) => encoder.volatile,
     };
     dump_as(encoder, value, version, now)
 }

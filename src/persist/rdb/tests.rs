@@ -529,6 +529,75 @@ fn hashes_of_all_types_are_read() {
     assert_eq!(read(10, 16, &listpack(&[])), Err(Fault::Empty));
 }
 
+/// Payloads of Redis 8.10.
+#[test]
+fn hashes_with_all_names_before_all_values_are_read() {
+    let expected = lines(&["a = 1 None", "b = x None", "inline 3"]);
+    let values = listpack(&["5", "1", "x"]);
+    let packed = [&b"\x00"[..], &listpack(&["a", "b"])].concat();
+    let plain = b"\x01\x02\x01a\x01b";
+    for names in [&packed[..], plain] {
+        assert_eq!(read(15, 29, &[names, &values].concat()), expected);
+        assert_eq!(read(15, 31, &[names, b"\xc0\x01\x01x"].concat()), expected);
+        let unequal = malformed(read(15, 29, &[names, &listpack(&["5", "1"])].concat()));
+        assert_eq!(unequal, "as many values as names of fields");
+    }
+    assert_eq!(read(15, 29, &[&b"\x00"[..], &listpack(&[]), &values].concat()), Err(Fault::Empty));
+    assert_eq!(read(15, 31, b"\x01\x00"), Err(Fault::Empty));
+    assert_eq!(malformed(read(15, 31, b"\x02\x01")), "names of fields");
+    assert_eq!(malformed(read(15, 30, &values)), "values whose fields are in no record");
+    assert_eq!(read(14, 31, plain), Err(Fault::UnknownType(31)));
+    assert_eq!(read(15, 28, b"\x01"), Err(Fault::Array));
+}
+
+/// A stream of Redis 8.6.3 with a group; and with an entry released, as Redis 8.8 writes it.
+#[test]
+fn streams_with_producers_and_released_entries_are_read() {
+    let body = bytes_of_hex(
+        "011000000000000000010000000000000001c3333a113a00000019000401000101018166020001022\
+         00a4001000420090001200900016009401500026009000320130003200900ff040401010100000401\
+         0167020102020000000000000001000000000000000115716026a20100000100000000000000020000\
+         00000000000115716026a2010000010102616c15716026a201000015716026a201000002000000000\
+         00000010000000000000001000000000000000200000000000000014064406400\
+         0000",
+    );
+    let of = |version, value_type, body: &[u8]| {
+        let decoder = Decoder {
+            limits: &limits(512),
+            now: NOW,
+            version: Version::from_number(version).expect("a known version"),
+        };
+        decoder.value(value_type, body, 0)
+    };
+    let Ok(Stored::Boxed(Value::Stream(stream))) = of(13, value_type::STREAM_4, &body) else {
+        panic!("no stream")
+    };
+    assert_eq!(stream.entries().len(), 4);
+    let pending = |stream: &Stream| {
+        let group = stream.groups.get(b"g").expect("the group");
+        let names = group.pending().iter().map(|(id, pending)| {
+            let name = String::from_utf8_lossy(&group.consumer(pending.consumer).name).into_owned();
+            (id.ms, name)
+        });
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(pending(&stream), [(1, "al".to_owned()), (2, "al".to_owned())]);
+    // The second entry is released: al has one, and the group's list of released ones follows.
+    let (groups, producers) = body.split_at(body.len() - 7);
+    let (groups, second) = groups.split_at(groups.len() - 16);
+    let (groups, first) = groups.split_at(groups.len() - 16);
+    let groups = &groups[..groups.len() - 1];
+    let released = [groups, b"\x01", first, b"\x01", second, producers].concat();
+    let Ok(Stored::Boxed(Value::Stream(stream))) = of(14, value_type::STREAM_5, &released) else {
+        panic!("no stream")
+    };
+    assert_eq!(pending(&stream), [(1, "al".to_owned()), (2, ":released".to_owned())]);
+    let twice = [groups, b"\x01", first, b"\x01", first, producers].concat();
+    assert!(of(14, value_type::STREAM_5, &twice).is_err());
+    assert!(of(14, value_type::STREAM_4, &released).is_err());
+    assert!(of(13, value_type::STREAM_5, &released).is_err());
+}
+
 #[test]
 fn fields_with_deadlines_of_all_types_are_read() {
     let ms = 1_800_000_000_000i64;

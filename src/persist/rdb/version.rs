@@ -23,6 +23,8 @@ impl Version {
     pub const REDIS_10: Version = Version(10);
     /// Redis 7.2: stream consumers have the time when they were last active.
     pub const REDIS_11: Version = Version(11);
+    /// Redis 7.4: hashes with deadlines of fields.
+    pub const REDIS_12: Version = Version(12);
     /// Redis 8.6: streams remember what producers have added, keys have data of modules.
     pub const REDIS_13: Version = Version(13);
     /// Redis 8.8: pending entries of streams without a consumer; arrays.
