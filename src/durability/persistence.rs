@@ -25,19 +25,22 @@ use crate::persist::saver::{Form, Job, Plan, SavedAccess, lock, put_in_place, sa
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
 use crate::state::persistence::{
-    LAST_FENCE, OPEN_SLOTS, Persistence, Placed, Purpose, Running, SLOT_DROPS, SLOT_IMPORTS, Work,
+    Aof, LAST_FENCE, OPEN_SLOTS, Persistence, Placed, Purpose, Running, SLOT_DROPS, SLOT_IMPORTS,
+    Work,
 };
 use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
 use crate::sys::process;
 
 mod ends;
+mod moving;
 mod spread;
 mod switch;
 
 pub use ends::{
     Closing, begin_aof_at_start, begin_shut_down, folder_at_start, note_loaded, shut_down,
 };
+pub use moving::{follow_dir, is_moving};
 pub use spread::{note_listeners, spread_effects};
 pub use switch::{apply_parameters, begin_aof, end_aof, read_folder, set_flush_delay};
 use switch::{open_folder, switch_on};
@@ -279,6 +282,9 @@ pub fn abort(core: &mut Core, purpose: Purpose) -> Option<EndedJob> {
     };
     let disk = core.state.persistence.disk.clone();
     let seconds = (core.state.now.boot_us - running.job.started_us) / 1_000_000;
+    if let Some(folder) = &running.folder {
+        moving::give_up(&mut core.state, folder);
+    }
     running.job.abort(&mut core.keyspace, &*disk);
     pause_syncs(&mut core.state);
     match purpose {
@@ -406,6 +412,10 @@ fn finish_job(core: &mut Core) -> Option<EndedJob> {
 
 /// Finishes a job with this result, and reports it.
 fn conclude_job(core: &mut Core, running: Running, placed: Placed) -> Option<EndedJob> {
+    let placed = match &running.folder {
+        Some(folder) => moving::end(&mut core.state, folder, placed),
+        None => placed,
+    };
     let copied = core.keyspace.snapshot_copied();
     core.keyspace.abort_snapshot();
     pause_syncs(&mut core.state);
@@ -472,10 +482,10 @@ fn place(state: &mut State, running: &Running, bytes: u64) -> Result<Receiver<Pl
         Purpose::Sync => Box::new(move || Ok(bytes)),
         Purpose::Rewrite => {
             let (folder, first_kept) = match (aof, &running.folder) {
-                (Some(aof), _) => {
+                (Some(aof), folder) => {
                     let first_kept = aof.first_kept.take();
                     let first_kept = first_kept.ok_or("no other increment could be made")?;
-                    (aof.folder.clone(), first_kept)
+                    (folder.clone().unwrap_or_else(|| aof.folder.clone()), first_kept)
                 }
                 (None, Some(folder)) => (folder.clone(), i64::MAX),
                 (None, None) => return Err("it is switched off".into()),
@@ -552,13 +562,17 @@ fn continue_rewrite(core: &mut Core) -> Result<(), RewriteError> {
     // Earlier changes go to the old increment, later ones to the next.
     write_log(&mut core.state).map_err(RewriteError::Fatal)?;
     let plan = plan(core, true);
+    let elsewhere = match is_moving(&core.state) {
+        true => Some(moving::begin(&mut core.state).map_err(RewriteError::Failed)?),
+        false => None,
+    };
     let Some(aof) = &mut core.state.persistence.aof else { return Ok(()) };
-    let folder = lock(&aof.folder).path().to_owned();
+    let folder = lock(elsewhere.as_ref().unwrap_or(&aof.folder)).path().to_owned();
     // If it was removed. The next increment makes its name durable; if this fails, the base cannot
     // be created, which is reported.
     let _ = core.state.persistence.disk.create_folder(&folder);
     let temporary = folder.join(leftovers::temporary_base(std::process::id()));
-    // If the log was just switched on, it has an increment of its own already.
+    // If the log was just switched on, or moves, it has an increment of its own already.
     if aof.first_kept.is_none() {
         match aof.log.begin_switch(now) {
             Ok(()) => {}
@@ -567,11 +581,17 @@ fn continue_rewrite(core: &mut Core) -> Result<(), RewriteError> {
         }
     }
     core.state.effects.select_anew();
-    let begun = begin_job(core, Purpose::Rewrite, temporary, plan);
-    begun.map_err(|error| {
+    if let Err(error) = begin_job(core, Purpose::Rewrite, temporary, plan) {
         core.state.persistence.forget_first_kept();
-        RewriteError::Failed(system_text(&error))
-    })
+        if let Some(folder) = &elsewhere {
+            moving::give_up(&mut core.state, folder);
+        }
+        return Err(RewriteError::Failed(system_text(&error)));
+    }
+    if let Work::Writing(running) = &mut core.state.persistence.work {
+        running.folder = elsewhere;
+    }
+    Ok(())
 }
 
 fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
@@ -595,7 +615,8 @@ fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
                 persistence.rewrites.next_us = now_us + minutes * 60_000_000;
                 wait_minutes = Some(minutes);
             }
-            if persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
+            let is_in = |aof: &Aof| lock(&aof.folder).is_in(&state.config.dir);
+            if persistence.aof.as_ref().is_some_and(|aof| aof.is_aside || !is_in(aof)) {
                 persistence.queued.rewrite = true;
             }
             warning!(state, "Background AOF rewrite terminated with error: {why}");

@@ -50,7 +50,7 @@ pub struct Running {
     pub job: Job,
     /// The path of a save's file, as configured when the save began.
     pub target: PathBuf,
-    /// The folder of a rewrite that began while the append-only file was off.
+    /// The folder of a rewrite that began while the append-only file was off, or that moves it.
     pub folder: Option<Arc<Mutex<AofFolder>>>,
     /// The count of changes when it began.
     pub changes: u64,
@@ -292,7 +292,7 @@ impl Persistence {
     /// Syncs the log, if no thread does.
     pub fn sync_log(&self) {
         if let Some(log) = self.log().filter(|_| !self.background.has_threads()) {
-            while log.syncer().step() {}
+            log.do_syncs();
         }
     }
 

@@ -528,3 +528,58 @@ fn a_start_with_a_new_append_only_file_warns_of_an_rdb_file_that_it_does_not_loa
     // The second start loads the append-only file.
     assert_eq!(count(), 1);
 }
+
+/// Until the new folder has everything, the old one has; then a start in the old one is refused.
+#[test]
+fn the_append_only_file_follows_dir() {
+    let (dir, other) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let lines = ["appendonly yes", "appendfsync always", "enable-protected-configs yes"];
+    let mut server = start(dir.path(), &[&lines[..], &["rdb-key-save-delay 3000"]].concat());
+    let mut client = server.connect();
+    fill(&mut client);
+    let there = other.path().display().to_string();
+    assert_eq!(client.call(&["CONFIG", "SET", "dir", &there]).show(), "OK");
+    assert_eq!(info(&mut client, "aof_rewrite_in_progress"), "1");
+    client.call(&["RPUSH", "moving", "1"]);
+    client.call(&["SELECT", "5"]);
+    client.call(&["SET", "there", "too"]);
+    client.call(&["SELECT", "0"]);
+    let refused = client.call(&["CONFIG", "REWRITE"]).show();
+    assert!(refused.starts_with("(error) ERR The append only file is being moved"), "{refused}");
+    let before = contents(&mut client);
+    // A kill now: the old folder has all.
+    let left = tempfile::tempdir().expect("a folder");
+    support::copy_folder(dir.path(), left.path());
+    assert_eq!(contents(&mut start(left.path(), &lines).connect()), before);
+    wait_for(&server, &mut client, "aof_rewrite_in_progress", "0");
+    client.call(&["RPUSH", "moving", "2"]);
+    let before = contents(&mut client);
+    support::copy_folder(other.path(), &left.path().join("moved"));
+    assert_eq!(contents(&mut start(&left.path().join("moved"), &lines).connect()), before);
+    // Rewrites are in the new folder too.
+    client.call(&["BGREWRITEAOF"]);
+    wait_for(&server, &mut client, "aof_rewrite_in_progress", "0");
+    client.call(&["RPUSH", "moving", "3"]);
+    let before = contents(&mut client);
+    // And back, to the folder from which it has come.
+    let here = dir.path().display().to_string();
+    assert_eq!(client.call(&["CONFIG", "SET", "dir", &here]).show(), "OK");
+    wait_for(&server, &mut client, "aof_rewrite_in_progress", "0");
+    drop((client, server));
+    server = start(dir.path(), &lines);
+    client = server.connect();
+    assert_eq!(contents(&mut client), before);
+    // A folder with the log of another server stays as it is.
+    let mark = other.path().join("appendonlydir/appendonly.aof.moved");
+    assert_eq!(std::fs::read_to_string(&mark).expect("a file"), format!("{here}/appendonlydir\n"));
+    std::fs::remove_file(mark).expect("a file");
+    let refused = client.call(&["CONFIG", "SET", "dir", &there]).show();
+    assert!(refused.contains("There is an append-only file already"), "{refused}");
+    let dir_now = client.call(&["CONFIG", "GET", "dir"]).show();
+    assert!(dir_now.contains(&here), "{dir_now}");
+    client.call(&["RPUSH", "moving", "4"]);
+    let before = contents(&mut client);
+    drop((client, server));
+    assert_eq!(contents(&mut start(dir.path(), &lines).connect()), before);
+}

@@ -127,6 +127,13 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     if failed.is_none() && actions.iter().any(|(action, _)| *action == Action::AppendOnly) {
         failed = switch_append_only(ctx).err().map(|reason| ("appendonly", reason));
     }
+    if failed.is_none() && actions.iter().any(|(action, _)| *action == Action::Dir) {
+        let in_transaction = ctx.origin == Origin::Transaction;
+        failed = persistence::follow_dir(ctx.core, in_transaction).err().map(|why| {
+            warning!(ctx.core.state, "Can't move the append only file: {why}");
+            ("dir", why)
+        });
+    }
     if let Some((name, reason)) = failed {
         let error = ctx.core.state.config.rollback(changes, name, reason);
         // The old values worked before. A further error is only logged: the reply is the first one.
@@ -173,8 +180,16 @@ fn reset_stat(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+const MOVING: CommandError = CommandError::Text(
+    "ERR The append only file is being moved to the new dir, try again when aof_rewrite_in_progress is 0",
+);
+
 /// `CONFIG REWRITE`: OK.
 fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
+    if persistence::is_moving(&ctx.core.state) {
+        // A start with the new `dir` would not find the data yet.
+        return Err(MOVING);
+    }
     let lines: Vec<Vec<u8>> =
         ctx.core.state.acl.lines(users::rule_format(&ctx.core.state)).collect();
     match ctx.core.state.config.rewrite(&lines) {

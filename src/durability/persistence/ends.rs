@@ -56,6 +56,7 @@ pub fn note_loaded(core: &mut Core) {
 /// Opens the append-only folder, taking over an old single file.
 pub fn folder_at_start(state: &State) -> Result<AofFolder, String> {
     let mut folder = open_folder(state)?;
+    folder.check_not_moved().map_err(|error| error.to_string())?;
     let taken = folder.take_over_single_file().map_err(|error| error.to_string())?;
     if taken {
         notice!(

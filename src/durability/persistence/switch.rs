@@ -48,6 +48,7 @@ pub fn set_flush_delay(state: &mut State, delay: Duration) {
     apply_parameters(state);
 }
 
+/// Opens and locks the folder, to write. It must not be open in this process already.
 pub(super) fn open_folder(state: &State) -> Result<AofFolder, String> {
     let config = &state.config;
     let disk = state.persistence.disk.clone();

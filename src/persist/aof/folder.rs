@@ -22,6 +22,9 @@
 //!   before everything appended and synced later. So a start that finds the mark writes the loaded
 //!   data to a new base. A rewrite that replaces the file removes the mark.
 //!
+//! - *a move to another folder*: when the new folder is complete and durable, a file `<name>.moved`
+//!   with its path is made durable in the old one, before anything is written to the new one alone.
+//!   A start that finds it is refused.
 //! - *the lock*: a folder that is written to is locked first, before its manifest is read, by a lock
 //!   of the system on the empty file `<name>.lock`, which stays there. If somebody removes the
 //!   folder, the lock is taken anew.
@@ -39,6 +42,9 @@ pub use super::manifest::{AofFile, BaseFormat};
 use super::manifest::{MANIFEST_BYTES_MAX, Manifest, SEQ_MAX};
 use crate::config::system_text;
 use crate::sys::disk::{Disk, DiskFile, ReplaceStep, read_whole, replace_file};
+
+/// The longest path. Unit: bytes.
+const PATH_BYTES_MAX: u64 = 64 << 10;
 
 /// An operation on the folder failed. Displays as a line for the log.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +74,10 @@ pub struct AofFolder {
     aside: Option<AofFile>,
     /// Number of the increment that this process could not sync.
     unsynced: Option<i64>,
+    /// It had no manifest when it was opened.
+    was_free: bool,
+    /// The folder to which another server, or this one, has moved the append-only file.
+    moved_to: Option<PathBuf>,
     /// The locked file. None: the folder is only read, or its file system knows no locks.
     lock: Option<Arc<dyn DiskFile>>,
 }
@@ -123,6 +133,8 @@ impl AofFolder {
             manifest: Manifest::default(),
             aside: None,
             unsynced: None,
+            was_free: true,
+            moved_to: None,
             lock: None,
         }
     }
@@ -143,8 +155,82 @@ impl AofFolder {
                     text: format!("FATAL AOF MANIFEST FILE ERROR {}: {error}", name.display()),
                     source: None,
                 })?;
-                Ok(())
+                self.was_free = false;
+                self.read_moved()
             }
+        }
+    }
+
+    fn moved_path(&self) -> PathBuf {
+        self.path_of(&[&self.filename, b".moved".as_slice()].concat())
+    }
+
+    fn read_moved(&mut self) -> Result<(), FolderError> {
+        let path = self.moved_path();
+        match read_whole(&*self.disk, &path, PATH_BYTES_MAX) {
+            Ok(text) => {
+                self.moved_to = Some(PathBuf::from(OsStr::from_bytes(text.trim_ascii_end())))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(FolderError::system(&format!("Can't read {}", path.display()), error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a folder whose append-only file continues in another one.
+    pub fn check_not_moved(&self) -> Result<(), FolderError> {
+        let Some(folder) = &self.moved_to else { return Ok(()) };
+        let text = format!(
+            "Fatal error: the append-only file has moved to {}, by CONFIG SET dir, and {} has only older data. Set dir \
+             accordingly, or remove {} to start with the older data",
+            folder.display(),
+            self.path.display(),
+            self.moved_path().display()
+        );
+        Err(FolderError { text, source: None })
+    }
+
+    /// Whether this is the folder for the files of a server with this `dir`.
+    pub fn is_in(&self, dir: &Path) -> bool {
+        self.parent == dir
+    }
+
+    /// Refuses a folder that has an append-only file, unless this is the one that was moved to
+    /// `from`.
+    pub fn check_free(&self, from: &AofFolder) -> Result<(), FolderError> {
+        if self.manifest.is_empty() || self.moved_to.as_ref() == Some(&from.path) {
+            return Ok(());
+        }
+        let text = format!(
+            "There is an append-only file already: {}. Move it away, or choose another dir",
+            self.manifest_path().display()
+        );
+        Err(FolderError { text, source: None })
+    }
+
+    /// Notes durably that the append-only file continues in another folder.
+    pub fn mark_moved(&mut self, to: &AofFolder) -> Result<(), FolderError> {
+        let temporary = self.path_of(&[b"temp-".as_slice(), &self.filename, b".moved"].concat());
+        let text = [to.path.as_os_str().as_bytes(), b"\n"].concat();
+        replace_file(&*self.disk, &self.path, &temporary, &self.moved_path(), &text)
+            .map_err(|(_, error)| self.cannot("note the move of the append-only file", error))
+    }
+
+    /// Removes what this process has made in a folder, after a move to it has failed.
+    pub fn give_up(&mut self) {
+        self.drop_aside();
+        if self.was_free && !self.manifest.is_empty() {
+            // Without its manifest first, a start would miss the files.
+            let _ = self.disk.remove(&self.manifest_path());
+            let _ = self.disk.sync_folder(&self.path);
+            for file in std::mem::take(&mut self.manifest).files() {
+                let _ = self.disk.remove(&self.path_of(&file.name));
+            }
+        }
+        if self.was_free {
+            let _ = self.disk.remove(&self.beginning_path());
         }
     }
 
@@ -607,6 +693,9 @@ impl AofFolder {
         }
         // It is there after the first manifest, or after one that was not durable.
         let _ = self.disk.remove(&self.beginning_path());
+        if self.moved_to.take().is_some() {
+            let _ = self.disk.remove(&self.moved_path());
+        }
         self.manifest = next;
         Ok(())
     }

@@ -25,6 +25,10 @@
 //! the kernel reports the error once and then forgets it. The error status stays until a rewrite
 //! has replaced the file.
 //!
+//! When the log moves to another folder, a second log there gets the same bytes at the same offsets
+//! while the base for it is written. Until then only the first one counts, for replies and for
+//! errors. Then the second one takes its place.
+//!
 //! This module knows no clients: the owner of an output asks here.
 
 use std::io;
@@ -134,6 +138,8 @@ pub struct AppendLog {
     sync_error: Option<String>,
     error_line_us: Option<i64>,
     notices: Vec<Notice>,
+    /// The log in another folder that is to take the place of this one.
+    successor: Option<Box<AppendLog>>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -245,6 +251,7 @@ impl AppendLog {
             sync_error: None,
             error_line_us: None,
             notices: Vec::new(),
+            successor: None,
             shared: Arc::new(shared),
             thread: None,
         }
@@ -267,6 +274,14 @@ impl AppendLog {
         Ok(())
     }
 
+    /// Does all that a thread would do, if there is none.
+    pub fn do_syncs(&self) {
+        while self.syncer().step() {}
+        if let Some(successor) = &self.successor {
+            successor.do_syncs();
+        }
+    }
+
     /// The syncing side, which a thread runs, or a test step by step.
     pub fn syncer(&self) -> Syncer {
         Syncer { shared: self.shared.clone() }
@@ -278,12 +293,17 @@ impl AppendLog {
     /// written yet. Returns the offset after them: replies that show these changes must wait for
     /// it.
     pub fn append(&mut self, stream: &[u8], units: u64, now: Now) -> LogOffset {
+        let begin = self.buffer.len();
         if self.timestamps && self.last_timestamp < now.unix_seconds() {
             self.last_timestamp = now.unix_seconds();
             self.buffer.extend(timestamp_annotation(self.last_timestamp));
         }
         self.buffer.extend_from_slice(stream);
         self.units += units;
+        if let Some(successor) = &mut self.successor {
+            successor.buffer.extend_from_slice(&self.buffer[begin..]);
+            successor.units += units;
+        }
         self.end()
     }
 
@@ -301,6 +321,10 @@ impl AppendLog {
     /// Afterwards [`AppendLog::acknowledged`] has its new value, and [`AppendLog::take_notices`]
     /// may have lines.
     pub fn write(&mut self, now: Now) -> Result<(), Fatal> {
+        if let Some(successor) = &mut self.successor {
+            // Its errors are not vital, and its rewrite looks for them at the end.
+            successor.write(now)?;
+        }
         if self.switching && self.buffer.len() > WAITING_BYTES_MAX && self.thread.is_some() {
             self.delayed_fsync += 1;
             let text = "Asynchronous AOF fsync is taking too long (disk is busy?). Waiting for it: too much data waits to be written after it.";
@@ -355,7 +379,8 @@ impl AppendLog {
         let wants_sync = self.policy == AppendFsync::EverySecond && !self.paused;
         let sync = (wants_sync && self.requested < self.written)
             .then_some(self.requested_us + SYNC_EVERY_US);
-        [retry, sync].into_iter().flatten().min()
+        let successor = self.successor.as_ref().and_then(|successor| successor.next_call_us());
+        [retry, sync, successor].into_iter().flatten().min()
     }
 
     /// Takes the lines for the server's log since the last call.
@@ -629,6 +654,72 @@ impl AppendLog {
         }
     }
 
+    // ---- another folder -------------------------------------------------------------------------
+
+    /// Begins the move to another folder: `current` is an increment there, and gets all that is
+    /// appended from now on. Call it between commands, when the snapshot for its base is taken. An
+    /// earlier move is given up. Errors: the system refuses a thread.
+    pub fn begin_move(
+        &mut self,
+        folder: Arc<Mutex<AofFolder>>,
+        current: Increment,
+        wake: Box<dyn Fn() + Send + Sync>,
+    ) -> io::Result<()> {
+        // Under `always` its errors would end the process.
+        let log = AppendLog::new(folder, current, 0, 0, AppendFsync::EverySecond, wake);
+        let mut log = log.behind(self.end());
+        if self.thread.is_some() {
+            log.spawn()?;
+        }
+        self.successor = Some(Box::new(log));
+        Ok(())
+    }
+
+    /// Whether the log is moving to another folder.
+    pub fn is_moving(&self) -> bool {
+        self.successor.is_some()
+    }
+
+    /// Gives up the move.
+    pub fn give_up_move(&mut self) {
+        self.successor = None;
+    }
+
+    /// Makes the log in the other folder durable up to its end. Waits for the disk. Errors: it
+    /// lacks a part, and the move must be given up.
+    pub fn complete_successor(&mut self, now: Now) -> Result<(), String> {
+        let successor = self.successor.as_mut().ok_or("the move has been given up")?;
+        successor.write_out(now).map_err(|fatal| fatal.to_string())?;
+        let current = &successor.current;
+        current.file.sync_data().map_err(|error| system_text(&error))?;
+        if let Some(failed) = &successor.shared.lock().failed {
+            return Err(failed.text.clone());
+        }
+        if !current.file.has_name(&current.path) {
+            return Err(format!("{} was removed or replaced", current.path.display()));
+        }
+        successor.shared.synced.fetch_max(successor.written.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends the move after [`AppendLog::complete_successor`]: closes the old log. Offsets stay
+    /// valid.
+    pub fn end_move(&mut self, now: Now) {
+        let Some(successor) = self.successor.take() else { return };
+        let mut old = std::mem::replace(self, *successor);
+        self.policy = old.policy;
+        self.paused = old.paused;
+        self.timestamps = old.timestamps;
+        self.last_timestamp = old.last_timestamp;
+        self.flush_delay = old.flush_delay;
+        self.delayed_fsync += old.delayed_fsync;
+        self.notices.splice(0..0, old.take_notices());
+        // Its disk may be the reason for the move, and its data are in the other folder too.
+        if let Err(why) = old.close(now) {
+            self.notices.push((Level::Notice, format!("{why} (the old one)")));
+        }
+    }
+
     // ---- parameters -----------------------------------------------------------------------------
 
     /// Sets the policy, from the next [`AppendLog::write`] on. Source: `appendfsync`.
@@ -720,7 +811,8 @@ impl AppendLog {
 
     /// Memory of the buffer, in bytes. INFO: `mem_aof_buffer`.
     pub fn buffer_memory(&self) -> usize {
-        self.buffer.capacity()
+        let successor = self.successor.as_ref().map_or(0, |successor| successor.buffer_memory());
+        self.buffer.capacity() + successor
     }
 
     /// Requested syncs that are not done. INFO: `aof_pending_bio_fsync`.

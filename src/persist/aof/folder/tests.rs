@@ -350,3 +350,56 @@ fn a_folder_that_was_removed_is_locked_again() {
     drop(other);
     first.next_increment().unwrap();
 }
+
+/// A folder in `/` or `/new`.
+fn open_in(disk: &ModelDisk, parent: &str) -> AofFolder {
+    AofFolder::open_locked(Arc::new(disk.clone()), Path::new(parent), b"dir", b"a.aof").unwrap()
+}
+
+#[test]
+fn a_folder_that_was_moved_is_not_started_in_and_may_be_moved_back_to() {
+    let disk = ModelDisk::new(1);
+    disk.create_folder(Path::new("/new")).unwrap();
+    let (mut old, mut new) = (open_in(&disk, "/"), open_in(&disk, "/new"));
+    old.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    let manifest = disk.bytes(&old.manifest_path());
+    new.check_free(&old).unwrap();
+    let error = old.check_free(&new).unwrap_err().to_string();
+    assert!(error.contains("/dir/a.aof.manifest. Move it away"), "{error}");
+    // A move that fails leaves nothing in the new folder.
+    let written = new.path_of(b"temp");
+    for is_placed in [false, true] {
+        let aside = new.increment_aside().unwrap();
+        if is_placed {
+            disk.put(&written, OLD);
+            new.finish_rewrite(&written, BaseFormat::Aof, aside.seq).unwrap();
+        }
+        new.give_up();
+        assert_eq!(disk.list(new.path()).unwrap(), ["a.aof.lock"]);
+        new = {
+            drop(new);
+            open_in(&disk, "/new")
+        };
+    }
+    let aside = new.increment_aside().unwrap();
+    disk.put(&written, OLD);
+    new.finish_rewrite(&written, BaseFormat::Aof, aside.seq).unwrap();
+    old.mark_moved(&new).unwrap();
+    drop(old);
+    assert_eq!(disk.bytes(Path::new("/dir/a.aof.manifest")), manifest);
+    let mut old = open_in(&disk, "/");
+    let error = old.check_not_moved().unwrap_err().to_string();
+    assert!(
+        error.contains("has moved to /new/dir") && error.contains("/dir/a.aof.moved"),
+        "{error}"
+    );
+    new.check_not_moved().unwrap();
+    // Back.
+    old.check_free(&new).unwrap();
+    let aside = old.increment_aside().unwrap();
+    disk.put(&written, OLD);
+    old.finish_rewrite(&written, BaseFormat::Aof, aside.seq).unwrap();
+    drop(old);
+    open_in(&disk, "/").check_not_moved().unwrap();
+    assert!(disk.size(Path::new("/dir/a.aof.moved")).is_err());
+}
