@@ -273,6 +273,39 @@ pub fn format_double_digits(value: f64, count: usize) -> NumberText {
     text
 }
 
+/// A double with the fewest digits that distinguish it, as Redis writes it from 7.2 on: without an
+/// exponent if that adds few zeros, and with no zero before a digit of an exponent.
+pub fn format_shortest(value: f64) -> NumberText {
+    let mut text = NumberText::new();
+    if push_special(&mut text, value) {
+        return text;
+    }
+    if value < 0.0 {
+        text.push(b"-");
+    }
+    let mut buffer = zmij::Buffer::new();
+    let decimal = Decimal::of(buffer.format_finite(value.abs()).as_bytes());
+    let digits = without_trailing_zeros(&decimal.digits);
+    // Zeros that follow the digits, or if negative, digits after the point.
+    let zeros = decimal.exponent + 1 - digits.len() as i32;
+    let is_plain = match zeros >= 0 {
+        true => decimal.exponent < digits.len() as i32 + 7,
+        false => zeros > -7 || decimal.exponent.abs() < 4,
+    };
+    if is_plain {
+        text.push_plain(digits, decimal.exponent);
+        return text;
+    }
+    let (first, others) = digits.split_at(1);
+    text.push(first);
+    if !others.is_empty() {
+        text.push(b".");
+        text.push(others);
+    }
+    write!(text, "e{:+}", decimal.exponent).expect("writing to a NumberText cannot fail");
+    text
+}
+
 /// Zeros, infinities and NaN; returns whether it was one.
 fn push_special(text: &mut NumberText, value: f64) -> bool {
     let special: &[u8] = match value {
@@ -504,6 +537,27 @@ fn f64_from_parts(mantissa: u128, inexact: bool, exponent: i32) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shortest_digits_are_written_as_by_redis_8() {
+        for (value, text) in [
+            (0.1, "0.1"),
+            (1.0 / 3.0, "0.3333333333333333"),
+            (1e17, "100000000000000000"),
+            (1e21, "1e+21"),
+            (9_223_372_036_854_775_808.0, "9223372036854776000"),
+            (1e-5, "0.00001"),
+            (0.00001234, "1.234e-5"),
+            (-123e-8, "-1.23e-6"),
+            (1e-4 / 3.0, "3.3333333333333335e-5"),
+            (5e-324, "5e-324"),
+            (1.5e300, "1.5e+300"),
+            (1234567.125, "1234567.125"),
+            (f64::NEG_INFINITY, "-inf"),
+        ] {
+            assert_eq!(format_shortest(value).escape_ascii().to_string(), text);
+        }
+    }
     use proptest::prelude::*;
 
     #[test]

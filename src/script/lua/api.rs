@@ -10,7 +10,7 @@ use super::{NAMES, bytes_at, lua_upvalueindex, push_bytes, shared, string_at};
 use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
 use crate::resp::args::before_nul;
-use crate::resp::number::format_double_17g;
+use crate::resp::number::{format_double_17g, format_shortest};
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::script::Called;
@@ -95,6 +95,7 @@ pub(super) unsafe fn set_version(state: *mut lua_State, version: &str) {
     // SAFETY: one value above the table.
     unsafe {
         lua_setreadonly(state, -1, 0);
+        shared(state).is_7_2.set(number_of(version) >= f64::from(0x0007_0200));
         push_bytes(state, version.as_bytes());
         lua_rawsetfield(state, -2, c"REDIS_VERSION".as_ptr());
         lua_pushnumber(state, number_of(version));
@@ -274,7 +275,7 @@ unsafe fn take_arguments(
                     }
                 }
             } else if lua_type(state, index) == LUA_TNUMBER {
-                push_number(lua_tonumber(state, index), buffer);
+                push_number(lua_tonumber(state, index), shared.is_7_2.get(), buffer);
             } else {
                 return Err(shared.worded(
                     "ERR Lua redis lib command arguments must be strings or integers",
@@ -293,13 +294,17 @@ unsafe fn text_len(state: *mut lua_State, index: c_int) -> usize {
     unsafe { if lua_type(state, index) == LUA_TSTRING { lua_objlen(state, index) } else { 0 } }
 }
 
-/// Appends a number's text: integers without fraction or exponent, other numbers with 17 digits.
-fn push_number(number: f64, buffer: &mut Vec<u8>) {
+/// Appends a number's text: as `%.17g` in Redis up to 7.0; later as an integer if it is one of at
+/// most 2^62, otherwise with the fewest digits that distinguish it.
+fn push_number(number: f64, is_7_2: bool, buffer: &mut Vec<u8>) {
     const LIMIT: f64 = (1_u64 << 62) as f64;
-    let integer = number as i64;
-    let is_integer = (-LIMIT..LIMIT).contains(&number) && integer as f64 == number;
-    if is_integer && (integer != 0 || number.is_sign_positive()) {
-        buffer.extend_from_slice(itoa::Buffer::new().format(integer).as_bytes());
+    if is_7_2 {
+        let integer = number as i64;
+        if (-LIMIT..=LIMIT).contains(&number) && integer as f64 == number {
+            buffer.extend_from_slice(itoa::Buffer::new().format(integer).as_bytes());
+        } else {
+            buffer.extend_from_slice(&format_shortest(number));
+        }
     } else {
         buffer.extend_from_slice(&format_double_17g(number));
     }

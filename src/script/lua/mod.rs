@@ -120,6 +120,8 @@ pub(super) struct Shared {
     protocol: Cell<Protocol>,
     /// Whether errors have Valkey's texts.
     is_valkey: Cell<bool>,
+    /// Whether the version that scripts see is 7.2 or later.
+    is_7_2: Cell<bool>,
     /// None while it is being used.
     exchange: Cell<Option<Box<Exchange>>>,
     /// The script must end with this error.
@@ -148,6 +150,7 @@ impl Shared {
             memory: Memory::new(),
             protocol: Cell::new(Protocol::Resp2),
             is_valkey: Cell::new(false),
+            is_7_2: Cell::new(false),
             exchange: Cell::default(),
             ending: Cell::new(None),
             place: RefCell::new(None),
