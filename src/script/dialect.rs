@@ -3,7 +3,10 @@
 //! - A NUL ends a source for Luau. In Lua 5.1 it is a byte of a string or a comment like any other,
 //!   and an error elsewhere.
 //! - `\x`, `\u` and `\z` in a string are the letters x, u and z.
-//! - `\r` and `\n\r` in a long string are a line's end, `\n`.
+//! - `\r` and `\n\r` are a line's end: `\n` in a long string and after `\` in another one.
+//! - `0x1p4` is 16, and hexadecimal numbers may have more than 16 digits. `0b1` and `1_000` are
+//!   malformed.
+//! - A table's length does not depend on its metatable: the name `__len` becomes another one.
 //! - `--!` begins a comment, not a directive to the compiler.
 //! - A function with `...` has a local variable `arg`: a table of its further arguments and their
 //!   number `n`, or nil if the function uses `...`.
@@ -12,7 +15,9 @@
 
 use std::borrow::Cow;
 
-use memchr::{memchr, memchr2, memmem};
+use memchr::{memchr, memchr2, memchr3, memmem};
+
+use crate::resp::number::hex_value;
 
 /// The source for the compiler.
 pub fn adapted(source: &[u8]) -> Cow<'_, [u8]> {
@@ -21,7 +26,7 @@ pub fn adapted(source: &[u8]) -> Cow<'_, [u8]> {
     }
     let mut pass = Pass { source, ..Pass::default() };
     pass.run();
-    pass.finish().into()
+    pass.finish()
 }
 
 /// Whether a source has anything that is rewritten, or looks like it.
@@ -34,7 +39,29 @@ fn may_differ(source: &[u8]) -> bool {
             _ => rest = rest.get(at + 2..).unwrap_or_default(),
         }
     }
-    memchr2(0, b'\r', source).is_some() || has(b"--!") || has(b"arg") && has(b"...")
+    memchr2(0, b'\r', source).is_some()
+        || [b"--!", &b"__len"[..], b"0x", b"0X", b"0b", b"0B"].iter().any(|text| has(text))
+        || has(b"arg") && has(b"...")
+        || has_number_with_underscore(source)
+}
+
+/// Whether an underscore follows a digit at the beginning of a word.
+fn has_number_with_underscore(mut rest: &[u8]) -> bool {
+    while let Some(at) = memchr(b'_', rest) {
+        let is_word = |byte: &u8| is_part(byte) || *byte == b'.';
+        let start = rest[..at].iter().rposition(|byte| !is_word(byte)).map_or(0, |at| at + 1);
+        if rest[start].is_ascii_digit() {
+            return true;
+        }
+        let len = rest[at..].iter().take_while(|byte| is_part(byte)).count();
+        rest = &rest[at + len..];
+    }
+    false
+}
+
+/// Whether a byte may be part of a name.
+fn is_part(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || *byte == b'_'
 }
 
 /// What stands before a token, as far as it matters for it.
@@ -79,7 +106,7 @@ struct Pass<'a> {
     is_other: bool,
 }
 
-impl Pass<'_> {
+impl<'a> Pass<'a> {
     fn run(&mut self) {
         while let Some(&byte) = self.source.get(self.at) {
             match byte {
@@ -90,6 +117,9 @@ impl Pass<'_> {
                 b'0'..=b'9' => self.number(),
                 b'.' if self.follows(b"...") => self.dots(),
                 b'.' if self.follows(b"..") => self.symbol(2),
+                b'.' if self.source.get(self.at + 1).is_some_and(u8::is_ascii_digit) => {
+                    self.number();
+                }
                 b'.' | b':' => {
                     self.at += 1;
                     if !matches!(self.before, Before::Function | Before::Parameters) {
@@ -112,7 +142,8 @@ impl Pass<'_> {
                     self.edits.push((self.at..self.at + 1, vec![1]));
                     self.symbol(1);
                 }
-                b' ' | b'\t' | b'\r' | b'\n' => self.at += 1,
+                b'\r' | b'\n' => self.line_end(),
+                b' ' | b'\t' => self.at += 1,
                 _ if matches!(self.before, Before::Function | Before::Parameters) => self.at += 1,
                 _ => self.symbol(1),
             }
@@ -126,6 +157,22 @@ impl Pass<'_> {
     fn symbol(&mut self, len: usize) {
         self.at += len;
         self.before = Before::Other;
+    }
+
+    /// The end of a line here, which the interpreter shall count as one.
+    fn line_end(&mut self) {
+        match self.source[self.at..] {
+            [b'\r', b'\n', ..] => self.at += 2,
+            [b'\n', b'\r', ..] => {
+                self.edits.push((self.at + 1..self.at + 2, b" ".to_vec()));
+                self.at += 2;
+            }
+            [b'\r', ..] => {
+                self.edits.push((self.at..self.at + 1, b"\n".to_vec()));
+                self.at += 1;
+            }
+            _ => self.at += 1,
+        }
     }
 
     /// The number of `=` in the bracket `[==[` here.
@@ -159,18 +206,39 @@ impl Pass<'_> {
                 start + 2..self.at
             }
         };
-        for (at, _) in self.source[text.clone()].iter().enumerate().filter(|(_, byte)| **byte == 0)
-        {
-            self.edits.push((text.start + at..text.start + at + 1, b" ".to_vec()));
+        let end = std::mem::replace(&mut self.at, text.start);
+        while let Some(len) = memchr3(0, b'\r', b'\n', &self.source[self.at..text.end]) {
+            self.at += len;
+            match self.source[self.at] {
+                0 => {
+                    self.edits.push((self.at..self.at + 1, b" ".to_vec()));
+                    self.at += 1;
+                }
+                _ => self.line_end(),
+            }
+            if self.at >= text.end {
+                break;
+            }
         }
+        self.at = end;
     }
 
     fn quoted(&mut self, quote: u8) {
+        let start = self.at + 1;
         self.at += 1;
         while let Some(&byte) = self.source.get(self.at) {
             let next = self.source.get(self.at + 1);
             match byte {
                 b'\\' => {
+                    let behind = self.source.get(self.at + 1..).and_then(line_end);
+                    if let Some(behind) = behind {
+                        let end = self.source.len() - behind.len();
+                        if end > self.at + 2 || next == Some(&b'\r') {
+                            self.edits.push((self.at + 1..end, b"\n".to_vec()));
+                        }
+                        self.at = end;
+                        continue;
+                    }
                     if matches!(next, Some(b'x' | b'u' | b'z')) {
                         self.edits.push((self.at..self.at + 1, Vec::new()));
                     } else if next == Some(&0) {
@@ -184,11 +252,14 @@ impl Pass<'_> {
                 _ => {}
             }
             self.at += 1;
-            if byte == quote || byte == b'\n' {
+            if byte == quote || matches!(byte, b'\r' | b'\n') {
                 break;
             }
         }
         self.at = self.at.min(self.source.len());
+        if self.source[start..self.at].strip_suffix(&[quote]) == Some(LEN) {
+            self.edits.push((start..start + LEN.len(), OTHER_LEN.to_vec()));
+        }
         self.before = Before::Other;
     }
 
@@ -204,8 +275,10 @@ impl Pass<'_> {
 
     fn name(&mut self) {
         let rest = &self.source[self.at..];
-        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
         let name = &rest[..rest.iter().take_while(|byte| is_part(byte)).count()];
+        if name == LEN {
+            self.edits.push((self.at..self.at + LEN.len(), OTHER_LEN.to_vec()));
+        }
         self.at += name.len();
         match self.before {
             Before::Function | Before::Parameters => {}
@@ -222,8 +295,16 @@ impl Pass<'_> {
 
     fn number(&mut self) {
         let rest = &self.source[self.at..];
-        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-        self.at += rest.iter().take_while(|byte| is_part(byte)).count();
+        let mut len =
+            rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
+        if matches!(rest.get(len), Some(b'e' | b'E')) {
+            len += 1 + usize::from(matches!(rest.get(len + 1), Some(b'+' | b'-')));
+        }
+        len += rest[len..].iter().take_while(|byte| is_part(byte)).count();
+        if let Some(other) = numeral(&rest[..len]) {
+            self.edits.push((self.at..self.at + len, other));
+        }
+        self.at += len;
         if !matches!(self.before, Before::Function | Before::Parameters) {
             self.before = Before::Other;
         }
@@ -273,11 +354,14 @@ impl Pass<'_> {
     }
 
     /// The source with all edits.
-    fn finish(self) -> Vec<u8> {
+    fn finish(self) -> Cow<'a, [u8]> {
         let is_known = !self.is_other && self.blocks.is_empty();
         // A declaration comes before what is replaced at the same place.
         let mut edits = if is_known { self.declared } else { Vec::new() };
         edits.extend(self.edits);
+        if edits.is_empty() {
+            return self.source.into();
+        }
         edits.sort_by_key(|(range, _)| range.start);
         let (mut made, mut at) = (Vec::with_capacity(self.source.len() + 64), 0);
         for (range, text) in edits {
@@ -286,8 +370,46 @@ impl Pass<'_> {
             at = range.end;
         }
         made.extend_from_slice(&self.source[at..]);
-        made
+        made.into()
     }
+}
+
+/// The metamethod that Lua 5.1 does not have, and a name that the interpreter does not know.
+const LEN: &[u8] = b"__len";
+const OTHER_LEN: &[u8] = b"__Len";
+
+/// What the interpreter shall read in place of a number, if it would read another one.
+fn numeral(text: &[u8]) -> Option<Vec<u8>> {
+    const MALFORMED: &[u8] = b"3x";
+    if text.contains(&b'_') || text.starts_with(b"0b") || text.starts_with(b"0B") {
+        return Some(MALFORMED.into());
+    }
+    let digits = text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X"))?;
+    let count = digits.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let (digits, rest) = digits.split_at(count);
+    let power = match rest {
+        [] if count <= 16 => return None,
+        [] => 0,
+        [b'p' | b'P', power @ ..] if !power.is_empty() && power.iter().all(u8::is_ascii_digit) => {
+            power.iter().fold(0_i64, |number, digit| {
+                number.saturating_mul(10).saturating_add(i64::from(digit - b'0'))
+            })
+        }
+        _ => return Some(MALFORMED.into()),
+    };
+    if count == 0 {
+        return Some(MALFORMED.into());
+    }
+    // More digits than a number has; those that are left out only say whether they are zero.
+    const DIGITS: usize = 30;
+    let digits = &digits[digits.iter().take_while(|digit| **digit == b'0').count()..];
+    let (first, others) = digits.split_at(digits.len().min(DIGITS));
+    let mut mantissa =
+        first.iter().fold(0_u128, |number, digit| number << 4 | u128::from(hex_value(*digit)));
+    mantissa |= u128::from(others.iter().any(|digit| *digit != b'0'));
+    let power = power.saturating_add(4 * others.len() as i64).min(2000) as i32;
+    let number = if mantissa == 0 { 0.0 } else { mantissa as f64 * 2_f64.powi(power) };
+    Some(if number.is_infinite() { b"1e999".into() } else { format!("{number:e}").into_bytes() })
 }
 
 /// A string in quotes with the text of a long bracket, on as many lines.
@@ -341,7 +463,8 @@ mod tests {
             "local t = {arg = 1} return t.arg, function(...) return t.arg end",
             "return function(arg) return arg end, function(...) return ... end",
             "return arg, ...",
-            "return 'a\r'",
+            "return 0xff, 0XFFFFFFFFFFFFFFFF, 1e5, .5, a_1_b, a1_2 .. '1_000'",
+            "return 'a\\\n'\r\n-- a\r\n",
         ] {
             assert_eq!(shown(source), source);
         }
@@ -392,6 +515,14 @@ mod tests {
             ("return [[a\0\"\\]]", "return \"a\\000\\\"\\\\\""),
             ("return [=[\r\na\n\rb\rc]=]", "return \n\"a\\\nb\\\nc\""),
             ("return\0 1", "return\u{1} 1"),
+            ("-- a\rreturn\n\r1\r", "-- a\nreturn\n 1\n"),
+            ("--[[\r\r\n\n\r]]", "--[[\n\r\n\n ]]"),
+            ("return 'a\\\r\nb\\\n\rc\\\rd'", "return 'a\\\nb\\\nc\\\nd'"),
+            ("return 0x1p4, 0XaP0, 0x1p2000, 0x0p9", "return 1.6e1, 1e1, 1e999, 0e0"),
+            ("return 0x12345678901234567890", "return 8.598605827197883e22"),
+            ("return 3._", "return 3x"),
+            ("return 0b1, 1_000, .5_, 3._, 0x", "return 3x, 3x, 3x, 3x, 3x"),
+            ("m.__len = n['__len'] .. '__len '", "m.__Len = n['__Len'] .. '__len '"),
             (
                 "--!optimize 2\nreturn '\\x48\\u{48}\\z  a\\\\x'",
                 "-- optimize 2\nreturn 'x48u{48}z  a\\\\x'",
