@@ -839,7 +839,7 @@ fn functions_that_work_in_pieces_do_what_they_did_whole() {
         ),
         (
             "return select(2, pcall(string.format, string.rep('%d', 60), 1))",
-            "\"missing argument #3\"",
+            "\"bad argument #3 to '?' (value expected)\"",
         ),
         (
             "return {table.find({1, 2, 'x'}, 'x'), table.find({1, 2, 1}, 1, 2), tostring(table.find({}, 1))}",

@@ -305,7 +305,8 @@ unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
             }
             position += size;
         }
-        ffi::lua_pushnumber(state, position as f64 + 1.0);
+        // Signed: a position beyond the end is refused only where something is read there.
+        ffi::lua_pushnumber(state, position.wrapping_add(1) as isize as f64);
         values + 1
     }
 }

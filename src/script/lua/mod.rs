@@ -35,6 +35,7 @@ mod api;
 mod convert;
 pub mod functions;
 mod memory;
+mod messages;
 mod numbers;
 mod patterns;
 mod pieces;
@@ -632,7 +633,7 @@ unsafe fn take_failure(
             // The text of any value, without metamethods, which could raise errors.
             let mut text = b"ERR ".to_vec();
             let described = convert::describe(state, -1);
-            text.extend_from_slice(&sandbox::familiar(&described));
+            text.extend_from_slice(&messages::familiar(&described));
             text
         };
         lua_settop(state, -2);

@@ -234,7 +234,7 @@ impl<'a> Matcher<'a> {
     /// `%bxy`: the end of the balanced text that begins with x and ends with y.
     fn balance(&mut self, mut at: usize, place: usize) -> Option<usize> {
         if place + 1 >= self.pattern.len() {
-            self.fail("malformed pattern (missing arguments to '%b')");
+            self.fail("unbalanced pattern");
         }
         let (open, close) = (self.pattern[place], self.pattern[place + 1]);
         if self.text.get(at).copied().unwrap_or(0) != open {
@@ -384,7 +384,6 @@ fn in_class(byte: u8, letter: u8) -> bool {
         b'a' => byte.is_ascii_alphabetic(),
         b'c' => byte.is_ascii_control(),
         b'd' => byte.is_ascii_digit(),
-        b'g' => byte.is_ascii_graphic(),
         b'l' => byte.is_ascii_lowercase(),
         b'p' => byte.is_ascii_punctuation(),
         b's' => is_space(byte),

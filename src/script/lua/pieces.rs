@@ -46,9 +46,10 @@ const REPLACED: &[(&CStr, &[(&CStr, lua_CFunction)])] = &[
     (
         c"string",
         &[
-            (c"char", with_numbers),
+            (c"char", char),
             (c"find", find),
             (c"format", format),
+            (c"gfind", gmatch),
             (c"gmatch", gmatch),
             (c"gsub", gsub),
             (c"lower", lower),
@@ -78,11 +79,15 @@ const REPLACED: &[(&CStr, &[(&CStr, lua_CFunction)])] = &[
 /// Removed: Lua 5.1 does not have these, and `struct` is better.
 const TAKEN_AWAY: [&CStr; 3] = [c"pack", c"packsize", c"unpack"];
 
-/// Replaces the interpreter's functions, which the replacements can call.
-pub(super) unsafe fn open(state: *mut lua_State) {
+/// Functions by library; c"" are globals.
+pub(super) type Functions = [(&'static CStr, &'static [(&'static CStr, lua_CFunction)])];
+
+/// Replaces the interpreter's functions, which the replacements can call: by those of this file,
+/// and by `others`.
+pub(super) unsafe fn open(state: *mut lua_State, others: &Functions) {
     // SAFETY: two values.
     unsafe {
-        for (library, functions) in REPLACED.iter().chain(positions::REPLACED) {
+        for (library, functions) in REPLACED.iter().chain(positions::REPLACED).chain(others) {
             match library.is_empty() {
                 true => lua_pushvalue(state, LUA_GLOBALSINDEX),
                 false => _ = lua_rawgetfield(state, LUA_GLOBALSINDEX, library.as_ptr()),
@@ -321,6 +326,17 @@ unsafe extern "C-unwind" fn with_numbers(state: *mut lua_State) -> c_int {
     }
 }
 
+/// `string.char(...)`
+unsafe extern "C-unwind" fn char(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `with_numbers`.
+    unsafe {
+        for index in 1..=lua_gettop(state) {
+            narrow_argument(state, index);
+        }
+        with_numbers(state)
+    }
+}
+
 /// Converts a long text argument to a number. False if it is none.
 unsafe fn take_number(state: *mut lua_State, index: c_int) -> bool {
     // SAFETY: one value.
@@ -343,7 +359,20 @@ unsafe fn take_number(state: *mut lua_State, index: c_int) -> bool {
 /// it.
 fn is_quick(text: &[u8], pattern: &[u8]) -> bool {
     before_nul(pattern).len() == pattern.len()
+        && !has_other_class(pattern)
         && text.len().saturating_mul(pattern.len()) <= STEPS_MAX
+}
+
+/// Whether a pattern has `%g`, or `%G`, which is a letter in Lua 5.1, and a class in Luau.
+fn has_other_class(pattern: &[u8]) -> bool {
+    let mut rest = pattern;
+    while let Some(at) = memchr::memchr2(b'g', b'G', rest) {
+        if at > 0 && rest[at - 1] == b'%' {
+            return true;
+        }
+        rest = &rest[at + 1..];
+    }
+    false
 }
 
 /// `string.match(s, pattern [, init])`
@@ -410,7 +439,12 @@ unsafe extern "C-unwind" fn format(state: *mut lua_State) -> c_int {
         let top = lua_gettop(state);
         let is_long =
             |index| lua_type(state, index) == LUA_TSTRING && lua_objlen(state, index) > LONG_NUMBER;
-        if format.len() <= FORMAT_BYTES && top <= FORMAT_ARGUMENTS && !(2..=top).any(is_long) {
+        // Luau has `%*`, Lua 5.1 does not.
+        if format.len() <= FORMAT_BYTES
+            && top <= FORMAT_ARGUMENTS
+            && !(2..=top).any(is_long)
+            && memchr::memchr(b'*', format).is_none()
+        {
             return call_original(state);
         }
         luaL_checkstack(state, 4, c"format".as_ptr());
@@ -426,7 +460,8 @@ unsafe extern "C-unwind" fn format(state: *mut lua_State) -> c_int {
             look(state, argument);
             argument += 1;
             if argument > top {
-                raise_here(state, format!("missing argument #{argument}").as_bytes());
+                let message = format!("bad argument #{argument} to 'format' (no value)");
+                raise_here(state, message.as_bytes());
             }
             let options = rest.iter().take_while(|byte| b"-+ #0123456789.".contains(byte)).count();
             let len = (options + 1).min(rest.len());
@@ -441,7 +476,8 @@ unsafe extern "C-unwind" fn format(state: *mut lua_State) -> c_int {
                     push_quoted(state, &mut text, bytes_at(state, argument).unwrap_or_default());
                     continue;
                 }
-                [.., b's' | b'q' | b'*'] => {}
+                [.., b's' | b'q'] => {}
+                [.., b'*'] => raise_here(state, b"invalid option '%*' to 'format'"),
                 _ => _ = take_number(state, argument),
             }
             lua_pushvalue(state, lua_upvalueindex(1));

@@ -15,7 +15,15 @@ use super::{raise_here, shared};
 
 /// Replacements of the interpreter's functions, by library; c"" are globals.
 pub(super) const REPLACED: &[(&CStr, &[(&CStr, lua_CFunction)])] = &[
-    (c"", &[(c"select", with_narrow_first), (c"unpack", with_narrow_others)]),
+    (
+        c"",
+        &[
+            (c"error", with_narrow_second),
+            (c"select", with_narrow_first),
+            (c"tonumber", with_narrow_second),
+            (c"unpack", with_narrow_others),
+        ],
+    ),
     (c"string", &[(c"byte", with_positions), (c"sub", with_positions)]),
     (c"table", &[(c"insert", insert), (c"remove", with_narrow_others)]),
     (
@@ -23,6 +31,7 @@ pub(super) const REPLACED: &[(&CStr, &[(&CStr, lua_CFunction)])] = &[
         &[
             (c"ldexp", with_narrow_others),
             (c"log", log),
+            (c"mod", under_old_name),
             (c"random", random),
             (c"randomseed", random_seed),
         ],
@@ -113,12 +122,29 @@ unsafe extern "C-unwind" fn with_narrow_first(state: *mut lua_State) -> c_int {
     }
 }
 
+/// A function that has a second name, which its errors shall have too.
+unsafe extern "C-unwind" fn under_old_name(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `with_narrow_first`.
+    unsafe { call_original(state) }
+}
+
 /// `unpack(t [, first [, last]])`, `table.remove(t [, position])`, `math.ldexp(number, exponent)`
 unsafe extern "C-unwind" fn with_narrow_others(state: *mut lua_State) -> c_int {
     // SAFETY: as in `with_narrow_first`.
     unsafe {
         narrow_argument(state, 2);
         narrow_argument(state, 3);
+        call_original(state)
+    }
+}
+
+/// `error(message [, level])`, `tonumber(value [, base])`
+unsafe extern "C-unwind" fn with_narrow_second(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `with_narrow_first`.
+    unsafe {
+        if lua_gettop(state) > 1 {
+            narrow_argument(state, 2);
+        }
         call_original(state)
     }
 }

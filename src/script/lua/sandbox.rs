@@ -11,7 +11,8 @@ use std::os::raw::c_int;
 use mlua::ffi::*;
 
 use super::api::push_function;
-use super::text::text_argument;
+use super::messages::familiar;
+use super::text::{call_original, text_argument};
 use super::{Name, bytes_at, load, pieces, push_bytes, raise, raise_here, shared, upvalue};
 use crate::resp::args::before_nul;
 use crate::script::libraries::helpers::safepoint;
@@ -73,11 +74,22 @@ const DEPRECATED: &[&CStr] = &[c"getfenv", c"newproxy", c"setfenv"];
 
 /// Globals of our own.
 const SHIMS: &[(&CStr, lua_CFunction)] = &[
+    (c"assert", assert),
     (c"pcall", protected_call),
+    (c"xpcall", handled_call),
     (c"loadstring", loadstring),
     (c"load", load_chunk),
     (c"collectgarbage", collectgarbage),
     (c"setfenv", set_environment),
+];
+
+/// Replacements of the interpreter's functions that call them.
+const REPLACED: &pieces::Functions = &[
+    (c"", &[(c"tostring", to_string)]),
+    (
+        c"coroutine",
+        &[(c"create", of_lua_function), (c"resume", resume), (c"wrap", of_lua_function)],
+    ),
 ];
 
 /// Builds a new state's globals. Leaves values on its stack.
@@ -120,9 +132,10 @@ unsafe fn patch_libraries(state: *mut lua_State) {
             lua_settop(state, -2);
         };
         put(c"table", c"getn", getn);
-        pieces::open(state);
+        put(c"table", c"setn", setn);
         alias(c"math", c"mod", c"fmod");
         alias(c"string", c"gfind", c"gmatch");
+        pieces::open(state, REPLACED);
         // Only the clock of `os` is kept.
         lua_rawgetfield(state, LUA_GLOBALSINDEX, c"os".as_ptr());
         lua_rawgetfield(state, -1, c"clock".as_ptr());
@@ -183,33 +196,6 @@ unsafe fn seal(state: *mut lua_State) {
     }
 }
 
-/// Replaces those of Luau's error texts that clients may look for with Lua 5.1's.
-pub(super) fn familiar(text: &[u8]) -> Cow<'_, [u8]> {
-    const READ_ONLY: &[u8] = b"attempt to modify a readonly table";
-    const INDEX_NIL: &[u8] = b"attempt to index nil with '__index'";
-    if let Some(place) = text.strip_suffix(READ_ONLY) {
-        return [place, b"Attempt to modify a readonly table"].concat().into();
-    }
-    match text.strip_suffix(INDEX_NIL) {
-        // A type has no metatable.
-        Some(place) => [place, b"attempt to index a nil value"].concat().into(),
-        None => bad_argument(text).map_or(text.into(), Cow::from),
-    }
-}
-
-/// `place: bad argument #1 to 'f' (number expected, got no value)`, for Luau's `invalid` or
-/// `missing argument`. An error that a protected call of the function itself raises has no place.
-fn bad_argument(text: &[u8]) -> Option<Vec<u8>> {
-    const BAD: &[u8] = b"bad argument #";
-    let from = memchr::memmem::find(text, b": ").map_or(0, |at| at + 2);
-    let (place, rest) = text.split_at(from);
-    if let Some(rest) = rest.strip_prefix(b"invalid argument #") {
-        return Some([place, BAD, rest].concat());
-    }
-    let rest = rest.strip_prefix(b"missing argument #")?.strip_suffix(b" expected)")?;
-    Some([place, BAD, rest, b" expected, got no value)"].concat())
-}
-
 /// `__index` of the globals.
 pub(super) unsafe extern "C-unwind" fn no_such_global(state: *mut lua_State) -> c_int {
     // SAFETY: the interpreter gives the table and the key as arguments.
@@ -230,8 +216,13 @@ unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
     // SAFETY: three values besides the arguments, which the called function replaces with its
     // results.
     unsafe {
-        luaL_checkany(state, 1);
         let arguments = lua_gettop(state) - 1;
+        if arguments < 0 {
+            // Redis calls what it has put there for the result.
+            lua_pushboolean(state, 0);
+            push_bytes(state, b"attempt to call a boolean value");
+            return 2;
+        }
         lua_pushboolean(state, 1);
         lua_insert(state, 1);
         if lua_pcall(state, arguments, LUA_MULTRET, 0) == LUA_OK {
@@ -240,34 +231,147 @@ unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
         if shared(state).ending.get().is_some() {
             raise(state, b"script ended");
         }
+        lua_remove(state, 1);
         if lua_type(state, -1) == LUA_TTABLE {
             lua_pushvalue(state, upvalue(Name::Err));
             lua_rawget(state, -2);
+            // What is no text is returned after the error, as by Redis.
             if lua_isstring(state, -1) != 0 {
                 lua_replace(state, -2);
-            } else {
-                lua_settop(state, -2);
             }
-        } else if lua_type(state, -1) == LUA_TSTRING
+        } else {
+            make_familiar(state);
+        }
+        lua_pushboolean(state, 0);
+        lua_insert(state, 1);
+        lua_gettop(state)
+    }
+}
+
+/// Replaces an error's text on top of the stack.
+unsafe fn make_familiar(state: *mut lua_State) {
+    // SAFETY: one value; the text is copied while the error is there.
+    unsafe {
+        if lua_type(state, -1) == LUA_TSTRING
             && let Cow::Owned(text) = familiar(bytes_at(state, -1).unwrap_or_default())
         {
             push_bytes(state, &text);
             drop(text);
             lua_replace(state, -2);
         }
-        lua_pushboolean(state, 0);
-        lua_insert(state, -2);
-        2
     }
 }
 
-/// A chunk's name: the argument at an index or, as in Lua, the source itself.
-unsafe fn chunk_name(state: *mut lua_State, index: c_int, source: &[u8]) -> std::ffi::CString {
+/// `xpcall(f, handler)`
+unsafe extern "C-unwind" fn handled_call(state: *mut lua_State) -> c_int {
+    // SAFETY: the function, the handler and one value.
+    unsafe {
+        if lua_type(state, 2) == LUA_TNONE {
+            luaL_argerror(state, 2, c"value expected".as_ptr());
+        }
+        lua_settop(state, 2);
+        // As in Lua 5.1, anything may stand there until there is an error.
+        lua_pushcclosurek(state, handle, c"?".as_ptr(), 1, None);
+        lua_insert(state, 1);
+        let status = lua_pcall(state, 0, LUA_MULTRET, 1);
+        if shared(state).ending.get().is_some() {
+            raise(state, b"script ended");
+        }
+        lua_pushboolean(state, (status == LUA_OK) as c_int);
+        lua_replace(state, 1);
+        lua_gettop(state)
+    }
+}
+
+/// How often a handler is called with an error of its own.
+const HANDLED: usize = 100;
+
+/// Calls a handler of `xpcall` with an error, and with its own if it fails, as Lua 5.1 does.
+unsafe extern "C-unwind" fn handle(state: *mut lua_State) -> c_int {
+    // SAFETY: two values; the upvalue is the handler.
+    unsafe {
+        lua_settop(state, 1);
+        let handler = lua_upvalueindex(1);
+        for _ in 0..HANDLED {
+            make_familiar(state);
+            lua_pushvalue(state, handler);
+            lua_insert(state, 1);
+            if lua_type(state, handler) != LUA_TFUNCTION {
+                break;
+            }
+            if lua_pcall(state, 1, 1, 0) == LUA_OK {
+                return 1;
+            }
+            if shared(state).ending.get().is_some() {
+                break;
+            }
+        }
+        raise(state, b"error in error handling")
+    }
+}
+
+/// `assert(value [, message, ...])`: the message is not cut.
+unsafe extern "C-unwind" fn assert(state: *mut lua_State) -> c_int {
+    // SAFETY: errors may be raised here; the message stays on the stack.
+    unsafe {
+        if lua_toboolean(state, 1) != 0 {
+            return lua_gettop(state);
+        }
+        if lua_type(state, 1) == LUA_TNONE {
+            luaL_argerror(state, 1, c"value expected".as_ptr());
+        }
+        match lua_type(state, 2) {
+            LUA_TNONE | LUA_TNIL => raise_here(state, b"assertion failed!"),
+            _ => raise_here(state, before_nul(text_argument(state, 2))),
+        }
+    }
+}
+
+/// `tostring(value)`: what a metamethod returns need not be a string.
+unsafe extern "C-unwind" fn to_string(state: *mut lua_State) -> c_int {
+    // SAFETY: two values; the interpreter runs this function, with the replaced one as upvalue.
+    unsafe {
+        if lua_type(state, 1) == LUA_TTABLE
+            && luaL_getmetafield(state, 1, c"__tostring".as_ptr()) != LUA_TNIL
+        {
+            lua_pushvalue(state, 1);
+            lua_call(state, 1, 1);
+            return 1;
+        }
+        call_original(state)
+    }
+}
+
+/// `coroutine.create(f)`, `coroutine.wrap(f)`: not for functions of the server.
+unsafe extern "C-unwind" fn of_lua_function(state: *mut lua_State) -> c_int {
+    // SAFETY: the interpreter runs this function, with the replaced one as upvalue.
+    unsafe {
+        if lua_type(state, 1) != LUA_TFUNCTION || lua_iscfunction(state, 1) != 0 {
+            luaL_argerror(state, 1, c"Lua function expected".as_ptr());
+        }
+        call_original(state)
+    }
+}
+
+/// `coroutine.resume(coroutine, ...)`
+unsafe extern "C-unwind" fn resume(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `of_lua_function`; its two last results are false and the error.
+    unsafe {
+        let results = call_original(state);
+        if results == 2 && lua_type(state, -2) == LUA_TBOOLEAN && lua_toboolean(state, -2) == 0 {
+            make_familiar(state);
+        }
+        results
+    }
+}
+
+/// A chunk's name: the argument at an index, or another one.
+unsafe fn chunk_name(state: *mut lua_State, index: c_int, other: &[u8]) -> std::ffi::CString {
     // SAFETY: the argument stays on the stack.
     unsafe {
         let given = match lua_type(state, index) {
-            LUA_TSTRING => bytes_at(state, index).unwrap_or_default(),
-            _ => source,
+            LUA_TNONE | LUA_TNIL => other,
+            _ => text_argument(state, index),
         };
         std::ffi::CString::new(before_nul(given)).unwrap_or_default()
     }
@@ -303,20 +407,24 @@ unsafe extern "C-unwind" fn loadstring(state: *mut lua_State) -> c_int {
 
 /// `load(f [, name])`: calls `f` for pieces until it returns nothing. Accepts a string too.
 unsafe extern "C-unwind" fn load_chunk(state: *mut lua_State) -> c_int {
-    // SAFETY: the function and one value above the arguments, copied while it is there.
+    // SAFETY: the function and three values above the arguments, copied while they are there.
     unsafe {
         if lua_type(state, 1) == LUA_TSTRING {
             return loadstring(state);
         }
         luaL_checktype(state, 1, LUA_TFUNCTION);
-        let name = match lua_type(state, 2) {
-            LUA_TSTRING => chunk_name(state, 2, b""),
-            _ => c"=(load)".into(),
-        };
+        let name = chunk_name(state, 2, b"=(load)");
         let mut source = Vec::new();
         loop {
             lua_pushvalue(state, 1);
             lua_call(state, 0, 1);
+            if lua_isstring(state, -1) == 0 && lua_type(state, -1) != LUA_TNIL {
+                lua_pushnil(state);
+                luaL_where(state, 1);
+                push_bytes(state, b"reader function must return a string");
+                lua_concat(state, 2);
+                return 2;
+            }
             match bytes_at(state, -1) {
                 Some(piece) if !piece.is_empty() => source.extend_from_slice(piece),
                 _ => break,
@@ -368,6 +476,15 @@ unsafe extern "C-unwind" fn collectgarbage(state: *mut lua_State) -> c_int {
             _ => raise_here(state, b"bad argument #1 to 'collectgarbage' (invalid option)"),
         }
         1
+    }
+}
+
+/// `table.setn(t, n)`
+unsafe extern "C-unwind" fn setn(state: *mut lua_State) -> c_int {
+    // SAFETY: errors may be raised here.
+    unsafe {
+        luaL_checktype(state, 1, LUA_TTABLE);
+        raise_here(state, b"'setn' is obsolete")
     }
 }
 
