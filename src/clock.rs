@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::sys::system;
+
 /// The least time between two runs of work that is done each second. An idle server wakes once a
 /// second, give or take some milliseconds, and none of these wakes may be too early.
 pub const ABOUT_A_SECOND_US: i64 = 950_000;
@@ -197,13 +199,9 @@ impl Clock {
         match self {
             Clock::System => {
                 let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-                #[cfg(target_os = "linux")]
-                let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-                #[cfg(not(target_os = "linux"))]
-                let boot = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
                 Now {
                     wall_us: wall.tv_sec * 1_000_000 + wall.tv_nsec as i64 / 1000,
-                    boot_us: boot.tv_sec * 1_000_000 + boot.tv_nsec as i64 / 1000,
+                    boot_us: system::boot_us(),
                     ignores_deadlines: false,
                 }
             }

@@ -22,14 +22,14 @@ use latchkey::persist::check::rdb::{CheckRdb, check_file, check_image};
 use latchkey::persist::check::{CheckAof, Environment};
 use latchkey::persist::rdb::VersionCheck;
 use latchkey::server::{
-    Ending, NO_EFFECT, NOWHERE, SOMAXCONN, Server, allow_files, check_config, check_system,
-    renamed_commands, user_lines,
+    Ending, NO_EFFECT, NOWHERE, Server, allow_files, check_config, check_system, renamed_commands,
+    user_lines,
 };
 use latchkey::sys::disk::RealDisk;
 use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::process::{self, Supervisor};
 use latchkey::sys::restart::{self, Invocation};
-use latchkey::sys::title::Title;
+use latchkey::sys::system::{self, Title};
 use latchkey::sys::{build, crash, jemalloc};
 
 /// The pidfile of a daemon without `pidfile`.
@@ -432,8 +432,8 @@ fn find_supervisor(supervised: &str, log: &Log) -> Supervisor {
 
 /// Warns if the kernel's limit of the accept queue is below `tcp-backlog`.
 fn warn_of_backlog(backlog: u32, log: &Log) {
-    let path = SOMAXCONN;
-    let Ok(text) = std::fs::read_to_string(path) else {
+    let path = system::ACCEPT_QUEUE;
+    let Some(text) = system::setting(path.as_ref()) else {
         return;
     };
     if let Ok(limit) = text.trim().parse::<u32>()

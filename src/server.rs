@@ -56,7 +56,7 @@ mod run;
 pub mod start;
 
 pub use check::{NO_EFFECT, check_config};
-pub use check_system::{SOMAXCONN, check_system};
+pub use check_system::check_system;
 pub use names::{RenamedCommands, renamed_commands, user_lines};
 pub use open_files::allow_files;
 pub use start::NOWHERE;

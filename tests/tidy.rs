@@ -229,6 +229,25 @@ fn unsafe_code_lives_in_few_small_rooms() {
     }
 }
 
+/// What differs between operating systems, or their C libraries, is in one room, a file for each.
+#[test]
+fn only_sys_asks_which_system_it_is() {
+    const QUESTIONS: [&str; 6] =
+        ["target_os", "target_env", "target_vendor", "target_family", "std::os::linux", "cfg(unix"];
+    let asks = |line: &&str| QUESTIONS.iter().any(|question| code_of(line).contains(question));
+    let (mut within, mut faults) = (0, Vec::new());
+    for (path, text) in source_files() {
+        let count = text.lines().filter(asks).count();
+        match module_of(&path).as_str() {
+            "sys" => within += count,
+            _ if count > 0 => faults.push(format!("{}: {count} lines", path.display())),
+            _ => {}
+        }
+    }
+    assert!(within > 5, "src/sys asks");
+    assert!(faults.is_empty(), "what a system does differently belongs to src/sys: {faults:#?}");
+}
+
 /// The error texts in a line of code: a word in capitals, a blank, and more than a parameter's name
 /// behind it. Help texts name optional parameters in brackets.
 fn error_texts(line: &str) -> impl Iterator<Item = &str> {

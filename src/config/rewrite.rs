@@ -16,7 +16,7 @@ use super::param::Param;
 use super::params::{Config, PARAMS};
 use super::quoting::{quoted, split_args, trim};
 use super::reason::system_text;
-use crate::sys::random;
+use crate::sys::{random, system};
 
 /// The most links that are followed, as in Linux.
 const LINKS_MAX: usize = 40;
@@ -212,7 +212,7 @@ pub fn replace_file(path: &Path, text: &[u8]) -> io::Result<()> {
         return written;
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::File::open(dir)?.sync_all()
+    system::sync_all(&fs::File::open(dir)?)
 }
 
 /// The path of the file that a link, perhaps to another link, points to. It may not exist.
@@ -239,7 +239,7 @@ fn write_new(path: &Path, old: Option<&fs::Metadata>, text: &[u8]) -> io::Result
         file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o777))?;
     }
     file.write_all(text)?;
-    file.sync_all()
+    system::sync_all(&file)
 }
 
 #[cfg(test)]

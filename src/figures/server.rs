@@ -5,7 +5,7 @@ use super::{Reading, Row, Unit, Value, counter, field, gauge, line};
 use crate::config::{Choice, MaxmemoryPolicy, VALKEY_VERSION};
 use crate::net::tls::CertificateFacts;
 use crate::state::State;
-use crate::sys::{build, machine};
+use crate::sys::{build, machine, system};
 
 pub const ROWS: &[Row] = &[
     Row::Samples(instance),
@@ -17,9 +17,7 @@ pub const ROWS: &[Row] = &[
     field("os", |_| machine::system_name().into()),
     field("arch_bits", |_| usize::BITS.into()),
     field("monotonic_clock", |_| "POSIX clock_gettime".into()),
-    field("multiplexing_api", |_| {
-        if cfg!(target_os = "linux") { "epoll".into() } else { "kqueue".into() }
-    }),
+    field("multiplexing_api", |_| system::POLLER.into()),
     field("atomicvar_api", |_| "c11-builtin".into()),
     field("gcc_version", |_| "0.0.0".into()),
     gauge("process_id", "redis_process_id", Unit::One, "Number of the process.", |_| {

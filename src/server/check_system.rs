@@ -1,10 +1,10 @@
 //! `--check-system`: reports settings of the machine that are unfavourable for a server with this
 //! configuration.
 //!
-//! A pure function judges each item by the contents of /proc and /sys, or by a measurement.
-//! [`Machine`] reads the files, so tests can use a machine of their own. Items that a system does
-//! not have (no /proc) are left out. The thresholds are rules of thumb: a warning is not a fault,
-//! and nothing is changed.
+//! A pure function judges each item by the contents of /proc and /sys, by a setting of the kernel,
+//! or by a measurement. [`Machine`] reads these, so tests can use a machine of their own. Items
+//! that a system does not have (no /proc) are left out. The thresholds are rules of thumb: a
+//! warning is not a fault, and nothing is changed.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,8 @@ use crate::config::{Config, Loaded, system_text};
 use crate::http::json::Json;
 use crate::sys::disk::{Disk, RealDisk, write_all};
 use crate::sys::log::Level;
-use crate::sys::machine;
+use crate::sys::system::{ACCEPT_QUEUE, ACCEPT_QUEUE_SYSCTL};
+use crate::sys::{machine, system};
 
 /// One item that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub struct SystemReport {
 /// open files.
 pub fn check_system(loaded: Loaded) -> SystemReport {
     let mut config = loaded.settings.config;
-    let machine = Machine { read: Box::new(|path| std::fs::read_to_string(path).ok()) };
+    let machine = Machine { read: Box::new(system::setting) };
     let mut items: Vec<Item> = [
         machine.clock_source(),
         machine.overcommit(),
@@ -51,7 +52,7 @@ pub fn check_system(loaded: Loaded) -> SystemReport {
     let asked = config.maxclients;
     let allowed = allow_files(&mut config);
     items.push(open_files(asked, config.maxclients, &allowed));
-    items.push(disk_sync(&config.dir, &sync_times(&config.dir), file_system(&config.dir)));
+    items.push(disk_sync(&config.dir, &sync_times(&config.dir), system::is_in_memory(&config.dir)));
     if !loaded.faults.is_empty() {
         items.push(Item {
             name: "configuration",
@@ -110,8 +111,6 @@ impl SystemReport {
 const CLOCK_SOURCES: &str = "/sys/devices/system/clocksource/clocksource0";
 const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-/// The kernel's limit of the accept queue.
-pub const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 
 /// Clock sources that are slow, or whose reading is a system call.
 const SLOW_SOURCES: [&str; 6] = ["acpi_pm", "hpet", "jiffies", "refined-jiffies", "pit", "xen"];
@@ -126,7 +125,7 @@ const SYNCS: usize = 5;
 /// The limit of a control group without a limit is a number near 2^63.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The text of a file; None: it cannot be read.
+/// The text of a file or setting; None: it cannot be read.
 type Reader = dyn Fn(&Path) -> Option<String>;
 
 /// A machine as its files describe it.
@@ -191,14 +190,14 @@ impl Machine {
     }
 
     fn accept_queue(&self, backlog: u32) -> Option<Item> {
-        let limit = self.number(SOMAXCONN)?;
+        let limit = self.number(ACCEPT_QUEUE)?;
         let is_good = limit >= u64::from(backlog);
         Some(Item {
             name: "queue of new connections",
             is_good,
-            value: format!("net.core.somaxconn {limit}, tcp-backlog {backlog}"),
+            value: format!("{ACCEPT_QUEUE_SYSCTL} {limit}, tcp-backlog {backlog}"),
             why: "The lower of both is in force; when many clients connect at once, those above it wait for a second or more.",
-            change: (!is_good).then(|| format!("sysctl net.core.somaxconn={backlog}")),
+            change: (!is_good).then(|| format!("sysctl {ACCEPT_QUEUE_SYSCTL}={backlog}")),
         })
     }
 
@@ -332,31 +331,7 @@ fn sync_times(folder: &Path) -> Result<Vec<i64>, String> {
     times.map_err(|error| system_text(&error))
 }
 
-/// Whether a folder is in memory only. None: unknown.
-fn file_system(folder: &Path) -> Option<FileSystem> {
-    #[cfg(target_os = "linux")]
-    {
-        const TMPFS: i64 = 0x0102_1994;
-        const RAMFS: i64 = 0x8584_58f6;
-        #[allow(clippy::unnecessary_cast)] // its type is another one elsewhere
-        let kind = rustix::fs::statfs(folder).ok()?.f_type as i64;
-        let is_memory = [TMPFS, RAMFS].contains(&kind);
-        Some(if is_memory { FileSystem::Memory } else { FileSystem::Other })
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = folder;
-        None
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FileSystem {
-    Memory,
-    Other,
-}
-
-fn disk_sync(folder: &Path, times: &Result<Vec<i64>, String>, on: Option<FileSystem>) -> Item {
+fn disk_sync(folder: &Path, times: &Result<Vec<i64>, String>, in_memory: Option<bool>) -> Item {
     let name = "disk sync";
     let why = "With appendfsync always, a write is answered after a sync; with everysec, a slow one delays writes.";
     let shown = folder.display();
@@ -372,7 +347,7 @@ fn disk_sync(folder: &Path, times: &Result<Vec<i64>, String>, on: Option<FileSys
     let ms = |us: i64| us as f64 / 1000.0;
     let value =
         format!("{:.2} ms in {shown} (the longest of {SYNCS}: {:.2} ms)", ms(median), ms(last));
-    if on == Some(FileSystem::Memory) {
+    if in_memory == Some(true) {
         let value = format!("{value}, which is in memory");
         let change = Some("dir in the configuration: a folder on a disk".to_owned());
         let why = "What is there is lost when the machine restarts.";
@@ -435,11 +410,14 @@ mod tests {
     #[test]
     fn the_accept_queue_is_limited_by_the_kernel() {
         let queue =
-            |backlog| told(with(&[(SOMAXCONN, "128")], |machine| machine.accept_queue(backlog)));
+            |backlog| told(with(&[(ACCEPT_QUEUE, "128")], |machine| machine.accept_queue(backlog)));
         assert!(queue(128).0);
         let (is_good, value, change) = queue(511);
-        assert_eq!((is_good, &*value), (false, "net.core.somaxconn 128, tcp-backlog 511"));
-        assert_eq!(change, "sysctl net.core.somaxconn=511");
+        assert_eq!(
+            (is_good, &*value),
+            (false, &*format!("{ACCEPT_QUEUE_SYSCTL} 128, tcp-backlog 511"))
+        );
+        assert_eq!(change, format!("sysctl {ACCEPT_QUEUE_SYSCTL}=511"));
     }
 
     #[test]
@@ -493,8 +471,8 @@ mod tests {
         };
         let (is_good, value) = sync(Ok(vec![50_000, 400, 300, 500, 200]), None);
         assert_eq!((is_good, &*value), (true, "0.40 ms in /data (the longest of 5: 50.00 ms)"));
-        assert!(!sync(Ok(vec![20_000; 5]), Some(FileSystem::Other)).0);
-        assert!(!sync(Ok(vec![1; 5]), Some(FileSystem::Memory)).0);
+        assert!(!sync(Ok(vec![20_000; 5]), Some(false)).0);
+        assert!(!sync(Ok(vec![1; 5]), Some(true)).0);
         let (is_good, value) = sync(Err("No space left on device".into()), None);
         assert_eq!(
             (is_good, &*value),

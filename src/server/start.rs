@@ -41,7 +41,7 @@ use crate::sys::log::{Level, Logger, notice, warning};
 use crate::sys::process::{self, Score, Supervisor};
 use crate::sys::random;
 use crate::sys::restart::Invocation;
-use crate::sys::title::Title;
+use crate::sys::system::Title;
 
 /// The reason why a server that no client could reach does not start.
 pub const NOWHERE: &str = "Configured to not listen anywhere, exiting.";

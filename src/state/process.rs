@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::sys::process::OomScore;
 use crate::sys::random;
 use crate::sys::restart::Invocation;
-use crate::sys::title::Title;
+use crate::sys::system::Title;
 
 /// A requested shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

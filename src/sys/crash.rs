@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use crate::clock::Clock;
 use crate::sys::log::{Level, Logger};
+use crate::sys::system;
 
 /// The most stack frames stored.
 const FRAMES_MAX: usize = 100;
@@ -47,10 +48,18 @@ struct Ready {
     log_path: Option<CString>,
     /// The program's base address.
     base: usize,
-    main_thread: libc::pthread_t,
+    main_thread: ThreadHandle,
     /// The pipe that wakes the reporter: one byte a request.
     requests: c_int,
 }
+
+/// A number or a pointer, depending on the C library.
+struct ThreadHandle(libc::pthread_t);
+
+// SAFETY: it is only passed back to the system, which accepts it from any thread.
+unsafe impl Send for ThreadHandle {}
+// SAFETY: the same.
+unsafe impl Sync for ThreadHandle {}
 
 static READY: OnceLock<Ready> = OnceLock::new();
 /// Whether crashes are reported: `crash-log-enabled`.
@@ -76,9 +85,9 @@ pub fn install(logger: Logger) -> io::Result<()> {
     let ready = Ready {
         log_path: logger.path().map(|path| CString::new(path).unwrap_or_default()),
         logger,
-        base: program_base(),
+        base: system::program_base(),
         // SAFETY: pthread_self takes nothing.
-        main_thread: unsafe { libc::pthread_self() },
+        main_thread: ThreadHandle(unsafe { libc::pthread_self() }),
         requests: writer.into_raw_fd(),
     };
     let ready = READY.get_or_init(|| ready);
@@ -101,13 +110,6 @@ pub fn enable(enabled: bool) {
     if ENABLED.swap(enabled, Ordering::Relaxed) != enabled && READY.get().is_some() {
         set_fatal_handlers(enabled);
     }
-}
-
-/// The program's base address: the first mapping. 0 without /proc.
-fn program_base() -> usize {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let base = maps.split('-').next().and_then(|start| usize::from_str_radix(start, 16).ok());
-    base.unwrap_or(0)
 }
 
 /// Gives the calling thread a signal stack that is never freed.
@@ -262,7 +264,7 @@ fn report_signal(ready: &Ready, signal: c_int, info: &libc::siginfo_t, context: 
     if is_access {
         log.line(format_args!("Accessing address: {address:#x}"));
     }
-    if code == libc::SI_USER {
+    if code == system::SENT_BY_PROCESS {
         // SAFETY: a signal sent by a process carries the sender's IDs.
         let (pid, uid) = unsafe { (info.si_pid(), info.si_uid()) };
         log.line(format_args!("Killed by PID: {pid}, UID: {uid}"));
@@ -285,60 +287,21 @@ fn report_signal(ready: &Ready, signal: c_int, info: &libc::siginfo_t, context: 
         wait_for_names();
     }
     log.line(format_args!("------ REGISTERS ------"));
-    for &(name, place) in REGISTERS {
-        log.line(format_args!("{name:3} {:016x}", register(context, place)));
+    for (name, value) in registers(context) {
+        log.line(format_args!("{name:3} {value:016x}"));
     }
     log.line(format_args!("{END}"));
 }
 
-/// The registers to report: names and indices.
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-const REGISTERS: &[(&str, c_int)] = &[
-    ("RIP", libc::REG_RIP),
-    ("RSP", libc::REG_RSP),
-    ("RBP", libc::REG_RBP),
-    ("RAX", libc::REG_RAX),
-    ("RBX", libc::REG_RBX),
-    ("RCX", libc::REG_RCX),
-    ("RDX", libc::REG_RDX),
-    ("RSI", libc::REG_RSI),
-    ("RDI", libc::REG_RDI),
-    ("R8", libc::REG_R8),
-    ("R9", libc::REG_R9),
-    ("R10", libc::REG_R10),
-    ("R11", libc::REG_R11),
-    ("R12", libc::REG_R12),
-    ("R13", libc::REG_R13),
-    ("R14", libc::REG_R14),
-    ("R15", libc::REG_R15),
-];
-#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
-const REGISTERS: &[(&str, c_int)] = &[("PC", 32), ("SP", 31), ("LR", 30)];
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-const REGISTERS: &[(&str, c_int)] = &[];
-
-/// A register of the interrupted code. `context`: the handler's argument.
-fn register(context: *mut c_void, place: c_int) -> usize {
-    #[cfg(target_os = "linux")]
-    {
-        // SAFETY: the system passes the context, which lives as long as the handler runs.
-        let machine = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext };
-        #[cfg(target_arch = "x86_64")]
-        return machine.gregs[place as usize] as usize;
-        #[cfg(target_arch = "aarch64")]
-        return match place {
-            32 => machine.pc as usize,
-            31 => machine.sp as usize,
-            place => machine.regs[place as usize] as usize,
-        };
-    }
-    #[allow(unreachable_code)] // on the machines above
-    0
+/// Names and values of the interrupted code's registers. `context`: the handler's argument.
+fn registers(context: *mut c_void) -> impl Iterator<Item = (&'static str, usize)> {
+    // SAFETY: the system passes the context, which lives as long as the handler runs.
+    unsafe { system::registers(context) }
 }
 
 /// The interrupted code's address; 0 if unknown.
 fn instruction_pointer(context: *mut c_void) -> usize {
-    REGISTERS.first().map_or(0, |&(_, place)| register(context, place))
+    registers(context).next().map_or(0, |(_, address)| address)
 }
 
 // ---- outside of handlers: the reporter, and panics ----------------------------------------------
@@ -463,8 +426,8 @@ fn set_timer(ms: u32) {
     let timer = libc::itimerval {
         it_interval: never,
         it_value: libc::timeval {
-            tv_sec: libc::time_t::from(ms / 1000),
-            tv_usec: libc::suseconds_t::from(ms % 1000) * 1000,
+            tv_sec: (ms / 1000).into(),
+            tv_usec: (ms % 1000 * 1000) as _, // 32 bits on some systems
         },
     };
     // SAFETY: the pointer is to a live local.
@@ -476,9 +439,9 @@ extern "C" fn on_watchdog(_: c_int, _: *mut libc::siginfo_t, context: *mut c_voi
     let Some(ready) = READY.get() else { return };
     // SAFETY: the main thread lives as long as the process, and the signal has a handler.
     unsafe {
-        if libc::pthread_equal(libc::pthread_self(), ready.main_thread) == 0 {
+        if libc::pthread_equal(libc::pthread_self(), ready.main_thread.0) == 0 {
             // The system may deliver the signal to any thread.
-            libc::pthread_kill(ready.main_thread, libc::SIGALRM);
+            libc::pthread_kill(ready.main_thread.0, libc::SIGALRM);
             return;
         }
     }

@@ -10,7 +10,6 @@
 //! order for a small file.
 //!
 //! Errors are the system's, without the path, which the caller adds.
-#![allow(unsafe_code)] // sync_file_range has no safe form.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -21,6 +20,8 @@ use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+
+use super::system;
 
 #[cfg(test)]
 mod agreement_tests;
@@ -76,8 +77,9 @@ pub trait DiskFile: Send + Sync + std::fmt::Debug {
     /// Appends as many bytes as the system accepts in one call; returns their number.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Makes the file's bytes and length durable (fdatasync). After an error the content on disk is
-    /// unknown, and a later success does not change that: the kernel reports a lost page only once.
+    /// Makes the file's bytes and length durable (fdatasync; on macOS also in the disk). After an
+    /// error the content on disk is unknown, and a later success does not change that: the kernel
+    /// reports a lost page only once.
     fn sync_data(&self) -> io::Result<()>;
 
     /// Truncates the file, or extends it with zeros. The next write continues at the new end.
@@ -291,7 +293,7 @@ impl Disk for RealDisk {
 
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        match File::open(path)?.sync_all() {
+        match system::sync_all(&File::open(path)?) {
             // Some file systems cannot sync folders, and return one of these errors.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => {
                 Ok(())
@@ -314,7 +316,7 @@ impl DiskFile for RealFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        system::sync_data(&self.0)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -343,18 +345,9 @@ impl DiskFile for RealFile {
         }
     }
 
-    #[cfg(target_os = "linux")]
     fn start_writeback(&self, from: u64, len: u64) {
-        use std::os::fd::AsRawFd;
-        let (Ok(from), Ok(len)) = (i64::try_from(from), i64::try_from(len)) else { return };
-        // SAFETY: the call takes numbers alone, and the descriptor is open as long as `self`.
-        unsafe {
-            libc::sync_file_range(self.0.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE)
-        };
+        system::start_writeback(&self.0, from, len);
     }
-
-    #[cfg(not(target_os = "linux"))]
-    fn start_writeback(&self, _from: u64, _len: u64) {}
 }
 
 #[cfg(test)]

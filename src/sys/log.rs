@@ -284,7 +284,7 @@ fn json_text(text: &str) -> String {
 
 /// A time of the machine's time zone, by the second.
 fn local_time(now: Now) -> libc::tm {
-    let seconds: libc::time_t = now.unix_seconds();
+    let seconds = now.unix_seconds();
     // SAFETY: all-zero bytes are a valid `tm`.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to live locals.

@@ -3,6 +3,8 @@
 
 use std::ffi::CStr;
 
+use super::system;
+
 /// Processor time of the process, its children and the calling thread. Unit: seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTimes {
@@ -18,10 +20,7 @@ pub struct CpuTimes {
 pub fn cpu_times() -> CpuTimes {
     let (system, user) = usage(libc::RUSAGE_SELF);
     let (system_children, user_children) = usage(libc::RUSAGE_CHILDREN);
-    #[cfg(target_os = "linux")]
-    let (system_thread, user_thread) = usage(libc::RUSAGE_THREAD);
-    #[cfg(not(target_os = "linux"))]
-    let (system_thread, user_thread) = (system, user);
+    let (system_thread, user_thread) = usage(system::USAGE_OF_THREAD);
     CpuTimes { system, user, system_children, user_children, system_thread, user_thread }
 }
 
@@ -35,13 +34,9 @@ fn usage(whose: libc::c_int) -> (f64, f64) {
     (seconds(usage.ru_stime), seconds(usage.ru_utime))
 }
 
-/// Resident memory. Unit: bytes; 0 where the system has no /proc.
+/// Resident memory. Unit: bytes; 0 if the system does not say.
 pub fn resident_bytes() -> usize {
-    let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
-        return 0;
-    };
-    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
-    pages.unwrap_or(0) * system_number(libc::_SC_PAGESIZE)
+    system::resident_bytes()
 }
 
 /// Physical memory of the machine. Unit: bytes.

@@ -1,9 +1,11 @@
 //! The operating system: allocator, process, log. The `unsafe` code for it is here.
 //!
-//! - The process: `process`, `restart`, `title`, `log`, `crash` (reports), `build` (the version),
-//!   `machine` (statistics).
+//! - The process: `process`, `restart`, `log`, `crash` (reports), `build` (the version), `machine`
+//!   (statistics).
 //! - Memory: `alloc`, and the `jemalloc` that it uses. Threads: `background`. Files: `disk`.
 //!   Secrets: `random`.
+//! - What differs between systems, under the same names: `linux/`, and `bsd/` for macOS and
+//!   FreeBSD. The one that is compiled is called `system`. No other room asks for the system.
 
 pub mod alloc;
 pub mod background;
@@ -16,4 +18,13 @@ pub mod machine;
 pub mod process;
 pub mod random;
 pub mod restart;
-pub mod title;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "bsd/mod.rs"]
+pub mod system;
+#[cfg(target_os = "linux")]
+#[path = "linux/mod.rs"]
+pub mod system;
+
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
+compile_error!("Latchkey knows Linux, macOS and FreeBSD; another system needs a file in src/sys");

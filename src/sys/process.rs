@@ -16,16 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use rustix::process::{Resource, Rlimit, Signal};
 
+use super::system;
+
 /// Lowers the calling thread's priority below the process' other threads, so that with few cores
 /// commands do not wait for background work.
 pub fn step_back() {
-    // On other systems priorities belong to processes.
-    #[cfg(target_os = "linux")]
-    {
-        const STEP: i32 = 5;
-        // On failure the priority stays the same.
-        let _ = rustix::process::nice(STEP);
-    }
+    system::step_back();
 }
 
 /// Whether background work would leave the loop's thread and its clients less than two cores.
@@ -158,12 +154,16 @@ pub struct OpenFiles {
 /// it.
 pub fn raise_open_files(wanted: u64) -> OpenFiles {
     let now = rustix::process::getrlimit(Resource::Nofile);
+    let now_allowed = || rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     // None is no limit.
     let before = now.current.unwrap_or(u64::MAX);
     let mut files = OpenFiles { limit: before, before, error: None };
     let maximum = now.maximum.unwrap_or(u64::MAX);
-    // Only root may exceed the hard limit.
-    for (current, maximum) in [(wanted, wanted.max(maximum)), (wanted.min(maximum), maximum)] {
+    // Only root may exceed the hard limit. Some systems have a limit below it for each process.
+    let within = wanted.min(maximum);
+    let attempts = [(wanted, wanted.max(maximum)), (within, maximum)];
+    let last = (within.min(system::open_files_max()), maximum);
+    for (current, maximum) in attempts.into_iter().chain([last]) {
         if current <= files.limit {
             break;
         }
@@ -173,7 +173,8 @@ pub fn raise_open_files(wanted: u64) -> OpenFiles {
             maximum: Some(maximum).filter(|maximum| *maximum != u64::MAX),
         };
         match rustix::process::setrlimit(Resource::Nofile, limit) {
-            Ok(()) => files.limit = current,
+            // A system may set less than was asked for.
+            Ok(()) => files.limit = now_allowed(),
             Err(error) => files.error = Some(error.into()),
         }
     }
@@ -260,12 +261,7 @@ impl Supervisor {
         let path = std::env::var_os("NOTIFY_SOCKET")?;
         let socket = UnixDatagram::unbound().ok()?;
         match path.as_bytes() {
-            #[cfg(target_os = "linux")]
-            [b'@', name @ ..] => {
-                use std::os::linux::net::SocketAddrExt;
-                use std::os::unix::net::SocketAddr;
-                socket.connect_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()?;
-            }
+            [b'@', name @ ..] => socket.connect_addr(&system::abstract_address(name)?).ok()?,
             [b'/', ..] => socket.connect(&path).ok()?,
             _ => return None,
         }

@@ -29,10 +29,7 @@ impl Title {
         let room = room(&stat)?;
         let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
         // SAFETY: the caller has started no threads, so nobody reads the environment now.
-        #[cfg(target_os = "linux")]
-        unsafe {
-            libc::clearenv()
-        };
+        unsafe { libc::clearenv() };
         for (name, value) in variables {
             if !name.is_empty() && !name.as_bytes().contains(&b'=') {
                 // SAFETY: the same.
