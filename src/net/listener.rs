@@ -147,7 +147,8 @@ fn refuse_other_files(found: &std::fs::Metadata) -> io::Result<()> {
     }
 }
 
-/// Whether [`Listener::unix`] would work, except that a process may use the socket now. A file at `path` stays as it is.
+/// Whether [`Listener::unix`] would work, except that a process may use the socket now. A file at
+/// `path` stays as it is.
 pub fn try_unix(path: &Path, mode: Option<u32>, group: Option<u32>) -> io::Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -348,7 +348,8 @@ fn choose_version(core: &mut Core, due: &mut Due) {
         let waited_us = core.state.clients.get(id).map_or(0, |client| now_us - client.active_us);
         let Some(replica) = replica_of(&mut core.state, id) else { return false };
         let read = match replica.version {
-            // Who wants only the file keeps it for a server that can read it. This server reads both.
+            // Who wants only the file keeps it for a server that can read it. This server reads
+            // both.
             _ if replica.snapshot_only || replica.run_id.is_some() => Some(ours),
             Some(version) => (version >= FIELD_DEADLINES_SINCE).then_some(Version::VALKEY_80),
             // Replicas of Redis tell no version.

@@ -1,8 +1,9 @@
 //! Moving the append-only file to another folder, after CONFIG SET dir.
 //!
-//! The move is a rewrite whose base and increment are made in the folder that `dir` names now. Until
-//! both are durable there, with their manifest, the log in the old folder gets everything too and
-//! decides what is answered. So at each moment one of the two folders has all that was answered.
+//! The move is a rewrite whose base and increment are made in the folder that `dir` names now.
+//! Until both are durable there, with their manifest, the log in the old folder gets everything too
+//! and decides what is answered. So at each moment one of the two folders has all that was
+//! answered.
 
 use std::sync::{Arc, Mutex};
 

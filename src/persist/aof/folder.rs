@@ -4,8 +4,8 @@
 //! Order of operations (all within `appenddirname`):
 //! - *a new manifest*: sync the folder, so that the names in the manifest are durable before it is;
 //!   write and sync `temp-<name>.manifest`, rename it over the old one; sync the folder.
-//! - *any new file*: it gets the next number whose name is free, since a file that no manifest names
-//!   may be somebody's data.
+//! - *any new file*: it gets the next number whose name is free, since a file that no manifest
+//!   names may be somebody's data.
 //! - *a new increment*: create it, empty; write the manifest that lists it. Only then may the
 //!   increment be written.
 //! - *the first manifest*: create a mark, an empty file, before any file that the manifest will
@@ -21,12 +21,11 @@
 //!   alone, from which the next process would load them. A power loss would then leave a hole
 //!   before everything appended and synced later. So a start that finds the mark writes the loaded
 //!   data to a new base. A rewrite that replaces the file removes the mark.
-//!
-//! - *a move to another folder*: when the new folder is complete and durable, a file `<name>.moved`
-//!   with its path is made durable in the old one, before anything is written to the new one alone.
-//!   A start that finds it is refused.
-//! - *the lock*: a folder that is written to is locked first, before its manifest is read, by a lock
-//!   of the system on the empty file `<name>.lock`, which stays there. If somebody removes the
+//! - *a move to another folder*: when the new folder is complete and durable, a file
+//!   `<name>.moved` with its path is made durable in the old one, before anything is written to the
+//!   new one alone. A start that finds it is refused.
+//! - *the lock*: a folder that is written to is locked first, before its manifest is read, by a
+//!   lock of the system on the empty file `<name>.lock`, which stays there. If somebody removes the
 //!   folder, the lock is taken anew.
 //!
 //! Owns the manifest. All functions may wait for the disk: the loop's thread must not call them

@@ -204,7 +204,8 @@ impl Encoder {
         });
     }
 
-    /// The earliest deadline, and those of the fields counted from it: 1 is the earliest one, 0 none.
+    /// The earliest deadline, and those of the fields counted from it: 1 is the earliest one, 0
+    /// none.
     fn hash_of_redis(&mut self, hash: HashView<'_>, now: &Now, out: &mut impl Sink) {
         let unix_ms = |deadline: Deadline| {
             (deadline.unix(now.told_offset_ms()).0.max(0) as u64).min(DEADLINE_MAX)

@@ -11,9 +11,9 @@
 //! Files of Redis 5 and 7.0.0 exist whose numbers disagree with their entries. Redis loads them,
 //! and so does this: numbers that follow from the entries are computed.
 //!
-//! The parts in brackets came with types 19, 21, 26 (producers) and 27 (released entries). Producers
-//! are not kept: a server that takes over from Redis does not know what they added before. Released
-//! entries go to a consumer of their own.
+//! The parts in brackets came with types 19, 21, 26 (producers) and 27 (released entries).
+//! Producers are not kept: a server that takes over from Redis does not know what they added
+//! before. Released entries go to a consumer of their own.
 //!
 //! A node's listpack:
 //!
