@@ -293,6 +293,13 @@ pub enum LoadError {
     Syntax(Vec<u8>),
 }
 
+/// Whether the compiler's message names a limit of Luau's own, which Lua 5.1 does not have or sets
+/// elsewhere: the registers of a function, the depth of expressions, jumps.
+pub fn is_compiler_limit(message: &[u8]) -> bool {
+    let has = |words: &[u8]| memchr::memmem::find(message, words).is_some();
+    has(b": Out of ") || has(b": Exceeded ")
+}
+
 /// A script to be run.
 #[derive(Clone, Copy, Debug)]
 pub struct Script {

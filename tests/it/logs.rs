@@ -193,3 +193,21 @@ fn an_error_of_a_logs_request_ends_the_start_if_that_is_asked_for() {
         assert!(loaded.err().is_none_or(|text| text.starts_with(expected)));
     }
 }
+
+#[test]
+fn a_script_that_only_luau_refuses_is_logged() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = start(dir.path(), &[]);
+    let mut client = server.connect();
+    let source = |body: &str| client.call(&["SCRIPT", "LOAD", body]).show();
+    // A sum of as many terms, and as many branches, as Lua 5.1 compiles.
+    let sum = format!("local a = 1 return {}", vec!["a"; 300].join(" + "));
+    let branches = format!("local a = 1 if a then {} end", "elseif a then ".repeat(1000));
+    let refused = [sum.as_str(), "return return", &branches].map(source);
+    assert!(refused.iter().all(|shown| shown.contains("Error compiling script")), "{refused:?}");
+    let log = log(dir.path());
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("a limit of Luau")).collect();
+    assert_eq!(lines.len(), 2, "{log}");
+    assert!(lines[0].contains("may not have: user_script:1: Out of registers"), "{log}");
+    assert!(lines[1].contains("Exceeded allowed recursion depth"), "{log}");
+}

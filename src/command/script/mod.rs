@@ -31,7 +31,9 @@ use crate::roles::replicas;
 use crate::script::cache::{Sha, hex};
 use crate::script::lua::{Failure, Returned};
 use crate::script::shebang::{BadShebang, ScriptFlags};
-use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, SourceLimits, Verdict};
+use crate::script::{
+    Called, Engine, Host, LoadError, Run, Running, Script, SourceLimits, Verdict, is_compiler_limit,
+};
 use crate::state::context::{Caller, CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{
     Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
@@ -290,6 +292,15 @@ fn not_loaded(ctx: &Context<'_>, error: LoadError) -> CommandError {
         LoadError::Shebang(bad) => bad.text(),
         LoadError::Limit(words) => words.into(),
         LoadError::Syntax(words) => {
+            if is_compiler_limit(&words) {
+                ctx.core.state.log(
+                    Level::Warning,
+                    format_args!(
+                        "A script was refused by a limit of Luau, which Lua 5.1 may not have: {}",
+                        words.escape_ascii()
+                    ),
+                );
+            }
             [&b"Error compiling script (new function): "[..], &words].concat()
         }
     };
