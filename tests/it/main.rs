@@ -60,6 +60,7 @@ mod rollback;
 mod run_times;
 mod script_conversions;
 mod script_libraries;
+mod scripts_peer;
 mod shared_values;
 mod simulation;
 mod stream_replicas;

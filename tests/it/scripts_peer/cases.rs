@@ -1273,6 +1273,7 @@ fn numeral(random: &mut Rng) -> Vec<u8> {
         "000",
         "5e-324",
         "ffffffff",
+        "1234567890abcdef1",
         "12345678901234567890",
         "inf",
         "nan",

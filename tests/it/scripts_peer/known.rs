@@ -24,7 +24,8 @@ const CLASSES: &[Class] = &[
         let (ours, theirs) = (without_signs(&unnamed(ours)), without_signs(&unnamed(theirs)));
         let finite = |text: &str| text.replace("-inf", "inf");
         let is_sign = ours == theirs || is_written && finite(&ours) == finite(&theirs);
-        is_sign || is_written && has(source, b"return math.") && has(source, b"1/0")
+        let has_zero = [&b"1/0"[..], b"(0,", b" 0,", b" 0)"].iter().any(|zero| has(source, zero));
+        is_sign || is_written && has_zero && has(source, b"return math.")
     }),
     ("a table is compared with itself by its __eq", |source, ours, theirs| {
         has(source, b"return x == x")
