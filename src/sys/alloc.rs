@@ -14,7 +14,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use tikv_jemalloc_sys as jemalloc;
 
@@ -138,17 +138,37 @@ fn add(sum: isize) {
 }
 
 /// The size class of a request of `size` bytes: every 8 bytes up to 64, then four per power of two,
-/// from 32 KiB on whole pages.
+/// from eight pages on whole pages. A page has 4 KiB or more, depending on how jemalloc was built.
 #[inline]
 pub fn size_class(size: usize) -> usize {
     if size <= 64 {
         return size.next_multiple_of(QUANTUM);
     }
+    let quarters = 1 << (usize::BITS - (size - 1).leading_zeros() - 3);
     let spacing = match size {
-        ..=32_768 => 1 << (usize::BITS - (size - 1).leading_zeros() - 3),
-        _ => 4096,
+        ..=32_768 => quarters,
+        _ => quarters.min(page()),
     };
     size.next_multiple_of(spacing)
+}
+
+/// jemalloc's page, a power of two. Unit: bytes.
+fn page() -> usize {
+    static PAGE: AtomicUsize = AtomicUsize::new(0);
+    match PAGE.load(Ordering::Relaxed) {
+        0 => {
+            let (mut page, mut len) = (4096_usize, size_of::<usize>());
+            let place = (&raw mut page).cast();
+            // SAFETY: the name ends with a NUL, and its value is a `size_t`, which fits. Nothing is
+            // allocated through this allocator.
+            unsafe {
+                jemalloc::mallctl(c"arenas.page".as_ptr(), place, &mut len, ptr::null_mut(), 0)
+            };
+            PAGE.store(page, Ordering::Relaxed);
+            page
+        }
+        page => page,
+    }
 }
 
 #[inline]
@@ -219,7 +239,11 @@ mod tests {
 
     #[test]
     fn size_classes_are_jemallocs() {
-        for size in (1..5000).chain([20_481, 32_768, 32_769, 65_537, 1 << 20, (1 << 20) + 1]) {
+        let around = (14..25).flat_map(|power| {
+            let whole = 1 << power;
+            [whole - 1, whole, whole + 1, whole + whole / 4, whole + whole / 4 + 1]
+        });
+        for size in (1..5000).chain([20_481]).chain(around) {
             // SAFETY: `nallocx` only computes.
             let real = unsafe { jemalloc::nallocx(size, 0) };
             assert_eq!(size_class(size), real, "{size} bytes");
