@@ -641,7 +641,11 @@ pub fn periodic(core: &mut Core) -> Result<(), Fatal> {
     let now_us = core.state.now.boot_us;
     let may_retry = now_us >= core.state.persistence.rewrites.next_us;
     let is_nameless = core.state.persistence.log().is_some_and(AppendLog::is_nameless);
-    let is_due = core.state.persistence.queued.rewrite || is_nameless || has_grown(&core.state);
+    // If the folder is locked, a thread works in it, and the next call looks again.
+    let folder = core.state.persistence.aof.as_ref().and_then(|aof| aof.folder.try_lock().ok());
+    let has_losses = folder.is_some_and(|folder| folder.has_losses());
+    let is_asked_for = core.state.persistence.queued.rewrite || is_nameless || has_losses;
+    let is_due = is_asked_for || has_grown(&core.state);
     if may_retry && is_due {
         return match begin_rewrite(core) {
             Ok(()) => Ok(()),

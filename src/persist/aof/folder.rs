@@ -73,6 +73,8 @@ pub struct AofFolder {
     aside: Option<AofFile>,
     /// Number of the increment that this process could not sync.
     unsynced: Option<i64>,
+    /// The lock's file was removed, perhaps with others, and no rewrite has ended since.
+    has_losses: bool,
     /// It had no manifest when it was opened.
     was_free: bool,
     /// The folder to which another server, or this one, has moved the append-only file.
@@ -132,6 +134,7 @@ impl AofFolder {
             manifest: Manifest::default(),
             aside: None,
             unsynced: None,
+            has_losses: false,
             was_free: true,
             moved_to: None,
             lock: None,
@@ -264,8 +267,14 @@ impl AofFolder {
             Some(lock) if !lock.has_name(&path) => {}
             _ => return Ok(()),
         }
+        self.has_losses = true;
         self.create()?;
         self.take_lock()
+    }
+
+    /// Whether files may be missing that the manifest lists, until a rewrite has ended.
+    pub fn has_losses(&self) -> bool {
+        self.has_losses
     }
 
     /// An error if the folder has data although there is no manifest.
@@ -632,6 +641,7 @@ impl AofFolder {
             self.aside = None;
         }
         listed?;
+        self.has_losses = false;
         if self.unsynced.is_some_and(|seq| seq < first_kept) {
             self.unsynced = None;
             self.remove_mark();
