@@ -22,6 +22,7 @@ mod config_peers;
 mod config_redis_7_0;
 mod costs;
 mod crossings;
+mod data_folder;
 mod deadlines;
 mod differential;
 mod dump;
