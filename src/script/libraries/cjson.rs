@@ -45,6 +45,7 @@ struct Options {
     encode_keep_buffer: bool,
     decode_max_depth: i32,
     decode_invalid_numbers: bool,
+    decode_array_with_array_mt: bool,
 }
 
 impl Options {
@@ -58,6 +59,7 @@ impl Options {
         encode_keep_buffer: true,
         decode_max_depth: 1000,
         decode_invalid_numbers: true,
+        decode_array_with_array_mt: false,
     };
 }
 
@@ -87,6 +89,45 @@ pub unsafe fn open(state: *mut lua_State) {
     unsafe {
         push_library(state);
         publish(state, c"cjson");
+    }
+}
+
+/// The field of a metatable that makes an array of a table.
+const IS_ARRAY: &CStr = c"__is_cjson_array";
+/// The metatable of decoded arrays, in the registry if the version that scripts see has it.
+const ARRAY_METATABLE: &CStr = c"cjson array";
+
+/// Shows or hides what Redis 8.4 has added, in the table that is global.
+///
+/// # Safety
+/// The state is valid, and its stack has room for three values.
+pub unsafe fn set_has_arrays(state: *mut lua_State, has_arrays: bool) {
+    // SAFETY: the caller's promise; the function has the upvalue of the others.
+    unsafe {
+        let top = ffi::lua_gettop(state);
+        ffi::lua_rawgetfield(state, ffi::LUA_GLOBALSINDEX, c"cjson".as_ptr());
+        ffi::lua_setreadonly(state, -1, 0);
+        let name = c"decode_array_with_array_mt";
+        if has_arrays {
+            ffi::lua_rawgetfield(state, -1, c"decode".as_ptr());
+            ffi::lua_getupvalue(state, -1, 1);
+            ffi::lua_remove(state, -2);
+            ffi::lua_pushcclosurek(state, decode_array_with_array_mt, name.as_ptr(), 1, None);
+        } else {
+            ffi::lua_pushnil(state);
+        }
+        ffi::lua_rawsetfield(state, -2, name.as_ptr());
+        ffi::lua_setreadonly(state, -1, 1);
+        if has_arrays {
+            ffi::lua_createtable(state, 0, 1);
+            ffi::lua_pushboolean(state, 1);
+            ffi::lua_rawsetfield(state, -2, IS_ARRAY.as_ptr());
+            ffi::lua_setreadonly(state, -1, 1);
+        } else {
+            ffi::lua_pushnil(state);
+        }
+        ffi::lua_rawsetfield(state, ffi::LUA_REGISTRYINDEX, ARRAY_METATABLE.as_ptr());
+        ffi::lua_settop(state, top);
     }
 }
 
@@ -266,7 +307,11 @@ impl Encoder<'_> {
                             depth,
                         );
                     }
-                    match self.array_len() {
+                    let len = match self.marked_len() {
+                        Some(len) => Some(len),
+                        None => self.array_len(),
+                    };
+                    match len {
                         Some(len) => {
                             self.library.text.push(state, b'[');
                             self.library.levels.push(state, Level::Array { len, next: 1 });
@@ -279,6 +324,26 @@ impl Encoder<'_> {
                 }
                 _ => self.refuse(-1, c"type not supported"),
             }
+        }
+    }
+
+    /// The length of a table whose metatable says that it is an array.
+    ///
+    /// # Safety
+    /// As for [`Encoder::run`].
+    unsafe fn marked_len(&mut self) -> Option<i32> {
+        let state = self.state;
+        // SAFETY: the caller's promise; three values.
+        unsafe {
+            if ffi::lua_getmetatable(state, -1) == 0 {
+                return None;
+            }
+            ffi::lua_rawgetfield(state, -1, IS_ARRAY.as_ptr());
+            ffi::lua_rawgetfield(state, ffi::LUA_REGISTRYINDEX, ARRAY_METATABLE.as_ptr());
+            let is_marked =
+                ffi::lua_toboolean(state, -2) != 0 && ffi::lua_type(state, -1) == ffi::LUA_TTABLE;
+            ffi::lua_pop(state, 3);
+            is_marked.then(|| ffi::lua_objlen_(state, -1))
         }
     }
 
@@ -537,6 +602,9 @@ impl Decoder<'_> {
                     }
                     Token::ArrayBegin => {
                         self.descend(2, self.elements, 0);
+                        if self.library.options.decode_array_with_array_mt {
+                            self.mark_array();
+                        }
                         (begin, token) = self.next();
                         if !matches!(token, Token::ArrayEnd) {
                             self.library.levels.push(state, Level::Array { len: 0, next: 1 });
@@ -604,6 +672,23 @@ impl Decoder<'_> {
                 luaL_error(self.state, format.as_ptr(), depth, self.at as c_int);
             }
             ffi::lua_createtable(self.state, elements, fields);
+        }
+    }
+
+    /// Marks the table on top of the stack as an array.
+    ///
+    /// # Safety
+    /// As for [`Decoder::run`].
+    #[cold]
+    unsafe fn mark_array(&mut self) {
+        // SAFETY: one value, which is a table or nil.
+        unsafe {
+            if !has_room(self.state, 2) {
+                luaL_error(self.state, c"max lua stack reached".as_ptr());
+            }
+            let name = ARRAY_METATABLE.as_ptr();
+            ffi::lua_rawgetfield(self.state, ffi::LUA_REGISTRYINDEX, name);
+            ffi::lua_setmetatable(self.state, -2);
         }
     }
 
@@ -978,6 +1063,16 @@ unsafe extern "C-unwind" fn decode_invalid_numbers(state: *mut lua_State) -> c_i
     unsafe {
         need_at_most(state, 1);
         boolean_setting(state, 1, &mut shared::<Shared>(state).options.decode_invalid_numbers);
+    }
+    1
+}
+
+/// `decode_array_with_array_mt([on])`: whether decoded arrays are encoded as arrays, empty ones too.
+unsafe extern "C-unwind" fn decode_array_with_array_mt(state: *mut lua_State) -> c_int {
+    // SAFETY: Luau runs this function; it owns nothing.
+    unsafe {
+        need_at_most(state, 1);
+        boolean_setting(state, 1, &mut shared::<Shared>(state).options.decode_array_with_array_mt);
     }
     1
 }

@@ -8,6 +8,8 @@ mod cmsgpack;
 pub(super) mod helpers;
 mod structs;
 
+pub(super) use cjson::set_has_arrays;
+
 use mlua::ffi::lua_State;
 
 /// Adds the libraries.

@@ -117,7 +117,7 @@ pub(super) unsafe fn set_version(state: *mut lua_State, version: &str) {
 }
 
 /// A version as a number with a byte for each part.
-fn number_of(version: &str) -> f64 {
+pub(super) fn number_of(version: &str) -> f64 {
     let parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default() & 0xff);
     parts.take(3).fold(0, |number, part| number << 8 | part) as f64
 }

@@ -51,6 +51,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use mlua::ffi::*;
 
+use super::libraries::set_has_arrays;
 use super::watchdog::{Interrupt, Watchdog};
 use super::{Function, Host, Registered, Run, Verdict, dialect};
 use crate::resp::reply::{Protocol, ReplyWriter};
@@ -455,6 +456,8 @@ impl Lua {
             api::set_version(state, version);
             lua_settop(state, top);
             functions::set_version(state, version);
+            let is_redis_8 = api::number_of(version) >= f64::from(0x0008_0000) && !is_valkey;
+            set_has_arrays(state, is_redis_8);
         }
     }
 
