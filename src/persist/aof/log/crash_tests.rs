@@ -80,8 +80,37 @@ impl Sink for Row {
 
 const NAME: &[u8] = b"appendonly.aof";
 
-fn open_folder(disk: &ModelDisk) -> Result<AofFolder, FolderError> {
-    AofFolder::open(Arc::new(disk.clone()), Path::new("/"), b"appendonlydir", NAME)
+/// Values of `dir`, between which the log moves.
+const DIRS: [&str; 2] = ["/", "/other"];
+
+fn open_folder(disk: &ModelDisk, dir: &str) -> Result<AofFolder, FolderError> {
+    AofFolder::open_locked(Arc::new(disk.clone()), Path::new(dir), b"appendonlydir", NAME)
+}
+
+/// Opens the folder of the last life, or the one to which that life has moved the log.
+fn open_current(
+    disk: &ModelDisk,
+    dir: &'static str,
+) -> Result<(AofFolder, &'static str), FolderError> {
+    let folder = open_folder(disk, dir)?;
+    if folder.check_not_moved().is_ok() {
+        return Ok((folder, dir));
+    }
+    let [first, second] = DIRS;
+    let other = if dir == first { second } else { first };
+    let folder = open_folder(disk, other)?;
+    folder.check_not_moved()?;
+    assert!(!folder.manifest().is_empty(), "it has moved to nowhere");
+    Ok((folder, other))
+}
+
+/// A move that has begun.
+struct Move {
+    folder: Arc<Mutex<AofFolder>>,
+    dir: &'static str,
+    first_kept: i64,
+    /// Units in the snapshot.
+    units: u64,
 }
 
 /// A server's life on a disk that may fail.
@@ -97,6 +126,9 @@ struct Life {
     synced: u64,
     /// Units in the snapshot of the running rewrite.
     snapshot: Option<u64>,
+    dir: &'static str,
+    moving: Option<Move>,
+    moves: usize,
 }
 
 /// The life is over: the disk ended the process, or the process ended by itself.
@@ -104,8 +136,12 @@ struct Over;
 
 impl Life {
     /// Starts on the data on disk.
-    fn begin(disk: &ModelDisk, policy: AppendFsync) -> Result<Self, FolderError> {
-        let mut folder = open_folder(disk)?;
+    fn begin(
+        disk: &ModelDisk,
+        policy: AppendFsync,
+        dir: &'static str,
+    ) -> Result<Self, FolderError> {
+        let (mut folder, dir) = open_current(disk, dir)?;
         folder.take_over_single_file()?;
         let mut row = Row::default();
         let loaded = folder.load(true, &mut row)?;
@@ -130,6 +166,9 @@ impl Life {
             acknowledged,
             synced,
             snapshot: None,
+            dir,
+            moving: None,
+            moves: 0,
         })
     }
 
@@ -161,6 +200,47 @@ impl Life {
 
     fn step(&mut self) {
         self.log.syncer().step();
+        if let Some(successor) = &self.log.successor {
+            successor.syncer().step();
+        }
+    }
+
+    /// One step of a move, from beginning to end.
+    fn follow_dir(&mut self, disk: &ModelDisk) -> Result<(), FolderError> {
+        let Some(Move { folder, dir, first_kept, units }) = self.moving.take() else {
+            let [first, second] = DIRS;
+            let dir = if self.dir == first { second } else { first };
+            let mut folder = open_folder(disk, dir)?;
+            folder.check_free(&self.folder.lock().unwrap())?;
+            let increment = folder.increment_aside()?;
+            let (first_kept, units) = (increment.seq, self.units);
+            let folder = Arc::new(Mutex::new(folder));
+            self.log.begin_move(folder.clone(), increment, Box::new(|| {})).unwrap();
+            self.moving = Some(Move { folder, dir, first_kept, units });
+            return Ok(());
+        };
+        let mut there = folder.lock().unwrap();
+        let written: PathBuf = there.path_of(b"temp-rewriteaof-bg-1.aof");
+        let made = disk.create(&written).and_then(|file| {
+            write_all(&*file, &base(units))?;
+            file.sync_data()
+        });
+        let is_placed =
+            made.is_ok() && there.finish_rewrite(&written, BaseFormat::Aof, first_kept).is_ok();
+        let now = self.now();
+        if !is_placed || self.log.complete_successor(now).is_err() {
+            self.log.give_up_move();
+            there.give_up();
+            return Ok(());
+        }
+        let _ = there.remove_history();
+        // If it fails, an operator has to know.
+        let is_marked = self.folder.lock().unwrap().mark_moved(&there).is_ok();
+        drop(there);
+        self.log.end_move(now);
+        (self.folder, self.dir) = (folder, dir);
+        self.moves += usize::from(is_marked);
+        Ok(())
     }
 
     /// One step of a rewrite, from beginning to end.
@@ -199,7 +279,7 @@ impl Life {
     /// Performs random operations until the disk ends the life or it has lived long enough.
     fn go_on(&mut self, disk: &ModelDisk, random: &mut fastrand::Rng, steps: usize) {
         for _ in 0..steps {
-            let result = match random.u8(..16) {
+            let result = match random.u8(..18) {
                 0..6 => {
                     self.append();
                     Ok(())
@@ -213,7 +293,13 @@ impl Life {
                     self.clock.advance_us(random.i64(0..2_000_000));
                     Ok(())
                 }
-                _ => self.rewrite(disk),
+                14 | 15 if self.moving.is_none() => self.rewrite(disk),
+                _ if self.snapshot.is_none() => {
+                    // A refusal changes nothing.
+                    let _ = self.follow_dir(disk);
+                    Ok(())
+                }
+                _ => Ok(()),
             };
             if result.is_err() || disk.has_ended() {
                 return;
@@ -231,9 +317,18 @@ impl Life {
 }
 
 /// Runs a life that ends at the operation, then another, and checks the data. Returns whether the
-/// first one ended there.
-fn live_and_die(seed: u64, policy: AppendFsync, death: Death, operation: u64, fault: bool) -> bool {
+/// first one ended there, and how often the log has moved.
+fn live_and_die(
+    seed: u64,
+    policy: AppendFsync,
+    death: Death,
+    operation: u64,
+    fault: bool,
+) -> (bool, usize) {
     let disk = ModelDisk::new(seed);
+    disk.create_folder(Path::new(DIRS[1])).unwrap();
+    disk.sync_folder(Path::new("/")).unwrap();
+    let operation = disk.operations() + operation;
     let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed);
     let context = format!("seed {seed}, {policy:?}, {death:?}, operation {operation}, {fault}");
     if fault {
@@ -242,15 +337,16 @@ fn live_and_die(seed: u64, policy: AppendFsync, death: Death, operation: u64, fa
         disk.fail_at(random.u64(8..40), kind);
     }
     disk.end_at(operation);
-    let (mut promised, mut most) = (0, 0);
-    if let Ok(mut life) = Life::begin(&disk, policy) {
+    let (mut promised, mut most, mut dir, mut moves) = (0, 0, DIRS[0], 0);
+    if let Ok(mut life) = Life::begin(&disk, policy, dir) {
         life.go_on(&disk, &mut random, 120);
-        (promised, most) = (life.promised(death), life.units);
+        (promised, most, dir) = (life.promised(death), life.units, life.dir);
+        moves += life.moves;
     }
     let ended = disk.has_ended();
     for round in 0..2 {
         disk.restart(death);
-        let mut life = match Life::begin(&disk, policy) {
+        let mut life = match Life::begin(&disk, policy, dir) {
             Ok(life) => life,
             Err(error) => panic!("{context}, round {round}: a start refuses: {error}"),
         };
@@ -258,22 +354,30 @@ fn live_and_die(seed: u64, policy: AppendFsync, death: Death, operation: u64, fa
         assert!(life.units <= most, "{context}, {round}: {} > {most}", life.units);
         disk.end_at(disk.operations() + random.u64(1..60));
         life.go_on(&disk, &mut random, 60);
-        (promised, most) = (life.promised(death), life.units);
+        (promised, most, dir) = (life.promised(death), life.units, life.dir);
+        moves += life.moves;
     }
-    ended
+    (ended, moves)
 }
 
+/// Each life dies at one operation in `LIVES`, each at others.
 fn every_crash_point(policy: AppendFsync, death: Death) {
-    for seed in 0..5 {
-        let mut operation = 1;
-        while live_and_die(seed, policy, death, operation, false) {
-            operation += 1;
+    const LIVES: u64 = 5;
+    let mut moves = 0;
+    for seed in 0..LIVES {
+        let mut operation = 1 + seed;
+        loop {
+            let (has_ended, moved) = live_and_die(seed, policy, death, operation, false);
+            moves += moved;
+            if !has_ended {
+                break;
+            }
+            moves += live_and_die(seed + 1000 * operation, policy, death, operation, false).1;
+            operation += LIVES;
         }
         assert!(operation > 20, "only {operation} operations");
-        for operation in 1..operation {
-            live_and_die(seed + 1000 * operation, policy, death, operation, false);
-        }
     }
+    assert!(moves > 100, "only {moves} moves");
 }
 
 #[test]
