@@ -48,6 +48,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     stream::read::COMMANDS,
     stream::group::COMMANDS,
     stream::info::COMMANDS,
+    stream::references::COMMANDS,
     sorted_set::COMMANDS,
     sorted_set::range::COMMANDS,
     sorted_set::pop::COMMANDS,

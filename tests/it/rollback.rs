@@ -38,6 +38,8 @@ const MORE: &str = "
 *6 PFMERGE g g
 *6 PFCOUNT g
 *4 XREADGROUP GROUP grp con STREAMS x >
+*6 XACKDEL x grp ACKED IDS 1 id
+*6 XDELEX x DELREF IDS 1 id
 *4 BLPOP l 0
 *4 SPOP s
 *4 SPOP s c

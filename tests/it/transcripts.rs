@@ -80,7 +80,7 @@ transcripts! {
     module, monitor, object,
     ping, pubsub, redirect, scan, script, semaphore, server, set, set_encoding, set_events, sort, sorted_set,
     sorted_set_combine, sorted_set_pop, sorted_set_range, stream_add, stream_group, stream_info,
-    stream_read, string, string_conditions, string_events, tracking, transaction,
+    stream_read, stream_references, string, string_conditions, string_events, tracking, transaction,
 }
 
 fn folder() -> PathBuf {

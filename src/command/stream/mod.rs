@@ -1,5 +1,5 @@
 //! Streams: adding, deleting and trimming entries. Reading is in `stream/read.rs`, groups in
-//! `group.rs`, XINFO in `info.rs`.
+//! `group.rs`, XINFO in `info.rs`; `references.rs` deletes entries with what groups know of them.
 //!
 //! An empty stream is not deleted: its key keeps the last ID and the groups.
 
@@ -7,6 +7,7 @@ mod claims;
 pub(crate) mod group;
 pub(crate) mod info;
 pub(crate) mod read;
+pub(crate) mod references;
 
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
