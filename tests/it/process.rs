@@ -344,7 +344,7 @@ fn a_file_of_an_unknown_version_stops_the_start() {
     let valkey = "Fatal error loading the DB, check server logs. Exiting.";
     let damaged = "Terminating server after rdb file reading failure.";
     let (as_valkey, relaxed) = ("compatible-with valkey-9", "rdb-version-check relaxed");
-    let unread = "1 to 12 of Redis and 80 of Valkey can";
+    let unread = "1 to 15 of Redis and 80 of Valkey can";
     for (file, lines, exact, line, last) in [
         (&b"REDIS0075"[..], "", unread, "Can't handle RDB format version 75", redis),
         (b"VALKEY987", as_valkey, unread, "Can't handle RDB format version 987", valkey),

@@ -15,7 +15,7 @@ use crate::resp::number::{format_double_17g, format_i64};
 use crate::types::hash::HashView;
 use crate::types::list::ListView;
 use crate::types::sorted_set::SortedSetView;
-use crate::types::stream::{Group, Stream, StreamId};
+use crate::types::stream::{Entries, Group, Stream, StreamId};
 use crate::types::string::StringView;
 
 /// The most elements of a collection that one command adds. Source: AOF_REWRITE_ITEMS_PER_CMD of
@@ -268,11 +268,16 @@ fn stream<W: Write>(out: &mut Commands<W>, key: &[u8], stream: &Stream) {
     out.arg("MAXDELETEDID");
     out.id(entries.max_deleted);
     for (name, group) in groups.iter() {
-        stream_group(out, key, name, group);
+        stream_group(out, key, name, (group, entries));
     }
 }
 
-fn stream_group<W: Write>(out: &mut Commands<W>, key: &[u8], name: &[u8], group: &Group) {
+fn stream_group<W: Write>(
+    out: &mut Commands<W>,
+    key: &[u8],
+    name: &[u8],
+    (group, entries): (&Group, &Entries),
+) {
     /// ENTRIESREAD if unknown.
     const UNKNOWN_READ: i64 = -1;
     out.begin(7);
@@ -285,12 +290,14 @@ fn stream_group<W: Write>(out: &mut Commands<W>, key: &[u8], name: &[u8], group:
     out.number(group.read.unwrap_or(UNKNOWN_READ));
     for consumer in group.consumers() {
         // XCLAIM makes no consumer for entries that have been deleted.
-        out.begin(5);
-        out.arg("XGROUP");
-        out.arg("CREATECONSUMER");
-        out.arg(key);
-        out.arg(name);
-        out.arg(&consumer.name);
+        if !consumer.pending().iter().any(|(id, ())| entries.contains(*id)) {
+            out.begin(5);
+            out.arg("XGROUP");
+            out.arg("CREATECONSUMER");
+            out.arg(key);
+            out.arg(name);
+            out.arg(&consumer.name);
+        }
         for (id, ()) in consumer.pending().iter() {
             let Some(pending) = group.pending().get(id) else { continue };
             out.begin(12);

@@ -105,7 +105,7 @@ fn a_file_of_redis_8_6_is_read() {
         "REDIS0013",
         "redis-ver = 8.6.3",
         "6 1",
-        "0 t Some(4102444800000) Some(0) None [\"v\"]",
+        "0 t Some(4102444800000) None None [\"v\"]",
         "Right",
     ] {
         assert!(lines.iter().any(|line| line == expected), "{expected} in {lines:#?}");
