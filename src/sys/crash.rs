@@ -18,6 +18,7 @@ use std::fmt::Write as _;
 use std::io::{self, Read};
 use std::os::fd::IntoRawFd;
 use std::panic::PanicHookInfo;
+use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -99,7 +100,7 @@ pub fn install(logger: Logger) -> io::Result<()> {
     })?;
     use_own_signal_stack()?;
     // The first unwinding allocates.
-    keep_stack(0);
+    keep_stack(ptr::null_mut());
     std::panic::set_hook(Box::new(report_panic));
     set_fatal_handlers(ENABLED.load(Ordering::Relaxed));
     Ok(())
@@ -118,7 +119,7 @@ fn use_own_signal_stack() -> io::Result<()> {
     let stack =
         libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
     // SAFETY: the memory is never freed or used for anything else.
-    match unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) } {
+    match unsafe { libc::sigaltstack(&stack, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -143,7 +144,7 @@ fn set_handler(signal: c_int, handler: Option<Handler>, flags: c_int) {
         action.sa_flags = flags | libc::SA_SIGINFO;
     }
     // SAFETY: the handlers below do only what a handler may do, see the module.
-    unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+    unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
 }
 
 // ---- inside a handler: no allocation, no locks --------------------------------------------------
@@ -196,10 +197,23 @@ impl RawLog {
     }
 }
 
-/// Stores the calling thread's stack, from the frame `interrupted` on, or wholly if that is not
-/// found. After a stack overflow these are the innermost frames.
-fn keep_stack(interrupted: usize) {
+/// Stores the calling thread's stack, from the code on that a handler with this `context` has
+/// interrupted, or wholly if that is not found. After a stack overflow these are the innermost
+/// frames.
+fn keep_stack(context: *mut c_void) {
     let mut len = 0;
+    let kept = |address| {
+        FRAMES[len].store(address, Ordering::Relaxed);
+        len += 1;
+        len < FRAMES_MAX
+    };
+    // SAFETY: a context that is not null is the handler's.
+    if !context.is_null() && unsafe { system::trace(context, kept) } {
+        FRAMES_LEN.store(len, Ordering::Release);
+        return;
+    }
+    let interrupted = if context.is_null() { 0 } else { instruction_pointer(context) };
+    len = 0;
     // SAFETY: several threads at once are kept apart by `IS_PENDING`, or the process is ending;
     // unwinding itself takes no lock that a handler could have interrupted.
     unsafe {
@@ -235,7 +249,7 @@ fn wait_for_names() {
             return;
         }
         // SAFETY: the pointer is to a live local.
-        unsafe { libc::nanosleep(&pause, std::ptr::null_mut()) };
+        unsafe { libc::nanosleep(&pause, ptr::null_mut()) };
     }
 }
 
@@ -278,7 +292,7 @@ fn report_signal(ready: &Ready, signal: c_int, info: &libc::siginfo_t, context: 
         // The program jumped to an invalid address: reading it to unwind would fault again.
         log.line(format_args!("The program has jumped to an address that it may not run."));
     } else {
-        keep_stack(instruction);
+        keep_stack(context);
         log.line(format_args!("The program lies at {:#x}. Return addresses:", ready.base));
         for frame in &FRAMES[..FRAMES_LEN.load(Ordering::Acquire)] {
             log.line(format_args!("{:#x}", frame.load(Ordering::Relaxed)));
@@ -379,7 +393,7 @@ pub fn access_bad_memory() -> ! {
     // SAFETY: the system reserves a page that nobody may read. The read is intended: it ends the
     // process.
     unsafe {
-        let (anywhere, flags) = (std::ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let (anywhere, flags) = (ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let page = libc::mmap(anywhere, 4096, libc::PROT_NONE, flags, -1, 0);
         if page != libc::MAP_FAILED {
             page.cast::<u8>().read_volatile();
@@ -431,7 +445,7 @@ fn set_timer(ms: u32) {
         },
     };
     // SAFETY: the pointer is to a live local.
-    unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, ptr::null_mut()) };
 }
 
 /// Handler of SIGALRM: makes the reporter report the main thread's stack.
@@ -446,7 +460,7 @@ extern "C" fn on_watchdog(_: c_int, _: *mut libc::siginfo_t, context: *mut c_voi
         }
     }
     if !IS_PENDING.load(Ordering::Acquire) {
-        keep_stack(instruction_pointer(context));
+        keep_stack(context);
         request(ready, WATCHDOG);
     }
 }

@@ -70,24 +70,6 @@ pub fn sync_all(file: &File) -> io::Result<()> {
 
 // ---- crashes ------------------------------------------------------------------------------------
 
-/// The program's base address. 0 if the system does not say.
-pub fn program_base() -> usize {
-    /// Stores the first object's address, and stops.
-    unsafe extern "C" fn first(
-        object: *mut libc::dl_phdr_info,
-        _: libc::size_t,
-        base: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the linker passes an object, and the pointer that it was given below.
-        unsafe { *base.cast::<usize>() = (*object).dlpi_addr as usize };
-        1
-    }
-    let mut base = 0_usize;
-    // SAFETY: `base` outlives the call, which hands it to `first` alone.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut base).cast()) };
-    base
-}
-
 /// Names and values of the interrupted code's registers, the instruction pointer first.
 ///
 /// # Safety

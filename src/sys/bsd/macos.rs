@@ -78,12 +78,6 @@ pub fn sync_all(file: &File) -> io::Result<()> {
 
 // ---- crashes ------------------------------------------------------------------------------------
 
-/// The program's base address.
-pub fn program_base() -> usize {
-    // SAFETY: the first image is the program; its header stays.
-    unsafe { libc::_dyld_get_image_header(0) as usize }
-}
-
 /// Names and values of the interrupted code's registers, the instruction pointer first.
 ///
 /// # Safety

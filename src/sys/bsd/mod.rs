@@ -1,8 +1,8 @@
 //! What macOS and FreeBSD have in common; the rest is in `macos` and `freebsd`. Each of the two
 //! also has all that `linux/` has.
-#![allow(unsafe_code)] // sysctl, and the name in `statfs`.
+#![allow(unsafe_code)] // sysctl, dladdr, and the name in `statfs`.
 
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::SocketAddr;
@@ -61,4 +61,22 @@ pub fn is_in_memory(folder: &Path) -> Option<bool> {
 /// No socket has a name without a file here.
 pub fn abstract_address(_name: &[u8]) -> Option<SocketAddr> {
     None
+}
+
+/// The program's base address. 0 if the system does not say.
+pub fn program_base() -> usize {
+    // SAFETY: all-zero bytes are a valid `Dl_info`.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: the address is one of the program's, and the pointer is to a live local. A failure
+    // leaves the zeros.
+    unsafe { libc::dladdr(program_base as *const c_void, &mut found) };
+    found.dli_fbase as usize
+}
+
+/// The unwinder passes through the frame of a handler: nothing is visited here.
+///
+/// # Safety
+/// None is needed.
+pub unsafe fn trace(_context: *mut c_void, _visit: impl FnMut(usize) -> bool) -> bool {
+    false
 }

@@ -1,4 +1,4 @@
-//! Linux, with any C library. `title`: the process title.
+//! Linux, with any C library. `title`: the process title. `trace`: the stack below a signal.
 #![allow(unsafe_code)] // sync_file_range and sysconf have no safe form; the context of a signal.
 
 use std::ffi::{c_int, c_void};
@@ -12,8 +12,12 @@ use std::path::Path;
 use rustix::time::{ClockId, clock_gettime};
 
 mod title;
+#[cfg(all(target_env = "musl", target_arch = "x86_64"))]
+mod trace;
 
 pub use title::Title;
+#[cfg(all(target_env = "musl", target_arch = "x86_64"))]
+pub use trace::trace;
 
 /// The interface by which the loop waits, as INFO names it.
 pub const POLLER: &str = "epoll";
@@ -105,6 +109,15 @@ pub fn program_base() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let base = maps.split('-').next().and_then(|start| usize::from_str_radix(start, 16).ok());
     base.unwrap_or(0)
+}
+
+/// The unwinder passes through the frame of a handler: nothing is visited here.
+///
+/// # Safety
+/// None is needed.
+#[cfg(not(all(target_env = "musl", target_arch = "x86_64")))]
+pub unsafe fn trace(_context: *mut c_void, _visit: impl FnMut(usize) -> bool) -> bool {
+    false
 }
 
 /// Names and values of the interrupted code's registers, the instruction pointer first.
