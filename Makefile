@@ -7,12 +7,12 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check deny test bench bench-peers bench-locks bench-cluster peer peer-valkey clients cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check release image package-test package-tools
+.PHONY: build help run check deny test bench bench-peers bench-locks bench-cluster peer peer-valkey clients cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check recipes release image image-static package-test package-tools
 
 # Kernels of arm64 have pages of 4, 16 or 64 KB; an allocator that is built for one size serves it and the smaller ones.
 MACHINE := $(shell uname -m)
 ifeq ($(MACHINE),aarch64)
-build dist: export JEMALLOC_SYS_WITH_LG_PAGE ?= 16
+build dist test: export JEMALLOC_SYS_WITH_LG_PAGE ?= 16
 endif
 
 build: ## build the server, optimised
@@ -151,10 +151,12 @@ uninstall: ## remove the files of `make install`, except the configuration and t
 	  [ "$$(readlink $$link)" != latchkey ] || rm $$link; done
 
 TAG ?=
+# yes: `make dist` fails where no static program can be built; no: it builds none.
+STATIC ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p; /^\[lib\]/q' Cargo.toml)
 
-dist: ## the files of a release, in target/dist/out: program, symbols, Debian packages, bill of materials, checksums; the same each time
-	CARGO="$(CARGO)" TAG="$(TAG)" packaging/dist $(ARGS)
+dist: ## the files of a release, in target/dist/out: programs, symbols, Debian packages, bills of materials, checksums; the same each time
+	CARGO="$(CARGO)" TAG="$(TAG)" STATIC="$(STATIC)" packaging/dist $(ARGS)
 
 dist-check: ## builds the committed source twice, in two folders, and compares the files of `make dist` (two release builds)
 	packaging/dist-check $(ARGS)
@@ -162,8 +164,14 @@ dist-check: ## builds the committed source twice, in two folders, and compares t
 release: ## publishes FILES (a folder made by `make dist`) as the release TAG on GitHub (needs gh)
 	gh release create "$(TAG)" $(FILES)/* --verify-tag --title "Latchkey $(VERSION)" --notes "See CHANGELOG.md."
 
+recipes: ## fills in the recipes of package managers for the release in FILES, into OUT; URL is where releases are
+	URL="$(or $(URL),https://latchkey.invalid)" packaging/recipes/fill-in $(abspath $(FILES)) $(abspath $(OUT))
+
 image: ## the container's image, latchkey:VERSION (needs docker)
 	docker build --tag latchkey:$(VERSION) .
+
+image-static: ## an image of the static program alone, latchkey:VERSION-static (needs docker)
+	docker build --file packaging/Dockerfile.static --tag latchkey:$(VERSION)-static .
 
 package-test: ## the package and the image's steps in clean systems: installed, started, removed (root and mmdebstrap or debootstrap, else skipped)
 	packaging/test $(ARGS)
