@@ -44,6 +44,7 @@ fn read(path: PathBuf) -> String {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "needs GNU's make and install")]
 fn install_puts_each_file_in_its_place_and_uninstall_takes_them_away() {
     let folder = tempfile::tempdir().expect("a directory");
     make("install", folder.path());
@@ -85,6 +86,45 @@ fn install_puts_each_file_in_its_place_and_uninstall_takes_them_away() {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "needs GNU's tools")]
+fn recipes_of_package_managers_have_the_checksums_of_a_releases_files() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let (files, out) = (folder.path().join("files"), folder.path().join("out"));
+    std::fs::create_dir(&files).expect("a directory");
+    let kinds =
+        [".tar.gz", "-linux-amd64", "-linux-arm64", "-linux-amd64-static", "-linux-arm64-static"];
+    let sums = kinds.map(|kind| {
+        let file = files.join(format!("latchkey-9.8.7{kind}"));
+        std::fs::write(&file, kind).expect("a file");
+        ["sha256sum", "sha512sum"].map(|program| {
+            let told = String::from_utf8(run(Command::new(program).arg(&file)).stdout);
+            told.expect("text").split(' ').next().expect("a sum").to_owned()
+        })
+    });
+    let mut fill_in = Command::new("packaging/recipes/fill-in");
+    run(fill_in.args([&files, &out]).env("URL", "https://example.org/x"));
+    // Which of the files, and which of the two sums.
+    let wanted: [(&str, &[usize], usize); 4] = [
+        ("latchkey.rb", &[0], 0),
+        ("PKGBUILD", &[0, 1, 2], 0),
+        ("APKBUILD", &[0, 3, 4], 1),
+        ("latchkey.spec", &[], 0),
+    ];
+    for (recipe, kinds, kind) in wanted {
+        let text = read(out.join(recipe));
+        assert!(text.contains("9.8.7") && text.contains("https://example.org/x"), "{recipe}");
+        for file in kinds {
+            assert!(text.contains(&sums[*file][kind]), "{recipe}: the sum of file {file}");
+        }
+    }
+    // A file that is missing is no empty sum.
+    std::fs::remove_file(files.join("latchkey-9.8.7-linux-arm64")).expect("it is there");
+    let output = fill_in.output().expect("the program starts");
+    assert!(!output.status.success());
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "needs GNU's make and install")]
 fn the_first_configuration_starts_a_server() {
     let text = read(Path::new(SOURCE).join("packaging/latchkey.conf"));
     let folder = tempfile::tempdir().expect("a directory");
@@ -96,6 +136,7 @@ fn the_first_configuration_starts_a_server() {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "needs GNU's make and install")]
 fn the_steps_of_the_image_are_in_order() {
     run(&mut Command::new("tests/docker/check"));
 }
