@@ -6,9 +6,10 @@ mod bit;
 mod cjson;
 mod cmsgpack;
 pub(super) mod helpers;
+mod json_options;
 mod structs;
 
-pub(super) use cjson::set_has_arrays;
+pub(super) use json_options::set_has_arrays;
 
 use mlua::ffi::lua_State;
 
